@@ -554,7 +554,6 @@ class Shelf:
             return f"<lmcstore.Shelf {self._name!r}, empty>"
         return f"<lmcstore.Shelf {self._name!r}, {info['snapshot_count']} snapshots, latest {info['latest'] or None}>"
 
-
     def _repr_html_(self) -> str:
         if self._store.closed:
             return html.table(repr(self), (), ())

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* arguments.c - Python's numbers, texts and shapes as C has them. A wrong one is an exception. */
+/* arguments.c - Python's numbers, texts and shapes as C values; a wrong one is an exception. */
 #include "core.h"
 
 #include <stdlib.h>

@@ -2,11 +2,10 @@
 /*
  * capture_type.c - Capture: the writing of one snapshot.
  *
- * A batch of tensors is a sequence of names and packed arrays: heads, shapes in a row, strides of strided tensors in a
- * row, addresses. The caller keeps the memory alive during the call. The store gets a batch in pieces of a few hundred
- * MiB; signals are checked between pieces.
+ * A batch is names and packed arrays: heads, shapes, strides of strided tensors, addresses. The caller keeps the memory
+ * alive during the call. The store gets it in pieces of a few hundred MiB; signals are checked between pieces.
  *
- * wait() raises the failure of an asynchronous commit every time, and the pool's close raises it once.
+ * wait() raises the failure of an asynchronous commit every time, the pool's close raises it once.
  */
 #include "core.h"
 
@@ -34,7 +33,6 @@ PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, s
     return (PyObject *)self;
 }
 
-/* Returns the handle to a caller that ends it. */
 static struct lmcs_capture *take_handle(struct capture_object *self)
 {
     struct lmcs_capture *handle = self->handle;
@@ -44,7 +42,7 @@ static struct lmcs_capture *take_handle(struct capture_object *self)
     return handle;
 }
 
-/* Waits a moment; false with the exception of a signal's handler, which may have ended the capture. */
+/* False with the exception of a signal's handler, which may have ended the capture. */
 static bool wait_a_moment(void)
 {
     Py_BEGIN_ALLOW_THREADS
@@ -53,7 +51,6 @@ static bool wait_a_moment(void)
     return PyErr_CheckSignals() == 0;
 }
 
-/* Ends an asynchronous commit and records its outcome. */
 static void wait_committed(struct capture_object *self)
 {
     struct lmcs_capture *handle = take_handle(self);
@@ -76,7 +73,7 @@ static void abort_open(struct capture_object *self)
     Py_END_ALLOW_THREADS
 }
 
-/* For a close of the pool: waits if the capture is committed, else aborts it. */
+/* For a close of the pool: waits for a committed capture, aborts another. */
 static void end_now(struct capture_object *self)
 {
     self->busy = true; /* a thread in capture_wait waits for the outcome */
@@ -121,7 +118,7 @@ static bool end_idle_child(struct core_child *child)
 
 static const struct core_child_kind child_kind = {.end = end_child, .end_idle = end_idle_child};
 
-/* Counts in `users` even while the pool is closing, so that the close waits for it. */
+/* Counts in `users` also while the pool is closing: the close waits for it. */
 static void capture_dealloc(struct capture_object *self)
 {
     self->pool->users++;
@@ -140,7 +137,7 @@ static void capture_dealloc(struct capture_object *self)
     core_object_free((PyObject *)self);
 }
 
-/* Before a call that needs an open capture; leave with end_call. */
+/* Before a call that needs an open capture; end_call follows. */
 static bool begin_call(struct capture_object *self)
 {
     const char *why = self->phase != CAPTURE_OPEN ? "the capture has ended"
@@ -165,7 +162,7 @@ static void end_call(struct capture_object *self)
 
 /* ---- Batches -------------------------------------------------------------------------------------------------- */
 
-/* A batch in the store's form. `names` owns the text of the tensors' names. */
+/* `names` owns the text of the tensors' names. */
 struct batch {
     PyObject *names;
     struct lmcs_tensor *tensors;
@@ -198,10 +195,8 @@ static bool batch_sizes(struct batch *batch)
 
 #define HEAD_STRIDED 0x10000u
 
-/*
- * Fills a batch. Heads, u32: the dtype, the number of dimensions in the second byte, and HEAD_STRIDED for a tensor with
- * strides; other tensors are row-major. Shapes: u64. Strides: i64, in bytes; NULL: there are none.
- */
+/* Heads, u32: the dtype, the number of dimensions in the second byte, HEAD_STRIDED for a tensor with strides (others
+ * are row-major). Shapes: u64. Strides: i64, bytes; NULL: none. */
 static bool batch_init(struct batch *batch, PyObject *names, const Py_buffer *heads, const Py_buffer *shapes,
                        const Py_buffer *strides)
 {
@@ -251,7 +246,7 @@ failed:
     return false;
 }
 
-/* Returns the number of tensors from `first` on that make one piece. */
+/* The number of tensors from `first` on that make one piece. */
 static size_t piece_length(const struct batch *batch, size_t first)
 {
     uint64_t bytes = 0;
@@ -449,7 +444,6 @@ static PyObject *capture_put_live(struct capture_object *self, PyObject *unused)
 
 /* ---- Commit --------------------------------------------------------------------------------------------------- */
 
-/* Metrics from a tuple of names and a tuple of floats. */
 static struct lmcs_metric *metric_array(PyObject *names, PyObject *values)
 {
     Py_ssize_t count = PyTuple_Size(names);
@@ -472,7 +466,7 @@ static struct lmcs_metric *metric_array(PyObject *names, PyObject *values)
     return metrics;
 }
 
-/* Commits; ends the handle unless an asynchronous commit was accepted. */
+/* Ends the handle unless an asynchronous commit was accepted. */
 static PyObject *commit(struct capture_object *self, const struct lmcs_commit_options *options)
 {
     struct lmcs_error error = {0};
@@ -529,7 +523,7 @@ static PyObject *capture_commit(struct capture_object *self, PyObject *args)
     return result;
 }
 
-/* Uses the capture and the pool only between waits, so that other threads can wait or close the store. */
+/* Uses the capture and the pool only between waits: other threads may wait or close the store. */
 static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
 {
     (void)unused;

@@ -2,11 +2,11 @@
 /*
  * codec_functions.c - liblmc for Python: frames from bytes, and bytes from frames.
  *
- * Threads share a tensor's blocks, without the GIL; the main thread checks for signals now and then.
+ * Threads share a tensor's blocks without the GIL; the main thread checks for signals.
  *
- * Buffers are read in place, and other threads may write to them meanwhile. The codec trusts no earlier read of tensors
- * and bases, so such a write can at worst damage the frame. A frame is checked before it is decoded: immutable bytes
- * are used in place, anything else is copied block by block.
+ * Buffers are read in place while other threads may write to them. The codec trusts no earlier read of tensors and
+ * bases, so a write at worst damages the frame. A frame is checked before it is decoded, so only immutable bytes are
+ * used in place; others are copied block by block.
  */
 #include "core.h"
 
@@ -22,16 +22,16 @@
 
 #include "base/workers.h"
 
-/* Acquiring the GIL may wait, so it is not acquired after each block. */
+/* Acquiring the GIL may wait, so not after each block. */
 #define SIGNALS_EVERY_NS 100000000
 
 /* ---- Blocks in threads ---------------------------------------------------------------------------------------- */
 
-/* State that the threads of one call share; first member of each struct that `code` gets. */
+/* Shared by the threads of one call; first member of each struct that `code` gets. */
 struct coding {
     enum lmc_status (*code)(struct coding *self, uint64_t index, const char **message);
     struct core_state *state;
-    struct lmcs_workers *workers; /* NULL: the caller's thread is the only one */
+    struct lmcs_workers *workers; /* NULL: the caller's thread only */
     PyThreadState *thread;        /* the caller's */
     pid_t main_thread;            /* checks for signals; 0: it is not the caller */
     uint64_t checked_ns;          /* last check for signals */
@@ -50,7 +50,7 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Only the main thread may acquire the GIL here: other threads would end there when Python ends. */
+/* Only the main thread may acquire the GIL here: others would end there when Python ends. */
 static void check_signals(struct coding *self)
 {
     if (self->main_thread != gettid() || now_ns() - self->checked_ns < SIGNALS_EVERY_NS)
@@ -107,7 +107,7 @@ static void coding_end(struct coding *self)
     pthread_mutex_destroy(&self->lock);
 }
 
-/* Raises the failure of `what`; `blocks` 0: no block failed. */
+/* `blocks` 0: no block failed. */
 static void raise_failed(const struct coding *self, const char *what, uint64_t blocks)
 {
     static const enum lmcs_status statuses[] = {
@@ -125,7 +125,7 @@ static void raise_failed(const struct coding *self, const char *what, uint64_t b
     core_raise_status(self->state, statuses[self->status], text);
 }
 
-/* Codes all blocks; false with an exception. */
+/* False with an exception. */
 static bool coding_run(struct coding *self, const char *what, uint64_t blocks,
                        enum lmc_status (*code)(struct coding *self, uint64_t index, const char **message))
 {
@@ -147,10 +147,8 @@ static size_t block_bytes(uint64_t raw_bytes, uint64_t index)
     return left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
 }
 
-/*
- * Asks for huge pages of 2 MiB, which make the first write several times faster. The caller must be about to write all
- * of the memory.
- */
+/* Asks for huge pages of 2 MiB: the first write is several times faster. The caller must be about to write all the
+ * memory. */
 static void ask_for_huge_pages(void *memory, size_t bytes)
 {
     const uintptr_t page = (uintptr_t)2 << 20;
@@ -177,7 +175,7 @@ static enum lmc_status hash_block(struct coding *coding, uint64_t index, const c
     return LMC_OK;
 }
 
-/* Computes the digest of bytes as an array of one dimension; false with an exception. */
+/* The digest of bytes as an array of one dimension; false with an exception. */
 static bool find_digest(struct core_state *state, const Py_buffer *data, uint32_t dtype, uint32_t threads,
                         struct lmc_hash *digest)
 {
@@ -209,7 +207,7 @@ static bool check_dtype(struct core_state *state, const Py_buffer *data, uint32_
     return true;
 }
 
-/* As text: the high half first, as lmc-store prints it. */
+/* The high half first, as lmc-store prints it. */
 static PyObject *digest_text(struct lmc_hash digest)
 {
     char text[33];
@@ -232,20 +230,18 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args)
 
 /* ---- Encoding ------------------------------------------------------------------------------------------------- */
 
-/* Room for an encoded block; a multiple of every page size. */
+/* A multiple of every page size. */
 #define SLOT_BYTES (LMC_BLOCK_BYTES + ((size_t)64 << 10))
-/* Slots that are released together; whole huge pages. */
+/* Slots released together; whole huge pages. */
 #define GROUP ((uint64_t)32)
 
-/*
- * The place of an encoded block is known once the blocks before it are encoded. So each is encoded into its own slot
- * and then copied to its place; slots are released as the frame grows.
- */
+/* A block's place is known once the blocks before it are encoded. So each is encoded into its own slot, then copied;
+ * slots are released as the frame grows. */
 struct encoding {
     struct coding coding;
     struct lmc_encoder *encoder;
     unsigned char *slots;
-    size_t slots_bytes; /* 0: there is one slot, from malloc */
+    size_t slots_bytes; /* 0: one slot, from malloc */
     uint64_t raw_bytes;
     uint64_t block_count;
     struct lmc_block *blocks;
@@ -364,7 +360,7 @@ static PyObject *compress(struct core_state *state, const Py_buffer *data, const
     return frame;
 }
 
-/* Gets an optional buffer; None leaves `buf` NULL. */
+/* None leaves `buf` NULL. */
 static bool get_optional(PyObject *object, int flags, Py_buffer *view)
 {
     memset(view, 0, sizeof *view);
@@ -399,7 +395,7 @@ struct decoding {
     struct coding coding;
     struct lmc_frame frame;
     const unsigned char *bytes; /* of the frame */
-    bool can_change;            /* another thread may write to them, so they are copied */
+    bool can_change;            /* by another thread: copy them */
     unsigned char *header;      /* a copy, or NULL */
     const unsigned char *base;  /* NULL: none */
     unsigned char *out;
@@ -427,7 +423,7 @@ static enum lmc_status parse_header(struct decoding *self, size_t size, const ch
     return lmc_frame_parse(self->header, copied, &self->frame, message);
 }
 
-/* Reads a frame's header; false with an exception. */
+/* False with an exception. */
 static bool read_header(struct decoding *self, struct core_state *state, PyObject *owner, const Py_buffer *bytes)
 {
     self->bytes = bytes->buf;
@@ -533,7 +529,7 @@ static PyObject *new_bytes(struct core_state *state, uint64_t size)
     return bytes;
 }
 
-/* Decodes into `out` and returns None, or returns new bytes. */
+/* Returns None after decoding into `out`, else new bytes. */
 static PyObject *decompress(struct decoding *self, struct core_state *state, const Py_buffer *bytes,
                             const Py_buffer *base, const Py_buffer *out, uint32_t threads)
 {

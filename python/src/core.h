@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * core.h - the face of lmcstore._core, a thin layer over store/lmcstore.h: one Python type for each handle, plain
- * tuples and dicts out, packed arrays in. The friendly interface is lmcstore/ (Python).
+ * tuples and dicts out, packed arrays in.
  *
- * Lifetimes. A Pool owns one open of a pool and lists its children (Captures and Snapshots), which must end before the
- * pool's close and hold the Pool. A View, a Live and a Transaction need no Pool. The GIL guards all fields. It is
- * released around every call into the store, so a handle in use is counted (`users`, `busy`) before that.
+ * Lifetimes. A Pool owns one open of a pool and lists its children (Captures and Snapshots), which hold the Pool and
+ * must end before its close. A View, a Live and a Transaction need no Pool. The GIL guards all fields; it is released
+ * around every call into the store, so a handle in use is counted first (`users`, `busy`).
  *
- * fork. In a child the parent's handles are dead: the child closes its Pool and Views once and leaves all others alone.
+ * fork. In a child the parent's handles are dead: it closes its Pool and Views once and leaves the others alone.
  */
 #ifndef LMCSTORE_CORE_H
 #define LMCSTORE_CORE_H
@@ -25,7 +25,7 @@
 #define STATUS_COUNT (LMCS_CANCELLED + 1)
 
 struct core_state {
-    PyObject *exceptions[STATUS_COUNT]; /* by status; index 0: lmcstore.Error itself */
+    PyObject *exceptions[STATUS_COUNT]; /* by status; 0: lmcstore.Error */
     PyTypeObject *pool_type;
     PyTypeObject *capture_type;
     PyTypeObject *snapshot_type;
@@ -35,7 +35,9 @@ struct core_state {
     PyTypeObject *transaction_type;
 };
 
-/* A thread that runs Python code inside a call: a progress function, or a destructor run by the garbage collector. */
+/*
+ * A thread that runs Python code inside a call: a progress function, or a destructor that the garbage collector runs.
+ */
 struct core_callback {
     unsigned long thread;
     struct core_callback *next;
@@ -44,9 +46,9 @@ struct core_callback {
 struct core_child;
 
 struct core_child_kind {
-    /* Ends and unlinks the child. True, with `error`, for a failure that no call has reported. */
+    /* Ends and unlinks the child. True, with `error`, for a failure not yet reported. */
     bool (*end)(struct core_child *child, struct lmcs_error *error);
-    /* Ends the child if no thread is using it, and returns whether it did. NULL: never. */
+    /* Ends the child if no thread is using it; true if it did. NULL: never. */
     bool (*end_idle)(struct core_child *child);
 };
 
@@ -60,8 +62,8 @@ struct pool_object {
     PyObject_HEAD struct lmcs_pool *handle; /* NULL: closed */
     pid_t owner;
     bool closing;
-    unsigned users;                  /* calls into the store under way */
-    struct core_callback *callbacks; /* threads that run Python code inside a call */
+    unsigned users; /* calls into the store under way */
+    struct core_callback *callbacks;
     struct core_child *children;
 };
 
@@ -72,8 +74,8 @@ struct capture_object {
     struct lmcs_capture *handle; /* NULL: ended */
     enum capture_phase phase;
     bool busy;               /* a thread is in a call with it */
-    bool reported;           /* the failure in `error` was raised */
-    struct lmcs_error error; /* of the asynchronous commit; status LMCS_OK: none */
+    bool reported;           /* `error` was raised */
+    struct lmcs_error error; /* of the asynchronous commit; LMCS_OK: none */
     struct core_child child;
 };
 
@@ -89,18 +91,18 @@ struct view_object {
 };
 
 struct buffer_object {
-    PyObject_HEAD PyObject *owner; /* the View, Capture or Live that keeps `data` in place */
+    PyObject_HEAD PyObject *owner; /* View, Capture or Live that keeps `data` in place */
     void *data;
     Py_ssize_t size_bytes;
     bool read_only;
-    unsigned *counter; /* the owner's, of its Buffers, or NULL */
+    unsigned *counter; /* the owner's, of its Buffers; or NULL */
 };
 
 struct live_object {
     PyObject_HEAD struct lmcs_live *handle;
-    unsigned exports; /* Buffers, and threads that are making one */
-    unsigned readers; /* threads that wait to read its size */
-    bool is_resizing; /* a thread is resizing it; others wait to read the size */
+    unsigned exports; /* Buffers, and threads making one */
+    unsigned readers; /* threads waiting to read its size */
+    bool is_resizing; /* others wait to read the size */
     bool read_only;
 };
 
@@ -110,7 +112,6 @@ struct transaction_object {
     bool busy; /* a thread is in a call with it */
 };
 
-/* An entry of a method table. */
 #define METHOD(name, function, flags, doc)                        \
     {                                                             \
         name, (PyCFunction)(void (*)(void))(function), flags, doc \
@@ -118,42 +119,40 @@ struct transaction_object {
 
 /* ---- object.c ---- */
 
-/* The module's state, from an instance of one of its types. */
 struct core_state *core_state_of(PyObject *self);
-/* A zeroed instance of one of the module's types; NULL with an exception. */
+/* A zeroed instance; NULL with an exception. */
 void *core_object_new(PyTypeObject *type);
-/* The last step of such a type's dealloc. */
+/* The last step of a dealloc. */
 void core_object_free(PyObject *self);
 
 /* ---- arguments.c: each is false, 0 or NULL with an exception ---- */
 
-/* An int as uint64; `what` names it in the exception. */
+/* The exception names it. */
 bool core_uint64(PyObject *value, const char *what, uint64_t *out);
-/* For "O&": an int as uint64_t or uint32_t. (The formats K and I cut off larger ints.) */
+/* For "O&". (The formats K and I cut off larger ints.) */
 int core_to_uint64(PyObject *value, void *out);
 int core_to_uint32(PyObject *value, void *out);
-/* A str as UTF-8 without NUL, borrowed from it. */
+/* UTF-8 without NUL, borrowed. */
 const char *core_text_of(PyObject *value);
-/* The texts of a tuple, borrowed from it. The caller frees the array. */
+/* Borrowed texts of a tuple. The caller frees the array. */
 const char **core_texts_of(PyObject *tuple, size_t *count);
-/* The numbers of a tuple, LMCS_MAX_DIMS at most. */
+/* At most LMCS_MAX_DIMS numbers. */
 bool core_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim);
 
 /* ---- error.c: all return NULL ---- */
 
 bool core_load_exceptions(struct core_state *state);
-/* Raises the exception of an error; keeps one that is set already (by a progress function). */
+/* Keeps an exception that is set already (by a progress function). */
 PyObject *core_raise(struct core_state *state, const struct lmcs_error *error);
-/* The same, with the attribute `report`. */
+/* With the attribute `report`. */
 PyObject *core_raise_with(struct core_state *state, const struct lmcs_error *error, PyObject *report);
 /* Whether a check found damage or records of a newer version: its report states them, so nothing is raised. */
 static inline bool core_is_report(enum lmcs_status status, uint64_t damages, uint64_t unsupported)
 {
     return (status == LMCS_DAMAGED && damages > 0) || (status == LMCS_UNSUPPORTED && unsupported > 0);
 }
-/* The same for a status and a sentence. */
 PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message);
-/* The same from a method of `self`, an instance of one of the module's types. */
+/* From a method of `self`, an instance of one of the module's types. */
 PyObject *core_fail(void *self, const struct lmcs_error *error);
 PyObject *core_fail_with(void *self, enum lmcs_status status, const char *message);
 /* None, or core_fail unless the status is LMCS_OK. */
@@ -165,23 +164,23 @@ PyObject *core_shape_tuple(uint32_t ndim, const uint64_t *shape);
 PyObject *core_number_list(const uint64_t *numbers, size_t count);
 PyObject *core_shelf_dict(const struct lmcs_shelf_info *info);
 PyObject *core_removal_tuple(const struct lmcs_removal *removal);
-/* Appends `item` and releases it; false with an exception, also if it is NULL. */
+/* Releases `item`; false with an exception, also if it is NULL. */
 bool core_append(PyObject *list, PyObject *item);
 
 /* ---- gate.c ---- */
 
-/* Before and after a call into the store; enter fails with an exception when the pool is closed. */
+/* Around a call into the store; enter fails with an exception when the pool is closed. */
 bool core_pool_enter(struct pool_object *pool);
 void core_pool_leave(struct pool_object *pool);
 /* The same with a snapshot's handle, which ends with its pool; core_pool_leave(self->pool) follows. */
 bool core_snapshot_enter(struct snapshot_object *self);
-/* Around Python code between them. A close in there is refused, because it would wait for its own thread. */
+/* Around Python code between them. A close in there is refused: it would wait for its own thread. */
 void core_callback_begin(struct pool_object *pool, struct core_callback *callback);
 void core_callback_end(struct pool_object *pool, struct core_callback *callback);
 /* True in a forked child of the process that opened the pool. */
 bool core_pool_is_foreign(const struct pool_object *pool);
 void core_child_link(struct pool_object *pool, struct core_child *child, const struct core_child_kind *kind);
-/* Does nothing for a child that is on no list. */
+/* Does nothing for an unlisted child. */
 void core_child_unlink(struct core_child *child);
 /* Waits until no thread is inside the store; false with an exception (a signal, or a wait for the own thread). */
 bool core_pool_wait(struct pool_object *self);
@@ -196,7 +195,7 @@ enum lmcs_status core_pool_close_now(struct pool_object *self, struct lmcs_error
         Py_END_ALLOW_THREADS      \
     } while (0)
 
-/* The same after core_pool_enter, which it ends. */
+/* The same; ends a core_pool_enter. */
 #define POOL_CALL(pool, status, call) \
     do {                              \
         WITHOUT_GIL(status, call);    \
@@ -205,7 +204,7 @@ enum lmcs_status core_pool_close_now(struct pool_object *self, struct lmcs_error
 
 /* ---- progress.c ---- */
 
-/* A progress function for the store: checks for signals and calls a Python function. */
+/* Checks for signals and calls a Python function. */
 struct core_progress {
     struct lmcs_progress progress; /* for the store */
     struct pool_object *pool;
@@ -217,7 +216,7 @@ struct core_progress {
 /* `function` may be None. */
 void core_progress_init(struct core_progress *self, struct pool_object *pool, PyObject *function);
 
-/* Around a call into the store with a core_progress, in place of Py_BEGIN_ALLOW_THREADS and Py_END_ALLOW_THREADS. */
+/* Around a call into the store, in place of Py_BEGIN_ALLOW_THREADS and Py_END_ALLOW_THREADS. */
 #define CORE_BEGIN_PROGRESS(self) (self)->thread = PyEval_SaveThread()
 #define CORE_END_PROGRESS(self)   PyEval_RestoreThread((self)->thread)
 
@@ -227,10 +226,10 @@ void core_visit_end(struct core_progress *self);
 
 /* ---- wait.c ---- */
 
-/* Milliseconds of the monotonic clock. */
+/* Monotonic. */
 uint64_t core_now_ms(void);
-/* The next slice of a wait of wait_ms (UINT32_MAX: for ever) since start_ms; false when the wait is over, or with an
- * exception by a signal. */
+/* The next slice of a wait of wait_ms (UINT32_MAX: for ever) since start_ms; false at its end, or with an exception by
+ * a signal. */
 bool core_next_slice(uint32_t wait_ms, uint64_t start_ms, uint32_t *slice_ms);
 
 /* ---- Types and their constructors; a constructor that fails ends the handle ---- */
@@ -247,7 +246,7 @@ PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, s
 PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, struct lmcs_snapshot *handle);
 PyObject *core_view_new(struct core_state *state, struct lmcs_view *handle, bool is_private);
 PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data, uint64_t size_bytes, bool read_only);
-/* Counts the Buffer in its owner's counter until its end. */
+/* The owner's counter counts the Buffer until its end. */
 void core_buffer_count(PyObject *buffer, unsigned *counter);
 PyObject *core_live_new(struct core_state *state, struct lmcs_live *handle, bool read_only);
 PyObject *core_live_info_dict(const struct lmcs_live_info *info);
@@ -261,13 +260,13 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args);
 PyObject *core_gradient_scale(PyObject *module, PyObject *args);
 PyObject *core_archive_ls(PyObject *module, PyObject *args);
 PyObject *core_archive_verify(PyObject *module, PyObject *args);
-/* A Buffer over memory; the caller ensures that `owner` keeps the memory in place. */
+/* The caller ensures that `owner` keeps the memory in place. */
 PyObject *core_memory(PyObject *module, PyObject *args);
-/* Sets the memory of NumPy's arrays: (NumPy's table of functions, ((folder, most bytes), ...), least bytes). Without
- * folders it restores NumPy's own. */
+/* Sets the memory of NumPy's arrays: (NumPy's table of functions, ((folder, most bytes), ...), least bytes). No
+ * folders: NumPy's own. */
 PyObject *core_numpy_memory(PyObject *module, PyObject *args);
 
-/* ---- Methods of Pool and Snapshot in files of their own ---- */
+/* ---- Methods of Pool and Snapshot in other files ---- */
 
 PyObject *core_pool_rename(struct pool_object *self, PyObject *args);
 PyObject *core_pool_drop(struct pool_object *self, PyObject *args);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* error.c - a status of the store as a Python exception. The classes are those of lmcstore/errors.py. */
+/* error.c - a status of the store as an exception of lmcstore/errors.py. */
 #include "core.h"
 
 #include <string.h>
 
-/* By status: attributes of lmcstore.errors. */
+/* Attributes of lmcstore.errors. */
 static const char *const class_names[STATUS_COUNT] = {
     [LMCS_OK] = "Error",
     [LMCS_INVALID] = "InvalidError",
@@ -36,7 +36,7 @@ bool core_load_exceptions(struct core_state *state)
     return true;
 }
 
-/* Sets an attribute and releases `value`; false on failure. */
+/* Releases `value`; false on failure. */
 static bool set_attribute(PyObject *object, const char *name, PyObject *value)
 {
     if (value == NULL)

@@ -2,8 +2,8 @@
 /*
  * gate.c - the calls into one open of a pool: their count, the Python code inside them, and the handles to end first.
  *
- * A close waits until no thread is inside a call, then ends all children (captures and snapshots), because the store
- * requires them to end before the pool. A Pool that is collected unclosed closes itself.
+ * A close waits until no thread is inside a call, then ends all children, as the store requires. A Pool that is
+ * collected unclosed closes itself.
  */
 #include "core.h"
 
@@ -41,7 +41,7 @@ void core_callback_begin(struct pool_object *pool, struct core_callback *callbac
 void core_callback_end(struct pool_object *pool, struct core_callback *callback)
 {
     struct core_callback **link = &pool->callbacks;
-    while (*link != callback) /* other threads linked and unlinked theirs meanwhile */
+    while (*link != callback) /* others came and went meanwhile */
         link = &(*link)->next;
     *link = callback->next;
 }
@@ -89,14 +89,12 @@ static bool is_in_callback(const struct pool_object *pool)
     return callback != NULL;
 }
 
-/*
- * Ends captures that no thread is inside of. Other threads may wait for their shelves, and the thread that would
- * continue one may itself be below this call on the stack (in a signal's handler).
- */
+/* Ends captures that no thread is inside of. Other threads may wait for their shelves, and the thread that would
+ * continue one may itself be below this call on the stack (in a signal's handler). */
 static void end_idle_children(struct pool_object *self)
 {
     struct core_child *child = self->children;
-    while (child != NULL) { /* after an end the list may have changed */
+    while (child != NULL) { /* an end may change the list */
         bool ended = child->kind->end_idle != NULL && child->kind->end_idle(child);
         child = ended ? self->children : child->next;
     }
@@ -119,7 +117,7 @@ bool core_pool_wait(struct pool_object *self)
     return true;
 }
 
-/* Returns true, with `error`, if an asynchronous capture failed and no call has reported that. */
+/* True, with `error`, if an asynchronous capture failed unreported. */
 static bool end_children(struct pool_object *self, struct lmcs_error *error)
 {
     bool failed = false;

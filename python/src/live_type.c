@@ -2,8 +2,8 @@
 /*
  * live_type.c - Live: a handle of a live variable.
  *
- * The C handle keeps the pool open, so a Live needs no Pool. It ends with its last reference, and only then may its
- * address go. An array over the bytes holds a Buffer, which holds the Live; `exports` counts the Buffers.
+ * The C handle keeps the pool open, so a Live needs no Pool. It ends with its last reference; only then may its address
+ * go. An array over the bytes holds a Buffer, which holds the Live; `exports` counts the Buffers.
  */
 #include "core.h"
 
@@ -64,7 +64,7 @@ static PyObject *live_info(struct live_object *self, PyObject *unused)
 /*
  * Reads the info while no thread is resizing the tensor; with `claim`, no thread begins to until the caller is done.
  * The call waits for a resize on the store's lock. Waiting readers come before the next claim, which would starve them.
- * In a forked child the call fails, so it never waits for a resizing thread that does not exist there.
+ * A forked child lacks the resizing thread, so there the call fails instead.
  */
 static enum lmcs_status info_between_sizes(struct live_object *self, bool claim, struct lmcs_live_info *info,
                                            struct lmcs_error *error)
@@ -88,7 +88,6 @@ static enum lmcs_status info_between_sizes(struct live_object *self, bool claim,
     return status;
 }
 
-/* Makes a Buffer over the bytes in place. */
 static PyObject *buffer_of(struct live_object *self)
 {
     struct core_state *state = core_state_of((PyObject *)self);
@@ -106,7 +105,7 @@ static PyObject *buffer_of(struct live_object *self)
     return buffer;
 }
 
-/* Counts before it reads the size: from then on no thread begins to make the tensor smaller. */
+/* Counts before it reads the size: from then on no thread begins to shrink the tensor. */
 static PyObject *live_buffer(struct live_object *self, PyObject *unused)
 {
     (void)unused;
@@ -116,7 +115,7 @@ static PyObject *live_buffer(struct live_object *self, PyObject *unused)
     return buffer;
 }
 
-/* Called for each small write, so it parses its arguments itself. */
+/* Parses its arguments itself: called for each small write. */
 static PyObject *live_persist(struct live_object *self, PyObject *const *args, Py_ssize_t count)
 {
     uint64_t offset, bytes;
@@ -244,7 +243,7 @@ static PyObject *live_get(struct live_object *self, PyObject *unused)
         WITHOUT_GIL(status, lmcs_live_get(self->handle, buffer, capacity, &bytes, &error));
         if (status != LMCS_INVALID || bytes <= capacity)
             break;
-        capacity = bytes; /* another thread may make it longer again */
+        capacity = bytes; /* another thread may grow it again */
         if (buffer != small)
             free(buffer);
         buffer = malloc(capacity);
@@ -258,7 +257,7 @@ static PyObject *live_get(struct live_object *self, PyObject *unused)
     return result;
 }
 
-/* Whether a shape has fewer bytes than the tensor; a shape whose size overflows has not. */
+/* False for a shape whose size overflows. */
 static bool is_smaller(const struct lmcs_live_info *info, const uint64_t *shape, uint32_t ndim)
 {
     uint64_t bytes = lmc_dtype_size((enum lmc_dtype)info->dtype);
@@ -272,7 +271,7 @@ static bool is_smaller(const struct lmcs_live_info *info, const uint64_t *shape,
     return fits && bytes < info->bytes;
 }
 
-/* Checks for Buffers over bytes that would be cut off. The store checks for other handles. */
+/* Checks for Buffers over bytes that would be cut off; the store checks for other handles. */
 static PyObject *live_resize(struct live_object *self, PyObject *arg)
 {
     uint64_t shape[LMCS_MAX_DIMS];

@@ -2,11 +2,11 @@
 /*
  * module.c - lmcstore._core: the module, its state and its constants.
  *
- * Multi-phase initialisation, no mutable static variables, the limited API of Python 3.11.
+ * Multi-phase initialisation, no mutable static variables, limited API of Python 3.11.
  */
 #include "core.h"
 
-/* (name, size of an element) of a dtype by its number, or None. */
+/* (name, bytes of an element), or None. */
 static PyObject *dtype_info(PyObject *module, PyObject *arg)
 {
     (void)module;
@@ -76,7 +76,7 @@ static const struct {
     {"LINK_NESTEROV", LMC_LINK_NESTEROV},
 };
 
-/* (name, value, values, initial, help) of each key: struct lmcs_policy_key. */
+/* (name, value, values, initial, help): struct lmcs_policy_key. */
 static int add_policy_keys(PyObject *module)
 {
     PyObject *keys = PyList_New(0);

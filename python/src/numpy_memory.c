@@ -3,11 +3,11 @@
  * numpy_memory.c - memory for NumPy's arrays that the kernel may write out: see pymm.enable_transient_memory.
  *
  * NumPy gets the memory of arrays from a handler (NEP 49): a struct of functions in a capsule that its arrays keep.
- * This handler maps unlinked files for large blocks and calls malloc for small ones; a header before each block records
- * which. File space is allocated at once, so that a full disk raises MemoryError instead of SIGBUS later.
+ * This one maps unlinked files for large blocks and calls malloc for small ones; a header before each block records
+ * which. File space is allocated at once: a full disk raises MemoryError instead of SIGBUS later.
  *
- * NumPy's headers are not needed: the struct, and the indices of its table of functions, are part of its binary
- * interface. Any thread may call the functions, with the GIL or without it.
+ * NumPy's headers are not needed: the struct and the indices of its function table are part of its binary interface.
+ * Any thread may call the functions, with or without the GIL.
  */
 #include "core.h"
 
@@ -45,7 +45,7 @@ struct place {
 
 struct memory {
     struct handler handler;
-    size_t least_bytes; /* from this size on a block is in a file */
+    size_t least_bytes; /* blocks from this size on are in files */
     struct place places[PLACES];
     _Atomic uint64_t names;
 };
@@ -60,10 +60,8 @@ _Static_assert(sizeof(struct block) == 64, "the data behind a header is aligned 
 
 /* ---- Blocks --------------------------------------------------------------------------------------------------- */
 
-/*
- * Returns 0 or an errno. Refuses blocks that can't fit before it allocates: file systems allocate all free space before
- * they report that it is too little, and other writers fail meanwhile.
- */
+/* Returns 0 or an errno. Refuses blocks that can't fit before it allocates: file systems allocate all free space before
+ * they report that it is too little, and other writers fail meanwhile. */
 static int take_space(int fd, size_t bytes)
 {
     struct statvfs disk;
@@ -72,7 +70,7 @@ static int take_space(int fd, size_t bytes)
     return posix_fallocate(fd, 0, (off_t)bytes);
 }
 
-/* Opens a new unlinked file of that size; -1 with errno. */
+/* Opens an unlinked file; -1 with errno. */
 static int unnamed_file(struct memory *memory, int folder, size_t bytes)
 {
     char name[64];
@@ -148,7 +146,7 @@ static void *allocate_zeroed(void *context, size_t count, size_t item_bytes)
     return __builtin_mul_overflow(count, item_bytes, &bytes) ? NULL : new_block(context, bytes, true);
 }
 
-/* Ignores NumPy's size of the array; the header has the block's. */
+/* Uses the header's size, not NumPy's. */
 static void release(void *context, void *data, size_t bytes)
 {
     (void)context;
@@ -194,7 +192,7 @@ static void capsule_gone(PyObject *capsule)
         free_memory(memory);
 }
 
-/* Opens a folder and makes a file in it as a test; false with an OSError. */
+/* Also makes a file in it as a test; false with an OSError. */
 static bool open_place(struct memory *memory, struct place *place, PyObject *path)
 {
     place->folder = open(PyBytes_AsString(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* object.c - instances of the module's types, and the module's state from one of them. */
+/* object.c - instances of the module's types, and the module's state from one. */
 #include "core.h"
 
 struct core_state *core_state_of(PyObject *self)

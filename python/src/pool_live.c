@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pool_live.c - methods of Pool for live variables by name, and for checking out a snapshot of them. */
+/* pool_live.c - methods of Pool for live variables by name, and for checking out their snapshots. */
 #include "core.h"
 
 #include <string.h>

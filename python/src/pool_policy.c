@@ -17,7 +17,7 @@ PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args)
 
 struct candidate {
     uint64_t number;
-    bool stays; /* the store decided to keep it after all */
+    bool stays; /* the store kept it after all */
 };
 
 struct removed {

@@ -7,7 +7,7 @@
 #define MAX_DAMAGES 1000 /* in the list; the report counts all */
 
 struct damage_list {
-    struct core_progress *progress; /* has the thread state for building Python objects */
+    struct core_progress *progress; /* has the thread state for Python objects */
     PyObject *list;
 };
 

@@ -7,13 +7,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OPEN_SLICE_MS   250    /* slice of a wait for the lock; SIGINT is checked between slices */
+#define OPEN_SLICE_MS   250    /* SIGINT is checked between slices */
 #define MAX_DAMAGES     1000   /* in verify()'s list; the report counts all */
-#define NUMBERS_AT_ONCE 100000 /* at most, in one call */
+#define NUMBERS_AT_ONCE 100000 /* in one call */
 
 /* ---- Open and close ------------------------------------------------------------------------------------------- */
 
-/* lmcs_pool_open in slices of the wait; false with an exception. */
+/* lmcs_pool_open in slices; false with an exception. */
 static bool open_in_slices(struct core_state *state, const char *path, int mode, struct lmcs_open_options *options,
                            uint32_t wait_ms, struct lmcs_pool **handle)
 {
@@ -435,7 +435,7 @@ static PyObject *pool_stop(struct pool_object *self, PyObject *unused)
 /* ---- Checking and moving -------------------------------------------------------------------------------------- */
 
 struct damage_list {
-    struct core_progress *progress; /* has the thread state for building Python objects */
+    struct core_progress *progress; /* has the thread state for Python objects */
     PyObject *list;
 };
 

@@ -16,7 +16,7 @@ void core_visit_end(struct core_progress *self)
     self->thread = PyEval_SaveThread();
 }
 
-/* The store calls it in the calling thread, without the GIL. */
+/* Called in the calling thread, without the GIL. */
 static bool on_progress(void *context, const char *what, uint64_t done, uint64_t total)
 {
     struct core_progress *self = context;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* results.c - structs and arrays of the store as Python has them. Each function returns NULL with an exception. */
+/* results.c - structs and arrays of the store as Python objects; NULL with an exception. */
 #include "core.h"
 
 PyObject *core_shape_tuple(uint32_t ndim, const uint64_t *shape)

@@ -6,7 +6,7 @@
 
 /* ---- Collecting ----------------------------------------------------------------------------------------------- */
 
-/* A list that a visit fills, in the calling thread, without the GIL. */
+/* A visit fills it, in the calling thread, without the GIL. */
 struct collecting {
     PyObject *list;
     struct core_progress *progress; /* has the thread state; `raised`: a visit failed */
@@ -130,7 +130,7 @@ PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args)
         return NULL;
     }
     struct core_callback callback;
-    core_callback_begin(other->pool, &callback); /* perhaps another open of the same pool */
+    core_callback_begin(other->pool, &callback); /* perhaps another open of the pool */
     core_progress_init(&progress, self->pool, function);
     CORE_BEGIN_PROGRESS(&progress);
     enum lmcs_status status = lmcs_snapshot_diff(self->handle, other->handle, flags, collect_difference, &collecting,

@@ -2,7 +2,7 @@
 /*
  * snapshot_type.c - Snapshot: the handle of a committed snapshot. Ends with its pool; every call fails then.
  *
- * A handle does not stop removal or compaction of its snapshot; a View does.
+ * It does not stop removal or compaction of its snapshot; a View does.
  */
 #include "core.h"
 
@@ -133,7 +133,7 @@ static PyObject *snapshot_digest(struct snapshot_object *self, PyObject *unused)
 
 /* Strings collected without the GIL. */
 struct string_list {
-    char *bytes; /* one after the other, each with its NUL */
+    char *bytes; /* each with its NUL */
     size_t used, capacity, count;
     bool no_memory;
 };

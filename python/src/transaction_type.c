@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Returns the handles of a tuple of Lives, or NULL with an exception. The caller frees the array. */
+/* The handles of a tuple of Lives, or NULL with an exception. The caller frees the array. */
 static struct lmcs_live **handle_array(struct core_state *state, PyObject *tuple)
 {
     Py_ssize_t count = PyTuple_Size(tuple);
@@ -74,7 +74,7 @@ PyObject *core_pool_transaction(struct pool_object *self, PyObject *args)
     return result;
 }
 
-/* Before a call; false with an exception. */
+/* False with an exception. */
 static bool transaction_enter(struct transaction_object *self)
 {
     struct core_state *state = core_state_of((PyObject *)self);

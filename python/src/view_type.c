@@ -2,8 +2,8 @@
 /*
  * view_type.c - View: addresses for tensors of a snapshot; Buffer: one of them, by the buffer protocol.
  *
- * A memoryview, NumPy array or torch tensor holds its Buffer, and a Buffer its View. So the bytes stay in place as long
- * as they are visible, also after the store's close.
+ * A memoryview, NumPy array or torch tensor holds its Buffer, and a Buffer its View: the bytes stay in place while they
+ * are visible, also after the store's close.
  */
 #include "core.h"
 
@@ -41,7 +41,7 @@ static bool set_item(PyObject *list, size_t i, PyObject *item)
     return item != NULL && PyList_SetItem(list, (Py_ssize_t)i, item) == 0;
 }
 
-/* Returns all entries at once; kinds and dtypes as bytes. */
+/* All entries at once; kinds and dtypes as bytes. */
 static PyObject *view_unpack(struct view_object *self, PyObject *unused)
 {
     (void)unused;

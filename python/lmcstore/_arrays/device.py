@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Copies between a device's memory and the CPU's through two pinned buffers.
 
-A device copies asynchronously only from and to pinned memory. So large copies go in chunks through two pinned buffers:
-while the device fills or empties one, the CPU works on the other. All copies are on the device's current stream: they
-follow earlier work there, and are complete when a function returns.
+A device copies asynchronously only from and to pinned memory. Large copies go in chunks through two pinned buffers:
+while the device uses one, the CPU works on the other. All copies are on the device's current stream: they follow
+earlier work there, and are complete when a function returns.
 
 `Cuda` is the only interface to devices; tests replace it.
 """
@@ -19,7 +19,7 @@ _ALIGNMENT = 64
 
 
 class Cuda:
-    """CUDA (or ROCm, which torch calls by the same name)."""
+    """CUDA, or ROCm, which torch calls by the same name."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -39,7 +39,7 @@ class Cuda:
             target.copy_(source, non_blocking=True)
 
     def record(self, device: Any) -> Any:
-        """Return an event for all work begun on a device; its `synchronize` waits."""
+        """Return an event for all work begun on a device."""
         return self._torch.cuda.current_stream(device).record_event()
 
 
@@ -61,17 +61,7 @@ class _Planned(NamedTuple):
 
 
 class Stage:
-    """The two buffers.
-
-    Parameters
-    ----------
-    torch : module
-        Torch.
-    backend : Cuda
-        Makes buffers and copies.
-    chunk_bytes : int
-        Size of each buffer.
-    """
+    """The two buffers, of `chunk_bytes` each; `backend` makes buffers and copies."""
 
     def __init__(self, torch: Any, backend: Any, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._torch = torch
@@ -90,8 +80,7 @@ class Stage:
         Yields
         ------
         list of Piece
-            In order; a tensor that fits in a chunk is one piece. The bytes are valid until the next list; meanwhile the
-            device copies the next chunk.
+            In order; a tensor that fits in a chunk is one piece. Valid until the next list.
         """
         waiting = None
         turn = 0
@@ -126,7 +115,7 @@ class Stage:
                 event.synchronize()
 
     def _chunks(self, tensors: Iterable[tuple[Any, Any]]) -> Iterator[list[_Planned]]:
-        """Plan the pieces of each chunk; all are of one device."""
+        """Plan the pieces of each chunk, all of one device."""
         chunk: list[_Planned] = []
         used = 0
         for key, tensor in tensors:
@@ -148,7 +137,7 @@ class Stage:
             yield chunk
 
     def _flat(self, tensor: Any) -> Any:
-        """Return a tensor's elements as a row of bytes, without a copy if it is row-major."""
+        """Return a tensor's bytes, without a copy if it is row-major."""
         dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
         return dense.view(-1).view(self._torch.uint8)
 

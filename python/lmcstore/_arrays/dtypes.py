@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The dtypes: one row for each, with its name in every package. All other tables of dtypes derive from this one.
 
-The store's names, numbers and sizes come from codec/lmc.h by way of ``_core``; tests/python/test_state.py fails while a
-dtype of lmc.h lacks a row.
+The store's names, numbers and sizes come from codec/lmc.h by way of ``_core``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from .. import _core
 
 
 class Dtype(NamedTuple):
-    """One dtype. A name is empty where a package lacks the dtype."""
+    """A name is empty where a package lacks the dtype."""
 
     name: str
     """In the store."""
@@ -33,7 +32,6 @@ class Dtype(NamedTuple):
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is an integer, signed or not."""
         return self.code != "" and self.code in "bBhHiIqQ"
 
     @property
@@ -73,17 +71,17 @@ U8 = _core.DTYPES["u8"]
 
 
 def name_of(number: int) -> str:
-    """Return the store's name of a dtype, or ``"dtype 77"`` for an unknown one."""
+    """Return the store's name, or ``"dtype 77"`` for an unknown dtype."""
     known = _core.dtype_info(number)
     return known[0] if known is not None else f"dtype {number}"
 
 
 def code_of(number: int) -> str:
-    """Return the character of a number of a dtype in Python's struct, or ``""`` where struct has none."""
+    """Return its character in Python's struct, or ``""``: none."""
     return BY_NUMBER[number].code if number in BY_NUMBER else ""
 
 
 def size_of(number: int) -> int:
-    """Return the bytes of an element; 1 for an unknown dtype."""
+    """Return bytes per element; 1 for an unknown dtype."""
     known = _core.dtype_info(number)
     return known[1] if known is not None else 1

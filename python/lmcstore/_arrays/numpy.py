@@ -2,7 +2,7 @@
 """NumPy arrays as tensors of a store and back.
 
 An array is stored by its address, shape and strides. Arrays of the other byte order are stored as bytes with one more
-dimension, because NumPy can read those in place. An array is read as read-only, over a mapping that it keeps.
+dimension, which NumPy can read in place. An array is read as read-only, over a mapping that it keeps.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ _ML_BY_NUMBER = {dtype.number: dtype.ml_dtypes for dtype in DTYPES if dtype.ml_d
 
 
 class Described:
-    """The properties of an array that a capture needs."""
-
     __slots__ = ("address", "dtype", "shape", "special", "strides")
 
     def __init__(
@@ -39,7 +37,7 @@ class Described:
         self.shape = shape
         self.strides = strides  # bytes; None: row-major
         self.address = address
-        self.special = special  # the dtype, if the stored one does not determine it
+        self.special = special  # the dtype, unless the stored one determines it
 
 
 def describe(array: Any, path: str) -> Described:
@@ -80,19 +78,13 @@ def describe(array: Any, path: str) -> Described:
 
 
 def refuse_masked(array: Any, what: str) -> None:
-    """Refuse a masked array: the mask would be lost.
-
-    Raises
-    ------
-    UnsupportedError
-        It is one.
-    """
+    """Raise UnsupportedError for a masked array: the mask would be lost."""
     if hasattr(array, "mask"):
         raise UnsupportedError(f"{what}: a masked array can't be stored; store its data and its mask by themselves")
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """Return the store's name of a NumPy dtype in native order, or None."""
+    """Return the store's name of a dtype in native order, or None."""
     if _is_numpys_own(dtype):
         return _DTYPES.get(dtype.char) or _ALIASES.get(dtype.char)
     return _ML_DTYPES[dtype.name] if _is_ml_dtype(dtype) else None
@@ -104,7 +96,7 @@ def _is_numpys_own(dtype: Any) -> bool:
 
 
 def dtype_of(number: int, path: str) -> Any:
-    """Give NumPy's dtype, or that of ml_dtypes, for one of the store's.
+    """Return the dtype of NumPy or ml_dtypes for one of the store's.
 
     Raises
     ------
@@ -121,7 +113,7 @@ def dtype_of(number: int, path: str) -> Any:
 
 
 def ml_dtype(name: str) -> Any:
-    """Give a dtype of the package ml_dtypes by its name; ValueError: it is none."""
+    """Return a dtype of ml_dtypes by name; ValueError: none."""
     import ml_dtypes
     import numpy
 
@@ -137,7 +129,7 @@ def _is_ml_dtype(dtype: Any) -> bool:
 
 
 def is_swapped(special: str | None) -> bool:
-    """Whether an array is stored as bytes, with one more dimension: of the other byte order, or `is_described`."""
+    """Whether an array is stored as bytes with one more dimension: of the other byte order, or `is_described`."""
     return special is not None and (special[:1] in "<>" or is_described(special))
 
 
@@ -147,7 +139,6 @@ def is_described(special: str) -> bool:
 
 
 def can_read(number: int) -> bool:
-    """Whether arrays of one of the store's dtypes can be made here."""
     from importlib.util import find_spec
 
     if loaded("numpy") is None and find_spec("numpy") is None:
@@ -168,7 +159,7 @@ def special_dtype(special: str, path: str) -> Any:
     DamagedError
         There is no such dtype.
     UnsupportedError
-        The package ml_dtypes has it and is not installed.
+        It needs ml_dtypes, which is not installed.
     """
     import numpy
 
@@ -214,13 +205,7 @@ def described_dtype(note: str, what: str) -> Any:
 
 
 def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str | None, path: str) -> Any:
-    """Make a read-only array over a buffer, which it keeps.
-
-    Returns
-    -------
-    numpy.ndarray
-        Row-major, of that shape and of the dtype that `describe` recorded.
-    """
+    """Make a read-only, row-major array over a buffer, which it keeps, of the dtype that `describe` recorded."""
     import numpy
 
     if special is not None:

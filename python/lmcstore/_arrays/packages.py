@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Optional packages: NumPy, torch and ml_dtypes are used once a program has imported them."""
+"""Optional packages: used once a program has imported them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import ModuleType
 def loaded(name: str) -> ModuleType | None:
     """Return a module that the program has imported, or None: then no state contains its tensors.
 
-    Waits for a module that another thread is importing, because until then it lacks some names. A forked child of such
-    a moment has no such thread and gets None.
+    Waits for a module that another thread is importing: until then it lacks some names. A child forked at such a moment
+    has no such thread and gets None.
     """
     module = sys.modules.get(name)
     if module is None or not _is_half_imported(module):
@@ -22,7 +22,7 @@ def loaded(name: str) -> ModuleType | None:
         return None
     try:
         return import_module(name)
-    except Exception:  # the other thread's import has failed, and so has this second try
+    except Exception:  # the other thread's import failed, and this second try
         return None
 
 

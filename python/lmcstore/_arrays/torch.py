@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Torch tensors as tensors of a store and back.
 
-A tensor is stored by its address, shape and strides, without a copy if it is in CPU memory. Others, and lazily
-conjugated or negated ones, are copied: small ones in groups, large ones straight into room that the capture reserves,
-CUDA ones through pinned memory (`_arrays.device`). A tensor is read as an ordinary writable one over a private mapping
-(`torch.frombuffer`), which it keeps.
+A tensor in CPU memory is stored by its address, shape and strides, without a copy. Others, and lazily conjugated or
+negated ones, are copied: small ones in groups, large ones into room that the capture reserves, CUDA ones through pinned
+memory (`_arrays.device`). A tensor is read as a writable one over a private mapping (`torch.frombuffer`), which it
+keeps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from .dtypes import DTYPES, name_of
 
 
 class Described:
-    """The properties of a torch tensor that a capture needs."""
-
     __slots__ = ("address", "dtype", "must_copy", "shape", "strides", "tie")
 
     def __init__(
@@ -37,7 +35,7 @@ class Described:
         self.strides = strides  # bytes; None: row-major
         self.address = address
         self.must_copy = must_copy
-        self.tie = tie  # equal for tensors that are the same memory seen in the same way; None: never tied
+        self.tie = tie  # equal for tensors that view the same memory alike; None: never tied
 
 
 class Torch:
@@ -69,7 +67,7 @@ class Torch:
     def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int] | None:
         """Describe a tensor of the usual kind: on the CPU, row-major, not empty, not complex.
 
-        Checks as little as possible, because a capture of many small tensors spends its time here.
+        Checks as little as possible: a capture of many small tensors spends its time here.
 
         Returns
         -------
@@ -142,16 +140,16 @@ class Torch:
         return Described(dtype, shape, None, start + offset * item, True, seen)
 
     def dtype_name(self, dtype: Any) -> str | None:
-        """Give the store's name of a torch dtype, or None: it has none."""
+        """Return the store's name of a dtype, or None."""
         number = self.number_of.get(dtype)
         return None if number is None else name_of(number)
 
     def backend(self, tensor: Any) -> Any:
-        """Return the `_device.Cuda` that copies a tensor through pinned memory; None: it is not on such a device."""
+        """Return the `_device.Cuda` for a tensor; None: it is not on such a device."""
         return Cuda(self.torch) if tensor.is_cuda else None
 
     def copy_back(self, target: Any, source: Any) -> None:
-        """Copy a CPU tensor to a tensor on any device, of equal dtype and shape."""
+        """Copy a CPU tensor to one on any device, of equal dtype and shape."""
         backend = self.backend(target)
         size = target.numel() * target.element_size()
         with self.torch.no_grad():
@@ -161,14 +159,13 @@ class Torch:
                 Stage(self.torch, backend).to_device(target, source)
 
     def dense_copy(self, tensor: Any, path: str) -> Any:
-        """Copy a tensor to the CPU, row-major, with its lazy conjugation or negation applied."""
+        """Copy a tensor to the CPU, row-major, its lazy conjugation or negation applied."""
         try:
             return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         except RuntimeError as error:
             raise UnsupportedError(f"{path}: the tensor can't be copied to the CPU: {error}") from None
 
     def copy_into(self, tensor: Any, buffer: _core.Buffer, path: str) -> None:
-        """Copy a tensor of any device into reserved room."""
         try:
             target = self.torch.frombuffer(buffer, dtype=tensor.dtype).view(tensor.shape)
             target.copy_(tensor.detach())
@@ -176,7 +173,6 @@ class Torch:
             raise UnsupportedError(f"{path}: the tensor can't be copied to the CPU: {error}") from None
 
     def bytes_aside(self, size_bytes: int) -> Any:
-        """Make a CPU tensor of bytes."""
         return self.torch.empty(size_bytes, dtype=self.torch.uint8, device="cpu")
 
     def tensor(self, buffer: _core.Buffer, dtype: int, shape: tuple[int, ...]) -> Any:
@@ -185,39 +181,32 @@ class Torch:
         Returns
         -------
         torch.Tensor
-            Of that shape, on the CPU, row-major, writable when the buffer is, no view of another tensor.
+            On the CPU, row-major, writable if the buffer is, no view of another tensor.
         """
         found = self.dtype(dtype)
         if 0 in shape:
             return self._empty(shape, found)
         flat = self.torch.frombuffer(buffer, dtype=found)
-        return flat if len(shape) == 1 else flat.resize_(shape)  # the same count of elements: no view, no new memory
+        return flat if len(shape) == 1 else flat.resize_(shape)  # no view, no new memory
 
     def _empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         try:
             return self.torch.empty(shape, dtype=dtype, device="cpu")
-        except (RuntimeError, TypeError, OverflowError):  # its product of the others overflows
+        except (RuntimeError, TypeError, OverflowError):  # the product of the others overflows
             raise UnsupportedError(f"torch can't make an empty tensor of shape {shape}") from None
 
     def dtype(self, number: int) -> Any:
-        """Return torch's dtype for one of the store's.
-
-        Raises
-        ------
-        UnsupportedError
-            This torch has none.
-        """
+        """Return torch's dtype for one of the store's; UnsupportedError: this torch has none."""
         found = self.dtype_of.get(number)
         if found is None:
             raise UnsupportedError(f"this torch ({self.torch.__version__}) has no dtype for {name_of(number)}")
         return found
 
     def again(self, tensor: Any) -> Any:
-        """Make another tensor over the same memory."""
         return tensor.detach()
 
 
 @functools.lru_cache(maxsize=1)
 def torch_of(torch: Any) -> Torch:
-    """Give `Torch` of the module, made once."""
+    """Return the `Torch` of the module, made once."""
     return Torch(torch)

@@ -2,7 +2,7 @@
 """The factor that gradients were multiplied by before a step, found from the gradients.
 
 Links (see codec/README.md) encode a step by its gradient, which is short if it came from bf16; a clip or a loss scale
-makes it long until the factor is known. Only a sample is read, and nothing of it is kept.
+makes it long until the factor is known. Only a sample is read; none of it is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def scale_of(gradients: Any) -> float:
     Parameters
     ----------
     gradients : Any
-        A module or an optimizer, whose parameters have gradients; or tensors, in a mapping or any other iterable.
+        A module or an optimizer whose parameters have gradients; or tensors, in a mapping or any other iterable.
     """
     try:
         tensors = list(_tensors(gradients))

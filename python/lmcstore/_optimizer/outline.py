@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Outline`: the parts of a state that `Finder` needs, recorded by the one walk that also encodes the state."""
+"""`Outline`: the parts of a state that `Finder` needs, recorded by the walk that encodes the state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEEPEST = 2
 
 
 class Stretch(NamedTuple):
-    """A container, and the stretch of `Outline.records` that it covers."""
+    """A container, and its stretch of `Outline.records`."""
 
     way: Way
     begin: int
@@ -25,7 +25,7 @@ class Stretch(NamedTuple):
 class Outline:
     """The tensors of a state in its order, the containers near its top, and its optimizers.
 
-    The encoder appends to `records` itself, and calls `enter` and `leave` around each container.
+    The encoder appends to `records`, and calls `enter` and `leave` around each container.
     """
 
     FIELDS = 5
@@ -42,11 +42,9 @@ class Outline:
         self._open: list[tuple[str, int]] = []
 
     def enter(self, path: str) -> None:
-        """Begin a container at a dotted path."""
         self._open.append((path, len(self.records)))
 
     def leave(self, value: Any) -> None:
-        """End the container that was entered last."""
         path, begin = self._open.pop()
         depth = len(self._open)
         if isinstance(value, dict) and "param_groups" in value and is_optimizer(value):
@@ -65,7 +63,7 @@ class Outline:
 
 
 def is_optimizer(value: Any) -> bool:
-    """Whether a value has the form that `Optimizer.state_dict()` returns."""
+    """Whether a value has the form of `Optimizer.state_dict()`."""
     if not isinstance(value, Mapping) or not value.keys() >= {"state", "param_groups"}:
         return False
     state, groups = value["state"], value["param_groups"]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The tensors of a state that an optimizer's step changes together, and the constants of the step.
 
-A link (see codec/README.md) encodes a step of Adam, AdamW or SGD by its gradient, and needs to know a parameter and its
-moments. A state has no names for that: `Optimizer.state_dict()` numbers the parameters in the optimizer's order, group
-by group, and a module's `state_dict()` lists them in the module's order, among its buffers. `Finder` matches the two.
+A link (see codec/README.md) encodes a step of Adam, AdamW or SGD by its gradient, given a parameter and its moments. A
+state has no names for that: `Optimizer.state_dict()` numbers the parameters in the optimizer's order, group by group; a
+module's `state_dict()` lists them in the module's order, among its buffers. `Finder` matches the two.
 
-It may be wrong: two parameters of one shape may have changed places. That loses nothing: the store tries every relation
-on a sample before it uses it, and encodes other data by ordinary deltas.
+A wrong match, such as two parameters of one shape exchanged, loses nothing: the store tries every relation on a sample
+before it uses it, and encodes other data by ordinary deltas.
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ class Relation(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """The step of a parameter group."""
-
     optimizer: int
     flags: int
     constants: tuple[float, ...]
@@ -78,7 +76,7 @@ class _Slot(NamedTuple):
     state: Mapping[str, Any]
 
     def arrays(self, parameter: Any) -> list[Any]:
-        """All arrays that a step changes, in the order of a relation's names."""
+        """In the order of a relation's names."""
         most = [self.state.get("max_exp_avg_sq")] if self.rule.flags & AMSGRAD else []
         return [*(self.state.get(key) for key in self.rule.moments), parameter, *most]
 
@@ -91,12 +89,12 @@ class _Group(NamedTuple):
 
 
 def _number(value: Any) -> float:
-    """Read a hyperparameter, which may be a tensor of one element."""
+    """Read a hyperparameter, possibly a tensor of one element."""
     return float(value.item() if hasattr(value, "item") else value)
 
 
 def _rule_of(group: Mapping[str, Any]) -> _Rule | None:
-    """Read the rule of a parameter group; None: links do not support it."""
+    """Read a group's rule; None: links do not support it."""
     if not _OTHERS.isdisjoint(group):
         return None
     if group.keys() >= _ADAM_GROUP:
@@ -122,7 +120,7 @@ def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> li
             rule = _rule_of(group)
             params = list(group["params"])
         except _NOT_TORCHS:
-            continue  # a group that torch did not make
+            continue  # not made by torch
         names = group.get("param_names")
         if not isinstance(names, list) or len(names) != len(params):
             names = [None] * len(params)
@@ -141,7 +139,7 @@ def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> li
 
 
 def _by_order(slots: list[_Slot], tensors: list[tuple[str, Any]], taken: set[int]) -> list[int] | None:
-    """Match the slots in order with the tensors in order: the places, or None if some are missing."""
+    """Match slots and tensors in order: the places, or None if some are missing."""
     places = []
     at = 0
     for slot in slots:
@@ -186,7 +184,7 @@ def _places(groups: list[list[_Slot]], tensors: list[tuple[str, Any]]) -> list[i
 
 
 def _shared(a: Way, b: Way) -> int:
-    """Count the keys that two ways have in common at their beginning."""
+    """Count the keys that two ways share at their beginning."""
     count = 0
     for x, y in zip(a, b, strict=False):
         if x != y:
@@ -203,8 +201,8 @@ def _is_copy(path: Way) -> bool:
 def _best_places(path: Way, groups: list[list[_Slot]], modules: _Modules, taken: set[int]) -> list[Any] | None:
     """Find the parameters of the optimizer at `path` in the smallest container that has them all.
 
-    Among equally small ones it prefers one that is not called a copy, then the nearest to the optimizer, then the
-    first. Tensors in `taken` (by `id`) belong to another optimizer.
+    Among equally small ones it prefers one not called a copy, then the nearest to the optimizer, then the first.
+    Tensors in `taken` (by `id`) belong to another optimizer.
     """
 
     def rank(container: tuple[Way, int, int]) -> tuple[int, bool, int]:
@@ -220,7 +218,7 @@ def _best_places(path: Way, groups: list[list[_Slot]], modules: _Modules, taken:
 
 
 class Finder:
-    """Finds the relations of a shelf's states, and keeps the plan for the next state with the same tensors."""
+    """Finds the relations of a shelf's states; keeps the plan for the next state with the same tensors."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -232,7 +230,7 @@ class Finder:
         Parameters
         ----------
         outline : Outline
-            Of the state. A state whose tensors have the names of the one before is taken to be built like it.
+            Of the state. One with the tensor names of the state before is taken to be built like it.
         is_tensor : callable
             Whether a link can have a value as an array: a dense tensor of f32.
         scale : float
@@ -241,7 +239,7 @@ class Finder:
         Returns
         -------
         list of Relation
-            One for each optimizer, parameter group and step; empty for a state without a known optimizer.
+            One for each optimizer, parameter group and step.
         """
         names = outline.records[1 :: Outline.FIELDS]
         if names != self._names:
@@ -255,7 +253,7 @@ class Finder:
 
 
 class _Modules:
-    """The tensors of a state outside of optimizers, and the containers that hold them."""
+    """The tensors outside of optimizers, and their containers."""
 
     def __init__(self, outline: Outline, is_tensor: Callable[[Any], bool]) -> None:
         self.tensors: list[tuple[str, Any]] = []
@@ -313,7 +311,7 @@ def _relate(
             step = _number(optimizer["state"][key].get("step", 0.0))
             constants = (step, *rule.constants, scale)
             if not all(map(math.isfinite, constants)):
-                continue  # a diverged run, which is stored all the same
+                continue  # a diverged run is stored all the same
             same = (group.number, rule.optimizer, rule.flags, constants)
             relations.setdefault(same, Relation(rule.optimizer, rule.flags, constants, [])).members.append(members)
     except _NOT_TORCHS:

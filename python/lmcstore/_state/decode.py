@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """From a snapshot to a state: reads the form that `_state.skeleton` describes.
 
-`Decoded` turns the skeleton and the leaves into nodes and checks everything, because an archive may be untrusted.
-`Decoded.find` finds a part, and `Decoded.read` makes its objects, with one view for all its tensors.
+`Decoded` turns the skeleton and the leaves into nodes and checks everything: an archive may be untrusted.
+`Decoded.find` finds a part; `Decoded.read` makes its objects, with one view for all its tensors.
 """
 
 from __future__ import annotations
@@ -48,13 +48,10 @@ class Described(NamedTuple):
 
     @property
     def dtype_name(self) -> str:
-        """The store's name of the dtype."""
         return name_of(self.dtype)
 
 
 class _Parser:
-    """Turns a skeleton and its leaves into nodes."""
-
     def __init__(self, leaves: Iterator[Any]) -> None:
         self._leaves = leaves
         self._names: set[str] = set()
@@ -126,7 +123,7 @@ class _Parser:
         if raw[0] == "T" and len(extra) == 2 and type(extra[0]) is int and type(extra[1]) is int:
             ref.group, ref.member = extra
         elif raw[0] == "A" and len(extra) == 1 and (extra[0] is None or type(extra[0]) is str):
-            if extra[0] is not None and _numpy.is_described(extra[0]):  # which only live variables have
+            if extra[0] is not None and _numpy.is_described(extra[0]):  # only live variables have these
                 raise damaged(f"a tensor at {where(path)!r}")
             ref.special = extra[0]
         elif extra:
@@ -142,7 +139,7 @@ def _attachments(handle: _core.Snapshot, names: list[str]) -> list[_core.Buffer]
 
 @functools.lru_cache(maxsize=2)
 def _root_without_leaves(text: bytes) -> Node | None:
-    """Parse a skeleton of tensors only, which is the same from snapshot to snapshot; None: it has leaves."""
+    """Parse a skeleton of tensors only, the same from snapshot to snapshot; None: it has leaves."""
     skeleton = _parsed(text)
     return _Parser(iter(())).node(skeleton.get("root"), "", 0) if skeleton["leaves"] == 0 else None
 
@@ -186,7 +183,7 @@ def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
 
 
 def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
-    """Return a leaf's value, reading it if it has its own attachment."""
+    """Return a leaf's value, reading its own attachment if it has one."""
     if type(value) is not Attached:
         return value
     try:
@@ -221,7 +218,7 @@ class Decoded:
     def __init__(self, handle: _core.Snapshot, owner: object) -> None:
         self._handle = handle
         self._owner = owner
-        self._entries: dict[str, Described] | None = None  # of tensors, after the first request
+        self._entries: dict[str, Described] | None = None  # of tensors, on demand
         skeleton = _read_skeleton(handle)
         self.is_flat = skeleton is None
         """Whether the snapshot has no structure: it was imported, made in C, or is of live variables."""
@@ -249,7 +246,7 @@ class Decoded:
         NotFoundError
             There is none.
         InvalidError
-            The dotted path fits several parts; a tuple tells them apart.
+            The dotted path fits several parts.
         """
         if type(path) is tuple:
             return self._find_keys(path)
@@ -310,7 +307,7 @@ class Decoded:
         return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)
 
     def fitting(self, pattern: str) -> list[TensorRef]:
-        """Return the tensors whose names match a pattern, in the order of their names in the snapshot."""
+        """Return the tensors whose names match a pattern, in the order of the names."""
         refs = refs_of(self.root)
         by_name = {ref.name: ref for ref in refs}
         names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
@@ -333,7 +330,7 @@ class Decoded:
         return [made[ref.name] for ref in refs]
 
     def batches(self, refs: list[TensorRef], budget: int) -> Iterator[list[TensorRef]]:
-        """Divide a list of tensors so that each piece fits in `budget` bytes, or is one tensor."""
+        """Divide tensors into pieces of at most `budget` bytes or one tensor."""
         batch: list[TensorRef] = []
         used = 0
         for ref in refs:
@@ -360,7 +357,6 @@ class Decoded:
         return _Builder(self._handle, self.is_flat).over(node, dtype, (count, *shape[1:]), data)
 
     def described(self, ref: TensorRef) -> Described:
-        """Return a stored tensor's properties."""
         if self._entries is None:
             entries = (entry for entry in self._handle.entries() if entry[1] == _core.TENSOR)
             self._entries = {entry[0]: Described(entry[2], entry[3], entry[4]) for entry in entries}
@@ -379,7 +375,6 @@ class Decoded:
         return ref.is_torch and (not self.is_flat or _torch_is_there())
 
     def type_of(self, ref: TensorRef) -> type:
-        """Return the class of a tensor after reading."""
         if self.is_torch(ref):
             made: type = _import_torch().torch.Tensor
             return made
@@ -388,14 +383,13 @@ class Decoded:
         return numpy.ndarray
 
     def dtype(self, ref: TensorRef) -> Any:
-        """Return the dtype of a tensor after reading."""
         number = self.described(ref).dtype
         if self.is_torch(ref):
             return _import_torch().dtype(number)
         return _numpy.dtype_of(number, ref.name) if ref.special is None else _numpy.special_dtype(ref.special, ref.name)
 
     def read_as(self, ref: TensorRef, is_torch: bool) -> Any:
-        """Read a tensor as one of torch's, or as a NumPy array, whichever it was saved as."""
+        """Read a tensor as one of torch's or as a NumPy array, regardless of its saved type."""
         if is_torch and _numpy.is_swapped(ref.special):
             raise UnsupportedError(f"{ref.name}: torch has no dtype for {ref.special}: read it by numpy()")
         other = TensorRef(ref.name, is_torch)
@@ -434,7 +428,7 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
         ref.special = entry.special
         branch.children.append(ref)
         names.discard(entry.name)
-    for name in sorted(names):  # put in addition to them
+    for name in sorted(names):  # additional tensors
         branch.keys.append(name)
         branch.children.append(TensorRef(name, True))
     if len(set(branch.keys)) != len(branch.keys):
@@ -443,7 +437,7 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
 
 
 def _flat_part(root: Node, path: str) -> Branch:
-    """Return the tensors and values below a prefix, for a snapshot without structure."""
+    """Return the tensors and values below a prefix, without structure."""
     assert type(root) is Branch and root.keys is not None
     prefix = path + "."
     branch = Branch("d", [])
@@ -460,7 +454,7 @@ def _flat_part(root: Node, path: str) -> Branch:
 def _shown(path: tuple[Any, ...]) -> str:
     try:
         text = repr(path)
-    except Exception:  # an object without a repr
+    except Exception:  # no repr
         return f"part for a key of type {type(path[-1]).__qualname__!r}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
@@ -503,7 +497,6 @@ class _Builder:
         return self._object(node)
 
     def over(self, ref: TensorRef, dtype: int, shape: tuple[int, ...], data: bytearray) -> Any:
-        """Make a tensor over bytes."""
         buffer: Any = data
         if not ref.is_torch or (self._is_flat and not _torch_is_there()):
             return _numpy.array(buffer, dtype, shape, ref.special, ref.name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """From a state to a capture: writes the form that `_state.skeleton` describes.
 
-`Encoded` walks the state once. It records each tensor's address (and copies nothing), packs the leaves, builds the
-skeleton, and refuses unsupported values before a capture begins. `Encoded.put` writes it all to a capture.
+`Encoded` walks the state once: it records each tensor's address (no copy), packs the leaves, builds the skeleton, and
+refuses unsupported values before a capture begins. `Encoded.put` writes it all to a capture.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STRIDED = 1 << 16  # in a head of `_Columns`
 class _Columns:
     """Tensors as packed arrays for `_core.Capture.put`.
 
-    A head is the dtype, the number of dimensions in the second byte, and `_STRIDED` for a tensor with strides.
+    A head: the dtype, the number of dimensions in the second byte, `_STRIDED` for a tensor with strides.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _Columns:
 
 
 class _Tied:
-    """The first tensor of a memory, and its node's place, in case another tensor is tied to it."""
+    """The first tensor of a memory and its node's place, in case another is tied to it."""
 
     __slots__ = ("explicit", "group", "index", "members", "name", "parent")
 
@@ -149,7 +149,7 @@ class Encoded:
                 capture.put_attachment(f"{prefix}{number}", part)
 
     def relations(self, finder: Finder, scale: float) -> list[Relation]:
-        """Find the tensors that an optimizer's step changes together: see `Finder.find`."""
+        """See `Finder.find`."""
         return [] if self._torch is None else finder.find(self._outline, self._torch.is_f32, scale)
 
     def _put_staged(self, capture: _core.Capture) -> None:
@@ -178,7 +178,7 @@ class Encoded:
         group.put(capture)
 
     def _put_from_devices(self, capture: _core.Capture, torch: Torch, staged: list[tuple[Any, ...]]) -> None:
-        """Put tensors through pinned memory: small ones from its buffers, others once they are complete.
+        """Put tensors through pinned memory: small ones from its buffers, others once complete.
 
         None is filled in place: nothing would be compared then, and unchanged tensors would be stored again.
         """
@@ -219,7 +219,7 @@ class Encoded:
             return self._node(value.copy(), path, parent, depth)
         if kind is LazyTensor:
             return self._node(value.read(), path, parent, depth)
-        plain = getattr(kind, "__lmcstore_plain__", None)  # the type declares a plain equivalent
+        plain = getattr(kind, "__lmcstore_plain__", None)  # its plain equivalent
         if plain is not None and depth < MAX_DEPTH:
             return self._node(plain(value), path, parent, depth + 1)
         try:
@@ -228,7 +228,7 @@ class Encoded:
             raise UnsupportedError(_refusal(value, refused.args[0], path)) from None
 
     def _enter(self, value: Any, path: str, depth: int) -> None:
-        """Begin a container; `_node` may then be called for its children, with one more depth."""
+        """Begin a container; `_node` may then be called for its children, one level deeper."""
         if depth >= MAX_DEPTH:
             raise UnsupportedError(f"{path[:200]}...: nested too deeply: {MAX_DEPTH} levels can be stored")
         if id(value) in self._active:
@@ -383,7 +383,7 @@ def _type_name(value: Any) -> str:
 
 
 def _refusal(value: Any, refused: Any, path: str) -> str:
-    """Explain that a value, or a part of it, can't be stored; add a hint if its parent type could be."""
+    """Explain that a value or a part of it can't be stored; hint at a storable parent type."""
     inside = "" if refused is value else f" (in a {_type_name(value)})"
     parents = [base.__name__ for base in type(refused).__mro__[1:] if base is not object]
     known = {"dict", "OrderedDict", "list", "tuple", "set", "Tensor", "ndarray", "int", "float", "str", "bytes"}

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Part` and `LazyTensor`: parts of a snapshot that are read when they are used.
-
-``snap["model"]`` is a `Part`: a dict with the saved keys and values and a `LazyTensor` in place of each tensor.
-``snap["model"]["layers.0.weight"][:64]`` decodes the blocks of 64 rows and no others. Nothing is cached.
-"""
+"""`Part` and `LazyTensor`: parts of a snapshot that are read when they are used. Nothing is cached."""
 
 from __future__ import annotations
 
@@ -25,10 +21,10 @@ _WHOLE = slice(None)
 class LazyTensor:
     """A tensor of a snapshot that has not been read.
 
-    Its shape and dtype are known. Indexing reads rows and returns an ordinary tensor (or array, if it was saved as
-    one): a slice or a number as the first index reads these rows, a list or array of numbers the rows from the least to
-    the greatest, and anything else (a mask, ``...``, ``None``) all rows. Arithmetic, functions of torch and NumPy, and
-    other attributes read all of it every time. It can't be changed: `torch` returns a writable tensor.
+    Its shape and dtype are known. Indexing reads rows and returns an ordinary tensor, or an array if it was saved as
+    one. A slice or a number as the first index reads these rows, a list or array of numbers the rows from the least to
+    the greatest, anything else (a mask, ``...``, ``None``) all rows. Arithmetic, functions of torch and NumPy, and
+    other attributes read all of it every time. It can't be changed.
 
     Reading raises the errors of `lmcstore.Snapshot.state_dict`; the store must still be open.
     """
@@ -37,7 +33,7 @@ class LazyTensor:
     __hash__ = object.__hash__
 
     def __new__(cls, *args: Any) -> LazyTensor:
-        """Refuse: only a snapshot makes lazy tensors. Optimizers rebuild unknown types in this way."""
+        """Refuse: only a snapshot makes lazy tensors; optimizers rebuild unknown types in this way."""
         raise UnsupportedError(
             f"a {cls.__name__} is made by a snapshot only; for ordinary tensors: snap.state_dict(part), or load_into"
         )
@@ -47,24 +43,24 @@ class LazyTensor:
 
     @property
     def name(self) -> str:
-        """Its name in the snapshot: see `lmcstore.Snapshot.names`."""
+        """Its name: see `lmcstore.Snapshot.names`."""
         return self._ref.name
 
     @property
     def shape(self) -> Any:
-        """Its shape: a ``torch.Size``, or a tuple for an array."""
+        """A ``torch.Size``, or a tuple for an array."""
         shape = self._decoded.visible_shape(self._ref)
         torch = loaded("torch") if self._decoded.is_torch(self._ref) else None
         return shape if torch is None else torch.Size(shape)
 
     @property
     def ndim(self) -> int:
-        """The number of its dimensions."""
+        """Number of dimensions."""
         return len(self._decoded.visible_shape(self._ref))
 
     @property
     def dtype(self) -> Any:
-        """Its dtype: torch's, or NumPy's for an array."""
+        """Torch's dtype, or NumPy's for an array."""
         return self._decoded.dtype(self._ref)
 
     @property
@@ -73,11 +69,11 @@ class LazyTensor:
         return self._decoded.described(self._ref).raw_bytes
 
     def read(self) -> Any:
-        """Read it as the type that was saved: `torch` or `numpy`."""
+        """Read it as the saved type: `torch` or `numpy`."""
         return self._decoded.read(self._ref)
 
     def torch(self) -> Any:
-        """Read it as a new writable ``torch.Tensor``, as `lmcstore.Snapshot.state_dict` does.
+        """Read it as a new writable ``torch.Tensor``.
 
         Raises
         ------
@@ -87,17 +83,17 @@ class LazyTensor:
         return self._decoded.read_as(self._ref, True)
 
     def numpy(self) -> Any:
-        """Read it as a read-only ``numpy.ndarray``, without torch even if it was saved as its tensor.
+        """Read it as a read-only ``numpy.ndarray``; never needs torch.
 
         Raises
         ------
         UnsupportedError
-            NumPy and the package ml_dtypes lack the dtype, or ml_dtypes is not installed.
+            NumPy and ml_dtypes lack the dtype, or ml_dtypes is not installed.
         """
         return self._decoded.read_as(self._ref, False)
 
     def __getitem__(self, index: Any) -> Any:
-        """Read the rows of an index. See the class."""
+        """Read the rows of an index: see the class."""
         first, *rest = index if type(index) is tuple and index else (index,)
         shape = self._decoded.visible_shape(self._ref)
         hull = _rows_for(first, shape[0]) if shape else None
@@ -186,18 +182,18 @@ class Part(dict[Any, Any]):
     """A dict of a snapshot's state, with a `LazyTensor` for each of its tensors.
 
     A module's ``load_state_dict`` takes it and reads one tensor after the other. Consumers that need ordinary tensors
-    (an optimizer, ``assign=True``) take `copy`, or ``snap.state_dict("optimizer")``, which is the same.
+    (an optimizer, ``assign=True``) take `copy`, or ``snap.state_dict("optimizer")``.
 
-    Changes go into this dict, its copies, loads and new snapshots of it, and not into its own snapshot.
+    Changes affect this dict, its copies, loads and new snapshots of it, not its own snapshot.
     """
 
-    _type: type = dict  # of the dict that was saved
-    _metadata: Any  # of a torch module's state, if it was saved
+    _type: type = dict  # of the saved dict
+    _metadata: Any  # of a torch module's state, if saved
 
     def copy(self) -> Any:
-        """Read it: the saved containers and tensors, as `lmcstore.Snapshot.state_dict` returns them.
+        """Read it: the saved containers and tensors, as from `lmcstore.Snapshot.state_dict`.
 
-        Later additions are in the copy, too: containers are copied, tensors and other objects are not.
+        Includes later additions: containers are copied, tensors and other objects are not.
         ``torch.optim.Optimizer.load_state_dict`` begins with a copy, so it accepts a part.
         """
         return _Reading(self).copy(self)
@@ -221,7 +217,7 @@ class Part(dict[Any, Any]):
 
 
 class _Reading:
-    """Copies a part in its present state, all its tensors over one view per snapshot."""
+    """Copies a part in its present state, with one view per snapshot."""
 
     def __init__(self, part: Part) -> None:
         found: dict[int, list[LazyTensor]] = {}
@@ -285,7 +281,7 @@ def _make_tensor(decoded: Decoded, ref: TensorRef) -> LazyTensor:
 
 
 def _rows_for(index: Any, count: int) -> tuple[int, int, Any] | None:
-    """Return the rows that an index needs, and the index among them; None: all rows, and the index unchanged."""
+    """Return the rows that an index needs, and the index among them; None: all rows, the index unchanged."""
     if isinstance(index, slice):
         chosen = range(count)[index]
         if not chosen:
@@ -316,7 +312,7 @@ def _numbers_in(index: Any) -> list[int]:
 
 
 def _is_of_integers(index: Any) -> bool:
-    """Whether an array's or tensor's elements are row numbers; torch takes u8 for a mask."""
+    """Whether the elements are row numbers; torch takes u8 for a mask."""
     kind = getattr(index.dtype, "kind", None)
     return kind in "iu" if kind is not None else str(index.dtype) in ("torch.int16", "torch.int32", "torch.int64")
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The stored form of live variables: their notes, their values, and the table of them in a snapshot.
-
-`Decoded` reads snapshots of live variables by it; the room `live` reads and writes the variables themselves.
-"""
+"""The stored form of live variables: their notes, their values, and the table of them in a snapshot."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from .scalars import Reader
 
 NUMPY, TORCH, PYTHON = "numpy", "torch", "python"
 """Notes: a variable is read as an array, a torch tensor or a packed value. `_numpy.DESCRIBED` begins another kind."""
+
 
 def own_note(note: bytes) -> str:
     """Decode a note, without the part that pymm appends."""
@@ -36,8 +34,7 @@ def decode_value(data: bytes, dtype: int, shape: tuple[int, ...], note: str, nam
     return data
 
 
-
-_TABLE = struct.Struct("<IIQ")  # as store/media/layout.h has it: magic, version, count
+_TABLE = struct.Struct("<IIQ")  # store/media/layout.h: magic, version, count
 _ENTRY = struct.Struct("<QBBBxHH")  # reserve_bytes, form, dtype, ndim, note_bytes, name_bytes; shape, note, name
 _TABLE_MAGIC, _TABLE_VERSION = 0x4C434D4C, 1
 
@@ -65,13 +62,7 @@ class StoredVariable(NamedTuple):
 
 
 def read_table(table: bytes) -> list[StoredVariable]:
-    """Read a snapshot's table of live variables, which may come from an untrusted archive.
-
-    Raises
-    ------
-    DamagedError
-        The store did not write it.
-    """
+    """Read a snapshot's table of live variables, which may be untrusted; DamagedError: the store did not write it."""
     try:
         magic, version, count = _TABLE.unpack_from(table)
         if magic != _TABLE_MAGIC or version != _TABLE_VERSION:

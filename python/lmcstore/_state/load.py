@@ -5,12 +5,12 @@ Planning walks the targets beside the state, checks everything, and records the 
 Targets get copies: none keeps memory of the snapshot's views.
 
 A target is a torch module, an optimizer or anything else with ``load_state_dict``; a ``torch.Generator``, a NumPy
-Generator or RandomState, a ``random.Random``, or the module ``random`` or ``numpy.random`` itself; a tensor or an
-array, filled in place; or a dict, list or tuple of such targets, in which plain values are replaced (in a tuple, if it
-is in a dict or list).
+Generator or RandomState, a ``random.Random``, or the module ``random`` or ``numpy.random``; a tensor or an array,
+filled in place; or a dict, list or tuple of such targets, in which plain values are replaced (in a tuple, if it is in a
+dict or list).
 
 A target whose loading runs code other than torch's may refuse its state at any time. Such targets are loaded first, and
-their earlier ``state_dict`` is loaded again if one of them raises.
+get back their earlier ``state_dict`` if one of them raises.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Plan:
 
     def __init__(self, cast: bool = False) -> None:
         self._cast = cast
-        self._unsure: list[tuple[Any, str, Action]] = []  # targets that may refuse their state
+        self._unsure: list[tuple[Any, str, Action]] = []  # may refuse their state
         self._actions: list[Action] = []
         self._copies: Torch | None = None
         self._copier = Copier()  # one for all, so that tied tensors stay tied
@@ -348,7 +348,7 @@ class Plan:
             self._unsure.append((optimizer, path, action))
 
     def _check_moments(self, optimizer: Any, source: Any, path: str) -> None:
-        """Check that the state of one of torch's optimizers has the shapes of its parameters."""
+        """Check that the state of torch's optimizer has the shapes of its parameters."""
         torch: Any = self._torch
         if not _is_torchs(type(optimizer).step) or isinstance(optimizer, torch.optim.LBFGS):
             return
@@ -363,7 +363,7 @@ class Plan:
                     self._same_dtype(place, value.dtype, param.dtype)
 
     def _undo_casts(self, optimizer: Any, source: dict[str, Any]) -> None:
-        """Restore dtypes that torch has converted: it converts even counters to the dtype of a floating parameter."""
+        """Restore dtypes: torch converts even counters to that of a floating parameter."""
         for param, number in _numbered(optimizer, source):
             slots, stored = optimizer.state.get(param), source["state"].get(number)
             if not (isinstance(slots, dict) and isinstance(stored, dict) and param.is_floating_point()):
@@ -404,7 +404,6 @@ class Plan:
             self._add_item(target, index, value, source[index], f"{path}.{index}")
 
     def _add_tuple(self, target: tuple[Any, ...], source: Any, path: str) -> None:
-        """Plan the loading of targets in a tuple that stays."""
         if not isinstance(source, list | tuple):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tuple")
         _same(path, "length", len(source), len(target))
@@ -422,7 +421,7 @@ class Plan:
             self._actions.append(lambda: container.__setitem__(key, self._copier.copy(source)))
 
     def add_root(self, target: Any, source: Any) -> None:
-        """Plan the loading of the whole state; a dict takes the parts that it names and leaves the others."""
+        """Plan the loading of the whole state; a dict takes the parts that it names."""
         if isinstance(target, dict) and not hasattr(target, "load_state_dict"):
             self._add_dict(target, source, "the state", exact=False)
         else:
@@ -430,7 +429,6 @@ class Plan:
 
 
 def _check_memory(target: Any, path: str) -> None:
-    """Check that a tensor can be filled."""
     if target.is_meta:
         raise UnsupportedError(f"{path}: the target is on the device 'meta' and has no memory to load into")
     if target.is_nested or target.is_quantized or str(target.layout) != "torch.strided":
@@ -449,7 +447,7 @@ def _few(keys: list[Any]) -> str:
 
 
 def _kept(value: Any, torch: Any, numpy: Any) -> Any:
-    """Copy a state, its tensors to the CPU, so that it can be loaded again."""
+    """Copy a state, its tensors to the CPU, to load it again."""
     if torch is not None and isinstance(value, torch.Tensor):
         if value.is_meta or torch.nn.parameter.is_lazy(value):
             return value
@@ -470,7 +468,6 @@ def _kept(value: Any, torch: Any, numpy: Any) -> Any:
 
 
 def _is_torchs(function: Any) -> bool:
-    """Whether a function is torch's own."""
     return str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
 
 
@@ -514,7 +511,7 @@ def _check_optimizer(optimizer: Any, source: Any, path: str) -> None:
 
 
 def _numbered(optimizer: Any, source: Any) -> list[tuple[Any, Any]]:
-    """Return an optimizer's parameters, each with its number in a state."""
+    """Return an optimizer's parameters by their numbers in a state."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     numbers = [number for group in source["param_groups"] for number in group["params"]]
     return list(zip(params, numbers, strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The nodes that a skeleton is decoded to: containers, values and references to tensors. See `_state.skeleton`."""
+"""The nodes that a skeleton is decoded to: containers, values and references to tensors."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ class Branch:
         self.keys = keys
         self.children: list[Node] = []
         self.metadata: Node | None = None
-        self.texts: dict[str, list[int]] | None = None  # children by their key's text, made on demand
+        self.texts: dict[str, list[int]] | None = None  # children by their key's text, on demand
         self.refs: list[TensorRef] | None = None  # all tensors below it, likewise; nodes are kept between snapshots
 
     def by_text(self, text: str) -> list[int]:
-        """Return the indexes of the children with this key text."""
         if self.texts is None:
             self.texts = {}
             keys = range(len(self.children)) if self.keys is None else self.keys
@@ -79,10 +78,8 @@ def _collect(node: Node, refs: list[TensorRef]) -> None:
 
 
 def holds_tensors(node: Node) -> bool:
-    """Whether a part contains a tensor."""
     return type(node) is TensorRef or (type(node) is Branch and any(map(holds_tensors, node.children)))
 
 
 def damaged(what: str) -> DamagedError:
-    """Make the error for a damaged skeleton, value or table."""
     return DamagedError(f"the snapshot's state is damaged ({what}); its tensors can still be exported")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The leaves of a state that are no tensors, as bytes: exact in value and type, and never executable.
+"""The leaves of a state that are no tensors, as bytes: exact in value and type, never executable.
 
 A packed value is one tag byte and its content, little-endian::
 
@@ -146,7 +146,7 @@ def _pack_numpy(value: Any) -> bytes | None:
 
 
 class Attached:
-    """Stands for a packed value in the attachment of a number."""
+    """A packed value in the attachment of a number."""
 
     __slots__ = ("number",)
 
@@ -155,15 +155,14 @@ class Attached:
 
 
 def pack_attached(number: int) -> bytes:
-    """Pack a reference to the attachment of a number."""
     return b"R" + _INT.pack(number)
 
 
 def are_too_alike(keys: Collection[Any]) -> bool:
     """Whether so many keys of a dict, or elements of a set, share a hash that making it would take long.
 
-    Hashes of numbers are predictable: a crafted archive can have 100,000 integers with one hash, and a dict of them
-    takes minutes. The count is by text, whose hashes are random, or it would take as long.
+    Hashes of numbers are predictable: a dict of 100,000 crafted integers with one hash takes minutes. The count is by
+    text, whose hashes are random.
     """
     if len(keys) <= MAX_COLLISIONS or set(map(type, keys)) <= {str, bytes}:
         return False
@@ -171,18 +170,7 @@ def are_too_alike(keys: Collection[Any]) -> bool:
 
 
 class Reader:
-    """Reads packed values from bytes, checking everything.
-
-    Parameters
-    ----------
-    data : bytes-like
-        The packed values, one after the other.
-
-    Raises
-    ------
-    DamagedError
-        From all methods, for bytes that `pack` didn't write.
-    """
+    """Reads packed values from bytes; every method raises DamagedError for bytes that `pack` didn't write."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data).cast("B")
@@ -190,7 +178,6 @@ class Reader:
 
     @property
     def at_end(self) -> bool:
-        """Whether all bytes were read."""
         return self._at == len(self._data)
 
     def value(self, depth: int = 0) -> Any:

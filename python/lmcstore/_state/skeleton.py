@@ -2,14 +2,14 @@
 """How a training state becomes tensors and attachments of a snapshot, and comes back.
 
 Every torch tensor and NumPy array becomes a tensor of the snapshot, named by its dotted path ("model.h.0.weight").
-Everything else is in attachments:
+Attachments contain the rest:
 
 ``lmcstore.skeleton``
-    The structure: containers, their keys, where tensors stand. Compact JSON, equal from step to step as long as the
-    structure is, so that snapshots share it.
+    The structure: containers, their keys, the places of tensors. Compact JSON, which snapshots share as long as the
+    structure is equal.
 ``lmcstore.values.0``, ``.1``, ...
-    The other leaves, packed (`_state.scalars`), 4096 per attachment, in order: a changed learning rate
-    changes one of them.
+    The other leaves, packed (`_state.scalars`), 4096 per attachment, in order: a changed learning rate changes one
+    attachment.
 ``lmcstore.value.0``, ``.1``, ...
     Leaves of 4 KiB and more, each alone.
 
@@ -19,13 +19,13 @@ The skeleton is ``{"lmcstore": 1, "leaves": count, "root": node}``, and a node i
     1, 2                                      a torch tensor, a NumPy array, under its natural name
     ["T", name or null]                       a torch tensor under another name
     ["T", name or null, group, member]        one of tied tensors: a group is one memory, a member one object
-    ["A", name or null, dtype]                a NumPy array whose dtype the stored one doesn't tell
+    ["A", name or null, dtype]                a NumPy array whose dtype the stored one doesn't determine
     ["d", [keys], node...]                    dict; "o": OrderedDict; "C": Counter
     ["O", [keys], node, node...]              OrderedDict with _metadata, which comes first
     ["l", node...], ["t", node...]            list, tuple; those of plain values only are leaves
 
-A key is a JSON string, integer, boolean or null, or ``[hex]`` of a packed value. A skeleton may come from an untrusted
-archive: reading checks everything, makes only these types, and raises `DamagedError`.
+A key is a JSON string, integer, boolean or null, or ``[hex]`` of a packed value. A skeleton may be untrusted: reading
+checks everything, makes only these types, and raises `DamagedError`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def is_plain(text: str) -> bool:
 
 
 def key_text(key: Any) -> str:
-    """Format a dict key, or a list's index, as a part of a dotted path; the same in every process."""
+    """Format a dict key or a list's index as a part of a dotted path; the same in every process."""
     kind = type(key)
     if kind is str:
         if not key:
@@ -83,12 +83,11 @@ def key_text(key: Any) -> str:
 
 
 def join(path: str, key: Any) -> str:
-    """Add a key to a dotted path; the root's path is empty."""
+    """Add a key to a dotted path; the root's is empty."""
     return f"{path}.{key_text(key)}" if path else key_text(key)
 
 
 def natural_name(path: str) -> str:
-    """Return the default name of the tensor at a path."""
     if not path:
         return "state"
     if len(path) <= SURELY_FITS or len(path.encode()) <= _core.MAX_NAME:
@@ -103,5 +102,4 @@ def numbered_name(natural: str, number: int) -> str:
 
 
 def where(path: str) -> str:
-    """Format a path for a message."""
     return path if path else "the state"

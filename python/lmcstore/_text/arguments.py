@@ -24,7 +24,7 @@ _NAMED_TEMPORARY = getattr(tempfile, "_TemporaryFileWrapper", None)
 
 
 def parse_size(size: int | str) -> int:
-    """Return a size in bytes: an int, or text such as ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (K to T: powers of 1024).
+    """Return bytes: an int, or text such as ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (K to T: powers of 1024).
 
     Raises
     ------
@@ -81,7 +81,7 @@ def within(value: int, least: int, most: int, what: str) -> int:
 
 
 def shown(number: int) -> str:
-    """Format an int, a very long one by its length: Python refuses to format more than 4,300 digits."""
+    """Format an int, a very long one by its length: Python formats at most 4,300 digits."""
     return str(number) if number.bit_length() < 512 else f"a number of {number.bit_length()} bits"
 
 

@@ -14,7 +14,7 @@ MOST_ROWS = 20
 
 
 def size(count: float) -> str:
-    """Write a number of bytes: ``1.5 GiB``."""
+    """Format bytes: ``1.5 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024 or unit == "TiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -23,7 +23,7 @@ def size(count: float) -> str:
 
 
 def when(seconds: float) -> str:
-    """Format a time (UTC); 0: an empty text."""
+    """Format a time (UTC); 0: empty."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds)) if seconds else ""
 
 

@@ -17,7 +17,7 @@ def printable(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """Apply `printable`, but keep the ends of lines."""
+    """Apply `printable`, but keep line ends."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
