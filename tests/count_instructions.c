@@ -3,8 +3,8 @@
  * count_instructions.c - runs one kernel over synthetic weights, for an emulator that counts instructions
  * (tests/run.sh).
  *
- * `count_instructions KERNEL run` prepares and runs it, `count_instructions KERNEL skip` only prepares: the difference
- * is the kernel's. LMC_KERNELS chooses the table. Without arguments it lists the kernels.
+ * `count_instructions KERNEL run` minus `KERNEL skip`, which only prepares, is the kernel's count. LMC_KERNELS chooses
+ * the table. Without arguments it lists the kernels.
  */
 #include "base/bytes.h"
 #include "block/block.h"
@@ -28,7 +28,7 @@ static uint32_t next_random(void)
     return (uint32_t)(state >> 32);
 }
 
-/* Weights of many scales before and after a step that moves all by similar amounts. */
+/* Weights of many scales; a step moves all by similar amounts. */
 static void take_step(unsigned word)
 {
     for (size_t i = 0; i < ELEMENTS; i++) {
@@ -46,9 +46,7 @@ static void take_step(unsigned word)
     }
 }
 
-/* ---- Classes --------------------------------------------------------------------------------------------------- */
-
-/* Typical plans for weights: six classes for bf16, seven for f32. */
+/* Typical plans: six classes for bf16, seven for f32. */
 static struct lmci_classes usual_classes(unsigned word)
 {
     if (word == 2)
@@ -86,9 +84,7 @@ static void run_join(unsigned word)
     lmci_kernels()->class_join(word, base, ELEMENTS, &classes, &from, out);
 }
 
-/* ---- Planes ---------------------------------------------------------------------------------------------------- */
-
-/* Bytes in which only the bits of `mask` vary. */
+/* Only the bits of `mask` vary. */
 static void prepare_bytes(unsigned mask)
 {
     for (size_t i = 0; i < ELEMENTS; i++)
@@ -173,8 +169,6 @@ static void run_unpack_nibbles(unsigned unused)
     lmci_kernels()->unpack_nibbles(data, ELEMENTS, out);
 }
 
-/* ---- Words ----------------------------------------------------------------------------------------------------- */
-
 static void run_split(unsigned word)
 {
     unsigned char *const planes[4] = {lists[0], lists[1], lists[2], lists[3]};
@@ -191,8 +185,6 @@ static void run_rotate(unsigned word)
 {
     lmci_kernels()->class_rotate(word, true, data, ELEMENTS, out);
 }
-
-/* ---- Trees ----------------------------------------------------------------------------------------------------- */
 
 #define PIVOT 6
 
@@ -223,9 +215,7 @@ static void run_tree_merge(unsigned sides)
     lmci_kernels()->tree_merge(coded, ELEMENTS, both, lists[0]);
 }
 
-/* ---- Blocks ---------------------------------------------------------------------------------------------------- */
-
-/* A delta of words. Its plan is not counted. */
+/* Its plan is not counted. */
 static struct lmci_scheme scheme;
 
 static struct lmci_block_shape prepare_shape(unsigned word)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * refuse.h - a test program's own malloc, fallocate, pwrite, pmemobj_reserve and others, which replace those of the
- * libraries and fail on request. Include it once, in a program of one source file.
+ * refuse.h - interposes malloc, fallocate, pwrite, pmemobj_reserve and others, which fail on request. For programs of
+ * one source file.
  */
 #ifndef LMCS_TEST_REFUSE_H
 #define LMCS_TEST_REFUSE_H
@@ -21,19 +21,19 @@
 
 enum refusal {
     NOTHING,
-    MEMORY,       /* malloc and the like, called by the store: none */
+    MEMORY,       /* malloc and the like, called by the store */
     THEIR_MEMORY, /* the same, called by a library: never refused, libpmemobj ends the process or crashes */
     FILE_SPACE,   /* fallocate: the disk is full */
-    FILE_SPACE_2, /* fallocate is not there, posix_fallocate: the disk is full */
-    PUNCHING,     /* fallocate that makes holes: the disk is too full to note them */
+    FILE_SPACE_2, /* no fallocate; posix_fallocate: the disk is full */
+    PUNCHING,     /* fallocate for holes: the disk is full */
     SPACE_TO,     /* pwrite, write: the disk is full */
-    WRITING,      /* pwrite, write: an error of the device */
-    SYNCING,      /* fsync, fdatasync: the same */
+    WRITING,      /* pwrite, write: device error */
+    SYNCING,      /* fsync, fdatasync: device error */
     SIZING,       /* ftruncate: the disk is full */
-    RESERVING,    /* pmemobj_reserve: none */
+    RESERVING,    /* pmemobj_reserve */
     PUBLISHING,   /* pmemobj_publish: no room for its log */
-    MAPPING,      /* mmap: none */
-    MSYNCING,     /* msync, called by the store: an error of the device */
+    MAPPING,      /* mmap */
+    MSYNCING,     /* msync, called by the store: device error */
     REFUSALS,
     MEMORY_BEYOND = REFUSALS /* bytes in use, for all callers: a limit of memory */
 };
@@ -43,14 +43,14 @@ static const char *const refusal_names[REFUSALS] = {
 };
 
 static _Atomic int refused = NOTHING;
-static _Atomic long calls_left; /* until it fails */
+static _Atomic long calls_left; /* before the failure */
 static _Atomic bool all_further;
 static _Atomic long failures;
 static _Atomic long blocks; /* of the store's memory, in use */
 static _Atomic long bytes_in_use;
 static _Atomic long most_bytes; /* with MEMORY_BEYOND */
 
-static void (*on_failure)(void); /* called once, by the first call that fails */
+static void (*on_failure)(void); /* called once, by the first failure */
 
 static bool fails_now(enum refusal refusal)
 {
@@ -75,13 +75,13 @@ static void refuse(enum refusal refusal, long n, bool all)
     atomic_store(&refused, (int)refusal);
 }
 
-/* Stops the failures; the count of failures stays available. */
+/* The count of failures stays available. */
 static void refuse_no_more(void)
 {
     atomic_store(&refused, NOTHING);
 }
 
-/* Seen by the shared libraries, too. */
+/* Visible to shared libraries. */
 #pragma GCC visibility push(default)
 
 extern void *__libc_malloc(size_t bytes);
@@ -90,7 +90,7 @@ extern void *__libc_realloc(void *old, size_t bytes);
 extern void *__libc_memalign(size_t alignment, size_t bytes);
 extern void __libc_free(void *block);
 
-/* Calls from within the program are the store's; libpmemobj, jansson and others are shared. */
+/* The store is in the program; libpmemobj, jansson and others are shared. */
 extern const char __executable_start, etext;
 
 static bool is_ours(const void *caller)
@@ -98,7 +98,7 @@ static bool is_ours(const void *caller)
     return (const char *)caller >= &__executable_start && (const char *)caller < &etext;
 }
 
-/* The store's blocks, by address; libpmemobj keeps some of its own each time that a pool is opened. */
+/* The store's blocks, by address; libpmemobj keeps some memory at each opening of a pool. */
 #define BLOCKS ((size_t)1 << 17)
 static void *block_table[BLOCKS];
 static atomic_flag block_lock = ATOMIC_FLAG_INIT;
@@ -212,7 +212,7 @@ void *realloc(void *old, size_t bytes)
         leave_block(old);
     void *block = __libc_realloc(old, bytes);
     if (block == NULL && old != NULL && is_ours(caller))
-        enter_block(old); /* it is still there */
+        enter_block(old); /* still allocated */
     atomic_fetch_sub(&bytes_in_use, block != NULL ? before : 0);
     return counted(caller, block);
 }
@@ -278,7 +278,7 @@ void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offs
     return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
 }
 
-/* libpmemobj's own calls never fail here, because it ends the process then. */
+/* Never fails for libpmemobj, which would end the process. */
 int msync(void *at, size_t bytes, int flags)
 {
     if (is_ours(__builtin_return_address(0)) && fails_with(MSYNCING, EIO))
@@ -307,7 +307,7 @@ int pmemobj_publish(PMEMobjpool *pool, struct pobj_action *actions, size_t count
 
 #pragma GCC visibility pop
 
-/* Checks that the status is allowed for a failure. */
+/* The status is allowed for the failure. */
 static bool fits(enum refusal refusal, enum lmcs_status status)
 {
     switch (refusal) {
@@ -320,7 +320,7 @@ static bool fits(enum refusal refusal, enum lmcs_status status)
     case SIZING:
         return status == LMCS_FULL;
     case PUNCHING:
-        return false; /* it is made good */
+        return false; /* compensated */
     case RESERVING:
     case PUBLISHING:
         return status == LMCS_FULL || status == LMCS_NO_MEMORY;

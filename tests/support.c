@@ -21,7 +21,7 @@ _Thread_local struct lmcs_error err;
 static pid_t test_pid;
 static pthread_t test_thread;
 
-/* cmocka's failures use longjmp, which works only in the test's own thread and process. */
+/* cmocka fails by longjmp, which works only in the test's thread and process. */
 static bool in_test(void)
 {
     return test_pid == getpid() && pthread_equal(test_thread, pthread_self());
@@ -56,7 +56,7 @@ void expect_true(const char *file, int line, const char *what, bool is_true)
         give_up(file, line, what);
 }
 
-/* LMCS_TEST_ONLY runs only the tests whose names contain a text. */
+/* LMCS_TEST_ONLY selects tests by a part of their name. */
 __attribute__((constructor)) static void choose_tests(void)
 {
     static char pattern[128];
@@ -66,8 +66,6 @@ __attribute__((constructor)) static void choose_tests(void)
         cmocka_set_test_filter(pattern);
     }
 }
-
-/* ---- Places ---- */
 
 static int set_up(void **state, const char *base)
 {
@@ -157,9 +155,7 @@ uint64_t scaled(const char *variable, uint64_t normally)
     return text != NULL && *text != '\0' ? strtoull(text, NULL, 10) : normally;
 }
 
-/* ---- Pools ---- */
-
-/* The thread sanitizer leaves little of the address space, and the file of a pool with a limit is smaller. */
+/* The thread sanitizer leaves little address space, and a pool with a limit has a smaller file. */
 #ifdef __has_feature
 #if __has_feature(thread_sanitizer)
 #define LIMIT_OF_NEW_POOLS ((uint64_t)8 << 30)
@@ -273,8 +269,6 @@ struct lmcs_shelf_info shelf_info(struct lmcs_pool *pool, const char *shelf)
     return info;
 }
 
-/* ---- Random numbers: splitmix64 ---- */
-
 uint64_t rng_next(struct rng *rng)
 {
     uint64_t z = rng->state += 0x9e3779b97f4a7c15u;
@@ -308,8 +302,6 @@ static float rng_weight(struct rng *rng)
         sum += (double)(word & 0xffff) / 65536.0 - 0.5;
     return (float)(sum * 0.05);
 }
-
-/* ---- States ---- */
 
 struct held *state_add(struct state *state, const char *name, uint32_t dtype, uint32_t ndim, const uint64_t *shape)
 {
@@ -471,7 +463,7 @@ static bool same_entry(void *context, const struct lmcs_entry *entry)
         return false;
     const struct held *held = NULL;
     for (size_t i = 0; i < seen->state->count && held == NULL; i++) {
-        /* They mostly come in the order in which they were put. */
+        /* Mostly in the order of puts. */
         const struct held *candidate = &seen->state->tensors[(seen->count - 1 + i) % seen->state->count];
         if (strcmp(candidate->name, entry->tensor.name) == 0 && candidate->kind == entry->tensor.kind)
             held = candidate;
@@ -550,8 +542,6 @@ struct lmcs_snapshot_storage storage_of(struct lmcs_pool *pool, const char *shel
     lmcs_snapshot_close(snapshot);
     return storage;
 }
-
-/* ---- Children ---- */
 
 pid_t start_child(int (*work)(void *argument), void *argument)
 {

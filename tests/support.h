@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * support.h - shared helpers of the store's tests: pools in temporary files, states (sets of tensors) with known bytes,
- * and a check of the structure at the end.
+ * and a structure check at the end.
  *
- * OK(...) wraps calls that must succeed, FAILS(status, ...) calls that must fail; both show the store's own message
- * otherwise. The error to pass is `&err`. They also work in threads and in forked children, which they end.
+ * OK(...) wraps calls that must succeed, FAILS(status, ...) calls that must fail; both pass `&err` and print the
+ * store's message. In threads and forked children a failure ends the process.
  */
 #ifndef LMCS_TEST_SUPPORT_H
 #define LMCS_TEST_SUPPORT_H
@@ -24,8 +24,6 @@
 #include "lmcstore.h"
 #include "pages/pool.h"
 #include "repair/check.h"
-
-/* ---- Sanitizers ---- */
 
 #ifndef __has_feature
 #define __has_feature(feature) 0
@@ -47,13 +45,11 @@ extern _Thread_local struct lmcs_error err;
 void expect_status(const char *file, int line, const char *call, enum lmcs_status got, enum lmcs_status expected);
 #define OK(call)              expect_status(__FILE__, __LINE__, #call, (call), LMCS_OK)
 #define FAILS(expected, call) expect_status(__FILE__, __LINE__, #call, (call), (expected))
-/* Like assert_true, but also in threads and children. */
+/* Like assert_true, also in threads and children. */
 void expect_true(const char *file, int line, const char *what, bool is_true);
 #define EXPECT(condition) expect_true(__FILE__, __LINE__, #condition, (condition))
 
-/* ---- Places ---- */
-
-/* The state of a test: a temporary folder and the path of a pool in it. */
+/* A test's state: a temporary folder and the path of a pool in it. */
 struct place {
     char folder[256];
     char pool[300];
@@ -71,10 +67,8 @@ int tear_down(void **state);
 #test " (memory)", test, set_up_in_memory, tear_down, NULL \
     }
 
-/*
- * Sanitizers take ten times as long, so each runs in one place only: the thread sanitizer where the address sanitizer
- * does not. The places alternate from test to test.
- */
+/* Sanitizers are ten times slower, so each runs in one place only, the thread and address sanitizers in different ones.
+ * Places alternate from test to test. */
 #if UNDER_SANITIZER
 #define IS_NEXT_ON_DISK ((__COUNTER__ + UNDER_THREAD_SANITIZER) % 2 == 0)
 #define ON_BOTH(test)                                                                                    \
@@ -86,25 +80,21 @@ int tear_down(void **state);
 #endif
 
 void place_path(const struct place *place, const char *name, char path[512]);
-uint64_t disk_bytes(const char *path);            /* that a file takes */
-void copy_file(const char *from, const char *to); /* holes stay holes */
+uint64_t disk_bytes(const char *path);            /* allocated for the file */
+void copy_file(const char *from, const char *to); /* keeps holes */
 /* An integer from the environment, to scale tests. */
 uint64_t scaled(const char *variable, uint64_t normally);
 
-/* ---- Pools ---- */
-
 struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t flags);
-struct lmcs_pool *open_quiet(const char *path); /* made if need be, without the background thread */
+struct lmcs_pool *open_quiet(const char *path); /* creates it if missing; no background thread */
 struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes);
 void close_pool(struct lmcs_pool *pool);
-/* Closes the pool; its counted space must be equal after the next opening. */
+/* The counted space must be equal after reopening. */
 struct lmcs_pool *reopen_counted(struct lmcs_pool *pool, const char *path);
 void check_pool(struct lmcs_pool *pool);  /* the structure */
 void verify_pool(struct lmcs_pool *pool); /* and every byte */
 struct lmcs_pool_info pool_info(struct lmcs_pool *pool);
 struct lmcs_shelf_info shelf_info(struct lmcs_pool *pool, const char *shelf);
-
-/* ---- Random numbers ---- */
 
 struct rng {
     uint64_t state;
@@ -112,8 +102,6 @@ struct rng {
 uint64_t rng_next(struct rng *rng);
 uint64_t rng_below(struct rng *rng, uint64_t bound);
 void rng_fill(struct rng *rng, void *data, size_t bytes);
-
-/* ---- States ---- */
 
 struct held {
     char name[64];
@@ -131,13 +119,13 @@ struct state {
 };
 
 struct held *state_add(struct state *state, const char *name, uint32_t dtype, uint32_t ndim, const uint64_t *shape);
-/* `count` f32 tensors named t0, t1, ... of `floats` elements, like weights: normal numbers around zero. */
+/* `count` f32 tensors t0, t1, ... of `floats` elements: normal numbers around zero. */
 struct state *state_weights(struct rng *rng, size_t count, size_t floats);
-/* Tensors of many dtypes and shapes, empty and zero-dimensional ones among them. */
+/* Many dtypes and shapes, also empty and zero-dimensional. */
 struct state *state_mixed(struct rng *rng, size_t count, size_t most_bytes);
 struct state *state_copy(const struct state *state);
 struct state *state_of_noise(uint64_t seed, uint64_t bytes); /* one tensor, "t" */
-/* Moves every element of the f32 tensors from `first` on, `count` of them, a little, as training does. */
+/* Slightly moves all elements of `count` f32 tensors from `first` on, as training does. */
 void state_step(struct state *state, struct rng *rng, size_t first, size_t count);
 void state_free(struct state *state);
 
@@ -146,21 +134,19 @@ void put_state(struct lmcs_capture *capture, const struct state *state);
 enum lmcs_status try_snapshot(struct lmcs_pool *pool, const char *shelf, const struct state *state, int64_t step,
                               uint64_t *number, struct lmcs_error *error);
 uint64_t take_snapshot(struct lmcs_pool *pool, const char *shelf, const struct state *state, int64_t step);
-/* The snapshot has just these tensors, with these bytes. */
+/* Exactly these tensors and bytes. */
 void expect_state(struct lmcs_pool *pool, const char *shelf, const char *which, const struct state *state);
 void expect_snapshot(struct lmcs_pool *pool, const char *shelf, uint64_t number, const struct state *state);
-/* The content of a tensor: equal numbers mean that it is shared. */
+/* Equal numbers mean a shared content. */
 uint64_t content_of(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *tensor);
 struct lmcs_snapshot_storage storage_of(struct lmcs_pool *pool, const char *shelf, uint64_t number);
 /* Makes a poolset full of dead extents; only snapshot FREE_EXTENTS + 1 of "run" exists. */
-enum { FREE_EXTENTS = 18, LARGE_FOR_A_POOLSET = 24000000 /* bytes: none of them has so many */ };
+enum { FREE_EXTENTS = 18, LARGE_FOR_A_POOLSET = 24000000 /* bytes: more than any of them has */ };
 struct lmcs_pool *poolset_of_free_extents(struct place *place, char path[static 512], const struct state *last);
 
-/* ---- Children ---- */
-
-/* Runs `work` in a forked child, which ends with the result (0: success) or by a failed OK, FAILS or EXPECT. */
+/* Runs `work` in a forked child, which exits with the result (0: success) or by a failed OK, FAILS or EXPECT. */
 pid_t start_child(int (*work)(void *argument), void *argument);
-/* Waits; the child must have ended well. */
+/* Waits; the child must succeed. */
 void expect_child(pid_t child);
 int run_child(int (*work)(void *argument), void *argument, unsigned seconds); /* status as of waitpid */
 

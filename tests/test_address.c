@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_address.c - every form of the address grammar: meanings and refusals. */
-#include <time.h> /* strptime: _GNU_SOURCE */
+/* test_address.c - the address grammar. */
+#include <time.h>
 
 #include "support.h"
 
@@ -28,7 +28,7 @@ static uint64_t take_at(struct lmcs_pool *pool, const struct state *state, int64
     return number;
 }
 
-/* Four snapshots of known times and steps; the third of them is removed. */
+/* The third of four snapshots is removed. */
 static struct lmcs_pool *make_pool(const char *path)
 {
     struct lmcs_pool *pool = open_quiet(path);
@@ -45,7 +45,7 @@ static struct lmcs_pool *make_pool(const char *path)
     return pool;
 }
 
-/* 0: there is none; UINT64_MAX: it is no address. */
+/* 0: none; UINT64_MAX: invalid. */
 static uint64_t find(struct lmcs_pool *pool, const char *which)
 {
     struct lmcs_snapshot *snapshot;
@@ -212,7 +212,7 @@ static void test_newest(void **state)
     close_pool(pool);
 }
 
-/* Several at once, all or none, and only from where they are thought to be. */
+/* Several tags at once, all or none, and only from their expected place. */
 static void test_tags(void **state)
 {
     struct place *place = *state;

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive.c - dump and restore: round trips, pipes, and shelves that the pool already has.
- */
+/* test_archive.c - dump and restore: round trips, pipes, merges. */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_support.h"
-
-/* ---- Round trips ---- */
 
 static void test_round_trip(void **state)
 {
@@ -29,14 +25,13 @@ static void test_round_trip(void **state)
             expect_snapshot(to, "run", number, run.kept[number]);
     EXPECT(content_of(to, "run", 11, "tied") == content_of(to, "run", 11, "t0"));
     verify_pool(to);
-    /* The same state gives the same archive, also from the copy. */
     size_t bytes, again;
     int second = dump_file(place, to, NULL, "b.archive", &restored);
     unsigned char *a = file_content(fd, &bytes), *b = file_content(second, &again);
     EXPECT(bytes == again && memcmp(a, b, bytes) == 0);
     free(a);
     free(b);
-    /* Life goes on in the copy: captures share, the compactor codes, removals free. */
+    /* The copy accepts captures, compaction and removals. */
     take_snapshot(to, "run", run.state, 200);
     OK(lmcs_compact(to, NULL, &err));
     verify_pool(to);
@@ -70,7 +65,7 @@ static void test_one_shelf(void **state)
     verify_pool(to);
     close(fd);
     close_pool(to);
-    to = new_pool(place, "to.pool"); /* an empty pool travels too */
+    to = new_pool(place, "to.pool");
     fd = dump_file(place, to, NULL, "b.archive", &report);
     OK(restore_file(from, fd, &restored));
     EXPECT(restored.snapshots == 0);
@@ -101,8 +96,6 @@ static void test_pipe(void **state)
     close_pool(to);
     free_run(&run);
 }
-
-/* ---- Shelves that are there ---- */
 
 static void test_merge(void **state)
 {
@@ -204,7 +197,7 @@ static void test_prepared(void **state)
     put_state(capture, weights);
     OK(lmcs_capture_commit(capture, &options, NULL, &err));
     int fd = dump_file(place, pool, NULL, "a.archive", &report);
-    EXPECT(report.snapshots == 1); /* prepared snapshots are not dumped */
+    EXPECT(report.snapshots == 1);
     OK(restore_file(to, fd, &report));
     FAILS(LMCS_IN_USE, restore_file(pool, fd, &report));
     OK(lmcs_group_resolve(pool, options.group, true, &err));

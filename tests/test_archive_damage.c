@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_archive_damage.c - damage to archives of every kind: of a range, of what others lack, canonical, cut and taken
- * up again; and archives that are given in place of others.
- *
- * A damaged archive is refused with a sentence, by restore and by verify, and the pool that it was to be restored into
- * is what it was.
+ * test_archive_damage.c - restore and verify refuse damaged and exchanged archives with a message; the pool stays
+ * unchanged.
  */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "support.h"
@@ -86,7 +83,7 @@ static struct lmcs_pool *empty_pool(const struct scene *scene)
     return open_quiet(path);
 }
 
-/* Damages a copy in one of several ways; gives false when it is the same as before. */
+/* Damages a copy in a random way. False: unchanged. */
 static bool damage(struct scene *scene, const struct archive *archive, size_t turn, struct archive *copy)
 {
     size_t at = rng_below(&scene->rng, archive->bytes), n = 1 + rng_below(&scene->rng, 4096);
@@ -138,7 +135,7 @@ static void damage_often(struct scene *scene, const struct archive *archive, con
         close(fd);
     }
     check_pool(into);
-    /* Then the undamaged archive, over the remains of the others. */
+    /* The undamaged archive, over the remains of the others. */
     int fd = file_of(scene, "whole.archive", archive);
     struct lmcs_restore_options options;
     lmcs_restore_options_init(&options);
@@ -178,14 +175,14 @@ static void each_kind_of_archive(void **state)
     end(&scene);
 }
 
-/* Record `at` of the archive begins there; gives the next one. */
+/* The record at `at`; returns the offset of the next. */
 static size_t next_record(const struct archive *archive, size_t at, struct lmcs_archive_record_df *record)
 {
     memcpy(record, archive->data + at, sizeof *record);
     return at + sizeof *record + record->bytes;
 }
 
-/* Frames that rest on an older archive can't be decoded; their records and checksums are checked. */
+/* Frames based on an older archive can't be decoded; their records and checksums are checked. */
 static void forged_parts(void **state)
 {
     struct scene scene;
@@ -198,7 +195,7 @@ static void forged_parts(void **state)
     state_free(now);
     OK(lmcs_compact(scene.pool, NULL, &err));
     lmcs_dump_options_init(&options);
-    struct archive early = dump(&scene, &options, "deep@9"); /* that one of them rests on */
+    struct archive early = dump(&scene, &options, "deep@9");
     int fd = file_of(&scene, "early.archive", &early);
     options.since = &fd;
     options.since_count = 1;
@@ -214,7 +211,7 @@ static void forged_parts(void **state)
         next = next_record(&late, at, &record);
         if (record.type != LMCS_ARCHIVE_DATA)
             continue;
-        for (int i = 0; i < 3; i++, data++) { /* in the header, in the middle, at the end */
+        for (int i = 0; i < 3; i++, data++) {
             size_t in = i == 0 ? 8 : i == 1 ? record.bytes / 2 : record.bytes - 1;
             memcpy(forged.data, late.data, late.bytes);
             forged.data[at + sizeof record + in] ^= 0x40;
@@ -231,7 +228,7 @@ static void forged_parts(void **state)
     end(&scene);
 }
 
-/* The file's content is checked before more is written behind it. */
+/* The file's content is checked before more is appended. */
 static void taken_up_again_over_damage(void **state)
 {
     struct scene scene;
@@ -269,7 +266,7 @@ static void taken_up_again_over_damage(void **state)
     end(&scene);
 }
 
-/* An archive that needs another, and gets a third one in its place. */
+/* An archive that needs another, and gets a third one. */
 static void two_archives_swapped(void **state)
 {
     struct scene scene;

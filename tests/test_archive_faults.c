@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_faults.c - restores into full pools, cancelled, killed, and beside captures, rivals and a trainer.
- */
+/* test_archive_faults.c - restores into full pools, cancelled, killed, and beside captures and rivals. */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_support.h"
-
-/* ---- Faults ---- */
 
 static void test_full_pool(void **state)
 {
@@ -30,7 +26,7 @@ static void test_full_pool(void **state)
     verify_pool(to);
     OK(lmcs_pool_set_limit(to, 0, &err));
     OK(restore_file(to, fd, &report));
-    EXPECT(report.contents_found > 0); /* those of "mine" */
+    EXPECT(report.contents_found > 0);
     for (uint64_t number = 1; number <= 10; number++)
         if (number != 3)
             expect_snapshot(to, "run", number, run.kept[number]);
@@ -75,15 +71,13 @@ static void test_cancel(void **state)
     free_run(&run);
 }
 
-/* ---- A pool that changes meanwhile ---- */
-
-/* A rival with the archive's contents that removes them once in each attempt of a restore that has found them. */
+/* Removes the archive's contents once in each attempt of a restore that has found them. */
 struct rival {
     struct lmcs_pool *pool;
     const struct state *state;
-    unsigned times; /* that it is put there again */
+    unsigned times; /* restores of the content */
     unsigned removals;
-    uint64_t number; /* of the snapshot */
+    uint64_t number;
     uint64_t done;
     bool has_acted;
 };
@@ -103,7 +97,7 @@ static bool take_away(void *context, const char *what, uint64_t done, uint64_t t
     return true;
 }
 
-/* A file is read anew, in the end without sharing anything; a pipe can't be. */
+/* A file is read again, in the end without sharing; a pipe can't be. */
 static void test_overtaken(void **state)
 {
     static const struct {
@@ -147,7 +141,7 @@ static void test_overtaken(void **state)
     state_free(weights);
 }
 
-/* A rival that removes a content that the archive has as a base alone, once the restore has found it. */
+/* Removes a content that serves the archive only as a base, after the restore has found it. */
 static bool take_base_away(void *context, const char *what, uint64_t done, uint64_t total)
 {
     struct lmcs_pool **pool = context;
@@ -162,7 +156,7 @@ static bool take_base_away(void *context, const char *what, uint64_t done, uint6
     return true;
 }
 
-/* A base that was found, and that nothing needs any more at the end, is no damage. */
+/* A missing base that nothing needs at the end is no damage. */
 static void test_base_has_gone(void **state)
 {
     static const char *const addresses[] = {"rival@1", "rival@3"};
@@ -172,7 +166,7 @@ static void test_base_has_gone(void **state)
     struct state *weights = state_weights(&rng, 2, 1500000), *kept[4] = {NULL};
     OK(lmcs_shelf_set_policy(pool, "rival", "keep_raw=1 links=off", &err));
     for (int64_t step = 1; step <= 3; step++) {
-        memset(weights->tensors[0].data, (int)step, 1000); /* so little that two deltas are less than a whole */
+        memset(weights->tensors[0].data, (int)step, 1000); /* two deltas are smaller than a whole */
         take_snapshot(pool, "rival", weights, step);
         kept[step] = state_copy(weights);
         OK(lmcs_compact(pool, NULL, &err));
@@ -217,7 +211,7 @@ static void test_bad_descriptors(void **state)
     EXPECT(err.system_errno == EPIPE);
     FAILS(LMCS_FULL, lmcs_dump(from, NULL, full, NULL, &report, &err));
     EXPECT(err.system_errno == ENOSPC);
-    FAILS(LMCS_IO, lmcs_restore(from, ends[1], NULL, &report, &err)); /* not open for reading */
+    FAILS(LMCS_IO, lmcs_restore(from, ends[1], NULL, &report, &err));
     sigaction(SIGPIPE, &before, NULL);
     close(full);
     close(ends[1]);
@@ -225,9 +219,7 @@ static void test_bad_descriptors(void **state)
     free_run(&run);
 }
 
-/* ---- Several at once ---- */
-
-/* A restore of an archive in a file, and then of one that comes by a pipe. */
+/* Restores an archive from a file, then one from a pipe. */
 struct restoring {
     struct lmcs_pool *pool;
     int fds[2];
@@ -267,7 +259,7 @@ static void end_restoring(pthread_t thread, struct restoring *restoring)
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 60;
-    EXPECT(pthread_timedjoin_np(thread, NULL, &until) == 0); /* else it waits for ever */
+    EXPECT(pthread_timedjoin_np(thread, NULL, &until) == 0); /* a failure waits forever */
     close(restoring->fds[1]);
 }
 
@@ -289,7 +281,7 @@ static void wait_for_waiters(struct lmcs_pool *pool)
     }
 }
 
-/* Two restores, each with a shelf that the other wants: one fails and leaves nothing, the other goes on. */
+/* Each restore has a shelf that the other wants: one fails without remains. */
 static void test_each_others_shelves(void **state)
 {
     const struct place *place = *state;
@@ -344,7 +336,7 @@ static void *send_when_waited_for(void *argument)
     return NULL;
 }
 
-/* A restore waits for a capture; but not when the capture's thread wants the restore's shelf. */
+/* A restore waits for a capture, unless the capture's thread wants the restore's shelf. */
 static void test_captures_and_shelves(void **state)
 {
     const struct place *place = *state;
@@ -373,7 +365,7 @@ static void test_captures_and_shelves(void **state)
     expect_same_shelf(from, to, "a");
     expect_same_shelf(from, to, "b");
     close_pool(to);
-    /* The other way round: the restore is who would close the circle. */
+    /* The restore would close the circle. */
     to = new_pool(place, "to.pool");
     OK(lmcs_capture_begin(to, "b", &capture, &err));
     thread = begin_restoring(&restoring, to, a, &end);
@@ -395,8 +387,6 @@ static void test_captures_and_shelves(void **state)
     close_pool(from);
     close_pool(to);
 }
-
-/* ---- Crashes ---- */
 
 struct crash {
     const struct place *place;
@@ -455,8 +445,6 @@ static void test_killed(void **state)
     close_pool(to);
     free_run(&run);
 }
-
-/* ---- Beside a trainer ---- */
 
 #define DUMPS 6
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_archive_files.h - archives in files, as a whole. */
+/* test_archive_files.h - whole archives in files. */
 #ifndef LMCS_TEST_ARCHIVE_FILES_H
 #define LMCS_TEST_ARCHIVE_FILES_H
 
@@ -12,7 +12,7 @@ static inline void rewind_to_start(int fd)
     EXPECT(lseek(fd, 0, SEEK_SET) == 0);
 }
 
-/* All bytes of a file, to be freed. */
+/* The caller frees the bytes. */
 static inline unsigned char *bytes_of(int fd, size_t *bytes)
 {
     *bytes = (size_t)lseek(fd, 0, SEEK_END);

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_forged.c - archives that are cut short, flipped, forged, or of a newer version.
- */
+/* test_archive_forged.c - truncated, flipped, forged and newer archives. */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_support.h"
-
-/* ---- Archives in files ---- */
 
 static void set_content(int fd, const void *data, size_t bytes)
 {
     EXPECT(ftruncate(fd, 0) == 0 && pwrite(fd, data, bytes, 0) == (ssize_t)bytes);
 }
 
-/* ---- Damage ---- */
-
-/* A small archive with a bit of everything: shared and changed contents, tags, metadata. */
+/* Shared and changed contents, tags and metadata. */
 static int small_archive(const struct place *place)
 {
     struct lmcs_pool *pool = new_pool(place, "small.pool");
@@ -38,7 +32,7 @@ static int small_archive(const struct place *place)
     return fd;
 }
 
-/* A pool with something in it that must not change. */
+/* A pool that must not change. */
 static struct lmcs_pool *small_target(const struct place *place)
 {
     struct lmcs_pool *pool = new_pool(place, "target.pool");
@@ -67,7 +61,7 @@ static void test_truncated(void **state)
     verify_pool(pool);
     set_content(cut, data, bytes);
     EXPECT(pwrite(cut, "x", 1, (off_t)bytes) == 1);
-    FAILS(LMCS_DAMAGED, restore_file(pool, cut, &report)); /* something follows */
+    FAILS(LMCS_DAMAGED, restore_file(pool, cut, &report));
     expect_unchanged(pool, &before);
     OK(restore_file(pool, fd, &report));
     EXPECT(report.snapshots == 5);
@@ -87,7 +81,7 @@ static void test_flipped(void **state)
     unsigned char *data = file_content(fd, &bytes);
     struct lmcs_pool *pool = small_target(place);
     struct counters before = counters_of(pool);
-    uint64_t bits = scaled("LMCS_TEST_BITS", 1); /* of each byte; 8: all of them */
+    uint64_t bits = scaled("LMCS_TEST_BITS", 1); /* 8: all of each byte */
     set_content(bad, data, bytes);
     for (size_t n = 0; n < bytes; n++)
         for (uint64_t bit = 0; bit < bits; bit++) {
@@ -105,7 +99,7 @@ static void test_flipped(void **state)
     close_pool(pool);
 }
 
-/* Restores a forged archive: refused with nothing left, or sound. */
+/* A forged archive is sound or refused without remains. */
 static bool try_forged(const struct place *place, struct lmcs_pool **pool, int fd, const struct counters *before)
 {
     struct lmcs_transfer_report report;
@@ -134,7 +128,7 @@ static void test_forged(void **state)
     struct rng rng = {99};
     EXPECT(forged != NULL);
     static const unsigned char masks[] = {1, 0x80, 0xff};
-    const size_t step = UNDER_THREAD_SANITIZER ? 13 : 1; /* few threads are in this */
+    const size_t step = UNDER_THREAD_SANITIZER ? 13 : 1; /* few threads run here */
     for (size_t at = sizeof(struct lmcs_archive_head_df); at < bytes;) {
         struct lmcs_archive_record_df record;
         memcpy(&record, data + at, sizeof record);
@@ -158,7 +152,7 @@ static void test_forged(void **state)
     close_pool(pool);
 }
 
-/* Records left out, doubled, swapped, with right checksums. */
+/* Omitted, doubled and swapped records with valid checksums. */
 static void test_forged_order(void **state)
 {
     const struct place *place = *state;
@@ -177,7 +171,7 @@ static void test_forged_order(void **state)
     }
     starts[count] = bytes;
     for (size_t i = 0; i < count; i++)
-        for (size_t copies = 0; copies <= 2; copies += 2) { /* left out, doubled */
+        for (size_t copies = 0; copies <= 2; copies += 2) { /* omitted, doubled */
             memcpy(forged, data, starts[i]);
             length = starts[i];
             for (size_t k = 0; k < copies; k++) {
@@ -190,7 +184,7 @@ static void test_forged_order(void **state)
             set_content(bad, forged, length);
             try_forged(place, &pool, bad, &before);
         }
-    for (size_t i = 0; i + 1 < count; i++) { /* swapped with the next */
+    for (size_t i = 0; i + 1 < count; i++) {
         size_t first = starts[i + 1] - starts[i], second = starts[i + 2] - starts[i + 1];
         memcpy(forged, data, bytes);
         memcpy(forged + starts[i], data + starts[i + 1], second);

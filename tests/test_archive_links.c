@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_links.c - archives of steps that are stored by links: of all, of parts, since others, and their size.
- */
+/* test_archive_links.c - archives of linked steps: whole, in parts, since others. */
 /* ctest: timeout=900 labels=slow,no-tsan */
 #include "test_archive_links_files.h"
-
-/* ---- Archives in files ---- */
 
 static void restore_part(struct lmcs_pool *pool, int fd, const char *address, const char *only)
 {
@@ -19,8 +15,6 @@ static void restore_part(struct lmcs_pool *pool, int fd, const char *address, co
     OK(lmcs_restore_with(pool, &fd, 1, &options, NULL, NULL, &err));
     check_pool(pool);
 }
-
-/* ---- All of it ---- */
 
 static void lines_of_every_length(void **state)
 {
@@ -36,7 +30,7 @@ static void lines_of_every_length(void **state)
         restore(other, fd);
         verify_pool(other);
         expect_run(&run, other, "run");
-        for (uint64_t n = 1; n <= steps; n++) { /* in the same form */
+        for (uint64_t n = 1; n <= steps; n++) {
             struct lmcs_snapshot_storage a = storage_of(pool, "run", n), b = storage_of(other, "run", n);
             EXPECT(a.link_contents == b.link_contents && a.longest_line == b.longest_line);
             EXPECT(a.raw_contents == b.raw_contents && a.delta_contents == b.delta_contents);
@@ -44,7 +38,7 @@ static void lines_of_every_length(void **state)
         close(again);
         again = dump_run(place, other, "b");
         EXPECT(same_files(fd, again));
-        /* And it goes on, and can go. */
+        /* The copy grows and can be removed. */
         run_on(&run, other, "run", i < 3 ? 6 : 0);
         OK(lmcs_compact(other, NULL, &err));
         check_pool(other);
@@ -88,7 +82,7 @@ static void all_optimizers(void **state)
     }
 }
 
-/* An archive is about as large as the pool; that of the same states by deltas, or raw, is much larger. */
+/* An archive is about as large as the pool, and much smaller than one of deltas or raw contents. */
 static void as_small_as_the_pool(void **state)
 {
     const struct place *place = *state;
@@ -145,7 +139,7 @@ static void removed_in_the_middle(void **state)
     run_end(&run);
 }
 
-/* A shelf that was forked in the middle of a line: together with that, and when nothing else has it any more. */
+/* A shelf forked in the middle of a line: with its origin, and after the origin's removal. */
 static void forks_share_lines(void **state)
 {
     const struct place *place = *state;
@@ -153,7 +147,7 @@ static void forks_share_lines(void **state)
     struct lmcs_snapshot *snapshot;
     struct lmcs_pool *pool = make_run(place, &run, small, "keep_raw=1", 7);
     OK(lmcs_snapshot_open(pool, "run@4", &snapshot, &err));
-    OK(lmcs_shelf_fork(snapshot, "a fork", &err)); /* comes first */
+    OK(lmcs_shelf_fork(snapshot, "a fork", &err));
     lmcs_snapshot_close(snapshot);
     for (int turn = 0; turn < 2; turn++) {
         struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -176,7 +170,7 @@ static void forks_share_lines(void **state)
     run_end(&run);
 }
 
-/* The same names and bytes make the same canonical archive, linked or not. */
+/* Equal names and bytes give the same canonical archive, linked or not. */
 static void canonical_has_no_links(void **state)
 {
     const struct place *place = *state;
@@ -206,8 +200,6 @@ static void canonical_has_no_links(void **state)
     run_end(&run);
 }
 
-/* ---- Parts ---- */
-
 static void parts_of_a_line(void **state)
 {
     const struct place *place = *state;
@@ -215,7 +207,7 @@ static void parts_of_a_line(void **state)
     struct lmcs_pool *pool = make_run(place, &run, small, "keep_raw=1", 24);
     static const struct {
         const char *addresses[2];
-        size_t links; /* for each parameter; one more where the states before the first take less than it, raw */
+        size_t links; /* for each parameter; one more where the states before the first are smaller raw */
     } parts[] = {{{"run@20"}, 0}, {{"run@3"}, 0}, {{"run@15..20"}, 5}, {{"run@2..6"}, 4}, {{"run@9", "run@13"}, 4}};
     for (size_t i = 0; i < 5; i++) {
         struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -238,7 +230,7 @@ static void parts_of_a_line(void **state)
         close(fd);
         close_pool(other);
     }
-    /* Parts of an archive of all, of which a restore reads only the needed records. */
+    /* A restore of a part reads only the needed records. */
     int fd = dump_run(place, pool, "a");
     for (size_t i = 0; i < 4; i++) {
         struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -258,7 +250,7 @@ static void parts_of_a_line(void **state)
     run_end(&run);
 }
 
-/* One array of those that a link leads to: the others come along, hidden. */
+/* The other arrays of the link come along, hidden. */
 static void one_tensor(void **state)
 {
     const struct place *place = *state;
@@ -290,9 +282,7 @@ static void one_tensor(void **state)
     run_end(&run);
 }
 
-/* ---- Since others ---- */
-
-/* `policy`: of the shelf that has the first archive, before it gets the second. */
+/* `policy`: of the shelf before the second archive. */
 static void since_into(const struct place *place, const struct run *run, int early, int late, const char *policy)
 {
     struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -329,11 +319,11 @@ static void since_another(void **state)
         EXPECT(forms_of(late).of[LMCS_PAYLOAD_LINK] >= 8);
         EXPECT(forms_of(late).of[LMCS_PAYLOAD_RAW] < 60);
         since_into(place, &run, early, late, NULL);
-        /* The newest of the first is a delta there, a keyframe, or linked to another line. */
+        /* The newest of the first is a delta, a keyframe, or in another line. */
         since_into(place, &run, early, late, "keep_raw=1 links=off");
         since_into(place, &run, early, late, "keep_raw=1 chain=1 links=off");
         since_into(place, &run, early, late, "keep_raw=1 links=2");
-        /* Both at once; and the second alone is not complete. */
+        /* Both at once; the second alone is incomplete. */
         struct lmcs_pool *other = new_pool(place, "to.pool");
         const int both[] = {early, late};
         rewind_to_start(early);
@@ -351,7 +341,7 @@ static void since_another(void **state)
     }
 }
 
-/* Arrays that a pool has as deltas, or that are found in places that don't belong together: no link goes there. */
+/* No link is restored onto deltas or onto arrays of unrelated steps. */
 static void since_what_bears_no_link(void **state)
 {
     const struct place *place = *state;
@@ -366,7 +356,7 @@ static void since_what_bears_no_link(void **state)
     how.as = "copy";
     OK(lmcs_restore_with(other, &early, 1, &how, NULL, NULL, &err));
     set_policy(other, "copy", "keep_raw=1 links=off");
-    for (uint64_t n = 7; n <= 9; n++) { /* nothing relates these */
+    for (uint64_t n = 7; n <= 9; n++) {
         struct lmcs_capture *capture;
         OK(lmcs_capture_begin(other, "copy", &capture, &err));
         put_state(capture, run.states[n]);
@@ -382,7 +372,7 @@ static void since_what_bears_no_link(void **state)
         expect_snapshot(other, "run", n, run.states[n]);
     EXPECT(record_of(other, "run", 8, "p2.weight").df.payload == LMCS_PAYLOAD_LINKED);
     close_pool(other);
-    /* The same moments, to which a link leads, with other weights; and those weights by themselves. */
+    /* The moments of the link with other weights; and the weights alone. */
     other = new_pool(place, "to.pool");
     run_begin(&same, adamw_hints(), BF16, small);
     set_policy(other, "copy", "keep_raw=1");
@@ -390,7 +380,7 @@ static void since_what_bears_no_link(void **state)
     same.hints.lr *= 2;
     run_on(&same, other, "copy", 1);
     OK(lmcs_compact(other, NULL, &err));
-    take_snapshot(other, "weights", run.states[6], 6); /* shares nothing: it is another shelf */
+    take_snapshot(other, "weights", run.states[6], 6); /* another shelf: no sharing */
     EXPECT(record_of(other, "copy", 6, "p2.exp_avg").link != 0);
     struct lmcs_content ours = record_of(other, "weights", 1, "p2.exp_avg");
     struct lmcs_content theirs = record_of(other, "copy", 6, "p2.exp_avg");
@@ -413,7 +403,7 @@ static void since_what_bears_no_link(void **state)
     run_end(&run);
 }
 
-/* Captures that write deltas against raw contents; where that is restored, a link leads to it: none may rest on it. */
+/* Captures write deltas against raw contents. When a link replaces the base on restore, no delta may rest on it. */
 static void deltas_onto_links(void **state)
 {
     const struct place *place = *state;
@@ -447,7 +437,7 @@ static void deltas_onto_links(void **state)
     run_end(&run);
 }
 
-/* Steps that began with moments of zeros: two arrays of one digest. */
+/* Steps that began with zero moments: two arrays of one digest. */
 static void equal_arrays(void **state)
 {
     const struct place *place = *state;
@@ -468,7 +458,7 @@ static void equal_arrays(void **state)
     since_into(place, &run, early, late, NULL);
     since_into(place, &run, early, all, NULL);
     since_into(place, &run, early, all, "keep_raw=1");
-    /* Taken up again behind the first snapshot, of which only digests are known then. */
+    /* Resumed after the first snapshot, of which only digests are known. */
     size_t bytes;
     unsigned char *data = bytes_of(all, &bytes);
     for (size_t cut = 100; cut < bytes; cut += bytes / 9) {

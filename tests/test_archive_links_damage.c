@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_links_damage.c - damaged and forged archives of links.
- */
+/* test_archive_links_damage.c - damaged and forged archives of links. */
 /* ctest: timeout=900 labels=slow,no-tsan */
 #include "test_archive_links_files.h"
 
 static const size_t tiny[PARAMETERS] = {300, 1100, 1400};
-
-/* ---- Damage, and forgery ---- */
 
 static void expect_refused(struct lmcs_pool *pool, int fd, uint64_t contents)
 {
@@ -21,7 +17,7 @@ static void expect_refused(struct lmcs_pool *pool, int fd, uint64_t contents)
     EXPECT(status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED);
 }
 
-/* Each record of an archive, damaged; and each byte of the records of contents, forged, with right checksums. */
+/* Each record damaged, and each byte of content records forged with valid checksums. */
 static void damage_to_each_line(void **state)
 {
     const struct place *place = *state;
@@ -53,7 +49,7 @@ static void damage_to_each_line(void **state)
             verdict = lmcs_archive_verify(bad, NULL, NULL, &err);
             EXPECT((verdict == LMCS_OK) == (status == LMCS_OK));
             EXPECT(status == LMCS_OK || pool_info(other).content_count == 0);
-            if (status == LMCS_OK) { /* the name that a content comes with, or a flag */
+            if (status == LMCS_OK) { /* the content's name or a flag */
                 taken++;
                 check_pool(other);
                 verify_pool(other);
@@ -78,7 +74,7 @@ static void damage_to_each_line(void **state)
     run_end(&run);
 }
 
-/* Where the record of the n-th content is that is stored in this way, and its number. */
+/* The record and number of the n-th content stored this way. */
 static unsigned char *find_numbered(unsigned char *data, size_t bytes, unsigned payload, size_t n, uint64_t *number)
 {
     *number = 0;
@@ -104,7 +100,7 @@ static unsigned char *find_content(unsigned char *data, size_t bytes, unsigned p
     return find_numbered(data, bytes, payload, n, &number);
 }
 
-/* Where the list is that gives a name this content: the place of its number there. */
+/* The entry that names this content. */
 static unsigned char *find_entry(unsigned char *data, size_t bytes, uint64_t number)
 {
     for (size_t at = sizeof(struct lmcs_archive_head_df); at < bytes;) {
@@ -150,7 +146,7 @@ static void damage_links(struct lmcs_pool *pool, const char *path)
     }
 }
 
-/* Links that are damaged are got back from an archive or a pool that has them, but not from a forged one. */
+/* Damaged links are repaired from an archive or a pool, but not from a forged one. */
 static void links_repaired_from_links(void **state)
 {
     const struct place *place = *state;
@@ -167,7 +163,7 @@ static void links_repaired_from_links(void **state)
     close_pool(copy);
     damage_links(pool, path);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
-    /* One whose checksums are right, and whose bytes lead elsewhere. */
+    /* Valid checksums, other bytes. */
     size_t bytes, forged = 0;
     unsigned char *data = bytes_of(fd, &bytes), *good = bytes_of(fd, &bytes);
     for (size_t at = sizeof(struct lmcs_archive_head_df); at < bytes;) {
@@ -217,40 +213,40 @@ static const char *forge_line(unsigned char *copy, size_t bytes, unsigned way)
     const char *why = "";
     uint64_t first = get64(link + BASES), own = get64(linked + BASES);
     switch (way) {
-    case 0: /* of itself, or a later content */
+    case 0: /* itself, or a later content */
         put64(link + BASES, own + 20);
         why = "has not arrived";
         break;
-    case 1: /* one array twice */
+    case 1: /* an array twice */
         put64(link + BASES + 8, first);
         why = "twice";
         break;
-    case 2: /* in another order */
+    case 2: /* wrong order */
         put64(link + BASES, get64(link + BASES + 8));
         put64(link + BASES + 8, first);
         why = "don't belong together";
         break;
-    case 3: /* of two lines */
+    case 3: /* two lines */
         put64(link + BASES, get64(before + BASES));
         break;
-    case 4: /* the array of a link that it does not have */
+    case 4: /* an array that the link lacks */
         linked[OUTPUT] = 3;
         why = "that its link does not have";
         break;
     case 5: /* another array */
         linked[OUTPUT] = (unsigned char)((linked[OUTPUT] + 1) % 3);
         break;
-    case 6: /* led to by a content that is no link */
+    case 6: /* output of no link */
         put64(linked + BASES, get64(before + BASES));
         break;
     case 7: /* a link on a link */
         put64(link + BASES, own);
         break;
-    case 8: /* an output of a link has no bytes */
+    case 8: /* an output has no bytes */
         put64(linked + offsetof(struct lmcs_archive_content_df, stored_bytes), 1);
         why = "impossible size";
         break;
-    case 9: /* a tensor that is a link */
+    case 9: /* a tensor is a link */
         put64(find_entry(copy, bytes, number), own);
         why = "has a link as its content";
         break;
@@ -266,7 +262,7 @@ static const char *forge_line(unsigned char *copy, size_t bytes, unsigned way)
     return why;
 }
 
-/* Ids that no writer writes. */
+/* Invalid ids. */
 static void forged_lines(void **state)
 {
     const struct place *place = *state;
@@ -295,7 +291,7 @@ static void forged_lines(void **state)
     run_end(&run);
 }
 
-/* A line of 64 links is the longest that comes back; one more, put onto its end, is refused. */
+/* Lines of at most 64 links are restored. */
 static void the_longest_line(void **state)
 {
     const struct place *place = *state;
@@ -311,7 +307,7 @@ static void the_longest_line(void **state)
     close_pool(other);
     other = new_pool(place, "to.pool");
     unsigned char *data = bytes_of(fd, &bytes), *link = find_content(data, bytes, LMCS_PAYLOAD_LINK, 64 * PARAMETERS);
-    for (size_t i = 0; i < 3; i++) { /* from the outputs of the first parameter's last link */
+    for (size_t i = 0; i < 3; i++) {
         find_numbered(data, bytes, LMCS_PAYLOAD_LINKED, 63 * 3 * PARAMETERS + i, &number);
         memcpy(link + sizeof(struct lmcs_archive_content_df) + i * sizeof number, &number, sizeof number);
     }
@@ -326,7 +322,7 @@ static void the_longest_line(void **state)
     run_end(&run);
 }
 
-/* An archive whose known content is said to have the digest of a link. */
+/* A known content with the digest of a link. */
 static void a_link_is_no_tensor(void **state)
 {
     const struct place *place = *state;
@@ -379,7 +375,7 @@ static void forged_and_taken_up_again(void **state)
         struct lmcs_restore_options how;
         lmcs_restore_options_init(&how);
         how.resume = true;
-        content[offsetof(struct lmcs_archive_content_df, digest_low)] ^= 1; /* of other bytes */
+        content[offsetof(struct lmcs_archive_content_df, digest_low)] ^= 1;
         seal(data, bytes);
         set_bytes(bad, data, bytes);
         for (size_t turn = 0; turn < 3; turn++) {
@@ -399,7 +395,7 @@ static void forged_and_taken_up_again(void **state)
     run_end(&run);
 }
 
-/* A link that is damaged in the pool is not sent. */
+/* A dump omits damaged links. */
 static void damaged_links_are_not_sent(void **state)
 {
     const struct place *place = *state;
@@ -416,7 +412,7 @@ static void damaged_links_are_not_sent(void **state)
     close(fd);
     close(dump_part(place, pool, "run@1..3", -1, "a", NULL));
     struct telling telling;
-    FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling)); /* notes it */
+    FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     struct lmcs_dump_options options;
     lmcs_dump_options_init(&options);
     options.skip_lost = true;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_links_files.h - archives of steps that are stored by links: files, pools and their comparison.
- */
+/* test_archive_links_files.h - archives of linked steps: files, pools and their comparison. */
 #ifndef LMCS_TEST_ARCHIVE_LINKS_FILES_H
 #define LMCS_TEST_ARCHIVE_LINKS_FILES_H
 
@@ -14,8 +12,6 @@
 #include "test_archive_seal.h"
 #include "test_links_support.h"
 
-/* ---- Archives in files ---- */
-
 static inline int new_file(const struct place *place, const char *name)
 {
     char path[512];
@@ -25,7 +21,7 @@ static inline int new_file(const struct place *place, const char *name)
     return fd;
 }
 
-/* Of "run", or a part of it. Every dump can be verified. */
+/* Verifies each dump of "run" or a part of it. */
 static inline int dump_part(const struct place *place, struct lmcs_pool *pool, const char *address, int since,
                             const char *name, struct lmcs_transfer_report *report)
 {
@@ -66,7 +62,7 @@ static inline struct lmcs_pool *new_pool(const struct place *place, const char *
     return open_quiet(path);
 }
 
-/* How many records of contents are stored in each way. */
+/* Records of contents, by storage. */
 struct forms {
     size_t of[4];
 };
@@ -89,7 +85,7 @@ static inline struct forms forms_of(int fd)
     return forms;
 }
 
-/* Steps of a run, all but the newest stored by links. */
+/* All steps but the newest are links. */
 static inline struct lmcs_pool *make_run(const struct place *place, struct run *run, const size_t *sizes,
                                          const char *policy, size_t steps)
 {
@@ -100,8 +96,6 @@ static inline struct lmcs_pool *make_run(const struct place *place, struct run *
     OK(lmcs_compact(pool, NULL, &err));
     return pool;
 }
-
-/* ---- Parts ---- */
 
 /* Existing snapshots are unchanged. Returns their number. */
 static inline size_t expect_what_is_there(const struct run *run, struct lmcs_pool *pool)

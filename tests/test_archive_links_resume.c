@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_archive_links_resume.c - archives of links that are resumed, and restored into pools that have the same bytes
- * in other forms.
+ * test_archive_links_resume.c - resumed archives of links, and restores into pools with the same bytes in other forms.
  */
 /* ctest: timeout=900 labels=slow,no-tsan */
 #include "test_archive_links_files.h"
-
-/* ---- Taken up again ---- */
 
 static void taken_up_again(void **state)
 {
@@ -33,7 +30,7 @@ static void taken_up_again(void **state)
         rewind_to_start(part);
         OK(lmcs_archive_verify(part, NULL, NULL, &err));
         const char *const address = "run@9";
-        if (i % 2 == 0) { /* a part of the received contents is wanted now: their bases stay, and are noted */
+        if (i % 2 == 0) { /* only a part is wanted now: the bases of received contents stay */
             how.addresses = &address;
             how.address_count = 1;
         }
@@ -58,7 +55,7 @@ static void taken_up_again(void **state)
     run_end(&run);
 }
 
-/* A dump beside a compactor: contents sent raw are bases of links later, and lines are sent onto existing contents. */
+/* Beside a compactor, contents sent raw become bases of links, and lines are sent onto existing contents. */
 static void beside_the_compactor(void **state)
 {
     const struct place *place = *state;
@@ -71,7 +68,7 @@ static void beside_the_compactor(void **state)
         int fd = new_file(place, "a");
         lmcs_dump_options_init(&options);
         options.resume = true;
-        for (size_t i = 0; i < 6; i++) { /* begun while all was raw; its end is taken off, and it goes on */
+        for (size_t i = 0; i < 6; i++) { /* begun with raw contents; its end is cut off */
             run_on(&run, pool, "run", 2);
             if (i % 2 == turn / 2)
                 OK(lmcs_compact(pool, NULL, &err));
@@ -88,9 +85,7 @@ static void beside_the_compactor(void **state)
     }
 }
 
-/* ---- Into pools that have it ---- */
-
-/* Restores an archive into a pool that has the same states, compacted by a policy. */
+/* Restores onto the same states, compacted by a policy. */
 static void onto_other_forms(const struct place *place, struct run *run, int fd, const char *policy)
 {
     struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -109,7 +104,7 @@ static void onto_other_forms(const struct place *place, struct run *run, int fd,
     set_policy(other, "run", policy);
     OK(lmcs_compact(other, NULL, &err));
     check_pool(other);
-    restore(other, fd); /* all is skipped */
+    restore(other, fd);
     expect_run(run, other, "run");
     lmcs_restore_options_init(&how);
     how.as = "copy";
@@ -154,7 +149,7 @@ static void onto_what_is_there(void **state)
     int fd = dump_run(place, pool, "a");
     restore(other, fd);
     uint64_t contents = pool_info(other).content_count;
-    restore(other, fd); /* which has it all */
+    restore(other, fd);
     EXPECT(pool_info(other).content_count == contents);
     for (uint64_t n = 3; n <= 8; n++)
         OK(lmcs_snapshot_remove(other, "run", n, false, NULL, &err));
@@ -163,7 +158,7 @@ static void onto_what_is_there(void **state)
     expect_run(&run, other, "run");
     EXPECT(pool_info(other).content_count == contents);
     close_pool(other);
-    /* The same states, each in its own way. */
+    /* The same states in other forms. */
     static const char *const policies[] = {"keep_raw=20", "keep_raw=1 links=off", "keep_raw=1 links=3", "keep_raw=4"};
     for (size_t i = 0; i < 4; i++)
         onto_other_forms(place, &run, fd, policies[i]);
@@ -172,7 +167,7 @@ static void onto_what_is_there(void **state)
     run_end(&run);
 }
 
-/* Contents lost in a pool are repaired from an archive that has them by links. */
+/* Lost contents are repaired from an archive of links. */
 static void repaired_from_links(void **state)
 {
     const struct place *place = *state;
@@ -186,7 +181,7 @@ static void repaired_from_links(void **state)
     close_pool(pool);
     pool = new_pool(place, "to.pool");
     set_policy(pool, "run", "keep_raw=20");
-    for (uint64_t n = 1; n <= 6; n++) { /* the same states, raw */
+    for (uint64_t n = 1; n <= 6; n++) {
         struct lmcs_capture *capture;
         OK(lmcs_capture_begin(pool, "run", &capture, &err));
         put_state(capture, run.states[n]);

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_listed.c - archives of many records, and archives that are listed and verified without a pool.
- */
+/* test_archive_listed.c - archives of many records, listed and verified without a pool. */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_parts_support.h"
-
-/* ---- Cost: no record of an archive scans all others ---- */
 
 struct forged {
     unsigned char *data;
@@ -27,7 +23,7 @@ static void add_record(struct forged *forged, uint32_t type, const void *df, siz
     forged->bytes += sizeof record + record.bytes;
 }
 
-/* Snapshots that are empty, or the same as the one before; `entries`: that one's. */
+/* Snapshots that are empty, or repeat the `entries` of the one before. */
 static void add_snapshots(struct forged *forged, uint64_t first, uint64_t last, uint64_t entries)
 {
     static const char meta[] = "{\"metrics\":{},\"meta\":{}}";
@@ -59,7 +55,7 @@ static double seconds_of_this_thread(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Tag k is of this snapshot: those of the first half have two, the others none. */
+/* Each snapshot of the first half has two tags. */
 static uint64_t number_of_tag(uint64_t k, uint64_t count)
 {
     return 1 + k * 7919 % count / 2;
@@ -68,7 +64,7 @@ static uint64_t number_of_tag(uint64_t k, uint64_t count)
 struct many {
     uint64_t count; /* of snapshots, and of tags */
     uint64_t seen;
-    uint64_t calls; /* that say how far it is */
+    uint64_t calls; /* progress reports */
     bool stops;
 };
 
@@ -130,7 +126,6 @@ static void test_many_tags(void **state)
     close(fd);
 }
 
-/* One name of many, in many snapshots. */
 static void test_one_of_many_names(void **state)
 {
     enum { NAMES = 20000, COUNT = UNDER_SANITIZER ? 2000 : 10000 };
@@ -174,8 +169,6 @@ static void test_one_of_many_names(void **state)
     close_pool(from);
     state_free(weights);
 }
-
-/* ---- Without a pool ---- */
 
 struct seen {
     uint64_t count;
@@ -227,7 +220,6 @@ static void test_list(void **state)
     free_run(&run);
 }
 
-/* Flips a bit of the first payload, and seals its record and the archive again. */
 static void flip_and_seal(unsigned char *data)
 {
     struct lmcs_archive_record_df record;
@@ -258,10 +250,7 @@ static void flip_and_seal(unsigned char *data)
     memcpy(data + at, &record, sizeof record);
 }
 
-/*
- * Every truncation and every flipped bit is found without a pool, too; also damage that the records' checksums can't
- * show.
- */
+/* Verification finds each truncation and flipped bit, and damage with valid checksums. */
 static void test_verify(void **state)
 {
     const struct place *place = *state;
@@ -286,7 +275,7 @@ static void test_verify(void **state)
         FAILS(LMCS_DAMAGED, lmcs_archive_verify(bad, NULL, NULL, &err));
         EXPECT(pwrite(bad, data + n, 1, (off_t)n) == 1);
     }
-    /* A byte of a payload whose record was sealed anew: only decoding tells. */
+    /* A payload in a sealed record: only decoding finds the damage. */
     flip_and_seal(data);
     set_bytes(bad, data, bytes);
     OK(lmcs_archive_list(bad, NULL, NULL, NULL, NULL, &err));
@@ -302,7 +291,7 @@ static void test_verify(void **state)
 
 struct stopping {
     uint64_t calls;
-    uint64_t stop_at; /* this call says no; 0: none does */
+    uint64_t stop_at; /* the call that cancels; 0: none */
     bool decodes;
 };
 
@@ -314,7 +303,7 @@ static bool stop_then(void *context, const char *what, uint64_t done, uint64_t t
     return ++stopping->calls != stopping->stop_at;
 }
 
-/* At each moment at which it says how far it is: while it reads, and while it decodes. */
+/* At each progress report while reading and decoding. */
 static void test_verify_can_be_stopped(void **state)
 {
     const struct place *place = *state;
@@ -338,7 +327,7 @@ static void test_verify_can_be_stopped(void **state)
     free_run(&run);
 }
 
-/* An input that is read out of order, or twice, can't be a pipe; the call fails before all else. */
+/* A pipe as an input that needs several passes fails at once. */
 static void test_pipes_where_files_must_be(void **state)
 {
     const struct place *place = *state;

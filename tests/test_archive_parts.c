@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_parts.c - archives of a part, since others, and in canonical form.
- */
+/* test_archive_parts.c - archives of a part, since others, and in canonical form. */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_parts_support.h"
-
-/* ---- Parts ---- */
 
 static void test_dump_parts(void **state)
 {
@@ -27,7 +23,7 @@ static void test_dump_parts(void **state)
         expect_numbers(to, "run", &run, cases[i].first, cases[i].last);
         EXPECT(tagged(to, "best") == (cases[i].first <= 4 && cases[i].last >= 4 ? 4 : 0));
         EXPECT(pool_info(to).shelf_count == 1);
-        /* No part takes more than its snapshots take raw, with any bases. */
+        /* No part is larger than its raw snapshots, with any bases. */
         EXPECT(report.bytes < report.snapshots * 5 * 60000 * 4 + 100000);
         close(fd);
         close_pool(to);
@@ -62,7 +58,7 @@ static void test_restore_parts(void **state)
         EXPECT(report.snapshots == cases[i].last - cases[i].first + 1);
         expect_numbers(to, "again", &run, cases[i].first, cases[i].last);
         EXPECT(pool_info(to).shelf_count == 1);
-        /* Everything that came is held by something: when the snapshots go, all goes. */
+        /* All contents go with the snapshots. */
         for (uint64_t number = cases[i].first; number <= cases[i].last; number++)
             OK(lmcs_snapshot_remove(to, "again", number, false, NULL, &err));
         OK(lmcs_compact(to, NULL, &err));
@@ -76,12 +72,12 @@ static void test_restore_parts(void **state)
                storage_of(to, "run", 3).keyframe_contents ==
            2);
     verify_pool(to);
-    FAILS(LMCS_EXISTS, restore_part(to, fd, "run@2", NULL, NULL, &report)); /* there it has fewer tensors */
+    FAILS(LMCS_EXISTS, restore_part(to, fd, "run@2", NULL, NULL, &report)); /* fewer tensors */
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, NULL, "none*", NULL, &report));
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, "run@11", NULL, NULL, &report));
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, "none", NULL, NULL, &report));
     FAILS(LMCS_INVALID, restore_part(to, fd, "run@5..2", NULL, NULL, &report));
-    FAILS(LMCS_INVALID, restore_part(to, fd, NULL, NULL, "one", &report)); /* two shelves under one name */
+    FAILS(LMCS_INVALID, restore_part(to, fd, NULL, NULL, "one", &report)); /* two shelves with one name */
     FAILS(LMCS_INVALID, restore_part(to, fd, "run", NULL, "a@b", &report));
     int ends[2];
     EXPECT(pipe2(ends, O_CLOEXEC) == 0);
@@ -97,8 +93,6 @@ static void test_restore_parts(void **state)
     close_pool(from);
     free_run(&run);
 }
-
-/* ---- Since ---- */
 
 static void test_since(void **state)
 {
@@ -117,7 +111,6 @@ static void test_since(void **state)
     fds[2] = dump_since(place, from, fds, 2, "c.archive", &third);
     EXPECT(second.snapshots == 4 && third.snapshots == 2 && third.contents_found > 0);
     EXPECT(second.bytes < first.bytes);
-    /* One by one. */
     struct lmcs_pool *to = new_pool(place, "to.pool");
     FAILS(LMCS_NOT_FOUND, lmcs_restore(to, fds[1], NULL, &restored, &err));
     EXPECT(strstr(err.message, "older") != NULL && pool_info(to).shelf_count == 0);
@@ -129,7 +122,7 @@ static void test_since(void **state)
     expect_numbers(to, "run", &run, 1, 16);
     EXPECT(tagged(to, "best") == 12 && tagged(to, "old") == 2);
     close_pool(to);
-    /* All at once, in one commit; the second alone is not enough for the third. */
+    /* All at once, in one commit; the third needs more than the second. */
     to = new_pool(place, "to.pool");
     for (int i = 0; i < 3; i++)
         rewind_to_start(fds[i]);
@@ -138,7 +131,7 @@ static void test_since(void **state)
     for (int i = 0; i < 3; i++)
         rewind_to_start(fds[i]);
     OK(lmcs_restore_with(to, fds, 3, NULL, NULL, &restored, &err));
-    EXPECT(restored.snapshots == 17); /* with that of "other" */
+    EXPECT(restored.snapshots == 17); /* and "other"'s */
     expect_numbers(to, "run", &run, 1, 16);
     for (uint64_t number = 1; number <= 16; number++)
         OK(lmcs_snapshot_remove(to, "run", number, false, NULL, &err));
@@ -152,8 +145,6 @@ static void test_since(void **state)
     close_pool(from);
     free_run(&run);
 }
-
-/* ---- Canonical ---- */
 
 static int dump_canonical(const struct place *place, struct lmcs_pool *pool, const char *name)
 {
@@ -172,10 +163,10 @@ static void test_canonical(void **state)
     int a = dump_canonical(place, from, "a.archive");
     OK(lmcs_restore(to, a, NULL, &report, &err));
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
-    int b = dump_canonical(place, to, "b.archive"); /* there all is raw */
+    int b = dump_canonical(place, to, "b.archive"); /* raw */
     EXPECT(storage_of(to, "run", 2).delta_contents == 0 && same_files(a, b));
     OK(lmcs_shelf_set_policy(to, "run", "chain=1", &err));
-    OK(lmcs_compact(to, NULL, &err)); /* and there it is coded in another way */
+    OK(lmcs_compact(to, NULL, &err)); /* encoded */
     int c = dump_canonical(place, to, "c.archive");
     EXPECT(storage_of(to, "run", 2).delta_contents + storage_of(to, "run", 2).keyframe_contents > 0);
     EXPECT(same_files(a, c));
@@ -193,7 +184,6 @@ static void test_canonical(void **state)
     free_run(&run);
 }
 
-/* A snapshot of two tensors, put in one order or the other. */
 static void take_in_order(struct lmcs_pool *pool, int64_t step, bool reversed)
 {
     const uint64_t shape = 3;
@@ -229,9 +219,7 @@ static void test_canonical_order(void **state)
     close_pool(other);
 }
 
-/* ---- Numbers ---- */
-
-/* An archive may say that a shelf's next number is very large. A shelf with that number can be dumped and restored. */
+/* A shelf with a very large next number can be dumped and restored. */
 static void test_largest_numbers(void **state)
 {
     const struct place *place = *state;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_parts_support.h - a run, and archives of it in files.
- */
+/* test_archive_parts_support.h - a run, and archives of it in files. */
 #ifndef LMCS_TEST_ARCHIVE_PARTS_SUPPORT_H
 #define LMCS_TEST_ARCHIVE_PARTS_SUPPORT_H
 
@@ -17,12 +15,10 @@
 
 #define SNAPSHOTS 10u
 
-/* ---- A run, and archives of it in files ---- */
-
 struct run {
     struct rng rng;
     struct state *state;
-    struct state *kept[64]; /* the state of each number of "run" */
+    struct state *kept[64]; /* by number of "run" */
 };
 
 static inline void free_run(struct run *run)
@@ -49,7 +45,7 @@ static inline struct lmcs_pool *new_pool(const struct place *place, const char *
     return open_quiet(path);
 }
 
-/* Ten snapshots, most of them deltas, and a shelf beside them. */
+/* Ten snapshots, mostly deltas, and another shelf. */
 static inline struct lmcs_pool *make_run(const struct place *place, struct run *run, size_t floats)
 {
     struct lmcs_pool *pool = new_pool(place, "from.pool");
@@ -59,7 +55,7 @@ static inline struct lmcs_pool *make_run(const struct place *place, struct run *
     take_snapshot(pool, "other", run->state, 3);
     OK(lmcs_compact(pool, NULL, &err));
     OK(lmcs_tag_set(pool, "run", "best", 4, &err));
-    OK(lmcs_tag_set(pool, "other", "last", 1, &err)); /* an archive has this shelf first */
+    OK(lmcs_tag_set(pool, "other", "last", 1, &err)); /* first in archives */
     return pool;
 }
 
@@ -102,7 +98,7 @@ static inline int dump_since(const struct place *place, struct lmcs_pool *pool, 
     return dump_to(place, pool, &options, name, report);
 }
 
-/* The shelf has these snapshots and no others, each as it was taken. */
+/* The shelf has exactly these snapshots, unchanged. */
 static inline void expect_numbers(struct lmcs_pool *pool, const char *shelf, const struct run *run, uint64_t first,
                                   uint64_t last)
 {
@@ -126,8 +122,6 @@ static inline uint64_t tagged(struct lmcs_pool *pool, const char *tag)
     lmcs_snapshot_close(snapshot);
     return number;
 }
-
-/* ---- Parts ---- */
 
 static inline enum lmcs_status restore_part(struct lmcs_pool *pool, int fd, const char *address, const char *only,
                                             const char *as, struct lmcs_transfer_report *report)

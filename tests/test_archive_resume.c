@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_archive_resume.c - resumed restores: contents that are found without being read were verified before.
+ * test_archive_resume.c - resumed restores: contents that are found unread were verified before.
  *
- * The first attempt is killed, or refused memory, at each of its allocations in turn, so also between the commit of a
- * staged snapshot and the end of its verification.
+ * The first attempt is killed or refused memory at each of its allocations, so also between the commit of a staged
+ * snapshot and the end of its verification.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <signal.h>
@@ -16,8 +16,6 @@
 #include "transfer/stage.h"
 
 enum { SNAPSHOTS = 3 };
-
-/* ---- Archives ---- */
 
 struct scene {
     const struct place *place;
@@ -37,7 +35,7 @@ static int file_of(const struct scene *scene, const char *name)
     return fd;
 }
 
-/* Dumps a run whose snapshots have nothing in common; `coded`: all but the last are frames. */
+/* Dumps a run of unrelated snapshots; `coded`: all but the last are frames. */
 static void begin(struct scene *scene, const struct place *place, bool coded)
 {
     struct rng rng = {3};
@@ -69,7 +67,7 @@ static void end(struct scene *scene)
     free(scene->data);
 }
 
-/* The first bytes of the last payload of a kind. */
+/* The last payload of a kind. */
 static unsigned char *last_payload(struct scene *scene, uint8_t kind)
 {
     struct lmcs_archive_record_df record;
@@ -105,9 +103,7 @@ static void expect_all(struct scene *scene, struct lmcs_pool *pool, const char *
     verify_pool(pool);
 }
 
-/* ---- Tests ---- */
-
-static bool dies; /* the first attempt, or it fails */
+static bool dies; /* the first attempt is killed; else it fails */
 
 static void die(void)
 {
@@ -133,7 +129,7 @@ static int attempt_in_child(void *argument)
     return failed ? 2 : 0;
 }
 
-/* However the first attempt stopped, the second and third show only sound snapshots. */
+/* After any first attempt, the second and third show only sound snapshots. */
 static void damage_is_not_taken_up(void **state)
 {
     struct scene scene;
@@ -165,19 +161,19 @@ static void damage_is_not_taken_up(void **state)
             expect_all(&scene, pool, "run");
             close_pool(pool);
         }
-        EXPECT(most == 2 * SNAPSHOTS); /* all that the archive has was there, the bad one unread */
+        EXPECT(most == 2 * SNAPSHOTS); /* all was found, the bad one unread */
     }
     end(&scene);
 }
 
-/* A frame of a newer codec: neither the first attempt nor the second can verify it. */
+/* No attempt can verify a frame of a newer codec. */
 static void unsupported_is_not_taken_up(void **state)
 {
     struct scene scene;
     uint32_t newer = 0x4000;
     begin(&scene, *state, true);
     unsigned char *frame = last_payload(&scene, LMCS_PAYLOAD_FRAME);
-    memcpy(frame + 8, &newer, sizeof newer); /* its incompatible flags, and the checksum of the bytes before */
+    memcpy(frame + 8, &newer, sizeof newer); /* incompatible flags, and the checksum of the bytes before */
     uint64_t check = lmc_hash64(frame, 56, 0);
     memcpy(frame + 56, &check, sizeof check);
     seal(scene.data, scene.bytes);
@@ -193,7 +189,7 @@ static void unsupported_is_not_taken_up(void **state)
     end(&scene);
 }
 
-/* Contents elsewhere in the pool may have rotted since: they are read, and the archive's replace them. */
+/* Contents elsewhere in the pool may have rotted: they are read, and replaced if damaged. */
 static void what_has_gone_bad_is_not_shared(void **state)
 {
     struct scene scene;
@@ -215,14 +211,14 @@ static void what_has_gone_bad_is_not_shared(void **state)
     end(&scene);
 }
 
-/* Of a restore that was cut, the contents of all staged snapshots but the newest need not be read again. */
+/* Contents of all staged snapshots but the newest are not read again. */
 static void what_was_verified_is_not_read_again(void **state)
 {
     struct scene scene;
     struct lmcs_stage stage;
     struct lmcs_archive_reader reader;
     begin(&scene, *state, false);
-    set_bytes(scene.bad, scene.data, scene.bytes - 80); /* within the end record */
+    set_bytes(scene.bad, scene.data, scene.bytes - 80);
     struct lmcs_pool *pool = open_quiet(scene.pool);
     FAILS(LMCS_DAMAGED, take_up(pool, scene.bad, NULL));
     for (int keeps = 0; keeps < 2; keeps++) {
@@ -231,7 +227,7 @@ static void what_was_verified_is_not_read_again(void **state)
         OK(lmcs_stage_begin(&stage, &reader, &err));
         EXPECT(stage.found_count == 2 * SNAPSHOTS && stage.verified_count == (keeps ? 2 * (SNAPSHOTS - 1) : 0));
         for (size_t i = 0; i < stage.verified_count; i++)
-            EXPECT(stage.verified[i] == stage.verified[0] + i); /* ids ascend as contents come */
+            EXPECT(stage.verified[i] == stage.verified[0] + i); /* ids ascend */
         for (size_t i = 0; keeps && i < stage.found_count; i++)
             EXPECT(stage.found[i].id >= stage.verified[0]);
         lmcs_stage_fini(&stage);

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_resumed.c - dumps and restores that are resumed, and names that come and go.
- */
+/* test_archive_resumed.c - resumed dumps and restores, and changing names. */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_parts_support.h"
 
-/* ---- Taken up again ---- */
-
-/* A dump begun as a part can't become more: earlier records have no place behind later ones. */
+/* A dump of a part can't become more: records are ordered. */
 static void resume_of_another_part(const struct place *place, struct lmcs_pool *from, int cut)
 {
     static const struct {
@@ -36,14 +32,14 @@ static void resume_of_another_part(const struct place *place, struct lmcs_pool *
     }
 }
 
-/* Resumes a dump of which `n` bytes are there. */
+/* Resumes a dump after `n` bytes. */
 static void resume_at(const struct place *place, struct lmcs_pool *from, struct run *run, int cut,
                       const unsigned char *data, size_t bytes, size_t n, uint64_t snapshots)
 {
     const struct lmcs_dump_options options = {.resume = true};
     struct lmcs_transfer_report restored;
     set_bytes(cut, data, n);
-    if (n > 100 && n % 2 == 0) { /* a damaged end is written anew, too */
+    if (n > 100 && n % 2 == 0) { /* a damaged end is rewritten */
         unsigned char wrong = data[n - 1] ^ 1;
         EXPECT(pwrite(cut, &wrong, 1, (off_t)n - 1) == 1);
     }
@@ -53,7 +49,7 @@ static void resume_at(const struct place *place, struct lmcs_pool *from, struct 
     EXPECT(restored.snapshots == snapshots);
     rewind_to_start(cut);
     OK(lmcs_archive_verify(cut, NULL, NULL, &err));
-    EXPECT(restored.bytes <= bytes); /* a digest that has come is not sent again */
+    EXPECT(restored.bytes <= bytes); /* sent digests are not repeated */
     if (n % 8 == 0) {
         struct lmcs_pool *copy = new_pool(place, "copy.pool");
         rewind_to_start(cut);
@@ -73,18 +69,18 @@ static void test_resume_dump(void **state)
     struct lmcs_pool *from = make_run(place, &run, 3000);
     int whole = new_file(place, "whole.archive"), cut = new_file(place, "cut.archive");
     size_t bytes;
-    OK(lmcs_dump_with(from, &options, whole, NULL, &report, &err)); /* nothing was begun */
+    OK(lmcs_dump_with(from, &options, whole, NULL, &report, &err));
     unsigned char *data = bytes_of(whole, &bytes);
     OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err));
-    EXPECT(restored.bytes == bytes && restored.snapshots == report.snapshots); /* it is complete: left alone ... */
+    EXPECT(restored.bytes == bytes && restored.snapshots == report.snapshots); /* complete: unchanged ... */
     EXPECT(pwrite(whole, data, 700, (off_t)bytes) == 700);
-    OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err)); /* ... but for the bytes behind its end */
+    OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err)); /* ... but for trailing bytes */
     EXPECT(restored.bytes == bytes && lseek(whole, 0, SEEK_END) == (off_t)bytes);
     rewind_to_start(whole);
     OK(lmcs_archive_verify(whole, NULL, NULL, &err));
     for (size_t n = 0; n < bytes; n += 1 + bytes / 97)
         resume_at(place, from, &run, cut, data, bytes, n, report.snapshots);
-    /* Later snapshots do no harm, and are not in it. */
+    /* Later snapshots are ignored. */
     set_bytes(cut, data, bytes * 2 / 3);
     take_more(from, &run, 10, 12);
     OK(lmcs_compact(from, NULL, &err));
@@ -93,11 +89,11 @@ static void test_resume_dump(void **state)
     rewind_to_start(cut);
     OK(lmcs_restore(to, cut, NULL, &restored, &err));
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
-    /* A file that can't be the beginning of this dump is refused. */
+    /* A file that can't begin this dump is refused. */
     set_bytes(cut, "this is a text of somebody, with more bytes than a head has", 59);
     FAILS(LMCS_DAMAGED, lmcs_dump_with(from, &options, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == 59);
-    set_bytes(cut, "LMC: a note", 11); /* shorter than a head */
+    set_bytes(cut, "LMC: a note", 11); /* shorter than a header */
     FAILS(LMCS_INVALID, lmcs_dump_with(from, &options, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == 11);
     const struct lmcs_dump_options since = {.resume = true, .since = &whole, .since_count = 1};
@@ -133,7 +129,7 @@ static void test_resume_restore(void **state)
     EXPECT(arrived > 0);
     close_pool(to);
     place_path(place, "to.pool", path);
-    to = open_quiet(path); /* it outlives the process */
+    to = open_quiet(path);
     EXPECT(pool_info(to).content_count == arrived && pool_info(to).shelf_count == 0);
     verify_pool(to);
     OK(lmcs_restore_with(to, &whole, 1, &resume, NULL, &restored, &err));
@@ -141,7 +137,7 @@ static void test_resume_restore(void **state)
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
     EXPECT(pool_info(to).content_count <= report.contents);
     close_pool(to);
-    /* A restore without it removes the remains. */
+    /* A restore without `resume` removes the remains. */
     to = new_pool(place, "to.pool");
     rewind_to_start(cut);
     FAILS(LMCS_DAMAGED, lmcs_restore_with(to, &cut, 1, &resume, NULL, NULL, &err));
@@ -160,9 +156,7 @@ static void test_resume_restore(void **state)
     free_run(&run);
 }
 
-/* ---- Names that come and go ---- */
-
-/* Some of eight tensors, of which one changes its shape now and then, and an attachment. */
+/* Some of eight tensors, of which one sometimes changes its shape, and an attachment. */
 static struct state *some_of(struct rng *rng)
 {
     struct state *state = calloc(1, sizeof *state);
@@ -177,12 +171,12 @@ static struct state *some_of(struct rng *rng)
     return state;
 }
 
-/* Whichever snapshots are wanted, and whichever names: each has those names that it had. */
+/* Any selection of snapshots and names gives each snapshot its own names. */
 static void test_names_that_come_and_go(void **state)
 {
     static const struct {
         const char *addresses[4];
-        unsigned wanted; /* bit n: snapshot n */
+        unsigned wanted;
         const char *only;
     } cases[] = {{{"run@2", "run@4", "run@5", "run@9..12"}, 0x1e34, "t[0-4]"},
                  {{"run@3", "run@6", "run@8", "run@11"}, 0x948, "t3"},

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_archive_seal.h - archives that someone has forged. */
+/* test_archive_seal.h - forged archives. */
 #ifndef LMCS_TEST_ARCHIVE_SEAL_H
 #define LMCS_TEST_ARCHIVE_SEAL_H
 
 #include "archive/format.h"
 #include "support.h"
 
-/* Computes all checksums anew, as someone would who forges an archive. */
+/* Recomputes all checksums. */
 static inline void seal(unsigned char *data, size_t bytes)
 {
     struct lmcs_archive_head_df head;

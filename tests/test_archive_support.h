@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_support.h - dump and restore into files: pools to dump, and comparisons of pools.
- */
+/* test_archive_support.h - dump, restore and comparison of pools. */
 #ifndef LMCS_TEST_ARCHIVE_SUPPORT_H
 #define LMCS_TEST_ARCHIVE_SUPPORT_H
 
@@ -15,8 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- Archives in files ---- */
-
 static inline int new_file(const struct place *place, const char *name)
 {
     char path[512];
@@ -26,7 +22,7 @@ static inline int new_file(const struct place *place, const char *name)
     return fd;
 }
 
-/* Dumps to a file, and leaves it open at its start. */
+/* Leaves the file open at its start. */
 static inline int dump_file(const struct place *place, struct lmcs_pool *pool, const char *shelf, const char *name,
                             struct lmcs_transfer_report *report)
 {
@@ -59,8 +55,6 @@ static inline unsigned char *file_content(int fd, size_t *bytes)
     return data;
 }
 
-/* ---- Comparing ---- */
-
 struct counters {
     uint64_t shelves, snapshots, contents, live;
 };
@@ -77,7 +71,7 @@ static inline void expect_unchanged(struct lmcs_pool *pool, const struct counter
     EXPECT(now.shelves == before->shelves);
     EXPECT(now.snapshots == before->snapshots);
     EXPECT(now.contents == before->contents);
-    /* `live` counts the metadata too, whose pages shift a little. */
+    /* `live` includes metadata, whose pages differ slightly. */
 }
 
 static inline struct lmc_hash digest_of(struct lmcs_pool *pool, const char *shelf, uint64_t number)
@@ -105,7 +99,7 @@ static inline bool add_tag(void *context, const char *tag)
     return true;
 }
 
-/* Everything that a user sees of a snapshot is the same in both pools. */
+/* Equal for a user. */
 static inline void expect_same_snapshot(struct lmcs_pool *a, struct lmcs_pool *b, const char *shelf, uint64_t number)
 {
     struct lmcs_snapshot *x, *y;
@@ -153,12 +147,10 @@ static inline void expect_same_shelf(struct lmcs_pool *a, struct lmcs_pool *b, c
     }
 }
 
-/* ---- Pools to dump ---- */
-
 struct run {
     struct rng rng;
     struct state *state;
-    struct state *kept[64]; /* the state of each number of "run" */
+    struct state *kept[64]; /* by number of "run" */
 };
 
 static inline void free_run(struct run *run)
@@ -168,7 +160,7 @@ static inline void free_run(struct run *run)
         state_free(run->kept[i]);
 }
 
-/* A snapshot with everything that a snapshot may have. */
+/* A snapshot with all optional parts. */
 static inline void take_rich(struct lmcs_pool *pool, struct run *run, size_t long_meta)
 {
     static const char *const tags[] = {"best", "ähnlich"};
@@ -204,7 +196,7 @@ static inline void take_rich(struct lmcs_pool *pool, struct run *run, size_t lon
     free(meta);
 }
 
-/* Two shelves, with raw contents, deltas, keyframes, shared ones, and some that only serve as bases. */
+/* Two shelves with raw, delta, keyframe and shared contents, and contents that are only bases. */
 static inline struct lmcs_pool *make_run(const struct place *place, struct run *run, size_t floats)
 {
     struct lmcs_pool *pool = new_pool(place, "from.pool");
@@ -228,8 +220,6 @@ static inline struct lmcs_pool *make_run(const struct place *place, struct run *
     OK(lmcs_shelf_set_keep_raw(pool, "empty", 9, &err));
     return pool;
 }
-
-/* ---- Round trips ---- */
 
 struct sending {
     struct lmcs_pool *pool;

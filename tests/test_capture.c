@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_capture.c - the writing of snapshots: tensors of all shapes and dtypes come back bit for bit; wrong calls are
- * refused.
- */
+/* test_capture.c - capture of all shapes and dtypes, bit for bit; wrong calls are refused. */
 /* ctest: timeout=600 */
 #include "test_capture_support.h"
-
-/* ---- Shapes and types ---- */
 
 static void every_dtype_and_shape(void **state)
 {
@@ -40,7 +35,7 @@ static void every_dtype_and_shape(void **state)
     state_free(mixed);
 }
 
-/* Random strides over a random buffer, against an element by element reference. */
+/* Strided data against an element by element reference. */
 static void strided_data_is_gathered(void **state)
 {
     struct place *place = *state;
@@ -78,7 +73,7 @@ static void strided_data_is_gathered(void **state)
         put_one(capture, "t", dtype, ndim, shape, strides, data);
         commit(capture);
         expect_bytes(pool, "t", expected, elements * size);
-        /* The same bytes laid out plainly are the same content, and the other way round. */
+        /* Contiguous and strided forms of the same bytes share a content. */
         uint64_t number = shelf_info(pool, "run").latest;
         capture = begin(pool, "run");
         put_one(capture, "t", dtype, ndim, shape, NULL, expected);
@@ -158,7 +153,7 @@ static void part_of_a_larger_tensor(void **state)
     lmcs_view_close(view);
     lmcs_snapshot_close(snapshot);
     expect_bytes(pool, "w", values, sizeof values);
-    /* It is another tensor than the whole of that name. */
+    /* Differs from the whole tensor of that name. */
     capture = begin(pool, "run");
     put_one(capture, "w", LMC_F32, 2, shape, NULL, values);
     commit(capture);
@@ -224,15 +219,13 @@ static void tensors_above_the_part_limit(void **state)
     free(bytes);
 }
 
-/* ---- Refusals ---- */
-
 static void refuse(struct lmcs_pool *pool, struct lmcs_tensor tensor)
 {
     float value[4] = {0, 0, 0, 0};
     const void *data = value;
     struct lmcs_capture *capture = begin(pool, "bad");
     FAILS(LMCS_INVALID, lmcs_capture_put(capture, &tensor, &data, 1, &err));
-    FAILS(LMCS_INVALID, lmcs_capture_commit(capture, NULL, NULL, &err)); /* which ends it */
+    FAILS(LMCS_INVALID, lmcs_capture_commit(capture, NULL, NULL, &err));
 }
 
 static void wrong_tensors(void **state)
@@ -262,7 +255,7 @@ static void wrong_tensors(void **state)
     FAILS(LMCS_INVALID, lmcs_capture_begin(pool, NULL, &capture, &err));
     assert_int_equal(pool_info(pool).shelf_count, 0);
     check_pool(pool);
-    /* Just long enough is fine, also with characters of several bytes. */
+    /* The greatest length, also in multibyte characters. */
     name[LMCS_MAX_NAME] = '\0';
     capture = begin(pool, name);
     uint64_t one = 1;
@@ -288,7 +281,7 @@ static void duplicates_are_refused(void **state)
     OK(lmcs_capture_put(capture, tensors, data, 1, &err));
     FAILS(LMCS_INVALID, lmcs_capture_put(capture, tensors + 1, data + 1, 1, &err));
     lmcs_capture_abort(capture);
-    /* An attachment has names of its own. */
+    /* Attachments have separate names. */
     uint64_t one = 1;
     tensors[1] = (struct lmcs_tensor){.name = "a", .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &one};
     capture = begin(pool, "run");

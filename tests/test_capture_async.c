@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_capture_async.c - asynchronous captures, their failures, and snapshots prepared as a group.
- */
+/* test_capture_async.c - asynchronous captures, their failures, and groups of prepared snapshots. */
 /* ctest: timeout=600 */
 #include "test_capture_support.h"
-
-/* ---- Asynchronous ---- */
 
 static struct lmcs_commit_options asynchronously(int64_t step)
 {
@@ -24,14 +20,14 @@ static void asynchronous_captures(void **state)
     struct lmcs_pool *pool = open_pool(place->pool, LMCS_OPEN_OR_CREATE, 0);
     for (int i = 1; i <= 20; i++) {
         struct lmcs_commit_options options = asynchronously(i);
-        struct lmcs_capture *capture = begin(pool, "run"); /* waits for the one before */
+        struct lmcs_capture *capture = begin(pool, "run"); /* waits for the previous one */
         uint64_t number = 0;
         put_state(capture, weights);
         state_free(last);
         last = state_copy(weights);
         OK(lmcs_capture_commit(capture, &options, &number, &err));
         assert_int_equal(number, i);
-        state_step(weights, &rng, 0, 10); /* the trainer goes on at once */
+        state_step(weights, &rng, 0, 10);
         if (i % 3 == 0) {
             OK(lmcs_capture_wait(capture, &err));
             expect_state(pool, "run", "latest", last);
@@ -43,7 +39,7 @@ static void asynchronous_captures(void **state)
             lmcs_capture_detach(capture);
         }
     }
-    close_pool(pool); /* waits for the last one */
+    close_pool(pool);
     pool = open_quiet(place->pool);
     assert_int_equal(shelf_info(pool, "run").latest, 20);
     expect_state(pool, "run", "latest", last);
@@ -53,7 +49,7 @@ static void asynchronous_captures(void **state)
     state_free(weights);
 }
 
-/* A failure is told once: by the wait, by the next capture, or by close. */
+/* Wait, the next capture or close reports a failure once. */
 static void asynchronous_failure_is_told(void **state)
 {
     struct place *place = *state;
@@ -68,7 +64,7 @@ static void asynchronous_failure_is_told(void **state)
     put_state(capture, weights);
     OK(lmcs_capture_commit(capture, &options, NULL, &err));
     OK(lmcs_capture_wait(capture, &err));
-    for (int round = 0; round < 3; round++) { /* the same group again fails at its commit */
+    for (int round = 0; round < 3; round++) { /* the same group fails again */
         capture = begin(pool, "run");
         put_state(capture, weights);
         OK(lmcs_capture_commit(capture, &options, NULL, &err));
@@ -91,7 +87,7 @@ static void asynchronous_failure_is_told(void **state)
     state_free(weights);
 }
 
-/* Fails at its commit: the pool has a prepared snapshot of that group. */
+/* The group has a prepared snapshot already, so the commit fails. */
 static struct lmcs_capture *failing(struct lmcs_pool *pool, const unsigned char group[16])
 {
     struct lmcs_commit_options options = asynchronously(1);
@@ -104,7 +100,7 @@ static struct lmcs_capture *failing(struct lmcs_pool *pool, const unsigned char 
     return capture;
 }
 
-/* A failure that a wait reports is not reported again; another one's is. */
+/* A failure that a wait reports is not reported again; others are. */
 static void each_failure_is_told(void **state)
 {
     struct place *place = *state;
@@ -118,9 +114,9 @@ static void each_failure_is_told(void **state)
     OK(lmcs_capture_commit(begin(pool, "other"), &options, NULL, &err));
     for (int round = 0; round < 3; round++) {
         first = failing(pool, group);
-        FAILS(LMCS_EXISTS, lmcs_capture_begin(pool, "run", &refused, &err)); /* told of the first */
+        FAILS(LMCS_EXISTS, lmcs_capture_begin(pool, "run", &refused, &err)); /* reports the first */
         second = failing(pool, group);
-        FAILS(LMCS_EXISTS, lmcs_capture_wait(first, &err)); /* and again, by its own wait */
+        FAILS(LMCS_EXISTS, lmcs_capture_wait(first, &err)); /* its own wait reports it, too */
         if (round == 0) {
             FAILS(LMCS_EXISTS, lmcs_capture_wait(second, &err));
         } else {
@@ -140,7 +136,7 @@ static int ask_whether_it_is_done(void *argument)
     return 0;
 }
 
-/* In a forked child nothing waits for locks that its parent's threads had. */
+/* A forked child never waits for its parent's locks. */
 static void a_capture_of_the_parents(void **state)
 {
     struct place *place = *state;
@@ -155,8 +151,6 @@ static void a_capture_of_the_parents(void **state)
     OK(lmcs_capture_wait(capture, &err));
     close_pool(pool);
 }
-
-/* ---- Groups ---- */
 
 static void prepared_snapshots(void **state)
 {
@@ -173,7 +167,7 @@ static void prepared_snapshots(void **state)
     take_snapshot(pool, "run", weights, 1);
     capture = begin(pool, "run");
     put_state(capture, weights);
-    FAILS(LMCS_INVALID, lmcs_capture_commit(capture, &options, &number, &err)); /* without a group */
+    FAILS(LMCS_INVALID, lmcs_capture_commit(capture, &options, &number, &err)); /* no group */
     memcpy(options.group, group, sizeof group);
     for (int round = 0; round < 4; round++) {
         bool wanted = round % 2 == 0;
@@ -204,7 +198,7 @@ static void prepared_snapshots(void **state)
     }
     expect_snapshot(pool, "run", 1, first);
     state_step(weights, &rng, 0, 3);
-    assert_int_equal(take_snapshot(pool, "run", weights, 9), 6); /* numbers are never used again */
+    assert_int_equal(take_snapshot(pool, "run", weights, 9), 6); /* numbers are unique for ever */
     verify_pool(pool);
     close_pool(pool);
     state_free(first);

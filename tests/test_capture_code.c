@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_capture_code.c - captures that write deltas: they come back bit for bit, beside the compactor and removals
- * to their bases meanwhile, and when they are chosen.
- */
+/* test_capture_code.c - captures that write deltas: bits, removed bases, the compactor, and the choice. */
 /* ctest: timeout=600 */
 #include "support.h"
 
@@ -32,7 +29,7 @@ static void captures_write_deltas(void **state)
         OK(lmcs_capture_commit(capture, NULL, NULL, &err));
         written += wrote;
         if (i > 0)
-            assert_int_equal(shared, 60000 * 4); /* the one that did not change, found by bytes or by digest */
+            assert_int_equal(shared, 60000 * 4); /* unchanged, found by bytes or by digest */
         for (size_t t = 0; t < now->count; t++)
             raw += now->tensors[t].bytes;
         states[i] = state_copy(now);
@@ -57,7 +54,7 @@ static void captures_write_deltas(void **state)
     state_free(now);
 }
 
-/* Tensors of all dtypes and sizes, some larger than is coded at once, and strided ones. */
+/* All dtypes and sizes, some larger than the encoder's part, and strided tensors. */
 static void any_tensor_may_be_coded(void **state)
 {
     struct place *place = *state;
@@ -100,8 +97,6 @@ static void any_tensor_may_be_coded(void **state)
     close_pool(pool);
     state_free(now);
 }
-
-/* ---- Bases that others would let go ---- */
 
 struct churn {
     struct lmcs_pool *pool;
@@ -149,7 +144,7 @@ static void bases_stay_while_they_are_needed(void **state)
     state_free(now);
 }
 
-/* A tensor that changes while it is coded is torn, but never looks damaged. */
+/* A tensor that changes during encoding is torn, but not reported as damaged. */
 static void *scribble(void *argument)
 {
     struct churn *churn = argument;
@@ -164,7 +159,7 @@ static void *scribble(void *argument)
 static void torn_tensors_are_sound(void **state)
 {
 #if UNDER_THREAD_SANITIZER
-    skip(); /* the race is the point of it */
+    skip(); /* the race is intended */
 #endif
     struct place *place = *state;
     struct rng rng = {6};
@@ -183,9 +178,7 @@ static void torn_tensors_are_sound(void **state)
     state_free(now);
 }
 
-/* ---- When it can't be done ---- */
-
-/* No error report is requested, and the pool gets full during encoding. */
+/* The pool gets full during encoding; no error report is requested. */
 static void a_full_pool_and_no_error_asked_for(void **state)
 {
     enum { MOST = 200 };
@@ -216,7 +209,7 @@ static void a_full_pool_and_no_error_asked_for(void **state)
 
 struct locking {
     const char *path;
-    int taken[2]; /* pipes */
+    int taken[2];
     int done[2];
 };
 
@@ -226,13 +219,13 @@ static int lock_all(void *context)
     struct flock lock = {.l_type = F_WRLCK};
     char byte = 1;
     int fd = open(locking->path, O_RDWR);
-    close(locking->done[1]); /* it ends with its parent */
+    close(locking->done[1]);
     EXPECT(fd >= 0 && fcntl(fd, F_SETLK, &lock) == 0);
     EXPECT(write(locking->taken[1], &byte, 1) == 1 && read(locking->done[0], &byte, 1) >= 0);
     return 0;
 }
 
-/* Another process has locked all of the file: nothing can be kept in place to be compared with, but all is saved. */
+/* Another process has locked the whole file: views of bases fail, but all is saved. */
 static void a_stranger_has_locked_the_file(void **state)
 {
     static const char *const policies[] = {"encode=always", "encode=never"};
@@ -264,21 +257,19 @@ static void a_stranger_has_locked_the_file(void **state)
     state_free(now);
 }
 
-/* ---- When ---- */
-
 static void the_faster_way_is_taken(void **state)
 {
     (void)state;
     struct lmcs_pace pace = {0};
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_NEVER, false));
     assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_ALWAYS, true));
-    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false)); /* first the medium */
+    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false)); /* the medium first */
     lmcs_pace_measured(&pace, false, 1 << 30, 1000000000);
     assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false)); /* then the codec */
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, true)); /* never with DAX */
     lmcs_pace_measured(&pace, true, 1 << 30, 2000000000);
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
-    lmcs_pace_measured(&pace, true, 1000, 1); /* too little to say anything */
+    lmcs_pace_measured(&pace, true, 1000, 1); /* too little to measure */
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
     int tries = 0; /* the medium may get slower: the other way is tried again at times */
     for (int i = 0; i < 1000; i++) {

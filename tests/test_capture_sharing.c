@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_capture_sharing.c - contents that several snapshots and names share, and the space that they take.
- */
+/* test_capture_sharing.c - shared contents and their space. */
 /* ctest: timeout=600 */
 #include "test_capture_support.h"
-
-/* ---- Reserve and fill, one content under two names ---- */
 
 static void reserved_and_filled(void **state)
 {
@@ -93,8 +89,6 @@ static void two_names_of_one_content(void **state)
     close_pool(pool);
 }
 
-/* ---- Sharing and space ---- */
-
 static void unchanged_tensors_are_shared(void **state)
 {
     struct place *place = *state;
@@ -102,7 +96,7 @@ static void unchanged_tensors_are_shared(void **state)
     struct state *weights = state_weights(&rng, 20, 30000);
     struct lmcs_pool *pool = open_quiet(place->pool);
     take_snapshot(pool, "run", weights, 1);
-    weights->tensors[7].data[weights->tensors[7].bytes - 1] ^= 1; /* one bit, at the very end */
+    weights->tensors[7].data[weights->tensors[7].bytes - 1] ^= 1;
     struct lmcs_capture *capture = begin(pool, "run");
     put_state(capture, weights);
     uint64_t written, shared;
@@ -121,7 +115,7 @@ static void unchanged_tensors_are_shared(void **state)
     state_free(weights);
 }
 
-/* A content that another shelf had at the put, and no longer has at the commit. */
+/* A content of another shelf goes between put and commit. */
 static void names_that_go_meanwhile(void **state)
 {
     struct place *place = *state;
@@ -141,7 +135,7 @@ static void names_that_go_meanwhile(void **state)
     state_free(more);
 }
 
-/* Names come and go, bytes change and change back, snapshots go: counts stay right. */
+/* Reference counts after random histories. */
 static void random_histories_add_up(void **state)
 {
     struct place *place = *state;
@@ -190,7 +184,7 @@ static void random_histories_add_up(void **state)
     state_free(pool_of_tensors);
 }
 
-/* Snapshots of very many small tensors: the cost of ten changed ones, and of none. */
+/* Many small tensors: the cost follows the changed ones. */
 static void many_tensors_cost_what_changed(void **state)
 {
     struct place *place = *state;

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_children.c - children made by fork, and the views of their parent: a view stays unchanged until the child has
- * ended.
- */
+/* test_children.c - forked children keep views of their parent unchanged until they end. */
 /* ctest: timeout=600 labels=no-tsan */
 #include "test_children_support.h"
-
-/* ---- Views ---- */
 
 static void a_view_that_its_parent_closes(void **state)
 {
@@ -37,7 +32,7 @@ static void a_view_that_its_parent_closes(void **state)
     state_free(shown);
 }
 
-/* A view that the child has closed and the parent keeps open belongs to the parent alone again. */
+/* After the child closes a view, the parent alone holds it. */
 static void a_view_that_its_parent_keeps(void **state)
 {
     struct place *place = *state;
@@ -62,7 +57,7 @@ static void a_view_that_its_parent_keeps(void **state)
     state_free(shown);
 }
 
-/* A child that lives for long, beside a parent that opens and closes views all the time. */
+/* A long-lived child, and a parent that opens and closes views. */
 static void what_is_pinned_after_the_fork(void **state)
 {
     struct place *place = *state;
@@ -95,7 +90,7 @@ static void what_is_pinned_after_the_fork(void **state)
     state_free(shown);
 }
 
-/* A grandchild sees the child's bytes after the child has ended; a reader's child sees the reader's. */
+/* A grandchild's bytes outlive the child; a reader's child has them, too. */
 static void a_grandchild(void **state)
 {
     struct place *place = *state;
@@ -137,7 +132,7 @@ static void a_grandchild(void **state)
         churn_live(pool);
         expect_right(&child);
         let_go(&child);
-        uint64_t used = UINT64_MAX; /* it has no parent to wait for it */
+        uint64_t used = UINT64_MAX; /* no parent waits for it */
         for (int i = 0; i < 25000 && used > empty + MIB; i++) {
             usleep(10000);
             churn_live(pool);
@@ -149,7 +144,7 @@ static void a_grandchild(void **state)
     state_free(shown);
 }
 
-/* A child that calls exec holds nothing, although it lives. */
+/* exec releases all. */
 static void another_program(void **state)
 {
     struct place *place = *state;
@@ -168,7 +163,7 @@ static void another_program(void **state)
         execlp("sleep", "sleep", "200", (char *)NULL);
         _exit(1);
     }
-    EXPECT(wait_byte(child.answers) == '\0'); /* closed by exec */
+    EXPECT(wait_byte(child.answers) == '\0'); /* exec closed it */
     close_views(&sight);
     lmcs_live_close(live);
     OK(lmcs_live_erase(pool, "run", "w", &err));

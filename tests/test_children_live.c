@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_children_live.c - children made by fork, and the live variables of their parent.
- */
+/* test_children_live.c - forked children and live variables of their parent. */
 /* ctest: timeout=600 labels=no-tsan */
 #include "test_children_support.h"
 
-#define UNREADABLE 42 /* how a child ends by SIGSEGV */
-
-/* ---- Seen bytes ---- */
+#define UNREADABLE 42 /* exit status for SIGSEGV */
 
 static void see_live(struct sight *sight, int i, struct lmcs_live *live, float first)
 {
@@ -17,9 +13,7 @@ static void see_live(struct sight *sight, int i, struct lmcs_live *live, float f
     sight->firsts[i] = first;
 }
 
-/* ---- Live variables ---- */
-
-/* Every change that takes pages from a variable: erase, replace, checkout, abort. */
+/* Each change that takes pages: erase, replace, checkout, abort. */
 static void live_variables(void **state)
 {
     struct place *place = *state;
@@ -59,7 +53,7 @@ static void live_variables(void **state)
     churn_live(pool);
     expect_right(&child);
     assert_true(used_when_compacted(pool) >= empty + MIB / 2);
-    /* The next writer does not know the child and respects its locks. */
+    /* The next writer does not know the child, but respects its locks. */
     close_pool(pool);
     pool = open_quiet(place->pool);
     churn_live(pool);
@@ -71,7 +65,7 @@ static void live_variables(void **state)
     close_pool(pool);
 }
 
-/* A child that lives for long, beside a parent that makes and drops variables all the time. */
+/* A long-lived child, and a parent that makes and drops variables. */
 static void live_variables_after_the_fork(void **state)
 {
     struct place *place = *state;
@@ -100,9 +94,9 @@ static void live_variables_after_the_fork(void **state)
     close_pool(pool);
 }
 
-static uint64_t questions; /* whether any process holds a lock */
+static uint64_t questions; /* queries of locks */
 
-/* Replaces libc's fcntl. */
+/* Replaces libc's. */
 #pragma GCC visibility push(default)
 
 int fcntl(int fd, int command, ...)
@@ -120,10 +114,10 @@ int fcntl(int fd, int command, ...)
 
 #pragma GCC visibility pop
 
-/* Erasing or making a variable does not query the locks of all variables that a child holds. */
+/* Erasing or making a variable does not query the locks of all of a child's variables. */
 static void many_live_variables(void **state)
 {
-    enum { COUNT = 600, MOST = 100 /* queries per variable */ };
+    enum { COUNT = 600, MOST = 100 };
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct sight sight = {.shown = NULL};
@@ -196,7 +190,7 @@ static void erase_some(struct lmcs_pool *pool, struct lmcs_live **lives, int cou
     }
 }
 
-/* A pool is not full while it has space of an ended child, however much another child holds. */
+/* Space of an ended child is usable, however much another child holds. */
 static void room_of_an_ended_child(void **state)
 {
     enum { MANY = 300, FEW = 8 };
@@ -222,7 +216,7 @@ static void room_of_an_ended_child(void **state)
     close_pool(pool);
 }
 
-/* The parent is killed, so the next writer learns of the child by its locks only. */
+/* The parent is killed, so the next writer knows only the child's locks. */
 static void a_killed_parent(void **state)
 {
     struct place *place = *state;
@@ -269,7 +263,7 @@ static void a_killed_parent(void **state)
     state_free(shown);
 }
 
-/* The record of a mapping follows every change of the mapping. */
+/* The record of a mapping follows each change. */
 static void what_is_mapped_where(void **state)
 {
     struct place *place = *state;
@@ -308,7 +302,7 @@ static void what_is_mapped_where(void **state)
         EXPECT(sum == (end < mapping->bytes ? end : mapping->bytes));
     }
     EXPECT(body->mappings != NULL);
-    /* And with the addresses that it had before. */
+    /* And with the previous addresses. */
     const struct lmcs_mapping *oldest = body->mappings;
     while (oldest->next != NULL)
         oldest = oldest->next;
@@ -329,16 +323,13 @@ static void what_is_mapped_where(void **state)
     close_pool(pool);
 }
 
-/* ---- Failed leases ---- */
-
 static void end_unreadable(int number)
 {
     (void)number;
     _exit(UNREADABLE);
 }
 
-/* Without a descriptor for the child's leases, views stay valid and addresses of live variables are unreadable in the
- * child. */
+/* Without a descriptor for the child's leases, views stay valid and live addresses are unreadable in the child. */
 static void without_descriptors(void **state)
 {
     struct place *place = *state;
@@ -389,7 +380,7 @@ static void without_descriptors(void **state)
     int status;
     EXPECT(waitpid(other.pid, &status, 0) == other.pid && WIFEXITED(status) && WEXITSTATUS(status) == UNREADABLE);
     let_go(&other);
-    close_pool(pool); /* its lease ends with the child that shares it */
+    close_pool(pool); /* shared with the child */
     pool = open_quiet(place->pool);
     churn(pool);
     expect_right(&child);
@@ -399,8 +390,6 @@ static void without_descriptors(void **state)
     close_pool(pool);
     state_free(shown);
 }
-
-/* ---- At the same time ---- */
 
 struct bustle {
     struct lmcs_pool *pool;
@@ -431,7 +420,7 @@ static void *replace_and_grow(void *context)
     return NULL;
 }
 
-/* Forks during all kinds of work: no process waits for ever, and all see the bytes of the fork. */
+/* Forks during all kinds of work end, and children see the bytes of the fork. */
 static void forks_beside_threads(void **state)
 {
     struct place *place = *state;

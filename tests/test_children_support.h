@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_children_support.h - children that look at their parent's memory.
- */
+/* test_children_support.h - children that check their parent's memory. */
 #ifndef LMCS_TEST_CHILDREN_SUPPORT_H
 #define LMCS_TEST_CHILDREN_SUPPORT_H
 
@@ -18,8 +16,6 @@
 #include <unistd.h>
 
 #define MIB ((uint64_t)1 << 20)
-
-/* ---- Children ---- */
 
 /* Children obey commands of one byte and end when the pipe closes. */
 struct child {
@@ -44,7 +40,7 @@ static inline char wait_byte(int fd)
     return read(fd, &byte, 1) == 1 ? byte : '\0';
 }
 
-/* Returns true in the parent and false in the child, which keeps the other ends of the pipes. */
+/* True in the parent; the child keeps the other ends of the pipes. */
 static inline bool make_child(struct child *child)
 {
     int orders[2], answers[2];
@@ -80,14 +76,12 @@ static inline void end_child(struct child *child)
     expect_child(child->pid);
 }
 
-/* ---- Seen bytes ---- */
-
 enum { LIVES = 4 };
 
 struct sight {
-    struct lmcs_view *views[2]; /* shared with the pool, and private */
+    struct lmcs_view *views[2]; /* shared and private */
     const struct state *shown;
-    const float *lives[LIVES]; /* addresses; NULL: none */
+    const float *lives[LIVES]; /* NULL: none */
     uint64_t floats[LIVES];
     float firsts[LIVES];
 };
@@ -145,9 +139,6 @@ static inline void close_views(struct sight *sight)
     }
 }
 
-/* ---- Work beside the child ---- */
-
-/* Large tensors, and small ones. */
 static inline struct state *large_state(uint64_t seed)
 {
     struct rng rng = {seed};
@@ -167,7 +158,7 @@ static inline uint64_t used_when_compacted(struct lmcs_pool *pool)
     return pool_info(pool).used_bytes;
 }
 
-/* Writes and removes much, so that reusable space is overwritten. The shelf ends as it began. */
+/* Overwrites reusable space; the shelf ends as it began. */
 static inline void churn(struct lmcs_pool *pool)
 {
     for (uint64_t i = 0; i < 10; i++) {

@@ -4,8 +4,6 @@
 #define _GNU_SOURCE
 #include "test_codec_support.h"
 
-/* ---- dtypes ---------------------------------------------------------------------------------------------------- */
-
 static void test_dtypes(void **unused)
 {
     (void)unused;
@@ -30,7 +28,7 @@ static void test_dtypes(void **unused)
     assert_int_equal(lmc_dtype_kind(LMC_DTYPE_END), 0);
 }
 
-/* FORMAT.md lists every dtype of LMC_DTYPES with its size. */
+/* FORMAT.md lists each dtype and its size. */
 static void test_format_lists_dtypes(void **unused)
 {
     (void)unused;
@@ -46,9 +44,7 @@ static void test_format_lists_dtypes(void **unused)
     }
 }
 
-/* ---- Checksums ------------------------------------------------------------------------------------------------- */
-
-/* From xxHash's own test vectors: the empty input. */
+/* The empty input of xxHash's test vectors. */
 static void test_hash_values(void **unused)
 {
     (void)unused;
@@ -111,8 +107,6 @@ static void test_digest(void **unused)
     free(data);
 }
 
-/* ---- Round trips ----------------------------------------------------------------------------------------------- */
-
 static void test_all_dtypes_and_patterns(void **unused)
 {
     (void)unused;
@@ -163,7 +157,7 @@ static void test_block_edges(void **unused)
     free(base);
 }
 
-/* The method of a frame's first block. */
+/* The first block's method. */
 static int first_method(const struct encoded *made)
 {
     struct lmc_frame frame;
@@ -206,7 +200,7 @@ static void test_steps_of_training(void **unused)
     free(after);
 }
 
-/* A block that the sample missed becomes smaller even if the sample is noise. */
+/* A block that the sample missed shrinks even if the sample is noise. */
 static void test_what_a_sample_misses(void **unused)
 {
     (void)unused;
@@ -230,8 +224,6 @@ static void test_unaligned(void **unused)
     for (size_t shift = 0; shift < 7; shift++)
         round_trip(LMC_F64, data + shift, base + 7 - shift, 40000);
 }
-
-/* ---- Sizes ----------------------------------------------------------------------------------------------------- */
 
 static void test_identical_base_costs_next_to_nothing(void **unused)
 {
@@ -259,7 +251,6 @@ static void test_near_base(void **unused)
     free(base);
 }
 
-/* A useless base is dropped, and the frame stands alone. */
 static void test_useless_base_is_dropped(void **unused)
 {
     (void)unused;
@@ -283,9 +274,6 @@ static void test_noise_does_not_grow(void **unused)
     free(data);
 }
 
-/* ---- The interface in parts ------------------------------------------------------------------------------------ */
-
-/* Blocks encoded in any order give the frame of lmc_compress. */
 static void test_blocks_by_themselves(void **unused)
 {
     (void)unused;
@@ -364,7 +352,7 @@ static void test_blocks_decode_by_themselves(void **unused)
                          LMC_INVALID);
         assert_int_equal(lmc_decode_block(&frame, i, coded, block.coded_bytes, NULL, back, block_bytes, &message),
                          LMC_INVALID);
-        /* lmc_decode_base decodes the same bytes and reports no damage. */
+        /* lmc_decode_base agrees. */
         memset(back, 0, block_bytes);
         assert_int_equal(lmc_decode_base(&frame, i, coded, block.coded_bytes, bases, back, block_bytes, &message),
                          LMC_OK);
@@ -432,9 +420,7 @@ static void test_callers_mistakes(void **unused)
     assert_int_equal(lmc_block_count(0), 0);
 }
 
-/* ---- Kernels --------------------------------------------------------------------------------------------------- */
-
-/* A hash over many frames, equal for all kernels. */
+/* Equal for all kernels. */
 static struct lmc_hash fingerprint(void)
 {
     static unsigned char data[600000], base[600000];

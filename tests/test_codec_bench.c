@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_codec_bench.c - speeds and ratios of the codec on synthetic training state, one thread.
+ * test_codec_bench.c - speeds and ratios on synthetic training state, one thread.
  *
- * Weights are normal, with a spread for each row. A step moves them as AdamW would (lr 3e-4 for weights of about 0.02),
- * so the share of changed bits is realistic. Prints bits an element and GB/s of decoded bytes, best of five, and fails
- * if a tensor does not come back. Usage: test_codec_bench [MiB a tensor, 2].
+ * Weights are normal, with a spread for each row, and move as by AdamW (lr 3e-4, weights about 0.02). Prints bits an
+ * element and GB/s of decoded bytes, best of five; fails if a round trip fails. Usage: test_codec_bench [MiB a tensor,
+ * 2].
  */
 #define _GNU_SOURCE
 #include "lmc.h"

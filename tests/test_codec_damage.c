@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
 /*
- * test_codec_damage.c - damaged, hostile and newer frames, and failing allocations.
- *
- * liblmc never crashes (under sanitizers), never decodes wrong bytes, and reports each error.
+ * test_codec_damage.c - damaged, hostile and newer frames, and failing allocations: no crash (under sanitizers), no
+ * wrong bytes, an error for each.
  */
 #define _GNU_SOURCE
 #include "test_codec_support.h"
@@ -17,9 +16,7 @@
 #define LMC_TEST_DATA "tests/data/codec"
 #endif
 
-/* ---- Failing allocations --------------------------------------------------------------------------------------- */
-
-/* Replace the functions of codec/base/memory.c if the library is linked statically. */
+/* Replace codec/base/memory.c's in a static library. */
 void *lmci_allocate(size_t bytes);
 void lmci_release(void *memory);
 
@@ -39,7 +36,7 @@ void lmci_release(void *memory)
     free(memory);
 }
 
-/* Encodes and decodes with each allocation failing in turn. Returns the number of allocations. */
+/* Each allocation fails in turn. Returns their number. */
 static long fail_each_allocation(const struct lmc_params *params)
 {
     const size_t bytes = (size_t)params->raw_bytes;
@@ -75,7 +72,7 @@ static void test_memory_runs_out(void **unused)
     long planes = fail_each_allocation(&params);
     take_step(4, 1, 3, 2000, base, data, bytes);
     long classes = fail_each_allocation(&params);
-    if (planes != 0 || classes != 0) { /* otherwise the library is shared and uses its own */
+    if (planes != 0 || classes != 0) { /* a shared library uses its own */
         assert_in_range(planes, 6, 10);
         assert_in_range(classes, 6, 10);
     }
@@ -83,7 +80,7 @@ static void test_memory_runs_out(void **unused)
     free(data);
 }
 
-/* Returns the method of the first block. */
+/* Of the first block. */
 static unsigned method_of(const struct lmc_params *params)
 {
     struct encoded made =
@@ -97,7 +94,7 @@ static unsigned method_of(const struct lmc_params *params)
     return method;
 }
 
-/* The same for stand-in words and repeated rows, with and without a base. */
+/* Stand-in words and repeated rows, with and without a base. */
 static void test_memory_runs_out_elsewhere(void **unused)
 {
     (void)unused;
@@ -129,7 +126,7 @@ static void test_memory_runs_out_elsewhere(void **unused)
             memcpy(data + i, data + i % 4096, 1024);
     assert_int_equal(method_of(&params), 5);
     fail_each_allocation(&params);
-    memset(data, 0, bytes); /* may be smaller without copies */
+    memset(data, 0, bytes); /* may shrink without copies */
     for (size_t i = 0; i < bytes; i += 1 + next_random(&state) % 4000)
         data[i] = 1;
     params.base = NULL;
@@ -137,8 +134,6 @@ static void test_memory_runs_out_elsewhere(void **unused)
     free(base);
     free(data);
 }
-
-/* ---- Damage ---------------------------------------------------------------------------------------------------- */
 
 enum { SMALL = 6000 };
 
@@ -184,8 +179,7 @@ static void test_every_bit_flipped(void **unused)
     free(made.frame);
 }
 
-/* With valid checksums, a flipped bit without a meaning may leave a frame that decodes to the same bytes; any other
- * must fail. */
+/* A flipped bit without a meaning may leave the decoded bytes; any other must fail. */
 static void test_every_bit_flipped_and_sealed(void **unused)
 {
     (void)unused;
@@ -207,7 +201,7 @@ static void test_every_bit_flipped_and_sealed(void **unused)
             assert_non_null(message);
         }
     }
-    /* Compatible flags; the base's digest; dtypes of equal size; resealed checksums. */
+    /* Compatible flags, the base's digest, dtypes of equal size, resealed checksums. */
     assert_in_range(decoded, 32, 32 + 128 + 16 + 3 * 64);
     free(copy);
     free(made.frame);
@@ -226,7 +220,7 @@ static void test_every_truncation(void **unused)
     free(made.frame);
 }
 
-/* Truncates or extends the coded block, with all fields and checksums adjusted. */
+/* Truncates or extends the coded block, with adjusted fields and checksums. */
 static void test_every_block_length(void **unused)
 {
     (void)unused;
@@ -260,7 +254,7 @@ static void test_wrong_base(void **unused)
     free(made.frame);
 }
 
-/* Detects two swapped blocks, although everything but their index is valid. */
+/* Only the index reveals swapped blocks. */
 static void test_swapped_blocks(void **unused)
 {
     (void)unused;
@@ -282,11 +276,9 @@ static void test_swapped_blocks(void **unused)
     free(data);
 }
 
-/* ---- Lists of wrong length ------------------------------------------------------------------------------------- */
-
 enum { WORDS = 30, DELTA_HEADER = 64 + 16 + 32 + 8 };
 
-/* Decodes a handmade frame of one block, in memory of exactly its size. Its content equals its base. */
+/* Decodes a handmade frame of one block that equals its base, in memory of exactly its size. */
 static enum lmc_status decode_delta(uint32_t dtype, const unsigned char *coded, size_t coded_bytes,
                                     const unsigned char *base, size_t bytes, const char **message)
 {
@@ -315,7 +307,7 @@ static void put_words(size_t word, uint32_t x, unsigned char *base, size_t from,
         put_word(base + i * word, x, word);
 }
 
-/* All symbols are 0, so a word in the wrong class does not change the content. */
+/* All symbols are 0, so a word in the wrong class keeps the content. */
 static void test_classes_that_dont_come_out_even(void **unused)
 {
     (void)unused;
@@ -362,7 +354,7 @@ static void test_lists_that_dont_come_out_even(void **unused)
     }
 }
 
-/* All words use one list that has a single raw entry at the frame's end: no read may pass the end. */
+/* All words use one list with a single raw entry at the frame's end: reads stay inside. */
 static void test_lists_shorter_than_what_is_asked(void **unused)
 {
     (void)unused;
@@ -385,9 +377,7 @@ static void test_lists_shorter_than_what_is_asked(void **unused)
     }
 }
 
-/* ---- Hostile headers ------------------------------------------------------------------------------------------- */
-
-/* All fields of the prefix at their extremes, in pairs: no size may wrap around. */
+/* Fields of the prefix at their extremes, in pairs: sizes do not overflow. */
 static void test_extreme_prefixes(void **unused)
 {
     (void)unused;
@@ -426,7 +416,7 @@ static void test_extreme_prefixes(void **unused)
     free(made.frame);
 }
 
-/* A consistent frame may claim any size: only the caller's sizes are used. */
+/* A frame may claim any size: only the caller's sizes are used. */
 static void test_huge_claims(void **unused)
 {
     (void)unused;
@@ -449,8 +439,6 @@ static void test_huge_claims(void **unused)
     assert_int_equal(lmc_frame_parse(prefix, 64, &frame, NULL), LMC_DAMAGED);
 }
 
-/* ---- The corpus ------------------------------------------------------------------------------------------------ */
-
 static const char *corpus(void)
 {
     static char path[800];
@@ -466,7 +454,7 @@ struct bytes {
     size_t count;
 };
 
-/* The bytes of a file in memory of exactly their size; `at` is NULL if there is none. */
+/* Memory of exactly the file's size; `at` is NULL without a file. */
 static struct bytes read_file(const char *path)
 {
     struct bytes bytes = {NULL, 0};
@@ -489,7 +477,7 @@ static struct bytes read_part(const char *folder, const char *name, const char *
     return read_file(path);
 }
 
-/* README.md has the message of each frame. */
+/* README.md has each frame's message. */
 static void assert_told(const char *name, const char *message)
 {
     char path[900], row[400];

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
 /*
- * test_codec_limits.c - sizes at both levels and at thresholds, content that no method makes smaller, blocks encoded by
- * threads, and content that is decoded past the caches.
+ * test_codec_limits.c - sizes at both levels and at thresholds, incompressible content, blocks by threads, and
+ * streaming stores.
  */
 #define _GNU_SOURCE
 #include "test_codec_modes_support.h"
 
 #include <pthread.h>
-
-/* ---- The dense level ------------------------------------------------------------------------------------------- */
 
 /* For any data, wrong estimates lose at most one part in 20. */
 static void test_dense_is_hardly_ever_larger(void **unused)
@@ -28,7 +26,7 @@ static void test_dense_is_hardly_ever_larger(void **unused)
     free(data);
 }
 
-/* For typical tensors. Estimates decide, so the result may be slightly larger where contexts or values pay anyway. */
+/* Estimates decide, so typical tensors may be slightly larger where contexts or values pay anyway. */
 static void test_dense_is_not_larger(void **unused)
 {
     (void)unused;
@@ -50,9 +48,7 @@ static void test_dense_is_not_larger(void **unused)
     free(base);
 }
 
-/* ---- Thresholds ------------------------------------------------------------------------------------------------ */
-
-/* Bytes that depend on those 64 before, in dissimilar pieces, so that every method has a use. */
+/* Bytes depend on those 64 before, in dissimilar pieces, so that every method has a use. */
 static void fill_planes(size_t word, unsigned char *data, size_t bytes)
 {
     uint64_t state = word;
@@ -116,8 +112,6 @@ static void test_all_dtypes_at_both_levels(void **unused)
     free(base);
 }
 
-/* ---- Never larger ---------------------------------------------------------------------------------------------- */
-
 static void assert_not_larger(uint32_t dtype, const void *data, const void *base, size_t bytes)
 {
     const size_t blocks = (bytes + BLOCK - 1) / BLOCK;
@@ -125,7 +119,7 @@ static void assert_not_larger(uint32_t dtype, const void *data, const void *base
         assert_in_range(round_trip_by_all(level, dtype, data, base, bytes), 0, 72 + 16 + 33 * blocks + bytes);
 }
 
-/* Bytes with slightly less entropy than noise, around the threshold. */
+/* Slightly less entropy than noise, around the threshold. */
 static void test_almost_noise(void **unused)
 {
     (void)unused;
@@ -145,7 +139,7 @@ static void test_almost_noise(void **unused)
     free(data);
 }
 
-/* A sample sees a few symbols, but the plane has them all. */
+/* The sample has few symbols, the plane all. */
 static void test_symbols_that_a_sample_misses(void **unused)
 {
     (void)unused;
@@ -163,13 +157,13 @@ static void test_symbols_that_a_sample_misses(void **unused)
         assert_not_larger(LMC_F16, data, NULL, n);
         for (size_t i = 0; i < n; i++)
             data[i] = (unsigned char)(data[i] % known);
-        data[n - 70] = 255; /* one symbol, once */
+        data[n - 70] = 255;
         assert_not_larger(LMC_U8, data, NULL, n);
     }
     free(data);
 }
 
-/* The largest allowed number of outliers, one more, and one less. All words of the base have the same exponent. */
+/* The largest number of outliers, one more, and one less. All words of the base have the same exponent. */
 static void test_outliers_at_their_most(void **unused)
 {
     (void)unused;
@@ -197,7 +191,6 @@ static void test_outliers_at_their_most(void **unused)
     free(after);
 }
 
-/* A tensor whose sampled blocks differ from the others. */
 static void test_blocks_unlike_the_sample(void **unused)
 {
     (void)unused;
@@ -217,11 +210,9 @@ static void test_blocks_unlike_the_sample(void **unused)
     free(base);
 }
 
-/* ---- Blocks by themselves -------------------------------------------------------------------------------------- */
-
 struct job {
     struct lmc_encoder *encoder;
-    unsigned char *room; /* lmc_block_bound for each block */
+    unsigned char *room; /* lmc_block_bound each */
     struct lmc_block *blocks;
     size_t first, step, count;
 };
@@ -236,7 +227,7 @@ static void *encode_some(void *of)
     return NULL;
 }
 
-/* Blocks encoded by threads equal those of lmc_compress, and each decodes alone. */
+/* Blocks by threads equal lmc_compress's, and each decodes alone. */
 static void assert_by_threads(enum lmc_level level, uint32_t dtype, const unsigned char *data,
                               const unsigned char *base, size_t bytes)
 {
@@ -296,9 +287,7 @@ static void test_blocks_by_threads(void **unused)
     free(base);
 }
 
-/* ---- Streams --------------------------------------------------------------------------------------------------- */
-
-/* Decoding past the caches writes the right bytes at any alignment, and no others. */
+/* Any alignment, and no other bytes are written. */
 static void test_streams(void **unused)
 {
     (void)unused;

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
-/* test_codec_link.c - guarantees of links: round trips of all states, sizes, chains, and fitted constants. */
+/* test_codec_link.c - guarantees of links: round trips, sizes, chains, fitted constants. */
 #define _GNU_SOURCE
 #include "test_codec_link_support.h"
 
 #include <fenv.h>
-
-/* ---- Round trips ----------------------------------------------------------------------------------------------- */
 
 static const struct lmc_link_hints *variants(size_t *count)
 {
@@ -52,7 +50,7 @@ static void test_all_variants_and_gradients(void **unused)
     }
 }
 
-/* Sizes around those of vectors, chunks, pieces and blocks. */
+/* Around vectors, chunks, pieces and blocks. */
 static void test_sizes(void **unused)
 {
     (void)unused;
@@ -109,7 +107,7 @@ static void fill_state(struct state *state, enum pattern pattern, uint64_t seed)
         fill(pattern, seed + k, (unsigned char *)state->array[k], 4 * state->elements);
 }
 
-/* States that no optimizer produced, including NaNs and infinities, with any rule. */
+/* States of no optimizer, including NaNs and infinities, with any rule. */
 static void test_any_states(void **unused)
 {
     (void)unused;
@@ -132,7 +130,7 @@ static void test_any_states(void **unused)
     }
 }
 
-/* NaNs, infinities and denormals in a step that the rule otherwise explains. */
+/* NaNs, infinities and denormals in an explained step. */
 static void test_special_values(void **unused)
 {
     (void)unused;
@@ -156,8 +154,6 @@ static void test_special_values(void **unused)
         state_free(&after);
     }
 }
-
-/* ---- Sizes ----------------------------------------------------------------------------------------------------- */
 
 static double bits_of_kind(enum gradients kind, const struct lmc_link_hints *asked)
 {
@@ -209,7 +205,7 @@ static void assert_no_larger(const struct lmc_link_rule *rule, const struct stat
         fail_msg("a link of %f bits, deltas of %f", link, deltas);
 }
 
-/* For any states, a link exceeds ordinary deltas by at most a thousandth. */
+/* A link exceeds ordinary deltas by at most a thousandth. */
 static void test_never_larger_than_deltas(void **unused)
 {
     (void)unused;
@@ -232,8 +228,6 @@ static void test_never_larger_than_deltas(void **unused)
     state_free(&after);
 }
 
-/* ---- Chains ---------------------------------------------------------------------------------------------------- */
-
 enum { LINKS = 40 };
 
 struct chain {
@@ -243,7 +237,7 @@ struct chain {
     struct lmc_link_step step[LINKS];
 };
 
-/* Forty steps, of which two do not come from the optimizer. */
+/* Two of forty steps are not the optimizer's. */
 static void make_chain(struct chain *chain, size_t elements)
 {
     struct lmc_link_hints hints = adamw_hints();
@@ -287,7 +281,7 @@ static void test_chain(void **unused)
     const char *message = "";
     make_chain(&chain, BLOCK / 4 + 40001);
     struct state now = state_copy(&chain.first);
-    for (uint64_t i = 2; i-- > 0;) { /* in any order and independently: a slice needs no other blocks */
+    for (uint64_t i = 2; i-- > 0;) { /* any order: a slice needs no other blocks */
         void *state[3];
         const size_t left = 4 * now.elements - i * BLOCK, bytes = left < BLOCK ? left : BLOCK;
         point_at_block(&chain, i);
@@ -323,8 +317,6 @@ static void test_chain_finds_damage(void **unused)
     state_free(&now);
     free_chain(&chain);
 }
-
-/* ---- The frame's header ---------------------------------------------------------------------------------------- */
 
 static void test_header(void **unused)
 {
@@ -370,8 +362,6 @@ static void test_header(void **unused)
     state_free(&after);
 }
 
-/* ---- Constants ------------------------------------------------------------------------------------------------- */
-
 static struct lmc_link_rule fitted(const struct lmc_link_hints *hints, const struct state *before,
                                    const struct state *after, struct lmc_link_fit *fit)
 {
@@ -385,7 +375,7 @@ static struct lmc_link_rule fitted(const struct lmc_link_hints *hints, const str
     return rule;
 }
 
-/* A changed rate, a changed decay and a clip are found to the last bit. */
+/* Changed rate, decay and clip are found to the last bit. */
 static void test_fit_finds_what_moved(void **unused)
 {
     (void)unused;
@@ -433,7 +423,7 @@ static void test_fit_without_hints(void **unused)
     }
 }
 
-/* A clip of sums, few of which are as short as a bf16 gradient, is found in every step. */
+/* A clip of sums is found in each step, although few are as short as a bf16 gradient. */
 static void test_fit_finds_clipped_sums(void **unused)
 {
     (void)unused;
@@ -450,7 +440,7 @@ static void test_fit_finds_clipped_sums(void **unused)
     state_free(&before);
 }
 
-/* The scale of gradients is found from a few hundred of them, up to a power of two. */
+/* From a few hundred gradients, up to a power of two. */
 static void test_scale_of_gradients(void **unused)
 {
     (void)unused;
@@ -547,11 +537,8 @@ static void test_invalid_arguments(void **unused)
     state_free(&before);
 }
 
-/* ---- Kernels and environments ---------------------------------------------------------------------------------- */
-
 static const char *const kernels[] = {"portable", "avx2", "avx512", "neon"};
 
-/* All kernels produce and accept the same frame. */
 static void test_kernels_agree(void **unused)
 {
     (void)unused;
@@ -589,7 +576,7 @@ static void test_kernels_agree(void **unused)
     }
 }
 
-/* A float of few or many bits, with any exponent that a state may have. */
+/* Few or many bits, any exponent of a state. */
 static float any_scale(uint64_t *seed)
 {
     const uint64_t random = next_random(seed);
@@ -603,8 +590,8 @@ static float any_scale(uint64_t *seed)
     return x;
 }
 
-/* All kernels round quotients and roots of all sizes alike, although some do not divide: the frames are equal, and
- * weights that follow from their moments have no differences. */
+/* All kernels round quotients and roots alike, although some do not divide: weights that follow from their moments have
+ * no differences. */
 static void test_quotients_agree(void **unused)
 {
     (void)unused;
@@ -658,7 +645,7 @@ static void test_quotients_agree(void **unused)
 #define CONTROL() 0u
 #endif
 
-/* A caller with another rounding mode or flushed denormals gets the same frame and state, and keeps its environment. */
+/* The caller's rounding mode and flushed denormals stay, and change no bit. */
 static void test_float_environment(void **unused)
 {
     (void)unused;
@@ -673,7 +660,7 @@ static void test_float_environment(void **unused)
     struct link plain = make_link(&rule, &before, &after);
     fesetround(FE_UPWARD);
     FLUSH();
-    const unsigned control = CONTROL() & ~0x3fu; /* except for the exception flags */
+    const unsigned control = CONTROL() & ~0x3fu; /* without exception flags */
     struct link other = make_link(&rule, &before, &after);
     assert_leads(&plain, &before, &after);
     assert_int_equal(CONTROL() & ~0x3fu, control);
@@ -686,7 +673,6 @@ static void test_float_environment(void **unused)
     state_free(&after);
 }
 
-/* Arrays have any alignment. */
 static void test_unaligned(void **unused)
 {
     (void)unused;

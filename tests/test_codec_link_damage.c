@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
 /*
- * test_codec_link_damage.c - invalid links: truncated, changed with valid checksums, or handmade.
- *
- * Decoding ends with a status and a message for any frame, and accesses only the given buffers (under AddressSanitizer;
- * frames are in memory of exactly their size).
+ * test_codec_link_damage.c - truncated, sealed and handmade links: a status and a message for each, and no access
+ * outside the buffers (AddressSanitizer; memory of exactly their size).
  */
 #define _GNU_SOURCE
 #include "data/codec/seal.h"
 #include "test_codec_link_support.h"
 
-/* ---- Failing allocations --------------------------------------------------------------------------------------- */
-
-/* Replace the functions of codec/base/memory.c if the library is linked statically. */
+/* Replace codec/base/memory.c's in a static library. */
 void *lmci_allocate(size_t bytes);
 void lmci_release(void *memory);
 
@@ -32,7 +28,7 @@ void lmci_release(void *memory)
     free(memory);
 }
 
-/* Fits, encodes and decodes with one failing allocation. *finished: it was not reached. */
+/* Fits, encodes and decodes. *finished: the failing allocation was not reached. */
 static void fail_allocation(const struct lmc_link_params *params, const struct state *before, bool *finished)
 {
     const size_t bytes = (size_t)params->raw_bytes, room = (size_t)lmc_link_bound(before->arrays, bytes);
@@ -56,7 +52,7 @@ static void fail_allocation(const struct lmc_link_params *params, const struct s
     free(frame);
 }
 
-/* A link in pieces, one of which has an array as a delta, and a link in deltas. */
+/* A link in pieces with one array as a delta, and a link in deltas. */
 static void test_memory_runs_out(void **unused)
 {
     (void)unused;
@@ -79,8 +75,6 @@ static void test_memory_runs_out(void **unused)
         state_free(&after);
     }
 }
-
-/* ---- Damage ---------------------------------------------------------------------------------------------------- */
 
 struct subject {
     struct state before, after;
@@ -112,7 +106,7 @@ static void free_subject(struct subject *subject)
     state_free(&subject->after);
 }
 
-/* Decodes a copy of `frame` in memory of exactly its size. Every error has a message. */
+/* In memory of exactly the frame's size. Every error has a message. */
 static enum lmc_status try_frame(const struct subject *subject, const unsigned char *frame, size_t bytes)
 {
     struct state now = state_copy(&subject->before);
@@ -169,7 +163,7 @@ static void test_every_bit(void **unused)
     }
 }
 
-/* With valid checksums, as from a forger, a wrong state is never accepted. */
+/* No forged frame gives a wrong state. */
 static void test_every_byte_sealed(void **unused)
 {
     (void)unused;
@@ -211,7 +205,7 @@ static enum lmc_status try_block(const struct subject *subject, const unsigned c
     return status;
 }
 
-/* Handmade blocks for three elements of Adam, and their errors. */
+/* Three elements of Adam. */
 static void test_blocks_by_hand(void **unused)
 {
     (void)unused;

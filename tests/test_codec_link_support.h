@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_codec_link_support.h - optimizers' steps in scalar C, which make states for the tests of links.
+ * test_codec_link_support.h - optimizer steps in scalar C, to make states for links.
  *
  * They follow torch, not the codec: one element at a time, with libm's fmaf and sqrtf.
  */
@@ -13,7 +13,6 @@
 
 #define PIECE ((size_t)1 << 15)
 
-/* Kinds of gradients in training. */
 enum gradients { BF16, CLIPPED, SUMMED, CLIPPED_SUM, ANY, SPARSE_ROWS, NONE, GRADIENTS };
 
 struct state {
@@ -74,7 +73,7 @@ static inline float to_bf16(float x)
     return x;
 }
 
-/* A scale of each element that is constant over the steps. */
+/* Constant over the steps. */
 static inline float scale_at(size_t i)
 {
     uint64_t seed = i / 7 * UINT64_C(0x9e3779b97f4a7c15) + 5;
@@ -140,7 +139,7 @@ static inline void sgd_step(struct state *state, const struct lmc_link_hints *hi
     }
 }
 
-/* Performs a step. `seed` generates the gradients. */
+/* `seed` generates the gradients. */
 static inline void optimizer_step(struct state *state, const struct lmc_link_hints *hints, enum gradients kind,
                                   float clip, uint64_t seed)
 {
@@ -167,7 +166,7 @@ static inline struct lmc_link_hints sgd_hints(void)
     return (struct lmc_link_hints){.optimizer = LMC_SGD, .step = 1, .lr = 0.05, .weight_decay = 1e-4, .momentum = 0.9};
 }
 
-/* Returns a state after some steps, and sets the hints' step. */
+/* Also sets the hints' step. */
 static inline struct state trained(struct lmc_link_hints *hints, size_t elements, enum gradients kind, unsigned steps)
 {
     struct state state = state_new(lmc_link_arrays(hints->optimizer, hints->flags), elements);
@@ -197,7 +196,7 @@ static inline struct lmc_link_params params_of(const struct lmc_link_rule *rule,
     return params;
 }
 
-/* Encodes a link in memory of exactly its size (for sanitizers). */
+/* Memory of exactly the link's size (for sanitizers). */
 static inline struct link make_link(const struct lmc_link_rule *rule, const struct state *before,
                                     const struct state *after)
 {
@@ -225,7 +224,7 @@ static inline void assert_leads(const struct link *link, const struct state *bef
     state_free(&now);
 }
 
-/* Returns the bits an element of all arrays of a link, and checks that it decodes. */
+/* Returns bits an element of all arrays; checks the round trip. */
 static inline double link_bits(const struct lmc_link_rule *rule, const struct state *before, const struct state *after)
 {
     struct link link = make_link(rule, before, after);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
 /*
- * test_codec_modes.c - each method is chosen where it pays, saves its share, and is the same in all kernels.
+ * test_codec_modes.c - each method is chosen where it pays, saves its share, and is equal in all kernels.
  *
- * The bounds on sizes follow from the construction of the data, not from measured output of the codec.
+ * Bounds on sizes follow from the construction of the data, not from the codec's output.
  */
 #define _GNU_SOURCE
 #include "test_codec_modes_support.h"
@@ -22,8 +22,6 @@ static void test_kernels_can_be_chosen(void **unused)
     assert_string_equal(lmc_kernels(), usual);
 }
 
-/* ---- Bits that don't vary -------------------------------------------------------------------------------------- */
-
 /* Noise in some bits of a byte takes exactly these bits. */
 static void test_any_bits_of_a_byte(void **unused)
 {
@@ -41,7 +39,7 @@ static void test_any_bits_of_a_byte(void **unused)
     }
 }
 
-/* A plane as long as a block is not cut into pieces, which would be no shorter. */
+/* Pieces of a whole block's plane would not be shorter. */
 static void test_bits_of_a_whole_block(void **unused)
 {
     (void)unused;
@@ -56,7 +54,7 @@ static void test_bits_of_a_whole_block(void **unused)
     free(data);
 }
 
-/* A code of few symbols has no escape: three symbols take 1.67 bits instead of 2. */
+/* Codes of few symbols have no escape: three take 1.67 bits instead of 2. */
 static void test_few_symbols(void **unused)
 {
     (void)unused;
@@ -71,7 +69,7 @@ static void test_few_symbols(void **unused)
             continue; /* a power of 2 */
         const size_t usual = usual_size(LMC_U8, data, n);
         assert_in_range(usual, 0, n / 8 * expected[symbols] / 1000 + n / 800);
-        data[n - 12345] = 2; /* a symbol that no sample contains */
+        data[n - 12345] = 2; /* not in the sample */
         assert_in_range(usual_size(LMC_U8, data, n), 0, n / 8 * (expected[symbols] + 600) / 1000);
     }
     free(data);
@@ -135,8 +133,6 @@ static void test_signs(void **unused)
     free(data);
 }
 
-/* ---- Pieces, contexts, values ---------------------------------------------------------------------------------- */
-
 static void test_scales_by_column(void **unused)
 {
     (void)unused;
@@ -155,7 +151,7 @@ static void test_scales_by_column(void **unused)
     assert_int_equal(plane_kind(&made, 0, n), CONTEXTS);
     assert_in_range(made.frame_bytes, n * 2 / 8, n * 13 / 20);
     free(made.frame);
-    for (size_t some = 64 * KIB - 1; some <= 64 * KIB; some++) { /* from this size on it is tried */
+    for (size_t some = 64 * KIB - 1; some <= 64 * KIB; some++) { /* tried from this size on */
         made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, some);
         assert_int_equal(plane_kind(&made, 0, some) == CONTEXTS, some == 64 * KIB);
         free(made.frame);
@@ -173,12 +169,12 @@ static void test_scales_by_quarter(void **unused)
     assert_int_equal(plane_kind(&made, 1, n), PIECES);
     free(made.frame);
     assert_in_range(gain_of_order(LMC_LEVEL_DEFAULT, LMC_BF16, data, n), 80, 200);
-    put_weights(LMC_BF16, data, 64 * KIB, scale_by_quarter); /* quarters of 16 KiB: only the dense level tries them */
+    put_weights(LMC_BF16, data, 64 * KIB, scale_by_quarter); /* quarters of 16 KiB: dense only */
     assert_in_range(gain_of_order(LMC_LEVEL_DENSE, LMC_BF16, data, 64 * KIB), 80, 200);
     free(data);
 }
 
-/* Pieces of constants, noise, some bits, and rare bytes each take their own size. */
+/* Pieces of constants, noise, some bits, and rare bytes. */
 static void test_pieces_unlike(void **unused)
 {
     (void)unused;
@@ -192,7 +188,7 @@ static void test_pieces_unlike(void **unused)
     for (size_t i = 4 * n; i < 5 * n; i++)
         data[i] = (unsigned char)(data[i] % 16);
     const size_t words = 5 * n + 12345;
-    unsigned char *beside = malloc(2 * words); /* noise next to each byte, so that no line repeats */
+    unsigned char *beside = malloc(2 * words); /* adjacent noise, so that no line repeats */
     fill(RANDOM, 3, beside, 2 * words);
     for (size_t i = 0; i < words; i++)
         beside[2 * i] = data[i];
@@ -205,7 +201,7 @@ static void test_pieces_unlike(void **unused)
     free(data);
 }
 
-/* The dense level uses values where their first bits are related: normal ones, of the shortest floats. */
+/* The dense level uses values whose first bits are related: normal ones, of the shortest floats. */
 static void test_values(void **unused)
 {
     (void)unused;
@@ -244,8 +240,6 @@ static void test_signs_that_turn(void **unused)
     free(after);
 }
 
-/* ---- Floats of 1 and of 8 bytes, given the base's exponent ----------------------------------------------------- */
-
 /* Noise to the last bit. */
 static double next_double(uint64_t *state)
 {
@@ -253,7 +247,7 @@ static double next_double(uint64_t *state)
     return x + x * (double)(next_random(state) >> 11) / 18014398509481984.0 / 16777216.0;
 }
 
-/* f64 words that moved by about 2^-`less`, regardless of their size. */
+/* f64 words, moved by about 2^-`less` at any size. */
 static void put_doubles(unsigned less, uint64_t *base, uint64_t *data, size_t n)
 {
     uint64_t state = less + 1;
@@ -283,7 +277,7 @@ static void test_doubles_by_keys(void **unused)
             free(by_keys.frame);
         }
     }
-    /* Changed signs, distant numbers, NaNs and zeros of both signs round-trip. */
+    /* Changed signs, distant numbers, NaNs, zeros of both signs. */
     for (size_t i = 0; i < n; i += 97)
         data[i] = i % 3 != 0 ? data[i] ^ UINT64_C(1) << 63 : i * UINT64_C(0x9e3779b97f4a7c15);
     data[5] = UINT64_C(0x7ff8000000000001), base[6] = UINT64_C(0xfff0000000000000), data[7] = UINT64_C(1) << 63;
@@ -294,7 +288,7 @@ static void test_doubles_by_keys(void **unused)
     free(base);
 }
 
-/* f8 words whose probability of moving by one doubles with each smaller exponent. */
+/* f8 words: the probability of moving by one doubles with each smaller exponent. */
 static void test_bytes_by_keys(void **unused)
 {
     (void)unused;
@@ -316,16 +310,14 @@ static void test_bytes_by_keys(void **unused)
         assert_in_range(by_keys.frame_bytes, 0, as_integers * 9 / 10);
         free(by_keys.frame);
     }
-    for (size_t i = 0; i < n; i++) /* every byte against every other */
+    for (size_t i = 0; i < n; i++) /* all pairs of bytes */
         base[i] = (unsigned char)i, data[i] = (unsigned char)(i >> 8);
     round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_F8_E5M2, data, base, n);
     free(data);
     free(base);
 }
 
-/* ---- Rows that repeat ------------------------------------------------------------------------------------------ */
-
-/* In `same` of 16 rows of `row` bytes, repeats one of the first four. */
+/* `same` of 16 rows of `row` bytes repeat one of the first four. */
 static void repeat_rows(unsigned char *data, size_t rows, size_t row, unsigned same)
 {
     uint64_t state = 17;
@@ -416,7 +408,7 @@ static void test_scales_by_column_of_wide_rows(void **unused)
     free(data);
 }
 
-/* Nothing is lost where only short pieces repeat, or by chance. */
+/* Short or accidental repeats lose nothing. */
 static void test_rows_that_do_not_repeat(void **unused)
 {
     (void)unused;

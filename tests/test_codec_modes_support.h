@@ -9,12 +9,10 @@ enum { RAW, SAME, TREE, SPARSE_PLANE, PIECES, BITS, CONTEXTS }; /* kinds of plan
 
 #define KIB 1024
 
-/* ---- All kernels ----------------------------------------------------------------------------------------------- */
-
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
-/* The default kernels and each table produce the same frame and decode it. */
+/* All tables produce the same frame and decode it. */
 static inline struct encoded encode_by_all(enum lmc_level level, uint32_t dtype, const void *data, const void *base,
                                            size_t bytes)
 {
@@ -52,8 +50,6 @@ static inline size_t usual_size(uint32_t dtype, const void *data, size_t bytes)
     return size_at(LMC_LEVEL_DEFAULT, dtype, data, bytes);
 }
 
-/* ---- Contents of a frame --------------------------------------------------------------------------------------- */
-
 static const unsigned char *coded_block(const struct encoded *made, size_t index)
 {
     struct lmc_frame frame;
@@ -64,7 +60,7 @@ static const unsigned char *coded_block(const struct encoded *made, size_t index
     return made->frame + at;
 }
 
-/* The kind of plane `p` of a block of planes of n bytes. The planes before it are raw or constant. */
+/* The planes of n bytes before plane `p` are raw or constant. */
 static inline unsigned plane_kind(const struct encoded *made, unsigned p, size_t n)
 {
     const unsigned char *at = coded_block(made, 0);
@@ -77,8 +73,6 @@ static inline unsigned plane_kind(const struct encoded *made, unsigned p, size_t
     return *at;
 }
 
-/* ---- Data ------------------------------------------------------------------------------------------------------ */
-
 /* About normal, with variance 1. */
 static inline float next_normal(uint64_t *state)
 {
@@ -87,7 +81,7 @@ static inline float next_normal(uint64_t *state)
         uint64_t random = next_random(state);
         sum += (random & 65535) + (random >> 16 & 65535) + (random >> 32 & 65535) + (random >> 48);
     }
-    /* eight more bits, so that the lowest bits of a mantissa are noise */
+    /* eight more bits, so that a mantissa's lowest bits are noise */
     return (float)(((int32_t)sum - 6 * 65535) * 256 + (int32_t)(next_random(state) & 255)) / 16777216.0f;
 }
 
@@ -143,7 +137,7 @@ static inline void shuffle_words(size_t word, unsigned char *data, size_t n)
     }
 }
 
-/* Parts in 1000 that shuffling the words adds to the size. */
+/* Parts in 1000 that shuffled words add to the size. */
 static inline size_t gain_of_order(enum lmc_level level, uint32_t dtype, unsigned char *data, size_t n)
 {
     const size_t word = (size_t)lmc_dtype_size(dtype), in_order = size_at(level, dtype, data, n * word);

@@ -28,7 +28,6 @@ static inline uint64_t next_random(uint64_t *state)
     return *state * UINT64_C(0x2545f4914f6cdd1d);
 }
 
-/* Contents of a tensor. */
 enum pattern { RANDOM, CONSTANT, ZEROS, FEW, FLOATS, NANS, SPARSE, COUNTING, SKEWED, PATTERNS };
 
 static inline uint32_t patterned_word(enum pattern pattern, uint64_t random, size_t i)
@@ -69,8 +68,8 @@ static inline void put_word(unsigned char *at, uint32_t word, size_t bytes)
     memcpy(at, &word, bytes);
 }
 
-/* Weights before and after a step of training (bf16 or f32). Each moves by about `noise` units in the last place of the
- * greatest weight. One in `flips` changes its sign; 0: none. */
+/* Weights before and after a training step (bf16 or f32). Each moves by about `noise` units in the last place of the
+ * greatest. One in `flips` changes its sign; 0: none. */
 static inline void take_step(size_t word, uint64_t seed, unsigned noise, unsigned flips, unsigned char *before,
                              unsigned char *after, size_t count)
 {
@@ -97,7 +96,7 @@ struct encoded {
     size_t capacity;
 };
 
-/* Encodes, checks the guarantees of size, and returns the frame in memory of exactly its size (for sanitizers). */
+/* Checks the guaranteed sizes; memory of exactly the frame's size (for sanitizers). */
 static inline struct encoded encode_at(enum lmc_level level, uint32_t dtype, const void *data, const void *base,
                                        size_t bytes)
 {
@@ -142,13 +141,13 @@ static inline size_t round_trip(uint32_t dtype, const void *data, const void *ba
 /* From codec/kernels/kernels.h; NULL if the library is shared. */
 bool lmci_kernels_use(const char *name) __attribute__((weak));
 
-/* Selects kernels by name. Returns false if they do not exist or cannot run here. */
+/* False: unknown, or the processor lacks them. */
 static inline bool use_kernels(const char *name)
 {
     return lmci_kernels_use != 0 && lmci_kernels_use(name);
 }
 
-/* Runs this program again with fewer kernels. Returns 0 if it passes. */
+/* 0: this program passes with fewer kernels. */
 static inline int rerun_with_kernels(const char *kernels)
 {
     int status = 1;
@@ -164,8 +163,7 @@ static inline int rerun_with_kernels(const char *kernels)
     return status;
 }
 
-/* Returns the exit status of main: the result of this run and, unless the caller chose the kernels, of a run with each
- * lesser set. */
+/* The exit status of main: this run's and, unless the caller chose the kernels, one for each lesser set. */
 static inline int with_all_kernels(int failed)
 {
     printf("kernels: %s\n", lmc_kernels());

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_compact.c - compaction: readable bytes do not change, space shrinks, chains stay short, views stay in place.
- */
+/* test_compact.c - compaction: bytes stay, space shrinks, chains stay short, views stay in place. */
 /* ctest: timeout=600 */
 #include "test_compact_support.h"
 
@@ -23,14 +21,14 @@ static void history_stays_bit_exact(void **state)
         struct lmcs_snapshot_storage storage = storage_of(pool, "run", n);
         assert_true(storage.longest_chain <= LMCS_CHAIN_BOUND);
         if (n > SNAPSHOTS - 4)
-            assert_int_equal(storage.raw_contents, 4); /* the newest ones stay raw */
+            assert_int_equal(storage.raw_contents, 4); /* the newest stay raw */
         deltas += storage.delta_contents;
     }
     assert_true(deltas > 0);
     assert_true(pool_info(pool).live_bytes < before);
     assert_int_equal(pool_info(pool).compaction_backlog, 0);
     verify_pool(pool);
-    /* Nothing is left to do: doing it again changes nothing. */
+    /* A second run changes nothing. */
     uint64_t epoch = pool_info(pool).epoch;
     OK(lmcs_compact(pool, NULL, &err));
     assert_true(pool_info(pool).epoch <= epoch + 2);
@@ -74,7 +72,7 @@ static void all_dtypes_and_incompressible_ones(void **state)
     struct state *states[8];
     struct lmcs_pool *pool = open_quiet(place->pool);
     for (size_t i = 0; i < 8; i++) {
-        struct rng shapes = {4}; /* the same names and shapes every time, with other bytes */
+        struct rng shapes = {4};
         states[i] = state_mixed(&shapes, 66, 20000);
         for (size_t t = 0; t < states[i]->count; t++)
             if (t % 3 != 0)
@@ -121,7 +119,7 @@ static void removal_of_bases_and_dependents(void **state)
     }
     OK(lmcs_compact(pool, NULL, &err));
     verify_pool(pool);
-    /* The bases of removed contents are removed, too. */
+    /* Bases of removed contents are removed, too. */
     assert_int_equal(pool_info(pool).content_count, 3);
     close_pool(pool);
     free_history(states, SNAPSHOTS);
@@ -145,15 +143,13 @@ static void later_bytes_come_free(void **state)
     assert_true(freed > 0);
     OK(lmcs_compact(pool, NULL, &err));
     uint64_t after = pool_info(pool).live_bytes;
-    /* The newest four are raw, one tensor shared: nothing else is left. */
+    /* Only the newest four are left, raw, with one shared tensor. */
     assert_true(after <= (4 * 2 + 1) * (uint64_t)(50000 * 4 + 65536));
     assert_true(after < before);
     verify_pool(pool);
     close_pool(pool);
     free_history(states, 12);
 }
-
-/* ---- Views ---- */
 
 static struct lmcs_view *view_of(struct lmcs_pool *pool, uint64_t number, uint32_t flags)
 {
@@ -193,7 +189,7 @@ static void views_outlast_compaction_and_removal(void **state)
     for (uint64_t n = 1; n <= SNAPSHOTS - 2; n++)
         OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
-    /* New snapshots want the room that the old ones had. */
+    /* New snapshots want the room of the old ones. */
     struct state *more[SNAPSHOTS];
     struct state *now = state_weights(&rng, 5, 30000);
     for (int i = 0; i < SNAPSHOTS; i++) {
@@ -222,8 +218,6 @@ static void views_outlast_compaction_and_removal(void **state)
     free_history(states, SNAPSHOTS);
     free_history(more, SNAPSHOTS);
 }
-
-/* ---- In the background ---- */
 
 static bool wait_idle(struct lmcs_pool *pool, unsigned seconds)
 {
@@ -292,7 +286,7 @@ static void request_works_while_paused(void **state)
     OK(lmcs_compact(pool, NULL, &err));
     assert_true(storage_of(pool, "run", 1).raw_contents < 3);
     verify_pool(pool);
-    close_pool(pool); /* still paused: close does not hang */
+    close_pool(pool); /* close works while paused */
     free_history(states, 8);
 }
 
@@ -305,7 +299,7 @@ static bool stop_soon(void *context, const char *what, uint64_t done, uint64_t t
     return ++*calls < 3;
 }
 
-/* More tensors than are switched at once: each batch ends with a commit, and none is forgotten between two. */
+/* Each batch of switched tensors ends with a commit, and no tensor is forgotten between two. */
 static void many_tensors_take_few_commits(void **state)
 {
     enum { COUNT = 1300 };

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_compact_forged.c - compaction of contents that rest on each other, and of damaged and forged records.
- */
+/* test_compact_forged.c - compaction of mutual bases, and of damaged and forged records. */
 /* ctest: timeout=600 */
 #include "test_compact_support.h"
 
-/* ---- Contents that would rest on each other ---- */
-
-/* t0 and t1, and a second name of each, which are exchanged when `swapped`. */
+/* t0 and t1, and a second name of each, exchanged when `swapped`. */
 static void put_tied(struct lmcs_pool *pool, const struct state *now, bool swapped, int64_t step)
 {
     struct lmcs_capture *capture;
@@ -61,8 +57,6 @@ static void names_exchange_their_contents(void **state)
     state_free(now);
 }
 
-/* ---- Forged records ---- */
-
 static struct lmcs_content record_of(struct lmcs_pool *pool, const char *shelf, uint64_t number)
 {
     struct lmcs_content content;
@@ -87,19 +81,19 @@ static void a_damaged_shelf_does_not_stop_the_others(void **state)
     make_history(pool, "good", &rng, states, 6, 2, 30000);
     struct lmcs_content content = record_of(pool, "bad", 1);
     OK(lmcs_txn_write(pool, &txn, &err));
-    content.df.raw_bytes = UINT64_MAX / 2; /* no sound record */
+    content.df.raw_bytes = UINT64_MAX / 2; /* invalid */
     OK(lmcs_content_put(&txn, &content, &err));
     OK(lmcs_txn_commit(&txn, &err));
     FAILS(LMCS_DAMAGED, lmcs_compact(pool, NULL, &err));
     assert_non_null(strstr(err.message, "the record of content 1"));
-    assert_int_equal(storage_of(pool, "good", 1).raw_contents, 1); /* the one that never changes */
+    assert_int_equal(storage_of(pool, "good", 1).raw_contents, 1); /* never changes */
     for (uint64_t n = 1; n <= 6; n++)
         expect_snapshot(pool, "good", n, states[n - 1]);
     close_pool(pool);
     free_history(states, 6);
 }
 
-/* Nor does one content that can't be switched keep those that were coded with it as they are. */
+/* A content that can't be switched does not keep the others of its batch. */
 static void a_damaged_content_does_not_stop_its_batch(void **state)
 {
     struct place *place = *state;
@@ -112,11 +106,11 @@ static void a_damaged_content_does_not_stop_its_batch(void **state)
     struct lmcs_content content = record_of(pool, "run", 2);
     OK(lmcs_txn_write(pool, &txn, &err));
     OK(lmcs_tree_put(&txn, LMCS_TREE_SAFETY, &txn.root.trees[LMCS_TREE_SAFETY], (struct lmcs_key_df){content.id, 0},
-                     &none, sizeof none, &err)); /* no sound record of parity */
+                     &none, sizeof none, &err)); /* invalid parity */
     OK(lmcs_txn_commit(&txn, &err));
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(pool_info(pool).compaction_backlog, 0);
-    assert_int_equal(storage_of(pool, "run", 1).raw_contents, 1); /* the one that never changes */
+    assert_int_equal(storage_of(pool, "run", 1).raw_contents, 1); /* never changes */
     assert_int_equal(storage_of(pool, "run", 2).raw_contents, 2);
     assert_int_equal(storage_of(pool, "run", 3).raw_contents, 1);
     close_pool(pool);
@@ -127,7 +121,7 @@ static void a_damaged_content_does_not_stop_its_batch(void **state)
     free_history(states, 8);
 }
 
-/* Two that rest on each other and that nothing else needs. */
+/* Mutual bases that nothing else needs. */
 static void bases_in_a_circle(void **state)
 {
     struct place *place = *state;
@@ -155,7 +149,7 @@ static void bases_in_a_circle(void **state)
     free_history(states, 8);
 }
 
-/* Contents that only the one above needs, more of them than the stack has room for. */
+/* More contents in a chain than the stack has room for. */
 static void bases_without_end(void **state)
 {
     struct place *place = *state;

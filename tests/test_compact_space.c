@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_compact_space.c - the file space that compaction gives back, full pools, and pools that are pruned for long.
- */
+/* test_compact_space.c - file space given back, full pools, and long pruned runs. */
 /* ctest: timeout=600 */
 #include "test_compact_support.h"
-
-/* ---- Space ---- */
 
 static void space_is_given_back(void **state)
 {
@@ -31,7 +27,7 @@ static void space_is_given_back(void **state)
     free_history(states, 16);
 }
 
-/* This program's own stands in front of the C library's: a kernel that is slow to give space back, and counted. */
+/* Interposes libc: slow and counted. */
 static atomic_bool slow_punches;
 
 static atomic_uint punches;
@@ -45,19 +41,15 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes)
     return (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
 }
 
-/*
- * In every page of many extents something small lives on: the dead space around it can't be given back, and trying that
- * must
- * come to an end, each time.
- */
+/* Each page of many extents has a small live content, so its dead space can't be given back; each attempt must end. */
 static void space_that_is_stuck_is_left(void **state)
 {
     enum { PAIRS = 64, ROUNDS = 100 };
     struct place *place = *state;
     struct rng rng = {14};
-    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)64 << 20); /* so that extents are small */
+    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)64 << 20); /* small extents */
     struct state *now = calloc(1, sizeof *now);
-    static const uint64_t floats[2] = {250, 500}; /* not worth a frame; worth one */
+    static const uint64_t floats[2] = {250, 500}; /* too small for a frame; large enough */
     for (size_t i = 0; i < 2 * PAIRS; i++) {
         char name[32];
         snprintf(name, sizeof name, "t%zu", i);
@@ -75,7 +67,7 @@ static void space_that_is_stuck_is_left(void **state)
     if (atomic_load(&punches) > 0 || info.used_bytes < info.live_bytes + ((uint64_t)2 << 20))
         fail_msg("%u holes, then %u; %llu used, %llu live", first, atomic_load(&punches),
                  (unsigned long long)info.used_bytes, (unsigned long long)info.live_bytes);
-    /* When the live ones among them go, all of it does. */
+    /* When the live ones go, all space goes. */
     for (uint64_t n = 1; n < ROUNDS; n++)
         OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
@@ -100,7 +92,7 @@ static void *keep_compacting(void *argument)
     return NULL;
 }
 
-/* Space that is given back may be taken again at once: by then it must have been given back. */
+/* Space being given back may be allocated at once, but only after the punch. */
 static void space_is_taken_while_it_is_given_back(void **state)
 {
     struct place *place = *state;
@@ -177,7 +169,7 @@ static void space_is_given_back_after_a_crash(void **state)
     free_history(states, 16);
 }
 
-/* Sizes from 100 bytes to 1 MiB, snapshot, prune to the newest few, compact now and then: for long. */
+/* Sizes from 100 bytes to 1 MiB: snapshot, prune, sometimes compact. */
 static void long_pruned_run_does_not_grow(void **state)
 {
     struct place *place = *state;
@@ -222,7 +214,7 @@ static void long_pruned_run_does_not_grow(void **state)
     state_free(now);
 }
 
-/* Changes some of a tensor's elements. */
+/* Changes some elements. */
 static enum lmcs_status fill(struct lmcs_pool *pool, const char *shelf, struct rng *rng, struct state *state)
 {
     enum lmcs_status status = LMCS_OK;
@@ -233,10 +225,8 @@ static enum lmcs_status fill(struct lmcs_pool *pool, const char *shelf, struct r
     return status;
 }
 
-/*
- * Captures leave the compactor room for their contents; then a large content of an older one may find none. It stays as
- * it is, the small ones are compacted all the same, and when there is room it is, too.
- */
+/* Captures leave the compactor room for their contents; a large older one may find none. It stays, small ones are
+ * compacted, and it follows when there is room. */
 static void a_full_pool_is_compacted_as_far_as_it_goes(void **state)
 {
     struct place *place = *state;
@@ -277,7 +267,7 @@ static bool comes_to_an_end(void *context, const char *what, uint64_t done, uint
     return ++*(unsigned *)context < 10000;
 }
 
-/* Contents that rested on a removed snapshot are encoded anew, and that takes room, which a full pool lacks. */
+/* Contents based on a removed snapshot are encoded again, which takes room that a full pool lacks. */
 static void no_room_to_replace_a_base(void **state)
 {
     struct place *place = *state;
@@ -294,7 +284,7 @@ static void no_room_to_replace_a_base(void **state)
         take_snapshot(pool, "large", large, step);
     }
     OK(lmcs_compact(pool, NULL, &err));
-    close_pool(pool); /* a reopened pool has no record of large captures */
+    close_pool(pool);
     pool = open_quiet(place->pool);
     assert_int_equal(fill(pool, "small", &rng, little), LMCS_FULL);
     OK(lmcs_snapshot_remove(pool, "large", 3, false, NULL, &err));
@@ -303,7 +293,7 @@ static void no_room_to_replace_a_base(void **state)
         OK(lmcs_snapshot_remove(pool, "small", n, false, NULL, &err));
     struct lmcs_pool_info before = pool_info(pool);
     OK(lmcs_compact(pool, NULL, &err));
-    assert_true(pool_info(pool).live_bytes < before.live_bytes); /* now it was replaced */
+    assert_true(pool_info(pool).live_bytes < before.live_bytes);
     check_pool(pool);
     verify_pool(pool);
     close_pool(pool);
@@ -321,7 +311,7 @@ static void change_sparsely(struct rng *rng, struct held *held)
     }
 }
 
-/* Snapshots go from the middle too, so bases outlive them and are replaced, and chains come to rest on chains. */
+/* Removals in the middle: bases outlive snapshots and are replaced, and chains rest on chains. */
 static void random_removals_keep_chains_short(void **state)
 {
     enum { KEPT = 12 };

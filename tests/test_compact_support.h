@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_compact_support.h - histories to compact.
- */
+/* test_compact_support.h - histories to compact. */
 #ifndef LMCS_TEST_COMPACT_SUPPORT_H
 #define LMCS_TEST_COMPACT_SUPPORT_H
 
@@ -15,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A training run's history: states[i] is the state of snapshot i + 1. */
+/* states[i] is the state of snapshot i + 1. */
 static inline void make_history(struct lmcs_pool *pool, const char *shelf, struct rng *rng, struct state **states,
                                 size_t count, size_t tensors, size_t floats)
 {

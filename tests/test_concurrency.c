@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_concurrency.c - one pool in many threads: captures, reads, tags, removals, compaction, checks and queries at the
- * same time, and the same pool opened and closed by all.
+ * test_concurrency.c - many threads on one pool: captures, reads, tags, removals, compaction, checks, opening and
+ * closing.
  *
- * The bytes of a snapshot follow from its shelf and number, so every read can be checked. The work is counted, not
- * timed. The thread sanitizer finds races; without it, the test checks the results of every read and at the end.
+ * The bytes of a snapshot follow from its shelf and number, so each read is checked. The work is counted, not timed.
+ * The thread sanitizer finds races.
  */
 /* ctest: timeout=600 */
 #include "support.h"
@@ -20,9 +20,9 @@ static const uint64_t elements[TENSORS] = {30000, 16384, 9000, 700, 16368, 50};
 struct stage {
     struct lmcs_pool *pool;
     const char *path;
-    uint64_t snapshots; /* that each of the capturing threads takes */
+    uint64_t snapshots; /* of each capturing thread */
     atomic_uint capturing;
-    atomic_uint begun; /* threads, each with a seed of its own */
+    atomic_uint begun; /* threads, for their seeds */
 };
 
 static const char *shelf_name(unsigned shelf)
@@ -30,9 +30,7 @@ static const char *shelf_name(unsigned shelf)
     return shelf == 0 ? "left" : "right";
 }
 
-/* ---- Known bytes ---- */
-
-/* The first tensors change with every snapshot, later ones more rarely: they are shared. */
+/* First tensors change with every snapshot, later ones more rarely: they are shared. */
 static uint64_t version_of(size_t tensor, uint64_t number)
 {
     return number >> (tensor / 2);
@@ -104,7 +102,7 @@ static void capture_one(struct lmcs_pool *pool, unsigned shelf, const char *name
         lmcs_capture_detach(capture);
 }
 
-/* Checks that a view shows the captured bytes. False: the snapshot had been removed. */
+/* False: the snapshot had been removed. */
 static bool look(struct lmcs_pool *pool, unsigned shelf, const char *which, uint32_t flags)
 {
     struct lmcs_snapshot *snapshot;
@@ -130,8 +128,6 @@ static bool look(struct lmcs_pool *pool, unsigned shelf, const char *which, uint
     lmcs_view_close(view);
     return true;
 }
-
-/* ---- The threads ---- */
 
 static struct rng own_numbers(struct stage *stage)
 {
@@ -179,7 +175,7 @@ static void *keep_reading(void *argument)
     return NULL;
 }
 
-/* Reads into buffers of its own; now and then one tensor by name. */
+/* Sometimes one tensor by name. */
 static void *keep_copying(void *argument)
 {
     struct stage *stage = argument;
@@ -211,7 +207,7 @@ static void *keep_copying(void *argument)
     return NULL;
 }
 
-/* The newest stay, so that readers always find some. */
+/* Readers always find the newest. */
 static void *keep_removing(void *argument)
 {
     struct stage *stage = argument;
@@ -269,7 +265,7 @@ static void *keep_tagging(void *argument)
     return NULL;
 }
 
-/* Compacts on request, beside the background, which is paused now and then. */
+/* Beside the background, which is paused at times. */
 static void *keep_compacting(void *argument)
 {
     struct stage *stage = argument;
@@ -385,7 +381,7 @@ static void everything_at_once(void **state)
     close_pool(stage.pool);
 }
 
-/* Retires payloads in an extent that a capture fills: two shelves, nothing kept, no background. */
+/* Two shelves retire payloads in an extent that a capture fills. */
 static void *keep_pruning(void *argument)
 {
     struct stage *stage = argument;
@@ -413,8 +409,6 @@ static void captures_while_their_space_is_freed(void **state)
     expect_all(stage.pool, 1);
     close_pool(stage.pool);
 }
-
-/* ---- Shelves that restores make and drop ---- */
 
 static void *keep_restoring(void *argument)
 {
@@ -464,8 +458,6 @@ static void restores_beside_the_compactor(void **state)
     state_free(weights);
 }
 
-/* ---- One shelf from several threads ---- */
-
 static void *capture_same_shelf(void *argument)
 {
     struct stage *stage = argument;
@@ -494,7 +486,7 @@ static void *capture_same_shelf(void *argument)
         uint64_t got[2];
         struct lmcs_snapshot *snapshot;
         snprintf(which, sizeof which, "%llu", (unsigned long long)number);
-        OK(lmcs_snapshot_find(stage->pool, "shared", which, &snapshot, &err)); /* durable, so it exists */
+        OK(lmcs_snapshot_find(stage->pool, "shared", which, &snapshot, &err));
         OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, "value", got, sizeof got, &err));
         EXPECT(memcmp(got, value, sizeof got) == 0);
         lmcs_snapshot_close(snapshot);
@@ -519,8 +511,6 @@ static void one_shelf_of_many_threads(void **state)
     close_pool(stage.pool);
 }
 
-/* ---- The same pool opened and closed by all threads ---- */
-
 static void *open_and_close(void *argument)
 {
     struct stage *stage = argument;
@@ -535,7 +525,7 @@ static void *open_and_close(void *argument)
         struct lmcs_snapshot *snapshot;
         struct lmcs_view *view;
         lmcs_open_options_init(&options);
-        options.limit_bytes = (uint64_t)1 << 30; /* four are made at once: less of the address space */
+        options.limit_bytes = (uint64_t)1 << 30; /* four pools: less address space */
         OK(lmcs_pool_open(stage->path, LMCS_OPEN_OR_CREATE, &options, &pool, &err));
         capture_one(pool, 0, shelf, n, &prepared, rng_below(&rng, 2) == 0);
         if (rng_below(&rng, 2) == 0)
@@ -543,10 +533,10 @@ static void *open_and_close(void *argument)
         else { /* a view that is closed after the pool */
             struct lmcs_pool *again = NULL;
             OK(lmcs_pool_open(stage->path, LMCS_OPEN_READ, &options, &again, &err));
-            EXPECT(again == pool); /* it is open for writing, so this handle is returned */
+            EXPECT(again == pool); /* the open handle */
             OK(lmcs_pool_close(pool, &err));
             enum lmcs_status status = lmcs_snapshot_find(again, shelf, NULL, &snapshot, &err);
-            if (status == LMCS_NOT_FOUND && n == 1) { /* an asynchronous one on its way */
+            if (status == LMCS_NOT_FOUND && n == 1) { /* an asynchronous commit may be running */
                 OK(lmcs_pool_close(again, &err));
                 continue;
             }
@@ -589,8 +579,6 @@ static unsigned threads_of_this_process(void)
     return threads;
 }
 
-/* ---- The compactor's thread, started and stopped by all threads ---- */
-
 static void *keep_starting(void *argument)
 {
     struct stage *stage = argument;
@@ -610,7 +598,7 @@ static void *stop_again_and_again(void *argument)
     return NULL;
 }
 
-/* A stop returns when the thread has ended, also if another caller starts it meanwhile; no thread is forgotten. */
+/* A stop returns after the thread's end, even if another caller starts it meanwhile. */
 static void compactor_started_and_stopped_from_everywhere(void **state)
 {
     static void *(*const work[])(void *) = {stop_again_and_again, keep_starting, keep_starting};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_diff.c - differences of snapshots, in numbers that are computed anew here; and reading parts of tensors. */
+/* test_diff.c - differences of snapshots against numbers computed here; reading parts of tensors. */
 #include <fcntl.h>
 #include <math.h>
 #include <unistd.h>
@@ -7,8 +7,6 @@
 #include "records/content.h"
 #include "snapshots/elements.h"
 #include "support.h"
-
-/* ---- Reports ---- */
 
 struct told {
     struct lmcs_difference items[40];
@@ -57,15 +55,13 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-12 * (fabs(a) + fabs(b)) || (isnan(a) && isnan(b));
 }
 
-/* Frees the tensors of a state that is not malloced itself. */
+/* Of a state that is not malloced itself. */
 static void drop(struct state *state)
 {
     for (size_t i = 0; i < state->count; i++)
         free(state->tensors[i].data);
     free(state->tensors);
 }
-
-/* ---- Kinds ---- */
 
 static void test_kinds(void **state)
 {
@@ -111,8 +107,6 @@ static void test_kinds(void **state)
     close_pool(pool);
 }
 
-/* ---- Numbers ---- */
-
 static double value_of(uint32_t dtype, const unsigned char *at)
 {
     union {
@@ -154,7 +148,7 @@ static double value_of(uint32_t dtype, const unsigned char *at)
     }
 }
 
-/* Computes the expected numbers from the definition. */
+/* Computes the numbers from their definition. */
 static void expect_numbers(uint32_t dtype, const unsigned char *a, const unsigned char *b, uint64_t bytes,
                            const struct lmcs_difference *told)
 {
@@ -213,7 +207,7 @@ static void test_numbers(void **state)
     struct told told = {0};
     struct lmcs_diff_report report;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-        const uint64_t shape = 1 + rng_below(&rng, 700000); /* some have several blocks, and a piece of one */
+        const uint64_t shape = 1 + rng_below(&rng, 700000); /* several blocks, and a part of one */
         struct held *x = state_add(&a, lmc_dtype_name(dtypes[i]), dtypes[i], 1, &shape);
         fill_numbers(&rng, x);
         struct held *y = state_add(&b, lmc_dtype_name(dtypes[i]), dtypes[i], 1, &shape);
@@ -228,7 +222,7 @@ static void test_numbers(void **state)
     for (size_t i = 0; i < a.count; i++)
         expect_numbers(a.tensors[i].dtype, a.tensors[i].data, b.tensors[i].data, a.tensors[i].bytes,
                        told_of(&told, a.tensors[i].name));
-    /* As deltas they are the same, to the last bit. */
+    /* As deltas: equal to the last bit. */
     struct told again = {0};
     OK(lmcs_shelf_set_keep_raw(pool, "run", 1, &err));
     OK(lmcs_compact(pool, NULL, &err));
@@ -260,7 +254,7 @@ static void test_numbers_that_are_none(void **state)
     take_snapshot(pool, "run", &b, 2);
     OK(try_diff(pool, "run@1", "run@2", 0, &told, NULL));
     const struct lmcs_difference *d = told_of(&told, "x");
-    EXPECT(d->changed == 4); /* a NaN of the same bits has not changed; -0 is not 0 */
+    EXPECT(d->changed == 4); /* NaNs of the same bits are equal; -0 is not 0 */
     EXPECT(d->not_finite_before == 2 && d->not_finite_after == 2 && d->max_change == 1);
     EXPECT(near(d->rms_change, sqrt(1.0 / 3)) && near(d->cosine, 1));
     d = told_of(&told, "nan");
@@ -271,7 +265,7 @@ static void test_numbers_that_are_none(void **state)
     close_pool(pool);
 }
 
-/* Small floats by the values that their formats define; tests/python compares all bit patterns with PyTorch's. */
+/* The values of the formats' definitions; tests/python compares all bit patterns with PyTorch's. */
 static void test_small_floats(void **state)
 {
     static const struct {
@@ -288,7 +282,7 @@ static void test_small_floats(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct lmcs_compared compared = {0};
-        uint16_t zero = 0, bits = (uint16_t)cases[i].bits; /* e8m0 has no zero: 2^-127 is next to nothing */
+        uint16_t zero = 0, bits = (uint16_t)cases[i].bits; /* e8m0 has no zero: 2^-127 is nearest */
         size_t bytes = lmc_dtype_size(cases[i].dtype);
         lmcs_elements_compare(cases[i].dtype, &zero, &bits, bytes, &compared);
         if (!near(compared.most, fabs(cases[i].value)))
@@ -304,7 +298,7 @@ static void test_small_floats(void **state)
     compared = (struct lmcs_compared){0};
     lmcs_elements_compare(LMC_C64, nothing, c, 8, &compared);
     EXPECT(compared.elements == 1 && near(compared.most, 5) && near(compared.change, 25));
-    /* One half that is no number makes the whole none. */
+    /* One NaN half makes the whole NaN. */
     const double first[] = {1, 2, INFINITY, 4, 5, 6}, second[] = {1, NAN, 3, 4, 5, 8};
     compared = (struct lmcs_compared){0};
     lmcs_elements_compare(LMC_C128, first, second, sizeof first, &compared);
@@ -314,7 +308,7 @@ static void test_small_floats(void **state)
 
 struct stopping {
     uint64_t calls, last_done, total;
-    uint64_t stop_at; /* this call says no; 0: none does */
+    uint64_t stop_at; /* the call that cancels; 0: none */
 };
 
 static bool stop_then(void *context, const char *what, uint64_t done, uint64_t total)
@@ -326,7 +320,6 @@ static bool stop_then(void *context, const char *what, uint64_t done, uint64_t t
     return ++stopping->calls != stopping->stop_at;
 }
 
-/* The diff reports progress and stops on request. */
 static void test_long_diffs_can_be_stopped(void **state)
 {
     struct place *place = *state;
@@ -357,7 +350,7 @@ static void test_long_diffs_can_be_stopped(void **state)
     close_pool(pool);
 }
 
-/* A tensor that can't be read has no difference: the diff fails and names it. Names alone are compared all the same. */
+/* The diff fails and names the damaged tensor; a diff of names alone succeeds. */
 static void test_damage_is_no_difference(void **state)
 {
     struct place *place = *state;
@@ -410,8 +403,6 @@ static void test_diffs_that_are_refused(void **state)
     close_pool(pool);
     close_pool(other);
 }
-
-/* ---- Ranges of a tensor ---- */
 
 static void test_read_range(void **state)
 {

@@ -2,12 +2,11 @@
 /*
  * test_failures.c - system failures: memory, file space, writes, syncs, libpmemobj's reservations and commits.
  *
- * This program's malloc, fallocate, pwrite, pmemobj_reserve and others replace those of the libraries.
- * Every call of the API is made with the first, the second, ... call of one of them failing, once or from then on,
- * until it meets no failure. Each time it must succeed anyway, or fail with a fitting status and message; the pool must
- * be whole and usable at once; and no memory may leak.
+ * This program interposes malloc, fallocate, pwrite, pmemobj_reserve and others. Each call of the API is made with the
+ * first, second, ... call of one of them failing, once or from then on, until none fails. It must succeed or fail with
+ * a fitting status and message; the pool must be whole and usable; no memory may leak.
  *
- * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
+ * LMCS_TEST_EVERY=1 fails every call; otherwise later ones are sampled.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <unistd.h>
@@ -16,11 +15,9 @@
 #include "pages/space.h"
 #include "refuse.h"
 
-/* ---- The calls ---- */
-
 struct scene {
     struct place *place;
-    struct lmcs_pool *pool; /* open, but for the calls that open it */
+    struct lmcs_pool *pool; /* open, except in calls that open it */
     struct rng rng;
     struct state *now; /* of the newest snapshot of "run" */
     struct state *next;
@@ -40,7 +37,7 @@ static void fill_tensors(struct scene *scene, const struct state *state)
     }
 }
 
-/* Changes all tensors, so that the pool grows again and again. */
+/* Changes all tensors, so that the pool grows. */
 static void prepare_next(struct scene *scene)
 {
     state_free(scene->next);
@@ -235,7 +232,7 @@ static enum lmcs_status call_ask(struct scene *scene)
     return status == LMCS_OK ? lmcs_pool_info(scene->pool, &info, &err) : status;
 }
 
-/* The oldest: it is compacted. */
+/* The oldest, which is compacted. */
 static enum lmcs_status call_read(struct scene *scene)
 {
     static const uint32_t flags[] = {LMCS_VIEW_VERIFY, LMCS_VIEW_PRIVATE, LMCS_VIEW_COPY};
@@ -281,7 +278,7 @@ static void prepare_dump(struct scene *scene)
     EXPECT(scene->fd >= 0);
 }
 
-/* Into the same pool: one that was removed is added again. */
+/* Restores a removed snapshot into the same pool. */
 static void prepare_restore(struct scene *scene)
 {
     uint64_t numbers[8];
@@ -323,7 +320,7 @@ static enum lmcs_status call_import(struct scene *scene)
     return lmcs_import_safetensors(scene->pool, "imported", scene->file, NULL, NULL, NULL, &err);
 }
 
-/* Another pool beside it: made, opened, opened for reading. */
+/* Another pool: made, opened, opened for reading. */
 static enum lmcs_status open_and_close(const char *path, enum lmcs_open_mode mode)
 {
     struct lmcs_open_options options;
@@ -362,7 +359,7 @@ static const struct step {
     const char *name;
     void (*prepare)(struct scene *scene);
     enum lmcs_status (*call)(struct scene *scene);
-    void (*check)(struct scene *scene); /* when it has succeeded */
+    void (*check)(struct scene *scene); /* after success */
 } steps[] = {
     {"create", prepare_create, call_create, NULL},
     {"open", prepare_open, call_open, NULL},
@@ -385,12 +382,8 @@ static const struct step {
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
-/* ---- Failing each in turn ---- */
-
-/*
- * After a failed sync all earlier writes may be lost, also those of other calls, so nothing is acknowledged until the
- * pool is opened again.
- */
+/* A failed sync may lose all earlier writes, also of other calls, so nothing is acknowledged until the pool is opened
+ * again. */
 static void open_again_after_a_failed_sync(struct scene *scene)
 {
     if (lmcs_heap_failure(scene->pool->heap) == 0)
@@ -430,7 +423,7 @@ static long fail_in_turn(struct scene *scene, const struct step *step, enum refu
     }
 }
 
-/* One call, one kind of failure, in a pool that is opened before and closed after. */
+/* In a pool that is opened before and closed after. */
 static void fail_step_once(struct scene *scene, const struct step *step, enum refusal refusal, bool all)
 {
     scene->pool = open_quiet(scene->place->pool);
@@ -452,7 +445,7 @@ static void fail_step_once(struct scene *scene, const struct step *step, enum re
     scene->now = scene->next = NULL;
 }
 
-/* Repeats a call after which more memory is in use: libraries keep memory once, a leak grows again. */
+/* Repeats a call that increased memory: libraries keep memory once, a leak grows again. */
 static void fail_step(struct scene *scene, const struct step *step, enum refusal refusal, bool all)
 {
     long leaked = 1;
@@ -481,10 +474,8 @@ static void each_call_refused(void **state)
     refuse_each(*state, MEMORY, MAPPING);
 }
 
-/*
- * Limits memory to amounts from nothing to plenty. libpmemobj crashes on some failed allocations, so the store must not
- * call it when memory may be short.
- */
+/* Limits memory to amounts from nothing to plenty. libpmemobj crashes on some failed allocations, so the store must not
+ * call it then. */
 static void memory_limited(void **state)
 {
     static const struct step limited[] = {
@@ -512,16 +503,14 @@ static void memory_limited(void **state)
     state_free(scene.now);
 }
 
-/* Failures that exist on a file system only: pwrite and fdatasync of payloads. */
+/* On a file system only: pwrite and fdatasync of payloads. */
 static void writes_refused(void **state)
 {
     refuse_each(*state, SPACE_TO, SYNCING);
 }
 
-/*
- * Linux reports failed writeback once, to the first sync, and then marks the pages clean. So a failed sync of one call
- * fails all earlier writers too, instead of acknowledging bytes that the disk lacks.
- */
+/* Linux reports failed writeback once, to the first sync, and marks the pages clean. So a failed sync of one call fails
+ * all earlier writers. */
 static void a_failed_sync_is_everyones(void **state)
 {
     struct place *place = *state;
@@ -588,7 +577,7 @@ static void mappings_refused_to_the_compactor(void **state)
     state_free(scene.now);
 }
 
-/* Space that a failed trim did not return is counted as before, as after a new opening. */
+/* Space that a failed trim did not return stays counted, as after opening. */
 static void a_trim_that_fails_counts_nothing(void **state)
 {
     static const enum refusal refusals[] = {MEMORY, PUBLISHING};
@@ -622,7 +611,7 @@ static void a_trim_that_fails_counts_nothing(void **state)
                 continue;
             uint64_t counted = lmcs_space_used(pool);
             EXPECT(n > 0 || counted == used);
-            take_snapshot(pool, "run", small, 3); /* a commit records the counts */
+            take_snapshot(pool, "run", small, 3); /* records the counts */
             counted = lmcs_space_used(pool);
             close_pool(pool);
             pool = open_quiet(place->pool);
@@ -637,7 +626,7 @@ static void a_trim_that_fails_counts_nothing(void **state)
     state_free(small);
 }
 
-/* Extents that could not be given back are counted as before. */
+/* Extents that could not be given back stay counted. */
 static void extents_that_a_poolset_keeps(void **state)
 {
     char path[512];
@@ -654,7 +643,7 @@ static void extents_that_a_poolset_keeps(void **state)
         refuse_no_more();
         EXPECT(status == LMCS_OK || (any && fits(PUBLISHING, status)));
         failed += status != LMCS_OK;
-        take_snapshot(pool, "run", small, 2); /* a commit records the counts */
+        take_snapshot(pool, "run", small, 2); /* records the counts */
         pool = reopen_counted(pool, path);
     } while (status != LMCS_OK && failed < 3);
     EXPECT(failed > 0);

@@ -3,13 +3,11 @@
  * test_failures_live.c - system failures under live variables: memory, file space, writes, syncs, mappings,
  * libpmemobj's reservations and commits (refuse.h).
  *
- * Each call is made with the first, the second, ... call of one of them failing, once or from then on, until it meets
- * no failure. A *digest* represents the state of all variables. A failed call must leave the old digest; a successful
- * one must make the digest that it makes without failures. After a failure behind the commit of a transaction all
- * further changes are refused until the pool is opened again; then the digest is one of the two. No other call may
- * fail, nothing may be lost, and no memory may leak.
+ * As in test_failures.c. A *digest* represents all variables: a failed call leaves the old one, a successful call makes
+ * that of a run without failures. A failure after the commit of a transaction refuses all changes until the pool is
+ * opened again; then the digest is either. No other call may fail.
  *
- * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
+ * LMCS_TEST_EVERY=1 fails every call; otherwise later ones are sampled.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include "live/body.h"
@@ -18,8 +16,6 @@
 
 #include <pthread.h>
 
-/* ---- Failing each in turn ---- */
-
 static void begin_again(struct scene *scene)
 {
     if (digest_of(scene->pool) != scene->kept)
@@ -27,7 +23,7 @@ static void begin_again(struct scene *scene)
     EXPECT(digest_of(scene->pool) == scene->kept);
 }
 
-/* Handles a failure that only a new opening can complete; the message says so. */
+/* Handles a failure that only opening the pool completes; the message says so. */
 static bool must_be_opened_again(struct scene *scene)
 {
     if (lmcs_live_put(scene->pool, "other", "any", "thing", 5, NULL, 0, &err) == LMCS_OK)
@@ -65,7 +61,7 @@ static void fail_step(struct scene *scene, const struct step *step, enum refusal
 {
     bool every = scaled("LMCS_TEST_EVERY", 0) != 0;
     begin_again(scene);
-    OK(step->call(scene)); /* libraries keep some memory after the first time */
+    OK(step->call(scene)); /* libraries keep some memory once */
     uint64_t changed = digest_of(scene->pool);
     long n = 0, rounds = 0;
     for (; fail_once(scene, step, refusal, n, all, changed); n += 1 + (every ? 0 : n / 8))
@@ -120,14 +116,14 @@ static void each_call_refused(void **state)
     refuse_each(*state, MEMORY, MAPPING);
 }
 
-/* Failures that exist on a file system only. */
+/* On a file system only. */
 static void writes_refused(void **state)
 {
     refuse_each(*state, SPACE_TO, SYNCING);
     refuse_each(*state, MSYNCING, MSYNCING);
 }
 
-/* A tensor that cannot be mapped at a larger place keeps its address, which stays readable and writable. */
+/* A tensor that cannot be mapped at a larger place keeps its address and contents. */
 static void growth_refused(void **state)
 {
     struct place *place = *state;
@@ -160,7 +156,7 @@ static void expect_zeros(struct lmcs_live *live, uint64_t from, uint64_t end)
         EXPECT(((const float *)lmcs_live_data(live))[i] == 0);
 }
 
-/* Pages that the file system refused to punch are zeros when another variable receives them. */
+/* Pages that the file system refused to punch are zeros in their next variable. */
 static void holes_refused(void **state)
 {
     const uint64_t floats = 100000, few = 1000;
@@ -182,7 +178,7 @@ static void holes_refused(void **state)
             pool = reopen(pool, place);
             OK(lmcs_live_open(pool, "run", "w", &live, &err));
         }
-        if (i == 2) { /* but a later opening does, and nothing of it stays */
+        if (i == 2) { /* a later opening frees all of it */
             EXPECT(disk_bytes(place->pool) > empty + 2 * floats);
             refuse_no_more();
             lmcs_live_close(new_tensor(pool, "t", few));
@@ -207,7 +203,7 @@ static void holes_refused(void **state)
     }
 }
 
-/* A change that may be durable although the disk failed is reported as such. */
+/* A change that may be durable after a disk failure is reported as such. */
 static void what_is_not_known_is_said(void **state)
 {
     static const struct step asked[] = {
@@ -219,7 +215,7 @@ static void what_is_not_known_is_said(void **state)
             for (long n = 0;; n++) {
                 scene.pool = open_quiet(scene.place->pool);
                 begin_again(&scene);
-                OK(asked[i].call(&scene)); /* there is a journal */
+                OK(asked[i].call(&scene)); /* a journal exists */
                 begin_again(&scene);
                 refuse(sync == 0 ? SYNCING : MSYNCING, n, false);
                 enum lmcs_status status = asked[i].call(&scene);
@@ -274,7 +270,7 @@ static void growth_refused_while_in_use(void **state)
 
 enum ending { COMMITTED, ABORTED, CHECKED_OUT, ENDINGS };
 
-/* Ends a change of "w" when nothing can be mapped, since its memory and its stored bytes would differ. */
+/* Ends a change of "w" while nothing can be mapped, since its memory and stored bytes would differ. */
 static void end_unmapped(struct place *place, enum ending ending)
 {
     const uint64_t floats = 3000;
@@ -316,7 +312,7 @@ static void end_unmapped(struct place *place, enum ending ending)
         expect_filled(live, 9);
     }
     if (failures > 0) {
-        w[0] = -7; /* which no other process sees */
+        w[0] = -7; /* invisible to other processes */
         FAILS(LMCS_IO, lmcs_live_persist(live, 0, 4, &err));
         FAILS(LMCS_IO, lmcs_live_write(live, 0, &(float){3}, 4, &err));
         EXPECT(strstr(err.message, "open it again") != NULL);
@@ -337,10 +333,8 @@ static void ends_unmapped(void **state)
         end_unmapped(*state, ending);
 }
 
-/*
- * Stored and unpersisted bytes are in the page cache only. A call that finds equal bytes, and so writes nothing, still
- * syncs them before it acknowledges durability.
- */
+/* Unpersisted bytes are in the page cache only. A call that finds equal bytes writes nothing, but still syncs them
+ * before it acknowledges durability. */
 static void what_is_there_already_is_synced(void **state)
 {
     struct place *place = *state;
@@ -365,7 +359,7 @@ static void what_is_there_already_is_synced(void **state)
     refuse(SYNCING, 1000, false);
     OK(lmcs_transaction_commit(transaction, &err));
     EXPECT(1000 - calls_left > 0);
-    /* After a failed sync the bytes are not durable, but look so. */
+    /* After a failed sync the bytes look durable, but are not. */
     w[0] = 2;
     refuse(MSYNCING, 0, false);
     FAILS(LMCS_IO, lmcs_live_persist(live, 0, 4, &err));
@@ -376,7 +370,7 @@ static void what_is_there_already_is_synced(void **state)
     close_pool(pool);
 }
 
-/* An abort after an incomplete commit does not undo the commit. */
+/* An abort after an incomplete commit does not undo it. */
 static void aborts_of_what_is_committed(void **state)
 {
     struct place *place = *state;
@@ -414,7 +408,7 @@ static void aborts_of_what_is_committed(void **state)
     EXPECT(met);
 }
 
-/* A failed sync may cover another caller's bytes; its own bytes may be present when the pool is opened. */
+/* A failed sync may cover another caller's bytes; its own may be present after opening. */
 static void what_may_be_durable_is_said(void **state)
 {
     struct place *place = *state;
@@ -444,8 +438,6 @@ static void what_may_be_durable_is_said(void **state)
     }
 }
 
-/* ---- Writes of another thread during a failure ---- */
-
 static struct {
     struct lmcs_live *live;
     const void *data; /* NULL: persist the present bytes */
@@ -465,14 +457,14 @@ static void *write_there(void *argument)
     return NULL;
 }
 
-/* The thread has found no failure and waits for a lock. */
+/* The thread waits for a lock, after it found no failure. */
 static void start_other(void)
 {
     other.runs = pthread_create(&other.thread, NULL, write_there, NULL) == 0;
     usleep(50000);
 }
 
-/* Writes a word, or persists, while the pages of a commit cannot be mapped shared again. */
+/* Writes a word, or persists, while a commit's pages cannot be mapped shared again. */
 static void use_while_unshared(struct place *place, const void *data)
 {
     unlink(place->pool);
@@ -484,7 +476,7 @@ static void use_while_unshared(struct place *place, const void *data)
     other.data = data;
     other.offset = 0;
     other.bytes = sizeof(float);
-    for (int i = 0; i < 2; i++) { /* the first one makes the journal, which maps as well */
+    for (int i = 0; i < 2; i++) { /* the first makes the journal, which maps as well */
         OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
         ((float *)lmcs_live_data(live))[1] = 4 + (float)i;
         on_failure = start_other;
@@ -510,7 +502,7 @@ static void word_while_unshared(void **state)
     use_while_unshared(*state, NULL);
 }
 
-/* A long write while another one fails: the journal of the failed one is not overwritten. */
+/* A long write does not overwrite the journal of a failed one. */
 static void journal_while_pending(void **state)
 {
     struct place *place = *state;

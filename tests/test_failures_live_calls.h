@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_failures_live_calls.h - the calls that test_failures_live.c makes fail, and the digest of all variables. */
+/* test_failures_live_calls.h - the failing calls of test_failures_live.c, and the digest of all variables. */
 #ifndef LMCS_TEST_FAILURES_LIVE_CALLS_H
 #define LMCS_TEST_FAILURES_LIVE_CALLS_H
 
@@ -8,10 +8,8 @@
 struct scene {
     struct place *place;
     struct lmcs_pool *pool;
-    uint64_t kept; /* digest of the state before each call */
+    uint64_t kept; /* digest before each call */
 };
-
-/* ---- The state of all variables ---- */
 
 struct digest {
     struct lmcs_pool *pool;
@@ -40,8 +38,6 @@ static uint64_t digest_of(struct lmcs_pool *pool)
     OK(lmcs_live_list(pool, "run", NULL, add_to_digest, &digest, &err));
     return digest.hash;
 }
-
-/* ---- The calls ---- */
 
 static enum lmcs_status with(struct scene *scene, const char *name, struct lmcs_live **live)
 {
@@ -154,7 +150,7 @@ static enum lmcs_status call_replace(struct scene *scene)
     return status;
 }
 
-/* Stores to a tensor, moves a value, makes one, erases one. */
+/* Stores to a tensor; moves, makes and erases a value. */
 static enum lmcs_status change_in(struct scene *scene, struct lmcs_transaction *transaction, struct lmcs_live *live)
 {
     float *data = lmcs_live_data(live);

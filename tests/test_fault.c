@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_fault.c - faults of the environment: a pool whose creation is killed, disks that are full. Nothing that was
- * committed may be lost, nothing half done may be seen, and the pool goes on. (Kills at work: kill/kill.c; calls that
- * the system refuses: test_failures.c.)
+ * test_fault.c - killed creation and full disks: committed data stay, incomplete data are invisible, the pool works on.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include "support.h"
@@ -15,9 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- Killed ---- */
-
-/* Killed while the pool is made: it is there as a whole, or it is not there. */
+/* A pool whose maker is killed is complete or absent. */
 static int make_pool(void *argument)
 {
     close_pool(open_quiet(argument));
@@ -46,8 +42,6 @@ static void killed_while_created(void **state)
         }
     }
 }
-
-/* ---- Full disks ---- */
 
 struct volume {
     char folder[300];
@@ -97,7 +91,7 @@ static int fill_disk(void *argument)
         EXPECT(err.status == LMCS_FULL);
         EXPECT(err.bytes_needed > 0);
     }
-    /* All is there that was acknowledged, and after some pruning it goes on. */
+    /* All acknowledged data exist, and pruning makes room. */
     for (uint64_t n = 1; n <= taken; n++)
         expect_snapshot(pool, "run", n, states[n - 1]);
     for (uint64_t n = 1; n + 1 <= taken; n++) {
@@ -137,10 +131,8 @@ static void full_disks_are_errors(void **state)
     }
 }
 
-/*
- * Snapshots that share all their tensors fill the disk with metadata. Removing them takes pages before it gives some
- * back, so without a reserve nothing could be removed any more; and with the freed pages there is room for new ones.
- */
+/* Snapshots that share all tensors fill the disk with metadata. Removal takes pages before it frees some, so it needs a
+ * reserve; the freed pages have room for new snapshots. */
 static int fill_disk_with_metadata(void *argument)
 {
     struct volume *volume = argument;
@@ -196,7 +188,7 @@ static void metadata_that_fills_a_disk(void **state)
     }
 }
 
-/* Another program takes all the remaining space while a trainer works. */
+/* Another program takes all remaining space during work. */
 static int work_while_disk_fills(void *argument)
 {
     struct volume *volume = argument;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_forged.c - forged pools: all checksums are right, and the records are wrong. Reading such a pool, opening it for
- * writing and working with it ends soon, with LMCS_DAMAGED or the stored bytes, and without access out of bounds. The
- * store's own transactions forge them, from a sound pool.
+ * test_forged.c - pools with valid checksums and wrong records, forged by the store's own transactions.
+ *
+ * Reading, opening and writing end soon, with LMCS_DAMAGED or the stored bytes, and stay in bounds.
  */
 #include "test_scrub_support.h"
 
@@ -43,14 +43,12 @@ static uint64_t save_one(struct lmcs_pool *pool, unsigned char first)
     return save(pool, &name, &bytes, 1, first);
 }
 
-/* Ended by itself, and well. */
+/* Exits with 0. */
 static void expect_soon(int (*work)(void *argument), void *argument)
 {
     int status = run_child(work, argument, SECONDS);
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
-
-/* ---- Payloads that overlap ---- */
 
 /* Moves a tensor's payload onto another's, plus some bytes. */
 static void lay_upon(struct lmcs_pool *pool, const char *name, const char *upon, uint64_t bytes_on)
@@ -66,7 +64,7 @@ static void lay_upon(struct lmcs_pool *pool, const char *name, const char *upon,
     OK(lmcs_txn_commit(&txn, &err));
 }
 
-/* Each is complete, in memory of its own. */
+/* Each is complete, in separate memory. */
 static int view_them(void *path)
 {
     struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
@@ -106,8 +104,6 @@ static void payloads_that_overlap(void **state)
     }
 }
 
-/* ---- Counts ---- */
-
 static void counts_of_names(void **state)
 {
     static const uint64_t counts[] = {0, 1, 2, 4, ((uint64_t)1 << 61) - 4, UINT64_MAX};
@@ -140,9 +136,7 @@ static void counts_of_names(void **state)
     close_pool(pool);
 }
 
-/* ---- Pages with many references ---- */
-
-/* A page, not yet sealed, whose keys, with high words from `first` on, all lead to the same one. */
+/* An unsealed page whose keys, with high words from `first`, all lead to one page. */
 static struct lmcs_ref_df many(struct lmcs_txn *txn, uint8_t kind, uint8_t level, struct lmcs_ref_df below,
                                uint64_t first)
 {
@@ -160,7 +154,7 @@ static struct lmcs_ref_df many(struct lmcs_txn *txn, uint8_t kind, uint8_t level
     return ref;
 }
 
-/* As high as trees may be, on a page that is there; each page is sealed before the next one refers to it. */
+/* The highest tree on an existing page; each page is sealed before the next refers to it. */
 static struct lmcs_ref_df raise_upon(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df ref, uint64_t first)
 {
     for (uint8_t level = 1; level <= LMCS_MAX_LEVEL; level++) {
@@ -172,7 +166,7 @@ static struct lmcs_ref_df raise_upon(struct lmcs_txn *txn, uint8_t kind, struct 
     return ref;
 }
 
-/* Uses a transaction of its own, because a new page cannot be met again while a tree is sealed. */
+/* Needs its own transaction: a new page cannot be met again while a tree is sealed. */
 static struct lmcs_ref_df raise_and_commit(struct lmcs_pool *pool, uint8_t kind, struct lmcs_ref_df ref, uint64_t first)
 {
     struct lmcs_txn txn;
@@ -252,7 +246,7 @@ static int open_to_write(void *path)
     return 0;
 }
 
-/* Opening the pool removes the staging shelf of a restore. */
+/* Opening removes the staging shelf of a restore. */
 static void a_staging_shelf_of_shared_pages(void **state)
 {
     struct place *place = *state;
@@ -324,14 +318,14 @@ static void a_manifest_of_shared_pages(void **state)
     forge_manifest(pool, 2);
     close_pool(pool);
     expect_soon(remove_second, place->pool); /* its own pages */
-    expect_soon(remove_first, place->pool);  /* those of the newer neighbour */
+    expect_soon(remove_first, place->pool);  /* the newer neighbour's */
     pool = open_quiet(place->pool);
     forge_manifest(pool, 1);
     close_pool(pool);
     expect_soon(find_holders, place->pool);
 }
 
-/* A reference to a page that the transaction has only now taken. */
+/* A reference to a page of the same transaction. */
 static int seal_new_pages(void *path)
 {
     struct lmcs_pool *pool = open_quiet(path);
@@ -355,8 +349,6 @@ static void new_pages_that_are_shared(void **state)
     expect_soon(seal_new_pages, place->pool);
 }
 
-/* ---- A shelf among others ---- */
-
 static const char *const shelves[] = {"a", "b", "c"};
 
 /* Each with `count` snapshots of one tensor. */
@@ -375,7 +367,7 @@ static void fill_shelves(struct lmcs_pool *pool, const char *policy, int count)
         OK(lmcs_shelf_set_policy(pool, shelves[i], policy, &err));
 }
 
-/* Replaces an index of the first shelf, or makes its record's lengths wrong. */
+/* Replaces an index of the first shelf, or falsifies its record's lengths. */
 static void break_first_shelf(struct lmcs_pool *pool, bool record)
 {
     struct lmcs_txn txn;
@@ -434,7 +426,7 @@ static void a_damaged_shelf_keeps_none_from_parity(void **state)
     close_pool(pool);
 }
 
-/* An unreadable snapshot is reported once, and its neighbours get parity. */
+/* An unreadable snapshot is reported once; its neighbours get parity. */
 static void a_damaged_snapshot_keeps_none_from_parity(void **state)
 {
     struct place *place = *state;
@@ -526,8 +518,6 @@ static void a_damaged_shelf_is_scrubbed_past(void **state)
     EXPECT(pool->root.scrub_done_ns > 0 && pool->root.lost_contents == 1);
     close_pool(pool);
 }
-
-/* ---- Leaves out of order ---- */
 
 /* A walk by next numbers ends. */
 static void numbers_that_come_back(void **state)

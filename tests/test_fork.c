@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_fork.c - whole shelves: forks, renames, removals, and shared contents. */
+/* test_fork.c - forks, renames, removals, and shared contents of shelves. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ static enum lmcs_status try_fork(struct lmcs_pool *pool, const char *address, co
     return status;
 }
 
-/* Snapshots of a state that moves a little with each; the states are kept. */
+/* Slowly changing snapshots; keeps the states. */
 static void take_line(struct lmcs_pool *pool, const char *shelf, struct state **states, size_t count, struct rng *rng)
 {
     for (size_t i = 0; i < count; i++) {
@@ -44,8 +44,6 @@ static bool first_tag(void *context, const char *tag)
     snprintf(context, 64, "%s", tag);
     return false;
 }
-
-/* ---- Forks ---- */
 
 static void test_a_fork_is_the_snapshot(void **state)
 {
@@ -93,7 +91,7 @@ static void test_a_fork_is_the_snapshot(void **state)
     expect_snapshot(pool, "branch", 1, held);
     EXPECT(content_of(pool, "branch", 1, "t0") == content_of(pool, "run", 2, "t0"));
 
-    /* It goes on by itself: unchanged tensors are shared, the parent is its first. */
+    /* Unchanged tensors are shared; the parent is the fork's first snapshot. */
     state_step(held, &rng, 0, 1);
     EXPECT(take_snapshot(pool, "branch", held, 71) == 2);
     EXPECT(content_of(pool, "branch", 2, "t1") == content_of(pool, "run", 2, "t1"));
@@ -107,7 +105,7 @@ static void test_a_fork_is_the_snapshot(void **state)
     close_pool(pool);
 }
 
-/* A fork inherits the policies for safety and none for pruning. */
+/* A fork inherits policies of safety, none of pruning. */
 static void test_care_goes_along(void **state)
 {
     struct place *place = *state;
@@ -151,7 +149,7 @@ static void test_long_metadata_goes_along(void **state)
     close_pool(pool);
 }
 
-/* Either side may be removed first; the other keeps the shared contents. Finally nothing is left. */
+/* Removals in either order keep shared contents for the other shelf, and finally leave nothing. */
 static void test_what_is_shared_lives_as_long_as_one_has_it(void **state)
 {
     struct place *place = *state;
@@ -259,8 +257,6 @@ static void test_forks_that_are_refused(void **state)
     state_free(held);
 }
 
-/* ---- Names ---- */
-
 static void test_rename(void **state)
 {
     struct place *place = *state;
@@ -277,14 +273,14 @@ static void test_rename(void **state)
     FAILS(LMCS_EXISTS, lmcs_shelf_rename(pool, "branch", "a much longer name than before", &err));
     FAILS(LMCS_EXISTS, lmcs_shelf_rename(pool, "branch", "branch", &err));
     FAILS(LMCS_INVALID, lmcs_shelf_rename(pool, "branch", "a@b", &err));
-    /* A handle goes on, and so do origins and tags. */
+    /* Handles, origins and tags follow. */
     struct lmc_hash digest;
     OK(lmcs_snapshot_digest(snapshot, &digest, &err));
     lmcs_snapshot_close(snapshot);
     struct lmcs_shelf_info info = shelf_info(pool, "branch");
     EXPECT(info.origin_is_there && strcmp(info.origin_shelf, "a much longer name than before") == 0);
     expect_state(pool, "a much longer name than before", "best", states[1]);
-    /* The name can be had anew, and is another shelf. */
+    /* The old name is free for another shelf. */
     EXPECT(take_snapshot(pool, "run", states[2], 0) == 1);
     snapshot = open_snapshot(pool, "run");
     EXPECT(lmcs_snapshot_info(snapshot)->parent == 0);
@@ -344,7 +340,7 @@ static void test_drop(void **state)
     close_pool(pool);
 }
 
-/* A crash during the removal of a shelf. */
+/* As after a crash during a removal. */
 static void leave_staging(struct lmcs_pool *pool, const char *name)
 {
     struct lmcs_txn txn;
@@ -368,8 +364,9 @@ static size_t count_shelves(struct lmcs_pool *pool) /* hidden ones, too */
     return count;
 }
 
-/* A full pool opens even if an interrupted removal is pending, since only then can room be made. The removal finishes
- * once there is room. */
+/*
+ * A full pool with an interrupted removal opens, since room can be made only then. The removal ends when there is room.
+ */
 static void test_what_is_left_in_a_full_pool(void **state)
 {
     struct place *place = *state;
@@ -385,8 +382,8 @@ static void test_what_is_left_in_a_full_pool(void **state)
     leave_staging(pool, "gone");
     uint64_t epoch = pool_info(pool).epoch;
     close_pool(pool);
-    OK(lmcs_pool_open(path, LMCS_OPEN_READ, NULL, &reader, &err)); /* first, so that it is a pool by itself */
-    OK(lmcs_lease_epoch(reader->lease, epoch, &err));              /* no page that becomes free is used again */
+    OK(lmcs_pool_open(path, LMCS_OPEN_READ, NULL, &reader, &err)); /* first, so that it is a separate pool */
+    OK(lmcs_lease_epoch(reader->lease, epoch, &err));              /* keeps freed pages from reuse */
     pool = open_quiet(path);
     EXPECT(count_shelves(pool) == 1);
     OK(try_fork(pool, "run@3", "gone"));
@@ -438,8 +435,6 @@ static void test_prepared_snapshots_hold_their_shelf(void **state)
     close_pool(pool);
 }
 
-/* ---- Archives ---- */
-
 static int dump_to_file(const struct place *place, struct lmcs_pool *pool, const char *shelf)
 {
     char path[512];
@@ -466,7 +461,7 @@ static void test_archives_of_forks(void **state)
     OK(try_fork(pool, "run@2", "branch"));
     uint64_t contents = pool_info(pool).content_count;
 
-    /* Both shelves: shared contents travel once, and the origin is found again. */
+    /* Both shelves: shared contents are sent once, and the origin is found again. */
     int fd = dump_to_file(place, pool, NULL);
     copy = open_quiet(path);
     OK(lmcs_restore(copy, fd, NULL, &report, &err));
@@ -474,7 +469,6 @@ static void test_archives_of_forks(void **state)
     struct lmcs_shelf_info info = shelf_info(copy, "branch");
     EXPECT(info.origin_number == 2 && info.origin_is_there && strcmp(info.origin_shelf, "run") == 0);
     EXPECT(content_of(copy, "branch", 1, "t0") == content_of(copy, "run", 2, "t0"));
-    /* Again: nothing to do. */
     EXPECT(lseek(fd, 0, SEEK_SET) == 0);
     OK(lmcs_restore(copy, fd, NULL, &report, &err));
     EXPECT(report.snapshots == 0 && report.snapshots_skipped == 5);
@@ -497,12 +491,10 @@ static void test_archives_of_forks(void **state)
     close_pool(pool);
 }
 
-/* ---- Random histories ---- */
-
 enum { SHELVES = 5, MOST = 12 };
 
 struct model {
-    char name[16]; /* "": not there */
+    char name[16]; /* "": absent */
     struct state *states[MOST];
     uint64_t numbers[MOST];
     size_t count;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_guard.c - unreadable bytes of the medium are errors, not SIGBUS, wherever the store itself reads them.
+ * test_guard.c - unreadable bytes of the medium are errors, not SIGBUS, in all reads by the store.
  *
- * Mapping an empty file in place of a page makes it fail: access raises a true SIGBUS. (guest/guest_medium.c tests
- * failed memory and devdax.)
+ * An empty file mapped in place of a page raises a true SIGBUS. (guest/guest_medium.c tests failed memory and devdax.)
  */
 /* ctest: labels=no-tsan */
 #include "test_links_support.h"
@@ -19,7 +18,7 @@
 #include "media/layout.h"
 #include "records/content.h"
 
-/* cmocka has a handler of SIGBUS of its own for each test, installed after ours: so each has a process of its own. */
+/* cmocka installs a SIGBUS handler for each test after ours: each needs its own process. */
 #define IN_CHILD(test)                                  \
     static void test(void **state)                      \
     {                                                   \
@@ -41,8 +40,6 @@ static char *two_pages(void)
     memset(pages, 7, 2 * LMCS_PAGE_BYTES);
     return pages;
 }
-
-/* ---- By itself ---- */
 
 static int whole_bytes_are_copied_and_broken_ones_are_told_here(void *argument)
 {
@@ -68,7 +65,7 @@ static void copy_within(void *context)
 {
     struct nested *nested = context;
     nested->inner = lmcs_guard_copy(nested->to, nested->pages + LMCS_PAGE_BYTES, 1);
-    nested->to[0] = nested->pages[0]; /* which breaks the outer one */
+    nested->to[0] = nested->pages[0]; /* breaks the outer one */
 }
 
 static int inner_guard_gives_way_to_the_outer_here(void *argument)
@@ -124,7 +121,7 @@ static int touch_other_bytes(void *inside)
     struct lmcs_guarded first = {pages, LMCS_PAGE_BYTES};
     signal(SIGBUS, SIG_DFL);
     break_page(pages);
-    EXPECT(!lmcs_guard_copy(&byte, pages, 1)); /* the handler is there */
+    EXPECT(!lmcs_guard_copy(&byte, pages, 1)); /* installs the handler */
     break_page(pages + LMCS_PAGE_BYTES);
     if (*(bool *)inside)
         (void)lmcs_guard(&first, 1, touch, pages + LMCS_PAGE_BYTES);
@@ -149,7 +146,7 @@ static void say_so(int number)
     _exit(42);
 }
 
-/* Runs in a process of its own, because the handler is installed once, on top of the present one. */
+/* The handler is installed once a process, over the present one. */
 static int handler_from_before(void *argument)
 {
     char *pages = two_pages(), byte;
@@ -168,8 +165,6 @@ static void handler_of_the_application_is_asked(void **state)
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 42);
 }
 
-/* ---- In a pool ---- */
-
 /* Breaks a page of a tensor's payload in the mapping. */
 static void break_stored(struct lmcs_pool *pool, uint64_t number, const char *tensor, uint32_t payload, uint64_t at)
 {
@@ -178,7 +173,7 @@ static void break_stored(struct lmcs_pool *pool, uint64_t number, const char *te
     uint64_t id = content_of(pool, "run", number, tensor);
     OK(lmcs_txn_read(pool, &txn, &err));
     OK(lmcs_content_get(&txn, id, &content, &err));
-    if (payload == LMCS_PAYLOAD_LINK) /* that stores it */
+    if (payload == LMCS_PAYLOAD_LINK)
         OK(lmcs_content_get(&txn, content.link, &content, &err));
     lmcs_txn_end(&txn);
     EXPECT(content.df.payload == payload);
@@ -254,7 +249,7 @@ static int capture_codes_nothing_on_what_it_cannot_read_here(void *argument)
 }
 IN_CHILD(capture_codes_nothing_on_what_it_cannot_read)
 
-/* A parameter with an unreadable array gets no link; the others get theirs, if relations name them. */
+/* A parameter with an unreadable array gets no link; the others do, if relations name them. */
 static int links_leave_what_they_cannot_read_here(void *argument)
 {
     const struct place *place = argument;
@@ -276,8 +271,7 @@ static int links_leave_what_they_cannot_read_here(void *argument)
                             broken = record_of(pool, "run", 2, "p0.weight");
         EXPECT((whole.link != 0) == (told == 1) && broken.link == 0);
         check_pool(pool);
-        EXPECT(storage_of(pool, "run", 1).raw_contents ==
-               (told ? 4 : 2)); /* tensors that are too small or never change */
+        EXPECT(storage_of(pool, "run", 1).raw_contents == (told ? 4 : 2)); /* too small, or unchanging */
         expect_run(&run, pool, "run");
         close_pool(pool);
         run_end(&run);
@@ -286,7 +280,7 @@ static int links_leave_what_they_cannot_read_here(void *argument)
 }
 IN_CHILD(links_leave_what_they_cannot_read)
 
-/* Bytes unreadable in the mapping are read from the file: a delta and its raw base. */
+/* A delta and its raw base are read from the file when unreadable in the mapping. */
 static int delta_is_read_from_the_file_then_here(void *argument)
 {
     const struct place *place = argument;
@@ -303,7 +297,7 @@ static int delta_is_read_from_the_file_then_here(void *argument)
     break_stored(pool, 2, "t1", LMCS_PAYLOAD_RAW, 65536);
     expect_snapshot(pool, "run", 1, first);
     verify_pool(pool);
-    /* With a foreign handler on top, the store touches no page that may fail. */
+    /* Under a foreign handler the store touches no page that may fail. */
     signal(SIGBUS, SIG_DFL);
     EXPECT(!lmcs_guard_holds());
     expect_snapshot(pool, "run", 1, first);
@@ -314,7 +308,7 @@ static int delta_is_read_from_the_file_then_here(void *argument)
 }
 IN_CHILD(delta_is_read_from_the_file_then)
 
-/* The same for a line with two broken links; reading keeps the caller's floating-point environment. */
+/* The same for a line with two broken links; the caller's floating-point environment stays. */
 static int line_is_read_from_the_file_then_here(void *argument)
 {
     const struct place *place = argument;
@@ -343,12 +337,10 @@ static int line_is_read_from_the_file_then_here(void *argument)
 }
 IN_CHILD(line_is_read_from_the_file_then)
 
-/* ---- Live tensors ---- */
-
-/* Makes its second page unreadable, at its address or in the pool. */
+/* Its second page is unreadable, at its address or in the pool. */
 static struct lmcs_live *broken_live(struct lmcs_pool *pool, const char *name, bool in_pool)
 {
-    const uint64_t floats = 4000; /* not all of the last page */
+    const uint64_t floats = 4000; /* the last page is partial */
     struct lmcs_tensor tensor = {.name = name, .dtype = LMC_F32, .ndim = 1, .shape = &floats};
     struct lmcs_live *live = NULL;
     OK(lmcs_live_create(pool, "run", &tensor, NULL, &live, &err));
@@ -397,7 +389,7 @@ static int growth_tells_what_fails_here(void *argument)
     struct lmcs_live *live = broken_live(pool, "a", false);
     break_page((char *)lmcs_live_data(live) + 3 * LMCS_PAGE_BYTES);
     FAILS(LMCS_IO, lmcs_live_resize(live, 1, &(uint64_t){4096}, &err)); /* within its pages */
-    OK(lmcs_live_resize(live, 1, &(uint64_t){8192}, &err));             /* at new addresses, which are whole */
+    OK(lmcs_live_resize(live, 1, &(uint64_t){8192}, &err));             /* at new addresses, all readable */
     lmcs_live_close(live);
     close_pool(pool);
     return 0;
@@ -419,8 +411,6 @@ static int checkout_writes_anew_what_fails_here(void *argument)
     return 0;
 }
 IN_CHILD(checkout_writes_anew_what_fails)
-
-/* ---- The input of a capture ---- */
 
 static int snapshot_tells_of_a_live_tensor_that_fails_here(void *argument)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_history.c - the check of histories (tests/stress/): it accepts possible histories and refuses impossible ones.
+ * test_history.c - the check of histories (tests/stress/) accepts possible histories and refuses others.
  *
- * A history lists calls with the times before and after them. Overlapping calls may have happened in either order,
- * others in one only.
+ * A history lists calls with their times. Overlapping calls may have happened in either order.
  */
 #include "stress/history.h"
 
@@ -12,7 +11,7 @@ static struct event at(uint64_t begun, uint64_t ended, enum op op, uint64_t numb
     return (struct event){.begun_ns = begun, .ended_ns = ended, .op = (uint8_t)op, .number = number, .found = true};
 }
 
-/* A commit's ticket is its number and a hundred. */
+/* A commit's ticket is its number plus 100. */
 static struct event committed(uint64_t begun, uint64_t ended, uint64_t number, uint64_t tags)
 {
     struct event event = at(begun, ended, OP_COMMIT, number);
@@ -81,13 +80,13 @@ static void one_after_the_other(void **state)
     (void)state;
     TAKEN(committed(1, 2, 1, 0), found(3, 4, OP_FIND_LATEST, 0, 1), committed(5, 6, 2, 0),
           found(7, 8, OP_FIND_LATEST, 0, 2), found(9, 10, OP_FIND_LATEST, 1, 1));
-    REFUSED(committed(1, 2, 1, 0), found(3, 4, OP_FIND_LATEST, 0, 0)); /* durable, and not there */
-    REFUSED(found(1, 2, OP_FIND_LATEST, 0, 1), committed(3, 4, 1, 0)); /* there before it was made */
-    REFUSED(committed(1, 2, 1, 0), committed(3, 4, 3, 0));             /* a number left out */
+    REFUSED(committed(1, 2, 1, 0), found(3, 4, OP_FIND_LATEST, 0, 0)); /* durable, but not found */
+    REFUSED(found(1, 2, OP_FIND_LATEST, 0, 1), committed(3, 4, 1, 0)); /* found before it was made */
+    REFUSED(committed(1, 2, 1, 0), committed(3, 4, 3, 0));             /* a number skipped */
     REFUSED(committed(1, 2, 1, 0), committed(3, 4, 1, 0));             /* given twice */
     REFUSED(committed(1, 2, 1, 0), removed(3, 4, 1, 0), at(5, 6, OP_LOOK, 1));
     TAKEN(committed(1, 2, 1, 0), removed(3, 4, 1, 0), missing(at(5, 6, OP_LOOK, 1)), committed(7, 8, 2, 0));
-    REFUSED(committed(1, 2, 1, 0), removed(3, 4, 1, 0), committed(5, 6, 1, 0)); /* a number used again */
+    REFUSED(committed(1, 2, 1, 0), removed(3, 4, 1, 0), committed(5, 6, 1, 0)); /* a number reused */
 }
 
 static void at_the_same_time(void **state)
@@ -95,10 +94,10 @@ static void at_the_same_time(void **state)
     (void)state;
     for (uint64_t seen = 0; seen < 2; seen++) /* before it, or after it */
         TAKEN(committed(1, 10, 1, 0), found(2, 9, OP_FIND_LATEST, 0, seen));
-    /* Once it has been seen it stays seen. */
+    /* Once seen, it stays. */
     REFUSED(committed(1, 10, 1, 0), found(2, 3, OP_FIND_LATEST, 0, 1), found(4, 5, OP_FIND_LATEST, 0, 0));
     TAKEN(committed(1, 10, 1, 0), found(2, 5, OP_FIND_LATEST, 0, 1), found(4, 6, OP_FIND_LATEST, 0, 0));
-    /* Two removals of one snapshot: one of them finds it. */
+    /* Only one of two removals finds it. */
     TAKEN(committed(1, 2, 1, 0), removed(3, 9, 1, 0), missing(at(4, 8, OP_REMOVE, 1)));
     REFUSED(committed(1, 2, 1, 0), removed(3, 9, 1, 0), removed(4, 8, 1, 0));
 }
@@ -108,17 +107,17 @@ static void tags_are_registers(void **state)
     (void)state;
     const struct event one = committed(1, 2, 1, 0), two = committed(3, 4, 2, 0);
     TAKEN(one, two, tagged(5, 6, 0, 1), tagged(7, 8, 0, 2), found(9, 10, OP_FIND_TAG, 0, 2));
-    REFUSED(one, two, tagged(5, 6, 0, 1), tagged(7, 8, 0, 2), found(9, 10, OP_FIND_TAG, 0, 1)); /* a stale one */
-    /* A tag that moves is never nowhere, and never in two places. */
+    REFUSED(one, two, tagged(5, 6, 0, 1), tagged(7, 8, 0, 2), found(9, 10, OP_FIND_TAG, 0, 1)); /* stale */
+    /* A moving tag has exactly one place. */
     REFUSED(one, two, tagged(5, 6, 0, 1), tagged(7, 20, 0, 2), found(8, 9, OP_FIND_TAG, 0, 0));
     REFUSED(one, two, tagged(5, 6, 0, 1), tagged(7, 20, 0, 2), tags_of(8, 9, 2, 1), tags_of(10, 11, 1, 1));
     TAKEN(one, two, tagged(5, 6, 0, 1), tagged(7, 20, 0, 2), tags_of(8, 9, 1, 1), tags_of(10, 11, 2, 1));
-    /* It goes with its snapshot, which says so. */
+    /* A removal moves the tag and reports it. */
     TAKEN(one, tagged(5, 6, 3, 1), removed(7, 8, 1, 1), found(9, 10, OP_FIND_TAG, 3, 0));
     REFUSED(one, tagged(5, 6, 3, 1), removed(7, 8, 1, 0));
     REFUSED(one, two, tagged(5, 6, 3, 1), removed(7, 8, 1, 1), tagged(9, 10, 3, 0));
     REFUSED(one, missing(tagged(5, 6, 3, 1)));
-    /* A commit brings its tags along at once. */
+    /* A commit and its tags are one change. */
     REFUSED(one, committed(3, 20, 2, 1), found(4, 5, OP_FIND_LATEST, 0, 2), found(6, 7, OP_FIND_TAG, 0, 0));
     TAKEN(one, committed(3, 20, 2, 1), found(4, 5, OP_FIND_LATEST, 0, 2), found(6, 7, OP_FIND_TAG, 0, 2));
 }
@@ -145,7 +144,7 @@ static void lists_and_infos_are_of_one_moment(void **state)
     TAKEN(one, two, listed, info, keep);
     listed.value = list_hash(both, 1);
     info.arg = DEFAULT_KEEP_RAW;
-    TAKEN(one, two, listed, info); /* it came between */
+    TAKEN(one, two, listed, info); /* in between */
     listed.value = list_hash(both + 1, 1);
     REFUSED(one, two, listed, info);
 }
@@ -159,11 +158,8 @@ static void wrong_bytes_of_a_ticket(void **state)
     REFUSED(committed(1, 2, 1, 0), other);
 }
 
-/*
- * Long histories, made by a sequential run whose calls are then stretched until they overlap, are accepted. With one
- * answer changed to one that was never true during the call, they are refused. Both searches visit a bounded number of
- * states.
- */
+/* Sequential runs with calls stretched until they overlap are accepted, and refused after one answer changes to a never
+ * true one. Both searches visit a bounded number of states. */
 static size_t make_history(struct rng *rng, struct event *events, size_t most)
 {
     uint64_t latest = 0, tags[TAGS] = {0}, now = 1000;
@@ -213,7 +209,7 @@ static void long_histories(void **state)
     free(events);
 }
 
-/* The state at the end begins the next round. */
+/* The final state begins the next round. */
 static void the_state_goes_on(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_layout.c - the places and sizes of store/FORMAT.md. A failure means that the format has changed, which needs a
- * new version.
+ * test_layout.c - the places and sizes of store/FORMAT.md. A failure means a changed format, which needs a new version.
  */
 #include "support.h"
 
@@ -214,7 +213,7 @@ static void live_variables(void **state)
     AT(lmcs_live_entry_df, name_bytes, 14);
 }
 
-/* A pool begins as the format says, wherever libpmemobj put the superblock. */
+/* Independent of where libpmemobj put the superblock. */
 static void superblock_on_media(void **state)
 {
     struct place *place = *state;

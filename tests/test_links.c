@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_links.c - snapshots of an optimizer's steps: relations, the cost of links, removals, forks and archives.
- */
+/* test_links.c - optimizer steps: relations, the size of links, removals, forks and archives. */
 /* ctest: timeout=600 */
 #include "media/media.h"
 #include "pages/txn.h"
@@ -11,8 +9,6 @@
 #include "test_links_support.h"
 #include <pthread.h>
 #include <stdatomic.h>
-
-/* ---- Benefits of links ---- */
 
 static void steps_come_back(void **state)
 {
@@ -104,8 +100,6 @@ static void lines_have_a_bound(void **state)
     run_end(&run);
 }
 
-/* ---- Where they don't apply ---- */
-
 static void expect_note(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *why)
 {
     struct lmcs_snapshot_storage storage = storage_of(pool, shelf, number);
@@ -161,7 +155,7 @@ static void reasons_are_said(void **state)
     close_pool(pool);
 }
 
-/* A caller who says nothing of relations gets links all the same; names have no part in it. */
+/* Links need neither relations nor names. */
 static void steps_are_found_in_the_data(void **state)
 {
     struct place *place = *state;
@@ -191,7 +185,7 @@ static void steps_are_found_in_the_data(void **state)
     close_pool(pool);
 }
 
-/* A caller who takes another tensor for the parameter, such as an average of it, loses nothing by that. */
+/* A wrong parameter in a relation, such as an average, costs nothing. */
 static void wrong_relations_are_looked_through(void **state)
 {
     struct place *place = *state;
@@ -219,7 +213,7 @@ static void wrong_relations_are_looked_through(void **state)
     close_pool(pool);
 }
 
-/* States without an optimizer are reported as such; the next search finds a run that began meanwhile. */
+/* States without an optimizer are reported; the next search finds a run that began meanwhile. */
 static void noise_is_looked_through_seldom(void **state)
 {
     struct place *place = *state;
@@ -263,14 +257,14 @@ static void relations_are_checked(void **state)
     OK(lmcs_capture_begin(pool, "run", &capture, &err));
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         FAILS(LMCS_INVALID, lmcs_capture_relate(capture, &wrong[i], 1, &err));
-    /* Tensors that are not there, or are no f32, cost nothing but the hint. */
+    /* Hints to missing tensors or other dtypes than f32 are ignored. */
     struct lmcs_relation absent = {.names = {"a", "b", "c"}, .name_count = 3, .optimizer = LMC_ADAM};
     OK(lmcs_capture_relate(capture, &absent, 1, &err));
     struct rng rng = {3};
     struct state *weights = state_weights(&rng, 2, 3000);
     put_state(capture, weights);
     OK(lmcs_capture_commit(capture, NULL, NULL, &err));
-    expect_snapshot(pool, "run", 1, weights); /* attachments of the store's own are not shown */
+    expect_snapshot(pool, "run", 1, weights); /* attachments of the store are hidden */
     for (size_t i = 0; i < 3; i++) {
         state_step(weights, &rng, 0, 2);
         OK(lmcs_capture_begin(pool, "run", &capture, &err));
@@ -287,7 +281,7 @@ static void relations_are_checked(void **state)
     state_free(weights);
 }
 
-/* Weights that stay for a step, parameters without a gradient, steps taken again, captures that write deltas. */
+/* Constant weights, parameters without gradient, repeated steps, captures that write deltas. */
 static void odd_histories(void **state)
 {
     struct place *place = *state;
@@ -298,7 +292,7 @@ static void odd_histories(void **state)
     for (size_t i = 0; i < 30; i++) {
         double lr = run.hints.lr;
         struct trained_state kept = trained_copy(&run.parameters[i % PARAMETERS]);
-        if (i % 5 == 2) { /* a rate of 0: the moments move and the weights stay */
+        if (i % 5 == 2) { /* rate 0: moments move, weights stay */
             run.hints.lr = 0;
             run.hints.weight_decay = 0;
         }
@@ -313,7 +307,7 @@ static void odd_histories(void **state)
             for (size_t e = 0; e < run.parameters[1].elements; e++)
                 run.parameters[1].array[1][e] = 0; /* reset by the program */
         run_snapshot(&run, pool, "run", i != 16, i == 18 ? 77 : 0);
-        if (i == 23) { /* an older state is taken up again */
+        if (i == 23) { /* back to an older state */
             for (size_t p = 0; p < PARAMETERS; p++)
                 for (unsigned k = 0; k < 3; k++)
                     memcpy(run.parameters[p].array[k], run.states[20]->tensors[p * 3 + k].data,
@@ -340,8 +334,6 @@ static void odd_histories(void **state)
     close_pool(pool);
     run_end(&run);
 }
-
-/* ---- Removal ---- */
 
 static void removal_anywhere(void **state)
 {
@@ -396,7 +388,7 @@ static void a_step_in_the_middle_goes(void **state)
     OK(lmcs_compact(pool, NULL, &err));
     expect_run(&run, pool, "run");
     verify_pool(pool);
-    for (uint64_t n = 5; n <= 8; n++) { /* with the last of those behind it, all goes */
+    for (uint64_t n = 5; n <= 8; n++) { /* all go with the last dependent ones */
         OK(lmcs_snapshot_remove(pool, "run", n, false, &removal, &err));
         run.there[n] = false;
         check_pool(pool);
@@ -407,7 +399,7 @@ static void a_step_in_the_middle_goes(void **state)
     run_end(&run);
 }
 
-/* Keeping every tenth step does not keep the links between, which are more than the steps; keeping others does. */
+/* Keeping every tenth step does not keep the links between, which are larger; keeping others does. */
 static void thinned_lines_begin_anew(void **state)
 {
     struct place *place = *state;
@@ -439,7 +431,7 @@ static void thinned_lines_begin_anew(void **state)
     assert_int_equal(storage_of(pool, "run", 23).longest_line, 3);
     expect_run(&run, pool, "run");
     verify_pool(pool);
-    run_on(&run, pool, "run", 14); /* and lines go on as long as they may */
+    run_on(&run, pool, "run", 14); /* lines continue to their greatest length */
     OK(lmcs_compact(pool, NULL, &err));
     expect_run(&run, pool, "run");
     check_pool(pool);
@@ -447,8 +439,6 @@ static void thinned_lines_begin_anew(void **state)
     close_pool(pool);
     run_end(&run);
 }
-
-/* ---- Forks, and shelves that go on ---- */
 
 static void forks_share_lines(void **state)
 {
@@ -473,8 +463,6 @@ static void forks_share_lines(void **state)
     close_pool(pool);
     run_end(&run);
 }
-
-/* ---- Archives ---- */
 
 static void dump_to(struct lmcs_pool *pool, const char *path)
 {
@@ -515,8 +503,8 @@ static void archives_carry_steps(void **state)
     check_pool(other);
     verify_pool(other);
     expect_run(&run, other, "run");
-    assert_true(storage_of(other, "run", 5).link_contents > 0); /* the relations came along */
-    restore_from(other, path);                                  /* which has it all */
+    assert_true(storage_of(other, "run", 5).link_contents > 0); /* relations travel, too */
+    restore_from(other, path);
     check_pool(other);
     expect_run(&run, other, "run");
     for (uint64_t n = 3; n <= 6; n++) { /* removed snapshots come back, onto existing lines */

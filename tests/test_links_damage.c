@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_links_damage.c - damaged links, raw arrays that rot before they become links, and parity of links.
- */
+/* test_links_damage.c - damaged links, raw arrays that rot before they become links, and parity of links. */
 /* ctest: timeout=600 */
 #include "media/media.h"
 #include "pages/txn.h"
@@ -12,9 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* ---- Damage ---- */
-
-/* Returns how many tensors of snapshot `number` can't be read; the others are right. */
+/* Returns the number of unreadable tensors of a snapshot; the others are right. */
 static size_t unreadable(const struct run *run, struct lmcs_pool *pool, uint64_t number)
 {
     char address[32];
@@ -65,12 +61,12 @@ static void damage_is_found_and_named(void **state)
     FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling));
     struct lmcs_verify_report report;
     FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err));
-    /* It can't be repaired; life goes on around it. */
+    /* It can't be repaired; work continues. */
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     run_on(&run, pool, "run", 4);
     OK(lmcs_compact(pool, NULL, &err));
     check_pool(pool);
-    for (uint64_t n = 8; n <= 12; n++) /* a line that is damaged is not gone on with */
+    for (uint64_t n = 8; n <= 12; n++) /* damaged lines are not continued */
         assert_int_equal(unreadable(&run, pool, n), 0);
     OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
@@ -79,22 +75,18 @@ static void damage_is_found_and_named(void **state)
     run_end(&run);
 }
 
-/* ---- Bytes that rot while they wait ---- */
-
-/* Which snapshot one byte of is turned, where in which array, and how many tensors of each then can't be read. */
+/* One turned byte, and the unreadable tensors of each snapshot. */
 struct rot {
     uint64_t number;
     const char *tensor;
-    uint64_t at; /* of its stored bytes; 0: near the end of them */
+    uint64_t at; /* of its stored bytes; 0: near their end */
     size_t at_once[6], in_the_end[6];
     uint64_t lost;    /* contents */
-    bool is_its_link; /* not the raw array, but the link that leads to it */
+    bool is_its_link; /* the link to the raw array, not the array */
 };
 
-/*
- * keep_raw=2: of five steps the first is a keyframe, the next two are stored by links, and two are raw, of which the
- * older has a link that leads to it. Rotten steps differ from the written ones; all others are unchanged.
- */
+/* keep_raw=2: of five steps the first is a keyframe, the next two are links, and two are raw, the older with a link to
+ * it. Rotten steps differ from the written ones; all others are unchanged. */
 static void rot_once(struct place *place, const struct rot *rot)
 {
     static const size_t sizes[PARAMETERS] = {300, 5000, LMC_BLOCK_BYTES / 4 + 5000};
@@ -110,14 +102,14 @@ static void rot_once(struct place *place, const struct rot *rot)
     damage_content(place->pool, &content, rot->at != 0 ? rot->at : content.df.stored_bytes - 20, 1);
     for (uint64_t n = 1; n <= 5; n++)
         assert_int_equal(unreadable(&run, pool, n), rot->at_once[n]);
-    for (size_t i = 0; i < 4; i++) { /* the line goes on, or begins anew */
+    for (size_t i = 0; i < 4; i++) { /* the line continues, or begins again */
         run_on(&run, pool, "run", 1);
         OK(lmcs_compact(pool, NULL, &err));
         check_pool(pool);
         for (uint64_t n = 1; n <= run.count; n++)
             assert_int_equal(unreadable(&run, pool, n), n <= 5 ? rot->in_the_end[n] : 0);
     }
-    assert_int_equal(pool_info(pool).lost_contents, rot->lost); /* it was met, and noted */
+    assert_int_equal(pool_info(pool).lost_contents, rot->lost); /* found and recorded */
     if (rot->lost == 0)
         expect_clean(pool);
     close_pool(pool);
@@ -128,11 +120,11 @@ static void rot_once(struct place *place, const struct rot *rot)
 static void a_raw_array_rots(void **state)
 {
     static const struct rot cases[] = {
-        /* Before a step: no link is made from it; its own link, which is whole, leads to it. */
+        /* Before a step: no link is made from the array; the sound link to it stays. */
         {.number = 4, .tensor = "p2.weight", .at = 4000, .at_once = {[4] = 1}},
         {.number = 4, .tensor = "p2.exp_avg", .at = LMC_BLOCK_BYTES + 400, .at_once = {[4] = 1}},
         {.number = 4, .tensor = "p1.weight", .at = 4000, .at_once = {[4] = 1}},
-        /* After it: no link leads to it, and it is lost, alone. */
+        /* After a step: no link leads to it; it alone is lost. */
         {.number = 5, .tensor = "p2.weight", .at = 4000, .at_once = {[5] = 1}, .in_the_end = {[5] = 1}, .lost = 1},
         {.number = 5, .tensor = "p1.exp_avg_sq", .at = 4000, .at_once = {[5] = 1}, .in_the_end = {[5] = 1}, .lost = 1},
     };
@@ -153,7 +145,7 @@ static void a_line_rots(void **state)
          .in_the_end = {[2] = 3, [3] = 3},
          .lost = 1},
         {.number = 3, .tensor = "p1.weight", .at_once = {[3] = 3}, .in_the_end = {[3] = 3}, .lost = 1},
-        /* That one itself, while all that it leads to is raw: it was not needed yet. */
+        /* That link itself, while its outputs are raw: it was not needed yet. */
         {.number = 4, .tensor = "p1.weight", .is_its_link = true},
     };
 #undef FROM_1_ON
@@ -183,7 +175,7 @@ static uint64_t damages_of(struct lmcs_pool *pool)
     return report.damages;
 }
 
-/* A link whose record, bytes and checksums are right, and that leads elsewhere than the array that is tied to it. */
+/* A valid link that leads elsewhere than its array. */
 static void a_link_leads_elsewhere(void **state)
 {
     struct place *place = *state;
@@ -194,19 +186,19 @@ static void a_link_leads_elsewhere(void **state)
     run_on(&run, pool, "run", 6);
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(damages_of(pool), 0);
-    /* Stored by it: it can't be read, and verify says so, whichever of the line is looked at first. */
+    /* Stored by the link: unreadable, and verify reports it, in any order of reads. */
     struct lmcs_content linked = forge(pool, 3, "p2.weight", 2, 1);
     assert_int_equal(linked.df.payload, LMCS_PAYLOAD_LINKED);
     assert_int_equal(unreadable(&run, pool, 3), 1);
     assert_int_equal(damages_of(pool), 1);
     forge(pool, 3, "p2.weight", 2, 1);
     assert_int_equal(damages_of(pool), 0);
-    /* Raw: it is right, verify tells of the link, and the bytes are not given up for it. */
+    /* Raw: right and kept; verify reports the link. */
     struct lmcs_content raw = forge(pool, 5, "p2.weight", 1, 0);
     assert_true(raw.df.payload == LMCS_PAYLOAD_RAW && raw.link != 0 && raw.df.output == 2);
     assert_int_equal(unreadable(&run, pool, 5), 0);
     assert_true(damages_of(pool) > 0);
-    set_policy(pool, "run", "keep_raw=2 links=off"); /* or the next one's arrays are made to begin a line */
+    set_policy(pool, "run", "keep_raw=2 links=off"); /* or the next arrays begin a line */
     run_on(&run, pool, "run", 1);
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(record_of(pool, "run", 5, "p2.exp_avg").df.payload, LMCS_PAYLOAD_LINKED);
@@ -238,7 +230,7 @@ static void damage_behind_a_long_line_is_named(void **state)
     run_end(&run);
 }
 
-/* The longest there is goes in one removal. */
+/* The longest line goes in one removal. */
 static void the_longest_line_goes(void **state)
 {
     struct place *place = *state;
@@ -264,7 +256,7 @@ static void the_longest_line_goes(void **state)
     run_end(&run);
 }
 
-/* Parity that was wanted of an array, and not made yet when it got stored by its link, is made of that. */
+/* Requested parity of an array that becomes a link meanwhile is made of the link. */
 static void wanted_parity_is_of_the_link(void **state)
 {
     struct place *place = *state;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_links_reading.c - links read in parts, by views and by several threads.
- */
+/* test_links_reading.c - links read in parts, by views and by several threads. */
 /* ctest: timeout=600 */
 #include "media/media.h"
 #include "pages/txn.h"
@@ -11,8 +9,6 @@
 #include "test_links_support.h"
 #include <pthread.h>
 #include <stdatomic.h>
-
-/* ---- In parts, and by many ---- */
 
 static void slices_of_steps(void **state)
 {
@@ -39,7 +35,7 @@ static void slices_of_steps(void **state)
     run_end(&run);
 }
 
-/* A view of arrays of one link, of some of them, and of contents without links. */
+/* A view of some or all arrays of one link, and of contents without links. */
 static void views_of_steps(void **state)
 {
     struct place *place = *state;
@@ -77,7 +73,7 @@ struct watching {
     atomic_uint rounds;
 };
 
-/* Verifies and scrubs all the time; nothing is damaged. */
+/* Nothing is damaged. */
 static void *watch(void *argument)
 {
     struct watching *watching = argument;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_links_support.h - an optimizer's run of a few parameters, and snapshots of its steps with their relations.
- */
+/* test_links_support.h - an optimizer's run of a few parameters, its snapshots and relations. */
 #ifndef LMCS_TEST_LINKS_SUPPORT_H
 #define LMCS_TEST_LINKS_SUPPORT_H
 
 #include "test_scrub_support.h"
 
-/* The codec's tests call their states as ours are called. */
+/* The codec's tests have a `state`, too. */
 #define state       trained_state
 #define state_new   trained_new
 #define state_copy  trained_copy
@@ -25,8 +23,6 @@
 #define PARAMETERS 3
 #define MOST_STEPS 70
 
-/* ---- A run ---- */
-
 static const char *const adam_roles[] = {"exp_avg", "exp_avg_sq", "weight", "max_exp_avg_sq"};
 static const char *const sgd_roles[] = {"momentum_buffer", "weight"};
 
@@ -38,7 +34,7 @@ struct run {
     struct state *states[MOST_STEPS + 1]; /* of snapshot n */
     bool there[MOST_STEPS + 1];
     size_t count;
-    size_t turned; /* by how many parameters its relations name the wrong weight */
+    size_t turned; /* parameters whose relations name a wrong weight */
 };
 
 static inline const char *role(const struct run *run, unsigned k)
@@ -71,7 +67,7 @@ static inline void run_step(struct run *run)
     run->hints.step++;
 }
 
-/* The content of its snapshots: all arrays, a tensor that changes by itself, and one that never does. */
+/* All arrays, a tensor that changes independently, and a constant one. */
 static inline struct state *state_of_run(struct run *run)
 {
     struct state *made = calloc(1, sizeof *made);
@@ -90,7 +86,7 @@ static inline struct state *state_of_run(struct run *run)
     return made;
 }
 
-/* `step`: that the constants speak of, in place of the run's own; 0: its own. */
+/* `step`: of the constants; 0: the run's. */
 static inline void relate(struct lmcs_capture *capture, const struct run *run, double step)
 {
     const struct lmc_link_hints *h = &run->hints;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_live.c - live variables: created, named, resized, swapped, erased and replaced ones persist, at the promised
- * addresses; a refused call changes nothing.
+ * test_live.c - created, named, resized, swapped, erased and replaced live variables persist at the promised addresses;
+ * refused calls change nothing.
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -10,8 +10,6 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* ---- Making and opening ---- */
 
 static void tensors_stay(void **state)
 {
@@ -143,9 +141,7 @@ static void wrong_calls_are_refused(void **state)
     close_pool(pool);
 }
 
-/* ---- Names ---- */
-
-/* However many are open, each is found by its name, and is the one that others have open. */
+/* Each of many open variables is found by name and shared with other handles. */
 static void many_at_once(void **state)
 {
     enum { MANY = 700 };
@@ -193,7 +189,7 @@ static void names_change(void **state)
     OK(lmcs_live_swap(pool, "run", "a", "b", &err));
     expect_text(pool, "a", "second");
     expect_text(pool, "b", "first");
-    expect_handle_text(a, "first"); /* a handle goes with the bytes */
+    expect_handle_text(a, "first"); /* handles follow the bytes */
     OK(lmcs_live_rename(pool, "run", "b", "c", &err));
     struct lmcs_live_info info;
     OK(lmcs_live_info(a, &info, &err));
@@ -234,7 +230,7 @@ static void replacing(void **state)
     EXPECT(info.shape[0] == 50);
     expect_filled(new, 2);
     lmcs_live_close(new);
-    /* One that is never named leaves nothing. */
+    /* An unnamed one leaves nothing. */
     uint64_t used = pool_info(pool).used_bytes;
     for (int i = 0; i < 20; i++) {
         new = new_unnamed(pool, 500000);
@@ -246,7 +242,7 @@ static void replacing(void **state)
     close_pool(pool);
 }
 
-/* Changes to a replaced variable do not affect the name, which belongs to the new one. */
+/* Changes to a replaced variable do not affect its former name. */
 static void what_was_replaced_stays_without_its_name(void **state)
 {
     struct place *place = *state;
@@ -268,7 +264,7 @@ static void what_was_replaced_stays_without_its_name(void **state)
             put_text(pool, "w", "put over it");
     }
     OK(lmcs_live_replace(other, "w", &err));
-    OK(lmcs_live_replace(old, "old", &err)); /* it is an unnamed one */
+    OK(lmcs_live_replace(old, "old", &err)); /* unnamed */
     lmcs_live_close(old);
     lmcs_live_close(new);
     lmcs_live_close(other);
@@ -283,8 +279,6 @@ static void what_was_replaced_stays_without_its_name(void **state)
     close_pool(pool);
 }
 
-/* ---- Sizes ---- */
-
 static void nobody_loses_the_end_of_what_is_open(void **state)
 {
     struct place *place = *state;
@@ -295,7 +289,7 @@ static void nobody_loses_the_end_of_what_is_open(void **state)
     FAILS(LMCS_IN_USE, lmcs_live_resize(live, 1, &(uint64_t){10}, &err));
     EXPECT(strstr(err.message, "\"w\" can't be made smaller: other handles in this process (1)") != NULL);
     expect_filled(other, 7);
-    OK(lmcs_live_resize(live, 2, (const uint64_t[]){1000, 100}, &err)); /* the same bytes */
+    OK(lmcs_live_resize(live, 2, (const uint64_t[]){1000, 100}, &err));
     OK(lmcs_live_resize(live, 1, &(uint64_t){100001}, &err));
     lmcs_live_close(other);
     OK(lmcs_live_resize(live, 1, &(uint64_t){10}, &err));
@@ -386,8 +380,6 @@ static void space_comes_back(void **state)
     close_pool(pool);
 }
 
-/* ---- Locks, lists, lifetimes ---- */
-
 static void locks_exclude(void **state)
 {
     struct place *place = *state;
@@ -401,7 +393,7 @@ static void locks_exclude(void **state)
     FAILS(LMCS_IN_USE, lmcs_live_lock(three, LMCS_LOCK_EXCLUSIVE, 30, &err));
     FAILS(LMCS_INVALID, lmcs_live_lock(one, LMCS_LOCK_EXCLUSIVE, 0, &err));
     OK(lmcs_live_unlock(one, &err));
-    lmcs_live_close(two); /* which lets go of it */
+    lmcs_live_close(two); /* frees it */
     OK(lmcs_live_lock(three, LMCS_LOCK_EXCLUSIVE, 0, &err));
     FAILS(LMCS_IN_USE, lmcs_live_lock(one, LMCS_LOCK_SHARED, 10, &err));
     OK(lmcs_live_unlock(three, &err));
@@ -491,7 +483,7 @@ static void lists_are_filtered(void **state)
     close_pool(pool);
 }
 
-/* A handle keeps the pool open; the lock goes with the last one. */
+/* Handles keep the pool open; the last one releases the lock. */
 static int try_to_open(void *path)
 {
     struct lmcs_open_options options;
@@ -518,8 +510,6 @@ static void handles_keep_the_pool(void **state)
     close_pool(pool);
 }
 
-/* ---- Other processes ---- */
-
 static int in_a_child(void *argument)
 {
     struct lmcs_live *live = argument;
@@ -534,7 +524,7 @@ static int in_a_child(void *argument)
 
 static int store_in_a_child(void *argument)
 {
-    signal(SIGSEGV, SIG_DFL); /* cmocka's would go on with the tests */
+    signal(SIGSEGV, SIG_DFL); /* cmocka's would continue the tests */
     ((float *)lmcs_live_data(argument))[10] = 1;
     return 0;
 }
@@ -549,7 +539,7 @@ static void children_only_read(void **state)
     int status = run_child(store_in_a_child, live, 20);
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
     expect_filled(live, 4);
-    fill(live, 5); /* the parent goes on */
+    fill(live, 5); /* the parent continues */
     lmcs_live_close(live);
     close_pool(pool);
 }
@@ -585,7 +575,7 @@ static void readers_look_on(void **state)
     put_text(pool, "t", "hello");
     EXPECT(run_child(read_beside, place->pool, 20) == 0);
     lmcs_live_close(live);
-    /* A reader in this process: its tensors stay although they are erased. */
+    /* Tensors of a reader in this process survive erasure. */
     struct lmcs_pool *reader;
     struct lmcs_live *seen;
     close_pool(pool);
@@ -604,7 +594,7 @@ static void readers_look_on(void **state)
     close_pool(pool);
 }
 
-/* A pool with a tensor "a" amid free space, and a reader in this process that acts as another process. */
+/* A tensor "a" amid free space, and a reader in this process that acts as another process. */
 static struct lmcs_pool *with_reader(const struct place *place, uint64_t floats, struct lmcs_pool **reader,
                                      struct lmcs_live **seen)
 {
@@ -647,7 +637,7 @@ static void grow_in_place(struct lmcs_pool *pool, uint64_t floats, uint64_t *res
     lmcs_live_close(a);
 }
 
-/* A small tensor is not free because the pages around it are, nor because it was larger when it was erased. */
+/* Free pages around a small tensor, or its larger size at the erasure, do not free it. */
 static void a_small_one_that_is_read_stays(void **state)
 {
     struct place *place = *state;
@@ -662,7 +652,7 @@ static void a_small_one_that_is_read_stays(void **state)
         OK(lmcs_live_erase(pool, "run", "a", &err));
         make_many(pool, "m", 150, 1000);
         expect_filled(seen, 1);
-        pool = reopen(pool, place); /* all that is free is found anew, in one piece with it; the rest is not kept */
+        pool = reopen(pool, place); /* free space is found again, joined with it; the rest is not kept */
         EXPECT(pool_info(pool).used_bytes < (uint64_t)4 << 20);
         make_many(pool, "n", 300, 1000);
         expect_filled(seen, 1);
@@ -673,7 +663,7 @@ static void a_small_one_that_is_read_stays(void **state)
     }
 }
 
-/* Two that have it open, and one has seen it grow: each keeps its view, in either order of closing. */
+/* Two readers, one of which has seen the growth, keep their views, in either order of closing. */
 static void what_grew_while_it_was_read_stays(void **state)
 {
     struct place *place = *state;
@@ -701,7 +691,7 @@ static void what_grew_while_it_was_read_stays(void **state)
     }
 }
 
-/* The writer names and unnames variables while another process has them open. */
+/* Names change while another process has the variables open. */
 static void names_change_beside_a_reader(void **state)
 {
     struct place *place = *state;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_live_damage.c - damage to live variables: flipped bits of values, of their cells and of pending journals, and
- * swapped ones.
+ * test_live_damage.c - flipped and swapped bits of values, of their cells and of pending journals.
  *
- * A value is right, or reading it reports damage and verify names it. A pending journal is applied completely or not at
- * all, or writing is refused, also if all its checksums are right and it leads outside of live variables. (Tensors have
- * no checksum: lmcstore_live.h.)
+ * A value is right, or reads report damage and verify names it. A pending journal is applied completely or not at all,
+ * or writing is refused, also when a sealed journal leads outside of live variables. (Tensors have no checksum:
+ * lmcstore_live.h.)
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -58,7 +57,7 @@ static enum lmcs_status note_cell(void *context, struct lmcs_live_record *record
     return LMCS_OK;
 }
 
-/* Values that have been written twice, so that both slots hold one, and a tensor. */
+/* A tensor, and values written twice, so that both slots hold one. */
 static struct lmcs_pool *make(struct place *place, struct cells *cells)
 {
     struct lmcs_pool *pool = open_quiet(place->pool);
@@ -109,7 +108,7 @@ static bool count_listed(void *context, const struct lmcs_live_info *info)
     return true;
 }
 
-/* Returns whether the damage was reported; then all calls report it, with the value's name. */
+/* True: all calls report the damage, with the value's name. */
 static bool look_for_damage(const char *path, size_t i, enum lmcs_open_mode mode)
 {
     struct lmcs_pool *pool = open_pool(path, mode, LMCS_NO_BACKGROUND);
@@ -141,7 +140,7 @@ static void each_byte_of_a_value(void **state)
             seen += look_for_damage(place->pool, i, cases % 16 == 0 ? LMCS_OPEN_WRITE : LMCS_OPEN_READ);
             flip(place->pool, cells.at[i] + at, bit);
         }
-    /* Damages the first value: its owner, and the header and data of the newer slot. */
+    /* Its owner, and the header and data of the newer slot. */
     EXPECT(seen >= 8 + 24 + 12 && seen < cases);
     struct lmcs_pool *pool = open_quiet(place->pool);
     for (size_t i = 0; i < VALUES; i++)
@@ -168,7 +167,7 @@ static void two_values_swapped(void **state)
     EXPECT(told.damages == 2 && told.named == 1);
     for (size_t i = 0; i < 2; i++)
         EXPECT(!value_is_right(pool, i, &status) && status == LMCS_DAMAGED);
-    /* Damaged values can be replaced, and the others stay usable. */
+    /* Damaged values can be replaced; others stay usable. */
     EXPECT(value_is_right(pool, 2, &status));
     FAILS(LMCS_DAMAGED, lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
     OK(lmcs_live_erase(pool, "run", values[0], &err));
@@ -180,11 +179,9 @@ static void two_values_swapped(void **state)
     close_pool(pool);
 }
 
-/* ---- A pending journal ---- */
-
 enum { JOURNALED = 3000, ALL = JOURNALED + 64 };
 
-/* Makes the pool that a kill leaves after a journal was sealed; its entry is for the beginning of the tensor. */
+/* As after a kill with a sealed journal, whose entry is for the tensor's beginning. */
 static uint64_t make_pending(struct place *place, const char *pending, unsigned char then[JOURNALED])
 {
     struct cells cells = {.tensor = 0};
@@ -217,7 +214,7 @@ static int apply_pending(const char *path, const unsigned char then[JOURNALED])
     enum lmcs_status status = lmcs_pool_open(path, LMCS_OPEN_WRITE, &options, &pool, &err);
     if (status != LMCS_OK) {
         EXPECT(status == LMCS_DAMAGED && strstr(err.message, "journal of live variables is damaged") != NULL);
-        close_pool(open_pool(path, LMCS_OPEN_READ, LMCS_NO_BACKGROUND)); /* as it says */
+        close_pool(open_pool(path, LMCS_OPEN_READ, LMCS_NO_BACKGROUND)); /* complete */
         return 2;
     }
     OK(lmcs_live_open(pool, "run", "weights", &live, &err));
@@ -247,7 +244,7 @@ static void each_part_of_a_pending_journal(void **state)
     uint64_t at = make_pending(place, pending, then);
     copy_file(pending, work);
     EXPECT(apply_pending(work, then) == 1);
-    EXPECT(apply_pending(work, then) == 1); /* and stays so */
+    EXPECT(apply_pending(work, then) == 1); /* idempotent */
     uint64_t places[] = {at, at + LMCS_PAGE_BYTES, at + 2 * (uint64_t)LMCS_PAGE_BYTES};
     uint64_t bytes[] = {sizeof(struct lmcs_journal_df), 2 * sizeof(struct lmcs_journal_entry_df), ALL};
     for (size_t i = 0; i < 3; i++)
@@ -258,8 +255,6 @@ static void each_part_of_a_pending_journal(void **state)
         }
     EXPECT(came_of[0] > 0 && came_of[2] > 20); /* a torn header seals nothing */
 }
-
-/* ---- A forged journal ---- */
 
 struct forging {
     struct place *place;
@@ -296,7 +291,7 @@ static void find_objects(struct forging *f)
     EXPECT(f->object < f->cells.tensor && f->cells.tensor < f->object_end && f->extent != 0);
 }
 
-/* Makes the pool that a kill leaves, with these entries in a journal and this place of journals in the root. */
+/* As after a kill, with these entries in a journal and this place of journals in the root. */
 static void forge(struct forging *f, enum lmcs_journal_kind kind, const struct lmcs_journaled *entries, size_t count,
                   const struct lmcs_page_range_df *elsewhere)
 {
@@ -330,7 +325,7 @@ static void note_journal(void *context, const struct lmcs_damage *damage)
     *(bool *)context = *(bool *)context || strstr(damage->what, "journal") != NULL;
 }
 
-/* Writing is refused, and nothing has been written, not even the valid entries. */
+/* Writing is refused and has written nothing, not even valid entries. */
 static void expect_refused(struct forging *f, const uint64_t *places, size_t count, const char *why)
 {
     enum { LOOKED_AT = 256 };
@@ -369,7 +364,7 @@ static void a_journal_that_leads_elsewhere(void **state)
     place_path(f.place, "work.pool", f.work);
     f.pool = make(f.place, &f.cells);
     uint64_t sequence = 0;
-    pthread_mutex_lock(&f.pool->live->lock); /* both journals are there */
+    pthread_mutex_lock(&f.pool->live->lock); /* both journals exist */
     OK(lmcs_undo_begin(f.pool, 1 << 16, &sequence, &err));
     OK(lmcs_journal_clear(f.pool, LMCS_JOURNAL_UNDO, &err));
     OK(lmcs_journal_write(f.pool, NULL, 0, false, &sequence, &err));
@@ -395,7 +390,7 @@ static void a_journal_that_leads_elsewhere(void **state)
     };
     for (int kind = 0; kind < (int)LMCS_JOURNALS; kind++)
         for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-            /* The first entry is valid and must not be written either. */
+            /* The valid first entry must not be written either. */
             struct lmcs_journaled entries[] = {{f.cells.tensor, 256, data},
                                                {wrong[i].place, wrong[i].bytes, data + 256}};
             struct lmcs_journaled turned[] = {entries[1], entries[0]};
@@ -420,7 +415,7 @@ static void a_journal_that_leads_elsewhere(void **state)
     close_pool(f.pool);
 }
 
-/* A journal or a variable in the place of a tensor, with right checksums: the tensor keeps its bytes. */
+/* A journal or a variable in a tensor's place, with valid checksums: the tensor keeps its bytes. */
 static void what_lies_where_something_else_does(void **state)
 {
     struct place *place = *state;

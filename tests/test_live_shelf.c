@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_live_shelf.c - renamed and removed shelves with live variables: open variables stay usable, a name never leads
- * to another shelf's variables, and an interrupted removal is completed.
+ * test_live_shelf.c - renamed and removed shelves: open variables stay usable, names never lead to another shelf's, and
+ * interrupted removals are completed.
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -45,7 +45,7 @@ static void a_name_changes(void **state)
     FAILS(LMCS_NOT_FOUND, lmcs_live_open(pool, "run", "t", &live, &err));
     expect_names(pool, "");
     expect_text_on(pool, "other", "t", "hello");
-    put_text(pool, "t", "another shelf"); /* the name is free for a new shelf */
+    put_text(pool, "t", "another shelf"); /* a new shelf of this name */
     pool = reopen(pool, place);
     expect_text(pool, "t", "another shelf");
     expect_text_on(pool, "other", "t", "hello");
@@ -58,7 +58,7 @@ static void a_name_changes(void **state)
     close_pool(pool);
 }
 
-/* A cached shelf is not found by its name after its removal. */
+/* A cached shelf is not found after its removal. */
 static void a_name_is_used_again(void **state)
 {
     struct place *place = *state;
@@ -88,7 +88,7 @@ static void a_reader_follows(void **state)
     lmcs_live_close(new_tensor(pool, "w", 1000));
     put_text(pool, "t", "hello");
     close_pool(pool);
-    OK(lmcs_pool_open(place->pool, LMCS_OPEN_READ, NULL, &reader, &err)); /* first, so that it is a pool by itself */
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_READ, NULL, &reader, &err)); /* first, so that it is a separate pool */
     OK(lmcs_live_open(reader, "run", "w", &seen, &err));
     pool = open_quiet(place->pool);
     expect_text(reader, "t", "hello");
@@ -102,7 +102,7 @@ static void a_reader_follows(void **state)
     struct lmcs_live *next = new_tensor(pool, "next", 1000);
     fill(next, 7);
     lmcs_live_close(next);
-    const float *data = lmcs_live_data(seen); /* zeros, as before: its bytes were not reused */
+    const float *data = lmcs_live_data(seen); /* still zeros: its bytes were not reused */
     for (size_t i = 0; i < 1000; i++)
         EXPECT(data[i] == 0);
     FAILS(LMCS_NOT_FOUND, lmcs_live_open(reader, "other", "t", &none, &err));
@@ -159,7 +159,7 @@ static void a_shelf_is_removed(void **state)
     close_pool(pool);
 }
 
-/* Whenever the process is killed, the shelf is there with all of it, or it is gone with all of it. */
+/* A kill leaves all of the shelf or nothing. */
 static void a_removal_is_cut_short(void **state)
 {
     struct place *place = *state;

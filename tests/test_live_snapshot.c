@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_live_snapshot.c - live variables into snapshots and back: unchanged ones are shared, a checkout restores the
- * bytes at the open addresses, and an impossible call is refused before any change.
+ * test_live_snapshot.c - live variables into snapshots and back: sharing, checkout at the open addresses, and refusals
+ * before any change.
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -35,7 +35,7 @@ static void back_and_forth(void **state)
     float *address = lmcs_live_data(w);
     for (int i = 0; i < 3; i++) {
         OK(lmcs_live_checkout(pool, "run", i % 2 == 0 ? "1" : "2", &err));
-        EXPECT(lmcs_live_data(w) == address); /* its holders see the change */
+        EXPECT(lmcs_live_data(w) == address); /* holders see the change */
         expect_filled(w, i % 2 == 0 ? 1 : 10);
         expect_filled(v, 2);
         expect_text(pool, "t",
@@ -50,7 +50,7 @@ static void back_and_forth(void **state)
         lmcs_live_close(t);
         check_pool(pool);
     }
-    fill(w, 77); /* and is still the pool's */
+    fill(w, 77); /* still the pool's */
     lmcs_live_close(w);
     lmcs_live_close(v);
     lmcs_live_close(empty);
@@ -62,7 +62,7 @@ static void back_and_forth(void **state)
     close_pool(pool);
 }
 
-/* Snapshots that are deltas by now are decoded where they go. */
+/* Deltas are decoded in place. */
 static void compacted_ones_come_back(void **state)
 {
     struct place *place = *state;
@@ -241,7 +241,7 @@ static void *capture_live(void *argument)
     return NULL;
 }
 
-/* A capture waits for a transaction whose thread wants the shelf: one of them must fail. */
+/* A capture waits for a transaction whose thread wants the shelf: one must fail. */
 static void transactions_and_captures_wait_for_each_other(void **state)
 {
     struct place *place = *state;
@@ -277,7 +277,7 @@ struct across {
     atomic_int is_ready;
 };
 
-/* Has two shelves, and waits on the second for the transaction there. */
+/* Holds two shelves, and waits on the second for the transaction there. */
 static void *capture_two(void *argument)
 {
     struct across *across = argument;
@@ -292,7 +292,7 @@ static void *capture_two(void *argument)
     return NULL;
 }
 
-/* The same by way of another shelf. */
+/* The same through another shelf. */
 static void waiting_across_two_shelves(void **state)
 {
     struct place *place = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_live_support.h - shared by the tests of live variables: f32 tensors of known numbers, and texts as values. */
+/* test_live_support.h - f32 tensors of known numbers, and texts as values. */
 #ifndef LMCS_TEST_LIVE_SUPPORT_H
 #define LMCS_TEST_LIVE_SUPPORT_H
 
@@ -81,7 +81,6 @@ static inline bool add_name(void *context, const struct lmcs_live_info *info)
     return true;
 }
 
-/* The shelf's variables, by name. */
 static inline void expect_names(struct lmcs_pool *pool, const char *expected)
 {
     char names[1024] = "";

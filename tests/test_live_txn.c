@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_live_txn.c - transactions on live variables: stores, functions, names and sizes change together or not at all.
- */
+/* test_live_txn.c - transactions: stores, functions, names and sizes change together or not at all. */
 /* ctest: timeout=600 */
 #include "test_live_txn_support.h"
 
@@ -82,14 +80,12 @@ static void declared_ranges(void **state)
     commit_and_abort(*state, LMCS_TRANSACTION_DECLARED);
 }
 
-/* ---- Names and sizes ---- */
-
 static void change_all(struct lmcs_pool *pool, struct lmcs_live *w)
 {
     uint64_t more = 1200;
     OK(lmcs_live_erase(pool, "run", "gone", &err));
     OK(lmcs_live_swap(pool, "run", "x", "y", &err));
-    OK(lmcs_live_rename(pool, "run", "z", "gone", &err)); /* a name that has just become free */
+    OK(lmcs_live_rename(pool, "run", "z", "gone", &err)); /* a freed name */
     OK(lmcs_live_resize(w, 1, &more, &err));
     float *data = lmcs_live_data(w);
     for (uint64_t i = 1000; i < 1200; i++) {
@@ -164,7 +160,7 @@ static void names_and_sizes_with(struct place *place, uint32_t flags)
         expect_before(pool);
         check_pool(pool);
     }
-    EXPECT(pool_info(pool).used_bytes <= used + (2 << 20)); /* the journal, and nothing more each time */
+    EXPECT(pool_info(pool).used_bytes <= used + (2 << 20)); /* the journal, once */
     lmcs_live_close(w);
     pool = reopen(pool, place);
     expect_before(pool);
@@ -191,7 +187,7 @@ static void names_and_sizes_declared(void **state)
     names_and_sizes_with(*state, LMCS_TRANSACTION_DECLARED);
 }
 
-/* Variables made by an aborted transaction lose their names, and replaced ones lose them at the commit. */
+/* An abort unnames new variables, a commit replaced ones. */
 static void who_has_lost_its_name_with(struct place *place, uint32_t flags)
 {
     struct lmcs_pool *pool = open_quiet(place->pool);
@@ -205,7 +201,7 @@ static void who_has_lost_its_name_with(struct place *place, uint32_t flags)
     OK(lmcs_live_set_note(made, "note", 4, &err));
     OK(lmcs_live_resize(made, 1, &(uint64_t){20000}, &err));
     expect_names(pool, "t w");
-    OK(lmcs_live_replace(made, "named", &err)); /* it is an unnamed one */
+    OK(lmcs_live_replace(made, "named", &err)); /* unnamed */
     lmcs_live_close(made);
     for (int commits = 0; commits < 2; commits++) {
         transaction = begin_with(pool, flags, 0);
@@ -260,7 +256,7 @@ static void who_has_lost_its_name_declared(void **state)
     who_has_lost_its_name_with(*state, LMCS_TRANSACTION_DECLARED);
 }
 
-/* A name that a transaction has given up is its variable's again when it is aborted. */
+/* An abort restores a name that the transaction gave up. */
 static void names_given_up_are_kept(void **state)
 {
     struct place *place = *state;
@@ -345,7 +341,7 @@ static void sizes_back_and_forth(void **state)
     close_pool(pool);
 }
 
-/* A snapshot of a tensor that had more reserved than the one that is open has addresses for. */
+/* The snapshot's tensor had a larger reservation than the open one has addresses for. */
 static void checkout_keeps_addresses(void **state)
 {
     struct place *place = *state;
@@ -385,7 +381,7 @@ static void checkout_keeps_addresses(void **state)
     close_pool(pool);
 }
 
-/* A process that reads beyond the new end of a tensor must not get a signal. */
+/* A process that reads beyond a tensor's new end must not get a signal. */
 static void what_is_cut_off_reads_as_zeros(void **state)
 {
     struct place *place = *state;
@@ -412,7 +408,7 @@ static void what_is_cut_off_reads_as_zeros(void **state)
     close_pool(pool);
 }
 
-/* The pages of a tensor during its transaction are free after it: others get them. */
+/* A tensor's pages from its transaction are free after it. */
 static void what_was_larger_reaches_nobody(void **state)
 {
     enum { OTHERS = 200 };

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_live_txn_limits.c - limits of transactions, threads and processes that may not use one, and processes that die
- * in one.
- */
+/* test_live_txn_limits.c - limits of transactions, foreign threads and processes, and processes that die in one. */
 /* ctest: timeout=600 */
 #include "test_live_txn_support.h"
-
-/* ---- Limits, and who may ---- */
 
 static void limits_are_told(void **state)
 {
@@ -61,13 +56,13 @@ static void one_at_a_time(void **state)
     OK(lmcs_transaction_begin(pool, "run", &w, 1, NULL, &transaction, &err));
     EXPECT(pthread_create(&thread, NULL, begin_elsewhere, pool) == 0);
     pthread_join(thread, NULL);
-    ((float *)lmcs_live_data(w))[0] = 50; /* v is not in it */
+    ((float *)lmcs_live_data(w))[0] = 50; /* v is not part of it */
     ((float *)lmcs_live_data(v))[0] = 60;
     OK(lmcs_live_persist(v, 0, 4, &err));
     FAILS(LMCS_INVALID, lmcs_live_swap(pool, "run", "w", "v", &err));
     lmcs_transaction_abort(transaction);
     EXPECT(((float *)lmcs_live_data(w))[0] == 1 && ((float *)lmcs_live_data(v))[0] == 60);
-    /* A pool that is closed within one. */
+    /* The pool is closed within one. */
     transaction = begin_with(pool, 0, 0);
     lmcs_live_close(v);
     close_pool(pool);
@@ -89,13 +84,13 @@ static void *begin_declared(void *pool)
     options.wait_ms = 30;
     options.flags = LMCS_TRANSACTION_DECLARED;
     FAILS(LMCS_IN_USE, lmcs_transaction_begin(pool, "other", NULL, 0, &options, &transaction, &err));
-    options.flags = 0; /* of these each shelf has its own, also after that */
+    options.flags = 0; /* each shelf gets one, also after that */
     OK(lmcs_transaction_begin(pool, "other", NULL, 0, &options, &transaction, &err));
     lmcs_transaction_abort(transaction);
     return NULL;
 }
 
-/* The old bytes are kept in one place of the pool. */
+/* The pool has one place for old bytes. */
 static void one_declared_in_a_pool(void **state)
 {
     struct place *place = *state;
@@ -125,7 +120,7 @@ static void *begin_in_vain(void *pool)
     return NULL;
 }
 
-/* Until a transaction has the shelf alone. */
+/* Until a transaction holds the shelf. */
 static void wait_until_held(struct lmcs_pool *pool, const char *shelf)
 {
     struct lmcs_transaction_options options;
@@ -139,7 +134,7 @@ static void wait_until_held(struct lmcs_pool *pool, const char *shelf)
     EXPECT(err.status == LMCS_IN_USE);
 }
 
-/* Changes by others while a transaction waits for its turn are in none, also if its turn never comes. */
+/* Changes by others while a transaction waits belong to none. */
 static void one_that_never_begins_has_nothing(void **state)
 {
     static const char longer[] = "a much longer text than there was, so that it moves to another cell of the pool";
@@ -177,7 +172,7 @@ static void one_that_never_begins_has_nothing(void **state)
     close_pool(pool);
 }
 
-/* Variables of another shelf, of another pool, or without a name are refused, and the shelf is free then. */
+/* Variables of another shelf or pool, or without a name, are refused, and the shelf is free then. */
 static void strangers_are_refused(void **state)
 {
     struct place *place = *state;
@@ -232,9 +227,9 @@ static void costs_follow_the_pages(void **state)
     struct lmcs_transaction *transaction = begin_with(pool, 0, 0);
     float *data = lmcs_live_data(w), sum = 0;
     for (size_t i = 0; i < 16 << 20; i += 1024)
-        sum += data[i]; /* all pages are read, ... */
+        sum += data[i]; /* reads all pages, ... */
     for (size_t i = 0; i < 100; i++)
-        data[i * 100000] = sum; /* ... and a hundred written to */
+        data[i * 100000] = sum; /* ... writes a hundred */
     OK(lmcs_transaction_bytes(transaction, &bytes, &err));
     EXPECT(bytes == 100 * 4096);
     EXPECT(anonymous_bytes() < before + (4 << 20));
@@ -244,8 +239,6 @@ static void costs_follow_the_pages(void **state)
     lmcs_live_close(w);
     close_pool(pool);
 }
-
-/* ---- Reads into variables, and processes that die ---- */
 
 static void system_calls_write_too(void **state)
 {
@@ -321,12 +314,12 @@ static int die_grown(void *argument)
     OK(lmcs_live_resize(w, 1, &(uint64_t){100000}, &err));
     float *data = lmcs_live_data(w);
     for (uint64_t k = 10000; k < 100000; k++)
-        data[k] = 5; /* in the pool at once: before the commit it is invisible */
+        data[k] = 5; /* in the pool at once, but invisible before the commit */
     raise(SIGKILL);
     return 0;
 }
 
-/* Bytes stored behind a tensor's restored end do not come back when it grows. */
+/* Bytes stored behind a tensor's restored end do not return when it grows. */
 static void the_dead_leave_nothing_behind_the_end(void **state)
 {
     struct place *place = *state;
@@ -345,7 +338,7 @@ static void the_dead_leave_nothing_behind_the_end(void **state)
         struct death death = {place->pool, i == 0 ? 0 : LMCS_TRANSACTION_DECLARED, false};
         EXPECT(WTERMSIG(run_child(die_grown, &death, 60)) == SIGKILL);
         pool = open_quiet(place->pool);
-        EXPECT(disk_bytes(place->pool) < disk + 300000); /* a journal, and not 360,000 bytes of the dead */
+        EXPECT(disk_bytes(place->pool) < disk + 300000); /* a journal, without the aborted 360,000 bytes */
         w = open_live(pool, "w");
         EXPECT(float_count(w) == 10000);
         OK(lmcs_live_resize(w, 1, &(uint64_t){100000}, &err));
@@ -358,12 +351,10 @@ static void the_dead_leave_nothing_behind_the_end(void **state)
     }
 }
 
-/* ---- Values that are set and got while transactions begin and end ---- */
-
 struct user {
     struct lmcs_live *live;
     atomic_bool stops;
-    bool sets; /* no other thread does: it gets its own values */
+    bool sets; /* other threads get values */
     long wrong;
 };
 
@@ -396,7 +387,7 @@ static void values_in_use_while_transactions_end(void **state)
     OK(lmcs_live_put(pool, "run", "v", text, sizeof text, NULL, 0, &err));
     struct user users[] = {{.live = open_live(pool, "v"), .sets = true}, {.live = open_live(pool, "v")}};
     pthread_t threads[2];
-    mallopt(M_PERTURB, 0xa5); /* freed memory is overwritten */
+    mallopt(M_PERTURB, 0xa5); /* overwrites freed memory */
     for (int i = 0; i < 2; i++)
         EXPECT(pthread_create(&threads[i], NULL, use_value, &users[i]) == 0);
     for (int i = 0; i < 1500; i++) {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_live_txn_support.h - transactions on live variables, in both modes.
- */
+/* test_live_txn_support.h - transactions in both modes. */
 #ifndef LMCS_TEST_LIVE_TXN_SUPPORT_H
 #define LMCS_TEST_LIVE_TXN_SUPPORT_H
 

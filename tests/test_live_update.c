@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_live_update.c - values, and writes through functions: atomic, durable, and of the right bytes only. */
+/* test_live_update.c - values, and writes by functions: atomic, durable, and of the right bytes only. */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
 
@@ -86,7 +86,7 @@ static void put_replaces_anything(void **state)
     close_pool(pool);
 }
 
-/* Writes of all sizes at all places, into a tensor and into a value, against a copy. */
+/* All sizes at all places of a tensor and a value, against a copy. */
 static void writes_go_where_they_should(void **state)
 {
     struct place *place = *state;
@@ -180,15 +180,13 @@ static void adds_of_many_threads_all_count(void **state)
     close_pool(pool);
 }
 
-/* ---- Values that move while others use them ---- */
-
 struct user {
     struct lmcs_live *live;
     atomic_bool stops;
     long wrong;
 };
 
-/* All bytes but the first are the same: one that is put, or written. */
+/* Equal bytes except the first: a put or a write. */
 static bool is_whole(const unsigned char *bytes, uint64_t count)
 {
     return count > 2 && bytes[1] >= 'A' && bytes[1] <= 'Z' && memcmp(bytes + 1, bytes + 2, count - 2) == 0;
@@ -201,7 +199,7 @@ static void *get_all_the_time(void *argument)
     struct lmcs_error error;
     for (uint64_t bytes = 0; !user->stops;) {
         user->wrong += lmcs_live_get(user->live, got, sizeof got, &bytes, &error) != LMCS_OK || !is_whole(got, bytes);
-        user->wrong += lmcs_live_data(user->live) != NULL; /* which takes no lock */
+        user->wrong += lmcs_live_data(user->live) != NULL; /* takes no lock */
     }
     return NULL;
 }
@@ -215,7 +213,7 @@ static void *write_all_the_time(void *argument)
     return NULL;
 }
 
-/* Each put gives the value another cell, between those of others; meanwhile one thread reads it, or writes a byte. */
+/* Each put moves the value to another cell while a thread reads it or writes a byte. */
 static void values_move_under_their_users(void **state)
 {
     struct place *place = *state;
@@ -246,7 +244,7 @@ static void values_move_under_their_users(void **state)
             OK(lmcs_live_get(user.live, got, sizeof got, &count, &err));
             EXPECT(count == bytes && memcmp(got + 1, text + 1, bytes - 1) == 0);
             if (i % 2 == 0)
-                OK(lmcs_live_set(user.live, text, bytes, &err)); /* so that it is in the second slot when it moves */
+                OK(lmcs_live_set(user.live, text, bytes, &err)); /* in the second slot when it moves */
         }
         user.stops = true;
         pthread_join(thread, NULL);
@@ -272,7 +270,7 @@ static void move_values(struct lmcs_pool *pool, struct lmcs_live *seen, char tex
     memset(text, 'a' + i % 26, 6000);
     text[i * 100] = '\0';
     put_text(pool, "t", text);
-    for (int k = 0; k < 20; k++) { /* where it was, and in both slots */
+    for (int k = 0; k < 20; k++) { /* the old place, and both slots */
         snprintf(name, sizeof name, "u%d.%d", i % 7, k);
         text[(i - 1) * 100] = '\0';
         put_text(pool, name, text);
@@ -282,7 +280,7 @@ static void move_values(struct lmcs_pool *pool, struct lmcs_live *seen, char tex
     expect_handle_text(seen, text);
 }
 
-/* The writer moves values and reuses their old cells while another process has them open. */
+/* The writer moves values and reuses old cells while another process has them open. */
 static void values_move_under_a_reader(void **state)
 {
     struct place *place = *state;
@@ -315,7 +313,7 @@ static void values_move_under_a_reader(void **state)
     EXPECT(strcmp(info.name, "s") == 0 && info.bytes == 15);
     OK(lmcs_live_open(reader, "run", "s", &again, &err));
     expect_handle_text(again, "by another name");
-    /* An erased variable is not damaged, nor is one that was replaced. */
+    /* Erased and replaced variables are not damaged. */
     OK(lmcs_live_erase(pool, "run", "s", &err));
     OK(lmcs_live_erase(pool, "run", "n", &err));
     put_text(pool, "s", "a new one");
@@ -351,7 +349,7 @@ static void *use_all(void *argument)
     return NULL;
 }
 
-/* A tensor that outgrows its addresses is used meanwhile by threads that have not seen the growth. */
+/* A tensor outgrows its addresses while other threads use the old ones. */
 static void growth_while_in_use(void **state)
 {
     struct place *place = *state;
@@ -376,8 +374,6 @@ static void growth_while_in_use(void **state)
     close_pool(pool);
 }
 
-/* ---- Damage ---- */
-
 static void flip(const char *path, uint64_t place)
 {
     unsigned char byte = 0;
@@ -388,7 +384,7 @@ static void flip(const char *path, uint64_t place)
     close(fd);
 }
 
-/* Where text is in a file that is mostly holes; 0: nowhere. */
+/* The text's place in a sparse file; 0: none. */
 static uint64_t find_text(const char *path, const char *text, uint64_t from)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -423,7 +419,7 @@ static void damage_is_named(void **state)
     uint64_t place_of_it = find_text(place->pool, "needle in", 0);
     EXPECT(place_of_it != 0);
     flip(place->pool, place_of_it + 3);
-    pool = open_quiet(place->pool); /* the rest of the pool can still be used */
+    pool = open_quiet(place->pool); /* the rest of the pool stays usable */
     expect_text(pool, "healthy", "something else");
     struct lmcs_live *live;
     FAILS(LMCS_DAMAGED, lmcs_live_open(pool, "run", "secret", &live, &err)); /* and not the older text */

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_newer.c - records and payloads of a newer version: their checksums are right, and one value is unknown. They are
- * reported as LMCS_UNSUPPORTED and never as damage, everything else stays usable, and nothing changes them. With a
- * wrong checksum they are damage.
+ * test_newer.c - records and payloads of a newer version are LMCS_UNSUPPORTED, never damage, and unchanged; the rest
+ * stays usable. With a wrong checksum they are damage.
  *
- * The store's own transactions forge them in a pool.
+ * The store's own transactions forge them.
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -19,8 +18,6 @@
 #include "payload/layout.h"
 #include "records/manifest.h"
 #include "records/shelf.h"
-
-/* ---- Pools with one forged record ---- */
 
 struct record {
     uint8_t kind; /* of its tree */
@@ -62,7 +59,7 @@ static void put_record(struct lmcs_pool *pool, const struct record *record)
     OK(lmcs_txn_commit(&txn, &err));
 }
 
-/* Sets bytes of a record. A newer record may be longer, too: `more` bytes follow. */
+/* A newer record may be longer: `more` bytes follow. */
 static void set_bytes(struct lmcs_pool *pool, struct record *record, size_t at, const void *data, size_t bytes,
                       size_t more)
 {
@@ -186,7 +183,7 @@ struct forgery {
     const char *name;
     struct record (*forge)(struct lmcs_pool *pool);
     const char *message;  /* a part of it */
-    const char *affected; /* an address that can't be read; NULL: none */
+    const char *affected; /* unreadable address; NULL: none */
     const char *tensor;
     bool keeps_writers_out;
 };
@@ -205,7 +202,7 @@ static const struct forgery forgeries[] = {
 };
 enum { FORGERIES = sizeof forgeries / sizeof forgeries[0] };
 
-/* "run" (the first shelf) has deltas, and in its second snapshot a tensor that no other has; "other" is like it. */
+/* "run" (the first shelf) has deltas, and a unique tensor in its second snapshot; "other" is like it. */
 static struct lmcs_pool *make_pool(const char *path)
 {
     const uint64_t bytes = 300;
@@ -232,8 +229,6 @@ static struct lmcs_pool *make_pool(const char *path)
     OK(lmcs_compact(pool, NULL, &err));
     return pool;
 }
-
-/* ---- Expectations ---- */
 
 struct seen {
     uint64_t unsupported, damages;
@@ -359,8 +354,6 @@ static void expect_as_it_was(struct lmcs_pool *pool, const struct record *forged
     EXPECT(now.bytes == forged->bytes && memcmp(now.value, forged->value, now.bytes) == 0);
 }
 
-/* ---- A reader ---- */
-
 static void readers_report_it(void **state)
 {
     struct place *place = *state;
@@ -386,9 +379,7 @@ static void readers_report_it(void **state)
     }
 }
 
-/* ---- A writer ---- */
-
-/* A writer uses the shelf that has it and others. */
+/* A writer uses the shelf with the record and others. */
 static void work_around(struct lmcs_pool *pool, const struct forgery *forgery)
 {
     struct rng rng = {9};
@@ -426,7 +417,7 @@ static void writers_leave_it_alone(void **state)
         work_around(pool, forgery);
         expect_as_it_was(pool, &forged);
         close_pool(pool);
-        pool = open_pool(place->pool, LMCS_OPEN_WRITE, 0); /* with the background */
+        pool = open_pool(place->pool, LMCS_OPEN_WRITE, 0); /* with the background thread */
         expect_unread(pool, forgery);
         expect_listed(pool, forgery->message);
         expect_as_it_was(pool, &forged);
@@ -434,7 +425,7 @@ static void writers_leave_it_alone(void **state)
     }
 }
 
-/* A dropped shelf is gone. A newer version removes the rest; until then, the pool can be written to. */
+/* A dropped shelf is gone. A newer version removes the rest; until then, the pool is writable. */
 static void a_shelf_that_has_it_is_dropped(void **state)
 {
     struct place *place = *state;
@@ -456,7 +447,7 @@ static void a_shelf_that_has_it_is_dropped(void **state)
     }
 }
 
-/* Where a writer might overwrite space that a record of a newer version names, it is kept out, and changes nothing. */
+/* A writer that might overwrite space named by a newer record is refused. */
 static void writers_are_kept_out(void **state)
 {
     struct place *place = *state;
@@ -476,9 +467,7 @@ static void writers_are_kept_out(void **state)
     }
 }
 
-/* ---- Wrong checksums ---- */
-
-/* Changes all copies of these bytes in a file. */
+/* Changes all copies of these bytes. */
 static size_t spoil(const char *path, const unsigned char *bytes, size_t count)
 {
     static unsigned char page[LMCS_PAGE_BYTES];
@@ -518,8 +507,6 @@ static void wrong_checksums_are_damage(void **state)
     }
 }
 
-/* ---- Frames ---- */
-
 static void file_bytes(const char *path, uint64_t at, void *data, size_t bytes, bool write)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -528,7 +515,7 @@ static void file_bytes(const char *path, uint64_t at, void *data, size_t bytes, 
     close(fd);
 }
 
-/* A feature in the frame's header, or a method of its block: 0 or 1. */
+/* 0: a feature in the frame's header; 1: a method of its block. */
 static void forge_frame(const char *path, const struct lmcs_content *content, int which)
 {
     static unsigned char frame[1 << 16];
@@ -602,8 +589,6 @@ static void damage_on_a_base_of_a_newer_version(void **state)
     close_pool(pool);
 }
 
-/* ---- The root, journals, and attachments ---- */
-
 static void a_newer_root(void **state)
 {
     struct place *place = *state;
@@ -650,7 +635,7 @@ static void a_newer_journal(void **state)
     close_pool(pool);
 }
 
-/* Rewrites a raw attachment of one block, one of the store's own, and its digest. */
+/* Rewrites a raw attachment of one block, one of the store's, and its digest. */
 static void set_attachment(struct place *place, const char *shelf_name, uint64_t number, const char *name, size_t at,
                            uint32_t value)
 {
@@ -692,7 +677,7 @@ static void a_newer_table_of_live_variables(void **state)
     expect_message("version 2 of its table of live variables is unknown to this version");
     close_pool(pool);
     set_attachment(place, "live", 1, LMCS_LIVE_NAME, 4, 1);
-    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 16 + 8, 0x00016301); /* the first one: form 1, dtype 99 */
+    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 16 + 8, 0x00016301); /* the first: form 1, dtype 99 */
     pool = open_quiet(place->pool);
     FAILS(LMCS_UNSUPPORTED, lmcs_live_checkout(pool, "live", "1", &err));
     expect_message("dtype 99");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_old_pools.c - the pools and archives of tests/data/pools, which earlier versions wrote, open, verify, read and
- * continue. Nothing here depends on the internals of the store.
+ * test_old_pools.c - pools and archives of earlier versions (tests/data/pools) open, verify, read and continue. Uses
+ * public functions only.
  */
 /* ctest: timeout=600 */
 #include "support.h"
@@ -15,8 +15,6 @@
 
 #define POOLS LMC_TEST_DATA "/../pools/"
 
-/* ---- The packed files and their texts ---- */
-
 __attribute__((format(printf, 1, 2))) static void run(const char *format, ...)
 {
     char command[4096];
@@ -28,7 +26,7 @@ __attribute__((format(printf, 1, 2))) static void run(const char *format, ...)
         fail_msg("%s", command);
 }
 
-/* The pool of a poolset file is found by paths. */
+/* Part paths are absolute. */
 static void write_set(const struct place *place)
 {
     char path[512];
@@ -57,7 +55,7 @@ static char *read_file(const char *path)
     return text;
 }
 
-/* A section of FOLDER.txt; NULL: there is none. */
+/* A section of FOLDER.txt; NULL: none. */
 static char *section(const char *folder, const char *file, const char *what)
 {
     char path[512], head[256];
@@ -114,9 +112,7 @@ static void expect_described(struct lmcs_pool *pool, const char *folder, const c
     free(expected);
 }
 
-/* ---- Reading ---- */
-
-/* A reader finds the content, and so does a writer after it has completed or undone an unfinished change. */
+/* Readers and writers find the content; writers complete or undo unfinished changes. */
 static void expect_whole(const struct place *place, const char *folder, const char *file)
 {
     char path[512];
@@ -130,8 +126,6 @@ static void expect_whole(const struct place *place, const char *folder, const ch
         close_pool(pool);
     }
 }
-
-/* ---- Going on: snapshots ---- */
 
 struct names {
     char items[DESCRIBED_SHELVES][LMCS_MAX_NAME + 1];
@@ -152,7 +146,7 @@ static struct names *shelves_of(struct lmcs_pool *pool)
     return names;
 }
 
-/* Puts a tensor of the view again, changed in one byte. */
+/* Puts a tensor of the view with one changed byte. */
 static void put_changed(struct lmcs_capture *capture, struct lmcs_view *view, size_t i)
 {
     const struct lmcs_entry *entry = lmcs_view_entry(view, i);
@@ -163,7 +157,7 @@ static void put_changed(struct lmcs_capture *capture, struct lmcs_view *view, si
     OK(lmcs_capture_put(capture, &entry->tensor, &from, 1, &err));
 }
 
-/* The next snapshot of a shelf: each tensor that can be read changes a little, and there is a new one. */
+/* Changes each readable tensor a little, and adds one. */
 static void capture_next(struct lmcs_pool *pool, const char *shelf)
 {
     const uint64_t shape[] = {100, 7};
@@ -175,7 +169,7 @@ static void capture_next(struct lmcs_pool *pool, const char *shelf)
     struct lmcs_commit_options options;
     struct described_entries *entries = calloc(1, sizeof *entries);
     enum lmcs_status status = lmcs_snapshot_find(pool, shelf, "latest", &snapshot, &err);
-    EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND); /* there are shelves without snapshots */
+    EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND); /* shelves may be empty */
     OK(lmcs_capture_begin(pool, shelf, &capture, &err));
     if (status == LMCS_OK)
         OK(lmcs_snapshot_entries(snapshot, describe_keep_entry, entries, &err));
@@ -197,7 +191,7 @@ static void capture_next(struct lmcs_pool *pool, const char *shelf)
         lmcs_snapshot_close(snapshot);
 }
 
-/* Every block of `before` from a line "snapshot ..." on is in `after`, or its shelf is one that was pruned. */
+/* `after` has each block of `before` from "snapshot ..." lines on, except those of pruned shelves. */
 static void expect_blocks(const char *before, const char *after, const char *pruned)
 {
     char block[1 << 16];
@@ -218,8 +212,6 @@ static void expect_kept(struct lmcs_pool *pool, const char *before)
     expect_blocks(before, now, "rules@");
     free(now);
 }
-
-/* ---- Going on: live variables ---- */
 
 struct lives {
     struct lmcs_live_info items[64];
@@ -256,7 +248,7 @@ static void write_first(struct lmcs_pool *pool, const char *shelf, const struct 
     }
 }
 
-/* Writes to each variable of a shelf, in transactions of both kinds, one of which is aborted, and takes snapshots. */
+/* Writes to all variables in transactions of both kinds, one of them aborted, and takes snapshots. */
 static void change_lives(struct lmcs_pool *pool, const char *shelf)
 {
     struct lives *lives = calloc(1, sizeof *lives);
@@ -289,8 +281,6 @@ static void change_lives(struct lmcs_pool *pool, const char *shelf)
     free(lives);
 }
 
-/* ---- Going on: all of it ---- */
-
 static void expect_verified(struct lmcs_pool *pool, enum lmcs_status whole)
 {
     struct lmcs_verify_report report;
@@ -308,7 +298,7 @@ static void scrub_pool(struct lmcs_pool *pool, enum lmcs_status whole)
     EXPECT(whole == LMCS_DAMAGED || (report.damages == 0 && report.lost == 0));
 }
 
-/* Archives everything, restores it, and compares; the archive leaves damaged snapshots out. */
+/* Archives, restores and compares everything but damaged snapshots. */
 static void dump_and_restore(const struct place *place, struct lmcs_pool *pool, enum lmcs_status whole)
 {
     char path[512];
@@ -335,7 +325,7 @@ static void dump_and_restore(const struct place *place, struct lmcs_pool *pool, 
     close_pool(restored);
 }
 
-/* Prunes each shelf, forks it, and drops it. */
+/* Prunes, forks and drops each shelf. */
 static void thin_out(struct lmcs_pool *pool)
 {
     struct names *names = shelves_of(pool);
@@ -356,7 +346,7 @@ static void thin_out(struct lmcs_pool *pool)
     free(names);
 }
 
-/* `whole`: LMCS_DAMAGED where damage is noted that has no other copy. */
+/* `whole`: LMCS_DAMAGED with recorded damage that has no other copy. */
 static void go_on(const struct place *place, const char *path, enum lmcs_status whole)
 {
     struct lmcs_pool *pool = open_quiet(path);
@@ -376,7 +366,7 @@ static void go_on(const struct place *place, const char *path, enum lmcs_status 
     scrub_pool(pool, whole);
     expect_kept(pool, before);
     dump_and_restore(place, pool, whole);
-    thin_out(pool); /* damage goes with the shelves that have it */
+    thin_out(pool); /* damage goes with its shelves */
     OK(lmcs_compact(pool, NULL, &err));
     check_pool(pool);
     close_pool(pool);
@@ -396,8 +386,6 @@ static void read_and_go_on(const struct place *place, const char *folder, const 
     expect_whole(place, folder, file);
     go_on(place, path, LMCS_OK);
 }
-
-/* ---- Tests ---- */
 
 static void history(void **state)
 {
@@ -471,7 +459,7 @@ static void parity(void **state)
     read_and_go_on(*state, "safety", "parity.pool");
 }
 
-/* Noted damage stays noted, and the rest goes on around it; the damage that parity can repair is repaired. */
+/* Recorded damage stays, other work continues; parity repairs its part. */
 static void noted_damage(void **state)
 {
     struct place *place = *state;
@@ -485,8 +473,6 @@ static void noted_damage(void **state)
     close_pool(pool);
     go_on(place, path, LMCS_DAMAGED);
 }
-
-/* ---- Archives, and other files ---- */
 
 static int open_file(const struct place *place, const char *name)
 {
@@ -515,7 +501,7 @@ static void expect_archives(const struct place *place, const char *folder, const
     free(expected);
 }
 
-/* Restores archives into a new pool; it has all snapshots that the section FILE has. */
+/* The new pool has all snapshots of the section FILE. */
 static void expect_restored(const struct place *place, const char *folder, const char *const *names, size_t count)
 {
     char path[512];
@@ -554,7 +540,7 @@ static void archives(void **state)
     expect_restored(place, "links", of_links, 1);
 }
 
-/* A dump that was cut short goes on; a canonical archive is the same to the byte. */
+/* Resumed dumps; canonical archives are equal to the byte. */
 static void dumps_go_on(void **state)
 {
     struct place *place = *state;
@@ -577,7 +563,7 @@ static void dumps_go_on(void **state)
     run("cmp %s/new.archive %s/canonical.archive", place->folder, place->folder);
 }
 
-/* A restore that was cut short uses the snapshots that have arrived; one without `resume` removes them. */
+/* A resumed restore uses received snapshots; one without `resume` removes them. */
 static void restores_go_on(void **state)
 {
     struct place *place = *state;

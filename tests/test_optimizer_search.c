@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_optimizer_search.c - finds the tensors that an optimizer's step changed together, in states without relations
- * made by optimizers in plain C.
- */
+/* test_optimizer_search.c - finds tensors of one optimizer step in states without relations. */
 #include "compact/optimizer_search.h"
 #include "test_codec_link_support.h"
 
 #define MOST 64u
 
-/* The arrays of some optimizers' states, in an order that says nothing. */
+/* Arrays of several states, in any order. */
 struct heap {
     struct lmcs_search_array arrays[MOST];
     size_t count;
@@ -22,7 +19,7 @@ static void put(struct heap *heap, const void *before, const void *after, size_t
     heap->arrays[heap->count++] = (struct lmcs_search_array){before, after, elements};
 }
 
-/* A parameter with its moments, some steps on; `seed` tells it from others. */
+/* A parameter with its moments after some steps, made from `seed`. */
 static void put_state(struct heap *heap, struct lmc_link_hints hints, size_t elements, enum gradients kind,
                       unsigned seed)
 {
@@ -37,7 +34,6 @@ static void put_state(struct heap *heap, struct lmc_link_hints hints, size_t ele
         put(heap, before->array[state.arrays - 1 - k], state.array[state.arrays - 1 - k], elements);
 }
 
-/* Shuffles the arrays. */
 static void shuffle(struct heap *heap, uint64_t seed)
 {
     for (size_t i = heap->count; i > 1; i--) {
@@ -56,7 +52,7 @@ static void drop(struct heap *heap)
     }
 }
 
-/* Whether the match has the arrays of one state, each in its role. */
+/* The match has the arrays of one state, each in its role. */
 static bool is_right(const struct heap *heap, const struct lmcs_search_match *match)
 {
     for (size_t i = 0; i < heap->states; i++) {
@@ -122,7 +118,7 @@ static void momenta_are_found(void **state)
     drop(&heap);
 }
 
-/* Arrays that no optimizer made: noise, unchanged, not finite, too small. */
+/* Noise, unchanged, not finite, too small: no match. */
 static void nothing_is_made_up(void **state)
 {
     enum { COUNT = 8192, ARRAYS = 12 };

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_plan.c - the compactor's plans: patterns of bases, and random histories against invariants.
- */
+/* test_plan.c - the compactor's plans: patterns of bases, and random histories against invariants. */
 #include "support.h"
 
 #include "compact/plan.h"
 
-/* ---- Patterns ---- */
-
-/* The deltas to undo for each place, and that every jump leads to a place of the group. */
+/* Returns the most deltas to undo; checks that jumps stay in the group. */
 static uint32_t deepest(const struct lmcs_plan_pattern *pattern, uint32_t most_jump)
 {
     uint32_t depths[LMCS_PLAN_MOST_GROUP] = {0}, deepest = 0;
@@ -23,7 +19,7 @@ static uint32_t deepest(const struct lmcs_plan_pattern *pattern, uint32_t most_j
     return deepest;
 }
 
-/* The average size of a content: 1000 alone, and the size measured for bf16 for a delta by its jump. */
+/* The average size of a content: 1000 alone; a delta by its jump, as measured for bf16. */
 static double cost(const struct lmcs_plan_pattern *pattern)
 {
     static const double delta[] = {1000, 274, 352, 402, 436, 464, 487, 506, 523};
@@ -45,7 +41,7 @@ static void patterns_keep_the_bound(void **state)
     lmcs_plan_pattern(0, 4, &pattern);
     assert_int_equal(pattern.length, 1); /* keyframes only */
     lmcs_plan_pattern(3, 1, &pattern);
-    assert_int_equal(pattern.length, 4); /* a chain, where only the next one is raw */
+    assert_int_equal(pattern.length, 4); /* a chain, where only the next is raw */
 }
 
 static void longer_chains_and_jumps_are_smaller(void **state)
@@ -61,10 +57,8 @@ static void longer_chains_and_jumps_are_smaller(void **state)
     }
     struct lmcs_plan_pattern pattern;
     lmcs_plan_pattern(3, 4, &pattern);
-    assert_true(cost(&pattern) < 400); /* a chain of 4, which takes longer to read, has 419 */
+    assert_true(cost(&pattern) < 400); /* a chain of 4, which is slower to read, has 419 */
 }
-
-/* ---- One content ---- */
 
 static void what_is_not_worth_it_is_kept(void **state)
 {
@@ -92,13 +86,13 @@ static void bases_are_what_is_there(void **state)
         uint32_t jump; /* 0: a keyframe */
         uint32_t next_place;
     } cases[] = {
-        {0, 0, 4, 0, 3, 2, 1},  /* as the pattern says: 2 1 4 2 1 1 4 1 1 1 0 */
+        {0, 0, 4, 0, 3, 2, 1},  /* the pattern: 2 1 4 2 1 1 4 1 1 1 0 */
         {2, 2, 4, 0, 3, 4, 3},  /* a long jump */
-        {2, 2, 1, 0, 3, 1, 3},  /* only the next one is there */
-        {2, 2, 0, 0, 3, 0, 0},  /* none is */
+        {2, 2, 1, 0, 3, 1, 3},  /* only the next exists */
+        {2, 2, 0, 0, 3, 0, 0},  /* none exists */
         {10, 3, 4, 0, 3, 0, 0}, /* the last place is the keyframe's */
-        {1, 3, 4, 0, 3, 0, 0},  /* another history: as many deltas as there may be rest on it already */
-        {0, 0, 4, 3, 3, 0, 0},  /* the next one is too deep itself */
+        {1, 3, 4, 0, 3, 0, 0},  /* another history: it has the most dependent deltas already */
+        {0, 0, 4, 3, 3, 0, 0},  /* the next is too deep */
         {0, 0, 4, 2, 3, 2, 1},  /* ... or just not */
         {11, 0, 4, 0, 3, 2, 1}, /* the next group */
         {0, 0, 4, 0, 0, 0, 0},  /* keyframes only */
@@ -119,8 +113,6 @@ static void bases_are_what_is_there(void **state)
         assert_int_equal(plan.next_place, cases[i].next_place);
     }
 }
-
-/* ---- Histories ---- */
 
 #define CONTENTS 400
 
@@ -145,7 +137,7 @@ static void raise(struct simulated *contents, uint32_t i, uint32_t height)
         contents[i].height = height;
 }
 
-/* Codes contents in order, with as many raw successors as chance has it and the policy changed now and then. */
+/* Encodes contents in order, with random counts of raw successors and changes of policy. */
 static void every_history_keeps_the_bound(void **state)
 {
     (void)state;
@@ -171,7 +163,7 @@ static void every_history_keeps_the_bound(void **state)
             while (facts.successor_count < there && i + 1 + facts.successor_count < CONTENTS)
                 facts.successor_count++;
             struct lmcs_plan plan = lmcs_plan_content(&facts, &pattern, chain);
-            assert_int_not_equal(plan.action, LMCS_PLAN_KEEP); /* progress, always */
+            assert_int_not_equal(plan.action, LMCS_PLAN_KEEP); /* always progress */
             assert_true(plan.jump <= facts.successor_count && plan.jump <= window);
             contents[i].coded = true;
             coded++;
@@ -189,7 +181,7 @@ static void every_history_keeps_the_bound(void **state)
     }
 }
 
-/* In an undisturbed history, the result is the pattern. */
+/* An undisturbed history follows the pattern. */
 static void histories_follow_the_pattern(void **state)
 {
     (void)state;
@@ -223,7 +215,7 @@ static void rebasing_pays_for_itself(void **state)
     assert_true(lmcs_plan_rebase(100, 100, 0, 1));
     assert_true(lmcs_plan_rebase(100, 140, 50, 1));
     assert_false(lmcs_plan_rebase(100, 150, 50, 1));
-    assert_false(lmcs_plan_rebase(100, 130, 50, 2)); /* the base is shared by two */
+    assert_false(lmcs_plan_rebase(100, 130, 50, 2)); /* two share the base */
     assert_true(lmcs_plan_rebase(100, 120, 50, 2));
     assert_false(lmcs_plan_restart(100, 100));
     assert_true(lmcs_plan_restart(101, 100));

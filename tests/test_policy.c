@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_policy.c - policies: their text, and the snapshots that their rules keep.
- */
+/* test_policy.c - the text of policies, and the snapshots that their rules keep. */
 #include "test_policy_support.h"
-
-/* ---- Text ---- */
 
 static void expect_text(const char *words, const char *expected)
 {
@@ -96,7 +92,7 @@ static void wrong_words_change_nothing(void **state)
         before = policy;
         snprintf(words, sizeof words, "keep_raw=9 %s", wrong_words[i]);
         FAILS(LMCS_INVALID, lmcs_policy_parse(words, &policy, &err));
-        assert_non_null(strstr(err.message, wrong_words[i])); /* says which word */
+        assert_non_null(strstr(err.message, wrong_words[i])); /* names the word */
         assert_memory_equal(&policy, &before, sizeof policy);
     }
 }
@@ -121,8 +117,6 @@ static void any_text_is_safe(void **state)
     }
 }
 
-/* ---- Kept snapshots ---- */
-
 static void judge(struct history *history, const char *rules)
 {
     struct lmcs_policy policy;
@@ -133,7 +127,7 @@ static void judge(struct history *history, const char *rules)
     OK(lmcs_policy_keeps(&policy, history->facts, history->count, history->now_ns, history->kept, &err));
 }
 
-/* Exactly these steps are kept, written with spaces between them. */
+/* Exactly these steps, separated by spaces. */
 static void expect_kept(struct history *history, const char *rules, const char *expected)
 {
     char kept[4096] = "";
@@ -176,7 +170,7 @@ static void steps_may_be_anything(void **state)
     static const int64_t odd[] = {-11, -10, -1, 0, 7, 17, 27, 107, 20, 27, 30};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
         add(&h, odd[i]);
-    /* After a rewind to 20, the later 27 stands for the earlier one, and 20 is the first of its stretch. */
+    /* After a rewind to 20, the later 27 replaces the earlier one, and 20 is the first of its stretch. */
     expect_kept(&h, "every:10", "-11 -10 0 17 107 20 30");
     struct history without = steps(0);
     for (size_t i = 0; i < 12; i++)
@@ -186,7 +180,7 @@ static void steps_may_be_anything(void **state)
         assert_true((without.kept[i] != NULL) == (i == 0 || i == 4 || i == 9));
 }
 
-/* Removes all or some of the snapshots that are not kept. */
+/* Removes all or some of the unneeded snapshots. */
 static void drop(struct history *h, struct rng *rng, bool all)
 {
     size_t left = 0;
@@ -196,7 +190,7 @@ static void drop(struct history *h, struct rng *rng, bool all)
     h->count = left;
 }
 
-/* Pruning often, seldom, or halfway comes to the same in the end. */
+/* Pruning often, seldom or partly gives the same result. */
 static void pruning_again_agrees(void **state)
 {
     (void)state;
@@ -227,7 +221,7 @@ static void pruning_again_agrees(void **state)
         }
         judge(&often, rule);
         for (size_t i = 0; i < often.count && strchr(rule, '/') == NULL; i++)
-            assert_non_null(often.kept[i]); /* again: nothing to do */
+            assert_non_null(often.kept[i]);
     }
 }
 

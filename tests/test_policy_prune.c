@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_policy_prune.c - pruning by policies: on request, in the background, and while the shelf changes.
- */
+/* test_policy_prune.c - pruning on request, in the background, and while the shelf changes. */
 #include "test_policy_support.h"
-
-/* ---- Pools ---- */
 
 static void grow(struct lmcs_pool *pool, struct state *state, struct rng *rng, int64_t from, int64_t to)
 {
@@ -44,7 +40,7 @@ static void policies_stay_with_the_shelf(void **state)
 {
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
-    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:9 keep_raw=2", &err)); /* which makes it */
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:9 keep_raw=2", &err)); /* makes it */
     OK(lmcs_shelf_set_policy(pool, "run", "chain=5", &err));                /* the rest stays */
     FAILS(LMCS_INVALID, lmcs_shelf_set_policy(pool, "run", "chain=1 keep=some", &err));
     OK(lmcs_shelf_set_keep_raw(pool, "run", 3, &err));
@@ -74,12 +70,12 @@ static void pruning_on_request(void **state)
     assert_int_equal(seen.removed, 7);
     assert_string_equal(seen.goes, " 2 3 4 6 7 8 9");
     assert_true(report.removal.freed_bytes > 0);
-    assert_int_equal(shelf_info(pool, "run").snapshot_count, 12); /* dry run */
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 12);
     assert_string_equal(shelf_info(pool, "run").policy, "keep_raw=4 chain=3 keep=all");
     struct lmcs_prune_report again;
     OK(lmcs_prune(pool, "run", "keep=last:2,every:5", false, NULL, NULL, NULL, &again, &err));
     assert_int_equal(again.removed, 7);
-    assert_true(again.removal.freed_bytes == report.removal.freed_bytes); /* as was said */
+    assert_true(again.removal.freed_bytes == report.removal.freed_bytes);
     expect_steps(pool, (int64_t[]){0, 1, 5, 10, 11}, 5);
     OK(lmcs_prune(pool, "run", "keep=last:2,every:5", false, NULL, NULL, NULL, &again, &err));
     assert_int_equal(again.removed, 0);
@@ -103,7 +99,7 @@ static void pruning_by_itself(void **state)
     OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3,every:10", &err));
     OK(lmcs_compact(pool, NULL, &err));
     expect_steps(pool, (int64_t[]){0, 10, 20, 30, 37, 38, 39}, 7);
-    /* Contents encoded against removed ones are encoded anew: no removed content is left. */
+    /* Contents encoded against removed ones are encoded again: no removed content is left. */
     assert_true(pool_info(pool).content_count <= 7 * 3);
     verify_pool(pool);
     close_pool(pool);
@@ -124,9 +120,9 @@ static void a_budget_prunes_only_when_it_must(void **state)
     OK(lmcs_shelf_set_policy(pool, "run", "budget=16M", &err));
     OK(lmcs_compact(pool, NULL, &err));
     uint64_t left = shelf_info(pool, "run").snapshot_count;
-    assert_in_range(left, 3, 19);                                     /* some went, the oldest, and not all */
+    assert_in_range(left, 3, 19);                                     /* the oldest went */
     assert_int_equal(storage_of(pool, "run", 19).raw_contents, 0);    /* compacted harder before that */
-    assert_true(pool_info(pool).live_bytes + 2400000 <= (16u << 20)); /* and the next one fits */
+    assert_true(pool_info(pool).live_bytes + 2400000 <= (16u << 20)); /* room for the next */
     uint64_t numbers[1];
     size_t got;
     OK(lmcs_snapshot_numbers(pool, "run", 0, numbers, 1, &got, &err));
@@ -134,7 +130,7 @@ static void a_budget_prunes_only_when_it_must(void **state)
     OK(lmcs_shelf_set_policy(pool, "run", "keep=all budget=1M", &err));
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(shelf_info(pool, "run").snapshot_count, left); /* no rules: nothing is deleted */
-    grow(pool, now, &rng, 20, 21);                                  /* and nothing refused */
+    grow(pool, now, &rng, 20, 21);                                  /* nothing is refused */
     verify_pool(pool);
     close_pool(pool);
     state_free(now);
@@ -189,7 +185,7 @@ static void pruning_can_be_stopped(void **state)
     state_free(now);
 }
 
-/* A full pool prunes by the policy before it refuses; one without a policy refuses. */
+/* A full pool prunes by the policy before it refuses; without a policy it refuses. */
 static void a_full_pool_prunes_before_it_refuses(void **state)
 {
     struct place *place = *state;
@@ -201,7 +197,7 @@ static void a_full_pool_prunes_before_it_refuses(void **state)
     for (int64_t step = 0; step < 100; step++) {
         take_snapshot(pool, "run", now, step);
         for (size_t i = 0; i < now->count; i++)
-            rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes); /* not to be compressed */
+            rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes); /* incompressible */
     }
     assert_true(shelf_info(pool, "run").snapshot_count >= 3);
     assert_int_equal(shelf_info(pool, "run").latest, 100);
@@ -235,7 +231,7 @@ static void metrics_decide(void **state)
         options.step = step;
         options.metrics = &metric;
         options.metric_count = step != 5;
-        options.meta_json = step == 8 ? long_meta : NULL; /* its metrics lie in an attachment */
+        options.meta_json = step == 8 ? long_meta : NULL; /* metrics in an attachment */
         OK(lmcs_capture_begin(pool, "run", &capture, &err));
         put_state(capture, now);
         OK(lmcs_capture_commit(capture, &options, NULL, &err));
@@ -246,7 +242,7 @@ static void metrics_decide(void **state)
     state_free(now);
 }
 
-/* A policy that a newer version wrote prunes nothing, and is not overwritten. */
+/* A policy of a newer version prunes nothing, and is not overwritten. */
 static void unknown_words_prune_nothing(void **state)
 {
     struct place *place = *state;
@@ -268,8 +264,6 @@ static void unknown_words_prune_nothing(void **state)
     state_free(now);
 }
 
-/* ---- Changes during pruning ---- */
-
 static void grow_small(struct lmcs_pool *pool, int64_t from, int64_t to)
 {
     struct rng rng = {8};
@@ -290,10 +284,10 @@ static bool is_there(struct lmcs_pool *pool, const char *which)
 
 struct meanwhile {
     struct lmcs_pool *pool;
-    uint64_t last;  /* that was visited */
-    uint64_t stays; /* visited a second time */
+    uint64_t last;  /* visited */
+    uint64_t stays; /* visited again */
     uint64_t going;
-    const char *policy; /* to be set once something has gone */
+    const char *policy; /* set after the first removal */
     const unsigned char *group;
 };
 
@@ -304,7 +298,7 @@ static void *tag_it(void *context)
     return NULL;
 }
 
-/* Another thread tags the first that is said to go. */
+/* Another thread tags the first reported snapshot. */
 static bool tag_first(void *context, const struct lmcs_pruned *snapshot)
 {
     struct meanwhile *meanwhile = context;
@@ -357,7 +351,7 @@ static bool change_once(void *context, const char *what, uint64_t done, uint64_t
     return true;
 }
 
-/* Nothing goes that a policy keeps which was set on the way; and nothing that was to be kept. */
+/* Nothing goes that the old or a new policy keeps. */
 static void a_policy_set_meanwhile_holds(void **state)
 {
     struct place *place = *state;
@@ -367,7 +361,7 @@ static void a_policy_set_meanwhile_holds(void **state)
     } cases[] = {{"keep=last:2", NULL, "keep=all", 68},
                  {"keep=last:2", NULL, "keep=last:10", 10},
                  {"keep=last:10", NULL, "keep=last:2", 10},
-                 {"keep=last:2", "keep=last:3", "keep=all", 3}}; /* the call's own words go before */
+                 {"keep=last:2", "keep=last:3", "keep=all", 3}}; /* the call's own words win */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct lmcs_prune_report report;
         struct lmcs_pool *pool = open_quiet(place->pool);
@@ -385,7 +379,7 @@ static void a_policy_set_meanwhile_holds(void **state)
     }
 }
 
-/* With a prepared snapshot that is dropped on the way, one more belongs to the newest. */
+/* Dropping a prepared snapshot meanwhile makes room for one more among the newest. */
 static void a_group_resolved_meanwhile_counts(void **state)
 {
     struct place *place = *state;
@@ -432,7 +426,7 @@ static void *tag_them(void *context)
     return NULL;
 }
 
-/* The same by itself: as it does in the background. */
+/* The same in the background. */
 static void tags_set_while_it_prunes_by_itself(void **state)
 {
     struct place *place = *state;
@@ -460,7 +454,7 @@ static void tags_set_while_it_prunes_by_itself(void **state)
     free(race);
 }
 
-/* The same transaction as lmcs_shelf_rename's, but nothing is taken. */
+/* lmcs_shelf_rename's transaction, without holding the shelf. */
 static void rename_by_hand(struct lmcs_pool *pool, const char *from, const char *to)
 {
     struct lmcs_txn txn;
@@ -486,7 +480,7 @@ static void *prune_it(void *context)
     return NULL;
 }
 
-/* Renamed after its name was looked up, and before it was taken: another thread has the shelf by its new name. */
+/* Renamed between the look-up of its name and the hold: another thread holds the new name. */
 static void a_shelf_renamed_before_it_is_held(void **state)
 {
     struct place *place = *state;
@@ -499,7 +493,7 @@ static void a_shelf_renamed_before_it_is_held(void **state)
     OK(lmcs_shelf_take(pool, "moved", &moved, &err));
     pthread_mutex_lock(&pool->captures);
     EXPECT(pthread_create(&thread, NULL, prune_it, pool) == 0);
-    usleep(200000); /* it has looked by then, and waits */
+    usleep(200000); /* it waits by then */
     rename_by_hand(pool, "run", "moved");
     pthread_mutex_unlock(&pool->captures);
     pthread_join(thread, NULL);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_policy_support.h - policies and the shelves that they prune.
- */
+/* test_policy_support.h - policies and the shelves that they prune. */
 #ifndef LMCS_TEST_POLICY_SUPPORT_H
 #define LMCS_TEST_POLICY_SUPPORT_H
 
@@ -17,8 +15,6 @@
 #include <unistd.h>
 
 #define HOUR ((uint64_t)3600 * 1000000000)
-
-/* ---- Kept snapshots ---- */
 
 #define MOST 400
 

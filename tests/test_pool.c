@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_pool.c - pools as files: creation, opening, one writing process at a time, and limits.
- */
+/* test_pool.c - creation, opening, one writing process at a time, and limits. */
 #include "test_pool_support.h"
 
 static double now(void)
@@ -48,7 +46,7 @@ static void new_file_is_private_sparse_and_alone(void **state)
     assert_true(st.st_size >= (off_t)1 << 30);
     assert_true(disk_bytes(place->pool) < (uint64_t)8 << 20);
     close_pool(pool);
-    /* Nothing is left of the making. */
+    /* No remains of the creation. */
     char command[512];
     snprintf(command, sizeof command, "test \"$(ls -A %s)\" = a.pool", place->folder);
     assert_int_equal(system(command), 0);
@@ -112,8 +110,6 @@ static void reopened(void **state)
     state_free(weights);
 }
 
-/* ---- Other processes ---- */
-
 struct shared {
     volatile int stage;
     volatile int pid;
@@ -162,12 +158,12 @@ static void in_use_by_another_process(void **state)
     snprintf(pid, sizeof pid, "%d", (int)child);
     if (strstr(err.message, pid) == NULL)
         fail_msg("the message does not name the holder: %s", err.message);
-    /* Reading goes on beside it. */
+    /* Readers continue. */
     OK(try_open(place->pool, LMCS_OPEN_READ, 0, &pool));
     check_pool(pool);
     close_pool(pool);
     holder.shared->stage = 2;
-    OK(try_open(place->pool, LMCS_OPEN_WRITE, 10000, &pool)); /* waits for it to go */
+    OK(try_open(place->pool, LMCS_OPEN_WRITE, 10000, &pool)); /* waits for the other writer */
     close_pool(pool);
     expect_child(child);
     munmap(holder.shared, sizeof *holder.shared);
@@ -180,7 +176,7 @@ static int write_until_told(void *argument)
     struct state *weights = state_weights(&rng, 3, 20000);
     struct lmcs_pool *pool = open_quiet(holder->path);
     for (int64_t step = 0; holder->shared->stage < 2; step++) {
-        /* All changes, so that the pool grows and libpmemobj's log is written to. */
+        /* Everything changes, so that the pool grows and uses libpmemobj's log. */
         for (size_t i = 0; i < weights->count; i++)
             rng_fill(&rng, weights->tensors[i].data, weights->tensors[i].bytes);
         uint64_t number = take_snapshot(pool, "run", weights, step);
@@ -209,7 +205,7 @@ static void in_use_by_a_busy_process(void **state)
     munmap(holder.shared, sizeof *holder.shared);
 }
 
-/* A process that is killed leaves libpmemobj's log as it was at that moment: with any capacity that a log may have. */
+/* A kill leaves libpmemobj's log as it was, with any capacity. */
 static void log_that_was_cut_short(void **state)
 {
     struct place *place = *state;
@@ -227,8 +223,6 @@ static void log_that_was_cut_short(void **state)
     }
 }
 
-/* ---- A pending log of libpmemobj ---- */
-
 static int fork_and_outlive(void *argument)
 {
     struct holder *holder = argument;
@@ -241,7 +235,7 @@ static int fork_and_outlive(void *argument)
     OK(lmcs_snapshot_find(pool, "run", NULL, &snapshot, &err));
     OK(lmcs_view_open(snapshot, NULL, NULL, 0, 0, &view, &err));
     pid_t child = fork();
-    if (child == 0) { /* like a DataLoader's worker: it does nothing, and goes on for long */
+    if (child == 0) { /* like an idle, long-lived DataLoader worker */
         holder->shared->pid = getpid();
         pause();
         _exit(0);
@@ -296,7 +290,7 @@ static void forked_child_cannot_use_it(void **state)
     take_snapshot(pool, "run", weights, 1);
     int status = run_child(use_parents_pool, pool, 20);
     assert_int_equal(status, 0);
-    /* The parent's pool is as it was, also after the child's close. */
+    /* The parent's pool is unchanged, also after the child's close. */
     take_snapshot(pool, "run", weights, 2);
     expect_state(pool, "run", "latest", weights);
     verify_pool(pool);
@@ -335,7 +329,7 @@ static void *open_what_is_in_use(void *argument)
     return NULL;
 }
 
-/* While another thread opens a pool, for which it holds locks of the whole process; in the child it is not there. */
+/* The parent holds locks of the process during an opening; the child has no pool. */
 static void forked_child_of_one_that_opens_a_pool(void **state)
 {
     struct place *place = *state, beside = *place;
@@ -360,8 +354,6 @@ static void forked_child_of_one_that_opens_a_pool(void **state)
     state_free(weights);
 }
 
-/* ---- Limits ---- */
-
 static void limit_is_kept_and_can_be_changed(void **state)
 {
     struct place *place = *state;
@@ -382,14 +374,14 @@ static void limit_is_kept_and_can_be_changed(void **state)
             break;
         taken++;
         assert_true(taken <= 6);
-        for (size_t i = 0; i < weights->count; i++) /* random: it can't be compressed */
+        for (size_t i = 0; i < weights->count; i++) /* incompressible */
             rng_fill(&rng, weights->tensors[i].data, weights->tensors[i].bytes);
     }
     assert_int_equal(err.status, LMCS_FULL);
     assert_true(err.bytes_needed > 0);
     assert_true(taken >= 2);
     assert_true(pool_info(pool).used_bytes <= limit);
-    assert_true(disk_bytes(place->pool) <= limit + ((uint64_t)5 << 20)); /* and libpmemobj's own space */
+    assert_true(disk_bytes(place->pool) <= limit + ((uint64_t)5 << 20)); /* plus libpmemobj's own space */
     FAILS(LMCS_INVALID, lmcs_pool_set_limit(pool, LMCS_MIN_POOL_BYTES, &err));
     OK(lmcs_pool_set_limit(pool, 2 * limit, &err));
     number = take_snapshot(pool, "run", weights, 0);
@@ -433,8 +425,6 @@ static void info_adds_up(void **state)
     state_free(weights);
 }
 
-/* ---- Things that are no pools ---- */
-
 static void refused_in_all_modes(const char *path, enum lmcs_status expected)
 {
     struct lmcs_pool *pool;
@@ -457,7 +447,7 @@ static void foreign_files(void **state)
     rng_fill(&rng, noise, sizeof noise);
     write_bytes(place->pool, noise, sizeof noise);
     refused_in_all_modes(place->pool, LMCS_DAMAGED);
-    int fd = open(place->pool, O_RDONLY); /* and it was not touched */
+    int fd = open(place->pool, O_RDONLY); /* untouched */
     unsigned char again[sizeof noise];
     assert_int_equal(read(fd, again, sizeof again), sizeof again);
     assert_memory_equal(noise, again, sizeof again);

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_pool_heap.c - the log and the free ranges of libpmemobj that a pool starts from.
- */
+/* test_pool_heap.c - libpmemobj's log and free ranges at the opening of a pool. */
 #include "test_pool_support.h"
 
-/* ---- Footers of libpmemobj's free ranges ---- */
-
-/* libpmemobj's chunk headers, of the pool's first zone (store/heap_layout.h). */
+/* libpmemobj's chunk headers, of the pool's first zone (store/media/pmemobj_layout.h). */
 enum { HEAP_AT = 5136, CHUNK_HEADERS = 1024 + 64, FOOTER = 1, FREE_RANGE = 2 };
 
 struct chunk {
@@ -35,10 +31,8 @@ static void set_chunk(int fd, uint32_t i, uint16_t type, uint32_t count)
     EXPECT(pwrite(fd, &chunk, sizeof chunk, chunk_at(fd, i)) == sizeof chunk);
 }
 
-/*
- * As a process leaves it that dies while libpmemobj splits the free range at the end: the first part has its header,
- * and its footer is that of a range which once began further down, and of which another part is free again.
- */
+/* As after a death while libpmemobj splits the free range at the end: the first part has its header, and the footer of
+ * an earlier range, another part of which is free again. */
 static void leave_old_footer(const char *path)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -58,7 +52,7 @@ static void leave_old_footer(const char *path)
     close(fd);
 }
 
-/* Else libpmemobj would take all between the two free ranges for free: the data between would be overwritten. */
+/* Otherwise libpmemobj takes all between the two free ranges as free and overwrites data. */
 static void old_footer_of_a_free_range(void **state)
 {
     const struct place *place = *state;
@@ -86,8 +80,6 @@ static void old_footer_of_a_free_range(void **state)
     state_free(later);
 }
 
-/* ---- A pending log of libpmemobj ---- */
-
 enum { LANES_AT = 5120, ROOT_AT = 6144, REDO_LOG = 256, LOG_HEADER = 64, CHUNKS_COMPARED = 4096 };
 
 struct entry {
@@ -107,7 +99,7 @@ static void set_word(int fd, uint64_t at, uint64_t word)
     EXPECT(pwrite(fd, &word, sizeof word, (off_t)at) == sizeof word);
 }
 
-/* A complete log in the first lane, as a process leaves it that is killed before it applies the log. */
+/* A complete log in the first lane, as after a kill before its application. */
 static void leave_log(int fd, const struct entry *entries, size_t count)
 {
     uint32_t words[(LOG_HEADER + 640) / 4] = {0}, low = 0, high = 0;
@@ -124,7 +116,7 @@ static void leave_log(int fd, const struct entry *entries, size_t count)
     EXPECT(pwrite(fd, words, sizeof words, (off_t)(get_word(fd, LANES_AT) + REDO_LOG)) == sizeof words);
 }
 
-/* The words that a commit changes by libpmemobj's log: the reference to the root page, and headers of chunks. */
+/* The words that a commit changes by libpmemobj's log: the reference to the root page, and chunk headers. */
 static size_t list_words(int fd, struct entry *words)
 {
     words[0].place = get_word(fd, ROOT_AT) + offsetof(struct lmcs_superblock_df, root);
@@ -180,7 +172,7 @@ static void log_that_is_yet_to_be_done(void **state)
     state_free(second);
 }
 
-/* A log that would free space in use, or put another root in the root's place, is refused before it is done. */
+/* A log that would free space in use or replace the root is refused first. */
 static void log_that_does_harm(void **state)
 {
     struct place *place = *state;
@@ -215,7 +207,7 @@ static void log_that_does_harm(void **state)
         expect_snapshot(pool, "run", 1, weights);
         close_pool(pool);
     }
-    leave_log(fd, cases, 0); /* an empty one */
+    leave_log(fd, cases, 0); /* empty */
     close(fd);
     pool = open_quiet(place->pool);
     verify_pool(pool);

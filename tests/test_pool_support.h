@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_pool_support.h - pools as files.
- */
+/* test_pool_support.h - pools as files. */
 #ifndef LMCS_TEST_POOL_SUPPORT_H
 #define LMCS_TEST_POOL_SUPPORT_H
 
@@ -27,8 +25,6 @@ static inline enum lmcs_status try_open(const char *path, enum lmcs_open_mode mo
     *pool = NULL;
     return lmcs_pool_open(path, mode, &options, pool, &err);
 }
-
-/* ---- Things that are no pools ---- */
 
 static inline void write_bytes(const char *path, const void *data, size_t bytes)
 {

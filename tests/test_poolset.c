@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_poolset.c - poolsets: replicas, unfinished creation, refusals, and poolsets that fill up.
- */
+/* test_poolset.c - poolsets: replicas, unfinished creation, refusals, and full ones. */
 #include "test_pool_support.h"
-
-/* ---- Poolsets ---- */
 
 static void poolset_with_a_replica(void **state)
 {
@@ -48,8 +44,8 @@ static void forgotten_beginnings(void **state)
         {"a.pool.lmc-store-new-ghijkl", "\0\0\0\0\0\0\0", true, false, true},
         {"a.pool.lmc-store-new-mnopqr", NULL, true, false, true},
         {"a.pool.lmc-store-new-uvwxyz", "PMEMOBJ", true, true, false},   /* in use by another process */
-        {"a.pool.lmc-store-new-ABCDEF", "PMEMOBJ", false, false, false}, /* or will be soon */
-        {"a.pool.lmc-store-new-GHIJKL", "a notes", true, false, false},  /* it was something else */
+        {"a.pool.lmc-store-new-ABCDEF", "PMEMOBJ", false, false, false}, /* or soon */
+        {"a.pool.lmc-store-new-GHIJKL", "a notes", true, false, false},  /* other contents */
         {"a.pool.lmc-store-new-longer1", "PMEMOBJ", true, false, false},
         {"b.pool.lmc-store-new-abcdef", "PMEMOBJ", true, false, false},
         {"a.pool.new-backup", "PMEMOBJ", true, false, false},
@@ -71,14 +67,14 @@ static void forgotten_beginnings(void **state)
         EXPECT((access(path, F_OK) != 0) == beginnings[i].gone);
         close(locks[i]);
     }
-    /* It got its name, and died before the other one was taken away: by which a deleted pool would go on. */
+    /* Named, but its maker died before it unlinked the other name: a deleted pool must not return. */
     place_path(place, beginnings[0].name, path);
     EXPECT(link(place->pool, path) == 0);
     close_pool(open_pool(place->pool, LMCS_OPEN_WRITE, 0));
     EXPECT(access(path, F_OK) != 0 && access(place->pool, F_OK) == 0);
 }
 
-/* A word of the first part of a poolset's replica, whose places are those in the pool. */
+/* A word of the first part of the replica, by its place in the pool. */
 static uint64_t swap_word(const char *path, uint64_t at, uint64_t word)
 {
     uint64_t old = 0;
@@ -89,7 +85,7 @@ static uint64_t swap_word(const char *path, uint64_t at, uint64_t word)
     return old;
 }
 
-/* Power failed when one replica had the new root and the other did not: opening it for writing makes them equal. */
+/* As after a power failure between two replicas' new roots: a writer makes them equal. */
 static void replicas_that_differ_by_a_commit(void **state)
 {
     struct place *place = *state;
@@ -119,7 +115,7 @@ static void replicas_that_differ_by_a_commit(void **state)
     state_free(weights);
 }
 
-/* Writes a poolset file; an @ in its lines stands for the folder. */
+/* Writes a poolset file; @ stands for the folder. */
 static void write_poolset(const struct place *place, const char *name, const char *lines)
 {
     char path[512], text[2048] = "PMEMPOOLSET\n";
@@ -132,7 +128,7 @@ static void write_poolset(const struct place *place, const char *name, const cha
     write_bytes(path, text, used);
 }
 
-/* Poolsets with unsupported features are refused, and their parts are left as they are. */
+/* Unsupported features are refused; the parts stay unchanged. */
 static void poolsets_that_are_refused(void **state)
 {
     struct place *place = *state;
@@ -176,8 +172,7 @@ static void fill_with_noise(struct state *state, struct rng *rng)
         rng_fill(rng, state->tensors[k].data, state->tensors[k].bytes);
 }
 
-/* A capture that finds no room in a small pool ends with that, however the room there is was left by others; it does
- * not look for ever, and takes no address space that it can't fill. */
+/* A capture without room in a fragmented small pool fails soon, and takes no address space that it can't fill. */
 static void full_pool_of_tensors_of_all_sizes(void **state)
 {
     static const uint64_t sizes[] = {1074864, 300000, 2000000, 70000, 1500000};
@@ -204,7 +199,7 @@ static void full_pool_of_tensors_of_all_sizes(void **state)
     close_pool(pool);
 }
 
-/* A poolset has a fixed size, as a device has. A full one can be compacted, and removed space be used again. */
+/* A full poolset, whose size is fixed, can be compacted and its space reused. */
 static void full_poolset_goes_on(void **state)
 {
     struct place *place = *state;
@@ -228,7 +223,7 @@ static void full_poolset_goes_on(void **state)
         OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
     for (int i = 0; i < 2; i++)
         expect_snapshot(pool, "run", take_snapshot(pool, "run", noise, 2), noise);
-    /* Room of one size serves for payloads of another. */
+    /* Room of one size serves another. */
     state_free(noise);
     noise = state_weights(&rng, 1, 2500000);
     for (uint64_t i = 4; i <= taken; i++)

@@ -2,8 +2,7 @@
 /*
  * test_races.c - pools that are replaced, removed, linked or moved during an opening.
  *
- * This program's pmemobj_open replaces libpmemobj's, so that a test can act between the check of a pool and its
- * opening.
+ * This program interposes pmemobj_open, to act between the check of a pool and its opening.
  */
 /* ctest: labels=no-tsan */
 #include "support.h"
@@ -19,7 +18,7 @@ static void (*meanwhile)(void); /* once, before the next pmemobj_open */
 static const char *target, *other;
 static struct stat opened; /* the last path given to libpmemobj */
 
-/* Seen by the shared libraries, too. */
+/* Visible to shared libraries. */
 #pragma GCC visibility push(default)
 PMEMobjpool *pmemobj_open(const char *path, const char *layout)
 {
@@ -74,7 +73,7 @@ static enum lmcs_status try_open(const char *path, enum lmcs_open_mode mode, uin
     return lmcs_pool_open(path, mode, &options, pool, &err);
 }
 
-/* libpmemobj trusts its data, so it must get the checked file and no other. */
+/* libpmemobj trusts its data, so it must get exactly the checked file. */
 static void replaced_before_libpmemobj_opens(void **state)
 {
     struct place *place = *state;
@@ -97,7 +96,7 @@ static void replaced_before_libpmemobj_opens(void **state)
     close_pool(pool);
 }
 
-/* A caller that waits gets the present file. */
+/* A waiting caller gets the present file. */
 static void replaced_while_one_waits(void **state)
 {
     struct place *place = *state;
@@ -124,7 +123,7 @@ static void removed_before_libpmemobj_opens(void **state)
     meanwhile = remove_target;
     FAILS(LMCS_NOT_FOUND, try_open(place->pool, LMCS_OPEN_WRITE, 300, &pool));
     make_pool(place->pool, "run");
-    meanwhile = empty_target; /* a FIFO, which must not be waited for */
+    meanwhile = empty_target; /* a FIFO, which must not block */
     FAILS(LMCS_INVALID, try_open(place->pool, LMCS_OPEN_WRITE, 300, &pool));
 }
 
@@ -198,7 +197,7 @@ static void another_directory(void **state)
     close_pool(pool);
 }
 
-/* A reader keeps the opened file and verifies that one. */
+/* A reader keeps and verifies the opened file. */
 static void removed_under_a_reader(void **state)
 {
     struct place *place = *state;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_readers.c - other processes that die, stop, lock, or write foreign bytes, beside a working one.
+ * test_readers.c - processes that die, stop, lock, or write foreign bytes, beside a working one.
  *
- * A reader may be killed or stopped at any moment; its space is held until it is dead. Any process that can open the
- * file can also lock, overwrite, cut or delete it: then calls fail with a reason, wrong bytes are never accepted, and
- * the rest stays readable.
+ * A reader's space is held until it is dead. Foreign locks, writes, cuts and deletions make calls fail with a reason;
+ * wrong bytes are never accepted, and the rest stays readable.
  */
 /* ctest: timeout=600 labels=no-tsan */
 #include "support.h"
@@ -20,7 +19,7 @@
 
 #define LIMIT ((uint64_t)64 << 20)
 
-/* The messages between a test and its child. */
+/* Messages between a test and its child. */
 struct shared {
     volatile int stage;
     volatile int pid;
@@ -33,7 +32,6 @@ struct scene {
     const struct state *other; /* of snapshot 2 */
 };
 
-/* A child of a failed test ends. */
 static void end_with_the_test(void)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -91,14 +89,13 @@ static bool shows(const struct lmcs_view *view, const struct state *state)
     return true;
 }
 
-/* New bytes for all tensors. */
 static void change(struct state *state, struct rng *rng)
 {
     for (size_t i = 0; i < state->count; i++)
         rng_fill(rng, state->tensors[i].data, state->tensors[i].bytes);
 }
 
-/* Writes and removes much, so that reusable space is overwritten. */
+/* Overwrites reusable space. */
 static void churn(struct lmcs_pool *pool, const struct state *like, int rounds)
 {
     struct rng rng = {77};
@@ -110,7 +107,7 @@ static void churn(struct lmcs_pool *pool, const struct state *like, int rounds)
         if (i > 0)
             OK(lmcs_snapshot_remove(pool, "churn", number - 1, false, NULL, &err));
         enum lmcs_status status = i % 4 == 3 ? lmcs_compact(pool, NULL, &err) : LMCS_OK;
-        if (status != LMCS_IN_USE) /* where a stranger has locked the file */
+        if (status != LMCS_IN_USE) /* a foreign lock */
             OK(status);
     }
     state_free(state);
@@ -139,14 +136,12 @@ static void end(struct lmcs_pool *pool, struct state *one, struct state *two)
     state_free(two);
 }
 
-/* ---- Stopped ---- */
-
 struct walk {
     size_t seen;
     uint64_t bytes;
 };
 
-/* In the middle of a walk through a snapshot's entries: the root that it walks is leased. */
+/* In a walk through a snapshot's entries: its root is leased. */
 static bool stop_in_between(void *context, const struct lmcs_entry *entry)
 {
     struct walk *walk = context;
@@ -167,7 +162,7 @@ static int walk_and_stop(void *argument)
     OK(lmcs_snapshot_entries(snapshot, stop_in_between, &walk, &err));
     EXPECT(walk.seen == scene->state->count && walk.bytes == 12 * 200000 + 900);
     EXPECT(shows(views[0], scene->state) && shows(views[1], scene->other));
-    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_entries(snapshot, stop_in_between, &walk, &err)); /* now it has gone */
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_entries(snapshot, stop_in_between, &walk, &err)); /* gone */
     lmcs_snapshot_close(snapshot);
     for (int i = 0; i < 2; i++)
         lmcs_view_close(views[i]);
@@ -184,12 +179,12 @@ static void a_stopped_reader_keeps_what_it_sees(void **state)
     struct scene scene = {place->pool, NULL, one, two};
     pid_t child = start_child(walk_and_stop, &scene);
     wait_stopped(child);
-    alarm(200); /* blocked for ever would be the failure */
+    alarm(200); /* instead of blocking for ever */
     OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     churn(pool, one, 12);
     verify_pool(pool);
-    close_pool(pool); /* neither does it keep the pool from being closed, and opened */
+    close_pool(pool); /* the pool can be closed and opened */
     pool = open_limited(place->pool, 0);
     churn(pool, one, 4);
     EXPECT(kill(child, SIGCONT) == 0);
@@ -204,7 +199,7 @@ static uint64_t used_when_compacted(struct lmcs_pool *pool)
     return pool_info(pool).used_bytes;
 }
 
-/* Payloads and pages held by a process are freed when it is killed while stopped within a walk. */
+/* A kill during a walk frees the process's payloads and pages. */
 static void what_a_killed_reader_held_comes_back(void **state)
 {
     struct place *place = *state;
@@ -224,8 +219,6 @@ static void what_a_killed_reader_held_comes_back(void **state)
     end(pool, one, two);
 }
 
-/* ---- A child that lives on ---- */
-
 static int outlive(void *argument)
 {
     end_with_the_test();
@@ -241,7 +234,7 @@ static int outlive(void *argument)
     scene->shared->stage = 1;
     while (getppid() == parent)
         usleep(1000);
-    wait_stage(scene->shared, 2); /* another process has overwritten all reusable space */
+    wait_stage(scene->shared, 2); /* all reusable space is overwritten */
     struct lmcs_capture *capture;
     struct lmcs_snapshot *snapshot;
     FAILS(LMCS_INVALID, lmcs_capture_begin(pool, "run", &capture, &err));
@@ -270,13 +263,11 @@ static void a_child_that_outlives_its_parent(void **state)
     churn(pool, one, 12);
     scene.shared->stage = 2;
     wait_stage(scene.shared, 3);
-    assert_int_equal(scene.shared->stage, 3); /* its bytes stayed, and its writes had no effect */
+    assert_int_equal(scene.shared->stage, 3); /* unchanged bytes; its writes had no effect */
     expect_snapshot(pool, "run", 2, two);
     munmap(scene.shared, sizeof *scene.shared);
     end(pool, one, two);
 }
-
-/* ---- A child with a pool of its own ---- */
 
 static int write_to_another(void *argument)
 {
@@ -291,14 +282,14 @@ static int write_to_another(void *argument)
     return 0;
 }
 
-/* A child inherits nothing of its parent's open pools, not even their addresses. */
+/* A child inherits nothing of its parent's open pools, not even addresses. */
 static void a_child_writes_to_another_pool(void **state)
 {
     struct place *place = *state;
     struct state *one, *two;
     char more[3][512], other[512];
     struct lmcs_pool *pool = begin(place->pool, &one, &two), *mores[3];
-    for (int i = 0; i < 3; i++) { /* the more it has, the more places there are */
+    for (int i = 0; i < 3; i++) { /* more pools, more places */
         snprintf(other, sizeof other, "more-%d.pool", i);
         place_path(place, other, more[i]);
         mores[i] = open_limited(more[i], LIMIT);
@@ -331,8 +322,6 @@ static void a_pool_and_its_copy(void **state)
     close_pool(copy);
     end(pool, one, two);
 }
-
-/* ---- Locks of others ---- */
 
 enum lock { POSIX_WRITE, POSIX_READ, OFD_WRITE, OFD_READ, FLOCK_EXCLUSIVE, FLOCK_SHARED };
 
@@ -379,7 +368,7 @@ static void expect_named(pid_t pid)
         fail_msg("the message does not name process %s: %s", text, err.message);
 }
 
-/* A write lock on the whole file: opening a view fails and names the owner; other work continues. */
+/* A write lock on the whole file: views fail and name the owner; other work continues. */
 static void a_stranger_locks_the_whole_file(void **state)
 {
     struct place *place = *state;
@@ -393,21 +382,21 @@ static void a_stranger_locks_the_whole_file(void **state)
         struct lmcs_view *view;
         alarm(100);
         FAILS(LMCS_IN_USE, lmcs_view_open(snapshot, NULL, NULL, 0, 0, &view, &err));
-        if (locking.kind == POSIX_WRITE) /* the kernel does not reveal the owner of the other kind */
+        if (locking.kind == POSIX_WRITE) /* the kernel hides the owner of the other kind */
             expect_named(child);
         assert_non_null(strstr(err.message, "lock"));
         lmcs_snapshot_close(snapshot);
-        churn(pool, one, 4); /* training goes on */
+        churn(pool, one, 4); /* training continues */
         FAILS(LMCS_IN_USE, lmcs_verify(pool, NULL, NULL, NULL, NULL, NULL, &err));
         alarm(0);
         end_by(child, SIGKILL);
-        expect_snapshot(pool, "run", 1, one); /* it is over with the lock */
+        expect_snapshot(pool, "run", 1, one); /* ends with the lock */
     }
     munmap(locking.shared, sizeof *locking.shared);
     end(pool, one, two);
 }
 
-/* A read lock on the whole file acts as a lease of everything: no space is reused, and other work continues. */
+/* A read lock on the whole file is a lease of everything: no space is reused; other work continues. */
 static void a_stranger_holds_a_read_lock(void **state)
 {
     struct place *place = *state;
@@ -431,7 +420,7 @@ static void a_stranger_holds_a_read_lock(void **state)
     end(pool, one, two);
 }
 
-/* libpmemobj's own lock is a flock: its owner is named, and it blocks writers, not readers. */
+/* libpmemobj's own lock is a flock: its owner is named; it blocks writers, not readers. */
 static void a_stranger_has_an_flock(void **state)
 {
     struct place *place = *state;
@@ -455,8 +444,6 @@ static void a_stranger_has_an_flock(void **state)
     munmap(locking.shared, sizeof *locking.shared);
     end(open_limited(place->pool, 0), one, two);
 }
-
-/* ---- Bytes of others ---- */
 
 static off_t place_of(const char *path, const void *wanted, size_t bytes)
 {
@@ -483,7 +470,7 @@ struct scribbling {
     size_t bytes;
 };
 
-/* Another process writes noise into the pool's file. */
+/* Writes noise into the pool's file. */
 static int scribble(void *argument)
 {
     end_with_the_test();
@@ -511,8 +498,7 @@ static enum lmcs_status read_tensor(struct lmcs_pool *pool, const char *which, c
     return status;
 }
 
-/* Noise in a tensor while the pool is open: the tensor is reported as damaged by name, and a capture of the same bytes
- * writes them again. */
+/* Noise in a tensor of an open pool: damage with its name; a capture of the same bytes writes them again. */
 static void noise_in_a_payload_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -530,7 +516,7 @@ static void noise_in_a_payload_while_it_is_open(void **state)
     expect_snapshot(pool, "run", 3, two);
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     free(buffer);
-    end(pool, one, two); /* which verifies: nothing damaged is left */
+    end(pool, one, two); /* verifies that no damage is left */
 }
 
 static int read_word_and_fail(void *argument)
@@ -540,7 +526,7 @@ static int read_word_and_fail(void *argument)
     return 0;
 }
 
-/* Noise in the root word: readers report damage; the writer's next commit repairs it. */
+/* Noise in the root word: readers report damage; the next commit repairs it. */
 static void noise_in_the_root_word_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -584,7 +570,7 @@ static int read_all_or_say_why(void *argument)
     return wrong > 0;
 }
 
-/* Noise in each of the last pages of metadata in turn: every read is right or an error, and no process ends. */
+/* Noise in each of the last pages of metadata: reads are right or an error, and no process ends. */
 static void noise_in_metadata_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -609,8 +595,6 @@ static void noise_in_metadata_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* ---- A removed file ---- */
-
 static void expect_no_commit(struct lmcs_pool *pool, const struct state *state)
 {
     uint64_t number;
@@ -620,7 +604,7 @@ static void expect_no_commit(struct lmcs_pool *pool, const struct state *state)
     FAILS(LMCS_IO, lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
 }
 
-/* A file without a name gets no acknowledged snapshots; it can still be read, and so dumped. */
+/* A file without a name gets no acknowledged snapshots, but can be read and dumped. */
 static void a_pool_that_is_deleted_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -647,7 +631,7 @@ static void a_pool_that_is_deleted_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* Another pool replaces the file: the writer does not write to it. */
+/* The writer does not write to a replacing pool. */
 static void a_pool_that_is_replaced_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -667,7 +651,6 @@ static void a_pool_that_is_replaced_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* A renamed file stays usable. */
 static void a_pool_that_is_renamed_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -683,8 +666,8 @@ static void a_pool_that_is_renamed_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* The file is cut while a process writes to it: the process may end by SIGBUS (libpmemobj's mapping), but its
- * acknowledged snapshots are present. */
+/* The file is cut during writes: the process may end by SIGBUS (libpmemobj's mapping), but its acknowledged snapshots
+ * are present. */
 static int write_while_it_is_cut(void *argument)
 {
     end_with_the_test();

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_repair.c - repair from the pool itself, archives, other pools, parity and replicas.
- */
+/* test_repair.c - repair from the pool itself, archives, other pools, parity and replicas. */
 /* ctest: timeout=600 */
 #include "test_repair_support.h"
 
@@ -12,8 +10,6 @@ static void expect_all(struct lmcs_pool *pool, struct state **states, int count)
     for (int i = 0; i < count; i++)
         expect_snapshot(pool, "run", (uint64_t)i + 1, states[i]);
 }
-
-/* ---- In the pool itself ---- */
 
 static void hashes_from_the_blocks(void **state)
 {
@@ -29,7 +25,7 @@ static void hashes_from_the_blocks(void **state)
     expect_repaired(pool, NULL, "its own blocks");
     EXPECT(record_of(pool, "run", 1, "still").parts[0].offset != still.parts[0].offset);
     expect_all(pool, states, 2);
-    /* One hash, and another block: which is which, the digest says. */
+    /* One hash, and another block: the digest decides. */
     struct telling telling;
     still = record_of(pool, "run", 1, "still");
     damage_content(place->pool, &still, table + 1, 1);       /* the first hash */
@@ -44,7 +40,7 @@ static void hashes_from_the_blocks(void **state)
     free_rows(states, 2);
 }
 
-/* The same state on another shelf: a content of its own with the same digest. */
+/* Another shelf's content with the same digest. */
 static void the_same_tensor_stored_twice(void **state)
 {
     struct place *place = *state;
@@ -97,7 +93,7 @@ static void a_block_that_a_neighbour_has(void **state)
            telling.items[1].state == LMCS_DAMAGE_REPAIRED);
     EXPECT(strstr(telling.items[0].holders, "..7 table") != NULL || strstr(telling.items[0].holders, "@7..") != NULL);
     check_pool(pool);
-    for (int i = 0; i < COUNT; i++) { /* deltas may rest on it */
+    for (int i = 0; i < COUNT; i++) { /* possible base of deltas */
         char address[32];
         snprintf(address, sizeof address, "run@%d", i + 1);
         OK(read_tensor(pool, address, &states[i]->tensors[2], 1 << 20, 320 * ROW_BYTES));
@@ -106,8 +102,6 @@ static void a_block_that_a_neighbour_has(void **state)
     close_pool(pool);
     free_rows(states, COUNT);
 }
-
-/* ---- From elsewhere ---- */
 
 static void dump_to(struct lmcs_pool *pool, const char *path, bool canonical)
 {
@@ -119,7 +113,7 @@ static void dump_to(struct lmcs_pool *pool, const char *path, bool canonical)
     close(fd);
 }
 
-/* Damages something of each kind of content. */
+/* Damages each kind of content. */
 static unsigned damage_some(struct lmcs_pool *pool, const char *path)
 {
     unsigned raw = 0, frames = 0;
@@ -159,11 +153,11 @@ static void from_an_archive(void **state)
         EXPECT(pool_info(pool).lost_contents == 0);
         expect_all(pool, states, COUNT);
     }
-    /* A damaged archive gives its sound contents, and nothing wrong. */
+    /* A damaged archive gives only its sound contents. */
     struct stat info;
     damage_some(pool, place->pool);
     EXPECT(stat(early, &info) == 0);
-    turn_bytes(early, (uint64_t)info.st_size / 2, 1 << 20); /* in a payload, but for a record's header or two */
+    turn_bytes(early, (uint64_t)info.st_size / 2, 1 << 20); /* in a payload, or a few records' headers */
     enum lmcs_status status = repair_from(pool, early, &telling);
     EXPECT(status == LMCS_DAMAGED || status == LMCS_OK);
     check_pool(pool);
@@ -175,7 +169,7 @@ static void from_an_archive(void **state)
     free_rows(states, COUNT);
 }
 
-/* A source that can't be read leaves the work to the others, and is told of; without others nothing is done. */
+/* An unreadable source is reported; others do the work. */
 static void past_a_bad_source(void **state)
 {
     struct place *place = *state;
@@ -200,7 +194,7 @@ static void past_a_bad_source(void **state)
     FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling));
     EXPECT(telling.report.contents == 0 && pool_info(pool).lost_contents == 0);
     options.from_count = 3;
-    FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling)); /* as the first of them is */
+    FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling)); /* as the first is */
     EXPECT(telling.report.sources_unread == 2 && telling.report.is_whole);
     EXPECT(telling.report.damages > 0 && telling.report.repaired == telling.report.damages);
     EXPECT(strstr(err.message, cut) != NULL && strstr(err.message, "/nowhere/at all") != NULL);
@@ -244,10 +238,8 @@ static void from_another_pool(void **state)
     free_rows(states, COUNT);
 }
 
-/*
- * A hash and its own block: only who has another copy can say which bytes are right. Copies have their hashes behind a
- * raw payload or in a frame's header, in the same pool, in another one, or in an archive.
- */
+/* A hash and its own block: only another copy shows the right bytes. Copies have hashes behind a raw payload or in a
+ * frame's header, in this pool, another, or an archive. */
 static void hashes_from_elsewhere(void **state)
 {
     struct place *place = *state;
@@ -278,7 +270,7 @@ static void hashes_from_elsewhere(void **state)
         damage_content(place->pool, &moving, (1 << 20) + 5, 1);                   /* the second block */
         if (sources[i] != NULL) {
             expect_repaired(pool, sources[i], sources[i]);
-        } else { /* no source can: nothing shows which bytes are right */
+        } else { /* nothing shows which bytes are right */
             FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
             EXPECT(telling.report.lost == 1 && telling.items[0].byte_count == states[0]->tensors[0].bytes);
             take_snapshot(pool, "twin", states[0], 0);
@@ -292,10 +284,7 @@ static void hashes_from_elsewhere(void **state)
     free_rows(states, 2);
 }
 
-/*
- * A delta can't be restored when its base is lost as well; nor a keyframe, when its bytes are noise: then it is
- * stored raw, which takes more room and is right.
- */
+/* A delta can't be restored without its base; a keyframe of noise is stored raw, which takes more room. */
 static void stored_raw_without_its_base(void **state)
 {
     struct place *place = *state;
@@ -331,8 +320,6 @@ static void stored_raw_without_its_base(void **state)
     state_free(second);
 }
 
-/* ---- Parity ---- */
-
 static void what_parity_repairs(void **state)
 {
     struct place *place = *state;
@@ -348,14 +335,14 @@ static void what_parity_repairs(void **state)
     EXPECT(moving.df.payload == LMCS_PAYLOAD_RAW && has_parity(pool, moving.id));
     EXPECT(pool_info(pool).parity_bytes > pool_info(pool).live_bytes / 8 &&
            pool_info(pool).parity_bytes < pool_info(pool).live_bytes / 4);
-    /* All that lies together, up to two tenths of it; the hashes at its end as well. */
+    /* Adjacent bytes up to two tenths, and the hashes at the end. */
     damage_content(place->pool, &moving, 333, moving.df.stored_bytes / 10);
     expect_repaired(pool, NULL, "parity");
     moving = record_of(pool, "run", COUNT, "moving");
     EXPECT(has_parity(pool, moving.id)); /* of the same bytes, elsewhere */
     damage_content(place->pool, &moving, moving.df.stored_bytes - 300000, 300000);
     expect_repaired(pool, NULL, "parity");
-    /* Spread damage: one unit in a hundred, those of one stripe never more than two. */
+    /* Spread damage: one unit in a hundred, at most two of a stripe. */
     moving = record_of(pool, "run", COUNT, "moving");
     for (uint64_t at = 100; at < moving.df.stored_bytes; at += 101 * 4096)
         damage_content(place->pool, &moving, at, 2);
@@ -369,11 +356,11 @@ static void what_parity_repairs(void **state)
     turn_bytes(place->pool, parity.parts[0].offset + parity.parts[0].bytes / 2, 4096);
     damage_content(place->pool, &moving, 2000, 10);
     OK(repair_from(pool, NULL, &telling));
-    EXPECT(telling.count == 2 && telling.report.repaired == 2); /* in the same pass parity itself is made anew */
+    EXPECT(telling.count == 2 && telling.report.repaired == 2); /* the same pass makes parity again */
     EXPECT(strstr(telling.items[0].source, "parity") != NULL && strcmp(telling.items[1].source, "the tensor") == 0);
     check_pool(pool);
     expect_clean(pool);
-    /* More than parity can do: the possible part is repaired, and the rest lost. */
+    /* Beyond parity's reach: the possible part is repaired, the rest lost. */
     moving = record_of(pool, "run", COUNT, "moving");
     damage_content(place->pool, &moving, 0, moving.df.stored_bytes / 2);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
@@ -395,9 +382,7 @@ static bool all_have_parity(struct lmcs_pool *pool, uint64_t first, uint64_t las
     return true;
 }
 
-/*
- * Parity comes when the compactor is done with a snapshot, follows contents that are stored anew, and goes with them.
- */
+/* Parity is made after compaction, follows contents that are stored again, and goes with them. */
 static void parity_follows_the_contents(void **state)
 {
     struct place *place = *state;
@@ -422,14 +407,14 @@ static void parity_follows_the_contents(void **state)
         check_pool(pool);
     }
     EXPECT(all_have_parity(pool, 1, COUNT + 2));
-    /* Coded ones are repaired as they are: no block is decoded. */
+    /* Encoded ones are repaired without decoding. */
     for (uint64_t i = 1; i <= COUNT; i++) {
         struct lmcs_content content = record_of(pool, "run", i, "moving");
         damage_content(place->pool, &content, i % 2 ? 0 : content.df.stored_bytes - 2000, 2000);
     }
     expect_repaired(pool, NULL, "parity");
     expect_all(pool, states, COUNT);
-    /* Removed, compacted and moved about. */
+    /* Removed, compacted and moved. */
     for (uint64_t i = 1; i <= COUNT + 1; i++) {
         OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
         OK(lmcs_compact(pool, NULL, &err));
@@ -445,7 +430,7 @@ static void parity_follows_the_contents(void **state)
     free_rows(states, COUNT);
 }
 
-/* Tensors of all sizes around those of units and columns. */
+/* Sizes around units and columns. */
 static void parity_of_all_sizes(void **state)
 {
     struct place *place = *state;
@@ -486,8 +471,6 @@ static void parity_of_all_sizes(void **state)
     state_free(now);
 }
 
-/* ---- Replicas ---- */
-
 static void from_the_other_replica(void **state)
 {
     struct place *place = *state;
@@ -506,7 +489,7 @@ static void from_the_other_replica(void **state)
     damage_some(pool, first);
     expect_repaired(pool, NULL, "the other replica");
     expect_all(pool, states, COUNT);
-    /* Pages of metadata: read from there, and then repaired here. */
+    /* Pages of metadata are read from the replica, and then repaired. */
     struct lmcs_txn txn;
     struct telling telling;
     OK(lmcs_txn_read(pool, &txn, &err));

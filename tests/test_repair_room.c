@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_repair_room.c - repair and parity where there is little room.
- */
+/* test_repair_room.c - repair and parity with little room. */
 /* ctest: timeout=600 */
 #include "test_repair_support.h"
-
-/* ---- No room ---- */
 
 static void no_room_to_repair_in(void **state)
 {
@@ -36,9 +32,7 @@ static void no_room_to_repair_in(void **state)
     state_free(filler);
 }
 
-/* ---- Parity where there is little room ---- */
-
-/* A tensor of 2 MiB that nothing makes smaller. */
+/* An incompressible tensor of 2 MiB. */
 static struct state *make_noise(struct rng *rng)
 {
     const uint64_t shape = (uint64_t)2 << 20;
@@ -66,7 +60,7 @@ static uint64_t taken_bytes(struct lmcs_pool *pool)
     return slabs + lmcs_space_used(pool);
 }
 
-/* Snapshots over a budget go before parity is made, and parity leaves the compactor its share of the pool. */
+/* Snapshots over a budget go before parity is made; parity leaves the compactor its share. */
 static void parity_and_a_budget(void **state)
 {
     struct place *place = *state;
@@ -80,13 +74,13 @@ static void parity_and_a_budget(void **state)
     OK(lmcs_shelf_set_policy(pool, "run", "keep=all budget=none", &err));
     take_noise(pool, 8, 2);
     OK(lmcs_compact(pool, NULL, &err));
-    EXPECT(!has_parity(pool, content_of(pool, "run", 21, "noise"))); /* there was no room for all of it */
+    EXPECT(!has_parity(pool, content_of(pool, "run", 21, "noise"))); /* not room for all */
     EXPECT(taken_bytes(pool) <= limit - limit / 64);
     verify_pool(pool);
     close_pool(pool);
 }
 
-/* Damaged parity for which there is no room ends no scrub: the contents behind it are read. */
+/* Damaged parity without room does not end a scrub. */
 static void no_room_for_parity(void **state)
 {
     struct place *place = *state;
@@ -118,7 +112,7 @@ static void no_room_for_parity(void **state)
 
 struct asked {
     unsigned calls;
-    uint64_t bytes; /* that were read */
+    uint64_t bytes; /* read */
 };
 
 static bool count_asked(void *context, uint64_t bytes)
@@ -129,9 +123,7 @@ static bool count_asked(void *context, uint64_t bytes)
     return true;
 }
 
-/*
- * A content too large for its parity does not delay smaller ones and is not read; it is tried again when there is room.
- */
+/* A content too large for its parity neither delays smaller ones nor is read; it is tried again when there is room. */
 static void parity_that_finds_no_room(void **state)
 {
     struct place *place = *state;
@@ -155,11 +147,11 @@ static void parity_that_finds_no_room(void **state)
     EXPECT(worked && asked.bytes < 400000 && err.bytes_needed > 0);
     for (int i = 0; i < 4; i++)
         EXPECT(has_parity(pool, content_of(pool, "run", 1, names[i])) == (i % 2 == 1));
-    /* Nothing has changed since. */
+    /* Nothing has changed. */
     asked = (struct asked){.calls = 0};
     OK(lmcs_parity_turn(pool, &turn, &worked, &err));
     EXPECT(!worked && asked.calls == 0);
-    /* Some time has passed; the next wait is longer. */
+    /* Time has passed; the next wait is longer. */
     uint64_t waits = wait.wait_ns;
     wait.since_ns -= waits;
     FAILS(LMCS_FULL, lmcs_parity_turn(pool, &turn, &worked, &err));
@@ -175,7 +167,7 @@ static void parity_that_finds_no_room(void **state)
     state_free(noise);
 }
 
-/* Nor is a damaged content, neither repaired nor noted, read each time. */
+/* A damaged content, neither repaired nor recorded, is not read each time. */
 static void parity_of_what_is_damaged(void **state)
 {
     struct place *place = *state;
@@ -193,7 +185,7 @@ static void parity_of_what_is_damaged(void **state)
     asked = (struct asked){.calls = 0};
     OK(lmcs_parity_turn(pool, &turn, &worked, &err));
     EXPECT(!worked && asked.bytes == 0);
-    damage_content(place->pool, &first, 5, 1); /* as it was */
+    damage_content(place->pool, &first, 5, 1); /* restored */
     wait.since_ns -= wait.wait_ns;
     OK(lmcs_parity_turn(pool, &turn, &worked, &err));
     EXPECT(worked && has_parity(pool, first.id) && wait.wait_ns == 0);
@@ -201,7 +193,7 @@ static void parity_of_what_is_damaged(void **state)
     close_pool(pool);
 }
 
-/* A content that is damaged when parity is made gets its parity once it is repaired. */
+/* Damaged contents get parity after repair. */
 static void parity_waits_for_repair(void **state)
 {
     struct place *place = *state;
@@ -213,7 +205,7 @@ static void parity_waits_for_repair(void **state)
     damage_content(place->pool, &first, 5, 1);
     OK(lmcs_compact(pool, NULL, &err));
     EXPECT(!has_parity(pool, first.id) && has_parity(pool, second.id) && pool_info(pool).lost_contents == 1);
-    damage_content(place->pool, &first, 5, 1); /* as it was */
+    damage_content(place->pool, &first, 5, 1); /* restored */
     OK(repair_from(pool, NULL, &telling));
     EXPECT(pool_info(pool).lost_contents == 0 && has_parity(pool, first.id));
     expect_clean(pool);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_repair_support.h - damage and repair.
- */
+/* test_repair_support.h - damage and repair. */
 #ifndef LMCS_TEST_REPAIR_SUPPORT_H
 #define LMCS_TEST_REPAIR_SUPPORT_H
 
@@ -20,8 +18,6 @@ static inline void expect_repaired(struct lmcs_pool *pool, const char *from, con
     check_pool(pool);
     expect_clean(pool);
 }
-
-/* ---- Parity ---- */
 
 static inline struct lmcs_parity_record parity_of(struct lmcs_pool *pool, uint64_t content, bool *found)
 {

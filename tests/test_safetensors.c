@@ -2,7 +2,7 @@
 /*
  * test_safetensors.c - import and export: round trips, hostile files, parts, omissions, cancelling.
  *
- * Needs the public functions only. Every test has a directory and a pool of its own in it.
+ * Uses public functions only.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -76,12 +76,9 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- Files ---------------------------------------------------------------------------------------------------- */
-
 #define SAME UINT64_MAX
 
-/* A file with this header and `data_bytes` of a pattern. `header_size`: the size in its first 8 bytes; SAME: the true
- * one. */
+/* `header_size`: the size in the first 8 bytes; SAME: the true one. */
 static void write_input(const struct fixture *f, const char *header, size_t header_bytes, uint64_t header_size,
                         size_t data_bytes)
 {
@@ -165,9 +162,7 @@ static void expect_ok(const struct fixture *f, enum lmcs_status status)
         fail_msg("%s: %s", lmcs_status_name(status), f->error.message);
 }
 
-/* ---- Round trips ---------------------------------------------------------------------------------------------- */
-
-/* As the safetensors library lays it out: every dtype, 0 dimensions, an empty tensor, a name that JSON escapes. */
+/* The safetensors library's layout: every dtype, 0 dimensions, an empty tensor, an escaped name. */
 static const char every_dtype[] =
     "{\"__metadata__\":{\"format\":\"np\",\"who\":\"\\u00e9\\n\",\"lmc-store.step\":\"9\"}"
     ",\"u64\":{\"dtype\":\"U64\",\"shape\":[1],\"data_offsets\":[0,8]}"
@@ -192,7 +187,7 @@ static const char every_dtype[] =
     ",\"f4\":{\"dtype\":\"F4\",\"shape\":[2,4],\"data_offsets\":[67,71]}"
     ",\"bool\":{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[71,72]}}";
 
-/* The header without the members that an export adds or drops. */
+/* The header without members that an export adds or drops. */
 static void drop_metadata(struct blob *blob)
 {
     assert_int_equal(json_object_del(blob->header, "__metadata__"), 0);
@@ -282,15 +277,13 @@ static void test_options_and_metadata_are_merged(void **state)
     assert_int_equal(snapshot_count(f, "run"), 1);
 }
 
-/* ---- Hostile files -------------------------------------------------------------------------------------------- */
-
 #define T(name, dtype, shape, offsets) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 struct hostile {
     const char *what;
     const char *header;
-    uint64_t header_size; /* SAME: the truth */
+    uint64_t header_size; /* SAME: the true one */
     size_t data_bytes;
     enum lmcs_status status;
 };
@@ -376,7 +369,7 @@ static void test_hostile_files_are_refused(void **state)
     assert_int_equal(snapshot_count(f, "run"), 0);
 }
 
-/* Names with special meaning for file systems or addresses are plain names here. */
+/* Names with a meaning for file systems or addresses. */
 static void test_odd_names_are_names(void **state)
 {
     struct fixture *f = *state;
@@ -389,7 +382,7 @@ static void test_odd_names_are_names(void **state)
     assert_int_equal(report.contents, 4);
 }
 
-/* Unknown members of an entry, null metadata, and space around everything: the library takes them, so do we. */
+/* Like the library, accepts unknown members, null metadata and white space. */
 static void test_lenient_where_the_library_is(void **state)
 {
     struct fixture *f = *state;
@@ -400,7 +393,7 @@ static void test_lenient_where_the_library_is(void **state)
     expect_ok(f, import(f, NULL));
 }
 
-/* "[[],[],..." in an entry, and many keys: small files that would need gigabytes as JSON values. */
+/* "[[],[],..." and many keys: small files that need gigabytes as JSON values. */
 static void test_huge_entries_are_refused(void **state)
 {
     static const char start_of_array[] = {'{', '"', 'a', '"', ':', '{', '"', 'x', '"', ':', '[', '[', ']'};
@@ -479,7 +472,6 @@ static void test_a_symbolic_link_is_followed(void **state)
     expect_ok(f, import(f, NULL));
 }
 
-/* Every prefix of a good file is refused. */
 static void test_truncated_anywhere(void **state)
 {
     struct fixture *f = *state;
@@ -491,8 +483,6 @@ static void test_truncated_anywhere(void **state)
     }
     assert_int_equal(snapshot_count(f, "run"), 0);
 }
-
-/* ---- Progress: a file that shrinks, a user who stops ---------------------------------------------------------- */
 
 static bool truncate_input(void *context, const char *what, uint64_t done, uint64_t total)
 {
@@ -561,8 +551,6 @@ static void test_a_cancelled_export_keeps_the_old_file(void **state)
     lmcs_snapshot_close(snapshot);
 }
 
-/* ---- Where an export goes ------------------------------------------------------------------------------------- */
-
 static void test_export_targets(void **state)
 {
     struct fixture *f = *state;
@@ -587,8 +575,6 @@ static void test_export_targets(void **state)
     assert_true(S_ISLNK(info.st_mode));
     lmcs_snapshot_close(snapshot);
 }
-
-/* ---- Parts, and limits of the format ------------------------------------------------------------------------ */
 
 static void capture_mixture(struct fixture *f)
 {

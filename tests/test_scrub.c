@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_scrub.c - a scrub finds damage at its place and names everything affected. Only irreparable blocks are lost;
- * everything else stays in use.
- */
+/* test_scrub.c - a scrub finds damage at its place and names everything affected. Only irreparable blocks are lost. */
 /* ctest: timeout=600 */
 #include "test_scrub_support.h"
 
 #include "repair/scrub.h"
 
 enum { COUNT = 9 };
-
-/* ---- Finding and naming ---- */
 
 static void nothing_is_found_in_a_sound_pool(void **state)
 {
@@ -19,7 +14,7 @@ static void nothing_is_found_in_a_sound_pool(void **state)
     struct state *states[COUNT], *mixed = state_mixed(&rng, 40, 9000);
     struct lmcs_pool *pool = open_quiet(place->pool);
     EXPECT(pool_info(pool).scrubbed_ns == 0);
-    expect_clean(pool); /* an empty one, too */
+    expect_clean(pool); /* also when empty */
     take_rows(pool, states, COUNT, &rng);
     take_snapshot(pool, "mixed", mixed, 1);
     OK(lmcs_compact(pool, NULL, &err));
@@ -65,7 +60,7 @@ static void all_that_share_it_are_named(void **state)
     EXPECT(told->first_row == BLOCK_ROWS && told->row_count == BLOCK_ROWS);
     EXPECT(strcmp(told->holders, "run@1..9 still; fork@1..1 still; ") == 0);
     EXPECT(pool_info(pool).scrub_found == 1);
-    /* By address: the damage is in all of these and in no other. */
+    /* The damage is in exactly these addresses. */
     const char *inside[] = {"fork", "run@5", "run@7..9"};
     for (size_t i = 0; i < 3; i++) {
         struct lmcs_scrub_options options;
@@ -99,7 +94,6 @@ static void deltas_that_rest_on_it_are_named(void **state)
     damage_content(place->pool, &base, base.df.payload == LMCS_PAYLOAD_RAW ? 10 : base.df.stored_bytes - 1, 1);
     FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].content == base.id);
-    /* Exactly the unreadable snapshots. */
     size_t unreadable = 0;
     char named[512] = "";
     for (uint64_t i = 1; i <= COUNT; i++) {
@@ -119,7 +113,7 @@ static void deltas_that_rest_on_it_are_named(void **state)
         unreadable -= last - first + 1;
     }
     EXPECT(unreadable == 0);
-    /* A scrub of dependents reads the base, too. */
+    /* A scrub of dependents reads the base. */
     char address[32];
     const char *which = address;
     struct lmcs_scrub_options options;
@@ -153,8 +147,6 @@ static void metadata_is_looked_at(void **state)
     free_rows(states, 3);
 }
 
-/* ---- Samples ---- */
-
 static void samples_cover_everything(void **state)
 {
     struct place *place = *state;
@@ -186,7 +178,7 @@ static void samples_cover_everything(void **state)
     EXPECT(bytes < pool_info(pool).live_bytes);
     EXPECT(pool_info(pool).scrubbed_ns != 0 && pool_info(pool).scrub_share == 0);
     options.sample_share = 0;
-    options.sample_bytes = 1; /* one content at least */
+    options.sample_bytes = 1; /* at least one content */
     OK(scrub_with(pool, &options, &telling));
     EXPECT(telling.report.contents == 1);
     options.sample_share = 1.5;
@@ -229,8 +221,6 @@ static void it_can_be_held_back_and_stopped(void **state)
     close_pool(pool);
     free_rows(states, 3);
 }
-
-/* ---- Lost blocks ---- */
 
 static bool says(const char *words)
 {
@@ -312,7 +302,7 @@ static void dump_without_what_is_lost(struct place *place, struct lmcs_pool *poo
     close(fd);
 }
 
-/* All operations continue around lost blocks. */
+/* All operations work around lost blocks. */
 static void life_goes_on_around_it(void **state)
 {
     struct place *place = *state;
@@ -323,7 +313,7 @@ static void life_goes_on_around_it(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     take_rows(pool, states, COUNT, &rng);
     struct lmcs_content lost = record_of(pool, "run", 4, "moving"), next = record_of(pool, "run", 8, "moving");
-    damage_content(place->pool, &lost, 100, 1); /* will not be coded, nor a base */
+    damage_content(place->pool, &lost, 100, 1); /* neither encoded nor a base */
     damage_content(place->pool, &next, 1 << 20, 1);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 2 && pool_info(pool).lost_contents == 2);
@@ -346,7 +336,7 @@ static void life_goes_on_around_it(void **state)
     lmcs_snapshot_close(snapshot);
     check_pool(pool);
     FAILS(LMCS_DAMAGED, view_tensor(pool, "fork@1", "moving"));
-    /* The record ends with the last snapshot that has the content. */
+    /* The record ends with the last snapshot of the content. */
     OK(lmcs_snapshot_remove(pool, "run", 8, false, NULL, &err));
     EXPECT(pool_info(pool).lost_contents == 1);
     OK(lmcs_snapshot_remove(pool, "run", 4, false, NULL, &err));
@@ -359,7 +349,7 @@ static void life_goes_on_around_it(void **state)
     free_rows(states, COUNT);
 }
 
-/* The compactor meets undetected damage. It must not use it as a base or give up raw bytes for it. */
+/* The compactor must not use undetected damage as a base, nor give up raw bytes for it. */
 static void the_compactor_rests_nothing_on_damage(void **state)
 {
     struct place *place = *state;
@@ -380,13 +370,11 @@ static void the_compactor_rests_nothing_on_damage(void **state)
         EXPECT(content_record(pool, ids[i - 1]).df.base_uses == 0);
     for (uint64_t i = 1; i <= 5; i++)
         expect_snapshot(pool, "run", i, states[i - 1]);
-    EXPECT(pool_info(pool).lost_contents > 0); /* the damage is recorded and left alone */
+    EXPECT(pool_info(pool).lost_contents > 0); /* recorded and left alone */
     EXPECT(storage_of(pool, "run", 1).raw_contents == 0 || content_record(pool, ids[0]).df.payload != 0);
     close_pool(pool);
     free_rows(states, COUNT);
 }
-
-/* ---- In the background ---- */
 
 static bool wait_for(bool (*is_so)(struct lmcs_pool *pool), struct lmcs_pool *pool)
 {
@@ -431,7 +419,7 @@ static void the_background_scrubs_when_asked(void **state)
     free_rows(states, 3);
 }
 
-/* A pass is due once per period of the policy, also if there is nothing to read. */
+/* A pass is due once a period, also with nothing to read. */
 static void an_empty_pool_is_scrubbed_seldom(void **state)
 {
     struct place *place = *state;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_scrub_support.h - shared by the tests of scrubs and repair: a history of tensors with rows and several blocks,
- * flipped bits in chosen places, and the reports of a scrub.
+ * test_scrub_support.h - tensors with rows and several blocks, flipped bits in chosen places, and reports of a scrub.
  */
 #ifndef LMCS_TEST_SCRUB_SUPPORT_H
 #define LMCS_TEST_SCRUB_SUPPORT_H
@@ -15,7 +14,7 @@
 
 enum { ROWS = 576, COLUMNS = 1024, ROW_BYTES = COLUMNS * 4, BLOCK_ROWS = 256 /* in 1 MiB */ };
 
-/* "moving" changes with every step, "still" never; all have 2.25 MiB in 576 rows. "table" changes in one row only. */
+/* "moving" changes with every step, "still" never, "table" in one row; all have 2.25 MiB in 576 rows. */
 static inline struct state *make_rows(struct rng *rng)
 {
     struct state *state = calloc(1, sizeof *state);
@@ -40,7 +39,7 @@ static inline void step_rows(struct state *state, struct rng *rng, int step)
     rng_fill(rng, state->tensors[3].data, 8);
 }
 
-/* run@1 to run@count. The states are kept. */
+/* run@1 to run@count; keeps the states. */
 static inline void take_rows(struct lmcs_pool *pool, struct state **states, int count, struct rng *rng)
 {
     for (int i = 0; i < count; i++) {
@@ -87,14 +86,12 @@ static inline void turn_bytes(const char *path, uint64_t offset, size_t bytes)
     close(fd);
 }
 
-/* Turns bytes of the stored form of a content, from its byte `at` on. */
+/* Turns bytes of the content's stored form from `at` on. */
 static inline void damage_content(const char *path, const struct lmcs_content *content, uint64_t at, size_t bytes)
 {
     EXPECT(content->df.part_count == 1 && at + bytes <= content->df.stored_bytes);
     turn_bytes(path, content->parts[0].offset + at, bytes);
 }
-
-/* ---- Reports of a scrub ---- */
 
 enum { MOST_TOLD = 64 };
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_snapshot.c - snapshots: addresses, lists, removal, and random changes against a model.
- */
+/* test_snapshot.c - addresses, lists, removal, and random changes against a model. */
 /* ctest: timeout=600 */
 #include "test_snapshot_support.h"
 
@@ -12,8 +10,6 @@ static void wrong(struct lmcs_pool *pool, const char *address)
     assert_null(snapshot);
     assert_true(err.message[0] != '\0');
 }
-
-/* ---- Addresses ---- */
 
 static const char *const no_such[] = {"other",
                                       "other@latest",
@@ -84,7 +80,7 @@ static void expect_addresses(struct lmcs_pool *pool)
     assert_int_equal(at(pool, "run@step:0"), 1);
     assert_int_equal(at(pool, "run@step:-0"), 1);
     assert_int_equal(at(pool, "run@step:-5"), 2);
-    assert_int_equal(at(pool, "run@step:10"), 4); /* the newest of them */
+    assert_int_equal(at(pool, "run@step:10"), 4); /* the newest */
     assert_int_equal(at(pool, "run@step:10~1"), 3);
     assert_int_equal(at(pool, "run@step:9223372036854775807"), 5);
     assert_int_equal(at(pool, "run@step:-9223372036854775807"), 6);
@@ -96,7 +92,7 @@ static void addresses(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     static const int64_t steps[] = {0, -5, 10, 10, INT64_MAX, INT64_MIN + 1, LMCS_NO_STEP, 7};
     absent(pool, "run");
-    OK(lmcs_shelf_set_keep_raw(pool, "run", 2, &err)); /* which makes it, empty */
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 2, &err)); /* creates it, empty */
     absent(pool, "run");
     absent(pool, "run@latest");
     absent(pool, "run@latest~0");
@@ -128,7 +124,7 @@ static void addresses(void **state)
     close_pool(pool);
 }
 
-/* Numbers are never used again, and addresses count existing snapshots. */
+/* Numbers are unique for ever; addresses count existing snapshots. */
 static void addresses_after_removal(void **state)
 {
     struct place *place = *state;
@@ -162,8 +158,6 @@ static void addresses_after_removal(void **state)
     check_pool(pool);
     close_pool(pool);
 }
-
-/* ---- Lists ---- */
 
 static void lists_come_in_pages(void **state)
 {
@@ -225,15 +219,13 @@ static void lists_come_in_pages(void **state)
     close_pool(pool);
 }
 
-/* ---- Everything at once, against a model ---- */
-
 enum { SLOTS = 400, TAGS = 12, ROUNDS = 700 };
 
 struct model {
     bool there[SLOTS];
     int64_t step[SLOTS];
     uint64_t next;
-    uint64_t tag[TAGS]; /* the snapshot that has it; 0: none */
+    uint64_t tag[TAGS]; /* its snapshot; 0: none */
 };
 
 static const char *tag_name(size_t tag, char buffer[32])

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_snapshot_handles.c - handles of snapshots, digests, storage, and the space that removal frees.
- */
+/* test_snapshot_handles.c - handles, digests, storage, and the space that removal frees. */
 /* ctest: timeout=600 */
 #include "test_snapshot_support.h"
-
-/* ---- Handles ---- */
 
 static bool see_entry(void *context, const struct lmcs_entry *entry)
 {
@@ -43,7 +39,7 @@ static void handles_of_removed_snapshots(void **state)
     FAILS(LMCS_NOT_FOUND, lmcs_snapshot_digest(snapshot, &digest, &err));
     FAILS(LMCS_NOT_FOUND, lmcs_snapshot_tags(snapshot, count_tag, &count, &err));
     assert_int_equal(count, 1);
-    assert_int_equal(lmcs_snapshot_info(snapshot)->number, 1); /* its information stays */
+    assert_int_equal(lmcs_snapshot_info(snapshot)->number, 1);
     assert_int_equal(lmcs_snapshot_info(snapshot)->step, 1);
     lmcs_snapshot_close(snapshot);
     close_pool(pool);
@@ -84,7 +80,7 @@ static void digests_of_orders(struct lmcs_pool *pool, struct state *now, const s
     put_state(capture, now);
     OK(lmcs_capture_commit(capture, &options, NULL, &err));
     assert_false(same_hash(digest_of(pool, "first"), digest_of(pool, "second")));
-    /* A bit of one tensor, or its name, makes another. */
+    /* A bit or a name makes another digest. */
     options.time_ns = 5;
     for (int i = 0; i < 2; i++) {
         if (i == 0)
@@ -163,7 +159,7 @@ static void storage_counts_a_content_once(void **state)
     assert_int_equal(storage.raw_contents, 3);
     assert_int_equal(storage.stored_bytes, 3 * 200000);
     assert_int_equal(storage.delta_contents + storage.keyframe_contents + storage.longest_chain, 0);
-    /* All that the next one shares counts in full for both. */
+    /* Shared contents count in full for both. */
     state_step(now, &rng, 2, 1);
     take_snapshot(pool, "run", now, 1);
     assert_int_equal(storage_of(pool, "run", 2).stored_bytes, 3 * 200000);
@@ -181,8 +177,6 @@ static void storage_counts_a_content_once(void **state)
     state_free(now);
 }
 
-/* ---- Removal ---- */
-
 static void removal_says_what_it_frees(void **state)
 {
     struct place *place = *state;
@@ -198,7 +192,7 @@ static void removal_says_what_it_frees(void **state)
     OK(lmcs_snapshot_remove(pool, "run", 1, true, &wished, &err));
     assert_true(wished.freed_bytes >= tensor && wished.freed_bytes < tensor + 65536);
     assert_int_equal(wished.later_bytes, 0);
-    expect_snapshot(pool, "run", 1, first); /* nothing was done */
+    expect_snapshot(pool, "run", 1, first); /* unchanged */
     OK(lmcs_snapshot_remove(pool, "run", 1, false, &removal, &err));
     assert_memory_equal(&removal, &wished, sizeof removal);
     expect_snapshot(pool, "run", 2, now);
@@ -211,7 +205,7 @@ static void removal_says_what_it_frees(void **state)
     FAILS(LMCS_NOT_FOUND, lmcs_snapshot_remove(pool, "run", 0, false, NULL, &err));
     FAILS(LMCS_NOT_FOUND, lmcs_snapshot_remove(pool, "walk", 1, false, NULL, &err));
     check_pool(pool);
-    /* The space of bases comes free later, and no sooner than reported. */
+    /* Space of bases is free later, no sooner than reported. */
     for (int i = 0; i < 10; i++) {
         state_step(now, &rng, 0, 4);
         take_snapshot(pool, "run", now, i);
@@ -258,7 +252,7 @@ static void take_thousands(struct lmcs_pool *pool, uint64_t count)
     }
 }
 
-/* A shelf with thousands of snapshots, of which most are removed again. */
+/* Most of thousands are removed. */
 static void thousands_of_snapshots(void **state)
 {
     struct place *place = *state;

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_snapshot_names.c - tags, names and metadata of snapshots, and their parents.
- */
+/* test_snapshot_names.c - tags, names, metadata and parents of snapshots. */
 /* ctest: timeout=600 */
 #include "test_snapshot_support.h"
-
-/* ---- Tags and names ---- */
 
 static void wrong_tags(void **state)
 {
@@ -46,7 +42,7 @@ static void wrong_tags(void **state)
     close_pool(pool);
 }
 
-/* A name of exactly LMCS_MAX_NAME bytes, of characters of 1 to 4 bytes. */
+/* LMCS_MAX_NAME bytes, in characters of 1 to 4 bytes. */
 static void long_name(char name[LMCS_MAX_NAME + 1], unsigned seed)
 {
     static const char *const characters[] = {"a",
@@ -180,8 +176,6 @@ static void shelves_of_wrong_names(void **state)
     assert_int_equal(pool_info(pool).shelf_count, 0);
     close_pool(pool);
 }
-
-/* ---- Metadata of a snapshot ---- */
 
 static bool same_double(double a, double b)
 {
@@ -331,7 +325,7 @@ static void parents(void **state)
     assert_int_equal(parent_of(pool, take(pool, "run", 4, &options)), 0);
     options.parent = 0;
     assert_int_equal(parent_of(pool, take(pool, "run", 5, &options)), 4);
-    /* Training goes on from an older one. */
+    /* Training continues from an older one. */
     OK(lmcs_snapshot_open(pool, "run@2", &snapshot, &err));
     lmcs_snapshot_mark_loaded(snapshot);
     lmcs_snapshot_close(snapshot);
@@ -340,16 +334,14 @@ static void parents(void **state)
     close_pool(pool);
     pool = open_quiet(place->pool);
     assert_int_equal(parent_of(pool, take(pool, "run", 8, &options)), 7); /* the latest, to another process */
-    /* A parent that has gone is still named. */
+    /* A removed parent keeps its name. */
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     assert_int_equal(parent_of(pool, 6), 2);
     check_pool(pool);
     close_pool(pool);
 }
 
-/*
- * A rewind while a commit is under way: its parent is the snapshot before it, the next one's parent is the loaded one.
- */
+/* A rewind during a commit: the commit's parent is the snapshot before it, the next one's is the loaded one. */
 static void loaded_while_a_commit_is_under_way(void **state)
 {
     struct place *place = *state;
@@ -404,7 +396,7 @@ static void parents_of_groups(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_commit_options options;
     lmcs_commit_options_init(&options);
-    assert_int_equal(take_prepared(pool, &options), 1); /* of a shelf that is not there yet */
+    assert_int_equal(take_prepared(pool, &options), 1); /* of a new shelf */
     OK(lmcs_group_resolve(pool, options.group, true, &err));
     for (uint64_t expected = 2; expected < 5; expected++) {
         assert_int_equal(take_prepared(pool, &options), expected);
@@ -417,13 +409,13 @@ static void parents_of_groups(void **state)
     OK(lmcs_group_resolve(pool, options.group, true, &err));
     assert_int_equal(parent_of(pool, 6), 2);
     assert_int_equal(take_prepared(pool, &options), 7);
-    OK(lmcs_group_resolve(pool, options.group, false, &err)); /* it never was */
+    OK(lmcs_group_resolve(pool, options.group, false, &err)); /* it never existed */
     assert_int_equal(parent_of(pool, take(pool, "run", 8, &options)), 6);
     assert_int_equal(take_prepared(pool, &options), 9);
     mark(pool, "run@3");
     OK(lmcs_group_resolve(pool, options.group, true, &err));
     assert_int_equal(parent_of(pool, take(pool, "run", 10, &options)), 3);
-    /* Committed by another process than the one that prepared it. */
+    /* Another process commits it. */
     assert_int_equal(take_prepared(pool, &options), 11);
     close_pool(pool);
     pool = open_quiet(place->pool);
@@ -433,7 +425,7 @@ static void parents_of_groups(void **state)
     close_pool(pool);
 }
 
-/* A handle goes on when its shelf gets another name, or none; the old name belongs to another shelf. */
+/* A handle survives the renaming or removal of its shelf; the old name belongs to another shelf. */
 static void loaded_from_a_shelf_that_was_renamed(void **state)
 {
     struct place *place = *state;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_snapshot_support.h - small snapshots.
- */
+/* test_snapshot_support.h - small snapshots. */
 #ifndef LMCS_TEST_SNAPSHOT_SUPPORT_H
 #define LMCS_TEST_SNAPSHOT_SUPPORT_H
 
@@ -9,7 +7,7 @@
 #include <math.h>
 #include <unistd.h>
 
-/* A snapshot of one small tensor of its own. */
+/* One small new tensor. */
 static inline uint64_t take(struct lmcs_pool *pool, const char *shelf, uint64_t value,
                             const struct lmcs_commit_options *options)
 {
@@ -31,7 +29,7 @@ static inline uint64_t take_step(struct lmcs_pool *pool, const char *shelf, int6
     return take(pool, shelf, (uint64_t)step, &options);
 }
 
-/* The number that an address stands for. */
+/* The address's number. */
 static inline uint64_t at(struct lmcs_pool *pool, const char *address)
 {
     struct lmcs_snapshot *snapshot;
@@ -48,8 +46,6 @@ static inline void absent(struct lmcs_pool *pool, const char *address)
     assert_null(snapshot);
     assert_true(err.message[0] != '\0');
 }
-
-/* ---- Tags and names ---- */
 
 static inline bool count_tag(void *context, const char *tag)
 {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_topology.c - information about files on common media; unknown facts are reported as unknown. (fsdax and devdax
- * need NVDIMMs: tests/guest.)
- */
+/* test_topology.c - common media; unknown facts are reported as unknown. (fsdax and devdax: tests/guest.) */
 #include "base/topology.h"
 
 #include <limits.h>
@@ -140,7 +137,7 @@ static void network_file_systems_are_told_apart(void **state)
         assert_false(lmcs_topology_type_is_network(local[i]));
 }
 
-/* Runs in a child: detection with empty /proc and /sys, as in a bare container. */
+/* With empty /proc and /sys, as in a bare container. */
 static int detect_without_proc_and_sys(const char *root)
 {
     struct lmcs_topology topology;
@@ -176,7 +173,7 @@ static void nothing_fails_or_prints_without_proc_and_sys(void **state)
     assert_int_equal(rmdir(root), 0);
     assert_true(WIFEXITED(status));
     if (WEXITSTATUS(status) == 77)
-        skip(); /* chroot wants root */
+        skip(); /* chroot needs root */
     assert_int_equal(WEXITSTATUS(status), 0);
     assert_int_equal(bytes, 0);
 }

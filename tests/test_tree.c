@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_tree.c - the B+ trees and their transactions against a plain table: committed entries are present, in order,
- * after every commit and opening; aborted ones are absent; no page is lost or used twice.
+ * test_tree.c - B+ trees and their transactions against a plain table: committed entries stay, in order; aborted ones
+ * are absent; no page is lost or used twice.
  *
  * The trees use spare places of the root page.
  */
@@ -14,7 +14,7 @@
 
 enum { SPARE = LMCS_ROOT_TREES - 1, SPARE_TREES = 1, KEYS = 3000 };
 
-/* The version of each key's value; 0: the key is absent. */
+/* The version of each key's value; 0: absent. */
 struct model {
     uint32_t version[SPARE_TREES][KEYS];
     uint64_t count[SPARE_TREES];
@@ -80,7 +80,7 @@ static size_t next_key(const struct model *model, size_t tree, size_t i)
     return i;
 }
 
-/* Seeks a key that may be absent, then some steps forward and one back. */
+/* Seeks, perhaps an absent key, then steps forward and one back. */
 static void expect_seek(struct lmcs_txn *txn, const struct model *model, size_t tree, size_t i, size_t steps,
                         size_t most)
 {
@@ -195,8 +195,6 @@ static void random_changes(void **state)
     }
 }
 
-/* ---- Many keys ---- */
-
 enum order { ASCENDING, DESCENDING, SHUFFLED };
 
 static uint64_t *keys_in_order(enum order order, size_t count, struct rng *rng)
@@ -264,7 +262,7 @@ static void hundred_thousand_keys(void **state)
             lmcs_txn_end(&txn);
         }
         free(keys);
-        /* All but a stretch in the middle goes, in another order. */
+        /* All but a middle stretch goes, in another order. */
         keys = keys_in_order((enum order)((order + 1) % 3), count, &rng);
         const uint64_t first = count / 3, left = count / 10;
         for (size_t i = 0; i < count;) {
@@ -289,14 +287,12 @@ static void hundred_thousand_keys(void **state)
     }
     const struct lmcs_pool_info info = pool_info(pool);
     assert_int_equal(info.metadata_bytes, metadata_bytes); /* the same pages again */
-    /* All are free but a few, and those of the tree that lists them. */
+    /* All but a few, and the list's own, are free. */
     assert_in_range(info.metadata_bytes - info.metadata_free_bytes, LMCS_PAGE_BYTES, info.metadata_bytes / 10);
     close_pool(pool);
 }
 
-/* ---- Separators ---- */
-
-/* A page of leaves has PAGE keys with values as long as can be, and one of such pages PARENT. */
+/* A page of leaves has PAGE keys with the longest values, and a page of such pages PARENT. */
 enum { WIDE = 112, LEAF = 2, PAGE = WIDE * LEAF, PARENT = WIDE * PAGE };
 
 static void put_keys(struct lmcs_txn *txn, uint64_t first, uint64_t end)
@@ -331,10 +327,8 @@ static void expect_keys_and_clear(struct lmcs_pool *pool, struct lmcs_txn *txn, 
     close_pool(pool);
 }
 
-/*
- * Removes a whole page below the first keys of its parent and adds one of these keys again: it goes to the next page,
- * whose own first key is greater. Then that page's entries join those of another parent on its left.
- */
+/* Removes a whole page below the first keys of its parent and adds one of these keys again: it goes to the next page,
+ * whose own first key is greater. Then that page's entries join those of another parent on its left. */
 static void keys_where_a_page_was(void **state)
 {
     const uint64_t back = PARENT + 2;
@@ -346,7 +340,7 @@ static void keys_where_a_page_was(void **state)
     const struct lmcs_node_df *root = lmcs_page_dirty(&txn, spare(&txn, 0)->ref.offset);
     assert_true(root != NULL && root->level == 3 && root->count == 2 && lmcs_node_key(root, 1).high == PARENT);
     delete_keys(&txn, PARENT, PARENT + PAGE);                /* the page ... */
-    delete_keys(&txn, PARENT + PAGE + 1, PARENT + PAGE + 2); /* ... and room in the first leaf of the next one */
+    delete_keys(&txn, PARENT + PAGE + 1, PARENT + PAGE + 2); /* ... and room in the first leaf of the next */
     put_keys(&txn, back, back + 1);
     delete_keys(&txn, 60 * PAGE, PARENT);
     delete_keys(&txn, PARENT + 28 * PAGE, 2 * PARENT + 1);
@@ -357,7 +351,7 @@ static void keys_where_a_page_was(void **state)
     expect_keys_and_clear(pool, &txn, back, 1);
 }
 
-/* The next page is the last one, and later keys begin a tail before the page's own first key. */
+/* The next page is the last, and later keys begin a tail before the page's own first key. */
 static void a_tail_where_a_page_was(void **state)
 {
     enum { MORE = 20 };
@@ -375,8 +369,6 @@ static void a_tail_where_a_page_was(void **state)
     expect_keys_and_clear(pool, &txn, PARENT, MORE);
 }
 
-/* ---- Room ---- */
-
 static void begin_much(struct lmcs_pool *pool, struct lmcs_txn *txn)
 {
     OK(lmcs_txn_write(pool, txn, &err));
@@ -390,7 +382,7 @@ static int die_in_the_middle(void *path)
     _exit(0);
 }
 
-/* Uncommitted space of a transaction is returned at its end, or at the next opening. */
+/* Uncommitted space returns at the end, or at the next opening. */
 static void room_of_what_is_not_committed(void **state)
 {
     const uint64_t much = (uint64_t)8 << 20, little = (uint64_t)1 << 20;
@@ -411,7 +403,7 @@ static void room_of_what_is_not_committed(void **state)
     expect_keys_and_clear(pool, &txn, 0, 5000);
 }
 
-/* As much as the metadata of two million small tensors. */
+/* The metadata of two million small tensors. */
 static void one_commit_may_be_large(void **state)
 {
     enum { PAGES = 93000 };
@@ -448,7 +440,7 @@ static void appending_spares_the_tree(void **state)
     OK(lmcs_txn_read(pool, &txn, &err));
     expect_range(&txn, 0, OLD + NEW, 0);
     lmcs_txn_end(&txn);
-    /* The last entries go, one by one, past the page that they were in; so do the first ones. */
+    /* The last entries go one by one, past their page; so do the first ones. */
     OK(lmcs_txn_write(pool, &txn, &err));
     for (uint64_t i = OLD + NEW; i-- > OLD;)
         OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), (struct lmcs_key_df){i, ~i}, NULL, &err));
@@ -463,8 +455,6 @@ static void appending_spares_the_tree(void **state)
     check_pool(pool);
     close_pool(pool);
 }
-
-/* ---- Transactions ---- */
 
 static void put_many(struct lmcs_txn *txn, uint64_t seed, size_t count)
 {
@@ -516,7 +506,7 @@ static void aborts_leave_nothing(void **state)
     close_pool(pool);
 }
 
-/* Pages come back: a pool that changes for ever does not grow for ever. */
+/* Pages are reused: an ever-changing pool does not grow for ever. */
 static void pages_are_used_again(void **state)
 {
     struct place *place = *state;
@@ -572,7 +562,7 @@ static void readers_see_one_moment(void **state)
                 expect_model(&reading, &old, 200);
         }
         lmcs_txn_end(&reading);
-        OK(lmcs_txn_read(reader, &reading, &err)); /* and the newest with its next look */
+        OK(lmcs_txn_read(reader, &reading, &err)); /* the newest at the next read */
         expect_model(&reading, &model, 200);
         lmcs_txn_end(&reading);
     }
@@ -599,7 +589,7 @@ static void wrong_use_of_trees(void **state)
     assert_false(found);
     OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), key, &found, &err));
     assert_true(found && spare(&txn, 0)->count == 0 && spare(&txn, 0)->ref.offset == 0);
-    OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), key, &found, &err)); /* in an empty one */
+    OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), key, &found, &err)); /* empty */
     assert_false(found);
     commit(&txn);
     check_pool(pool);

@@ -2,8 +2,8 @@
 /*
  * test_trim.c - trims while other callers take space between their steps.
  *
- * This program's pthread_rwlock_unlock replaces libc's: when a trim has released the metadata lock, a test can act in
- * the same thread, which then holds no lock.
+ * This program interposes pthread_rwlock_unlock: when a trim has released the metadata lock, a test acts in the same
+ * thread, which then holds no lock.
  */
 /* ctest: labels=no-tsan */
 #include "support.h"
@@ -14,14 +14,14 @@
 #include "pages/space.h"
 #include "pages/tree.h"
 
-#define LARGE ((uint64_t)6 << 20) /* it gets an extent of its own, of an unusual size */
+#define LARGE ((uint64_t)6 << 20) /* its own extent, of an unusual size */
 
 static struct scene {
     struct lmcs_pool *pool;
-    uint64_t freed; /* where the extent was */
+    uint64_t freed; /* the extent's place */
     struct lmcs_capture *capture;
     unsigned char *room;
-    uint64_t taken; /* where the capture's is */
+    uint64_t taken; /* the capture's place */
     bool busy;
 } scene;
 
@@ -45,7 +45,7 @@ static uint64_t extent_of_size(struct lmcs_pool *pool, uint64_t least)
     return offset;
 }
 
-/* As soon as the extent has gone, a capture takes room. */
+/* A capture takes the extent's room. */
 static void take_room_when_it_has_gone(void)
 {
     if (scene.busy || scene.capture != NULL || scene.freed == 0)
@@ -63,7 +63,7 @@ static void take_room_when_it_has_gone(void)
     scene.busy = false;
 }
 
-/* Seen by the shared libraries, too. */
+/* Visible to shared libraries. */
 #pragma GCC visibility push(default)
 int pthread_rwlock_unlock(pthread_rwlock_t *lock)
 {
@@ -77,10 +77,8 @@ int pthread_rwlock_unlock(pthread_rwlock_t *lock)
 }
 #pragma GCC visibility pop
 
-/*
- * A trim returns an extent of an unusual size to libpmemobj. Before it releases its claims, a capture gets another
- * extent at the same place. The next trim must leave that one alone.
- */
+/* A trim returns an extent of an unusual size to libpmemobj. Before it releases its claims, a capture gets another
+ * extent at the same place. The next trim must leave that one alone. */
 static void an_extent_that_follows_another_is_not_trimmed(void **state)
 {
     struct place *place = *state;
@@ -96,7 +94,7 @@ static void an_extent_that_follows_another_is_not_trimmed(void **state)
     scene.pool = pool;
     OK(lmcs_compact(pool, NULL, &err));
     scene.pool = NULL;
-    EXPECT(scene.capture != NULL && scene.taken == scene.freed); /* or nothing was tried here */
+    EXPECT(scene.capture != NULL && scene.taken == scene.freed); /* otherwise nothing was tested */
     memcpy(scene.room, large->tensors[large->count - 1].data, LARGE);
     OK(lmcs_space_trim(pool, 0, &err));
     put_state(scene.capture, small);
@@ -135,7 +133,7 @@ static size_t forge_payloads(struct lmcs_pool *pool, size_t most)
     return count;
 }
 
-/* If more extents than one transaction trims have wrong records, the later ones are still trimmed. */
+/* More unsound extents than one transaction trims do not keep later ones from being trimmed. */
 static void unsound_extents_keep_no_other(void **state)
 {
     enum { COUNT = 24, UNSOUND = 18 };
@@ -162,7 +160,7 @@ static void unsound_extents_keep_no_other(void **state)
     EXPECT(released >= COUNT && forge_payloads(pool, UNSOUND) == UNSOUND);
     uint64_t used = lmcs_space_used(pool), left = limit - used - slabs;
     EXPECT(left < limit && lmcs_space_waste(pool, 0) >= COUNT * bytes);
-    /* The space of the sound ones can be used. */
+    /* The sound ones' space is usable. */
     OK(lmcs_space_charge(pool, left, &err));
     EXPECT(lmcs_space_used(pool) <= used + left - 2 * bytes);
     lmcs_space_count(pool, -(int64_t)left);
@@ -176,7 +174,7 @@ static void unsound_extents_keep_no_other(void **state)
     state_free(small);
 }
 
-/* Where punching is impossible, sound extents are returned to libpmemobj for larger requests. */
+/* Where punching is impossible, sound extents go to libpmemobj for larger requests. */
 static void unsound_extents_of_a_poolset(void **state)
 {
     char path[512];

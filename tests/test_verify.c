@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_verify.c - the scope of verify, its reports, and verify beside a writer.
- *
- * damage/damage.c shows that it finds every damage.
+ * test_verify.c - the scope of verify, its reports, and verify beside a writer. (damage/damage.c tests its
+ * completeness.)
  */
 /* ctest: timeout=600 labels=no-tsan */
 #include "subject.h"
@@ -15,10 +14,8 @@
 #include "records/content.h"
 #include "records/shelf.h"
 
-/* ---- Damage ---- */
-
 struct found {
-    const char *tensor; /* wanted */
+    const char *tensor; /* expected */
     uint64_t at;
     unsigned damages, of_tensor, covering;
 };
@@ -34,7 +31,7 @@ static void note_damage(void *context, const struct lmcs_damage *damage)
     found->covering += found->at >= damage->first_byte && found->at < damage->first_byte + damage->byte_count;
 }
 
-/* Opens for reading and verifies. An opening that fails is a finding too. */
+/* A failed opening is a finding, too. */
 static enum lmcs_status verify_file(const char *path, const char *address, struct found *found)
 {
     struct lmcs_pool *pool;
@@ -49,7 +46,7 @@ static enum lmcs_status verify_file(const char *path, const char *address, struc
     return status;
 }
 
-/* A root page with a right checksum that lists impossible pages, which a writer would hand out. */
+/* A sealed root page lists impossible pages, which a writer would allocate. */
 static void impossible_ranges_of_pages(void **state)
 {
     struct subject *subject = make_subject(((struct place *)*state)->pool);
@@ -81,7 +78,7 @@ static void impossible_ranges_of_pages(void **state)
     free_subject(subject);
 }
 
-/* Enters pages as free, as a commit does; the checksums are right. */
+/* Enters pages as free, as a commit does, with valid checksums. */
 static void forge_free_pages(const char *path, uint64_t offset, uint64_t count)
 {
     struct lmcs_txn txn;
@@ -94,7 +91,7 @@ static void forge_free_pages(const char *path, uint64_t offset, uint64_t count)
     close_pool(pool);
 }
 
-/* A writer takes no page outside of all slabs; it would overwrite tensors or leave the pool's mapping. */
+/* A writer takes no page outside of slabs, which would overwrite tensors or leave the mapping. */
 static void free_pages_that_are_none(void **state)
 {
     const struct place *place = *state;
@@ -145,16 +142,12 @@ static void free_pages_that_are_none(void **state)
     state_free(weights);
 }
 
-/* ---- Scope ---- */
-
 static bool stop(void *context, const char *what, uint64_t done, uint64_t total)
 {
     (void)what;
     assert_true(done <= total);
     return ++*(int *)context < 1;
 }
-
-/* ---- Forged records that would overwrite data ---- */
 
 /* A snapshot of two tensors, and two live variables. */
 static struct lmcs_pool *begin_forging(const struct place *place, struct state **weights)
@@ -168,7 +161,7 @@ static struct lmcs_pool *begin_forging(const struct place *place, struct state *
     return pool;
 }
 
-/* Writing is refused, and a reader finds everything unchanged. */
+/* Writing is refused; a reader finds everything unchanged. */
 static void expect_refused(const char *path, const struct state *weights, const char *why)
 {
     struct found found = {.tensor = NULL};
@@ -310,14 +303,14 @@ static void objects_that_are_not_of_live_variables(void **state)
         forge_objects(pool, kinds[i], call_live);
         place_path(place, "forged.pool", path);
         unlink(path);
-        copy_file(place->pool, path); /* closing writes no more to it */
+        copy_file(place->pool, path); /* before closing writes */
         close_pool(pool);
         expect_refused(path, weights, whys[i]);
         state_free(weights);
     }
 }
 
-/* Extents recorded as free, or free from some place on, although they hold payloads. */
+/* Extents with payloads, recorded as free or partly free. */
 static void extents_that_are_not_empty(void **state)
 {
     const struct place *place = *state;
@@ -366,7 +359,7 @@ static void parts_of_a_pool(void **state)
     struct lmcs_progress progress = {stop, &calls};
     FAILS(LMCS_CANCELLED, lmcs_verify(pool, NULL, NULL, NULL, &progress, &one, &err));
     close_pool(pool);
-    /* Damage in a payload of the newest snapshot is not reported for the others. */
+    /* Damage in a payload of the newest snapshot alone. */
     size_t i = 0;
     uint64_t content;
     pool = open_pool(subject->path, LMCS_OPEN_READ, 0);
@@ -393,8 +386,6 @@ static void parts_of_a_pool(void **state)
     }
     free_subject(subject);
 }
-
-/* ---- No damage where there is none ---- */
 
 struct beside {
     const char *path;
@@ -472,7 +463,7 @@ static void none_in_healthy_pools(void **state)
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_verify_report report;
-    OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err)); /* an empty one */
+    OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err)); /* empty */
     assert_int_equal(report.snapshots + report.contents + report.bytes_read + report.damages, 0);
     OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, NULL, NULL));
     OK(lmcs_shelf_set_keep_raw(pool, "run", 3, &err)); /* an empty shelf */

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_view.c - views: their bytes under all flags, sizes and parts; writing to them; verification.
- */
+/* test_view.c - views under all flags, sizes and parts; writing to them; verification. */
 /* ctest: timeout=600 */
 #include "test_view_support.h"
-
-/* ---- Contents of a view ---- */
 
 static void every_entry_with_every_flag(void **state)
 {
@@ -21,7 +17,7 @@ static void every_entry_with_every_flag(void **state)
     held = state_add(now, "notes", LMC_U8, 1, &big[0]);
     held->kind = LMCS_ATTACHMENT;
     for (int i = 0; i < 8; i++) {
-        for (size_t t = 0; t < now->count; t++) /* a part of each, so that deltas come about */
+        for (size_t t = 0; t < now->count; t++) /* partly, for deltas */
             rng_fill(&rng, now->tensors[t].data, now->tensors[t].bytes / (t % 2 == 0 ? 1 : 50));
         states[i] = state_copy(now);
         take_snapshot(pool, "run", now, i);
@@ -72,7 +68,7 @@ static void by_name(void **state)
     OK(lmcs_view_open(snapshot, names, NULL, 0, 0, &view, &err));
     assert_int_equal(lmcs_view_count(view), 0);
     lmcs_view_close(view);
-    /* The first that is not there is named; the others are let go of again. */
+    /* The error names the first absent one; the others are released. */
     const char *absent[] = {"t1", "t2", "no such tensor", "nor this", "t3"};
     view = (struct lmcs_view *)&shape;
     FAILS(LMCS_NOT_FOUND, lmcs_view_open(snapshot, absent, NULL, 5, 0, &view, &err));
@@ -90,7 +86,7 @@ static void by_name(void **state)
     state_free(now);
 }
 
-/* 20,000 tensors of all small sizes: all of them, then by name from the last to the first. */
+/* 20,000 small tensors: all, then by name from the last to the first. */
 static void many_small_tensors(void **state)
 {
     enum { COUNT = UNDER_SANITIZER ? 3000 : 20000 };
@@ -122,7 +118,7 @@ static void many_small_tensors(void **state)
         }
     }
     close_pool(pool);
-    /* A view of a few of them stays unchanged, while all the others go. */
+    /* A view of a few stays unchanged while all others go. */
     pool = open_quiet(place->pool);
     struct lmcs_view *few = view_named(pool, 1, names, 40, 0);
     OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
@@ -136,7 +132,7 @@ static void many_small_tensors(void **state)
     free(sizes);
 }
 
-/* Payloads in several parts, whose ends fall where they are awkward: at, before and behind pages and part limits. */
+/* Payloads in several parts that end at, before and behind pages and part limits. */
 static void several_parts(void **state)
 {
     struct place *place = *state;
@@ -184,8 +180,6 @@ static void several_parts(void **state)
     close_pool(pool);
     state_free(now);
 }
-
-/* ---- Writing to views ---- */
 
 static int write_to_view(void *argument)
 {
@@ -252,7 +246,7 @@ static void private_writes_are_seen_by_one_view_alone(void **state)
     for (uint64_t n = 1; n <= 6; n++) {
         struct lmcs_view *shared = view_of(pool, n, 0), *first = view_of(pool, n, LMCS_VIEW_PRIVATE);
         struct lmcs_view *second = view_of(pool, n, LMCS_VIEW_PRIVATE | (n % 2 == 0 ? LMCS_VIEW_COPY : 0));
-        /* One tensor of a view is written to: its neighbours, which share its pages, stay. */
+        /* A write to one tensor leaves neighbours on its pages unchanged. */
         struct held *fifth = &states[n - 1]->tensors[4];
         memset(lmcs_view_data(first, 4), 0x5a, fifth->bytes);
         for (size_t i = 0; i < states[n - 1]->count; i++)
@@ -289,8 +283,6 @@ static void private_writes_are_seen_by_one_view_alone(void **state)
     state_free(now);
 }
 
-/* ---- Verifying and copying ---- */
-
 static void flip(const char *path, off_t at)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -324,7 +316,7 @@ static void verify_finds_a_flipped_bit(void **state)
             if (checked) {
                 assert_int_equal(status, LMCS_DAMAGED);
                 assert_non_null(strstr(err.message, held->name));
-            } else { /* mapped, and not looked at */
+            } else { /* mapped and unread */
                 assert_int_equal(status, LMCS_OK);
                 assert_int_equal(((unsigned char *)lmcs_view_data(view, t))[at], held->data[at] ^ 0x10);
                 lmcs_view_close(view);
@@ -348,7 +340,7 @@ static void verify_finds_a_flipped_bit(void **state)
     state_free(now);
 }
 
-/* Whether an address lies in a mapping of a file of that name. */
+/* The address is in a mapping of that file. */
 static bool is_of_file(const void *address, const char *path)
 {
     FILE *maps = fopen("/proc/self/maps", "re");
@@ -383,7 +375,7 @@ static void copies_leave_the_file_alone(void **state)
     assert_true(pinned > 12000000);
     expect_view(mapped, now);
     lmcs_view_close(mapped);
-    /* Only the copy has it now, and the copy pins nothing. */
+    /* Only the copy has it, and pins nothing. */
     take_snapshot(pool, "run", now, 2);
     OK(lmcs_snapshot_remove(pool, "run", 3, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_view_cut.c - views of files that are cut short report an error instead of a signal.
- */
+/* test_view_cut.c - views of cut files report an error instead of a signal. */
 /* ctest: timeout=600 */
 #include "test_view_support.h"
-
-/* ---- Files that were cut short ---- */
 
 struct cut {
     const char *path;
@@ -104,7 +100,7 @@ static void a_file_that_was_cut(void **state)
     state_free(now);
 }
 
-/* It is cut while a process reads it: later reads are errors. */
+/* Cut during reads: later reads are errors. */
 static int cut_under_reader(void *argument)
 {
     const struct cut *cut = argument;
@@ -150,7 +146,7 @@ static void a_file_that_is_cut_while_it_is_read(void **state)
     state_free(now);
 }
 
-/* Names of one content, small and large: writing under one is not seen under another. */
+/* Names of one content, small and large, have separate writable memory. */
 static void names_of_one_content_have_memory_of_their_own(void **state)
 {
     struct place *place = *state;

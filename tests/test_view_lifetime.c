@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_view_lifetime.c - views that outlive pool, snapshot and processes, and the space that they hold.
- */
+/* test_view_lifetime.c - views that outlive pool, snapshot and processes, and the space that they hold. */
 /* ctest: timeout=600 */
 #include "test_view_support.h"
-
-/* ---- Views that stay ---- */
 
 static void outlives_pool_and_snapshot(void **state)
 {
@@ -22,7 +18,7 @@ static void outlives_pool_and_snapshot(void **state)
     }
     OK(lmcs_compact(pool, NULL, &err));
     for (size_t f = 0; f < FLAG_SETS; f++) {
-        if (f == FLAG_SETS / 2) { /* half of them of a pool that only reads */
+        if (f == FLAG_SETS / 2) { /* half of them of a read-only pool */
             close_pool(pool);
             pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
         }
@@ -103,7 +99,7 @@ static void hear(int fd)
     EXPECT(read(fd, &byte, 1) == 1);
 }
 
-/* Views snapshots from its own opening of the pool, says so, and compares whenever it is asked, until told to end. */
+/* Opens the pool, views snapshots, and compares on each request until the end. */
 static int watch(void *argument)
 {
     struct watcher *watcher = argument;
@@ -149,7 +145,7 @@ static void end_watcher(struct watcher *watcher, pid_t child)
     close(watcher->to_parent[0]);
 }
 
-/* Another process views the old snapshots, while the writer removes, compacts and overwrites free space. */
+/* Another process views old snapshots while the writer removes, compacts and overwrites. */
 static void watched_by_another_process(void **state)
 {
     enum { SNAPSHOTS = 14 };
@@ -168,7 +164,7 @@ static void watched_by_another_process(void **state)
             if (t % 3 != 0)
                 rng_fill(&rng, now->tensors[t].data, now->tensors[t].bytes / (1 + t % 5 * 20));
     }
-    close_pool(pool); /* the child opens it before its parent does again: nothing is inherited */
+    close_pool(pool); /* opened before the parent's next opening: nothing is inherited */
     struct watcher watchers[2] = {{.path = place->pool, .states = states, .first = 1, .last = SNAPSHOTS - 4},
                                   {.path = place->pool, .states = states, .first = 5, .last = SNAPSHOTS}};
     pid_t children[2] = {start_watcher(&watchers[0]), start_watcher(&watchers[1])};
@@ -187,13 +183,13 @@ static void watched_by_another_process(void **state)
             say(watchers[i].to_child[1], COMPARE);
             hear(watchers[i].to_parent[0]);
         }
-        if (round == 2) { /* their common contents stay for the other one */
+        if (round == 2) { /* the other one keeps common contents */
             end_watcher(&watchers[0], children[0]);
             children[0] = 0;
         }
     }
     end_watcher(&watchers[1], children[1]);
-    /* Now nothing is watched: all of it can be written over. */
+    /* Nothing is viewed: all can be overwritten. */
     struct state *last = state_weights(&rng, 4, 1 << 20);
     take_snapshot(pool, "last", last, 0);
     OK(lmcs_compact(pool, NULL, &err));
@@ -206,7 +202,7 @@ static void watched_by_another_process(void **state)
     state_free(last);
 }
 
-/* Space that a dead process had viewed is free. */
+/* A dead process's viewed space is free. */
 static int view_and_die(void *argument)
 {
     struct watcher *watcher = argument;
@@ -214,7 +210,7 @@ static int view_and_die(void *argument)
     view_of(pool, 1, 0);
     close(watcher->to_child[1]);
     say(watcher->to_parent[1], COMPARE);
-    hear(watcher->to_child[0]); /* never: it is killed here */
+    hear(watcher->to_child[0]); /* killed here */
     return 0;
 }
 
@@ -223,7 +219,7 @@ static void killed_readers_hold_nothing(void **state)
     struct place *place = *state;
     struct rng rng = {12};
     struct lmcs_pool *pool = open_limited(place->pool, 40 << 20);
-    struct state *now = state_weights(&rng, 4, 1500000); /* 24 of 40 MB: there is no room for two */
+    struct state *now = state_weights(&rng, 4, 1500000); /* 24 of 40 MB: no room for two */
     take_snapshot(pool, "run", now, 0);
     struct watcher watcher = {.path = place->pool};
     assert_true(pipe2(watcher.to_child, O_CLOEXEC) == 0 && pipe2(watcher.to_parent, O_CLOEXEC) == 0);
@@ -244,14 +240,12 @@ static void killed_readers_hold_nothing(void **state)
     state_free(now);
 }
 
-/* ---- Pinned contents ---- */
-
 static const uint64_t edge_sizes[] = {1,     64,    4096,  60000, 65471,  65472, 65473,
                                       65535, 65536, 65537, 69632, 131072, 300001};
 
 #define EDGES (sizeof edge_sizes / sizeof edge_sizes[0])
 
-/* Every third of a snapshot is viewed, by two views that overlap; all of it is removed and written over. */
+/* Two overlapping views hold every third tensor; the snapshot is removed and its space overwritten. */
 static void held_by_one_of_two_views(void **state)
 {
     enum { COUNT = 6 * EDGES };
@@ -328,7 +322,7 @@ static void leases_against_a_model(void **state)
     struct lmcs_lease *leases[2];
     for (int i = 0; i < 2; i++)
         OK(lmcs_lease_new(pool->media, &leases[i], &err));
-    /* Payloads side by side, as an extent has them: small ones and the odd sizes at multiples of 64, large on pages. */
+    /* Adjacent payloads of an extent: small and odd sizes at multiples of 64, large ones on pages. */
     uint64_t offsets[PLACES], sizes[PLACES], at = (1 << 20) - 5000 * 64;
     for (size_t i = 0; i < PLACES; i++) {
         sizes[i] = edge_sizes[rng_below(&rng, EDGES)];
@@ -353,13 +347,13 @@ static void leases_against_a_model(void **state)
             size_t i = step % 100 == 0 ? k : rng_below(&rng, PLACES);
             bool expected = expected_pinned(pins, count, offsets[i], sizes[i]);
             assert_int_equal(lmcs_lease_is_pinned(pool->lease, offsets[i], sizes[i]), expected);
-            /* A writer asks with its record, the room of the payload. */
+            /* Writers ask with the payload's recorded room. */
             assert_int_equal(lmcs_lease_is_pinned(pool->lease, offsets[i], lmcs_room(sizes[i])), expected);
         }
     }
     OK(lmcs_lease_pin(leases[0], offsets[0], 0, &err)); /* empty ones hold nothing */
     lmcs_lease_unpin(leases[0], offsets[0], 0);
-    lmcs_lease_release(leases[0]); /* which lets go of all that it holds */
+    lmcs_lease_release(leases[0]); /* frees all that it holds */
     size_t left = 0;
     for (size_t i = 0; i < count; i++)
         if (pins[i].holder == 1)
@@ -373,7 +367,7 @@ static void leases_against_a_model(void **state)
     close_pool(pool);
 }
 
-/* However many a process has, each is there until it is let go of. */
+/* Each of very many leases lasts until its release. */
 static void many_leases(void **state)
 {
     enum { MANY = 1500, EPOCHS = 100 };
@@ -386,7 +380,7 @@ static void many_leases(void **state)
     for (uint64_t i = 0; i < EPOCHS; i++)
         OK(lmcs_lease_epoch(lease, 1000 + i, &err));
     for (uint64_t i = 0; i < MANY; i += 2) {
-        OK(lmcs_lease_pin(lease, i << 20, 65536, &err)); /* once more, which takes as many to let go of */
+        OK(lmcs_lease_pin(lease, i << 20, 65536, &err)); /* twice: needs two releases */
         lmcs_lease_unpin(lease, i << 20, 65536);
         lmcs_lease_unpin(lease, (i + 1) << 20, 65536);
     }

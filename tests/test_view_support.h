@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_view_support.h - views and their contents.
- */
+/* test_view_support.h - views and their contents. */
 #ifndef LMCS_TEST_VIEW_SUPPORT_H
 #define LMCS_TEST_VIEW_SUPPORT_H
 
@@ -72,7 +70,7 @@ static inline void expect_view(const struct lmcs_view *view, const struct state 
         expect_item(view, i, &state->tensors[i]);
 }
 
-/* A state of u8 tensors of given sizes, named t0, t1, ... */
+/* u8 tensors of given sizes, named t0, t1, ... */
 static inline struct state *state_of_sizes(struct rng *rng, const uint64_t *sizes, size_t count)
 {
     struct state *state = calloc(1, sizeof *state);
@@ -91,7 +89,7 @@ static inline void new_bytes(struct state *state, struct rng *rng)
         rng_fill(rng, state->tensors[i].data, state->tensors[i].bytes);
 }
 
-/* Snapshots of other bytes, of which only the newest is kept: all free space is overwritten. */
+/* Takes snapshots and keeps the newest: all free space is overwritten. */
 static inline void write_over(struct lmcs_pool *pool, struct rng *rng, size_t tensors, size_t bytes, size_t rounds)
 {
     struct state *other = state_weights(rng, tensors, bytes / 4);
@@ -107,9 +105,7 @@ static inline void write_over(struct lmcs_pool *pool, struct rng *rng, size_t te
     state_free(other);
 }
 
-/* ---- Verifying and copying ---- */
-
-/* Where the file has these bytes; there must be one such place. */
+/* The only place of these bytes in the file. */
 static inline off_t place_of(const char *path, const void *wanted, size_t bytes)
 {
     enum { STEP = 1 << 20 };
@@ -129,9 +125,7 @@ static inline off_t place_of(const char *path, const void *wanted, size_t bytes)
     return found;
 }
 
-/* ---- Pinned contents ---- */
-
-/* Leases alone, of two holders, against a list: exact for 64 KiB and more, by blocks of 1 MiB for smaller ones. */
+/* Leases of two holders against a list: exact for 64 KiB and more, by blocks of 1 MiB below. */
 struct pinned {
     unsigned holder;
     uint64_t offset, bytes;
