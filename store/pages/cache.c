@@ -2,7 +2,7 @@
 /*
  * pages/cache.c - pages read and checked, and a cache of their copies by offset and checksum.
  *
- * A page's content never changes under its reference (offset and checksum), so cached copies need no invalidation.
+ * A reference's content never changes, so copies need no invalidation.
  */
 #include "pages/cache.h"
 
@@ -100,7 +100,7 @@ bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref)
     return node->check == ref->check && lmcs_page_check(page, ref->offset) == ref->check;
 }
 
-/* Marks the bytes of an entry as used. False: another entry uses some of them. */
+/* Marks an entry's bytes as used. False: some were used already. */
 static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t bytes)
 {
     for (size_t end = from + bytes, next; from < end; from = next) {
@@ -113,10 +113,8 @@ static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t
     return true;
 }
 
-/*
- * Checks a page's structure: a forged page may have a right checksum. tree.c relies on its sums: entries don't overlap,
- * and fill, with the removed ones, all bytes from `low` on.
- */
+/* A forged page may have a right checksum. tree.c relies on the sums: entries don't overlap, and with the removed ones
+ * they fill all bytes from `low` on. */
 static bool node_is_sound(const struct lmcs_node_df *node, uint8_t kind, uint64_t offset)
 {
     if (node->magic != LMCS_NODE_MAGIC || node->kind != kind || node->self != offset || node->level > LMCS_MAX_LEVEL ||

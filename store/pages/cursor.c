@@ -6,17 +6,16 @@
 #include "pages/node.h"
 #include "pages/pool.h"
 
-/* The state of a lookup on its way down. */
 struct lookup {
     struct lmcs_key_df key;
     uint8_t kind;
     int level;               /* of the next page; -1: any */
     struct lmcs_ref_df next; /* the page below; 0: it was a leaf */
     void *value;
-    size_t least, most; /* bounds of its size */
+    size_t least, most; /* bounds of the value's size */
     size_t bytes;
     bool found;
-    const char *why; /* the damage; NULL: none */
+    const char *why; /* the damage, or NULL */
 };
 
 static void look_in_page(void *context, const struct lmcs_node_df *node)
@@ -83,8 +82,8 @@ struct cursor_level {
 struct lmcs_cursor {
     struct lmcs_txn *txn;
     uint8_t kind;
-    int leaf;                /* index of the leaf's level; -1: past the end */
-    struct lmcs_ref_df tail; /* visited after the pages below the root; 0: none or done */
+    int leaf;                /* level of the leaf; -1: past the end */
+    struct lmcs_ref_df tail; /* visited after the other pages; 0: none or done */
     struct cursor_level levels[LMCS_MAX_LEVEL + 1];
 };
 
@@ -120,7 +119,7 @@ const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes)
     return lmcs_node_value(level->node, level->index);
 }
 
-/* Descends from `ref` at `depth` to `key`, or (NULL) to the first entry. */
+/* Descends from `ref` at `depth` to `key` (NULL: the first entry). */
 static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df ref, int depth,
                                 const struct lmcs_key_df *key, struct lmcs_error *error)
 {
@@ -141,7 +140,7 @@ static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df r
     }
 }
 
-/* Descends to `key`, or (NULL) to the first entry, in the tail. */
+/* The same in the tail. */
 static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs_key_df *key, struct lmcs_error *error)
 {
     struct lmcs_ref_df tail = cursor->tail;
@@ -154,7 +153,7 @@ static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs
     return status;
 }
 
-/* Moves on to the next leaf if this one has no more entries. */
+/* Moves to the next leaf if this one is at its end. */
 static enum lmcs_status settle(struct lmcs_cursor *cursor, struct lmcs_error *error)
 {
     int depth = cursor->leaf;
@@ -187,7 +186,7 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
         lmcs_tree_in_tail(tree, key) ? enter_tail(cursor, &key, error) : descend(cursor, tree->ref, 0, &key, error);
     if (status == LMCS_OK)
         status = settle(cursor, error);
-    /* The next leaf: its keys must not be less than `key`, or a walk would repeat entries. */
+    /* In the next leaf, keys less than `key` would make a walk repeat entries. */
     if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), key) < 0) {
         cursor->leaf = -1;
         status = lmcs_tree_fail_order(cursor->txn, error);
@@ -200,7 +199,7 @@ enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error 
     struct lmcs_key_df before = lmcs_cursor_key(cursor);
     cursor->levels[cursor->leaf].index++;
     enum lmcs_status status = settle(cursor, error);
-    /* A cycle of pages would otherwise be walked forever. */
+    /* A cycle of pages would be walked forever. */
     if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), before) <= 0) {
         cursor->leaf = -1;
         status = lmcs_tree_fail_order(cursor->txn, error);
@@ -253,10 +252,8 @@ static enum lmcs_status before_below(struct lmcs_txn *txn, uint8_t kind, struct 
             *before = lmcs_node_key(node, i - 1);
         return LMCS_OK;
     }
-    /*
-     * The child that the key belongs to may have only greater keys; then the child to its left has a smaller one. A
-     * forged page may break that; searching on would visit each page as often as there are paths to it.
-     */
+    /* If the key's child has only greater keys, the child to its left has a smaller one. A forged page may break that;
+     * searching on would visit each page as often as there are paths to it. */
     size_t i = lmcs_node_child_of(node, key);
     status = before_below(txn, kind, lmcs_node_child(node, i), node->level - 1, key, before, found, error);
     if (status != LMCS_OK || *found || i == 0)

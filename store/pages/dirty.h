@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * pages/dirty.h - the pages that a write transaction has made, taken and freed. Private to this room.
- */
+/* pages/dirty.h - the pages that a write transaction has made, taken and freed. Private to this room. */
 #ifndef LMCS_PAGES_DIRTY_H
 #define LMCS_PAGES_DIRTY_H
 
 #include "base/map.h"
 #include "pages/page.h"
 
-/* A free page, and the range in the tree of free pages that contains it. */
+/* A free page and its range in the tree of free pages. */
 struct lmcs_free_page {
     uint64_t epoch; /* no root from this epoch on reaches it */
     uint64_t offset;
@@ -18,19 +16,19 @@ struct lmcs_free_page {
 struct lmcs_txn_pages {
     struct lmcs_map by_offset; /* node pointers */
     size_t count;
-    struct lmcs_node_df **order; /* all pages, to be written */
+    struct lmcs_node_df **order; /* to be written */
     size_t order_capacity;
     struct lmcs_free_page *freed; /* to be entered in the tree of free pages */
     size_t freed_count;
     size_t freed_capacity;
     uint64_t freed_pages;
-    uint64_t *recycled; /* pages that this transaction took and dropped */
+    uint64_t *recycled; /* taken and dropped by this transaction */
     size_t recycled_count;
     size_t recycled_capacity;
     size_t avail_used;
     struct lmcs_action actions[LMCS_MAX_ACTIONS];
     size_t action_count;
-    size_t reserved_count;               /* of the actions, those that can be cancelled come first */
+    size_t reserved_count;               /* of the actions; those that can be cancelled come first */
     uint64_t slabs[LMCS_MAX_ACTIONS][3]; /* offset, bytes, first page: to be entered in the tree of objects */
     size_t slab_count;
 };
@@ -40,14 +38,12 @@ static inline uint64_t lmcs_range_pages(const struct lmcs_page_range_df *range)
     return (range->end - range->next) / LMCS_PAGE_BYTES;
 }
 
-/* Takes a free page: one that the transaction dropped, then one of the pool's free pages, then a never used one. */
+/* Takes a page that the transaction dropped, else a free one of the pool, else a never used one. */
 enum lmcs_status lmcs_page_take(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error);
-/* Records `count` pages from `offset` on to be entered in the tree of free pages. False: out of memory. */
+/* Records `count` pages for the tree of free pages. False: out of memory. */
 bool lmcs_page_push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count);
-/*
- * Reserves a slab of at least `least` bytes and makes its pages the range `range`. Slabs grow with the pool, and with
- * the slabs of this commit, which can contain few of them. The second growth stops where there is no room.
- */
+/* Reserves a slab of at least `least` bytes as `range`. Slabs grow with the pool and with this commit's slabs, which
+ * can contain few of them; the latter growth stops where there is no room. */
 enum lmcs_status lmcs_slab_new(struct lmcs_txn *txn, uint64_t least, struct lmcs_page_range_df *range,
                                struct lmcs_error *error);
 void lmcs_txn_pages_free(struct lmcs_txn_pages *pages);

@@ -2,10 +2,10 @@
 /*
  * pages/freelist.c - the tree of free pages: loaded for a transaction, and brought up to date by its commit.
  *
- * A commit of epoch E enters each page that its root no longer reaches in the tree under E. A later transaction may
- * write to it when no reader in another process leases an epoch before E. Taking and entering pages changes the tree,
- * which itself takes and frees pages. So the commit repeats until nothing is left to enter. That ends soon, because a
- * page that this transaction wrote is not copied again.
+ * A commit of epoch E enters each page that its root no longer reaches under E. A later transaction may write to it
+ * when no reader in another process leases an epoch before E. Taking and entering pages changes the tree, which takes
+ * and frees pages, so the commit repeats until nothing is left. It ends soon: a page written by this transaction is not
+ * copied again.
  */
 #include "pages/freelist.h"
 
@@ -18,7 +18,6 @@
 
 #define LOAD_AT_ONCE 4096u /* free pages */
 
-/* Adds the pages of a range to pool->avail. */
 static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key, const struct lmcs_cursor *cursor,
                                   struct lmcs_error *error)
 {
@@ -90,7 +89,7 @@ static enum lmcs_status enter_range(struct lmcs_txn *txn, struct lmcs_free_page 
                          (struct lmcs_key_df){range.epoch, range.offset}, &range.left, sizeof range.left, error);
 }
 
-/* Takes the first *count pages of a range, or as many as it has, from the tree. */
+/* Takes up to *count first pages of a range from the tree. */
 static enum lmcs_status take_from_range(struct lmcs_txn *txn, struct lmcs_free_page range, size_t *count,
                                         struct lmcs_error *error)
 {

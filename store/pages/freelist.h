@@ -5,9 +5,9 @@
 
 #include "pages/page.h"
 
-/* Loads more of the committed tree of free pages into pool->avail, as far as no reader's lease is in the way. */
+/* Loads more of the committed tree into pool->avail, as far as readers' leases allow. */
 enum lmcs_status lmcs_freelist_load(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Brings the tree up to date with the pages that the transaction took and freed, and enters its slabs. */
+/* Enters the pages that the transaction took and freed, and its slabs. */
 enum lmcs_status lmcs_freelist_settle(struct lmcs_txn *txn, struct lmcs_error *error);
 
 #endif

@@ -2,20 +2,19 @@
 /*
  * pages/heap_check.c - libpmemobj's map of its heap, checked against our objects.
  *
- * libpmemobj trusts its heap: after a flipped bit it may crash, hang, or hand out space that contains data. So before
- * it opens a pool, its map is read (512 KiB for each 16 GiB in use) and compared with our tree of objects. Each of our
- * objects must be a used chunk of its size, each used chunk must be our object, and the rest must be free, except one
- * run, which contains the superblock alone. With libpmemobj's checksums and ours, every word of the map that an
- * allocation relies on is then verified. The slabs among our objects are kept, because a page that is written must be
- * in one.
+ * libpmemobj trusts its heap: after a flipped bit it may crash, hang, or hand out space with data. So before it opens a
+ * pool, its map (512 KiB for each 16 GiB in use) is compared with our tree of objects. Each of our objects must be a
+ * used chunk of its size, each used chunk our object, and the rest free, except one run with the superblock alone. With
+ * both sides' checksums, this verifies every word that an allocation relies on. The slabs among our objects are
+ * remembered: a written page must be in one.
  *
- * The map: zones follow each other after the heap's header. A zone that was ever used begins with a magic number and
- * its number of chunks of 256 KiB. One header for each chunk follows, and the chunks begin 512 KiB after the zone. The
- * header of a range of chunks applies to all of them; the headers of its other chunks mean nothing (libpmemobj rewrites
- * the last of them before it reads it). Our object begins 16 bytes into its first chunk.
+ * The map: zones follow the heap's header. A used zone begins with a magic number and its number of chunks of 256 KiB;
+ * one header for each chunk follows; chunks begin 512 KiB after the zone. The first header of a range of chunks applies
+ * to all, the others mean nothing (libpmemobj rewrites the last before it reads it). An object begins 16 bytes into its
+ * first chunk.
  *
- * Free space may still have file space, from a transaction that did not commit. No record mentions it, so a writer
- * gives it back here.
+ * Free space may have file space, from a transaction that did not commit. No record mentions it: a writer gives it back
+ * here.
  */
 #include "pages/heap_check.h"
 
@@ -40,12 +39,12 @@ struct heap_map {
     struct object *objects; /* ours, ascending by offset */
     size_t count;
     size_t capacity;
-    size_t met; /* objects that the map has confirmed so far */
+    size_t met; /* objects confirmed so far */
     bool superblock_met;
     uint64_t slab_bytes;      /* of all slabs */
-    struct lmcs_root_df root; /* the root with these objects */
+    struct lmcs_root_df root; /* with these objects */
     uint64_t heap_bytes;
-    uint64_t more_bytes;          /* that the file has after the heap */
+    uint64_t more_bytes;          /* of the file after the heap */
     struct lmcs_chunk_df *chunks; /* of one zone */
     struct object *gaps;          /* free space, ascending by offset */
     size_t gap_count;
@@ -102,7 +101,7 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
     return status;
 }
 
-/* Checks the total of slabs: a slab recorded as an extent would be filled or punched, pages and all. */
+/* A slab recorded as an extent would be filled or punched, pages and all. */
 static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_error *error)
 {
     if (map->slab_bytes == map->root.slab_bytes)
@@ -114,7 +113,7 @@ static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_erro
         map->pool->path, (unsigned long long)map->slab_bytes, (unsigned long long)map->root.slab_bytes);
 }
 
-/* Checks that a used chunk is our next object, of the right size. */
+/* It must be our next object, of the right size. */
 static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, const struct lmcs_chunk_df *chunk,
                                    struct lmcs_error *error)
 {
@@ -133,16 +132,14 @@ static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, cons
     return LMCS_OK;
 }
 
-/* Whether `unit` of the run must be in use: those of the superblock, and those after the last one. */
+/* The superblock's units and those after the last one are in use. */
 static bool unit_is_used(uint64_t unit, uint64_t units, uint64_t first, uint64_t end)
 {
     return unit >= units || (unit >= first && unit < end);
 }
 
-/*
- * Checks that the run contains the superblock alone: an empty run counts as free chunks, and a full one hides a lost
- * bit. Its bitmap fills the cache line of its header and as many more as its units need.
- */
+/* The run must contain the superblock alone: an empty run counts as free chunks, a full one hides a lost bit. Its
+ * bitmap fills its header's cache line and more as its units need. */
 static enum lmcs_status check_bitmap(const struct heap_map *map, uint64_t at, const struct lmcs_run_df *run,
                                      struct lmcs_error *error)
 {
@@ -150,7 +147,7 @@ static enum lmcs_status check_bitmap(const struct heap_map *map, uint64_t at, co
     uint64_t most_units = (LMCS_CHUNK_BYTES - sizeof *run) / run->unit_bytes;
     uint64_t words = ((sizeof *run + (most_units + 63) / 64 * 8 + 63) / 64 * 64 - sizeof *run) / 8;
     uint64_t data = sizeof *run + words * 8, units = (LMCS_CHUNK_BYTES - data) / run->unit_bytes;
-    uint64_t object = superblock - LMCS_OBJECT_HEADER_BYTES - at; /* its header, relative to the run */
+    uint64_t object = superblock - LMCS_OBJECT_HEADER_BYTES - at; /* the header's offset in the run */
     if (words > MOST_BITMAP_WORDS - 2 || object < data || (object - data) % run->unit_bytes != 0)
         return fail_heap(map, at, "the run with its root object", error);
     uint64_t first = (object - data) / run->unit_bytes;
@@ -242,7 +239,7 @@ static bool can_be_longer(const struct heap_map *map)
     return !lmcs_media_is_device(map->pool->media) && !lmcs_media_is_poolset(map->pool->media);
 }
 
-/* Checks the part of the descriptor that its checksum does not cover. */
+/* The part of the descriptor without a checksum. */
 static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error *error)
 {
     struct lmcs_pobj_root_df root;
@@ -257,7 +254,7 @@ static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error
     return LMCS_OK;
 }
 
-/* Reports the size of the file, if the heap is sound for the size in its header. */
+/* Reports the file's size, if the heap is sound for the size in its header. */
 static enum lmcs_status check_size(const struct heap_map *map, struct lmcs_error *error)
 {
     unsigned long long is = lmcs_media_bytes(map->pool->media), was = is - map->more_bytes;

@@ -8,9 +8,9 @@
 struct lmcs_pool;
 
 /*
- * Compares libpmemobj's map of its heap with our objects, and the root's unused pages with the slabs, which are then
- * known to the pool. Runs after libpmemobj's recovery, before any allocation. If the pool has a heap, gives back file
- * space of free chunks. LMCS_DAMAGED: they differ.
+ * Compares libpmemobj's heap with our objects, and the root's unused pages with the slabs, which the pool then knows.
+ * After libpmemobj's recovery, before any allocation. If the pool has a heap, gives back file space of free chunks.
+ * LMCS_DAMAGED: they differ.
  */
 enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *error);
 

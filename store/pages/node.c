@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * pages/node.c - the pages of a tree: slotted pages (layout.h) with sorted entries.
- */
+/* pages/node.c - the pages of a tree: slotted pages (layout.h) with sorted entries. */
 #include "pages/node.h"
 
 #include <string.h>
@@ -59,9 +57,7 @@ void lmcs_node_set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df
     memcpy((char *)node + node->slots[i].offset + LMCS_KEY_BYTES, &ref, sizeof ref);
 }
 
-/*
- * The first key of an inner page is ignored: when the page before it is removed, its first child may get smaller keys.
- */
+/* An inner page's first key is ignored: when the page before it is removed, its first child may get smaller keys. */
 size_t lmcs_node_find(const struct lmcs_node_df *node, struct lmcs_key_df key)
 {
     size_t low = node->level > 0 && node->count > 0, high = node->count;
@@ -93,7 +89,6 @@ size_t lmcs_node_entry_bytes(const struct lmcs_node_df *node, size_t i)
     return LMCS_SLOT_BYTES + LMCS_KEY_BYTES + node->slots[i].value_bytes;
 }
 
-/* Adds an entry after the last slot. */
 bool lmcs_node_append(struct lmcs_node_df *node, struct lmcs_key_df key, const void *value, size_t bytes)
 {
     if (sizeof *node + (node->count + 1u) * LMCS_SLOT_BYTES + LMCS_KEY_BYTES + bytes > node->low)

@@ -11,21 +11,18 @@
 #define LMCS_KEY_BYTES  sizeof(struct lmcs_key_df)
 #define LMCS_SLOT_BYTES sizeof(struct lmcs_slot_df)
 
-/* The first slot whose key is not less than `key`. The first key of an inner page is ignored: see node.c. */
+/* First slot with a key not less than `key`. An inner page's first key is ignored (node.c). */
 size_t lmcs_node_find(const struct lmcs_node_df *node, struct lmcs_key_df key);
-/* The child that `key` belongs to. */
 size_t lmcs_node_child_of(const struct lmcs_node_df *node, struct lmcs_key_df key);
 void lmcs_node_set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df ref);
-size_t lmcs_node_used(const struct lmcs_node_df *node); /* bytes of its entries, slots included */
+size_t lmcs_node_used(const struct lmcs_node_df *node); /* bytes of its entries and slots */
 size_t lmcs_node_entry_bytes(const struct lmcs_node_df *node, size_t i);
 
-/*
- * These four return false (lmcs_node_insert: LMCS_NONSENSE) when the entries exceed the page although its sums, which
- * were checked when it was read, allow them. Nothing of such a page may be committed.
- */
+/* These four return false (lmcs_node_insert: LMCS_NONSENSE) when the entries exceed the page though its sums, checked
+ * on reading, allow them. Such a page must not be committed. */
 bool lmcs_node_append(struct lmcs_node_df *node, struct lmcs_key_df key, const void *value, size_t bytes);
 bool lmcs_node_append_from(struct lmcs_node_df *node, const struct lmcs_node_df *from, size_t i);
-bool lmcs_node_squeeze(struct lmcs_node_df *node); /* closes the gaps that removed entries left */
+bool lmcs_node_squeeze(struct lmcs_node_df *node); /* closes gaps of removed entries */
 enum lmcs_placed { LMCS_PLACED, LMCS_NO_ROOM, LMCS_NONSENSE };
 enum lmcs_placed lmcs_node_insert(struct lmcs_node_df *node, size_t i, struct lmcs_key_df key, const void *value,
                                   size_t bytes);
@@ -37,7 +34,6 @@ static inline bool lmcs_tree_has_tail(const struct lmcs_root_tree_df *tree)
     return tree->tail.offset != 0;
 }
 
-/* Whether `key` belongs to the tail. */
 static inline bool lmcs_tree_in_tail(const struct lmcs_root_tree_df *tree, struct lmcs_key_df key)
 {
     return lmcs_tree_has_tail(tree) && lmcs_key_compare(key, tree->tail_from) >= 0;

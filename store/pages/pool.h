@@ -17,9 +17,9 @@
  *   live->lock               live/body.h           live variables, their handles, records and space
  *   pool->captures           records/busy.h        busy, waiters, live_holders, loaded, encoding, rebasing, pace
  *   body->lock               live/body.h           value and version of one live variable
- *   batch->region_lock       capture/delta.c       the region that several threads of one capture take room from
- *   pool->meta (rwlock)      pages/txn.c           root, slabs, avail. A write transaction holds it from begin to end,
- *                                                  a read transaction of the writing process shares it
+ *   batch->region_lock       capture/delta.c       the region of one capture's threads
+ *   pool->meta (rwlock)      pages/txn.c           root, slabs, avail. A write transaction holds it from begin to end;
+ *                                                  read transactions of the writing process share it
  *   space->lock              pages/extents.h       the table of extents
  *   known_lock               live/fork.c           the list of mappings of live tensors; held during a fork
  *   all_lock                 media/lease.c         the leases of this process; held during a fork
@@ -32,16 +32,15 @@
  *   workers->lock            base/workers.c        jobs
  *   install_lock             base/guard.c          the handler of SIGBUS
  *
- * A run of jobs may have a lock of its own for its first error or its results (payload/read.c, base/workers.c); no
- * other lock is acquired under it. Copying, hashing, encoding, decoding and the sync of payloads are outside of all
- * locks but the shelf's and, for the compactor, the round's.
- * Between processes: libpmemobj's flock admits one writer, and leases (media/lease.h) keep bytes for readers.
+ * A run of jobs may have a lock for its first error or results (payload/read.c, base/workers.c), with no other acquired
+ * under it. Copying, hashing, encoding, decoding and the sync of payloads hold only the shelf's and, in the compactor,
+ * the round's. Between processes: libpmemobj's flock admits one writer; leases (media/lease.h) keep bytes for readers.
  *
  * THREADS. All block signals but SIGBUS (lmcs_guard_signals), and end with the pool.
  *
  *   thread       created by             function         runs
- *   a caller's   the application        -                every public function; its part of each run of jobs; also a
- *                                                        round of the compactor, when a capture finds no space
+ *   a caller's   the application        -                every public function; its part of each run of jobs; a round
+ *                                                        of the compactor, when a capture finds no space
  *   workers,     lmcs_workers_run,      serve            jobs of lmcs_workers_run and lmcs_workers_try: copy, compare,
  *    threads-1   when first useful      (workers.c)      encode, decode, hash. On the pool's NUMA node
  *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction.
@@ -88,84 +87,82 @@ struct lmcs_shelf_waiter;
 struct lmcs_live_holder;
 struct lmcs_live_store;
 
-/* Speed of captures: changed bytes per second until durable; 0: not measured yet. */
+/* Of captures: changed bytes per second until durable; 0: not measured. */
 struct lmcs_pace {
     double raw;
     double coded;
     unsigned since; /* captures since the slower way was tried */
 };
 
-/* The parts of a commit that belong to the table of space (space.c). Set by lmcs_space_load; NULL before that. */
+/* The table of space's part of a commit (space.c). NULL before lmcs_space_load. */
 struct lmcs_space_hook {
     enum lmcs_status (*flush)(struct lmcs_txn *txn, struct lmcs_error *error);
     void (*settle)(struct lmcs_pool *pool, bool committed);
 };
 
 struct lmcs_pool {
-    struct lmcs_pool *next; /* in the registry of this process */
-    atomic_uint opens;      /* under registry_lock where it becomes 0, or is raised for a pool found in the registry */
+    struct lmcs_pool *next; /* in the registry */
+    atomic_uint opens;      /* under registry_lock when it becomes 0 or a pool found in the registry is opened */
     pid_t pid;
     dev_t device;
     ino_t inode;
     char *path;
     bool writable;
-    struct lmcs_open_options options; /* as lmcs_pool_open was called; `threads` is the number chosen */
-    int32_t numa_node;                /* -1: not known */
+    struct lmcs_open_options options; /* as given; `threads` is the number chosen */
+    int32_t numa_node;                /* -1: unknown */
     struct lmcs_media *media;
-    struct lmcs_heap *heap; /* NULL: open for reading only */
+    struct lmcs_heap *heap; /* NULL: read only */
     struct lmcs_lease *lease;
     struct lmcs_page_cache *cache;
     struct lmcs_workers *workers;
 
     pthread_rwlock_t meta;
-    struct lmcs_root_df root; /* of a writer: the newest committed */
-    _Atomic uint64_t epoch;   /* the root's, to be read without the lock; it may be outdated by then */
+    struct lmcs_root_df root; /* newest committed, of a writer */
+    _Atomic uint64_t epoch;   /* the root's, for reading without the lock; perhaps outdated */
     struct lmcs_superblock_df superblock;
-    struct lmcs_page_range_df *slabs; /* of a writer: ranges that may contain pages, ascending */
+    struct lmcs_page_range_df *slabs; /* a writer's ranges with pages, ascending */
     size_t slab_count;
     size_t slab_capacity;
-    struct lmcs_free_page *avail; /* the first pages of the tree of free pages, one by one */
+    struct lmcs_free_page *avail; /* first free pages of their tree, one by one */
     size_t avail_count;
     size_t avail_capacity;
-    struct lmcs_space *space; /* of a writer */
+    struct lmcs_space *space; /* a writer's */
     struct lmcs_space_hook space_hook;
     uint64_t lineage; /* for the next restore */
     struct lmcs_live_store *live;
 
     pthread_mutex_t captures; /* guards the fields from `busy` to `pace` */
     pthread_cond_t captures_changed;
-    struct lmcs_busy_shelf *busy;      /* shelves that this process has used */
-    struct lmcs_shelf_waiter *waiters; /* threads that wait for one of them */
+    struct lmcs_busy_shelf *busy;
+    struct lmcs_shelf_waiter *waiters; /* threads that wait for a shelf */
     struct lmcs_live_holder *live_holders;
-    struct lmcs_loaded *loaded; /* the snapshots that this process continues from */
+    struct lmcs_loaded *loaded; /* snapshots that this process continues from */
     unsigned encoding;          /* captures that write deltas */
     bool rebasing;              /* the compactor replaces bases */
     struct lmcs_pace pace;
     struct lmcs_compactor *compactor;
     struct lmcs_background *background;
-    atomic_uint copying; /* captures that copy now; the compactor waits */
-    uint64_t part_bytes; /* the largest part of a payload; less than libpmemobj's 16 GiB */
+    atomic_uint copying; /* captures copying now; the compactor waits */
+    uint64_t part_bytes; /* largest part of a payload; less than libpmemobj's 16 GiB */
 
     /* Hooks: see above. */
     enum lmcs_status (*last_close)(struct lmcs_pool *pool, struct lmcs_error *error);
-    void (*wake)(struct lmcs_pool *pool);                        /* NULL without a compactor, as the next */
-    bool (*make_room)(struct lmcs_pool *pool, const char *held); /* as lmcs_pool_make_room */
+    void (*wake)(struct lmcs_pool *pool); /* NULL without a compactor, as the next */
+    bool (*make_room)(struct lmcs_pool *pool, const char *held);
 };
 
-/* LMCS_INVALID in a forked child: the pool is its parent's. LMCS_READ_ONLY: `to_write`, and it is open for reading. */
+/* LMCS_INVALID in a forked child: the pool is its parent's. LMCS_READ_ONLY: `to_write`, and open for reading. */
 enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
-/* Whether a writer could open the file now, apart from another writer that has it open. */
+/* Whether a writer could open the file now, apart from another writer. */
 enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error *error);
 
-/* Adds an open to a pool that is open. lmcs_pool_close ends it. */
+/* Adds an open; lmcs_pool_close ends it. */
 void lmcs_pool_keep(struct lmcs_pool *pool);
 
-/* Wakes the background thread, if there is one: there may be work, since a snapshot was committed or removed. */
+/* Wakes the background thread, if any, after a commit or removal. */
 void lmcs_pool_wake(struct lmcs_pool *pool);
-/*
- * Compacts harder, prunes by policies and gives unused space back, for a caller that found no space and holds the shelf
- * `held` (NULL: none). True: there is more space than before.
- */
+/* Compacts harder, prunes by policies and gives unused space back, for a caller without space that holds the shelf
+ * `held` (NULL: none). True: there is more space. */
 bool lmcs_pool_make_room(struct lmcs_pool *pool, const char *held);
 
 #endif

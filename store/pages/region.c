@@ -2,9 +2,9 @@
 /*
  * pages/region.c - room for payloads, in extents that a region claims.
  *
- * A region takes room in an extent that it has, then in a free or partly filled one, then in a new one. Extents come
- * from libpmemobj in a small transaction of their own, which enters them as empty, so a capture never holds anything
- * that a crash could leak. File space is allocated in steps as an extent is filled, so a small pool stays small.
+ * Room comes from an extent of the region, else a free or partly filled one, else a new one. Extents come from
+ * libpmemobj in a small transaction that enters them as empty, so a crash leaks nothing. File space is allocated in
+ * steps as an extent is filled, so a small pool stays small.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +18,8 @@
 #define LARGEST_EXTENT ((uint64_t)64 << 20)
 #define LARGEST_STEP   (LARGEST_EXTENT / 16) /* of file space */
 
-/*
- * Whether a capture that fills a free extent leaves the compactor its share of the limit. An extent without file space
- * is checked as it is filled (back_up_to). Under the lock.
- */
+/* Whether a capture that fills a free extent leaves the compactor's share. back_up_to checks extents without file
+ * space. Under the lock. */
 static bool leaves_share(const struct lmcs_region *region, const struct lmcs_extent *extent)
 {
     const struct lmcs_space *space = region->pool->space;
@@ -69,12 +67,12 @@ static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
     return true;
 }
 
-/* Fills an empty extent from its start again. Under the lock. */
+/* Fills an empty extent from its start. Under the lock. */
 static void begin_again(struct lmcs_pool *pool, struct lmcs_extent *extent)
 {
     extent->now.cursor = extent->now.first;
     extent->stuck_bytes = 0;
-    if (extent->now.punched_bytes > 0) { /* holes must be backed before they are stored to */
+    if (extent->now.punched_bytes > 0) { /* holes are backed before they are stored to */
         pool->space->used -= lmcs_extent_used(&extent->now);
         lmcs_heap_punch(pool->heap, extent->now.first, extent->now.backed - extent->now.first);
         extent->now.backed = extent->now.first;
@@ -82,7 +80,7 @@ static void begin_again(struct lmcs_pool *pool, struct lmcs_extent *extent)
     }
 }
 
-/* Checks that the part of a claimed extent that will be filled contains no payload. */
+/* The part to be filled must contain no payload. */
 static enum lmcs_status begin_claimed(struct lmcs_pool *pool, struct lmcs_extent *extent, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -130,7 +128,7 @@ static struct lmcs_extent *open_extent(struct lmcs_region *region, uint64_t byte
     return NULL;
 }
 
-/* A free extent, or one partly filled by an earlier region of this purpose. Best fit; backed before unbacked. */
+/* A free extent, or one partly filled for this purpose. Best fit; backed before unbacked. */
 static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t bytes)
 {
     struct lmcs_space *space = region->pool->space;
@@ -160,7 +158,7 @@ static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t by
     return best;
 }
 
-/* Creates empty extents for `bytes`: more of them, the more there are. */
+/* Creates empty extents for `bytes`: the more, the more there are. */
 static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = region->pool;
@@ -228,7 +226,7 @@ static enum lmcs_status grow_somehow(struct lmcs_region *region, uint64_t bytes,
     return status;
 }
 
-/* Allocates and counts file space, in steps, so that the extent is backed up to `end`. */
+/* Allocates and counts file space, in steps, up to `end`. */
 static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_extent *extent, uint64_t end,
                                    struct lmcs_error *error)
 {
@@ -267,7 +265,7 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
     return status;
 }
 
-/* Returns an extent that could not be begun. An unsound one stays claimed until the pool is closed. */
+/* Returns an extent that could not be begun; an unsound one stays claimed until the pool closes. */
 static void leave_claimed(struct lmcs_region *region, struct lmcs_extent *extent, bool is_sound)
 {
     pthread_mutex_lock(&region->pool->space->lock);
@@ -280,7 +278,7 @@ static void leave_claimed(struct lmcs_region *region, struct lmcs_extent *extent
     pthread_mutex_unlock(&region->pool->space->lock);
 }
 
-/* Finds an extent with room and claims it: one of the region (unless `other`), a free one, or a new one. */
+/* Claims an extent with room: the region's (unless `other`), a free one, or a new one. */
 static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t bytes, bool other, bool *released,
                                         struct lmcs_extent **extent, struct lmcs_error *error)
 {
@@ -314,9 +312,7 @@ static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t byt
     return LMCS_OK;
 }
 
-/*
- * Reads a region's own cursors under the lock, too: a commit of another thread adopts records meanwhile (space_settle).
- */
+/* The lock also covers the region's cursors: another thread's commit adopts records meanwhile (space_settle). */
 static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error)
 {
@@ -336,7 +332,7 @@ static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, ui
         status = back_up_to(region, extent, end, error);
         if (status != LMCS_FULL || again)
             break;
-        /* Extents that become free with the release may already have file space. */
+        /* Extents freed by the release may have file space. */
         bool some = true;
         if (!released && lmcs_space_release_some(region->pool, &some, error) != LMCS_OK)
             break;
@@ -397,7 +393,7 @@ enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *re
     return LMCS_OK;
 }
 
-/* Gives back unneeded file space of free extents and holes before it fails. */
+/* Before it fails, gives back unneeded file space of free extents and holes. */
 enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error)
 {

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * pages/root.c - the superblock and the root page.
- *
- * The superblock's last word names the root page, and contains a checksum of that number. Everything else is reached
- * from the root page.
- */
+/* pages/root.c - the superblock and the root page. */
 #include "pages/root.h"
 
 #include <string.h>
@@ -107,7 +102,7 @@ enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *kind,
         pool->path, kind, (unsigned long long)number);
 }
 
-/* Checks that a tree of the root has no id from `next` on. */
+/* No id of the tree is `next` or higher. */
 static enum lmcs_status check_number(struct lmcs_txn *txn, uint8_t kind, uint64_t next, const char *what,
                                      struct lmcs_error *error)
 {
@@ -117,7 +112,7 @@ static enum lmcs_status check_number(struct lmcs_txn *txn, uint8_t kind, uint64_
     if (status == LMCS_OK && lmcs_cursor_valid(cursor))
         status = lmcs_root_fail_number(txn->pool, what, lmcs_cursor_key(cursor).high, error);
     else if (status == LMCS_DAMAGED)
-        status = LMCS_OK; /* no record can be added to an unreadable tree */
+        status = LMCS_OK; /* an unreadable tree gets no records */
     lmcs_cursor_free(cursor);
     return status;
 }

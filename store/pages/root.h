@@ -8,20 +8,18 @@
 
 struct lmcs_pool;
 
-/* Reads and checks the superblock and the root page that it names. */
+/* Reads and checks the superblock and its root page. */
 enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *root, struct lmcs_error *error);
-/*
- * Checks a root that a writer has read, once slabs are known: its free ranges are in slabs, and its next ids are
- * unused. (The next id of live variables is checked when they are loaded.)
- */
+/* Checks a writer's root, once slabs are known: free ranges are in slabs, next ids unused. (Loading live variables
+ * checks theirs.) */
 enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error);
-/* Returns LMCS_DAMAGED: the root's next id of a `kind` ("shelf", "content") is in use already. */
+/* LMCS_DAMAGED: the next id of a `kind` ("shelf", "content") is in use. */
 enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *kind, uint64_t number,
                                        struct lmcs_error *error);
-/* Whether next ids are possible: without the bit that marks parity, and not 0. */
+/* Whether next ids are possible: not 0, without the bit that marks parity. */
 bool lmcs_root_counts(const struct lmcs_root_df *root);
 uint64_t lmcs_root_word(uint64_t page_offset);
-/* Sets the root's time and checksum, before it is written. */
+/* Sets time and checksum. */
 void lmcs_root_seal(struct lmcs_root_df *root);
 
 #endif

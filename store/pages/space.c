@@ -2,15 +2,12 @@
 /*
  * pages/space.c - the table of extents, and the trees that it follows.
  *
- * The tree of objects is the truth, and a table in memory follows it. A transaction keeps an extent's new record beside
- * the old one, writes it to the tree before the commit (space_flush) and adopts it after the commit (space_settle), so
- * a failed commit changes nothing. Only the table knows the bytes that a region took and did not commit: a crash gives
- * them back.
+ * The table in memory follows the tree of objects. A transaction keeps an extent's new record beside the old one,
+ * writes it before the commit (space_flush) and adopts it afterwards (space_settle), so a failed commit changes
+ * nothing. Bytes that a region took and did not commit are in the table only: a crash gives them back.
  *
- * File space is counted as it is allocated, so that the pool's limit holds.
- *
- * A record may have a right checksum and be wrong, because someone forged it. Before bytes are written, punched or
- * given to libpmemobj on the word of a record, the tree of space is searched for a payload there.
+ * A record with a right checksum may be forged. Before bytes are written, punched or given to libpmemobj on its word,
+ * the tree of space is searched for a payload there.
  */
 #include "pages/space.h"
 
@@ -28,11 +25,8 @@
 #define EXTENTS_OF_A_POOL 128 /* of a full pool */
 #define EXTENTS_IN_USE    8   /* at least, as a pool grows */
 
-/*
- * The limit of file space. A pool of fixed size (a device, a poolset) has one below its size; otherwise the last
- * extents that a capture fills would leave the compactor no space to write to. A sixteenth is for gaps between extents
- * and for their ends.
- */
+/* Limit of file space. In a pool of fixed size (device, poolset) it is below the size: otherwise captures' last extents
+ * would leave the compactor no space. A sixteenth is for gaps between extents and for their ends. */
 static uint64_t limit_of(const struct lmcs_pool *pool)
 {
     uint64_t limit = pool->root.limit_bytes, whole = lmcs_media_bytes(pool->media);
@@ -110,7 +104,7 @@ static void drop_extent(struct lmcs_space *space, struct lmcs_extent *extent)
     free(extent);
 }
 
-/* Bounds an extent so that one that is almost empty is a small part of the pool. */
+/* An almost empty extent must be a small part of the pool. */
 static uint64_t largest_extent(struct lmcs_pool *pool)
 {
     uint64_t disk = lmcs_heap_disk_free(pool->heap);
@@ -353,7 +347,7 @@ static enum lmcs_status space_flush(struct lmcs_txn *txn, struct lmcs_error *err
     return status;
 }
 
-/* Restores the extent after a failed trim, before others get the metadata lock and record it. */
+/* After a failed trim, before others get the metadata lock and record the extent. */
 static void settle_trim(struct lmcs_space *space, struct lmcs_extent *extent, bool committed)
 {
     const struct lmcs_untrimmed *was = &extent->untrimmed;
@@ -520,7 +514,7 @@ uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool)
     uint64_t limit = space->limit_bytes - lmcs_space_share(space->largest_taken, space->limit_bytes);
     pthread_mutex_unlock(&space->lock);
     uint64_t disk = lmcs_heap_disk_free(pool->heap);
-    if (disk == UINT64_MAX) /* a poolset or a device: about the bytes that libpmemobj has not given out */
+    if (disk == UINT64_MAX) /* a poolset or a device: about the bytes not given out by libpmemobj */
         disk = lmcs_media_bytes(pool->media) > used + ((uint64_t)8 << 20)
                    ? lmcs_media_bytes(pool->media) - used - ((uint64_t)8 << 20)
                    : unbacked;

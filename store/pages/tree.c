@@ -2,13 +2,12 @@
 /*
  * pages/tree.c - copy-on-write B+ trees, changed.
  *
- * The descent copies each page on its first change, so a change ends at the root of the tree. Splits and merges go up
- * as the recursion returns. Ascending keys fill pages completely: a page that overflows at its right end stays as it
- * is. A page below a quarter is merged with a neighbour if both fit in one.
+ * The descent copies each page on its first change; splits and merges go up as the recursion returns. Ascending keys
+ * fill pages completely: a page that overflows at its right end stays as it is. A page below a quarter is merged with a
+ * neighbour if both fit in one.
  *
  * Most keys ascend: numbers, steps, times, contents, epochs. So the newest entries are kept in a leaf beside the tree,
- * the tail, and adding one writes one page at any height. A full tail is attached to the tree as its last leaf, and a
- * new one begins.
+ * the tail: adding one writes one page at any height. A full tail becomes the tree's last leaf, and a new one begins.
  */
 #include "pages/tree.h"
 
@@ -25,8 +24,8 @@ struct change {
     uint8_t kind;
     uint8_t level; /* put: of the page for the entry */
     bool shared;
-    bool added; /* put: the key is new */
-    bool last;  /* put: the descent followed last children so far */
+    bool added; /* put: new key */
+    bool last;  /* put: only last children so far */
     struct lmcs_key_df key;
     const void *value;
     size_t bytes;
@@ -50,12 +49,12 @@ static void drop_tail(struct lmcs_root_tree_df *tree)
     tree->tail_from = (struct lmcs_key_df){0, 0};
 }
 
-/* The number of entries, with the new one at `at`, that the left page keeps so that both pages fit. */
+/* Entries, with the new one at `at`, that the left page keeps so that both pages fit. */
 static size_t choose_cut(const struct lmcs_node_df *node, size_t at, size_t bytes)
 {
     size_t total = lmcs_node_used(node) + LMCS_SLOT_BYTES + LMCS_KEY_BYTES + bytes;
     if (at == node->count)
-        return node->count; /* ascending keys: keep the left page full */
+        return node->count; /* ascending keys */
     size_t left = 0;
     for (size_t i = 0; i <= node->count; i++) {
         left += i == at ? LMCS_SLOT_BYTES + LMCS_KEY_BYTES + bytes : lmcs_node_entry_bytes(node, i < at ? i : i - 1);
@@ -91,7 +90,7 @@ static enum lmcs_status split_node(struct change *change, struct lmcs_node_df *n
     return LMCS_OK;
 }
 
-/* Begins a tail for a key beyond all others. */
+/* For a key beyond all others. */
 static enum lmcs_status begin_tail(struct change *change)
 {
     struct lmcs_node_df *node;
@@ -251,7 +250,7 @@ enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_r
 
 /* ---- Deleting ---- */
 
-/* Merges child i + 1 of `node` into child i when both fit in one page. */
+/* Merges child i + 1 of `node` into child i if both fit. */
 static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *node, size_t i)
 {
     struct lmcs_ref_df left_ref = lmcs_node_child(node, i), right_ref = lmcs_node_child(node, i + 1);
@@ -284,7 +283,7 @@ static enum lmcs_status repair_child(struct change *change, struct lmcs_node_df 
 {
     if (child->count == 0) {
         enum lmcs_status status = lmcs_page_free(change->txn, child->self, change->shared, change->error);
-        /* The next child takes over the range, so that the page's keys still begin at its parent's key. */
+        /* The next child takes over the range: the page's keys still begin at its parent's key. */
         if (i == 0 && node->count > 1)
             memcpy((char *)node + node->slots[1].offset, (char *)node + node->slots[0].offset, LMCS_KEY_BYTES);
         lmcs_node_remove(node, i);
@@ -307,7 +306,7 @@ static enum lmcs_status delete_below(struct change *change, struct lmcs_ref_df *
         return lmcs_tree_fail(change->txn, "a tree's levels don't match", change->error);
     if (node->level == 0) {
         size_t i = lmcs_node_find(node, change->key);
-        lmcs_node_remove(node, i); /* lmcs_tree_delete found it */
+        lmcs_node_remove(node, i); /* found by lmcs_tree_delete */
         return LMCS_OK;
     }
     size_t i = lmcs_node_child_of(node, change->key);
@@ -319,7 +318,7 @@ static enum lmcs_status delete_below(struct change *change, struct lmcs_ref_df *
     return repair_child(change, node, i, lmcs_page_dirty(change->txn, child.offset));
 }
 
-/* Replaces a root with one child by the child, and an empty one by the tail. */
+/* A root with one child becomes the child, an empty one the tail. */
 static enum lmcs_status lower_root(struct change *change)
 {
     struct lmcs_root_tree_df *tree = change->tree;
@@ -347,7 +346,7 @@ static enum lmcs_status delete_in_tail(struct change *change)
     enum lmcs_status status = lmcs_page_write(change->txn, &tree->tail, change->kind, false, &node, change->error);
     if (status != LMCS_OK)
         return status;
-    lmcs_node_remove(node, lmcs_node_find(node, change->key)); /* the caller has looked: it is there */
+    lmcs_node_remove(node, lmcs_node_find(node, change->key)); /* found by the caller */
     if (node->count > 0)
         return LMCS_OK;
     status = lmcs_page_free(change->txn, tree->tail.offset, false, change->error);
@@ -413,10 +412,8 @@ enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs
 
 /* ---- Sealing ---- */
 
-/*
- * A forged reference may lead to a page that this transaction has just taken: upwards, to another tree, or to one page
- * repeatedly. `left`: the transaction's pages that this walk has not met.
- */
+/* A forged reference may lead to a page that this transaction took: upwards, to another tree, or to one page
+ * repeatedly. `left`: its pages that this walk has not met. */
 static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *ref, int level, size_t *left)
 {
     struct lmcs_node_df *node = lmcs_page_dirty(txn, ref->offset);

@@ -2,10 +2,9 @@
 /*
  * pages/tree.h - copy-on-write B+ trees from 16-byte keys to values of at most LMCS_MAX_VALUE bytes.
  *
- * A tree is a reference to its root page, one to its tail, and a count. Its owner stores these: the root page for the
- * pool's trees, a shelf's record for its indexes, a snapshot's record for its manifest. Neighbouring snapshots share
- * pages of manifests, so changing a manifest frees no page (records/manifest.c frees them later). A manifest has no
- * tail.
+ * A tree is references to its root page and its tail, and a count, stored by its owner: the root page (the pool's
+ * trees), a shelf's record (its indexes), a snapshot's record (its manifest). Neighbouring snapshots share pages of
+ * manifests, which have no tail: changing one frees no page (records/manifest.c frees them later).
  */
 #ifndef LMCS_PAGES_TREE_H
 #define LMCS_PAGES_TREE_H
@@ -19,23 +18,21 @@ static inline int lmcs_key_compare(struct lmcs_key_df a, struct lmcs_key_df b)
     return a.low < b.low ? -1 : a.low > b.low;
 }
 
-/*
- * Looks up a key. *found: whether it exists. Copies its value to `value` and its size to *bytes (may be NULL).
- * LMCS_DAMAGED: the size is not between `least` and `most`.
- */
+/* *found: whether the key exists. Copies its value to `value`, the size to *bytes (or NULL). LMCS_DAMAGED: the size is
+ * not between `least` and `most`. */
 enum lmcs_status lmcs_tree_get(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, void *value, size_t least, size_t most, size_t *bytes,
                                bool *found, struct lmcs_error *error);
 /* Inserts or replaces an entry. */
 enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, const void *value, size_t bytes, struct lmcs_error *error);
-/* Deletes an entry. `found` NULL: a missing key is LMCS_DAMAGED. */
+/* `found` NULL: a missing key is LMCS_DAMAGED. */
 enum lmcs_status lmcs_tree_delete(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                   struct lmcs_key_df key, bool *found, struct lmcs_error *error);
 /* Frees all pages and makes the tree empty. Not for trees that share pages. */
 enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                  struct lmcs_error *error);
-/* Computes the checksums of changed pages, so that tree->ref can be stored. */
+/* Computes checksums of changed pages, so that tree->ref can be stored. */
 enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                 struct lmcs_error *error);
 
@@ -43,17 +40,17 @@ enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_
 struct lmcs_cursor;
 enum lmcs_status lmcs_cursor_new(struct lmcs_cursor **cursor, struct lmcs_error *error);
 void lmcs_cursor_free(struct lmcs_cursor *cursor);
-/* Moves to the first key that is not less. Past the end the cursor is not valid. */
+/* Moves to the first key not less; past the end the cursor is not valid. */
 enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *txn, uint8_t kind,
                                   const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error *error);
 bool lmcs_cursor_valid(const struct lmcs_cursor *cursor);
 struct lmcs_key_df lmcs_cursor_key(const struct lmcs_cursor *cursor);
-/* The value at the cursor, valid until the cursor moves. */
+/* The value, valid until the cursor moves. */
 const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes);
 /*
- * Creates a cursor and seeks `key`. *cursor is always to be freed; NULL is freed and is not valid. A loop:
+ * Creates a cursor and seeks `key`. Free *cursor always; NULL is allowed and not valid. A loop:
  *   status = lmcs_cursor_open(&cursor, ...);
  *   for (; status == LMCS_OK && lmcs_cursor_valid(cursor); status = lmcs_cursor_next(cursor, error)) ...
  *   lmcs_cursor_free(cursor);
@@ -61,14 +58,14 @@ const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes);
 enum lmcs_status lmcs_cursor_open(struct lmcs_cursor **cursor, struct lmcs_txn *txn, uint8_t kind,
                                   const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
                                   struct lmcs_error *error);
-/* Receives an entry. *more is true; false ends the walk. It must not change the tree. */
+/* Receives an entry. *more is true; false ends the walk. Must not change the tree. */
 typedef enum lmcs_status lmcs_tree_visit(void *context, struct lmcs_key_df key, const void *value, size_t bytes,
                                          bool *more, struct lmcs_error *error);
-/* Calls `visit` for each entry from `from` on, in order, until a call fails or ends the walk. */
+/* Visits entries from `from` on, in order, until a call fails or ends the walk. */
 enum lmcs_status lmcs_tree_each(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                 struct lmcs_key_df from, lmcs_tree_visit *visit, void *context,
                                 struct lmcs_error *error);
-/* The greatest key that is less than `key`. */
+/* The greatest key less than `key`. */
 enum lmcs_status lmcs_tree_before(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                   struct lmcs_key_df key, struct lmcs_key_df *before, bool *found,
                                   struct lmcs_error *error);
@@ -78,19 +75,17 @@ struct lmcs_key_df lmcs_node_key(const struct lmcs_node_df *node, size_t i);
 const void *lmcs_node_value(const struct lmcs_node_df *node, size_t i);
 struct lmcs_ref_df lmcs_node_child(const struct lmcs_node_df *node, size_t i);
 
-/* The keys that a page and all pages below it may have. */
+/* Of the keys of a page and all pages below it. */
 struct lmcs_bounds {
     struct lmcs_key_df low;  /* inclusive */
     struct lmcs_key_df high; /* exclusive */
     bool has_high;
 };
 bool lmcs_in_bounds(const struct lmcs_bounds *bounds, struct lmcs_key_df key);
-/* The bounds of child i. Its own key is ignored if it is the first: the bound of the parent applies. */
+/* Bounds of child i. The first child's own key is ignored: the parent's bound applies. */
 struct lmcs_bounds lmcs_child_bounds(const struct lmcs_node_df *node, size_t i, const struct lmcs_bounds *bounds);
-/*
- * Whether the keys of a page ascend within its bounds. Bounds of two children never overlap, so a walk that checks
- * every page descends below none twice, even with forged references.
- */
+/* Whether a page's keys ascend within its bounds. Bounds of two children never overlap, so a walk that checks every
+ * page descends below none twice, even with forged references. */
 bool lmcs_node_in_bounds(const struct lmcs_node_df *node, const struct lmcs_bounds *bounds);
 
 #endif

@@ -2,10 +2,9 @@
 /*
  * pages/trim.c - giving file space back.
  *
- * A trim punches file space that contains no live or retired payload. The commit comes before the punching, because
- * bytes that a record calls backed must be backed. A crash between the two leaves recorded holes that still have file
- * space, and a crash during a capture leaves file space after the recorded end: the first trim after opening punches
- * both.
+ * A trim punches file space without live or retired payloads. The commit comes before the punching: bytes recorded as
+ * backed must be backed. A crash in between leaves file space in recorded holes, a crash during a capture after the
+ * recorded end; the first trim after opening punches both.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,10 +32,8 @@ enum lmcs_status lmcs_space_release_some(struct lmcs_pool *pool, bool *some, str
     return status;
 }
 
-/*
- * Frees empty extents, so that libpmemobj can join them. For pools of fixed size only (a device, a poolset): a file has
- * address space enough, and keeps free extents for payloads that fit them. Extents with unsound records stay.
- */
+/* Empty extents, so that libpmemobj can join them. Only in pools of fixed size (device, poolset): a file has addresses
+ * enough and keeps free extents for payloads that fit. Extents with unsound records stay. */
 enum lmcs_status lmcs_space_free_some(struct lmcs_pool *pool, bool *some, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -102,7 +99,7 @@ struct trimmed {
 struct lmcs_trim {
     struct lmcs_txn *txn;
     uint64_t keep;
-    uint64_t from;                /* the next trim starts at this offset */
+    uint64_t from;                /* start of the next trim */
     struct lmcs_retired *retired; /* ascending by offset */
     size_t retired_count;
     struct trimmed *items;
@@ -139,7 +136,7 @@ static struct hole next_retired(const struct lmcs_trim *trim, uint64_t at, uint6
     return (struct hole){trim->retired[low].key.low, trim->retired[low].bytes};
 }
 
-/* Adds the whole pages between an extent's live and retired payloads as holes. *total: their bytes. */
+/* Adds the whole pages between live and retired payloads as holes. *total: their bytes. */
 static enum lmcs_status find_holes(struct lmcs_trim *trim, const struct lmcs_extent *extent, uint64_t *total,
                                    struct lmcs_error *error)
 {
@@ -181,10 +178,8 @@ static enum lmcs_status find_holes(struct lmcs_trim *trim, const struct lmcs_ext
     return status;
 }
 
-/*
- * File space that a trim may give back. The tail, which is filled next, counts only when nothing is to be kept. Bytes
- * that an earlier trim could not free, because their pages are also used by others, don't count.
- */
+/* File space that a trim may give back. The tail, which is filled next, counts only if nothing is to be kept; bytes
+ * that an earlier trim could not free, on pages shared with others, don't count. */
 static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
 {
     uint64_t used = lmcs_extent_used(&extent->now), held = extent->now.live_bytes + extent->now.retired_bytes;
@@ -194,10 +189,8 @@ static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
     return used > held ? used - held : 0;
 }
 
-/*
- * Claims extents to trim: free ones beyond `keep` bytes, those with holes, and, in the first trim after opening, all
- * those that a crash may have left with unrecorded file space. Under the lock.
- */
+/* Claims free extents beyond `keep` bytes, those with holes, and, in the first trim after opening, those that a crash
+ * may have left with unrecorded file space. Under the lock. */
 static void choose_extents(struct lmcs_space *space, struct lmcs_trim *trim)
 {
     uint64_t warm = 0;
@@ -219,14 +212,14 @@ static void choose_extents(struct lmcs_space *space, struct lmcs_trim *trim)
         trim->from = trim->items[trim->count - 1].offset + 1;
 }
 
-/* Whether file space after the last payload, which is filled next, is given back too. */
+/* Whether file space after the last payload, which is filled next, is given back, too. */
 static bool is_cut(const struct lmcs_trim *trim, const struct lmcs_extent *extent)
 {
     return !lmcs_extent_is_empty(extent) && trim->keep == 0 &&
            lmcs_page_up(extent->committed_cursor) < extent->now.backed;
 }
 
-/* Checks an extent against the tree of space, and adds its holes. */
+/* Checks an extent against the tree of space and adds its holes. */
 static enum lmcs_status check_and_add_holes(struct lmcs_trim *trim, struct trimmed *item, struct lmcs_error *error)
 {
     struct lmcs_extent *extent = item->extent;
@@ -250,7 +243,7 @@ static enum lmcs_status check_and_add_holes(struct lmcs_trim *trim, struct trimm
     return status;
 }
 
-/* Skips extents with unsound records and reports the first of them at the end. */
+/* Skips extents with unsound records; reports the first at the end. */
 static enum lmcs_status check_all(struct lmcs_trim *trim, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -285,17 +278,15 @@ static void note_trim(const struct lmcs_trim *trim, const struct trimmed *item)
     extent->stuck_bytes = dead_bytes(extent, 1);
 }
 
-/* Its size makes it unlikely to fit a later payload. */
+/* Unlikely to fit a later payload. */
 static bool is_oversized(struct lmcs_space *space, const struct lmcs_extent *extent)
 {
     return lmcs_extent_is_empty(extent) && extent->now.backed == extent->now.first &&
            extent->now.bytes > 2 * lmcs_extent_standard(space, 0);
 }
 
-/*
- * Frees trimmed extents of unusual sizes. Their space is punched by now: after this commit libpmemobj may give their
- * room to another extent, which may be filled at once.
- */
+/* Their space is punched by now: after this commit libpmemobj may give their room to an extent that is filled at
+ * once. */
 static enum lmcs_status free_oversized(struct lmcs_pool *pool, struct lmcs_trim *trim, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -323,7 +314,7 @@ static enum lmcs_status free_oversized(struct lmcs_pool *pool, struct lmcs_trim 
     return status == LMCS_FULL ? LMCS_OK : status; /* such an extent uses addresses only */
 }
 
-/* Trims up to TRIM_EXTENTS extents in one transaction. *from: the offset at which the next call continues. */
+/* Trims up to TRIM_EXTENTS extents in one transaction. *from: where the next call continues. */
 static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, uint64_t *from, bool *more,
                                   struct lmcs_passed *passed, struct lmcs_error *error)
 {
@@ -358,7 +349,7 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, uint64_
         status = free_oversized(pool, &trim, error);
     pthread_mutex_lock(&space->lock);
     for (size_t i = 0; i < trim.count; i++) {
-        /* An extent may be freed by now, and another one, of a capture or another trim, may be in its place. */
+        /* It may be freed by now, and another one, of a capture or trim, may be in its place. */
         struct lmcs_extent *extent = lmcs_extent_find(space, items[i].offset);
         if (extent == NULL || extent->trim != &trim)
             continue;
@@ -407,7 +398,7 @@ bool lmcs_space_trim_all(struct lmcs_pool *pool)
     return status == LMCS_OK || status == LMCS_DAMAGED;
 }
 
-/* Free extents that still have file space may be the only shortage: it is given back and the need tried again. */
+/* If free extents have file space, the only shortage may be that: gives it back and tries again. */
 enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;

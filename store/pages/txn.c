@@ -2,9 +2,8 @@
 /*
  * pages/txn.c - metadata transactions: begun, committed, ended.
  *
- * A commit writes the pages, syncs everything, and then makes one publish of libpmemobj, which claims or frees its
- * objects and switches the root word. A crash before the publish leaves the old root, and new pages that nothing
- * reaches.
+ * A commit writes the pages, syncs everything, and publishes once in libpmemobj: objects are claimed or freed and the
+ * root word is switched. A crash before leaves the old root, and new pages that nothing reaches.
  */
 #include "pages/txn.h"
 
@@ -46,7 +45,7 @@ enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, str
                 break;
             lmcs_lease_epoch_end(pool->lease, txn->root.epoch);
         }
-        /* The writer may have committed twice between the two reads, and reused the page: read again. */
+        /* The writer may have committed twice between the two reads and reused the page: read again. */
         if (status != LMCS_OK && tries >= 100)
             return status;
     }
@@ -128,10 +127,8 @@ static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *err
     return lmcs_heap_write(heap, txn->root.self, page, sizeof page, error);
 }
 
-/*
- * Keeps a reserve of pages, so that snapshots can be removed on a full disk: a removal takes pages before it frees
- * some. A transaction that only allocates leaves as many pages as a large removal needs.
- */
+/* Keeps pages in reserve so that snapshots can be removed on a full disk: a removal takes pages before it frees some. A
+ * transaction that only allocates leaves enough for a large removal. */
 static enum lmcs_status leave_reserve(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     const struct lmcs_txn_pages *pages = txn->pages;
@@ -175,7 +172,7 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
     enum lmcs_status status = lmcs_heap_check_name(pool->heap, error);
     if (status == LMCS_OK)
         status = prepare_commit(txn, error);
-    /* Gets memory, so that lmcs_slabs_add does not fail after the publish. */
+    /* Gets memory: lmcs_slabs_add must not fail after the publish. */
     for (size_t i = 0; status == LMCS_OK && i < pages->slab_count; i++)
         if (!lmcs_grow(&pool->slabs, &pool->slab_capacity, pool->slab_count + i, sizeof *pool->slabs))
             status = lmcs_fail_memory(error);
