@@ -199,8 +199,10 @@ static void forget(struct lmcs_live_body *body)
     enter_id(body);
 }
 
-/* Finds a variable in the tree. A record whose variable has a body does not count: a transaction, or in a reader the
- * writer, has renamed or erased it. */
+/*
+ * Finds a variable in the tree. A record whose variable has a body does not count: a transaction, or in a reader the
+ * writer, has renamed or erased it.
+ */
 static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error)
 {

@@ -89,8 +89,10 @@ struct lmcs_live_store {
 
 /* ---- State (state.c) ---- */
 
-/* Fails unless the pool belongs to this process and is no poolset; `to_write`: open for writing, nothing broken.
- * Writers call it before locking, because a child must not lock, and again under the lock. */
+/*
+ * Fails unless the pool belongs to this process and is no poolset; `to_write`: open for writing, nothing broken.
+ * Writers call it before locking, because a child must not lock, and again under the lock.
+ */
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
 /* Fails all later writes until the pool is reopened. Needs live->lock or a body's. */
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why);

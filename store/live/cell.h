@@ -18,12 +18,16 @@ uint32_t lmcs_slot_roomy(uint64_t bytes);
 enum lmcs_status lmcs_cell_init(struct lmcs_pool *pool, const struct lmcs_live_record *record, uint64_t version,
                                 const void *value, uint64_t bytes, struct lmcs_error *error);
 
-/* Copies a value during concurrent writes. `buffer`: LMCS_LIVE_MAX_VALUE bytes, or NULL. LMCS_DAMAGED names the
- * variable. */
+/*
+ * Copies a value during concurrent writes. `buffer`: LMCS_LIVE_MAX_VALUE bytes, or NULL. LMCS_DAMAGED names the
+ * variable.
+ */
 enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_record *record, void *buffer,
                                 struct lmcs_cell_state *state, struct lmcs_error *error);
-/* Reads the cell at its present place in a process that only reads. *now (or NULL): the present record, to be freed.
- * LMCS_NOT_FOUND and *now NULL: the variable is gone or a value of another kind. */
+/*
+ * Reads the cell at its present place in a process that only reads. *now (or NULL): the present record, to be freed.
+ * LMCS_NOT_FOUND and *now NULL: the variable is gone or a value of another kind.
+ */
 enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffer, struct lmcs_cell_state *state,
                                   struct lmcs_live_record **now, struct lmcs_error *error);
 

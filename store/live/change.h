@@ -10,20 +10,26 @@
 /* Makes changes by one metadata transaction. `sequence`: the journal that it commits, or 0. */
 enum lmcs_status lmcs_live_commit_changes(struct lmcs_pool *pool, const struct lmcs_live_change *changes, size_t count,
                                           uint64_t sequence, struct lmcs_error *error);
-/* Replaces the record and returns the old one to the caller. If the cell differs, value and version change in the same
- * step, and a pending value is dropped. */
+/*
+ * Replaces the record and returns the old one to the caller. If the cell differs, value and version change in the same
+ * step, and a pending value is dropped.
+ */
 struct lmcs_live_record *lmcs_live_body_set(struct lmcs_live_body *body, struct lmcs_live_record *record);
 
 /* ---- Changes of bodies (change.c) ---- */
 
-/* Replaces the records of at most two bodies in one step (NULL erases): by a commit, or within the bodies' transaction.
- * Owns the records; on failure their space is given back. */
+/*
+ * Replaces the records of at most two bodies in one step (NULL erases): by a commit, or within the bodies' transaction.
+ * Owns the records; on failure their space is given back.
+ */
 enum lmcs_status lmcs_live_change_bodies(struct lmcs_live_body *const *bodies, struct lmcs_live_record *const *records,
                                          size_t count, struct lmcs_error *error);
 enum lmcs_status lmcs_live_change_body(struct lmcs_live_body *body, struct lmcs_live_record *record,
                                        struct lmcs_error *error);
-/* Names `body`, new or unnamed, by `record` and erases `old` (NULL: none) in one step, within the transaction of `old`
- * or of the shelf. Owns the record. */
+/*
+ * Names `body`, new or unnamed, by `record` and erases `old` (NULL: none) in one step, within the transaction of `old`
+ * or of the shelf. Owns the record.
+ */
 enum lmcs_status lmcs_live_replace_body(struct lmcs_live_body *old, struct lmcs_live_body *body,
                                         struct lmcs_live_record *record, struct lmcs_error *error);
 /* Frees a record that was not used, and space that only it has. */
@@ -39,8 +45,10 @@ enum lmcs_status lmcs_live_back_pages(struct lmcs_pool *pool, const struct lmcs_
                                       uint64_t *done, struct lmcs_error *error);
 /* Capacity in bytes for a tensor of `bytes`; reserve_bytes 0: the default. */
 uint64_t lmcs_live_choose_capacity(const struct lmcs_pool *pool, uint64_t bytes, uint64_t reserve_bytes);
-/* Takes and initializes a new variable's space. `like` has name, note, dtype, shape, form, size, slot and id (0: new).
- * `value`, of value_bytes; NULL: zeros. */
+/*
+ * Takes and initializes a new variable's space. `like` has name, note, dtype, shape, form, size, slot and id (0: new).
+ * `value`, of value_bytes; NULL: zeros.
+ */
 enum lmcs_status lmcs_live_make(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, struct lmcs_live_record *like,
                                 uint64_t reserve_bytes, uint64_t version, const void *value, uint64_t value_bytes,
                                 struct lmcs_live_record **record, struct lmcs_error *error);

@@ -144,8 +144,10 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
     return tensor ? fill_tensor(r, made, error) : LMCS_OK;
 }
 
-/* Maps an open variable to its new places. If that fails, its addresses keep the old ones, which are then not reused
- * until the pool is reopened. */
+/*
+ * Maps an open variable to its new places. If that fails, its addresses keep the old ones, which are then not reused
+ * until the pool is reopened.
+ */
 static void show(struct restoring *r, const struct lmcs_live_change *change)
 {
     struct lmcs_live_body *body =

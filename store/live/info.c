@@ -40,8 +40,10 @@ static void fill_state(const struct lmcs_live_record *record, const struct lmcs_
     info->bytes = info->shape[0] = state->bytes;
 }
 
-/* Reports a variable of another process's pool: present name and value. A tensor's shape, and all fields of an erased
- * variable, are those at opening. */
+/*
+ * Reports a variable of another process's pool: present name and value. A tensor's shape, and all fields of an erased
+ * variable, are those at opening.
+ */
 static void fill_elsewhere(struct lmcs_live_body *body, struct lmcs_live_info *info)
 {
     struct lmcs_live_record *now;

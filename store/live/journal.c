@@ -160,8 +160,10 @@ static bool overlaps(const struct lmcs_page_range_df *range, uint64_t place, uin
     return place < range->end && range->next < place + bytes;
 }
 
-/* A checksum does not prove origin. So entries apply only inside an object of live variables, which lmcs_check_heap has
- * found outside of libpmemobj's structures, and in no journal. */
+/*
+ * A checksum does not prove origin. So entries apply only inside an object of live variables, which lmcs_check_heap has
+ * found outside of libpmemobj's structures, and in no journal.
+ */
 enum lmcs_status lmcs_journal_check_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                           struct lmcs_error *error)
 {

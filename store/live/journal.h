@@ -88,8 +88,10 @@ enum lmcs_status lmcs_undo_check(struct lmcs_pool *pool, uint64_t sequence, stru
 
 /* ---- After a crash (recovery.c) ---- */
 
-/* Checks that pending journals are whole and lead only to live variables. Writes nothing. Runs after
- * lmcs_live_space_begin. */
+/*
+ * Checks that pending journals are whole and lead only to live variables. Writes nothing. Runs after
+ * lmcs_live_space_begin.
+ */
 enum lmcs_status lmcs_journal_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error);
 /* Checks and applies pending journals, before any other change of the pool. */
 enum lmcs_status lmcs_journal_recover(struct lmcs_pool *pool, struct lmcs_error *error);

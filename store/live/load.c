@@ -5,8 +5,10 @@
 #include "live/journal.h"
 #include "live/space.h"
 
-/* Marks a record's space as used. Ids from next_live or next_shelf on would collide with the next one made:
- * rejected. */
+/*
+ * Marks a record's space as used. Ids from next_live or next_shelf on would collide with the next one made:
+ * rejected.
+ */
 static enum lmcs_status use_record(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
 {
     const struct lmcs_txn *txn = context;

@@ -36,8 +36,10 @@ void lmcs_mapping_drop_pages(struct lmcs_mapping *mapping, uint64_t from, uint64
 
 /* Place of byte `offset` of a tensor. Reduces *bytes to those adjacent there. */
 uint64_t lmcs_live_place(const struct lmcs_live_record *record, uint64_t offset, uint64_t *bytes);
-/* Maps a tensor for its record or next one: at new addresses (body->moving) if it has none or has outgrown them, else
- * only pages behind `mapped_bytes`. */
+/*
+ * Maps a tensor for its record or next one: at new addresses (body->moving) if it has none or has outgrown them, else
+ * only pages behind `mapped_bytes`.
+ */
 enum lmcs_status lmcs_live_map(struct lmcs_live_body *body, const struct lmcs_live_record *record,
                                uint64_t mapped_bytes, struct lmcs_error *error);
 /* Makes body->moving, if any, the newest mapping. Needs body->lock; same step as the change of record. */
@@ -49,8 +51,10 @@ void lmcs_live_unmap_all(struct lmcs_live_body *body);
 /* Maps other pages at the same addresses: private, shared, or another record's. */
 enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_live_record *record, bool private_pages,
                                  struct lmcs_error *error);
-/* Maps the addresses shared after a completed change. False: the system refused. Later stores there then reach no other
- * process, and live variables are broken (lmcs_live_break, with its locks). */
+/*
+ * Maps the addresses shared after a completed change. False: the system refused. Later stores there then reach no other
+ * process, and live variables are broken (lmcs_live_break, with its locks).
+ */
 bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record *record);
 /* Makes bytes of a tensor durable at its address. */
 enum lmcs_status lmcs_live_persist_range(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
@@ -59,8 +63,10 @@ enum lmcs_status lmcs_live_persist_range(struct lmcs_live_body *body, uint64_t o
 /* ---- Private pages (private_pages.c) ---- */
 
 typedef enum lmcs_status lmcs_pages_visit(void *context, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
-/* Visits written runs of a private mapping that differ from the pool's pages. *has_equal: others were written but are
- * equal; the pool's bytes there, perhaps never persisted, are flushed and need a sync. */
+/*
+ * Visits written runs of a private mapping that differ from the pool's pages. *has_equal: others were written but are
+ * equal; the pool's bytes there, perhaps never persisted, are flushed and need a sync.
+ */
 enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body, lmcs_pages_visit *visit, void *context,
                                          bool *has_equal, struct lmcs_error *error);
 

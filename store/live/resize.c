@@ -44,8 +44,10 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
     return lmcs_live_take_parts(pool, &like->df, parts, wanted, error);
 }
 
-/* Zeroes the bytes behind the old end, on its last page and on pages kept by the transaction: they may have old
- * contents. */
+/*
+ * Zeroes the bytes behind the old end, on its last page and on pages kept by the transaction: they may have old
+ * contents.
+ */
 static enum lmcs_status zero_tail(struct lmcs_live_body *body, uint64_t from, uint64_t kept, uint64_t end,
                                   struct lmcs_error *error)
 {

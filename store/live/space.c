@@ -180,8 +180,10 @@ static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_
     return i;
 }
 
-/* Frees ranges that no reader needs. Each check is a system call, and a child may block ranges as long as it lives. So
- * a call checks the last range, perhaps new, and some others in turn. `all`: before the pool grows or is full. */
+/*
+ * Frees ranges that no reader needs. Each check is a system call, and a child may block ranges as long as it lives. So
+ * a call checks the last range, perhaps new, and some others in turn. `all`: before the pool grows or is full.
+ */
 static void settle_freed(struct lmcs_pool *pool, bool all)
 {
     struct lmcs_live_space *space = &pool->live->space;

@@ -24,8 +24,10 @@ struct lmcs_live_space {
     uint64_t object_bytes;
 };
 
-/* Opening: begin enters all objects as free, use removes records' and journals' space, end frees file space of the
- * rest. */
+/*
+ * Opening: begin enters all objects as free, use removes records' and journals' space, end frees file space of the
+ * rest.
+ */
 enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error *error);
 /* Whether bytes are in one object. Between begin and the first use. */
 bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);

@@ -21,8 +21,10 @@ void lmcs_live_list_free(struct lmcs_live_list *list);
 
 /* The attachment, malloced; NULL: no memory. */
 unsigned char *lmcs_live_table_encode(const struct lmcs_live_list *list, size_t *bytes);
-/* Reads a snapshot's attachment: records without places. *reserves (malloced): the bytes that each may grow to.
- * LMCS_INVALID: no live variables in the snapshot; LMCS_DAMAGED. */
+/*
+ * Reads a snapshot's attachment: records without places. *reserves (malloced): the bytes that each may grow to.
+ * LMCS_INVALID: no live variables in the snapshot; LMCS_DAMAGED.
+ */
 enum lmcs_status lmcs_live_table_load(struct lmcs_snapshot *snapshot, struct lmcs_live_list *list, uint64_t **reserves,
                                       struct lmcs_error *error);
 enum lmcs_status lmcs_live_table_fail(const struct lmcs_snapshot *snapshot, struct lmcs_error *error);

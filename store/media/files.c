@@ -23,8 +23,6 @@
 
 #define FORGOTTEN_S 60
 
-/* ---- Kinds ---- */
-
 bool lmcs_path_is_device(const char *path)
 {
     struct stat st;
@@ -57,12 +55,9 @@ bool lmcs_file_is_in_memory(int fd)
     return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
-/* ---- File space ---- */
-
 /*
- * Writes zeros to the holes of a range. On DAX, allocated file space that was never written costs a transaction of the
- * file system for each page that is first stored to, because the mapping is synchronous; zeros take few transactions. A
- * bad block is then an error here, and not a SIGBUS later.
+ * On DAX, file space never written costs the file system a transaction for each page first stored to, because the
+ * mapping is synchronous; zeros take few. A bad block is then an error here, not a SIGBUS later.
  */
 static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
@@ -83,8 +78,8 @@ static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, ui
 }
 
 /*
- * Whether a range without file space exceeds the free space. Checked first, because file systems use up all space
- * before they refuse, and every other write fails meanwhile. (A file system without blocks has no limit.)
+ * Checked first: file systems use up all space before they refuse, and every other write fails meanwhile. (A file
+ * system without blocks has no limit.)
  */
 static bool can_not_fit(int fd, uint64_t offset, uint64_t bytes)
 {
@@ -133,7 +128,7 @@ enum lmcs_status lmcs_sync_folder_of(const char *path, struct lmcs_error *error)
 
 /* ---- Forgotten files ---- */
 
-/* Whether a file is empty, zeros, or begins as a pool: as an unfinished pool does. */
+/* Whether it is empty, zeros, or begins as a pool: as an unfinished pool does. */
 static bool begins_as_pool(int fd)
 {
     unsigned char begin[8];
@@ -143,8 +138,8 @@ static bool begins_as_pool(int fd)
 }
 
 /*
- * Removes a file of that folder if it is an unfinished pool that no process has open and that has not changed for a
- * while, or if it is a second name of the pool at `path`: its creator was killed before it could remove the first name.
+ * Removes a file that is an unfinished pool, unopened and unchanged for a while, or a second name of the pool at
+ * `path`, whose creator was killed before it removed the first name.
  */
 static void remove_if_forgotten(int folder, const char *name, const char *path)
 {
@@ -154,7 +149,7 @@ static void remove_if_forgotten(int folder, const char *name, const char *path)
         bool is_shown =
             st.st_nlink == 2 && stat(path, &shown) == 0 && shown.st_dev == st.st_dev && shown.st_ino == st.st_ino;
         bool is_left = st.st_nlink == 1 && time(NULL) - st.st_mtime > FORGOTTEN_S && begins_as_pool(fd) &&
-                       flock(fd, LOCK_EX | LOCK_NB) == 0; /* held until it is removed */
+                       flock(fd, LOCK_EX | LOCK_NB) == 0; /* until it is removed */
         if ((is_shown || is_left) && fstatat(folder, name, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == st.st_dev &&
             now.st_ino == st.st_ino)
             unlinkat(folder, name, 0);
@@ -183,7 +178,7 @@ void lmcs_remove_forgotten(const char *path)
 
 /* ---- The process that uses a file ---- */
 
-/* The process that holds the flock of a file by the kernel's list of locks; 0: not listed. */
+/* The process with the flock by the kernel's list of locks; 0: not listed. */
 static int listed_holder(const struct stat *st)
 {
     FILE *file = fopen("/proc/locks", "re");
@@ -203,7 +198,6 @@ static int listed_holder(const struct stat *st)
     return holder;
 }
 
-/* The process that holds the flock of the file at `path`; 0: unknown. */
 static int lock_holder(const char *path)
 {
     enum { TIMES = 5 }; /* the list is read page by page, and omits locks that move between pages */

@@ -2,11 +2,10 @@
 /*
  * media/heap.c - objects and bytes of a pool open for writing.
  *
- * heap.c and heap_open.c are the only files that use libpmemobj. They do three things around it. Files are sparse, so
- * space is allocated before anything, libpmemobj's own metadata included, is stored through a mapping: a full disk is
- * an error, never a SIGBUS. On page-cached files payloads are written by pwrite, which is as fast as with a plain file
- * and reports errors. And the mapping is kept out of forked children (MADV_DONTFORK), because libpmemobj's lock is a
- * flock that lasts as long as any mapping of the file: a child must not keep the pool locked.
+ * heap.c and heap_open.c alone use libpmemobj, with three additions. Files are sparse, so space is allocated before
+ * anything, libpmemobj's metadata included, is stored through a mapping: a full disk is an error, never a SIGBUS. On
+ * page-cached files payloads are written by pwrite, as fast as to a plain file and with errors. The mapping is kept out
+ * of forked children (MADV_DONTFORK): libpmemobj's flock lasts as long as any mapping, and a child must not hold it.
  */
 #include "media/heap.h"
 
@@ -31,10 +30,9 @@ static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room fo
 /* ---- Failed syncs ---- */
 
 /*
- * Linux reports pages that it could not write once for each open file description, at its next sync, and then considers
- * them clean: another sync would succeed without them. So after a failed sync every later sync and publish fails, too.
- * A lock for each description covers the sync and the record of its failure, so that no other sync comes between.
- * (PostgreSQL, https://wiki.postgresql.org/wiki/Fsync_Errors.)
+ * Linux reports unwritable pages once for each open file description, at its next sync, then considers them clean:
+ * another sync would succeed without them. So after a failed sync every later sync and publish fails. A lock for each
+ * description covers a sync and the record of its failure. (PostgreSQL, https://wiki.postgresql.org/wiki/Fsync_Errors.)
  */
 int lmcs_heap_failure(const struct lmcs_heap *heap)
 {
@@ -52,7 +50,7 @@ enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs
                            heap->path, strerror(failure));
 }
 
-/* Collects the error of libpmemobj's mapping, which has its own description; libpmemobj would end the process at it. */
+/* Of libpmemobj's mapping, which has its own description; libpmemobj would end the process at the error. */
 static int take_error(struct lmcs_heap *heap)
 {
     return heap->method == LMCS_WRITE_FILE && msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC) != 0 ? errno : 0;
@@ -66,7 +64,7 @@ static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, 
     if (failure != 0 && atomic_compare_exchange_strong(&heap->failure, &none, failure)) {
         (void)take_error(heap);
         status = lmcs_fail_errno(error, failure, "%s: can't make it durable", heap->path);
-    } else { /* after the exchange: the holder of the other lock may have recorded a failure meanwhile */
+    } else { /* after the exchange: the other lock's holder may have recorded a failure */
         status = lmcs_heap_check_syncs(heap, error);
     }
     pthread_mutex_unlock(lock);
@@ -131,8 +129,8 @@ void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset)
 }
 
 /*
- * Allocates file space for the zone metadata that libpmemobj may write when it allocates `bytes`: of the zones in use,
- * and of the next one if the object is large or the last zone half full.
+ * Allocates file space for zone metadata that libpmemobj may write when it allocates `bytes`: of zones in use, and of
+ * the next one if the object is large or the last zone half full.
  */
 static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_error *error)
 {
@@ -168,7 +166,7 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     uint64_t left = lmcs_heap_disk_free(heap);
     if (left < HEADROOM_BYTES)
         return lmcs_fail_full(error, bytes, left, ENOSPC, "%s: the disk is full", heap->path);
-    /* On DAX that page would be a huge one: 2 MiB of disk that are not counted. */
+    /* That page would be huge: 2 MiB of disk that are not counted. */
     if (heap->dax)
         madvise(heap->pool, heap->bytes, MADV_NOHUGEPAGE);
     PMEMoid object = pmemobj_reserve(heap->pool, (struct pobj_action *)action,
@@ -189,8 +187,8 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
 }
 
 /*
- * Repairs an object's header, from which libpmemobj reads how much it frees and which no checksum covers. Its right
- * value is known, and the chunk's header was checked.
+ * libpmemobj reads from this header how much it frees, and no checksum covers it. Its value is known, and the chunk's
+ * header was checked.
  */
 static void repair_header(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 {
@@ -283,7 +281,7 @@ static void store_bytes(void *context)
     pmem_memcpy(s->to, s->from, s->bytes, way | PMEM_F_MEM_NODRAIN);
 }
 
-/* Failed persistent memory can't be stored to, until the kernel has repaired it. */
+/* Failed persistent memory can't be stored to until the kernel has repaired it. */
 static enum lmcs_status store(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
                               struct lmcs_error *error)
 {
@@ -334,7 +332,7 @@ void lmcs_heap_flush(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, void *where, bool private_pages,
                                struct lmcs_error *error)
 {
-    /* Not libpmemobj's descriptor: a mapping through it would keep the lock. */
+    /* A mapping through libpmemobj's descriptor would keep the lock. */
     int flags = private_pages ? MAP_PRIVATE | MAP_NORESERVE : heap->dax ? MAP_SHARED_VALIDATE | MAP_SYNC : MAP_SHARED;
     void *at = mmap(where, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, heap->map_fd, (off_t)offset);
     return at != MAP_FAILED

@@ -19,7 +19,7 @@
 #include "media/pmemobj_layout.h"
 
 #define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
-#define LIBRARY_BYTES        ((size_t)16 << 20)  /* memory that libpmemobj needs for a pool, and some more */
+#define LIBRARY_BYTES        ((size_t)16 << 20)  /* memory that libpmemobj needs for a pool, and more */
 #define RETRY_NS             20000000L
 
 static struct lmcs_heap *new_heap(void)
@@ -38,7 +38,7 @@ static void sleep_a_little(void)
     nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
 }
 
-/* Settings of libpmemobj are global, and read when a pool is created or opened. */
+/* libpmemobj's settings are global, and read when a pool is created or opened. */
 static void configure_library(void)
 {
     int no = 0;
@@ -62,7 +62,7 @@ static void choose_method(struct lmcs_heap *heap)
     heap->method = heap->persistent || lmcs_file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
-/* Detects the kind of the pool that libpmemobj has mapped. `door`: the path of its file. */
+/* Detects the kind of a mapped pool. `door`: the path of its file. */
 static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct lmcs_error *error)
 {
     const unsigned char *base = (const unsigned char *)heap->pool;
@@ -79,7 +79,7 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct l
         heap->bytes = (uint64_t)st.st_size;
         atomic_store(&heap->can_punch, true);
         if (st.st_nlink > 1 && heap->shown_path == NULL)
-            lmcs_remove_forgotten(heap->path); /* else the deletion of the pool would not be noticed */
+            lmcs_remove_forgotten(heap->path); /* else the pool's deletion would go unnoticed */
     } else {
         heap->bytes = lmcs_media_device_bytes(heap->path);
     }
@@ -109,13 +109,12 @@ enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_
 }
 
 /*
- * Checks that there is memory for libpmemobj, which takes some 12 MB for a pool in 10,000 pieces and does not survive
- * every refusal: without its lanes' locks (lane_boot of 1.12) it crashes, and without room for the text of an error it
- * ends the process.
+ * libpmemobj takes some 12 MB for a pool in 10,000 pieces and does not survive every refusal: without its lanes' locks
+ * (lane_boot of 1.12) it crashes; without room for an error's text it ends the process.
  */
 static enum lmcs_status check_memory(struct lmcs_error *error)
 {
-    void *volatile room = malloc(LIBRARY_BYTES); /* volatile: a compiler may remove an allocation that is not used */
+    void *volatile room = malloc(LIBRARY_BYTES); /* volatile: a compiler may remove an unused allocation */
     if (room == NULL)
         return lmcs_fail_memory(error);
     free(room);
@@ -124,7 +123,7 @@ static enum lmcs_status check_memory(struct lmcs_error *error)
 
 /* ---- Creation ---- */
 
-/* Allocates the parts that libpmemobj stores to as it creates a pool: its header, its lanes, the start of each zone. */
+/* Allocates the parts that libpmemobj stores to as it creates a pool: header, lanes, starts of zones. */
 static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
 {
     uint64_t first_zone = HEAP_OFFSET_EXPECTED + LMCS_HEAP_HEADER_BYTES;
@@ -175,7 +174,7 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
     configure_library();
     heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
     if (heap->pool == NULL && errno == ENOTSUP) {
-        /* A DAX device without a counter of unsafe shutdowns: `info` reports that they are unknown. */
+        /* A DAX device without a counter of unsafe shutdowns: `info` reports them as unknown. */
         int no = 0;
         pmemobj_ctl_set(NULL, "sds.at_create", &no);
         heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
@@ -221,7 +220,7 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
     if (fsync(heap->fd) != 0)
         return lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->shown_path);
     if (link(heap->path, heap->shown_path) != 0) {
-        /* Some file systems have no links. Use a rename that replaces nothing there. */
+        /* No links here: a rename that replaces nothing. */
         if (errno == EEXIST)
             return lmcs_fail(error, LMCS_EXISTS, 0, "%s: exists already", heap->shown_path);
         if (renameat2(AT_FDCWD, heap->path, AT_FDCWD, heap->shown_path, RENAME_NOREPLACE) != 0)
@@ -276,7 +275,7 @@ enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *c
     return status;
 }
 
-/* Devices and poolsets are opened by path: other users can't replace a device, and a poolset names other files. */
+/* By path for devices, which other users can't replace, and poolsets, which name other files. */
 static void find_door(const struct lmcs_media *media, char *door, size_t bytes)
 {
     if (lmcs_media_is_device(media) || lmcs_media_is_poolset(media))
@@ -299,11 +298,10 @@ static void repair_footers_of_zone(struct lmcs_heap *heap, uint64_t at, uint32_t
 }
 
 /*
- * Writes the footers of free ranges again. The last chunk of a free range has a footer, by which libpmemobj finds the
- * range when the chunk after it becomes free. libpmemobj writes it after the range's header without a flush, and an
- * open rewrites footers of used ranges only. So after a crash an old footer may lead to a free range further down, and
- * everything between would count as free. libpmemobj reads footers when it is first asked for an object, so they are
- * repaired before that.
+ * The footer in a free range's last chunk leads libpmemobj to the range when the chunk after it becomes free. It writes
+ * the footer after the range's header without a flush, and an open rewrites footers of used ranges only. So after a
+ * crash an old footer may lead to a free range further down, and everything between would count as free. This repair
+ * precedes the first request for an object, which reads footers.
  */
 static enum lmcs_status repair_footers(struct lmcs_heap *heap, const struct lmcs_media *media, struct lmcs_error *error)
 {
@@ -330,9 +328,8 @@ struct first_look {
 };
 
 /*
- * Checks that the disk accepts writes, by writing the first page to itself. libpmemobj ends the process if its first
- * sync fails, even because of pages of another process that died before. Pages that could not be written are dropped,
- * so that the next look reads the disk.
+ * Writes the first page to itself: libpmemobj ends the process if its first sync fails, even because of a dead
+ * process's pages. Drops unwritable pages, so that the next look reads the disk.
  */
 static enum lmcs_status ask_disk(const char *door, const char *path, struct lmcs_error *error)
 {
@@ -428,7 +425,7 @@ void lmcs_heap_close(struct lmcs_heap *heap)
         (void)lmcs_heap_take_errors(heap, NULL);
         pmemobj_close(heap->pool);
     }
-    /* Drops unwritten pages from the page cache: the next open must not read them. */
+    /* The next open must not read unwritten pages from the page cache. */
     if (heap->fd >= 0 && lmcs_heap_failure(heap) != 0)
         posix_fadvise(heap->fd, 0, 0, POSIX_FADV_DONTNEED);
     if (heap->map_fd >= 0)

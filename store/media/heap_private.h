@@ -13,25 +13,25 @@
 struct lmcs_heap {
     PMEMobjpool *pool;
     char *path;
-    char *shown_path; /* NULL once the file has that name */
-    int fd;           /* for pwrite, fallocate; -1 for poolsets and devices */
-    int map_fd;       /* another description of the file, for our mappings: the kernel reports errors for each one */
+    char *shown_path; /* NULL once it has that name */
+    int fd;           /* for pwrite, fallocate; -1: poolset, device */
+    int map_fd;       /* another description, for our mappings: the kernel reports errors for each */
     uint64_t bytes;   /* mapped by libpmemobj; 0: unknown */
     uint64_t zones_start;
     uint64_t zones_backed; /* zones whose metadata has file space */
-    uint64_t highest;      /* offset of our highest object */
+    uint64_t highest;      /* our highest object */
     enum lmcs_write_method method;
     struct lmcs_writeback *writeback; /* with LMCS_WRITE_FILE */
     bool persistent;
     bool forced;
     bool dax; /* a file */
     atomic_bool can_punch;
-    atomic_int failure;         /* errno of the first sync that failed; 0: none */
+    atomic_int failure;         /* errno of the first failed sync, or 0 */
     pthread_mutex_t syncing;    /* held during a sync of `fd` until its failure is recorded ... */
     pthread_mutex_t persisting; /* ... and during one of `map_fd` */
 };
 
-/* Collects the errors of earlier writes, so that libpmemobj, which ends the process at one, meets none. */
+/* Collects errors of earlier writes; libpmemobj ends the process at one. */
 enum lmcs_status lmcs_heap_take_errors(struct lmcs_heap *heap, struct lmcs_error *error);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * media/layout.h - the format on the medium, byte by byte; store/FORMAT.md describes it in words.
  *
- * Numbers are little-endian and of fixed width. Places are offsets from the pool's start, never pointers. The
- * libpmemobj root object is a superblock whose last word, `root`, names the current root page. Everything reached from
- * there is written once and made durable before it is reached: pages never change in place.
+ * Numbers are little-endian and of fixed width; places are offsets from the pool's start. The libpmemobj root object is
+ * a superblock whose last word, `root`, names the current root page. Everything reached from there is written once and
+ * made durable before it is reached: pages never change in place.
  */
 #ifndef LMCS_MEDIA_LAYOUT_H
 #define LMCS_MEDIA_LAYOUT_H
@@ -42,14 +42,14 @@ static_assert(sizeof(struct lmcs_superblock_df) == 136, "superblock layout");
 
 /* ---- Pages ---- */
 
-/* A reference to a page: its offset and its checksum, so that the root vouches for every page below it. */
+/* A page's offset and checksum: the root vouches for every page below it. */
 struct lmcs_ref_df {
     uint64_t offset; /* 0: none */
     uint64_t check;
 };
 static_assert(sizeof(struct lmcs_ref_df) == 16, "reference layout");
 
-/* The trees of a pool that the root page refers to. Values are part of the format. */
+/* The pool's trees, which the root page refers to. Values are part of the format. */
 enum lmcs_tree_kind {
     LMCS_TREE_SHELVES = 0,     /* (shelf, 0) -> lmcs_shelf_df */
     LMCS_TREE_SHELF_NAMES,     /* (hash of name, shelf) -> nothing */
@@ -68,8 +68,8 @@ enum lmcs_tree_kind {
     LMCS_TREE_LIVE_NAMES,      /* (hash of name, seed shelf; live variable) -> nothing */
     LMCS_TREE_SAFETY,          /* (content, 0) -> lmcs_parity_df; (content, 1 + block) -> lmcs_lost_df;
                                   (0, content) -> lmcs_wanted_df */
-    LMCS_ROOT_TREES = 16,      /* trees that the root page has room for; the others are zero */
-    /* The trees of a shelf, which its record refers to. */
+    LMCS_ROOT_TREES = 16,      /* of the root page; those not listed are zero */
+    /* The trees of a shelf, in its record. */
     LMCS_TREE_NUMBERS = 16, /* (number, 0) -> lmcs_snapshot_df */
     LMCS_TREE_STEPS,        /* (step with its sign bit flipped, number) -> nothing */
     LMCS_TREE_TIMES,        /* (time_ns, number) -> nothing */
@@ -84,15 +84,15 @@ enum lmcs_tree_kind {
 #define LMCS_MAX_LEVEL   10u
 #define LMCS_MAX_VALUE   1900u
 
-/* A slot of a node. The entry at `offset` is a key of 16 bytes and its value. */
+/* The entry at `offset`: a key of 16 bytes and its value. */
 struct lmcs_slot_df {
     uint16_t offset;
     uint16_t value_bytes;
 };
 
 /*
- * A tree node: header, slots in ascending order of keys, free bytes, entries. Level 0 is a leaf. The value of an inner
- * entry is the lmcs_ref_df of a child, and its key is at most the smallest of the child.
+ * A tree node: header, slots ascending by key, free bytes, entries. Level 0 is a leaf. An inner entry's value is a
+ * child's lmcs_ref_df; its key is at most the child's smallest.
  */
 struct lmcs_node_df {
     uint32_t magic;
@@ -121,10 +121,10 @@ enum lmcs_journal_kind { LMCS_JOURNAL_REDO = 0, LMCS_JOURNAL_UNDO = 1 };
 
 #define LMCS_ROOT_MAGIC 0x52434d4cu /* "LMCR" */
 
-/* A tree. Keys from `tail_from` on are in its tail, a leaf outside of the tree's pages, if there is one. */
+/* A tree. Keys from `tail_from` on are in its tail, if any: a leaf outside of the tree's pages. */
 struct lmcs_root_tree_df {
     struct lmcs_ref_df ref;
-    uint64_t count; /* entries, including those of the tail */
+    uint64_t count; /* entries, the tail's included */
     struct lmcs_ref_df tail;
     struct lmcs_key_df tail_from;
 };
@@ -150,7 +150,7 @@ struct lmcs_root_df {
     uint64_t next_content;
     struct lmcs_page_range_df fresh; /* unused pages of the newest slab */
     uint64_t slab_bytes;             /* all slabs */
-    uint64_t extent_bytes;           /* all extents: their file space */
+    uint64_t extent_bytes;           /* all extents' file space */
     uint64_t live_bytes;             /* of referenced payloads */
     uint64_t limit_bytes;
     uint64_t snapshot_count;
@@ -158,17 +158,16 @@ struct lmcs_root_df {
     uint64_t free_pages;             /* in the tree of free pages */
     struct lmcs_page_range_df spare; /* unused pages, reserved for removals */
     uint64_t next_live;
-    uint64_t
-        live_committed; /* sequence of the newest journal whose transaction this root or an earlier one committed */
+    uint64_t live_committed; /* sequence of the newest journal committed by this root or an earlier one */
     struct lmcs_page_range_df journals[LMCS_JOURNALS]; /* of live variables; 0, 0: none */
     uint64_t lost_contents;                            /* contents with records of lost blocks */
     uint64_t parity_bytes;                             /* the parity part of live_bytes */
-    uint64_t scrub_next;     /* the content where the next sample, or the background, begins */
-    uint64_t scrub_begun_ns; /* of the current pass; 0: none */
-    uint64_t scrub_bytes;    /* read by it */
-    uint64_t scrub_found;    /* damages that it found */
-    uint64_t scrub_repaired; /* of these, repaired */
-    uint64_t scrub_done_ns;  /* end of the last complete pass; 0: none */
+    uint64_t scrub_next;                               /* content where the next sample, or the background, begins */
+    uint64_t scrub_begun_ns;                           /* of the current pass; 0: none */
+    uint64_t scrub_bytes;                              /* read by it */
+    uint64_t scrub_found;                              /* damages that it found */
+    uint64_t scrub_repaired;                           /* of these, repaired */
+    uint64_t scrub_done_ns;                            /* end of the last complete pass; 0: none */
     uint64_t reserved[47];
     uint64_t check; /* hash64 of the bytes before it, seed: its offset */
 };
@@ -177,18 +176,18 @@ static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 56 + 14 * 8 + 6 * 8 + 55 
 
 /* ---- Records ---- */
 
-/* An object of live variables uses kind, bytes and first only; records of variables describe its contents. */
+/* An object of live variables uses kind, bytes and first only; variables' records describe its contents. */
 enum lmcs_object_kind { LMCS_OBJECT_SLAB = 1, LMCS_OBJECT_EXTENT = 2, LMCS_OBJECT_LIVE = 3 };
 
-/* Our object of libpmemobj, at key.high (its user offset). */
+/* Our object of libpmemobj at user offset key.high. */
 struct lmcs_object_df {
     uint32_t kind;
     uint32_t purpose;       /* of an extent: 0 raw captures, 1 compacted */
     uint64_t bytes;         /* of the object */
-    uint64_t first;         /* offset of its first aligned byte */
+    uint64_t first;         /* its first aligned byte */
     uint64_t cursor;        /* extents: payloads are between first and here */
     uint64_t backed;        /* extents: file space is allocated up to here */
-    uint64_t punched_bytes; /* ... except these, which were given back */
+    uint64_t punched_bytes; /* ... except these bytes, given back */
     uint64_t live_bytes;    /* of referenced payloads */
     uint64_t retired_bytes; /* of retired payloads */
 };
@@ -199,7 +198,7 @@ struct lmcs_space_df {
     uint64_t bytes;
 };
 
-/* The largest next number of a shelf. Archives accept none above it. */
+/* The largest next number of a shelf; archives accept none above. */
 #define LMCS_LARGEST_NUMBER ((uint64_t)1 << 62)
 
 #define LMCS_SHELF_STAGING  1u /* an unfinished restore: invisible, removed by the next writer ... */
@@ -215,7 +214,7 @@ struct lmcs_shelf_df {
     uint64_t compacted;      /* the compactor has processed snapshots up to this number */
     uint64_t created_ns;
     struct lmcs_root_tree_df trees[LMCS_SHELF_TREES]; /* NUMBERS to TAGGED */
-    uint64_t guarded; /* snapshots up to this number have been checked for the parity that the policy requires */
+    uint64_t guarded; /* snapshots up to this number have been checked for the policy's parity */
     uint64_t reserved[3];
     uint32_t policy_bytes;
     uint32_t name_bytes;
@@ -225,7 +224,7 @@ static_assert(sizeof(struct lmcs_shelf_df) == 56 + 5 * 56 + 40, "shelf layout");
 
 /* The origin of a forked shelf. */
 struct lmcs_origin_df {
-    uint64_t shelf;      /* id of the original shelf; 0: it is not in this pool any more */
+    uint64_t shelf;      /* the original's id; 0: no longer in this pool */
     uint64_t number;     /* of the snapshot */
     uint64_t time_ns;    /* of the snapshot: distinguishes it from another of that number on a shelf of that name */
     uint32_t name_bytes; /* of the shelf's last known name */
@@ -246,13 +245,13 @@ struct lmcs_snapshot_df {
     uint64_t time_ns;
     uint64_t parent;
     uint64_t epoch;   /* of the commit that made it */
-    uint64_t lineage; /* snapshots of one lineage share manifest pages with their neighbours */
+    uint64_t lineage; /* neighbours of one lineage share manifest pages */
     struct lmcs_ref_df manifest;
     uint64_t entry_count;
     uint64_t tensor_count;
     uint64_t raw_bytes;
     unsigned char group[16];
-    uint32_t links; /* enum lmcs_links: the result for links from the previous snapshot */
+    uint32_t links; /* enum lmcs_links: of links from the previous snapshot */
     uint32_t reserved0;
     uint64_t reserved;
     /* {"metrics": {...}, "meta": {...}} follows */
@@ -261,7 +260,7 @@ static_assert(sizeof(struct lmcs_snapshot_df) == 128, "snapshot layout");
 #define LMCS_META_NAME "lmcstore.meta"
 #define LMCS_META_MOST ((uint64_t)64 << 20)
 
-/* Two attachments of the store, for snapshots with declared relations: the tensors of each optimizer's state. */
+/* Two attachments of snapshots with declared relations: the tensors of each optimizer's state. */
 #define LMCS_RELATIONS_MAGIC 0x58434d4cu /* "LMCX" */
 #define LMCS_CONSTANTS_MAGIC 0x43434d4cu /* "LMCC" */
 
@@ -288,18 +287,18 @@ struct lmcs_constants_df {
 };
 static_assert(sizeof(struct lmcs_constants_df) == 80, "constants layout");
 
-/* The result of linking a snapshot to the one before it. */
+/* The result of linking a snapshot to its predecessor. */
 enum lmcs_links {
     LMCS_LINKS_UNKNOWN = 0, /* not tried, or nothing changed together */
     LMCS_LINKS_MADE,
-    LMCS_LINKS_FIRST,       /* the line had reached the length of the policy: this snapshot begins the next */
-    LMCS_LINKS_GAP,         /* the step before it is missing */
+    LMCS_LINKS_FIRST,       /* the line had the policy's length: this snapshot begins the next */
+    LMCS_LINKS_GAP,         /* the step before is missing */
     LMCS_LINKS_UNEXPLAINED, /* no known arithmetic explains the step */
     LMCS_LINKS_LARGE,       /* a link is not smaller than deltas */
     LMCS_LINKS_OFF,         /* disabled by the policy */
-    LMCS_LINKS_UNFIT,       /* the declared tensors are missing, or differ in form */
-    LMCS_LINKS_NOT_RAW,     /* they, or the previous ones, are coded already, or others depend on them */
-    LMCS_LINKS_NOT_FOUND,   /* no relations are declared, and the data show no step of an optimizer */
+    LMCS_LINKS_UNFIT,       /* declared tensors are missing or differ in form */
+    LMCS_LINKS_NOT_RAW,     /* they or the previous ones are coded already, or have dependents */
+    LMCS_LINKS_NOT_FOUND,   /* no relations are declared, and the data show no optimizer step */
     LMCS_LINKS_COUNT
 };
 
@@ -312,7 +311,7 @@ struct lmcs_tag_df {
 
 struct lmcs_manifest_df {
     uint64_t content;
-    uint64_t birth; /* number of the snapshot where this run of the content under this name began */
+    uint64_t birth; /* snapshot number where this run of the content under this name began */
 };
 
 struct lmcs_identity_df {
@@ -321,18 +320,18 @@ struct lmcs_identity_df {
     uint8_t ndim;
     uint8_t is_part; /* 1: global shape and offsets follow the shape */
     uint32_t name_bytes;
-    uint64_t hash; /* hash64 of the rest and of the four bytes above, to find an equal identity */
+    uint64_t hash; /* hash64 of the rest and the four bytes above, to find an equal identity */
     /* shape, [global shape, offsets], name */
 };
 static_assert(sizeof(struct lmcs_identity_df) == 16, "identity layout");
 
 /*
- * A link is a content without a tensor. Its payload is a link frame, which leads from its bases, the arrays before a
- * step, to the contents that name it. A linked one among those has no payload: the link stores it.
+ * A link is a content without a tensor. Its payload, a link frame, leads from its bases, the arrays before a step, to
+ * the contents that name it. A linked one of those has no payload: the link stores it.
  */
 enum lmcs_payload_kind { LMCS_PAYLOAD_RAW = 0, LMCS_PAYLOAD_FRAME = 1, LMCS_PAYLOAD_LINK = 2, LMCS_PAYLOAD_LINKED = 3 };
-#define LMCS_CONTENT_SETTLED  1u /* encoding was tried: a frame is not smaller than the raw bytes */
-#define LMCS_CONTENT_HAS_LINK 2u /* raw or linked: a link produces it, whose id follows the bases */
+#define LMCS_CONTENT_SETTLED  1u /* encoding was tried: a frame is not smaller */
+#define LMCS_CONTENT_HAS_LINK 2u /* raw or linked: produced by a link, whose id follows the bases */
 
 struct lmcs_part_df {
     uint64_t offset;
@@ -343,36 +342,33 @@ struct lmcs_content_df {
     uint64_t digest_low;
     uint64_t digest_high;
     uint64_t raw_bytes;
-    uint64_t stored_bytes; /* of the payload: raw bytes and table, or the frame; without padding */
-    uint64_t identity;     /* the first identity with this content */
+    uint64_t stored_bytes; /* payload: raw bytes and table, or frame; without padding */
+    uint64_t identity;     /* the first with this content */
     uint64_t runs;         /* in manifests */
     uint32_t base_uses;    /* deltas based on it */
-    uint16_t height;       /* at least the length of the longest chain of deltas based on it */
+    uint16_t height;       /* at least the longest chain of deltas based on it */
     uint8_t payload;       /* enum lmcs_payload_kind */
     uint8_t flags;
     uint16_t part_count;
     uint8_t base_count;
-    uint8_t output; /* with a link: its index among the arrays of the link */
+    uint8_t output; /* with a link: its index among the link's arrays */
     /*
-     * Contents of its name that were encoded since the last keyframe: a hint for the compactor. Of a link: the links to
-     * undo to read its outputs, itself included.
+     * Contents of its name encoded since the last keyframe: a hint for the compactor. A link: links to undo to read its
+     * outputs, itself included.
      */
     uint32_t place;
     /* parts, then bases (u64 content each), then the link (u64 content) */
 };
 static_assert(sizeof(struct lmcs_content_df) == 64, "content layout");
 
-/* Blocks of a content that are unreadable and could not be repaired. */
+/* Unreadable blocks of a content that could not be repaired. */
 struct lmcs_lost_df {
     uint64_t blocks; /* from the key's block on */
     uint64_t found_ns;
 };
 static_assert(sizeof(struct lmcs_lost_df) == 16, "lost blocks layout");
 
-/*
- * Parity of a payload's stored bytes: see compact/parity.c. Its parts are in the tree of space, marked by
- * LMCS_SPACE_PARITY.
- */
+/* Parity of a payload's stored bytes (compact/parity.c). Its parts are in the tree of space, with LMCS_SPACE_PARITY. */
 struct lmcs_parity_df {
     uint64_t stored_bytes; /* of the protected payload */
     uint64_t table_check;  /* hash64 of the table of units, seed: the content */
@@ -385,13 +381,13 @@ struct lmcs_parity_df {
 static_assert(sizeof(struct lmcs_parity_df) == 24, "parity layout");
 
 struct lmcs_wanted_df {
-    uint32_t data; /* parity is wanted for a content: columns of data ... */
+    uint32_t data; /* wanted parity: columns of data ... */
     uint32_t parity;
 };
 
-#define LMCS_SPACE_PARITY ((uint64_t)1 << 63) /* in lmcs_space_df.content: parity of the payload, not the payload */
+#define LMCS_SPACE_PARITY ((uint64_t)1 << 63) /* in lmcs_space_df.content: parity, not the payload */
 
-/* In place of a successor: the compactor can do no more for this base, which is freed with its last dependent. */
+/* In place of a successor: the compactor can do no more for this base; it is freed with its last dependent. */
 #define LMCS_BASE_SETTLED UINT64_MAX
 #define LMCS_MAX_PARTS    16u /* of a payload */
 #define LMCS_CHAIN_BOUND  7u  /* most deltas to undo to read a content */
@@ -402,10 +398,10 @@ struct lmcs_wanted_df {
 /* The record of a variable. A tensor's parts are whole pages; pages with its bytes have file space. */
 struct lmcs_live_df {
     uint64_t created_ns;
-    uint64_t bytes; /* of its data; for a value of variable length (u8, one dimension), see its slots */
+    uint64_t bytes; /* of its data; of a value of variable length (u8, one dimension): see its slots */
     uint64_t cell;  /* offset of its lmcs_cell_df */
     uint32_t cell_bytes;
-    uint32_t slot_bytes; /* a value: of each of its two slots, header included; a tensor: 0 */
+    uint32_t slot_bytes; /* a value: each of its two slots with header; a tensor: 0 */
     uint8_t form;        /* enum lmcs_live_form */
     uint8_t dtype;
     uint8_t ndim;
@@ -419,10 +415,10 @@ static_assert(sizeof(struct lmcs_live_df) == 56, "live variable layout");
 
 #define LMCS_CELL_ALIGN 64u
 
-/* The part of a variable that changes without its record, written in place. A value's two slots follow. */
+/* The part of a variable that changes in place, without its record. A value's two slots follow. */
 struct lmcs_cell_df {
     uint64_t identity;     /* hash64 of u64 shelf, u64 variable, seed: its offset */
-    uint64_t version;      /* tensors; the version of a value is its sequence */
+    uint64_t version;      /* tensors; a value's version is its sequence */
     uint64_t written_ns;   /* likewise */
     uint64_t acknowledged; /* values: a slot of this or a later sequence is whole */
     uint64_t reserved[4];
@@ -440,7 +436,7 @@ struct lmcs_value_df {
 };
 static_assert(sizeof(struct lmcs_value_df) == 32, "slot layout");
 
-/* The attachment of a snapshot with live variables: a header, then one entry for each. */
+/* The attachment of a snapshot with live variables: a header, then an entry for each. */
 #define LMCS_LIVE_NAME  "lmcstore.live"
 #define LMCS_LIVE_MAGIC 0x4c434d4cu /* "LMCL" */
 
@@ -470,7 +466,7 @@ struct lmcs_journal_df {
     uint32_t magic;
     uint32_t flags;
     uint64_t sequence;
-    uint64_t entries;     /* redo: entries of the table on the next page; undo: 0, entries follow each other there */
+    uint64_t entries;     /* redo: entries in the table on the next page; undo: 0, entries are there */
     uint64_t table_check; /* redo: hash64 of the table, seed: sequence */
     uint64_t last;        /* the greatest sequence ever used */
     uint64_t reserved[2];
@@ -479,8 +475,8 @@ struct lmcs_journal_df {
 static_assert(sizeof(struct lmcs_journal_df) == 64, "journal layout");
 
 /*
- * Bytes for an offset. Redo: the data follow the table, in order, each at a multiple of 64. Undo: the data follow the
- * entry, and the next entry begins at a multiple of 64.
+ * Bytes for an offset. Redo: data follow the table in order, each at a multiple of 64. Undo: data follow the entry; the
+ * next entry begins at a multiple of 64.
  */
 struct lmcs_journal_entry_df {
     uint64_t place;
@@ -499,14 +495,14 @@ static inline uint64_t lmcs_page_up(uint64_t bytes)
     return (bytes + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
 }
 
-/* File space of a payload, up to the earliest start of the next one. */
+/* File space of a payload, up to the earliest start of the next. */
 static inline uint64_t lmcs_room(uint64_t bytes)
 {
     return bytes >= LMCS_ALIGNED_BYTES ? lmcs_page_up(bytes)
                                        : (bytes + LMCS_PACK_ALIGN - 1) & ~(uint64_t)(LMCS_PACK_ALIGN - 1);
 }
 
-/* Offsets of locks, far beyond the end of any file: see lease.c. */
+/* Offsets of locks, beyond the end of any file (lease.c). */
 #define LMCS_LEASE_EPOCHS ((uint64_t)1 << 61)
 #define LMCS_LEASE_RANGES ((uint64_t)1 << 62)
 #define LMCS_LEASE_BLOCKS (((uint64_t)1 << 62) + ((uint64_t)1 << 61))

@@ -2,22 +2,22 @@
 /*
  * media/lease.c - bytes that readers keep unchanged, visible to a writer in any process.
  *
- * All leases of a process on one pool share one open file description, so pins are counted here: the kernel's lock of a
- * range is taken with its first pin and dropped with its last. The writer queries through another description (the
- * media's), for which even leases of its own process are foreign.
+ * A process's leases on a pool share one open file description, so pins are counted here: a range is locked with its
+ * first pin and unlocked with its last. The writer queries through the media's description, for which even its own
+ * process's leases are foreign.
  *
- * The kernel keeps a file's locks in a list, so a snapshot of 100,000 small tensors must not take as many. Small
- * payloads are locked by the MiB that contains them, in a lock space of their own. Larger ones are locked exactly, up
- * to the page where their neighbour begins, whose lock the kernel then joins to theirs.
+ * The kernel lists a file's locks, so a snapshot of 100,000 small tensors must not take as many. Small payloads are
+ * locked by the MiB that contains them, in a lock space of their own; larger ones exactly, up to their neighbour's
+ * first page, whose lock the kernel then joins.
  *
- * The size of a payload never changes, so it determines the kind of lock. A live tensor grows and shrinks in place, and
- * its free pages are joined to others: for those, both spaces are queried (lmcs_lease_find_pin), and two pins may begin
- * at one offset and end at different ones.
+ * A payload's constant size determines the kind of lock. A live tensor changes size in place, and its free pages are
+ * joined to others. So for those both spaces are queried (lmcs_lease_find_pin), and pins that begin at one offset may
+ * end at different ones.
  *
- * A forked child sees its parent's mappings for as long as it likes, and would lose its leases through the shared
- * description whenever the parent unpins. So each fork opens another description, which locks everything that is pinned
- * or mapped of live variables at that moment, and which only the child and its own children keep open. The kernel drops
- * the locks when the last of them has ended or called exec. Pins made after the fork don't concern the child.
+ * A forked child sees its parent's mappings at will, and would lose leases on the shared description when the parent
+ * unpins. So each fork opens another description, kept open only by the child and its children, which locks everything
+ * pinned, or mapped of live variables, at that moment. The kernel drops the locks when the last of them has ended or
+ * called exec. Later pins don't concern the child.
  */
 #include "media/lease.h"
 
@@ -40,7 +40,7 @@ struct pin {
     uint64_t count;
 };
 
-struct span { /* a range to lock */
+struct span { /* to lock */
     uint64_t start;
     uint64_t bytes;
 };
@@ -55,13 +55,12 @@ struct lmcs_lease {
     struct pin **buckets;
     size_t bucket_count; /* a power of two */
     size_t pin_count;
-    /* during a fork */
     struct span *spans; /* for the child */
     size_t span_count;
     size_t span_capacity;
-    int child_fd;      /* the description that locks them; -1: none */
+    int child_fd;      /* description that locks them; -1: none */
     bool is_lost;      /* the spans could not be locked */
-    bool is_inherited; /* inherited by a fork: this process reads by another description */
+    bool is_inherited; /* by a fork: this process reads by another description */
 };
 
 #define RANGE_KEY ((uint64_t)1 << 63)
@@ -90,7 +89,7 @@ static void leave(struct lmcs_lease *lease)
     pthread_mutex_unlock(&all_lock);
 }
 
-/* Opens another description of the same file, even if another file has its name by now. */
+/* The same file, even if another has its name by now. */
 static int open_again(struct lmcs_media *media)
 {
     char path[64];
@@ -194,7 +193,7 @@ static int set_lock(int fd, short type, uint64_t start, uint64_t bytes)
     return fcntl(fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
-/* Read locks are compatible. Only a foreign write lock conflicts; no part of the store takes one. */
+/* Read locks are compatible: only a foreign write lock conflicts, and the store takes none. */
 static enum lmcs_status fail_lock(struct lmcs_lease *lease, int failure, uint64_t start, uint64_t bytes,
                                   struct lmcs_error *error)
 {
@@ -384,7 +383,7 @@ static void add_span(struct lmcs_lease *lease, uint64_t start, uint64_t bytes)
         lease->spans[lease->span_count++] = (struct span){start, bytes};
 }
 
-/* Epochs are leased for walks, and a child has none. */
+/* A child has no walks, so no leased epochs. */
 static void add_pins(struct lmcs_lease *lease)
 {
     for (size_t i = 0; i < lease->bucket_count; i++)
@@ -418,7 +417,7 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Joins neighbours to one lock: the cost of each lock grows with their number. */
+/* Joins neighbours: the cost of each lock grows with their number. */
 static bool lock_spans(const struct lmcs_lease *lease)
 {
     qsort(lease->spans, lease->span_count, sizeof *lease->spans, by_start);
@@ -465,7 +464,7 @@ void lmcs_lease_after_fork(void)
     pthread_mutex_unlock(&all_lock);
 }
 
-/* The child drops the parent's locks of epochs. */
+/* Drops the parent's locks of epochs. */
 void lmcs_lease_in_child(void)
 {
     for (struct lmcs_lease *lease = all; lease != NULL; lease = lease->next) {

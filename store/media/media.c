@@ -2,9 +2,9 @@
 /*
  * media/media.c - the bytes of a pool, read without libpmemobj.
  *
- * libpmemobj maps the parts of a poolset one after the other: the first whole, the others without their header page,
- * each rounded down to the alignment of mappings. The same arithmetic here maps offsets of the pool to places in files.
- * Reads use pread, so that a truncated file is an error and not a signal. Only views and devices use mappings.
+ * libpmemobj maps the parts of a poolset in sequence: the first whole, the others without their header page, each
+ * rounded down to the alignment of mappings. The same arithmetic here maps offsets to places in files. Reads use pread:
+ * a truncated file is an error, not a signal. Only views and devices use mappings.
  */
 #include "media/media.h"
 
@@ -48,11 +48,11 @@ struct lmcs_media {
     uint64_t bytes;
     uint64_t superblock;
     uint64_t heap;
-    void *map;          /* of the whole pool, read-only */
-    void *_Atomic back; /* another mapping, for lmcs_media_read_back; NULL: not made yet */
+    void *map;          /* whole pool, read-only */
+    void *_Atomic back; /* another mapping, for lmcs_media_read_back; NULL: not yet */
     lmcs_media_overlay_fn *overlay;
     const void *overlay_context;               /* NULL: no overlay */
-    struct lmcs_media *replicas[MAX_REPLICAS]; /* the other replicas of a poolset; read with lmcs_media_read only */
+    struct lmcs_media *replicas[MAX_REPLICAS]; /* others of a poolset; read with lmcs_media_read only */
     size_t replica_count;
 };
 
@@ -104,7 +104,7 @@ void lmcs_media_reopen_path(int fd, const char *path, char *door, size_t door_by
 static enum lmcs_status open_file(const char *path, const char *door, int *fd, struct stat *st,
                                   struct lmcs_error *error)
 {
-    /* O_NONBLOCK: a FIFO at this path must not block us */
+    /* O_NONBLOCK: a FIFO must not block us */
     *fd = open(door, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return errno == ENOENT || errno == ENOTDIR
@@ -167,8 +167,8 @@ static struct lmcs_media *new_replica(const struct lmcs_media *of)
 }
 
 /*
- * Finds the other replicas on this machine whose parts can all be opened. They have the same bytes at the same offsets,
- * and are read only for bytes that the first one lost.
+ * Finds the other replicas on this machine whose parts all open. They have the same bytes, and are read only for bytes
+ * that the first lost.
  */
 static void parse_replicas(struct lmcs_media *media, FILE *file)
 {
@@ -191,12 +191,12 @@ static void parse_replicas(struct lmcs_media *media, FILE *file)
         else
             lmcs_media_release(replica);
         replica = more ? new_replica(media) : NULL;
-        usable = more && sscanf(line, "REPLICA %63s", size) != 1; /* else it is on another machine */
+        usable = more && sscanf(line, "REPLICA %63s", size) != 1; /* else on another machine */
     }
     lmcs_media_release(replica);
 }
 
-/* Reads the "SIZE PATH" lines of the first replica, and then those of the others. */
+/* Reads "SIZE PATH" lines: the first replica's, then the others'. */
 static enum lmcs_status parse_poolset(struct lmcs_media *media, struct lmcs_error *error)
 {
     int fd = fcntl(media->fd, F_DUPFD_CLOEXEC, 0);
@@ -240,7 +240,7 @@ static enum lmcs_status parse_poolset(struct lmcs_media *media, struct lmcs_erro
 static enum lmcs_status map_all(const struct lmcs_media *media, void **made, struct lmcs_error *error)
 {
     void *map = mmap(NULL, media->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (media->is_device && map != MAP_FAILED) { /* a device needs its own alignment: the kernel chooses */
+    if (media->is_device && map != MAP_FAILED) { /* the kernel chooses a device's alignment */
         munmap(map, media->bytes);
         map = mmap(NULL, media->bytes, PROT_READ, MAP_SHARED, media->segments[0].fd, 0);
     } else if (map != MAP_FAILED) {
@@ -253,7 +253,7 @@ static enum lmcs_status map_all(const struct lmcs_media *media, void **made, str
     return LMCS_OK;
 }
 
-/* Reads the words of libpmemobj's header that we use. libpmemobj checks its checksums itself. */
+/* Reads the words that we use; libpmemobj checks its checksums itself. */
 static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error *error)
 {
     unsigned char page[LMCS_POBJ_END];
@@ -486,7 +486,7 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
     return status;
 }
 
-/* The second mapping, made at the first use; NULL: impossible. */
+/* Made at the first use; NULL: impossible. */
 static const char *map_to_read_back(const struct lmcs_media *cached)
 {
     struct lmcs_media *media = (struct lmcs_media *)cached;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/pmemobj_layout.h - the parts of libpmemobj's format that the store relies on: the descriptor after the pool's
- * header, the lanes with their logs, and the heap's zones and chunks. FORMAT.md, section 2, describes them.
+ * media/pmemobj_layout.h - libpmemobj's format as far as the store relies on it: descriptor, lanes with logs, zones and
+ * chunks of the heap. See FORMAT.md, section 2.
  */
 #ifndef LMCS_MEDIA_PMEMOBJ_LAYOUT_H
 #define LMCS_MEDIA_PMEMOBJ_LAYOUT_H
@@ -14,14 +14,14 @@
 #define LMCS_POBJ_LAYOUT_NAME 4096u
 #define LMCS_POBJ_LANES       5120u /* u64 offset, u64 count */
 #define LMCS_POBJ_HEAP        5136u /* u64 */
-#define LMCS_POBJ_ROOT        6144u /* the checksum ends before this: struct lmcs_pobj_root_df */
+#define LMCS_POBJ_ROOT        6144u /* end of the checksum: struct lmcs_pobj_root_df */
 #define LMCS_POBJ_END         8192u
 
 struct lmcs_pobj_root_df {
-    uint64_t root; /* offset of the root object */
+    uint64_t root; /* the root object */
     uint64_t run_id;
     uint64_t root_bytes;
-    uint64_t conversion; /* 0, except for pools that a conversion tool made */
+    uint64_t conversion; /* 0, except in pools made by a conversion tool */
     uint64_t heap_bytes;
 };
 
@@ -40,7 +40,7 @@ struct lmcs_log_df {
 };
 static_assert(sizeof(struct lmcs_log_df) == 64, "log layout");
 
-/* An entry of a redo log. The three highest bits of `place` are the operation. */
+/* Of a redo log. The three highest bits of `place` are the operation. */
 struct lmcs_log_entry_df {
     uint64_t place; /* 0: no more entries */
     uint64_t value;
@@ -60,7 +60,7 @@ struct lmcs_log_entry_df {
 #define LMCS_CHUNK_BYTES         ((uint64_t)256 << 10)
 #define LMCS_ZONE_BYTES          (LMCS_ZONE_META_BYTES + LMCS_ZONE_CHUNKS * LMCS_CHUNK_BYTES)
 #define LMCS_OBJECT_HEADER_BYTES 16u
-#define LMCS_OBJECT_TYPE         1u /* the type number of our objects */
+#define LMCS_OBJECT_TYPE         1u /* of our objects */
 
 enum lmcs_chunk_type { LMCS_CHUNK_UNKNOWN, LMCS_CHUNK_FOOTER, LMCS_CHUNK_FREE, LMCS_CHUNK_USED, LMCS_CHUNK_RUN };
 #define LMCS_CHUNK_COMPACT 1u /* flags: its objects have headers of 16 bytes ... */
@@ -74,12 +74,12 @@ struct lmcs_chunk_df {
 static_assert(sizeof(struct lmcs_chunk_df) == 8, "chunk header layout");
 
 struct lmcs_object_header_df {
-    uint64_t bytes; /* including this header; the 16 highest bits are flags */
+    uint64_t bytes; /* with this header; the 16 highest bits are flags */
     uint64_t type;
 };
 #define LMCS_OBJECT_BYTES_MASK ((UINT64_C(1) << 48) - 1)
 
-/* A run: a chunk of small objects. Its bitmap of units in use fills, with this header, whole cache lines. */
+/* A run: a chunk of small objects. Its bitmap of used units fills, with this header, whole cache lines. */
 struct lmcs_run_df {
     uint64_t unit_bytes;
     uint64_t alignment;

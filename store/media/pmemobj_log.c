@@ -2,16 +2,15 @@
 /*
  * media/pmemobj_log.c - libpmemobj's logs, read without it.
  *
- * When it opens a pool, libpmemobj applies the redo logs of its 1024 lanes and rolls back their undo logs. It trusts
- * their headers and the kinds of entries before it checks any checksum, so a flipped bit can hang it, crash it, or make
- * it store anywhere. So the logs are checked here first. Only remains of our own commits pass:
+ * On opening a pool, libpmemobj applies the redo logs of its 1024 lanes and rolls back their undo logs. It trusts
+ * headers and kinds of entries before any checksum: a flipped bit can hang or crash it, or make it store anywhere. So
+ * only remains of our own commits pass here:
  *
  *   undo logs    empty: we use no transactions of libpmemobj
- *   redo logs    one log without successors. Entries set, and, or or a word; with a right checksum, each word is our
- *                root word or a chunk's header. With a wrong checksum the log is incomplete or finished, and libpmemobj
- *                skips it.
+ *   redo logs    one, without successors. Entries set, and, or or a word: with a right checksum, our root word or a
+ *                chunk's header. With a wrong one the log is incomplete or finished, and skipped.
  *
- * Pending entries are kept, so that the pool can be checked as it will be after they are applied.
+ * Pending entries are kept: the pool is checked as it will be after them.
  */
 #include "media/pmemobj_log.h"
 
@@ -27,7 +26,7 @@
 #define CACHE_LINE    64u
 
 static const struct {
-    uint32_t at; /* offset in the lane */
+    uint32_t at; /* in the lane */
     uint32_t room;
 } logs[LMCS_LANE_LOGS] = {{0, 192}, {256, 640}, {960, 2048}};
 #define UNDO_LOG 2u
@@ -47,7 +46,7 @@ static enum lmcs_status fail_log(const struct lmcs_media *media, const char *wha
                      lmcs_media_path(media), what);
 }
 
-/* Fletcher's checksum over words of 32 bits, with the log's own checksum counted as 0. */
+/* Fletcher's, over words of 32 bits, the log's own checksum counted as 0. */
 static uint64_t checksum_of(const unsigned char *log, uint64_t bytes)
 {
     uint32_t low = 0, high = 0;
@@ -93,7 +92,7 @@ static enum lmcs_status add_entries(struct lmcs_pmemobj_log **pending, const str
     return LMCS_OK;
 }
 
-/* Reads the entries of a redo log up to the first empty one. */
+/* Up to the first empty entry. */
 static enum lmcs_status load_entries(const struct lmcs_media *media, const unsigned char *log, uint64_t capacity,
                                      struct lmcs_pmemobj_log **pending, struct lmcs_error *error)
 {

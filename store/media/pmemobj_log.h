@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * media/pmemobj_log.h - pending entries in libpmemobj's logs, which it applies when a pool is next opened for writing.
- */
+/* media/pmemobj_log.h - pending entries in libpmemobj's logs, applied by the next open for writing. */
 #ifndef LMCS_MEDIA_PMEMOBJ_LOG_H
 #define LMCS_MEDIA_PMEMOBJ_LOG_H
 
@@ -12,15 +10,15 @@ struct lmcs_pmemobj_log;
 
 /*
  * Reads the logs while no process writes. LMCS_DAMAGED: they are not as libpmemobj leaves them, or would change bytes
- * that no commit changes. *pending: to be freed; NULL: nothing is.
+ * that no commit changes. *pending: to be freed, or NULL.
  */
 enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **pending,
                                        struct lmcs_error *error);
 void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *pending);
 
 /*
- * Applies the entries to a copy of the pool's bytes from `offset` on. `context`: a struct lmcs_pmemobj_log (an overlay
- * of media.h).
+ * Applies the entries of `context`, a struct lmcs_pmemobj_log, to a copy of bytes from `offset` on (an overlay of
+ * media.h).
  */
 void lmcs_pmemobj_log_apply(const void *context, uint64_t offset, void *buffer, uint64_t bytes);
 

@@ -2,8 +2,8 @@
 /*
  * media/writeback.c - a thread that starts writeback of stored ranges while more is being stored.
  *
- * sync_file_range waits while the disk's queue is full. An asynchronous capture must not wait: its bytes are safe from
- * the trainer as soon as they are in the page cache. So a thread waits instead.
+ * sync_file_range waits while the disk's queue is full; the thread waits instead of an asynchronous capture, whose
+ * bytes are safe from the trainer once in the page cache.
  */
 #include "media/writeback.h"
 

@@ -113,8 +113,10 @@ static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t
     return true;
 }
 
-/* A forged page may have a right checksum. tree.c relies on the sums: entries don't overlap, and with the removed ones
- * they fill all bytes from `low` on. */
+/*
+ * A forged page may have a right checksum. tree.c relies on the sums: entries don't overlap, and with the removed ones
+ * they fill all bytes from `low` on.
+ */
 static bool node_is_sound(const struct lmcs_node_df *node, uint8_t kind, uint64_t offset)
 {
     if (node->magic != LMCS_NODE_MAGIC || node->kind != kind || node->self != offset || node->level > LMCS_MAX_LEVEL ||

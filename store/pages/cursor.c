@@ -252,8 +252,10 @@ static enum lmcs_status before_below(struct lmcs_txn *txn, uint8_t kind, struct 
             *before = lmcs_node_key(node, i - 1);
         return LMCS_OK;
     }
-    /* If the key's child has only greater keys, the child to its left has a smaller one. A forged page may break that;
-     * searching on would visit each page as often as there are paths to it. */
+    /*
+     * If the key's child has only greater keys, the child to its left has a smaller one. A forged page may break that;
+     * searching on would visit each page as often as there are paths to it.
+     */
     size_t i = lmcs_node_child_of(node, key);
     status = before_below(txn, kind, lmcs_node_child(node, i), node->level - 1, key, before, found, error);
     if (status != LMCS_OK || *found || i == 0)

@@ -42,8 +42,10 @@ static inline uint64_t lmcs_range_pages(const struct lmcs_page_range_df *range)
 enum lmcs_status lmcs_page_take(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error);
 /* Records `count` pages for the tree of free pages. False: out of memory. */
 bool lmcs_page_push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count);
-/* Reserves a slab of at least `least` bytes as `range`. Slabs grow with the pool and with this commit's slabs, which
- * can contain few of them; the latter growth stops where there is no room. */
+/*
+ * Reserves a slab of at least `least` bytes as `range`. Slabs grow with the pool and with this commit's slabs, which
+ * can contain few of them; the latter growth stops where there is no room.
+ */
 enum lmcs_status lmcs_slab_new(struct lmcs_txn *txn, uint64_t least, struct lmcs_page_range_df *range,
                                struct lmcs_error *error);
 void lmcs_txn_pages_free(struct lmcs_txn_pages *pages);

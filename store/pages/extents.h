@@ -95,8 +95,10 @@ bool lmcs_extent_is_sparse(const struct lmcs_extent *extent);
 uint64_t lmcs_extent_standard(const struct lmcs_space *space, uint64_t expected);
 /* File space of free extents. */
 uint64_t lmcs_space_ready(const struct lmcs_space *space);
-/* Bytes of a limit or disk that captures leave: the compactor writes a content again before it frees the old bytes.
- * `largest`: the largest payload. */
+/*
+ * Bytes of a limit or disk that captures leave: the compactor writes a content again before it frees the old bytes.
+ * `largest`: the largest payload.
+ */
 uint64_t lmcs_space_share(uint64_t largest, uint64_t whole);
 /* Adds file space about to be taken. `leaves_share`: LMCS_FULL rather than use the compactor's share. */
 enum lmcs_status lmcs_space_need(struct lmcs_pool *pool, uint64_t need, uint64_t largest, bool leaves_share,

@@ -138,8 +138,10 @@ static bool unit_is_used(uint64_t unit, uint64_t units, uint64_t first, uint64_t
     return unit >= units || (unit >= first && unit < end);
 }
 
-/* The run must contain the superblock alone: an empty run counts as free chunks, a full one hides a lost bit. Its
- * bitmap fills its header's cache line and more as its units need. */
+/*
+ * The run must contain the superblock alone: an empty run counts as free chunks, a full one hides a lost bit. Its
+ * bitmap fills its header's cache line and more as its units need.
+ */
 static enum lmcs_status check_bitmap(const struct heap_map *map, uint64_t at, const struct lmcs_run_df *run,
                                      struct lmcs_error *error)
 {

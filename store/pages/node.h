@@ -18,8 +18,10 @@ void lmcs_node_set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df
 size_t lmcs_node_used(const struct lmcs_node_df *node); /* bytes of its entries and slots */
 size_t lmcs_node_entry_bytes(const struct lmcs_node_df *node, size_t i);
 
-/* These four return false (lmcs_node_insert: LMCS_NONSENSE) when the entries exceed the page though its sums, checked
- * on reading, allow them. Such a page must not be committed. */
+/*
+ * These four return false (lmcs_node_insert: LMCS_NONSENSE) when the entries exceed the page though its sums, checked
+ * on reading, allow them. Such a page must not be committed.
+ */
 bool lmcs_node_append(struct lmcs_node_df *node, struct lmcs_key_df key, const void *value, size_t bytes);
 bool lmcs_node_append_from(struct lmcs_node_df *node, const struct lmcs_node_df *from, size_t i);
 bool lmcs_node_squeeze(struct lmcs_node_df *node); /* closes gaps of removed entries */

@@ -28,8 +28,10 @@ enum lmcs_status lmcs_page_read(struct lmcs_txn *txn, const struct lmcs_ref_df *
 /* Calls `look` with the page, without a copy if cached. It may belong to another tree: check node->kind. */
 enum lmcs_status lmcs_page_show(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, lmcs_page_look *look,
                                 void *context, struct lmcs_error *error);
-/* Makes a page writable: copies it unless this transaction wrote it, and sets ref->offset. The old page becomes free
- * with the commit, unless it is `shared`. */
+/*
+ * Makes a page writable: copies it unless this transaction wrote it, and sets ref->offset. The old page becomes free
+ * with the commit, unless it is `shared`.
+ */
 enum lmcs_status lmcs_page_write(struct lmcs_txn *txn, struct lmcs_ref_df *ref, uint8_t kind, bool shared,
                                  struct lmcs_node_df **node, struct lmcs_error *error);
 enum lmcs_status lmcs_page_new(struct lmcs_txn *txn, uint8_t kind, uint8_t level, struct lmcs_ref_df *ref,

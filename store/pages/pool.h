@@ -161,8 +161,10 @@ void lmcs_pool_keep(struct lmcs_pool *pool);
 
 /* Wakes the background thread, if any, after a commit or removal. */
 void lmcs_pool_wake(struct lmcs_pool *pool);
-/* Compacts harder, prunes by policies and gives unused space back, for a caller without space that holds the shelf
- * `held` (NULL: none). True: there is more space. */
+/*
+ * Compacts harder, prunes by policies and gives unused space back, for a caller without space that holds the shelf
+ * `held` (NULL: none). True: there is more space.
+ */
 bool lmcs_pool_make_room(struct lmcs_pool *pool, const char *held);
 
 #endif

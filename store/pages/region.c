@@ -18,8 +18,10 @@
 #define LARGEST_EXTENT ((uint64_t)64 << 20)
 #define LARGEST_STEP   (LARGEST_EXTENT / 16) /* of file space */
 
-/* Whether a capture that fills a free extent leaves the compactor's share. back_up_to checks extents without file
- * space. Under the lock. */
+/*
+ * Whether a capture that fills a free extent leaves the compactor's share. back_up_to checks extents without file
+ * space. Under the lock.
+ */
 static bool leaves_share(const struct lmcs_region *region, const struct lmcs_extent *extent)
 {
     const struct lmcs_space *space = region->pool->space;

@@ -10,8 +10,10 @@ struct lmcs_pool;
 
 /* Reads and checks the superblock and its root page. */
 enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *root, struct lmcs_error *error);
-/* Checks a writer's root, once slabs are known: free ranges are in slabs, next ids unused. (Loading live variables
- * checks theirs.) */
+/*
+ * Checks a writer's root, once slabs are known: free ranges are in slabs, next ids unused. (Loading live variables
+ * checks theirs.)
+ */
 enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error);
 /* LMCS_DAMAGED: the next id of a `kind` ("shelf", "content") is in use. */
 enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *kind, uint64_t number,

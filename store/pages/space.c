@@ -25,8 +25,10 @@
 #define EXTENTS_OF_A_POOL 128 /* of a full pool */
 #define EXTENTS_IN_USE    8   /* at least, as a pool grows */
 
-/* Limit of file space. In a pool of fixed size (device, poolset) it is below the size: otherwise captures' last extents
- * would leave the compactor no space. A sixteenth is for gaps between extents and for their ends. */
+/*
+ * Limit of file space. In a pool of fixed size (device, poolset) it is below the size: otherwise captures' last extents
+ * would leave the compactor no space. A sixteenth is for gaps between extents and for their ends.
+ */
 static uint64_t limit_of(const struct lmcs_pool *pool)
 {
     uint64_t limit = pool->root.limit_bytes, whole = lmcs_media_bytes(pool->media);

@@ -55,8 +55,10 @@ enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64
 /* Releases up to `most` retired ranges that no reader needs; *done: how many. */
 enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *done, struct lmcs_error *error);
 
-/* Gives back file space without live payloads, except `keep` bytes of free extents. LMCS_DAMAGED after skipping extents
- * with unsound records. */
+/*
+ * Gives back file space without live payloads, except `keep` bytes of free extents. LMCS_DAMAGED after skipping extents
+ * with unsound records.
+ */
 enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct lmcs_error *error);
 /* About the file space that lmcs_space_trim(keep) would give back. */
 uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep);

@@ -412,8 +412,10 @@ enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs
 
 /* ---- Sealing ---- */
 
-/* A forged reference may lead to a page that this transaction took: upwards, to another tree, or to one page
- * repeatedly. `left`: its pages that this walk has not met. */
+/*
+ * A forged reference may lead to a page that this transaction took: upwards, to another tree, or to one page
+ * repeatedly. `left`: its pages that this walk has not met.
+ */
 static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *ref, int level, size_t *left)
 {
     struct lmcs_node_df *node = lmcs_page_dirty(txn, ref->offset);

@@ -18,8 +18,10 @@ static inline int lmcs_key_compare(struct lmcs_key_df a, struct lmcs_key_df b)
     return a.low < b.low ? -1 : a.low > b.low;
 }
 
-/* *found: whether the key exists. Copies its value to `value`, the size to *bytes (or NULL). LMCS_DAMAGED: the size is
- * not between `least` and `most`. */
+/*
+ * *found: whether the key exists. Copies its value to `value`, the size to *bytes (or NULL). LMCS_DAMAGED: the size is
+ * not between `least` and `most`.
+ */
 enum lmcs_status lmcs_tree_get(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, void *value, size_t least, size_t most, size_t *bytes,
                                bool *found, struct lmcs_error *error);
@@ -84,8 +86,10 @@ struct lmcs_bounds {
 bool lmcs_in_bounds(const struct lmcs_bounds *bounds, struct lmcs_key_df key);
 /* Bounds of child i. The first child's own key is ignored: the parent's bound applies. */
 struct lmcs_bounds lmcs_child_bounds(const struct lmcs_node_df *node, size_t i, const struct lmcs_bounds *bounds);
-/* Whether a page's keys ascend within its bounds. Bounds of two children never overlap, so a walk that checks every
- * page descends below none twice, even with forged references. */
+/*
+ * Whether a page's keys ascend within its bounds. Bounds of two children never overlap, so a walk that checks every
+ * page descends below none twice, even with forged references.
+ */
 bool lmcs_node_in_bounds(const struct lmcs_node_df *node, const struct lmcs_bounds *bounds);
 
 #endif

@@ -32,8 +32,10 @@ enum lmcs_status lmcs_space_release_some(struct lmcs_pool *pool, bool *some, str
     return status;
 }
 
-/* Empty extents, so that libpmemobj can join them. Only in pools of fixed size (device, poolset): a file has addresses
- * enough and keeps free extents for payloads that fit. Extents with unsound records stay. */
+/*
+ * Empty extents, so that libpmemobj can join them. Only in pools of fixed size (device, poolset): a file has addresses
+ * enough and keeps free extents for payloads that fit. Extents with unsound records stay.
+ */
 enum lmcs_status lmcs_space_free_some(struct lmcs_pool *pool, bool *some, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -178,8 +180,10 @@ static enum lmcs_status find_holes(struct lmcs_trim *trim, const struct lmcs_ext
     return status;
 }
 
-/* File space that a trim may give back. The tail, which is filled next, counts only if nothing is to be kept; bytes
- * that an earlier trim could not free, on pages shared with others, don't count. */
+/*
+ * File space that a trim may give back. The tail, which is filled next, counts only if nothing is to be kept; bytes
+ * that an earlier trim could not free, on pages shared with others, don't count.
+ */
 static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
 {
     uint64_t used = lmcs_extent_used(&extent->now), held = extent->now.live_bytes + extent->now.retired_bytes;
@@ -189,8 +193,10 @@ static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
     return used > held ? used - held : 0;
 }
 
-/* Claims free extents beyond `keep` bytes, those with holes, and, in the first trim after opening, those that a crash
- * may have left with unrecorded file space. Under the lock. */
+/*
+ * Claims free extents beyond `keep` bytes, those with holes, and, in the first trim after opening, those that a crash
+ * may have left with unrecorded file space. Under the lock.
+ */
 static void choose_extents(struct lmcs_space *space, struct lmcs_trim *trim)
 {
     uint64_t warm = 0;
@@ -285,8 +291,10 @@ static bool is_oversized(struct lmcs_space *space, const struct lmcs_extent *ext
            extent->now.bytes > 2 * lmcs_extent_standard(space, 0);
 }
 
-/* Their space is punched by now: after this commit libpmemobj may give their room to an extent that is filled at
- * once. */
+/*
+ * Their space is punched by now: after this commit libpmemobj may give their room to an extent that is filled at
+ * once.
+ */
 static enum lmcs_status free_oversized(struct lmcs_pool *pool, struct lmcs_trim *trim, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;

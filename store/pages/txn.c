@@ -127,8 +127,10 @@ static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *err
     return lmcs_heap_write(heap, txn->root.self, page, sizeof page, error);
 }
 
-/* Keeps pages in reserve so that snapshots can be removed on a full disk: a removal takes pages before it frees some. A
- * transaction that only allocates leaves enough for a large removal. */
+/*
+ * Keeps pages in reserve so that snapshots can be removed on a full disk: a removal takes pages before it frees some. A
+ * transaction that only allocates leaves enough for a large removal.
+ */
 static enum lmcs_status leave_reserve(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     const struct lmcs_txn_pages *pages = txn->pages;

@@ -13,14 +13,18 @@
 #include "pages/root.h"
 
 enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
-/* Begins a read transaction that leases the newest root instead of holding pool->meta: this process can commit
- * meanwhile. */
+/*
+ * Begins a read transaction that leases the newest root instead of holding pool->meta: this process can commit
+ * meanwhile.
+ */
 enum lmcs_status lmcs_txn_hold(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
 enum lmcs_status lmcs_txn_write(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
 /* Ends a read transaction, or drops a write transaction and its changes. */
 void lmcs_txn_end(struct lmcs_txn *txn);
-/* Commits and ends a write transaction; after a failure it is dropped. The same sync makes earlier payload writes
- * durable. */
+/*
+ * Commits and ends a write transaction; after a failure it is dropped. The same sync makes earlier payload writes
+ * durable.
+ */
 enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error);
 /* Commits if `status` is LMCS_OK, else drops the transaction. Returns the first failure. */
 enum lmcs_status lmcs_txn_finish(struct lmcs_txn *txn, enum lmcs_status status, struct lmcs_error *error);
