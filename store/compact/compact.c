@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/compact.c - the compactor: rounds of work until nothing is left to do.
+ * compact/compact.c - rounds of the compactor.
  *
- * A round does the following kinds of work in this order; "last" ones only when the others found nothing.
- *   prune     snapshots that a policy without a budget does not keep
- *   release   retired ranges that no reader needs any more (move.c)
- *   encode    the contents of the oldest snapshot of each shelf that is not to stay raw (encode.c)
- *   rebase    bases that no snapshot has, and their dependents (rebase.c)
- *   move      the contents of nearly dead extents (move.c)
- *   prune     last: by budgets, where they are exceeded
+ * One round runs at a time. Kinds of work, in order; "last": only when the others found nothing.
+ *   prune     by policies without a budget
+ *   release   retired ranges (move.c)
+ *   encode    the oldest snapshot of each shelf that is not to stay raw (encode.c)
+ *   rebase    bases that no snapshot has (rebase.c)
+ *   move      contents of nearly dead extents (move.c)
+ *   prune     last: by exceeded budgets
  *   parity    last: as policies ask (parity_turn.c)
  *   trim      last: file space of free extents, beyond a reserve for the next capture
- * One round runs at a time, in the background thread or in a caller's.
  */
 #include "compact/compact.h"
 
@@ -76,7 +75,7 @@ static enum lmcs_status run_round(struct lmcs_round *round, struct lmcs_error *e
     return status;
 }
 
-/* After pruning by budgets, so that no parity is made of contents that go. */
+/* After pruning by budgets: no parity for contents that go. */
 static enum lmcs_status run_last_round(struct lmcs_round *round, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -135,7 +134,7 @@ bool lmcs_compact_for_space(struct lmcs_pool *pool, const char *held)
     struct lmcs_round round = {.pool = pool, .urgent = true, .held = held};
     uint64_t free_before = lmcs_space_free_bytes(pool), used_before = lmcs_space_used(pool);
     run_until_idle(&round, &error);
-    /* Trimmed extents were free before, too, but too small: their space fits other extents now. */
+    /* Small trimmed extents join into space that fits others. */
     return lmcs_space_free_bytes(pool) > free_before || lmcs_space_used(pool) < used_before;
 }
 

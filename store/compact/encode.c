@@ -2,10 +2,9 @@
 /*
  * compact/encode.c - encodes the contents of one snapshot of each shelf.
  *
- * Its turn has the oldest snapshot after the shelf's watermark (`compacted`) that is not among the newest `keep_raw`.
- * Links are made from it to the next snapshot (links.c). Then each content whose run ends with it is encoded against a
- * newer content of the same name, which is still raw, or alone, or stored by the link that leads to it (plan.c
- * decides). At the end the watermark moves on.
+ * It is the oldest after the shelf's watermark (`compacted`) that is not among the newest `keep_raw`. First links are
+ * made from it to the next snapshot. Then plan.c decides for each content whose run ends with it: a delta against a
+ * newer content of its name, which is still raw, a keyframe, or the link that leads to it. Last, the watermark moves.
  */
 #include "compact/links.h"
 #include "compact/round.h"
@@ -13,13 +12,13 @@
 #include "records/manifest.h"
 #include "shelves/shelves.h"
 
-/* The contents that came after one under the same name, in snapshots that may still be raw; nearest first. */
+/* Later contents of a name, in snapshots that may still be raw; nearest first. */
 struct successors {
     uint32_t count;
     uint64_t ids[LMCS_PLAN_MOST_JUMP];
 };
 
-/* Adds the content of a newer snapshot under that name, when it differs. *more false: it has none. */
+/* Adds a newer snapshot's content if it differs. *more false: it has none. */
 static enum lmcs_status add_successor(struct lmcs_round *round, size_t newer, uint64_t identity, uint64_t content,
                                       struct successors *successors, bool *more, struct lmcs_error *error)
 {
@@ -44,7 +43,7 @@ static enum lmcs_status find_successors(struct lmcs_round *round, uint64_t ident
     return status;
 }
 
-/* Whether `content` may have content `id` as its base. Not if `id` rests on `content`. *depth: deltas under `id`. */
+/* Not if `id` rests on `content`. *depth: deltas under `id`. */
 static enum lmcs_status can_be_base(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t id,
                                     uint32_t *depth, bool *possible, struct lmcs_error *error)
 {
@@ -61,7 +60,7 @@ static enum lmcs_status can_be_base(struct lmcs_txn *txn, const struct lmcs_cont
     return status;
 }
 
-/* Fills in the input of the plan. Removes the successors that can be no base. */
+/* Removes the successors that can be no base. */
 static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_content *content,
                                      struct successors *successors, struct lmcs_plan_facts *facts,
                                      struct lmcs_error *error)
@@ -84,7 +83,7 @@ static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_con
     return status;
 }
 
-/* Adds a candidate for a content whose run ends with the snapshot. `context`: a round. */
+/* Adds a candidate if the content's run ends with the snapshot. `context`: a round. */
 static enum lmcs_status consider(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                  uint64_t successor, struct lmcs_error *error)
 {
@@ -121,7 +120,7 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
     return plan.action == LMCS_PLAN_KEEP ? LMCS_OK : lmcs_round_add(round, &candidate, error);
 }
 
-/* Takes the limits from the shelf's policy. Under pressure all but the newest snapshot are encoded, at full speed. */
+/* Under pressure all but the newest snapshot are encoded, at full speed. */
 static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shelf)
 {
     struct lmcs_policy policy;
@@ -134,7 +133,7 @@ static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shel
     outlook->rate_bytes = round->background && !pressed ? policy.rate_bytes : 0;
 }
 
-/* *number: the snapshot whose turn it is; 0: none. */
+/* number 0: no snapshot has its turn. */
 static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint32_t keep_raw,
                                       uint64_t *number, struct lmcs_error *error)
 {
@@ -147,7 +146,7 @@ static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *s
     return status;
 }
 
-/* Collects the snapshots after `of` in its lineage that stay raw. */
+/* Collects the following snapshots of the lineage that stay raw. */
 static enum lmcs_status look_ahead(struct lmcs_round *round, struct lmcs_shelf *shelf,
                                    const struct lmcs_snapshot_df *of, struct lmcs_error *error)
 {
@@ -168,7 +167,7 @@ static enum lmcs_status look_ahead(struct lmcs_round *round, struct lmcs_shelf *
     return status;
 }
 
-/* Collects the candidates of one snapshot of a shelf. *number 0: no snapshot has its turn. */
+/* *number 0: no snapshot has its turn. */
 static enum lmcs_status collect_snapshot(struct lmcs_round *round, uint64_t shelf_id, uint64_t *number,
                                          struct lmcs_error *error)
 {
@@ -177,7 +176,7 @@ static enum lmcs_status collect_snapshot(struct lmcs_round *round, uint64_t shel
     bool found;
     enum lmcs_status status = lmcs_shelf_load_if(round->txn, shelf_id, &shelf, &found, error);
     *number = 0;
-    /* A restore may have dropped its staging shelf since the shelves were listed. */
+    /* a restore may have dropped its staging shelf meanwhile */
     if (status != LMCS_OK || !found || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
         return status;
     apply_policy(round, &shelf);
@@ -207,8 +206,8 @@ static enum lmcs_status move_watermark(struct lmcs_round *round, uint64_t shelf_
     status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
     if (status == LMCS_OK && found && shelf.df.compacted < number) {
         status = lmcs_record_after(&txn, &shelf, shelf.df.compacted, &next, error);
-        found = next == 0 || next >= number; /* else a restore has added an earlier snapshot, whose turn is first */
-    } else if (status == LMCS_OK && found) { /* its turn would never end */
+        found = next == 0 || next >= number; /* else a restore added an earlier snapshot */
+    } else if (status == LMCS_OK && found) { /* or its turn never ends */
         status = lmcs_fail(error, LMCS_DAMAGED, 0,
                            "%s: damaged metadata: snapshot %llu of shelf \"%s\" was compacted before",
                            round->pool->path, (unsigned long long)number, shelf.name);
@@ -229,7 +228,6 @@ static bool links_may_go_on(void *context, uint64_t bytes)
     return lmcs_round_go_on(round, 0, 1, &ignored) == LMCS_OK;
 }
 
-/* Makes links from the snapshot whose turn it is to the next one. */
 static enum lmcs_status link_shelf(struct lmcs_round *round, uint64_t shelf_id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;

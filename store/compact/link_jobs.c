@@ -26,7 +26,7 @@ static bool same_shape(const struct lmcs_identity *a, const struct lmcs_identity
     return a->df.ndim == b->df.ndim && memcmp(a->shape, b->shape, a->df.ndim * sizeof a->shape[0]) == 0;
 }
 
-/* Whether all arrays have changed and no two are the same content. */
+/* Whether all have changed and none equals another. */
 static bool are_distinct(const struct lmcs_link_job *job)
 {
     for (uint32_t i = 0; i < job->arrays; i++)
@@ -47,7 +47,7 @@ static enum lmcs_status add(struct lmcs_link_jobs *jobs, const struct lmcs_link_
     return LMCS_OK;
 }
 
-/* Largest first within a group: large arrays determine the constants best. */
+/* Largest first within a group: they determine the constants best. */
 static int by_group(const void *a, const void *b)
 {
     const struct lmcs_link_job *x = a, *y = b;
@@ -58,7 +58,7 @@ static int by_group(const void *a, const void *b)
 
 /* ---- By relations ---- */
 
-/* The content of an array in both snapshots; *found false: one lacks it, or it is no f32 tensor. */
+/* *found false: a snapshot lacks it, or it is no f32 tensor. */
 static enum lmcs_status find_array(const struct pair *pair, const char *name, struct lmcs_identity *identity,
                                    uint64_t *before, uint64_t *after, bool *found, struct lmcs_error *error)
 {
@@ -99,8 +99,7 @@ static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pa
 }
 
 /*
- * Whether steps are missing between the snapshots: then a link would cost more than a delta. Unknown if the older one
- * has no step.
+ * Whether steps are missing between the snapshots: a link would cost more than a delta. Unknown without the older step.
  */
 static enum lmcs_status find_gap(const struct lmcs_link_jobs *jobs, const struct pair *pair, bool *gap,
                                  struct lmcs_error *error)
@@ -134,12 +133,12 @@ static enum lmcs_status collect_related(struct lmcs_link_jobs *jobs, const struc
 
 /* ---- By the data ---- */
 
-/* A tensor that the step changed, raw in both snapshots: pinned, then mapped. */
+/* A tensor raw in both snapshots: pinned, then mapped. */
 struct changed {
     struct lmcs_identity identity;
     struct lmcs_content sides[2];
     struct lmcs_bytes_at data[2];
-    unsigned pinned; /* sides pinned */
+    unsigned pinned;
 };
 
 struct search {
@@ -151,7 +150,7 @@ struct search {
     struct lmcs_search_array *arrays; /* of all items */
     struct lmcs_search_match *matches;
     size_t found;
-    enum lmcs_status status; /* status of the search, with its error */
+    enum lmcs_status status; /* of the search, with its error */
     struct lmcs_error error;
 };
 
@@ -169,7 +168,7 @@ static void put_down(struct search *s)
     free(s->matches);
 }
 
-/* Whether an array may be linked: raw and sound on both sides, and nothing rests on the one after the step. */
+/* Raw and sound on both sides, and nothing rests on the later one. */
 static enum lmcs_status look_at(struct search *s, const uint64_t ids[2], struct changed *item, bool *suits,
                                 struct lmcs_error *error)
 {
@@ -248,7 +247,7 @@ static enum lmcs_status find_matches(struct search *s, struct lmcs_error *error)
                                                   item->sides[0].df.raw_bytes / sizeof(float)};
     }
     if (status == LMCS_OK && !lmcs_guard(ranges, 2 * s->count, find, s))
-        s->found = 0; /* the encoding of each reports which one is damaged */
+        s->found = 0; /* encoding each reports the damaged one */
     else if (status == LMCS_OK && s->status != LMCS_OK) {
         *error = s->error;
         status = s->status;
@@ -293,7 +292,7 @@ static enum lmcs_status search_data(struct search *s, struct lmcs_error *error)
 
 /* ---- Both ---- */
 
-/* Finds both snapshots; *found false: there is no pair. */
+/* *found false: no pair. */
 static enum lmcs_status find_pair(struct pair *pair, uint64_t shelf_id, uint64_t number, bool *found,
                                   struct lmcs_error *error)
 {
@@ -306,14 +305,13 @@ static enum lmcs_status find_pair(struct pair *pair, uint64_t shelf_id, uint64_t
     return status;
 }
 
-/* Whether the search for the step that led to a snapshot found nothing. */
 static bool led_to_nothing(const struct lmcs_snapshot_df *record)
 {
     return record->links == LMCS_LINKS_NOT_FOUND || record->links == LMCS_LINKS_UNEXPLAINED ||
            record->links == LMCS_LINKS_UNFIT || record->links == LMCS_LINKS_LARGE;
 }
 
-/* Within a transaction: collects related arrays, or those to search. */
+/* Collects related arrays, or those to search. */
 static enum lmcs_status collect(struct search *s, uint64_t shelf, uint64_t number, uint32_t bound, bool by_data,
                                 struct lmcs_error *error)
 {

@@ -5,9 +5,9 @@
 
 #include "records/relations.h"
 
-/* The arrays of one parameter, before and after the step. */
+/* The arrays of one parameter, before and after a step. */
 struct lmcs_link_job {
-    uint32_t group; /* of constants: jobs of one group are adjacent; related ones largest first */
+    uint32_t group; /* of constants; jobs of a group are adjacent, related ones largest first */
     uint32_t arrays;
     uint64_t raw_bytes; /* of each array */
     uint64_t identity;  /* of the first array */
@@ -19,18 +19,18 @@ struct lmcs_link_job {
 struct lmcs_link_jobs {
     struct lmcs_link_job *items;
     size_t count, capacity;
-    struct lmcs_relations relations; /* of the newer snapshot; without relations, all jobs have rules */
-    uint64_t newer;                  /* number of the newer snapshot; 0: none */
-    enum lmcs_links why;             /* reason that there are no more jobs; LMCS_LINKS_UNKNOWN: none to report */
+    struct lmcs_relations relations; /* of the newer snapshot; none: all jobs have rules */
+    uint64_t newer;                  /* number; 0: none */
+    enum lmcs_links why;             /* why there are no more jobs; LMCS_LINKS_UNKNOWN: no reason */
 };
 
 /*
- * Collects the jobs for the step from snapshot `number` to the next: from the relations of the newer one or, where it
- * has none, from the data of the tensors that changed (optimizer_search.h). The data are searched at each step while
- * that finds jobs, and at one step in LMCS_LINK_SEARCH_EVERY after it found none.
+ * Collects the jobs for the step from snapshot `number` to the next, from the relations of the newer one, else from the
+ * data of the changed tensors (optimizer_search.h). After a search without jobs, only one step in
+ * LMCS_LINK_SEARCH_EVERY is searched.
  *
- * bound     most links in a line; 0: none are wanted, and nothing is searched
- * by_data   search the data even with relations, because they led to nothing
+ * bound     most links in a line; 0: no jobs, no search
+ * by_data   search the data although there are relations, which led to nothing
  * jobs      free with lmcs_link_jobs_free, also on failure
  */
 #define LMCS_LINK_SEARCH_EVERY 16u

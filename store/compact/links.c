@@ -2,17 +2,16 @@
 /*
  * compact/links.c - makes the links from one snapshot to the next.
  *
- * link_jobs.c finds the arrays that belong together. A link is made while the arrays on both sides are raw, so nothing
- * is decoded to encode. The arrays after the step become stored by it a round later, when the next link has been made
- * from them. The transaction that enters a link checks these rules again:
+ * The arrays on both sides are raw, so nothing is decoded. Those after the step are stored by the link a round later,
+ * when the next link has been made from them. The transaction that enters a link checks these rules again:
  *
- *   - an array gets a link only while nothing rests on it, so the length of a line never grows later;
+ *   - nothing rests on an array that gets a link: a line's length never grows later;
  *   - the arrays before a step are all those of one link, in order, or have no link and become keyframes: a line is
  *     straight, and reading it needs one state;
- *   - no delta rests on an array that has a link: chains of deltas and lines of links do not mix.
+ *   - no delta rests on an array that has a link: deltas and links do not mix.
  *
- * Raw bytes may have rotted since the capture. A link counts only if the arrays before the step match their hashes and
- * the link yields the digests of the arrays after it.
+ * Raw bytes may have rotted: the arrays before must match their hashes, and the link must yield the digests of those
+ * after.
  */
 #include "compact/links.h"
 
@@ -31,11 +30,11 @@
 
 #define BATCH_LINKS  32u
 #define BATCH_BYTES  ((uint64_t)64 << 20)
-#define PAYS_PERCENT 60u  /* of the arrays' bytes: a larger link saves no more than a delta, which is faster to read */
-#define MOST_FITS    4u   /* attempts to find a group's rule */
-#define DOUBT        0.5F /* a share of a parameter's elements: with fewer explained, it may be the wrong tensor */
+#define PAYS_PERCENT 60u  /* of the arrays' bytes; above, a delta saves as much and reads faster */
+#define MOST_FITS    4u   /* fits for a group's rule */
+#define DOUBT        0.5F /* share of elements; with fewer explained, it may be the wrong tensor */
 
-/* A link in the making: its arrays, pinned and mapped. */
+/* Arrays are pinned and mapped. */
 struct making {
     const struct lmcs_link_job *job;
     struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
@@ -48,8 +47,8 @@ struct making {
 struct linking {
     struct lmcs_links_turn *turn;
     struct lmcs_link_jobs jobs;
-    bool sceptical; /* distrust relations that do not explain the parameters */
-    bool doubtful;  /* some did not */
+    bool sceptical; /* distrust relations that explain too little */
+    bool doubtful;
     enum lmcs_links note;
     struct lmcs_region region;
     struct making *batch[BATCH_LINKS];
@@ -57,7 +56,7 @@ struct linking {
     uint64_t batch_bytes;
 };
 
-/* Records the reason that no link was made; it is reported only if none was. */
+/* Records why no link was made; reported only if none was. */
 static void note(struct linking *l, enum lmcs_links why)
 {
     if (l->note != LMCS_LINKS_MADE)
@@ -66,7 +65,7 @@ static void note(struct linking *l, enum lmcs_links why)
 
 /* ---- Whether a link may be ---- */
 
-/* Whether nothing in a line is lost. A damaged line is not continued. */
+/* A damaged line is not continued. */
 static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool *sound, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -78,7 +77,7 @@ static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool 
     return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
-/* The length of the line that a link from these arrays would have. *verdict LMCS_LINKS_MADE: it may be made. */
+/* The length of a line with this link. *verdict LMCS_LINKS_MADE: allowed. */
 static enum lmcs_status may_link(struct lmcs_txn *txn, const struct lmcs_link_job *job, uint32_t bound,
                                  struct lmcs_content *before, struct lmcs_content *after, uint32_t *place, bool *breaks,
                                  enum lmcs_links *verdict, struct lmcs_error *error)
@@ -157,11 +156,10 @@ static enum lmcs_status take_up(struct linking *l, struct making *m, bool *possi
     return status;
 }
 
-/* The rule of a group. */
 struct rule {
     struct lmc_link_rule rule;
     bool known;
-    uint32_t fits; /* attempts */
+    uint32_t fits;
 };
 
 struct fitting {
@@ -190,7 +188,7 @@ static void guard_data(const struct making *m, struct lmcs_guarded *ranges)
         ranges[i] = (struct lmcs_guarded){m->data[i].data, m->job->raw_bytes};
 }
 
-/* Finds the rule from this parameter's data. *found false: none explains it. */
+/* *found false: no rule explains this parameter's data. */
 static enum lmcs_status find_rule(struct linking *l, const struct making *m, struct rule *rule, bool *found,
                                   struct lmcs_error *error)
 {
@@ -246,7 +244,7 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
     return status;
 }
 
-/* Encodes with the group's rule or, where that does not explain the data, with a rule of its own. */
+/* With the group's rule, else with one of its own. */
 static enum lmcs_status make(struct linking *l, struct making *m, struct rule *rule, bool *worthwhile,
                              struct lmcs_error *error)
 {
@@ -270,7 +268,7 @@ static enum lmcs_status make(struct linking *l, struct making *m, struct rule *r
     return status;
 }
 
-/* Reports the damaged arrays; any of them may be. */
+/* Any of the arrays may be damaged. */
 static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -319,7 +317,7 @@ static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error
 {
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_heap_sync(l->turn->pool->heap, error);
-    /* A capture that encodes may have chosen one of these arrays as a base. */
+    /* A capture that encodes may have chosen one as a base. */
     bool alone = status == LMCS_OK && lmcs_encode_gate_close(l->turn->pool);
     if (status == LMCS_OK && !alone)
         note(l, LMCS_LINKS_NOT_RAW);
@@ -368,7 +366,7 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
         l->batch_bytes += job->raw_bytes * job->arrays;
         return LMCS_OK;
     }
-    if (status == LMCS_DAMAGED) { /* the other parameters are still linked */
+    if (status == LMCS_DAMAGED) { /* others are still linked */
         note(l, LMCS_LINKS_NOT_RAW);
         status = tell_damaged(l, m, error);
     }
@@ -394,7 +392,6 @@ static enum lmcs_status do_jobs(struct linking *l, struct lmcs_error *error)
     return status;
 }
 
-/* Records the result at the newer snapshot. */
 static enum lmcs_status save_note(struct linking *l, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -420,7 +417,7 @@ static enum lmcs_status save_note(struct linking *l, struct lmcs_error *error)
     return status;
 }
 
-/* Replaces the parameters named by relations by those that the data show; constants stay as related. */
+/* Takes the parameters that the data show; constants stay as related. */
 static void put_right(struct lmcs_link_jobs *related, const struct lmcs_link_jobs *found)
 {
     for (size_t f = 0; f < found->count; f++) {
@@ -436,10 +433,8 @@ static void put_right(struct lmcs_link_jobs *related, const struct lmcs_link_job
     }
 }
 
-/*
- * Searches the data for parameters that relations do not explain: they may name another tensor, such as an average of
- * the parameter. Parameters not found are linked as related if that pays: at least the moments are explained.
- */
+/* Searches the data for parameters that relations do not explain: they may name another tensor, such as an average.
+ * Those not found are linked as related if that pays, for their moments. */
 static enum lmcs_status try_again(struct linking *l, struct lmcs_error *error)
 {
     struct lmcs_links_turn *turn = l->turn;
@@ -474,7 +469,7 @@ enum lmcs_status lmcs_links_make(struct lmcs_links_turn *turn, struct lmcs_error
     enum lmcs_status status =
         lmcs_link_jobs_collect(turn->pool, turn->shelf, turn->number, turn->bound, false, &l.jobs, error);
     l.note = l.jobs.why;
-    if (lmcs_is_unusable(status)) /* unreadable relations do not keep the rest from being compacted */
+    if (lmcs_is_unusable(status)) /* unreadable relations must not stop the rest */
         status = LMCS_OK;
     else if (status == LMCS_OK)
         status = do_jobs(&l, error);

@@ -8,20 +8,17 @@
 struct lmcs_links_turn {
     struct lmcs_pool *pool;
     uint64_t shelf;                                   /* id */
-    uint64_t number;                                  /* the older snapshot of the pair */
+    uint64_t number;                                  /* older of the pair */
     uint32_t bound;                                   /* most links in a line; 0: make none */
-    bool serial;                                      /* work in the caller's thread alone */
-    bool (*go_on)(void *context, uint64_t bytes);     /* after each encoded amount; false: stop with LMCS_CANCELLED */
-    void (*suspect)(void *context, uint64_t content); /* called for contents that may be damaged */
+    bool serial;                                      /* in the caller's thread alone */
+    bool (*go_on)(void *context, uint64_t bytes);     /* after each amount; false: stop with LMCS_CANCELLED */
+    void (*suspect)(void *context, uint64_t content); /* contents that may be damaged */
     void *context;
     uint64_t made; /* output: links */
 };
 
-/*
- * Makes links while both snapshots are raw, and records the result at the newer one. The arrays after the step stay raw
- * until their own turn; each records the link that it can then be stored by. Both sides of the step must match the
- * hashes and digests with which they were written.
- */
+/* Makes links while both snapshots are raw; records the result at the newer one. Arrays after the step stay raw until
+ * their turn, and record the link that can then store them. Both sides must match their hashes and digests. */
 enum lmcs_status lmcs_links_make(struct lmcs_links_turn *turn, struct lmcs_error *error);
 
 #endif

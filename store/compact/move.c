@@ -57,10 +57,7 @@ static enum lmcs_status collect_living(struct lmcs_round *round, uint64_t first,
     return status;
 }
 
-/*
- * Copies one content out of an extent (`first` to `end`). Only if its payload is really there: a wrong entry in the map
- * of space would be moved for ever.
- */
+/* Copies a content out of an extent if its payload is in it: a wrong entry of the map would be moved for ever. */
 static enum lmcs_status move_one(struct lmcs_round *round, struct lmcs_batch *batch, uint64_t content, uint64_t first,
                                  uint64_t end, struct lmcs_error *error)
 {
@@ -70,7 +67,7 @@ static enum lmcs_status move_one(struct lmcs_round *round, struct lmcs_batch *ba
     enum lmcs_status status =
         lmcs_replace_begin(replace, round->pool, &batch->region, content, 0, round->background, error);
     bool begun = status == LMCS_OK;
-    /* A payload of several parts would leave parts behind in other extents, which would then be sparse. */
+    /* Several parts would make other extents sparse. */
     bool movable = begun && replace->chain.links[0].df.part_count == 1 &&
                    replace->chain.links[0].parts[0].offset >= first && replace->chain.links[0].parts[0].offset < end;
     if (movable)
@@ -85,7 +82,6 @@ static enum lmcs_status move_one(struct lmcs_round *round, struct lmcs_batch *ba
     return LMCS_OK;
 }
 
-/* Moves the contents of one extent; *moved counts them. */
 static enum lmcs_status empty_extent(struct lmcs_round *round, uint64_t first, uint64_t end, size_t *moved,
                                      struct lmcs_error *error)
 {
@@ -114,7 +110,7 @@ enum lmcs_status lmcs_round_move(struct lmcs_round *round, struct lmcs_error *er
     uint64_t first, end = 0;
     size_t moved = 0;
     enum lmcs_status status = LMCS_OK;
-    /* An extent of which nothing can be moved is skipped. */
+    /* Extents of which nothing can be moved are skipped. */
     while (status == LMCS_OK && moved == 0 && lmcs_space_sparse(round->pool, end, &first, &end))
         status = lmcs_round_pass_over(round, empty_extent(round, first, end, &moved, error), error);
     round->worked |= status == LMCS_OK && moved > 0;

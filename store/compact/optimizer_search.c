@@ -2,10 +2,9 @@
 /*
  * compact/optimizer_search.c - finds the tensors that an optimizer step changed together.
  *
- * Second moments are recognizable: they are never negative, and never fall faster than by their beta. With the right
- * first moment, both yield the same gradient. With the right parameter, its change is the first moment over the root of
- * the second, times one rate. Each candidate is tested on a few elements, which decides nearly all of them;
- * lmc_link_fit decides the rest.
+ * Second moments are never negative and never fall faster than by their beta. With the right first moment, both yield
+ * the same gradient. The right parameter's change is the first moment over the root of the second, times one rate.
+ * Samples decide nearly all candidates; lmc_link_fit decides the rest.
  */
 #include "compact/optimizer_search.h"
 
@@ -18,22 +17,22 @@
 #include "base/grow.h"
 
 #define PLACES    64u
-#define ENOUGH    (PLACES * 3 / 4) /* elements that must fit: some are zero, or lose their digits */
-#define MOST_BITS 19.0F /* a link may take this many bits for an element of each array; more explains nothing */
+#define ENOUGH    (PLACES * 3 / 4) /* some are zero, or lose their digits */
+#define MOST_BITS 19.0F            /* for an element of each array; above, a link explains nothing */
 
 struct sample {
     double before[PLACES], after[PLACES];
     size_t array;
     bool is_taken;
-    bool is_second; /* may be a second moment */
-    bool is_still;  /* unchanged in all samples */
+    bool is_second;
+    bool is_still; /* fewer than a quarter of the samples changed */
 };
 
 struct search {
     const struct lmcs_search_array *arrays;
-    struct sample *samples; /* of arrays of one size, in their order */
+    struct sample *samples; /* of one size, in their order */
     size_t count;
-    /* Distances from a second moment to the arrays of the last match: tried first, because states are ordered. */
+    /* Distances in the last match, tried first: states are ordered. */
     size_t first_from_second, weight_from_second;
     struct lmcs_search_match *matches;
     size_t found, capacity;
@@ -52,7 +51,7 @@ static void take_sample(const struct lmcs_search_array *array, struct sample *sa
 {
     unsigned not_negative = 0, changed = 0;
     for (unsigned i = 0; i < PLACES; i++) {
-        /* an odd stride, so that not all are in one column of a matrix */
+        /* odd stride: not one column of a matrix */
         const uint64_t at = (array->elements / PLACES * i + i * 7u) % array->elements;
         const double before = element(array->before, at), after = element(array->after, at);
         sample->before[i] = before;
@@ -72,9 +71,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Whether v' = beta2 v + (1 - beta2) g^2 for one beta2, where g is the gradient by which m became m' with this beta1.
- */
+/* Whether v' = beta2 v + (1 - beta2) g^2 for one beta2; m became m' by g with this beta1. */
 static bool moments_fit(const struct sample *m, const struct sample *v, double beta1)
 {
     double squares[PLACES], betas[PLACES];
@@ -105,16 +102,14 @@ static bool are_moments(const struct sample *m, const struct sample *v)
     return false;
 }
 
-/*
- * Whether w' - w = a x + b y at most elements for the best a and b, within `tolerance` of the change and the rounding.
- * `factors` gets a and b.
- */
+/* Whether w' - w = a x + b y at most elements for the best a and b (`factors`), within `tolerance` of the change plus
+ * rounding. */
 static bool change_fits(const struct sample *w, const double *x, const double *y, double tolerance, double factors[2])
 {
     double xx = 0, xy = 0, yy = 0, xd = 0, yd = 0;
     unsigned fitting = 0;
     for (unsigned i = 0; i < PLACES; i++) {
-        /* each element counts alike, independent of its size */
+        /* all elements count alike */
         const double change = w->after[i] - w->before[i], size = fabs(x[i]) + fabs(y[i]) + 1e-30;
         const double u = x[i] / size, v = y[i] / size, d = change / size;
         xx += u * u;
@@ -140,14 +135,11 @@ static bool is_adams_weight(const struct sample *m, const struct sample *v, cons
     double way[PLACES], factors[2];
     for (unsigned i = 0; i < PLACES; i++)
         way[i] = m->after[i] / (sqrt(v->after[i]) + 1e-30);
-    return change_fits(w, way, w->before, 0.02,
-                       factors); /* eps bends the relation a little where gradients are small */
+    return change_fits(w, way, w->before, 0.02, factors); /* eps bends small gradients */
 }
 
-/*
- * The change is -lr times the new buffer; with Nesterov's momentum it is -lr ((1 + momentum) new - momentum old), which
- * yields both constants. They become hints, which lmc_link_fit needs.
- */
+/* The change is -lr times the new buffer, or with Nesterov -lr ((1 + momentum) new - momentum old), which yields both
+ * constants: hints for lmc_link_fit. */
 static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, struct lmc_link_hints *hints)
 {
     double factors[2];
@@ -163,11 +155,8 @@ static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, 
 
 /* ---- The search ------------------------------------------------------------------------------------------------- */
 
-/*
- * Whether a rule found on other arrays explains these, by their samples. Most parameters of a state have the same rule,
- * and this takes a thousandth of the time of a new search. Where samples mislead, the link is too large and is not
- * made.
- */
+/* Whether a rule found on other arrays explains these samples, in a thousandth of a search's time. Parameters mostly
+ * share a rule. If samples mislead, the link is too large and is not made. */
 static bool explains(const struct lmc_link_rule *rule, struct sample *const *members, uint32_t count)
 {
     const struct sample *m = members[0], *v = members[1], *w = members[count - 1];
@@ -190,7 +179,6 @@ static bool explains(const struct lmc_link_rule *rule, struct sample *const *mem
     return fitting >= ENOUGH;
 }
 
-/* Asks the codec, which uses a few thousand elements. */
 static enum lmc_status find_rule(const struct search *search, struct lmcs_search_match *match,
                                  const struct lmc_link_hints *hints)
 {
@@ -206,7 +194,7 @@ static enum lmc_status find_rule(const struct search *search, struct lmcs_search
     return status == LMC_OK && fit.bits > MOST_BITS * (float)match->count ? LMC_UNSUPPORTED : status;
 }
 
-/* Finds the rule and records the match. *took: it was found. */
+/* *took: a rule was found and the match recorded. */
 static enum lmcs_status confirm(struct search *search, struct sample *const *members, uint32_t count,
                                 const struct lmc_link_hints *hints, bool *took, struct lmcs_error *error)
 {
@@ -288,7 +276,6 @@ static enum lmcs_status find_sgd(struct search *search, struct lmcs_error *error
     return LMCS_OK;
 }
 
-/* Arrays ordered by size; of one size, in their order. */
 struct place {
     uint64_t elements;
     size_t array;

@@ -9,30 +9,30 @@
 #include "lmc.h"
 #include "lmcstore.h"
 
-/* Smaller arrays are skipped: they are a small part of a state, and a sample of them proves little. */
+/* Smaller arrays are skipped: a small part of a state, and too few samples. */
 #define LMCS_SEARCH_LEAST_ELEMENTS 1024u
-/* The work grows with the square, so arrays of one size are searched in portions, in their order. */
+/* Searched together: the work grows with the square. */
 #define LMCS_SEARCH_MOST_ARRAYS 1024u
 
-/* An f32 tensor in two snapshots, one step apart. */
+/* f32, in two neighbouring snapshots */
 struct lmcs_search_array {
     const void *before, *after;
     uint64_t elements;
 };
 
-/* An optimizer's arrays in the order of its roles (lmc.h), as indices of the searched arrays. */
+/* Indices of the searched arrays, in the order of the optimizer's roles (lmc.h). */
 struct lmcs_search_match {
     size_t arrays[LMC_MAX_BASES];
     uint32_t count;            /* 3: Adam; 2: SGD */
-    struct lmc_link_rule rule; /* the rule that the step follows */
+    struct lmc_link_rule rule; /* of the step */
 };
 
 /*
- * Finds the moments and the parameter of each step of Adam, AdamW or SGD with momentum among `count` arrays. Samples 64
- * elements of each array and tests the arithmetic, not names. lmc_link_fit confirms on a few thousand elements those
- * that the rule found last does not explain. No array is in two matches. The maximum of amsgrad is not searched.
+ * Finds moments and parameter of each step of Adam, AdamW or SGD with momentum among `count` arrays, by the arithmetic
+ * of 64 elements of each; lmc_link_fit confirms those that the last rule does not explain. No array is in two matches.
+ * amsgrad's maximum is not searched.
  *
- * matches   *matches is an array of *found; free with free(); NULL: none
+ * matches   array of *found; free with free(); NULL: none
  * errors    LMCS_NO_MEMORY
  */
 enum lmcs_status lmcs_optimizer_search(const struct lmcs_search_array *arrays, size_t count,

@@ -2,15 +2,13 @@
 /*
  * compact/parity.c - makes, checks and uses the parity of a payload's stored bytes.
  *
- * The stored bytes of one content are cut into units of at most a page and dealt to K columns in order: the first
- * column has the first units, the last one the last. A stripe is one unit of each column plus M units of parity
- * (Reed-Solomon, by ISA-L). Any M units of a stripe can be computed from the others. So contiguous damage of up to M /
- * K of the payload hits each stripe at most M times, and scattered damage is repaired in each stripe with at most M
- * damaged units.
+ * The bytes are cut into units of at most a page and dealt to K columns in order. A stripe is one unit of each column
+ * plus M units of parity (Reed-Solomon, by ISA-L); any M units of a stripe can be computed from the others. So
+ * contiguous damage of up to M / K of the payload is repaired, and scattered damage of up to M units per stripe.
  *
- * Parity has a payload of its own: a table of the checksums of all units, which locates damage, the units of parity,
- * and the table once more, in case the first copy is damaged. The table's checksum is in the record. Only the end or
- * the replacement of its content touches a parity.
+ * Parity's own payload: a table of the checksums of all units, which locates damage; the units of parity; the table
+ * again, as a spare. The record has the table's checksum. Parity changes only with the end or replacement of its
+ * content.
  */
 #include "compact/parity_batch.h"
 
@@ -29,7 +27,6 @@
 #define BATCH_BYTES ((uint64_t)64 << 20)
 #define MOST_ROWS   (LMCS_MAX_PARITY_DATA + LMCS_MAX_PARITY)
 
-/* How a payload is cut. */
 struct shape {
     uint64_t stored_bytes;
     uint32_t data;
@@ -37,8 +34,8 @@ struct shape {
     uint64_t unit;    /* bytes */
     uint64_t units;   /* of data */
     uint64_t stripes; /* units of a column */
-    uint64_t table;   /* bytes of a table */
-    uint64_t total;   /* bytes of the parity's payload */
+    uint64_t table;   /* bytes */
+    uint64_t total;   /* bytes of parity's payload */
 };
 
 static struct shape shape_of(uint64_t stored_bytes, uint32_t data, uint32_t parity)
@@ -63,7 +60,7 @@ uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity)
     return sum;
 }
 
-/* Parity is stored in parts like a payload, and read and written like one. */
+/* Stored in parts, read and written like a payload. */
 static struct lmcs_content as_content(const struct lmcs_parity_record *parity)
 {
     struct lmcs_content content = {.df = {.part_count = parity->df.part_count}};
@@ -85,7 +82,7 @@ void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *
     lmcs_payload_unpin(pool->lease, &content);
 }
 
-/* Buffers for a piece of each column, of data and of parity. */
+/* For a piece of each column, of data and parity. */
 struct columns {
     unsigned char *memory;
     unsigned char *at[MOST_ROWS];
@@ -100,14 +97,14 @@ static bool columns_new(struct columns *columns, const struct shape *shape)
     return columns->memory != NULL;
 }
 
-/* Stripes of a piece that begins with stripe `first`. */
+/* In a piece from stripe `first` on. */
 static uint64_t stripes_at(const struct shape *shape, uint64_t first)
 {
     uint64_t most = PIECE_BYTES / shape->unit, left = shape->stripes - first;
     return left < most ? left : most;
 }
 
-/* Bytes of the payload in a piece of column `column`, and their offset. Zeros follow the end of the payload. */
+/* Bytes in a piece of a column, and their offset; zeros follow the payload. */
 static uint64_t data_at(const struct shape *shape, uint64_t column, uint64_t first, uint64_t count, uint64_t *at)
 {
     *at = (column * shape->stripes + first) * shape->unit;
@@ -122,7 +119,7 @@ static uint64_t unit_hash(const struct shape *shape, const unsigned char *unit, 
     return lmc_hash64(unit, shape->unit, index);
 }
 
-/* The table's index of a unit; false: it is beyond the end of the payload and always zeros. */
+/* False: beyond the payload, always zeros. */
 static bool index_of(const struct shape *shape, uint64_t row, uint64_t stripe, uint64_t *index)
 {
     if (row >= shape->data) {
@@ -147,7 +144,7 @@ static void coder_init(struct coder *coder, const struct shape *shape)
                    coder->tables);
 }
 
-/* Parity in the making, of the content as recorded in `of`. */
+/* Of the content as recorded in `of`. */
 struct making {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
@@ -158,8 +155,8 @@ struct making {
     uint64_t table_check;
     uint64_t read_bytes;
     bool worthwhile;
-    bool is_damaged;  /* stays wanted until it is repaired */
-    bool has_no_room; /* stays wanted until there is room */
+    bool is_damaged;  /* wanted until repaired */
+    bool has_no_room; /* wanted until there is room */
 };
 
 static enum lmcs_status make_piece(struct making *m, const struct coder *coder, struct columns *columns,
@@ -188,7 +185,7 @@ static enum lmcs_status make_piece(struct making *m, const struct coder *coder, 
     return status;
 }
 
-/* Returns the space that was allocated last. */
+/* Returns the last allocation. */
 static void give_room_back(struct making *m)
 {
     while (m->made.df.part_count > 0)
@@ -220,7 +217,7 @@ static enum lmcs_status write_parity(struct making *m, struct lmcs_error *error)
     return status;
 }
 
-/* Scans the pinned payload and writes its parity. Parity of a damaged payload would preserve the damage. */
+/* Scans the pinned payload first: parity of damage would preserve it. */
 static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *error)
 {
     struct lmcs_scan scan = {.blocks = 0};
@@ -236,10 +233,7 @@ static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *erro
     return status;
 }
 
-/*
- * Makes the parity of one content unless it takes `too_large` bytes or more. Allocates first: without room, nothing is
- * read.
- */
+/* Skips parity of `too_large` bytes or more. Allocates before it reads. */
 static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs_wanted_df wanted, uint64_t too_large,
                                  struct lmcs_error *error)
 {
@@ -270,7 +264,7 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs
     return status;
 }
 
-/* Records the parity within a transaction if the content is still stored as it was. */
+/* Enters the parity if the content is still stored as it was. */
 static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool *entered, struct lmcs_error *error)
 {
     struct lmcs_content now;
@@ -296,7 +290,7 @@ static bool is_left(const struct making *item)
     return item->is_damaged || item->has_no_room;
 }
 
-/* LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the index of the item with unusable records, or SIZE_MAX. */
+/* LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the item with unusable records, or SIZE_MAX. */
 static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *region, const struct making *items,
                                    const uint64_t *contents, size_t count, size_t *entered, size_t *bad,
                                    struct lmcs_error *error)
@@ -324,10 +318,8 @@ static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *r
     return lmcs_txn_finish(&txn, status, error);
 }
 
-/*
- * Commits a batch. A content that is gone, or has no bytes of its own, is no longer wanted. One that is damaged, found
- * no room, or was replaced meanwhile stays wanted.
- */
+/* A content that is gone or has no bytes of its own is no longer wanted; one damaged, without room, or replaced
+ * meanwhile is. */
 static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region *region, struct making *items,
                                      const uint64_t *contents, size_t count, size_t *entered, struct lmcs_error *error)
 {
@@ -372,8 +364,7 @@ enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_pari
                 batch->full = *error;
             batch->too_large = items[i].shape.total;
         }
-        if (lmcs_is_unusable(status) || status == LMCS_NOT_FOUND ||
-            items[i].has_no_room) /* concerns this content alone */
+        if (lmcs_is_unusable(status) || status == LMCS_NOT_FOUND || items[i].has_no_room) /* of this content alone */
             status = LMCS_OK;
         if (status == LMCS_OK) {
             bytes += items[i].read_bytes;
@@ -425,7 +416,7 @@ enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint
         return status;
     status = lmcs_parity_find(&txn, content, &parity, &found, error);
     lmcs_txn_end(&txn);
-    /* Parity of several parts would leave parts behind in other extents, which would then be sparse. */
+    /* Several parts would make other extents sparse. */
     if (status != LMCS_OK || !found || parity.df.part_count != 1 || parity.parts[0].offset < first ||
         parity.parts[0].offset >= end)
         return status;
@@ -436,7 +427,7 @@ enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint
 
 /* ---- Looking and repairing ---- */
 
-/* Loads the table of units from either copy; NULL: both are damaged. `both`: whether both are sound. */
+/* Either copy; NULL: both are damaged. `both`: both are sound. */
 static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
                                    const struct shape *shape, uint64_t **table, bool *both, struct lmcs_error *error)
 {
@@ -457,7 +448,7 @@ static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, con
         bool right = lmcs_payload_read(pool->media, &where, places[i], found, shape->table, &ignored) == LMCS_OK &&
                      lmc_hash64(found, shape->table, content) == parity->df.table_check;
         *both &= right;
-        if (right && !good) { /* the other copy is only checked */
+        if (right && !good) { /* this copy is only checked */
             *table = found;
             good = true;
             found = malloc(shape->table);
@@ -472,7 +463,7 @@ static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, con
     return LMCS_OK;
 }
 
-/* Reads a piece of a column of parity; unreadable bytes become zeros. */
+/* Unreadable bytes become zeros. */
 static void read_parity(struct lmcs_pool *pool, const struct lmcs_content *where, const struct shape *shape,
                         uint64_t column, uint64_t first, uint64_t count, unsigned char *to)
 {
@@ -521,12 +512,12 @@ struct repairing {
     uint64_t units; /* repaired */
     /* for the erasures of the previous stripe */
     bool has_tables;
-    uint8_t rows[MOST_ROWS]; /* sound ones, as many as there are columns of data */
+    uint8_t rows[MOST_ROWS]; /* sound, as many as columns of data */
     uint8_t erased[LMCS_MAX_PARITY];
     size_t erased_count;
 };
 
-/* Computes the tables that yield the erased columns of data from the sound rows. */
+/* Tables that yield the erased columns from the sound rows. */
 static bool prepare_tables(struct repairing *m, const uint8_t *rows, const uint8_t *erased, size_t erased_count)
 {
     unsigned char square[LMCS_MAX_PARITY_DATA * LMCS_MAX_PARITY_DATA];

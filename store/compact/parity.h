@@ -6,35 +6,27 @@
 #include "pages/pool.h"
 #include "records/safety.h"
 
-/* Bytes that parity takes. */
+/* Including its tables. */
 uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity);
 enum lmcs_status lmcs_parity_pin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity,
                                  struct lmcs_error *error);
 void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity);
 
-/*
- * Makes parity of a content whose payload is sound, in place of any earlier one. *made false: the payload is damaged,
- * empty, or has been replaced meanwhile.
- */
+/* Replaces any earlier parity. *made false: the payload is damaged, empty, or was replaced meanwhile. */
 enum lmcs_status lmcs_parity_make(struct lmcs_pool *pool, uint64_t content, uint32_t data, uint32_t parity, bool *made,
                                   struct lmcs_error *error);
-/* Makes the parity of a content again elsewhere if it is stored from `first` to `end`. Counts in *moved. */
+/* Makes parity stored from `first` to `end` again elsewhere; counts in *moved. */
 enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint64_t first, uint64_t end, size_t *moved,
                                   struct lmcs_error *error);
 /* Whether the parity itself is sound. The caller holds pins. */
 enum lmcs_status lmcs_parity_look(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
                                   bool *sound, struct lmcs_error *error);
-/*
- * Repairs stored bytes in memory: computes the damaged units, as far as parity suffices. *units counts them. The caller
- * holds pins.
- */
+/* Computes damaged units of stored bytes in memory as far as parity suffices; *units counts them. The caller holds
+ * pins. */
 enum lmcs_status lmcs_parity_repair(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
                                     unsigned char *stored, uint64_t *units, struct lmcs_error *error);
 
-/*
- * Delays another attempt at parity that was not made until there is more room or some time has passed. All zeros at
- * first.
- */
+/* Delays attempts until there is more room or time has passed. Zeros at first. */
 struct lmcs_parity_wait {
     uint64_t wait_ns; /* 0: nothing was left */
     uint64_t since_ns;
@@ -42,17 +34,17 @@ struct lmcs_parity_wait {
 };
 
 struct lmcs_parity_turn {
-    bool all;                                     /* of all snapshots; else of those that the compactor has finished */
-    bool (*go_on)(void *context, uint64_t bytes); /* false: stop; may be NULL */
-    void (*suspect)(void *context, uint64_t content); /* called for damaged contents; may be NULL */
+    bool all;                                         /* snapshots; else those that the compactor has finished */
+    bool (*go_on)(void *context, uint64_t bytes);     /* false: stop; may be NULL */
+    void (*suspect)(void *context, uint64_t content); /* damaged contents; may be NULL */
     void *context;
     struct lmcs_parity_wait *wait; /* NULL: try everything */
 };
 
 /*
- * Makes the parity that policies ask for: records the contents of snapshots not examined yet as wanted, then makes
- * parity for wanted contents, within the room that captures may take. *worked: something was done. Damage, and contents
- * without room, are skipped and stay wanted; then LMCS_DAMAGED (metadata) or LMCS_FULL.
+ * Marks the contents of new snapshots as wanted, as policies ask, then makes wanted parity in the room that captures
+ * may take. *worked: it did something. Damaged contents and those without room stay wanted; the result is then
+ * LMCS_DAMAGED (metadata) or LMCS_FULL.
  */
 enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn, bool *worked,
                                   struct lmcs_error *error);

@@ -7,25 +7,24 @@
 
 #define LMCS_PARITY_BATCH 64u
 
-/* Contents for which parity is made together, and the result. */
 struct lmcs_parity_batch {
     uint64_t contents[LMCS_PARITY_BATCH];
     struct lmcs_wanted_df wanted[LMCS_PARITY_BATCH];
     size_t count;
-    bool leaves_share; /* leaves the compactor's share of the pool's room free */
-    size_t done;       /* output: contents tried, from the first on */
+    bool leaves_share; /* leaves the compactor's share of room free */
+    size_t done;       /* output: contents tried */
     size_t entered;
-    uint64_t too_large; /* size of the smallest parity that found no room; UINT64_MAX: all did */
+    uint64_t too_large; /* smallest parity that found no room; UINT64_MAX: none */
     struct lmcs_error full;
     bool is_damaged[LMCS_PARITY_BATCH];
     bool has_no_room[LMCS_PARITY_BATCH];
-    bool is_any_left; /* a content of this or an earlier batch got none */
+    bool is_any_left; /* of this or an earlier batch, a content got none */
 };
 
 enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_parity_batch *batch,
                                         bool (*go_on)(void *context, uint64_t bytes), void *context,
                                         struct lmcs_error *error);
-/* LMCS_FULL instead of LMCS_OK if a parity found no room. */
+/* LMCS_FULL for LMCS_OK if a parity found no room. */
 enum lmcs_status lmcs_parity_unless_full(const struct lmcs_parity_batch *batch, enum lmcs_status status,
                                          struct lmcs_error *error);
 

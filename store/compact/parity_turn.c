@@ -16,10 +16,9 @@ struct noting {
     struct lmcs_txn *txn;
     uint32_t data;
     uint32_t parity;
-    bool is_spoilt; /* a record was not written: the transaction must not be committed */
+    bool is_spoilt; /* a record was not written: do not commit */
 };
 
-/* Records a content that is new in the snapshot. */
 static enum lmcs_status note_content(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                      uint64_t successor, struct lmcs_error *error)
 {
@@ -41,7 +40,7 @@ static enum lmcs_status note_content(void *context, uint64_t identity, const str
     return status;
 }
 
-/* Records the contents that the snapshot before does not have; all of them if that one is unreadable. */
+/* All contents if the snapshot before is unreadable. */
 static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_snapshot_df *df,
                                       const struct lmcs_snapshot_df *older, struct lmcs_error *error)
 {
@@ -51,10 +50,8 @@ static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_s
     return status;
 }
 
-/*
- * Records the new contents of the next snapshots of a shelf. *noted: there was one. An unreadable part of a damaged one
- * is reported once and skipped.
- */
+/* Marks the new contents of a shelf's next snapshots. *noted: there was one. Unreadable parts are reported once and
+ * skipped. */
 static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
                                        bool all, struct lmcs_passed *passed, bool *noted, struct lmcs_error *error)
 {
@@ -93,7 +90,7 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     struct lmcs_policy policy;
     uint64_t number = 0;
     bool found = false;
-    enum lmcs_status status = lmcs_txn_read(pool, &txn, error); /* usually there is nothing to do */
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error); /* usually nothing to do */
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
@@ -126,7 +123,7 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     return status;
 }
 
-/* Examines all shelves; a damaged one is skipped. */
+/* A damaged shelf is skipped. */
 static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_passed *passed, bool *worked,
                                  struct lmcs_error *error)
 {
@@ -145,7 +142,7 @@ static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_p
     return status;
 }
 
-/* Adds the content at the cursor to the batch, unless it is lost. */
+/* Unless it is lost. */
 static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct lmcs_parity_batch *batch,
                                    struct lmcs_error *error)
 {
@@ -157,7 +154,7 @@ static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cur
     if (bytes != sizeof df)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: wanted parity", txn->pool->path);
     memcpy(&df, value, bytes);
-    enum lmcs_status status = lmcs_lost_any(txn, content, &lost, error); /* it may still be repaired */
+    enum lmcs_status status = lmcs_lost_any(txn, content, &lost, error); /* may be repaired later */
     if (status != LMCS_OK || lost || df.data == 0 || df.data > LMCS_MAX_PARITY_DATA || df.parity == 0 ||
         df.parity > LMCS_MAX_PARITY)
         return status;
@@ -166,7 +163,7 @@ static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cur
     return LMCS_OK;
 }
 
-/* Lists the first wanted contents from an id on, without those whose record is damaged. */
+/* Skips damaged records. */
 static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struct lmcs_parity_batch *batch,
                                     struct lmcs_passed *passed, struct lmcs_error *error)
 {
@@ -192,10 +189,10 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* Whether there is no more room than at the last failure, which was a short time ago. */
+/* Whether a failure is recent and there is no more room since. */
 static bool must_wait(struct lmcs_pool *pool, const struct lmcs_parity_wait *wait)
 {
-    uint64_t passed_ns = lmcs_now_ns() - wait->since_ns; /* very long after the clock was set back */
+    uint64_t passed_ns = lmcs_now_ns() - wait->since_ns; /* huge after the clock was set back */
     return wait->wait_ns > passed_ns && lmcs_space_free_bytes(pool) <= wait->free_bytes;
 }
 
@@ -210,7 +207,7 @@ static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lm
                                           .free_bytes = lmcs_space_free_bytes(pool)};
 }
 
-/* Makes all wanted parity that finds room, batch by batch. Damaged contents and those without room stay wanted. */
+/* Damaged contents and those without room stay wanted. */
 static enum lmcs_status make_wanted(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn,
                                     struct lmcs_parity_batch *batch, struct lmcs_passed *passed, bool *worked,
                                     struct lmcs_error *error)

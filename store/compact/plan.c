@@ -6,20 +6,17 @@
 
 /* ---- The pattern ---- */
 
-/* The saving of a delta by its jump; a jump of 1 saves 1000, a keyframe 0: 1000 - 150 ln(jump), as measured. */
+/* By jump; a keyframe saves 0: 1000 - 150 ln(jump), as measured. */
 static const uint32_t savings[LMCS_PLAN_MOST_JUMP + 1] = {0, 1000, 896, 835, 792, 759, 731, 708, 688};
 
-/*
- * best[d][n]: the greatest saving of n adjacent contents before a base, with at most d deltas between each and the
- * base. first[d][n]: distance from the base of the oldest content that rests on it directly. Older ones rest on that
- * content (with d - 1); those in between rest on the base.
- */
+/* best[d][n]: greatest saving of n contents before a base with chains of at most d. first[d][n]: distance of the oldest
+ * that rests on the base directly. Older ones rest on that one (with d - 1), those between on the base. */
 struct search {
     uint32_t best[LMCS_PLAN_MOST_GROUP][LMCS_PLAN_MOST_GROUP];
     uint8_t first[LMCS_PLAN_MOST_GROUP][LMCS_PLAN_MOST_GROUP];
 };
 
-#define IMPOSSIBLE 0u /* savings are 0 only for no contents */
+#define IMPOSSIBLE 0u /* 0 only for no contents */
 
 static void search_one(struct search *search, uint32_t d, uint32_t n, uint32_t jump)
 {
@@ -33,7 +30,7 @@ static void search_one(struct search *search, uint32_t d, uint32_t n, uint32_t j
     }
 }
 
-/* Places the contents at the distances `from` + 1 to `from` + n of the keyframe, whose place is `last`. */
+/* Places the contents at distances `from` + 1 to `from` + n of the keyframe at place `last`. */
 static void lay_out(const struct search *search, uint32_t d, uint32_t n, uint32_t from, uint32_t last, uint8_t *jumps)
 {
     while (n > 0) {
@@ -65,7 +62,7 @@ void lmcs_plan_pattern(uint32_t chain, uint32_t jump, struct lmcs_plan_pattern *
 
 /* ---- One content ---- */
 
-/* The jump of the pattern, or the longest possible one below it; 0: none. */
+/* The pattern's jump, or the longest possible below it; 0: none. */
 static uint32_t choose_jump(const struct lmcs_plan_facts *facts, uint32_t wanted, uint32_t chain)
 {
     uint32_t jump = wanted < facts->successor_count ? wanted : facts->successor_count;

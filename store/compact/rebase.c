@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/rebase.c - lets bases go that no snapshot has any more.
+ * compact/rebase.c - lets bases go that no snapshot has.
  *
- * Such a content stays only because deltas or links rest on it. It is recorded in the tree of dependents under base 0
- * (content.c), with the content that came after it. Its dependents are encoded against another content (its heir) or
- * alone, where that costs less than keeping the base. Links are not made again: where a line has lost the steps below,
- * the oldest step that remains may begin a line of its own. Then the base is settled: it stays until its last dependent
- * goes, and is not considered again.
+ * Deltas or links still rest on them. The tree of dependents records them under base 0 (content.c), with the content
+ * that came after. Dependents are encoded against another content (the heir) or alone, if that costs less than the
+ * base. Links are not made again: where a line has lost its earlier steps, its oldest remaining step may begin one.
+ * Then the base is settled: it stays until its last dependent goes, and is not considered again.
  */
 #include <string.h>
 
@@ -16,16 +15,16 @@
 #include "records/lines.h"
 
 #define LONGEST_SEARCH  4096
-#define MOST_DEPENDENTS 32u /* of one base in one turn */
+#define MOST_DEPENDENTS 32u /* of a base in a turn */
 
 struct unused_base {
     uint64_t id;
-    uint64_t successor; /* as recorded */
-    uint64_t heir;      /* the new base of its dependents; 0: none */
+    uint64_t successor;
+    uint64_t heir; /* new base of the dependents; 0: none */
     struct lmcs_content content;
     uint64_t dependents[MOST_DEPENDENTS];
     size_t dependent_count;
-    bool bears_links; /* links rest on it */
+    bool bears_links;
 };
 
 static enum lmcs_status list_dependents(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct unused_base *base,
@@ -50,7 +49,7 @@ static enum lmcs_status list_dependents(struct lmcs_txn *txn, struct lmcs_cursor
     return status;
 }
 
-/* The successor recorded of an unused base; 0: it is settled, not recorded, or has none. */
+/* 0: settled, not recorded, or none. */
 static enum lmcs_status noted_successor(struct lmcs_txn *txn, uint64_t id, uint64_t *successor,
                                         struct lmcs_error *error)
 {
@@ -63,11 +62,8 @@ static enum lmcs_status noted_successor(struct lmcs_txn *txn, uint64_t id, uint6
     return status;
 }
 
-/*
- * The heir of an unused base: the nearest content after it that a snapshot has, found along the recorded successors,
- * else the nearest in its own chain; 0: none. An heir that is unused itself would have to go next: pruning leaves many
- * unused bases at once.
- */
+/* The nearest later content that a snapshot has, along the recorded successors, else the nearest in its own chain; 0:
+ * none. An unused heir would have to go next: pruning leaves many. */
 static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base *base, uint64_t *heir,
                                   struct lmcs_error *error)
 {
@@ -99,10 +95,7 @@ static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base
     return status;
 }
 
-/*
- * The first unused base, from id `from` on, that is not settled. *found false: none. base->id is the last one examined,
- * also on failure.
- */
+/* From id `from` on. *found false: none. base->id: the last one examined, also on failure. */
 static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struct unused_base *base, bool *found,
                                     struct lmcs_error *error)
 {
@@ -144,7 +137,7 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* Encodes one dependent against the base's heir (or alone), if that costs less than keeping the base. */
+/* If that costs less than keeping the base. */
 static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused_base *base, uint64_t dependent,
                                    struct lmcs_error *error)
 {
@@ -163,10 +156,7 @@ static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused
     return status;
 }
 
-/*
- * Makes the step that inherits an unused one begin a line of its own, if that costs less than the links kept for it (as
- * after pruning to every tenth step).
- */
+/* If the heir's new line costs less than the links kept for it, as after pruning to every tenth step. */
 static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, struct lmcs_error *error)
 {
     struct lmcs_batch batch = {.count = 0};
@@ -194,7 +184,7 @@ static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, 
     return status;
 }
 
-/* Marks a base for which nothing more can be done. */
+/* Nothing more can be done for it. */
 static enum lmcs_status settle_unused(struct lmcs_round *round, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -218,7 +208,7 @@ static enum lmcs_status settle_unused(struct lmcs_round *round, uint64_t id, str
     return status;
 }
 
-/* Called while the encode gate is closed. */
+/* With the encode gate closed. */
 static enum lmcs_status rebase_dependents(struct lmcs_round *round, struct unused_base *base, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -227,7 +217,6 @@ static enum lmcs_status rebase_dependents(struct lmcs_round *round, struct unuse
     return status == LMCS_OK && base->bears_links ? restart_line(round, base->id, error) : status;
 }
 
-/* A base that stays need not stay raw. */
 static enum lmcs_status encode_unused(struct lmcs_round *round, const struct unused_base *base,
                                       struct lmcs_error *error)
 {
@@ -238,7 +227,7 @@ static enum lmcs_status encode_unused(struct lmcs_round *round, const struct unu
     return status == LMCS_OK ? lmcs_round_encode(round, error) : status;
 }
 
-/* Called while the encode gate is closed; opens it. */
+/* Opens the encode gate. */
 static enum lmcs_status rebase(struct lmcs_round *round, struct unused_base *base, struct lmcs_error *error)
 {
     enum lmcs_status status = rebase_dependents(round, base, error);
@@ -248,7 +237,7 @@ static enum lmcs_status rebase(struct lmcs_round *round, struct unused_base *bas
     return status == LMCS_OK ? settle_unused(round, base->id, error) : status;
 }
 
-/* A base that is damaged, or for which there is no room, is tried again in a later round. */
+/* A damaged base, or one without room, is tried again in a later round. */
 enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *error)
 {
     struct unused_base base;
@@ -256,7 +245,7 @@ enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *
     bool found = true;
     for (uint64_t from = 0; status == LMCS_OK; from = base.id + 1) {
         status = find_unused(round->pool, from, &base, &found, error);
-        if (base.id < from || (status == LMCS_OK && !found)) /* at the end, or at an unreadable page */
+        if (base.id < from || (status == LMCS_OK && !found)) /* the end, or an unreadable page */
             return lmcs_round_pass_over(round, status, error);
         const uint64_t before = round->swapped;
         if (status == LMCS_OK)

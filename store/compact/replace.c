@@ -2,9 +2,8 @@
 /*
  * compact/replace.c - gives one content another payload: encodes aside, verifies by decoding, switches.
  *
- * Raw bytes are encoded in place, through a mapping. A content or base that is itself encoded is first decoded into
- * memory. Then the new payload is read back and decoded (payload/encode.c). Its digest must be the content's, which
- * finds raw bytes that have rotted.
+ * Raw bytes are encoded through a mapping; encoded contents and bases are decoded into memory first. The new payload is
+ * read back and decoded; its digest must be the content's, which detects rotten raw bytes.
  */
 #include "compact/replace.h"
 
@@ -16,7 +15,7 @@
 #include "payload/encode.h"
 #include "records/safety.h"
 
-#define KNOWN_NS ((uint64_t)60 * 1000000000) /* a line verified longer ago is verified again */
+#define KNOWN_NS ((uint64_t)60 * 1000000000) /* older verifications are repeated */
 
 /* ---- Begin and end ---- */
 
@@ -28,10 +27,7 @@ static bool rests_on(const struct lmcs_chain *chain, uint64_t content)
     return false;
 }
 
-/*
- * A damaged content that is recorded as lost stays as it is until it is repaired; reported as gone, since the loss was
- * reported before.
- */
+/* A lost content stays until it is repaired; reported as gone, since its loss was reported. */
 static enum lmcs_status check_lost(const struct lmcs_replace *replace, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -74,7 +70,7 @@ static enum lmcs_status load(struct lmcs_replace *replace, struct lmcs_txn *txn,
     if (status == LMCS_OK && base != 0 && found) {
         status = lmcs_chain_load(txn, base, &replace->base, error);
         const struct lmcs_content_df *df = &replace->chain.links[0].df;
-        /* Without a base if the chain of the contents that rest on it would become too long. */
+        /* Without a base if the chains on the content would become too long. */
         replace->has_base = status == LMCS_OK && replace->base.links[0].link == 0 &&
                             replace->base.links[0].df.raw_bytes == df->raw_bytes &&
                             replace->base.length + df->height <= replace->chain_bound &&
@@ -195,7 +191,7 @@ static struct lmcs_known_line *known_line(const struct lmcs_replace *replace, ui
     return replace->known != NULL ? &replace->known->lines[link % LMCS_LINES_KNOWN] : NULL;
 }
 
-/* Whether the line up to a link was verified; *at_ns: when. */
+/* *at_ns: when the line up to the link was verified. */
 static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t now, uint64_t *at_ns)
 {
     const struct lmcs_known_line *known = known_line(replace, link);
@@ -206,7 +202,7 @@ static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t
     return true;
 }
 
-/* The number of newest links to verify; *at_ns: when the others were. */
+/* The number of newest links to verify; *at_ns: time of the others. */
 static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
 {
     const struct lmcs_chain *line = &replace->base;
@@ -217,7 +213,7 @@ static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
     return line->line;
 }
 
-/* Whether the newest link of the line, which is pinned, leads to the content. */
+/* Whether the line's newest link, pinned, yields the content. */
 static enum lmcs_status link_is_right(struct lmcs_replace *replace, struct lmcs_error *error)
 {
     const struct lmcs_identity *identity = &replace->identity;
@@ -225,7 +221,7 @@ static enum lmcs_status link_is_right(struct lmcs_replace *replace, struct lmcs_
     return lmcs_link_check(replace->pool, &replace->base.links[0], &replace->made, &tensor, error);
 }
 
-/* Verifies each link of the line. Unpins them. */
+/* Unpins the links. */
 static enum lmcs_status line_is_whole(struct lmcs_replace *replace, bool *whole, struct lmcs_error *error)
 {
     const struct lmcs_tensor tensor = lmcs_identity_tensor(&replace->identity);
@@ -244,10 +240,8 @@ static enum lmcs_status line_is_whole(struct lmcs_replace *replace, bool *whole,
     return replace->line_is_damaged || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
 }
 
-/*
- * The other arrays of a step whose line was just verified need only the header of their link, unless something is lost.
- * False: verify the whole line.
- */
+/* Other arrays of a step just verified need only their link's header, unless something is lost. False: verify the whole
+ * line. */
 static bool is_right_by_known_line(struct lmcs_replace *replace, struct lmcs_txn *txn)
 {
     struct lmcs_chain *line = &replace->base;
@@ -353,10 +347,8 @@ enum lmcs_status lmcs_replace_copy(struct lmcs_replace *replace, struct lmcs_err
 
 /* ---- Switching ---- */
 
-/*
- * Whether the new payload can be used: the base is there, the chain is short enough, and the base does not rest on the
- * content itself. (Two names that swap their contents may each be the other's base.)
- */
+/* Whether the base is there, the chain short enough, and no base rests on the content: two names that swap contents may
+ * each be the other's base. */
 static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_replace *replace,
                                       const struct lmcs_content *now, bool *right, struct lmcs_error *error)
 {

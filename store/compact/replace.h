@@ -6,58 +6,53 @@
 #include "pages/space.h"
 #include "payload/read.h"
 
-/*
- * Lines of links that were verified recently, by their newest link. The arrays of a step share a line, and the next
- * step's line is one link longer. A line that is not in the table is verified again.
- */
+/* Recently verified lines, by newest link. The arrays of a step share a line; the next step's line is one longer.
+ * Others are verified again. */
 #define LMCS_LINES_KNOWN 8192u
 struct lmcs_known_lines {
     struct lmcs_known_line {
         uint64_t link;
-        uint64_t at_ns; /* time at which the first of its links was verified */
+        uint64_t at_ns; /* its first link verified */
     } lines[LMCS_LINES_KNOWN];
 };
 
 struct lmcs_replace {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
-    bool serial;                    /* work in the caller's thread alone */
+    bool serial;                    /* in the caller's thread alone */
     struct lmcs_known_lines *known; /* set before begin; NULL: verify all lines */
-    uint64_t known_since_ns;        /* set before begin: lines verified earlier are verified again */
-    uint32_t chain_bound;           /* set before begin: most deltas to undo; 0: no more than now */
-    uint64_t successor;             /* set before begin: the content that came after it; 0: none */
-    uint32_t place;                 /* set before begin: the successor's place, recorded by the swap */
-    struct lmcs_chain chain;        /* the content as it is; pinned */
+    uint64_t known_since_ns;        /* set before begin: verify lines known for longer */
+    uint32_t chain_bound;           /* set before begin: most deltas to undo; 0: as many as now */
+    uint64_t successor;             /* set before begin: the next content; 0: none */
+    uint32_t place;                 /* set before begin: the successor's, recorded by the swap */
+    struct lmcs_chain chain;        /* of the content; pinned */
     struct lmcs_identity identity;
     bool has_base;
     struct lmcs_chain base;   /* pinned */
-    struct lmcs_content made; /* the new payload: parts, sizes, bases, kind, flags */
-    bool worthwhile;          /* false: no smaller; the swap records the attempt in the flags */
+    struct lmcs_content made; /* parts, sizes, bases, kind, flags of the new payload */
+    bool worthwhile;          /* false: no smaller; the swap records that */
     bool same_bytes;          /* a copy of the old payload */
-    bool line_is_damaged;     /* the link that leads to it, or a payload below, is damaged */
-    bool is_refused;          /* by the swap: the base is gone or can no longer be one */
+    bool line_is_damaged;     /* the link, or a payload below, is damaged */
+    bool is_refused;          /* by the swap: the base is gone or unfit */
 };
 
-/* Looks up and pins the content (LMCS_NOT_FOUND: gone) and its base (0: none). */
+/* Pins the content (LMCS_NOT_FOUND: gone) and its base (0: none). */
 enum lmcs_status lmcs_replace_begin(struct lmcs_replace *replace, struct lmcs_pool *pool, struct lmcs_region *region,
                                     uint64_t content, uint64_t base, bool serial, struct lmcs_error *error);
-/* Drops the base: the content is encoded alone. */
 void lmcs_replace_alone(struct lmcs_replace *replace);
-/*
- * Takes the link that leads to the content as its payload, if the link yields the content's digest and the line below
- * is sound. *possible false: it does not.
- */
+/* Makes the link that leads to the content its payload. *possible false: the digest differs or the line below is
+ * damaged. */
 enum lmcs_status lmcs_replace_linked(struct lmcs_replace *replace, bool *possible, struct lmcs_error *error);
-/* Encodes the content against its base, or alone, into the region, and verifies the frame by decoding it. */
+/* Encodes against the base, or alone, into the region; verifies by decoding. */
 enum lmcs_status lmcs_replace_encode(struct lmcs_replace *replace, struct lmcs_error *error);
-/* Copies the payload unchanged to another place. */
+/* Copies the payload to another place. */
 enum lmcs_status lmcs_replace_copy(struct lmcs_replace *replace, struct lmcs_error *error);
-/* Switches to the new payload within a transaction if nothing it relies on has changed. *done: it did. */
+/* *done: nothing it relies on has changed, so it switched. */
 enum lmcs_status lmcs_replace_swap(struct lmcs_txn *txn, struct lmcs_replace *replace, bool *done,
                                    struct lmcs_error *error);
 void lmcs_replace_end(struct lmcs_replace *replace);
 
-/* Maps a raw content's bytes: directly, or, of several parts, as one mapping. */
+/* A raw content's bytes; several parts as one mapping. */
 struct lmcs_bytes_at {
     const void *data;
     void *map;

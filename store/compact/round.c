@@ -37,7 +37,7 @@ enum lmcs_status lmcs_round_repair(struct lmcs_round *round, struct lmcs_error *
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < round->suspect_count; i++) {
         status = round->compactor->repair(round->pool, round->suspects[i], error);
-        if (lmcs_is_unusable(status) || status == LMCS_FULL) /* unusable records, or no room for the repair */
+        if (lmcs_is_unusable(status) || status == LMCS_FULL) /* or no room for the repair */
             status = LMCS_OK;
     }
     round->suspect_count = 0;
@@ -89,7 +89,7 @@ void lmcs_batch_end(struct lmcs_batch *batch)
     lmcs_region_end(&batch->region);
 }
 
-/* LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the index of the item with unusable records, or SIZE_MAX. */
+/* LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the item with unusable records, or SIZE_MAX. */
 static enum lmcs_status try_swap(struct lmcs_round *round, struct lmcs_batch *batch, size_t *bad,
                                  struct lmcs_error *error)
 {
@@ -137,10 +137,7 @@ enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *ba
     return status;
 }
 
-/*
- * Something in a line of links is damaged. Its newest link goes when no content is stored by it; the repair scans the
- * payloads below it.
- */
+/* The line's newest link goes once no content is stored by it; the repair scans the payloads below. */
 static void suspect_line(struct lmcs_round *round, const struct lmcs_chain *line)
 {
     const size_t count = line->line > 1 ? 2 : line->length;
@@ -171,7 +168,7 @@ enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *
         suspect_line(round, &replace->base);
     if (status == LMCS_OK && !linked)
         status = lmcs_replace_encode(replace, error);
-    if (lmcs_is_unusable(status) && replace->has_base) { /* the base may be the unusable one */
+    if (lmcs_is_unusable(status) && replace->has_base) { /* perhaps the base's */
         (void)lmcs_round_skips(round, candidate->base, status);
         lmcs_replace_alone(replace);
         status = lmcs_replace_encode(replace, error);
@@ -186,7 +183,7 @@ enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *
     return LMCS_OK;
 }
 
-/* Encodes alone each content whose base was taken by another content of the batch. */
+/* Encodes alone the contents whose base another one of the batch took. */
 static enum lmcs_status add_refused(struct lmcs_round *round, const struct lmcs_batch *batch, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -218,11 +215,11 @@ enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *
             i += status == LMCS_OK;
         }
         if (status == LMCS_FULL && batch.count > 0)
-            status = LMCS_OK; /* the batch frees room for the next one */
+            status = LMCS_OK; /* the batch frees room for the next */
         if (batch.count > 0 && (status == LMCS_OK || status == LMCS_CANCELLED)) {
             const uint64_t before = round->swapped;
             enum lmcs_status swapped = lmcs_batch_swap(round, &batch, false, error);
-            round->worked |= round->swapped > before; /* and may have made room */
+            round->worked |= round->swapped > before;
             if (swapped == LMCS_OK)
                 swapped = add_refused(round, &batch, error);
             status = swapped != LMCS_OK ? swapped : status;

@@ -2,10 +2,9 @@
 /*
  * compact/round.h - a round of the compactor (private to compact/).
  *
- * A round replaces payloads in batches. It encodes and verifies a batch outside of all locks, then switches the whole
- * batch in one transaction, which checks again that nothing it relies on has changed (replace.c). A crash loses at most
- * one batch of work. Damage or a lack of space concerns one content, shelf or extent: the round records it, skips it,
- * and goes on.
+ * A batch is encoded and verified outside of all locks. One transaction then switches all of it, after checking that
+ * nothing it relies on has changed. A crash loses at most one batch. Damage, or a lack of space, concerns one content,
+ * shelf or extent: it is recorded and skipped.
  */
 #ifndef LMCS_COMPACT_ROUND_H
 #define LMCS_COMPACT_ROUND_H
@@ -23,34 +22,33 @@
 #define LMCS_BATCH_BYTES    ((uint64_t)64 << 20)
 #define LMCS_MOST_SUSPECTS  64u
 
-/* State of one pool that outlives a round. */
+/* Outlives a round. */
 struct lmcs_compactor {
-    pthread_mutex_t round; /* held during a round: one runs at a time */
-    atomic_uint waiting;   /* callers that wait for `round` while the background has it */
+    pthread_mutex_t round; /* held during a round */
+    atomic_uint waiting;   /* callers that wait for `round` */
     _Atomic uint64_t replaced;
     lmcs_repair_content_fn *repair;
-    struct lmcs_parity_wait parity;      /* used by the background thread alone */
+    struct lmcs_parity_wait parity;      /* of the background thread */
     struct lmcs_known_lines known_lines; /* guarded by `round` */
 };
 
-/* A content to encode. */
 struct lmcs_candidate {
     uint64_t content;
     uint64_t base;
     uint64_t successor; /* gets `place`; 0: none */
     uint32_t place;
-    uint32_t chain; /* most deltas to undo; 0: no more than now */
+    uint32_t chain; /* most deltas to undo; 0: as many as now */
 };
 
-/* Input of the plan for the contents of one snapshot. */
+/* Input of the plan for one snapshot. */
 struct lmcs_outlook {
     uint32_t chain;
     uint32_t links;
     uint32_t keep_raw;
-    uint64_t rate_bytes; /* decoded bytes to encode in a second; 0: no limit */
+    uint64_t rate_bytes; /* decoded bytes a second; 0: no limit */
     struct lmcs_plan_pattern pattern;
     size_t newer_count;
-    struct lmcs_snapshot_df newer[LMCS_PLAN_MOST_JUMP]; /* the snapshots after it, nearest first */
+    struct lmcs_snapshot_df newer[LMCS_PLAN_MOST_JUMP]; /* following snapshots, nearest first */
 };
 
 struct lmcs_round {
@@ -59,23 +57,23 @@ struct lmcs_round {
     bool background;
     const struct lmcs_progress *progress;
     struct lmcs_throttle throttle;
-    uint64_t keep;    /* bytes of free extents to keep */
-    bool urgent;      /* a writer found no space: only the newest snapshots stay raw, and policies prune at once */
-    const char *held; /* urgent: the shelf that this writer owns */
-    bool worked;      /* this round changed the pool */
+    uint64_t keep;    /* bytes of free extents */
+    bool urgent;      /* a writer found no space: keep only the newest snapshots raw, prune at once */
+    const char *held; /* urgent: shelf of this writer */
+    bool worked;      /* changed the pool */
     uint64_t swapped; /* contents replaced */
     struct lmcs_candidate *candidates;
     size_t count;
     size_t capacity;
-    struct lmcs_txn *txn; /* set while candidates are collected */
+    struct lmcs_txn *txn; /* while collecting candidates */
     struct lmcs_outlook outlook;
-    uint64_t suspects[LMCS_MOST_SUSPECTS]; /* contents of which a payload in the chain is damaged */
+    uint64_t suspects[LMCS_MOST_SUSPECTS]; /* contents with damage in their chain */
     size_t suspect_count;
-    uint64_t since_ns;         /* start of the first of the rounds that run until nothing is left to do */
-    struct lmcs_passed passed; /* the first damage that was skipped */
+    uint64_t since_ns;         /* start of the first round in a row */
+    struct lmcs_passed passed; /* first damage skipped */
 };
 
-/* New payloads that one transaction switches to. */
+/* Switched to in one transaction. */
 struct lmcs_batch {
     struct lmcs_region region;
     struct lmcs_replace *items[LMCS_BATCH_CONTENTS];
@@ -83,41 +81,39 @@ struct lmcs_batch {
     uint64_t bytes;
 };
 
-/* LMCS_CANCELLED: the round must stop (the background), or the caller's progress function returned false. */
+/* LMCS_CANCELLED: the background must stop, or the caller's progress function returned false. */
 enum lmcs_status lmcs_round_go_on(struct lmcs_round *round, uint64_t done, uint64_t total, struct lmcs_error *error);
-/* Background: waits until `bytes` are due at the policy's rate. */
+/* Background: waits for the policy's rate. */
 void lmcs_round_hold(struct lmcs_round *round, uint64_t bytes);
-/* Records a content for lmcs_round_repair. `context`: a round. */
+/* For lmcs_round_repair. `context`: a round. */
 void lmcs_round_suspect(void *context, uint64_t content);
-/* Repairs the suspects or records them as lost, so that later rounds do not try them again. */
+/* Repairs suspects or records them as lost, so that later rounds skip them. */
 enum lmcs_status lmcs_round_repair(struct lmcs_round *round, struct lmcs_error *error);
-/* Whether a failure concerns `content` alone, so that the round goes on; a damaged content becomes a suspect. */
+/* Whether a failure concerns `content` alone, so that the round goes on. Damage makes it a suspect. */
 bool lmcs_round_skips(struct lmcs_round *round, uint64_t content, enum lmcs_status status);
-/* LMCS_OK for LMCS_DAMAGED, which the round reports at its end. */
+/* LMCS_OK for LMCS_DAMAGED, reported at the round's end. */
 enum lmcs_status lmcs_round_pass_over(struct lmcs_round *round, enum lmcs_status status,
                                       const struct lmcs_error *error);
 enum lmcs_status lmcs_round_pass_over_shelf(struct lmcs_round *round, uint64_t shelf_id, enum lmcs_status status,
                                             struct lmcs_error *error);
-/*
- * LMCS_OK for LMCS_FULL: a content without room for its new payload stays as it is and is tried again; smaller ones may
- * fit, and moves, pruning and trimming may make room.
- */
+/* LMCS_OK for LMCS_FULL: the content stays and is tried again. Smaller ones may fit; moves, pruning and trimming make
+ * room. */
 enum lmcs_status lmcs_unless_full(enum lmcs_status status);
 
 enum lmcs_status lmcs_round_add(struct lmcs_round *round, const struct lmcs_candidate *candidate,
                                 struct lmcs_error *error);
-/* Encodes all candidates, batch by batch. */
+/* Batch by batch. */
 enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *error);
 
-/* Encodes one content into the batch; a content that can't be is left out. */
+/* Leaves out a content that can't be encoded. */
 enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *batch,
                                    const struct lmcs_candidate *candidate, struct lmcs_error *error);
-/* Switches to the new payloads in one transaction: all (`whole`), or those whose records are sound. */
+/* Switches all in one transaction (`whole`), or those with sound records. */
 enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *batch, bool whole,
                                  struct lmcs_error *error);
 void lmcs_batch_end(struct lmcs_batch *batch);
 
-/* Kinds of work: encode.c, rebase.c, move.c. */
+/* In encode.c, rebase.c, move.c. */
 enum lmcs_status lmcs_round_encode_shelves(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_release(struct lmcs_round *round, struct lmcs_error *error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* compact/throttle.c - background work that waits for captures and keeps to a rate. */
+/* compact/throttle.c - makes background work wait for captures and keep to a rate. */
 #include <time.h>
 
 #include "compact/round.h"
