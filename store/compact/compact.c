@@ -75,7 +75,7 @@ static enum lmcs_status run_round(struct lmcs_round *round, struct lmcs_error *e
     return status;
 }
 
-/* After pruning by budgets: no parity for contents that go. */
+/* Runs after pruning by budgets: no parity for contents that go. */
 static enum lmcs_status run_last_round(struct lmcs_round *round, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;

@@ -43,7 +43,7 @@ static enum lmcs_status find_successors(struct lmcs_round *round, uint64_t ident
     return status;
 }
 
-/* Not if `id` rests on `content`. *depth: deltas under `id`. */
+/* `id` must not rest on `content`. *depth: deltas under `id`. */
 static enum lmcs_status can_be_base(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t id,
                                     uint32_t *depth, bool *possible, struct lmcs_error *error)
 {

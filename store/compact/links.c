@@ -244,7 +244,7 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
     return status;
 }
 
-/* With the group's rule, else with one of its own. */
+/* Uses the group's rule, else one of its own. */
 static enum lmcs_status make(struct linking *l, struct making *m, struct rule *rule, bool *worthwhile,
                              struct lmcs_error *error)
 {

@@ -82,7 +82,7 @@ void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *
     lmcs_payload_unpin(pool->lease, &content);
 }
 
-/* For a piece of each column, of data and parity. */
+/* Buffers for a piece of each column. */
 struct columns {
     unsigned char *memory;
     unsigned char *at[MOST_ROWS];
@@ -97,7 +97,6 @@ static bool columns_new(struct columns *columns, const struct shape *shape)
     return columns->memory != NULL;
 }
 
-/* In a piece from stripe `first` on. */
 static uint64_t stripes_at(const struct shape *shape, uint64_t first)
 {
     uint64_t most = PIECE_BYTES / shape->unit, left = shape->stripes - first;
@@ -144,7 +143,6 @@ static void coder_init(struct coder *coder, const struct shape *shape)
                    coder->tables);
 }
 
-/* Of the content as recorded in `of`. */
 struct making {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
@@ -427,7 +425,7 @@ enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint
 
 /* ---- Looking and repairing ---- */
 
-/* Either copy; NULL: both are damaged. `both`: both are sound. */
+/* NULL: both copies are damaged. `both`: both are sound. */
 static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
                                    const struct shape *shape, uint64_t **table, bool *both, struct lmcs_error *error)
 {

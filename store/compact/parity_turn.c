@@ -40,7 +40,7 @@ static enum lmcs_status note_content(void *context, uint64_t identity, const str
     return status;
 }
 
-/* All contents if the snapshot before is unreadable. */
+/* Marks all contents if the snapshot before is unreadable. */
 static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_snapshot_df *df,
                                       const struct lmcs_snapshot_df *older, struct lmcs_error *error)
 {
@@ -142,7 +142,6 @@ static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_p
     return status;
 }
 
-/* Unless it is lost. */
 static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct lmcs_parity_batch *batch,
                                    struct lmcs_error *error)
 {

@@ -6,7 +6,7 @@
 
 /* ---- The pattern ---- */
 
-/* By jump; a keyframe saves 0: 1000 - 150 ln(jump), as measured. */
+/* A jump of 1 saves 1000, a keyframe 0, others 1000 - 150 ln(jump), as measured. */
 static const uint32_t savings[LMCS_PLAN_MOST_JUMP + 1] = {0, 1000, 896, 835, 792, 759, 731, 708, 688};
 
 /* best[d][n]: greatest saving of n contents before a base with chains of at most d. first[d][n]: distance of the oldest

@@ -48,7 +48,7 @@ struct lmcs_plan {
     uint32_t next_place; /* of the next content */
 };
 
-/* If the pattern's base is missing or its chain would exceed `chain`: a nearer base, else a keyframe. */
+/* Takes a nearer base, or else a keyframe, if the pattern's base is missing or its chain would exceed `chain`. */
 struct lmcs_plan lmcs_plan_content(const struct lmcs_plan_facts *facts, const struct lmcs_plan_pattern *pattern,
                                    uint32_t chain);
 

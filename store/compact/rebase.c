@@ -95,7 +95,7 @@ static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base
     return status;
 }
 
-/* From id `from` on. *found false: none. base->id: the last one examined, also on failure. */
+/* *found false: none from id `from` on. base->id: the last one examined, also on failure. */
 static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struct unused_base *base, bool *found,
                                     struct lmcs_error *error)
 {
@@ -137,7 +137,7 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* If that costs less than keeping the base. */
+/* Encodes only if that costs less than keeping the base. */
 static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused_base *base, uint64_t dependent,
                                    struct lmcs_error *error)
 {
@@ -156,7 +156,7 @@ static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused
     return status;
 }
 
-/* If the heir's new line costs less than the links kept for it, as after pruning to every tenth step. */
+/* Only if the heir's new line costs less than the links kept for it, as after pruning to every tenth step. */
 static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, struct lmcs_error *error)
 {
     struct lmcs_batch batch = {.count = 0};
@@ -208,7 +208,7 @@ static enum lmcs_status settle_unused(struct lmcs_round *round, uint64_t id, str
     return status;
 }
 
-/* With the encode gate closed. */
+/* The encode gate is closed. */
 static enum lmcs_status rebase_dependents(struct lmcs_round *round, struct unused_base *base, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;

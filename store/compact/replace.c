@@ -70,7 +70,7 @@ static enum lmcs_status load(struct lmcs_replace *replace, struct lmcs_txn *txn,
     if (status == LMCS_OK && base != 0 && found) {
         status = lmcs_chain_load(txn, base, &replace->base, error);
         const struct lmcs_content_df *df = &replace->chain.links[0].df;
-        /* Without a base if the chains on the content would become too long. */
+        /* no base if the chains on the content would become too long */
         replace->has_base = status == LMCS_OK && replace->base.links[0].link == 0 &&
                             replace->base.links[0].df.raw_bytes == df->raw_bytes &&
                             replace->base.length + df->height <= replace->chain_bound &&

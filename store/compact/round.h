@@ -85,7 +85,7 @@ struct lmcs_batch {
 enum lmcs_status lmcs_round_go_on(struct lmcs_round *round, uint64_t done, uint64_t total, struct lmcs_error *error);
 /* Background: waits for the policy's rate. */
 void lmcs_round_hold(struct lmcs_round *round, uint64_t bytes);
-/* For lmcs_round_repair. `context`: a round. */
+/* Records a content for lmcs_round_repair. `context`: a round. */
 void lmcs_round_suspect(void *context, uint64_t content);
 /* Repairs suspects or records them as lost, so that later rounds skip them. */
 enum lmcs_status lmcs_round_repair(struct lmcs_round *round, struct lmcs_error *error);
@@ -113,7 +113,6 @@ enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *ba
                                  struct lmcs_error *error);
 void lmcs_batch_end(struct lmcs_batch *batch);
 
-/* In encode.c, rebase.c, move.c. */
 enum lmcs_status lmcs_round_encode_shelves(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_release(struct lmcs_round *round, struct lmcs_error *error);
