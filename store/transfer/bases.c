@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/bases.c - provides bases in the pool for a content of an archive that is restored.
+ * transfer/bases.c - provides bases in the pool for a restored content.
  *
- * The pool may have a base already, in another form. A delta can't rest on a linked content or on a chain of full
- * length. A link needs all outputs of another link, in order, or arrays that rest on nothing. A base in an unsuitable
- * form gets a raw copy, on which anything can rest. No snapshot has the copy, so the compactor removes it later.
+ * A delta can't rest on a linked content or on a chain of full length. A link needs all outputs of another link, in
+ * order, or arrays that rest on nothing. A base that the pool has in an unsuitable form gets a raw copy, on which
+ * anything can rest. No snapshot has the copy, so the compactor removes it later.
  */
 #include "transfer/bases.h"
 
@@ -27,11 +27,11 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
 
 /* ---- Suitable bases ---- */
 
-/* The bases of a content as the pool has them; id 0: as they will be written. */
+/* Bases as the pool has them; id 0: to be written. */
 struct ground {
     struct lmcs_content bases[LMC_MAX_BASES];
-    uint32_t depths[LMC_MAX_BASES]; /* deltas to undo */
-    struct lmcs_content link;       /* that leads to the first base; id 0: none */
+    uint32_t depths[LMC_MAX_BASES]; /* to undo */
+    struct lmcs_content link;       /* to the first base; id 0: none */
     size_t count;
 };
 
@@ -49,7 +49,7 @@ static enum lmcs_status add_ground(struct lmcs_txn *txn, struct ground *ground, 
     return status;
 }
 
-/* Whether the bases are all outputs of one link whose line may become longer. */
+/* Whether they are all outputs of one link whose line may become longer. */
 static bool goes_on(const struct ground *ground)
 {
     bool all =
@@ -59,7 +59,7 @@ static bool goes_on(const struct ground *ground)
     return all;
 }
 
-/* Whether base i may begin a line: it rests on nothing, and is not another of the arrays. */
+/* Whether base i may begin a line: it rests on nothing and is unlike the other arrays. */
 static bool may_begin(const struct ground *ground, size_t i)
 {
     const struct lmcs_content *base = &ground->bases[i];
@@ -115,7 +115,6 @@ static enum lmcs_status fill_copy(struct lmcs_stage *stage, uint64_t id, const s
     return status;
 }
 
-/* Whether a content found earlier is no longer in the pool. */
 static bool has_gone(struct lmcs_stage *stage, uint64_t id)
 {
     struct lmcs_txn txn;
@@ -128,7 +127,6 @@ static bool has_gone(struct lmcs_stage *stage, uint64_t id)
     return known && !found;
 }
 
-/* Writes a raw copy of a content of the pool. */
 static enum lmcs_status add_copy(struct lmcs_stage *stage, size_t index, struct lmcs_error *error)
 {
     const struct lmcs_archive_content *from = &stage->reader->contents[index];
@@ -154,7 +152,7 @@ static enum lmcs_status add_copy(struct lmcs_stage *stage, size_t index, struct 
     return LMCS_OK;
 }
 
-/* Loads a base as found in the pool, or else as the archive has it and it is written. */
+/* Loads the base found in the pool, or else the archive's, which is written. */
 static enum lmcs_status look_at(struct lmcs_stage *stage, struct lmcs_txn *txn, uint32_t id, struct ground *ground,
                                 bool *there, struct lmcs_error *error)
 {
@@ -163,8 +161,7 @@ static enum lmcs_status look_at(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     enum lmcs_status status = LMCS_OK;
     if (base->is_found)
         status = lmcs_content_find(txn, base->pool_id, &content, there, error);
-    else if (base->payload ==
-             LMCS_PAYLOAD_LINKED) { /* an output of a link that was found, where others were found too */
+    else if (base->payload == LMCS_PAYLOAD_LINKED) { /* an output of a link that was found; others were too */
         content.link = stage->reader->contents[base->bases[0] - 1].pool_id;
         content.df.payload = LMCS_PAYLOAD_LINKED;
         content.df.output = base->output;
@@ -181,7 +178,7 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
     memset(instead, 0, LMC_MAX_BASES * sizeof *instead);
     for (size_t i = 0; i < content->base_count; i++)
         found = found || stage->reader->contents[content->bases[i] - 1].is_found;
-    /* A content written by this restore has the archive's form, which suits. */
+    /* A content written by this restore suits. */
     if (!found || content->payload == LMCS_PAYLOAD_LINKED)
         return LMCS_OK;
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
@@ -191,8 +188,7 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
         status = look_at(stage, &txn, content->bases[i], &ground, &there, error);
     lmcs_txn_end(&txn);
     bool is_link = content->payload == LMCS_PAYLOAD_LINK;
-    if (status != LMCS_OK || !there ||
-        (is_link && goes_on(&ground))) /* a missing base is reported when the content is entered */
+    if (status != LMCS_OK || !there || (is_link && goes_on(&ground))) /* a missing base is reported later */
         return status;
     for (size_t i = 0; status == LMCS_OK && i < ground.count; i++) {
         if (ground.bases[i].id == 0 || (is_link ? may_begin(&ground, i) : may_bear_delta(&ground)))

@@ -2,15 +2,14 @@
 /*
  * transfer/dump.c - lmcs_dump: sends snapshots of a pool as an archive.
  *
- * One transaction plans the snapshots (dump_plan.c). Each is then sent by itself (dump_snapshot.c) under a lease on its
- * epoch, as a reader in another process holds one: no lock is held while a pipe is slow, and the pages and payloads of
- * the snapshot stay in place until they are sent. A snapshot that is removed before its turn is left out. A snapshot is
- * sent as its whole list of entries, or as the changes to the one before it, and a content with the first snapshot that
- * needs it (write.c).
+ * One transaction plans the snapshots (dump_plan.c). Each is then sent (dump_snapshot.c) under a lease on its epoch,
+ * like that of a reader in another process, which keeps its pages and payloads: no lock is held while a pipe is slow. A
+ * snapshot removed before its turn is left out. A snapshot is sent as a whole list of entries or as changes to the one
+ * before, a content with the first snapshot that needs it (write.c).
  *
- * For a part of a pool, a walk through its manifests finds the bases outside of it (dump_outside.c). A canonical
- * archive depends on names and bytes alone: entries by name, payloads raw, each digest once. dump_continue.c reads
- * older archives, and continues an archive that was cut short.
+ * A part of a pool may have bases outside (dump_outside.c). A canonical archive depends on names and bytes alone:
+ * entries by name, payloads raw, each digest once. dump_continue.c reads older archives and continues one that was cut
+ * short.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -52,7 +51,6 @@ static int by_text(const void *a, const void *b)
     return strcmp(((const struct tag *)a)->text, ((const struct tag *)b)->text);
 }
 
-/* Collects the tags of the snapshots that were sent, all as of one moment. */
 static enum lmcs_status collect_tags(struct lmcs_dump *dump, const struct lmcs_dump_shelf *plan, struct tags *tags,
                                      struct lmcs_error *error)
 {
@@ -110,7 +108,7 @@ static enum lmcs_status dump_shelf(struct lmcs_dump *dump, struct lmcs_dump_shel
     }
     if (status == LMCS_OK && plan->was_forked && !plan->has_origin)
         status = send_origin(dump, &plan->origin, error);
-    uint64_t last = plan->last; /* the next snapshot may be sent as changes to it, if it still exists */
+    uint64_t last = plan->last; /* the next may be sent as changes to it */
     if (status == LMCS_OK && last != 0)
         status = lmcs_dump_visit(dump, plan, order, &last, &previous, NULL, error);
     if (previous.time_ns != plan->last_time_ns)
@@ -150,7 +148,7 @@ static enum lmcs_status plan_all(struct lmcs_dump *dump, struct lmcs_dump_plans 
         return status;
     if (dump->options->resume)
         status = lmcs_dump_continue(dump, plans, is_done, error);
-    if (status == LMCS_OK) /* a complete archive, too, may be of another part */
+    if (status == LMCS_OK) /* a complete archive may be of another part */
         status = lmcs_dump_plans_make(dump, plans, error);
     if (status == LMCS_OK && *is_done)
         status = lmcs_dump_cut_rest(dump, error);
@@ -158,7 +156,7 @@ static enum lmcs_status plan_all(struct lmcs_dump *dump, struct lmcs_dump_plans 
         dump->total = dump->txn.root.live_bytes;
     lmcs_txn_end(&dump->txn);
     dump->is_part = dump->options->since_count > 0;
-    for (size_t i = 0; i < dump->options->address_count; i++) /* for a whole shelf all deltas are sent as they are */
+    for (size_t i = 0; i < dump->options->address_count; i++) /* whole shelves: all deltas are sent as they are */
         dump->is_part = dump->is_part || strchr(dump->options->addresses[i], '@') != NULL;
     lmcs_dump_sort_known(dump);
     if (status == LMCS_OK && !*is_done && (dump->is_part || dump->options->canonical))
@@ -226,7 +224,7 @@ void lmcs_dump_options_init(struct lmcs_dump_options *options)
     memset(options, 0, sizeof *options);
 }
 
-/* Whether two descriptors are of one file, so that writing one changes the other. */
+/* Whether writing one changes the other. */
 static bool is_same_file(int left, int right)
 {
     struct stat l, r;

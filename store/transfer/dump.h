@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* transfer/dump.h - the parts of a dump (private to transfer/); dump.c describes them. */
+/* transfer/dump.h - the parts of a dump (private to transfer/). */
 #ifndef LMCS_TRANSFER_DUMP_H
 #define LMCS_TRANSFER_DUMP_H
 
@@ -10,7 +10,7 @@
 /* ---- dump_snapshot.c: one snapshot ---- */
 
 struct sorted_entry;
-/* Called for each entry that is new, or gone (content 0). */
+/* Called for each new entry, or a gone one (content 0). */
 struct lmcs_dump_walk {
     struct lmcs_dump *dump;
     enum lmcs_status (*entry)(struct lmcs_dump *dump, uint64_t identity, uint64_t content, struct lmcs_error *error);
@@ -19,9 +19,9 @@ enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const stru
                                          const struct lmcs_snapshot_df *previous, bool related,
                                          struct lmcs_error *error);
 
-/* The lists of a canonical archive, ordered by kind and name as bytes. */
+/* Lists of a canonical archive, by kind and name as bytes. */
 struct lmcs_dump_order {
-    char **names; /* of identities: each is looked up once */
+    char **names; /* of identities, each looked up once */
     size_t name_count;
     size_t name_capacity;
     struct lmcs_id_map by_identity; /* index + 1 */
@@ -34,7 +34,6 @@ struct lmcs_dump_order {
 };
 void lmcs_dump_order_end(struct lmcs_dump_order *order);
 
-/* Called for each planned snapshot. */
 typedef enum lmcs_status (*lmcs_dump_snapshot_fn)(struct lmcs_dump *dump, struct lmcs_dump_order *order,
                                                   const struct lmcs_record *record,
                                                   const struct lmcs_snapshot_df *previous, bool related,
@@ -45,24 +44,21 @@ struct lmcs_dump_shelf {
     bool was_forked;
     struct lmcs_origin origin;
     char *name;
-    uint64_t *numbers; /* of the snapshots to send; 0: gone */
+    uint64_t *numbers; /* of snapshots to send; 0: gone */
     size_t count;
     size_t capacity;
-    uint64_t *older; /* of snapshots in older archives: their tags are sent */
+    uint64_t *older; /* snapshots in older archives: their tags are sent */
     size_t older_count;
     size_t older_capacity;
-    bool has_origin; /* continued: its origin has been sent */
-    bool is_begun;   /* continued: its record has been sent */
-    bool is_sent;    /* continued: all of it has been sent */
-    uint64_t last;   /* continued: the last snapshot sent; 0: none */
+    bool has_origin; /* continued: origin was sent */
+    bool is_begun;   /* continued: record was sent */
+    bool is_sent;    /* continued: all was sent */
+    uint64_t last;   /* continued: last snapshot sent; 0: none */
     uint64_t last_time_ns;
-    uint64_t end; /* continued: numbers from here on are not sent; the shelf's record, sent before, ends there */
+    uint64_t end; /* continued: numbers not sent from here on; the sent record of the shelf ends there */
 };
 
-/*
- * Visits snapshot *number, which becomes 0 if it is gone. *previous is the record of the one before, and becomes this
- * one's.
- */
+/* *number becomes 0 if the snapshot is gone. *previous: record of the one before, replaced by this one's. */
 enum lmcs_status lmcs_dump_visit(struct lmcs_dump *dump, struct lmcs_dump_shelf *plan, struct lmcs_dump_order *order,
                                  uint64_t *number, struct lmcs_snapshot_df *previous, lmcs_dump_snapshot_fn visit,
                                  struct lmcs_error *error);
@@ -80,23 +76,23 @@ struct lmcs_dump_plans {
     struct lmcs_index *older; /* older archives */
     size_t older_count;
     struct lmcs_archive_since_df *since; /* their hashes */
-    struct lmcs_index begun;             /* the content of the archive that is continued */
+    struct lmcs_index begun;             /* of the continued archive */
     bool is_whole;                       /* it is complete */
 };
-/* Plans all shelves, by name, with the numbers of their committed snapshots, as of one moment. */
+/* Plans all shelves, by name, with their committed snapshots, as of one moment. */
 enum lmcs_status lmcs_dump_plans_make(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, struct lmcs_error *error);
 void lmcs_dump_plans_end(struct lmcs_dump_plans *plans);
 
-/* ---- dump_outside.c: bases outside of the selected part ---- */
+/* ---- dump_outside.c: bases outside of the part ---- */
 
 enum lmcs_status lmcs_dump_find_outside(struct lmcs_dump *dump, struct lmcs_dump_plans *plans,
                                         struct lmcs_error *error);
 
-/* ---- dump_continue.c: older archives, and the beginning of this one ---- */
+/* ---- dump_continue.c ---- */
 
 enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmcs_index *index,
                                       struct lmcs_archive_since_df *since, struct lmcs_error *error);
-/* Continues the archive in the descriptor's file. *is_done: it is complete. */
+/* *is_done: the archive is complete. */
 enum lmcs_status lmcs_dump_continue(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, bool *is_done,
                                     struct lmcs_error *error);
 /* Cuts off bytes after the end of a complete archive. */

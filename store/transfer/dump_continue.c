@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* transfer/dump_continue.c - reads older archives, and the beginning of an archive that is continued. */
+/* transfer/dump_continue.c - reads older archives and the begun one. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -7,7 +7,6 @@
 
 #include "transfer/dump.h"
 
-/* Records how a content was sent. */
 static enum lmcs_status note_form(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t index,
                                   struct lmcs_error *error)
 {
@@ -18,7 +17,6 @@ static enum lmcs_status note_form(struct lmcs_dump *dump, const struct lmcs_arch
     return form == 0 ? LMCS_OK : lmcs_id_put(&dump->forms, index + 1, form, error);
 }
 
-/* Records the contents of an archive that has been read. */
 static enum lmcs_status note_digests(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t count,
                                      bool is_own, struct lmcs_error *error)
 {
@@ -63,7 +61,7 @@ enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmc
     return status;
 }
 
-/* A point up to which the archive is complete: the end of a snapshot, or of a shelf's record. */
+/* The archive is complete up to here: the end of a snapshot, or a shelf's record. */
 struct checkpoint {
     struct lmc_hasher headers;
     uint64_t offset; /* 0: none yet */
@@ -78,7 +76,7 @@ static void note_checkpoint(const struct lmcs_archive_reader *reader, struct che
                             reader->snapshot_count, reader->identity_count, reader->content_count, reader->tag_count};
 }
 
-/* Reads the archive as far as it is sound. */
+/* Reads as far as the archive is sound. */
 static enum lmcs_status read_begun(struct lmcs_archive_reader *reader, struct checkpoint *point,
                                    struct lmcs_error *error)
 {
@@ -92,7 +90,7 @@ static enum lmcs_status read_begun(struct lmcs_archive_reader *reader, struct ch
     return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
-/* Finds the pool's ids of the identities that were sent. */
+/* Finds the pool's ids of the sent identities. */
 static enum lmcs_status map_identities(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t count,
                                        struct lmcs_error *error)
 {
@@ -131,7 +129,7 @@ static enum lmcs_status fail_other(const char *why, struct lmcs_error *error)
     return lmcs_fail(error, LMCS_INVALID, 0, "the incomplete archive can't be continued: %s", why);
 }
 
-/* Whether a file shorter than an archive's head begins like one. */
+/* Compares the magic: the file is shorter than a head. */
 static bool begins_as_archive(int fd, off_t bytes)
 {
     unsigned char there[sizeof LMCS_ARCHIVE_MAGIC - 1];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/dump_outside.c - the bases that a part of a pool would take along.
+ * transfer/dump_outside.c - bases outside of the dumped part.
  *
- * A walk through the manifests of the part finds its contents. A base that none of the snapshots has is sent only where
- * that costs less than sending the contents that rest on it whole.
+ * A base that none of the part's snapshots has is sent only where that costs less than sending the contents that rest
+ * on it whole.
  */
 #include <stdlib.h>
 
@@ -34,7 +34,7 @@ static bool all_inside(const struct lmcs_dump *dump, const struct lmcs_content *
     return all;
 }
 
-/* Bytes of a base outside of the part, with those below it. */
+/* Includes the bases below it. */
 static uint64_t outside_bytes(const struct lmcs_dump *dump, const struct lmcs_chain *chain)
 {
     uint64_t bytes = 0;
@@ -46,7 +46,7 @@ static uint64_t outside_bytes(const struct lmcs_dump *dump, const struct lmcs_ch
     return bytes;
 }
 
-/* The base of a content that would be sent only for it; 0: none. */
+/* Sent only for the content; 0: none. */
 static enum lmcs_status find_outside(struct lmcs_dump *dump, const struct lmcs_content *content, uint64_t *base,
                                      struct lmcs_error *error)
 {
@@ -61,7 +61,7 @@ static enum lmcs_status find_outside(struct lmcs_dump *dump, const struct lmcs_c
     return status;
 }
 
-/* Adds a content to the cost of its base, or its link, if that is outside. */
+/* Adds a content to the cost of its outside base or link. */
 static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -86,7 +86,7 @@ static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_cont
     return status;
 }
 
-/* Visits each content of the part once: records its bases or, for a canonical archive, its digest. */
+/* Each content once: its bases or, for a canonical archive, its digest. */
 static enum lmcs_status note_contents(struct lmcs_dump *dump, struct lmcs_error *error)
 {
     uint64_t *ids;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* transfer/dump_plan.c - plans a dump: the snapshots that are selected and that no older archive has. */
+/* transfer/dump_plan.c - plans a dump: the selected snapshots that no older archive has. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,6 @@ void lmcs_dump_plans_end(struct lmcs_dump_plans *plans)
     lmcs_parts_free(&plans->parts);
 }
 
-/* Resolves the addresses to numbers, as of now. */
 static enum lmcs_status resolve_parts(struct lmcs_dump *dump, struct lmcs_parts *parts, struct lmcs_error *error)
 {
     size_t count = dump->options->address_count;
@@ -49,7 +48,6 @@ static bool is_same(const struct lmcs_index_snapshot *there, const struct lmcs_s
            there->entries == df->entry_count && there->raw_bytes == df->raw_bytes;
 }
 
-/* Whether an older archive has this snapshot. */
 static bool is_older(const struct lmcs_dump_plans *plans, const char *name, const struct lmcs_snapshot_df *df)
 {
     for (size_t i = 0; i < plans->older_count; i++) {
@@ -61,7 +59,7 @@ static bool is_older(const struct lmcs_dump_plans *plans, const char *name, cons
     return false;
 }
 
-/* Records how much of the shelf the continued archive has. */
+/* How much of the shelf the continued archive has. */
 static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_shelf *plan)
 {
     const struct lmcs_index *begun = &plans->begun;
@@ -74,7 +72,7 @@ static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_she
         plan->last = shelf->snapshots[shelf->snapshot_count - 1].df.number;
         plan->last_time_ns = shelf->snapshots[shelf->snapshot_count - 1].df.time_ns;
     }
-    /* The dump is past the place of this shelf. */
+    /* The dump is past this shelf's place. */
     plan->is_sent = plan->is_sent || (shelf == NULL && begun->shelf_count > 0 &&
                                       strcmp(plan->name, begun->shelves[begun->shelf_count - 1].name) < 0);
 }
@@ -86,7 +84,7 @@ static enum lmcs_status fail_begun(const char *name, uint64_t number, const char
                      (unsigned long long)number);
 }
 
-/* Checks that the continued archive has no gap in this shelf: the order of an archive leaves no place to add to. */
+/* The continued archive must have no gap in this shelf: nothing can be added inside. */
 static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const struct lmcs_dump_shelf *plan,
                                     const struct lmcs_snapshot_df *df, struct lmcs_error *error)
 {
@@ -99,7 +97,7 @@ static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const s
     return is_same(found, df) ? LMCS_OK : fail_begun(plan->name, df->number, "has another", error);
 }
 
-/* The same for a whole shelf. Whether it existed when the dump began is not known. */
+/* Checks a whole shelf. Whether it existed when the dump began is unknown. */
 static enum lmcs_status check_left_out(const struct lmcs_dump_plans *plans, struct lmcs_error *error)
 {
     for (size_t i = 0; i < plans->count; i++)
@@ -150,7 +148,7 @@ static bool is_lost(const struct lmcs_dump *dump, const char *shelf, uint64_t nu
     return false;
 }
 
-/* The origin under the current name of its shelf. */
+/* Renames the origin to its shelf's current name. */
 static enum lmcs_status origin_named(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
                                      struct lmcs_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* transfer/dump_snapshot.c - sends one snapshot: its whole list of entries, or the changes to the one before it. */
+/* transfer/dump_snapshot.c - sends one snapshot: all entries, or the changes to the one before. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +58,7 @@ static enum lmcs_status visit_new(void *context, uint64_t identity, const struct
     return walk->entry(walk->dump, identity, entry->content, error);
 }
 
-/* Finds the record of the snapshot sent before; if it still exists, only changes are sent. */
+/* Only changes are sent if it still exists. */
 static enum lmcs_status find_previous(struct lmcs_dump *dump, struct lmcs_shelf *shelf,
                                       const struct lmcs_record *record, const struct lmcs_snapshot_df *previous,
                                       bool *related, struct lmcs_error *error)
@@ -72,7 +72,7 @@ static enum lmcs_status find_previous(struct lmcs_dump *dump, struct lmcs_shelf 
     return status;
 }
 
-/* Visits the manifest, or its differences from the one before it. */
+/* The manifest, or its differences from the one before. */
 enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const struct lmcs_record *record,
                                          const struct lmcs_snapshot_df *previous, bool related,
                                          struct lmcs_error *error)
@@ -90,7 +90,7 @@ enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const stru
 struct sorted_entry {
     uint64_t identity; /* of the pool */
     uint64_t content;  /* of the pool; later of the archive */
-    const char *name;  /* its kind, then its name */
+    const char *name;  /* kind, then name */
 };
 
 static enum lmcs_status name_of(struct lmcs_dump *dump, struct lmcs_dump_order *order, uint64_t id, const char **name,
@@ -143,7 +143,7 @@ static int by_sorted_name(const void *a, const void *b)
     return strcmp(((const struct sorted_entry *)a)->name, ((const struct sorted_entry *)b)->name);
 }
 
-/* Sends the entries that only the snapshot before had. */
+/* Entries that only the snapshot before had. */
 static enum lmcs_status send_sorted_gone(struct lmcs_dump *dump, const struct lmcs_dump_order *order,
                                          struct lmcs_error *error)
 {
@@ -157,7 +157,7 @@ static enum lmcs_status send_sorted_gone(struct lmcs_dump *dump, const struct lm
     return status;
 }
 
-/* Sends the new entries of the list, and enters the archive's ids. */
+/* Also enters the archive's ids. */
 static enum lmcs_status send_sorted_new(struct lmcs_dump *dump, struct lmcs_dump_order *order, bool related,
                                         struct lmcs_error *error)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/found.c - finds contents of an archive that the pool has already, by digest.
+ * transfer/found.c - finds contents of an archive in the pool, by digest.
  *
- * A content counts only after it has been read and verified, and only in a form on which the archive's contents can
- * rest. The compactor and removals continue meanwhile, so the transaction that stages a snapshot checks again
- * (bases.c).
+ * A content counts only once read and verified, in a form on which the archive's contents can rest. It may change
+ * before the transaction that stages the snapshot, which checks again (bases.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +47,7 @@ enum lmcs_status lmcs_stage_read(struct lmcs_stage *stage, uint64_t id, const st
     return status;
 }
 
-#define FIND_CHUNK 4096u /* contents examined in one transaction */
+#define FIND_CHUNK 4096u /* in one transaction */
 
 static int by_digest(const void *a, const void *b)
 {
@@ -73,10 +72,7 @@ struct noting {
     struct lmcs_txn *txn;
 };
 
-/*
- * Verifying a link verified its outputs too. Bases outside every snapshot are not recorded; they are verified when
- * found.
- */
+/* A verified link covers its outputs. Bases outside every snapshot are not recorded, but verified when found. */
 static enum lmcs_status note_verified(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                       uint64_t successor, struct lmcs_error *error)
 {
@@ -93,10 +89,8 @@ static enum lmcs_status note_verified(void *context, uint64_t identity, const st
     return status;
 }
 
-/*
- * Records the contents that arrived with the snapshot after `*number` of a kept shelf. *number 0: that would be the
- * newest. A snapshot is staged after the one before it was verified, so the newest may be unverified.
- */
+/* Records the contents of the snapshot after `*number` of a kept shelf; *number 0: that is the newest, which may be
+ * unverified, since each was staged after the one before was verified. */
 static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id, uint64_t *number,
                                            struct lmcs_error *error)
 {
@@ -126,7 +120,7 @@ static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id
     return status;
 }
 
-/* Records the contents that earlier attempts have left verified. */
+/* Verified by earlier attempts. */
 static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     uint64_t id = 0, number = 0;
@@ -136,7 +130,7 @@ static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *e
             status = note_kept_snapshot(stage, id, &number, error);
         while (status == LMCS_OK && number != 0);
         number = 0;
-        if (lmcs_is_unusable(status)) /* contents not recorded are read */
+        if (lmcs_is_unusable(status)) /* unrecorded contents are read */
             status = LMCS_OK;
         if (status == LMCS_OK)
             status = lmcs_shelf_next(stage->pool, &id, error);
@@ -154,7 +148,7 @@ static bool was_verified(const struct lmcs_stage *stage, uint64_t id)
            bsearch(&id, stage->verified, stage->verified_count, sizeof id, lmcs_by_u64) != NULL;
 }
 
-/* Records the contents from id *next on, as many as one transaction should examine; *next 0: no more follow. */
+/* Records as many as one transaction should examine; *next 0: the end. */
 static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_cursor *cursor, uint64_t *next,
                                       struct lmcs_error *error)
 {
@@ -207,7 +201,7 @@ enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_
     return status;
 }
 
-/* The chain of a link omits its bases if another link leads to them. */
+/* A link's chain omits its bases if another link leads to them. */
 static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, const struct lmcs_content *link,
                                         struct lmcs_error *error)
 {
@@ -221,10 +215,8 @@ static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_tx
     return status;
 }
 
-/*
- * A base of a content found in the pool may be left by an earlier restore, and not be recorded as unused. A content
- * that the archive has only as a base may be gone since it was found.
- */
+/* An earlier restore may have left a base of a found content, not recorded as unused. A content that is only a base may
+ * be gone by now. */
 static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -260,7 +252,7 @@ enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *err
     return status;
 }
 
-/* Whether it has the wanted form, apart from the digest. */
+/* Compares all but the digest. */
 static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content *content,
                                  const struct lmcs_stage_wanted *wanted, bool *yes, struct lmcs_error *error)
 {
@@ -282,7 +274,7 @@ static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content
         return LMCS_OK;
     }
     status = lmcs_content_depth(txn, content, &deltas, error);
-    /* A delta of the archive may come to rest on it, which a linked content does not allow. */
+    /* A delta of the archive may rest on it, but not on a linked content. */
     *yes = deltas <= wanted->depth && (content->link == 0 || wanted->depth == LMCS_CHAIN_BOUND);
     return status;
 }

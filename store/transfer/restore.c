@@ -2,14 +2,13 @@
 /*
  * transfer/restore.c - lmcs_restore: brings archives into the pool.
  *
- * The reader (archive/read.c) checks each record. Its contents go to a staging shelf (stage.c), where payloads are
- * verified. Only the end of the last archive shows all of it at once. A content that the pool has already is found by
- * its digest (found.c) and not written again: an archive can rest on contents of older ones, and a restore that was cut
- * short can be continued.
+ * The reader (archive/read.c) checks each record. Contents go to a staging shelf (stage.c), where payloads are
+ * verified; the end of the last archive shows all at once. A content that the pool has is found by its digest
+ * (found.c): an archive can rest on older ones, and an interrupted restore can be continued.
  *
- * A part is restored from files, not pipes. The file is read twice without its payloads: once for the list of
- * snapshots, once for the selected ones. At the end of each selected snapshot, the payloads that it needs are fetched
- * by their offset, bases first; others are never read.
+ * A part is restored from files, not pipes, which are read twice without payloads: for the list of snapshots, then for
+ * the selected ones. At the end of each selected snapshot, only the payloads that it needs are fetched by offset, bases
+ * first.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -36,30 +35,30 @@ struct restore {
     struct lmcs_stage stage;
     struct lmcs_parts parts;
     bool selects;   /* only a part is wanted */
-    bool shares;    /* contents of the pool are not written again */
+    bool shares;    /* do not write contents of the pool again */
     int fd;         /* of the current archive */
-    uint64_t start; /* offset of the archive in it */
+    uint64_t start; /* of the archive in it */
     unsigned char *piece;
     uint32_t *wanted; /* contents to fetch */
     size_t wanted_count;
     size_t wanted_capacity;
-    /* of a part: the selected entries of the current list, up to the last snapshot read: */
+    /* of a part: the list's selected entries, up to the last snapshot read: */
     size_t *listed; /* indices of identities */
     size_t listed_count;
     size_t listed_capacity;
     uint64_t listed_tensors;
     uint64_t listed_bytes;
-    bool skips_shelf;      /* the current shelf is not wanted */
-    bool skips_snapshot;   /* the current snapshot is not wanted */
+    bool skips_shelf;
+    bool skips_snapshot;
     bool skips_data;       /* the current content is not wanted */
     bool has_list;         /* the last staged snapshot has the list that changes refer to */
-    struct lmc_hash since; /* an older archive that this one needs */
+    struct lmc_hash since; /* an older archive that is needed */
     struct lmcs_transfer_report report;
 };
 
 /* ---- Selecting a part ---- */
 
-/* Whether an entry of this name is restored: metadata always, other attachments with everything. */
+/* Metadata always, other attachments with everything. */
 static bool is_wanted(const struct restore *restore, const struct lmcs_tensor *tensor)
 {
     if (restore->options->only_count == 0)
@@ -74,7 +73,7 @@ static enum lmcs_status rewind_file(int fd, off_t start, struct lmcs_error *erro
     return lseek(fd, start, SEEK_SET) == start ? LMCS_OK : lmcs_fail_errno(error, errno, "the archive can't be read");
 }
 
-/* Reads the archive without its payloads, for a visitor. */
+/* Skips the payloads. */
 static enum lmcs_status look_through(struct lmcs_archive_reader *reader, int fd, off_t start,
                                      const struct lmcs_archive_visitor *visitor, void *context,
                                      struct lmcs_error *error)
@@ -90,7 +89,6 @@ static enum lmcs_status look_through(struct lmcs_archive_reader *reader, int fd,
     return lmcs_archive_reader_run(reader, error);
 }
 
-/* Whether it has one of the selected tensors. */
 static bool has_wanted(const struct restore *restore, const struct lmcs_archive_reader *reader)
 {
     bool any = restore->options->only_count == 0;
@@ -227,7 +225,7 @@ static enum lmcs_status add_pending(struct restore *restore, size_t index, struc
     return LMCS_OK;
 }
 
-/* Finds the content in the pool; *found false: it must be written. */
+/* *found false: it must be written. */
 static enum lmcs_status find_content(struct restore *restore, size_t index, bool *found, struct lmcs_error *error)
 {
     struct lmcs_archive_content *content = &restore->reader->contents[index];
@@ -258,10 +256,7 @@ static enum lmcs_status take_content(void *context, struct lmcs_error *error)
     restore->skips_data = true;
     if (restore->selects)
         return LMCS_OK; /* fetched when a snapshot needs it */
-    /*
-     * A content that rests on a written one is written too: else the written one might be used by none, and never be
-     * removed.
-     */
+    /* A content on a written one is written too: else the written one might stay unused and never be removed. */
     enum lmcs_status status = LMCS_OK;
     bool found = true;
     for (size_t i = 0; i < reader->contents[index].base_count; i++)
@@ -272,7 +267,6 @@ static enum lmcs_status take_content(void *context, struct lmcs_error *error)
     return status != LMCS_OK || found ? status : add_pending(restore, index, error);
 }
 
-/* Fetches a payload from the file. */
 static enum lmcs_status fetch_payload(struct restore *restore, size_t index, struct lmcs_error *error)
 {
     struct lmcs_pieces pieces;
@@ -293,7 +287,6 @@ static enum lmcs_status fetch_payload(struct restore *restore, size_t index, str
     return status;
 }
 
-/* Adds a content to those to fetch, unless it has arrived or the pool has it. */
 static enum lmcs_status want_content(struct restore *restore, uint32_t id, struct lmcs_error *error)
 {
     struct lmcs_archive_content *content = &restore->reader->contents[id - 1];
@@ -302,8 +295,7 @@ static enum lmcs_status want_content(struct restore *restore, uint32_t id, struc
     if (content->is_wanted)
         return LMCS_OK;
     content->is_wanted = true;
-    if (content->payload ==
-        LMCS_PAYLOAD_LINKED) { /* its link comes first; the content is looked up among its outputs */
+    if (content->payload == LMCS_PAYLOAD_LINKED) { /* its link comes first and leads to it */
         status = want_content(restore, content->bases[0], error);
         found = restore->reader->contents[content->bases[0] - 1].is_found;
     }
@@ -323,7 +315,7 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Fetches a content of the part and those below it that have not arrived: bases have lower ids. */
+/* Fetches missing contents below first: bases have lower ids. */
 static enum lmcs_status fetch_content(struct restore *restore, uint64_t id, struct lmcs_error *error)
 {
     restore->wanted_count = 0;
@@ -375,7 +367,7 @@ static void leave_listed(struct restore *restore, size_t index)
     restore->listed_bytes -= identity->raw_bytes;
 }
 
-/* Updates the list after each snapshot, also one that is not wanted, without a walk through the whole list. */
+/* Runs after each snapshot, wanted or not, without a walk through the list. */
 static enum lmcs_status follow_list(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -410,7 +402,7 @@ static enum lmcs_status add_entry(struct restore *restore, uint64_t identity, ui
     return restore->selects ? fetch_content(restore, content, error) : LMCS_OK;
 }
 
-/* Adds the entries that the snapshot changes or, if it is complete, has. */
+/* Entries that the snapshot changes or, if complete, has. */
 static enum lmcs_status add_changes(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -421,7 +413,7 @@ static enum lmcs_status add_changes(struct restore *restore, struct lmcs_error *
     return status;
 }
 
-/* Adds all entries of the list, for a snapshot whose predecessor is not staged. */
+/* The snapshot's predecessor is not staged. */
 static enum lmcs_status add_list(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -443,7 +435,7 @@ static enum lmcs_status list_entries(struct restore *restore, struct lmcs_error 
     return is_changes && !restore->has_list ? add_list(restore, error) : add_changes(restore, error);
 }
 
-/* Checks the entry count of the record, allowing for names that were left out. */
+/* Allows for names that were left out. */
 static void count_entries(const struct restore *restore, struct lmcs_snapshot_df *df)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -529,10 +521,8 @@ static enum lmcs_status check_options(const struct lmcs_restore_options *options
     return LMCS_OK;
 }
 
-/*
- * A failed restore leaves nothing or, with `resume`, the snapshots that have arrived. The kept shelves of earlier
- * attempts go after success, or when the archive turned out to be damaged.
- */
+/* A failed restore leaves nothing or, with `resume`, the snapshots that arrived. Kept shelves of earlier attempts go
+ * after success, or if the archive is damaged. */
 static void end_restore(struct restore *restore, enum lmcs_status status)
 {
     const struct lmcs_stage *stage = &restore->stage;
@@ -570,7 +560,7 @@ static enum lmcs_status restore_once(struct restore *restore, const int *fds, si
     return status;
 }
 
-/* The offsets at which the archives begin; NULL: one is no file and can be read only once. */
+/* Offsets of the archives; NULL: one is no file and can be read only once. */
 static off_t *note_starts(const int *fds, size_t count)
 {
     off_t *starts = malloc((count + 1) * sizeof *starts);
@@ -594,14 +584,12 @@ static bool rewind_all(const int *fds, const off_t *starts, size_t count)
 }
 
 /*
- * A content found in the pool may be removed, or stored in another form by the compactor, before the snapshot that
- * needs it is staged. Then the restore starts again, if the archives can be read again. The last attempt shares nothing
- * that the archives have.
+ * A found content may be removed, or stored otherwise, before the snapshot that needs it is staged. Then the restore
+ * starts again, if the archives can be read again. The last attempt shares nothing that the archives have.
  *
- * Keeping such contents in place instead, by a set in memory that removals and the compactor consult, was considered
- * and rejected. A removal would leave a content without a run and without dependents. The format has no such state:
- * verification reports it as damage, and after a crash no writer would remove it. The set would also stop compaction of
- * all that an archive shares with the pool for as long as the restore takes.
+ * Rejected: keeping such contents in place by a set in memory that removals and the compactor consult. A removal would
+ * leave a content without a run and without dependents, which verification reports as damage and no writer removes
+ * after a crash. It would also stop compaction of shared contents during the restore.
  */
 #define ATTEMPTS 4
 

@@ -2,15 +2,14 @@
 /*
  * transfer/stage.c - stages the snapshots of a restore in shelves that no listing contains, and shows them at the end.
  *
- * Each snapshot is staged in one transaction: its contents, the identities that they need, and its manifest, a
- * copy-on-write copy of the one before it. So every content in the pool is held by a staged snapshot or by a delta that
- * rests on it, and removing the staged snapshots removes everything: after a failure, or after a crash at the next open
- * (shelves/drop.c). Payloads written for a snapshot that is not committed are beyond the ends of their extents, which a
- * crash returns.
+ * One transaction stages a snapshot: its contents, their identities, and its manifest, a copy-on-write copy of the one
+ * before. So a staged snapshot, or a delta, holds every content, and removing the staged snapshots removes everything:
+ * after a failure, or at the next open after a crash (shelves/drop.c). Payloads of an uncommitted snapshot are beyond
+ * the ends of their extents, which a crash returns.
  *
- * The manifests of a staging shelf form a lineage (records/manifest.c). One transaction therefore shows them unchanged:
- * it clears the shelf's mark, or moves the records to the existing shelf. The same transaction records contents that
- * are only bases as unused. Recorded sooner, they could go while deltas against them still arrive.
+ * The manifests of a staging shelf form a lineage (records/manifest.c). So one transaction shows them unchanged: it
+ * clears the shelf's mark, or moves the records to the existing shelf. It also records contents that are only bases as
+ * unused; sooner, they could go while deltas against them still arrive.
  */
 #include "transfer/stage.h"
 
@@ -88,7 +87,7 @@ static enum lmcs_status fail_in_use(struct lmcs_pool *pool, const char *name, st
                      pool->path, name);
 }
 
-/* A prepared snapshot is the newest of its shelf, and must stay so. */
+/* A prepared snapshot must stay the newest of its shelf. */
 static enum lmcs_status check_prepared(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
@@ -128,7 +127,7 @@ static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-/* Whether an earlier archive of this restore has a shelf of the newest one's name. */
+/* Whether an earlier archive of this restore has the newest one's name. */
 static bool is_taken(const struct lmcs_stage *stage, const char *name)
 {
     for (size_t i = 0; i + 1 < stage->shelf_count; i++)
@@ -200,7 +199,7 @@ static enum lmcs_status remove_entry(struct staging *s, const struct lmcs_archiv
                              : status;
 }
 
-/* Checks that the pool still has a content that was found. */
+/* Whether the pool still has it. */
 static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive_content *content,
                                     struct lmcs_error *error)
 {
@@ -228,7 +227,7 @@ static enum lmcs_status add_content(struct staging *s, struct lmcs_stage_pending
     return status;
 }
 
-/* Puts one name into the manifest, as a new run unless the snapshot before has the same content. */
+/* Makes a new run unless the snapshot before has the same content. */
 static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_entry_df *entry,
                                   struct lmcs_error *error)
 {
@@ -259,7 +258,7 @@ static enum lmcs_status put_entries(struct staging *s, struct lmcs_error *error)
     for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++)
         if (stage->entries[i].content == 0)
             status = remove_entry(s, &stage->entries[i], error);
-    /* Identities get their ids in the order of the entries, in which a snapshot lists them. */
+    /* Ids follow the order of the entries, in which a snapshot lists them. */
     for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++) {
         uint64_t id;
         if (stage->entries[i].content != 0)
@@ -323,7 +322,7 @@ static void forget_attempt(struct lmcs_stage *stage, size_t index)
         identity->pool_id = 0;
 }
 
-/* Ids assigned by a failed transaction are not valid. */
+/* Ids of a failed transaction are not valid. */
 static void forget_attempts(struct lmcs_stage *stage)
 {
     for (size_t i = 0; i < stage->entry_count; i++)
@@ -334,7 +333,7 @@ static void forget_attempts(struct lmcs_stage *stage)
 
 /* ---- A snapshot: verification ---- */
 
-/* A link is read with all its outputs, and comes before them. */
+/* A link is read with all its outputs, and comes first. */
 static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -351,7 +350,7 @@ static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_er
     return status;
 }
 
-/* Metadata too long for the record is an attachment, and must be as a capture would write it. */
+/* Metadata too long for the record must be an attachment as a capture writes it. */
 static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -391,7 +390,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     return status;
 }
 
-/* Compares the current snapshot with the one of its number in a shelf. *same is set if there is one. */
+/* *same is set if the shelf has a snapshot of this number. */
 static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_shelf *in, bool *same,
                                      struct lmcs_error *error)
 {
@@ -419,7 +418,6 @@ static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *
                              txn->pool->path, current(stage)->name, (unsigned long long)number);
 }
 
-/* The same for the existing shelf. */
 static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, bool *same, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
@@ -429,7 +427,7 @@ static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     return status == LMCS_OK && found ? compare_with(stage, txn, &shelf, same, error) : status;
 }
 
-/* The same for a shelf that an earlier archive of this restore has brought. */
+/* Compares with a shelf that an earlier archive of this restore brought. */
 static enum lmcs_status compare_staged(struct lmcs_stage *stage, struct lmcs_txn *txn, uint64_t id, bool *same,
                                        struct lmcs_error *error)
 {
@@ -464,7 +462,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
 {
     struct lmcs_stage_shelf *shelf = current(stage);
     enum lmcs_status status = LMCS_OK;
-    /* Syncs large payloads before the metadata lock is acquired; small ones are synced with the metadata. */
+    /* Syncs large payloads before the metadata lock; small ones with the metadata. */
     if (stage->pending_bytes > LMC_BLOCK_BYTES)
         status = lmcs_heap_sync(stage->pool->heap, error);
     lmcs_heap_drain(stage->pool->heap);
@@ -492,7 +490,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
         status = verify_contents(stage, error);
     if (status == LMCS_OK)
         status = verify_meta(stage, error);
-    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* a damaged archive is not worth continuing */
+    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* damaged archives are not worth continuing */
         stage->keeps = false;
     if (status == LMCS_OK)
         status = note_if_there(stage, error);
@@ -503,7 +501,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
 
 /* ---- Dropping ---- */
 
-/* Returns the space of dropped payloads to the file system, as far as no reader pins it. */
+/* Trims as far as no reader pins the space. */
 static void give_space_back(struct lmcs_pool *pool)
 {
     enum lmcs_status status = LMCS_OK;
@@ -537,7 +535,7 @@ void lmcs_stage_drop(struct lmcs_stage *stage)
 
 /* ---- Showing ---- */
 
-/* Removes the copies of snapshots that the shelf has already. */
+/* Drops snapshots that the shelf has already. */
 static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -552,7 +550,7 @@ static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-/* Tags of the existing shelf stay where they are, unless the archive's win. */
+/* Tags of the existing shelf stay, unless the archive's win. */
 static enum lmcs_status put_tags(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_shelf *shelf,
                                  bool moves, struct lmcs_error *error)
 {
@@ -591,7 +589,7 @@ static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *fro
     return lmcs_record_put(txn, to, &record, error);
 }
 
-/* Moves the records to the existing shelf, and removes the staging shelf. */
+/* Moves the records to the existing shelf; removes the staging shelf. */
 static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shelf *from, struct lmcs_shelf *staging,
                                     struct lmcs_shelf *shelf, bool moves_tags, struct lmcs_error *error)
 {
@@ -614,7 +612,7 @@ static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shel
     return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
 }
 
-/* Records the source of a fork once all shelves are visible, unless the pool knows it already. */
+/* Records a fork's source once all shelves are visible, unless the pool knows it. */
 static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf, there;
@@ -657,7 +655,7 @@ static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *tx
     return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
 }
 
-/* Records contents that only deltas need, so that the compactor may let them go. */
+/* Records contents that only deltas need, so that the compactor may remove them. */
 static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -667,7 +665,7 @@ static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *tx
         uint64_t successor;
         bool found = false, noted = true;
         status = lmcs_content_find(txn, stage->unrun[i], &content, &found, error);
-        /* A link goes with the last of its outputs, and needs no record. */
+        /* A link goes with its last output. */
         if (status == LMCS_OK && found && content.df.runs == 0 && content.df.payload != LMCS_PAYLOAD_LINK)
             status = lmcs_tree_get(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
                                    (struct lmcs_key_df){0, content.id}, &successor, sizeof successor, sizeof successor,

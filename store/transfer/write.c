@@ -2,12 +2,11 @@
 /*
  * transfer/write.c - sends the records of an archive: each identity and content once.
  *
- * The compactor may change the form of a content between two snapshots. A base that was sent in an older form still
- * serves, unless the chain in the archive would become too long: then the chain is sent again as it is now. A content
- * that an older archive has is only named. A base outside of the selected part is sent unless sending the contents that
- * rest on it whole takes less; the same holds for a line of links. A link is sent with bases that the archive has, all
- * outputs of one link or all complete; bases that it lacks are sent first. Memory: 8 bytes for each content sent, as
- * many for each that is linked or only named, and 40 for each that is known by its digest.
+ * The compactor may change a content between two snapshots. A base sent in an older form still serves, unless the
+ * archive's chain would become too long: then the chain is sent again as it is now. A content of an older archive is
+ * only named. An outside base, or a line of links, is sent unless the contents on it take less whole. A link is sent
+ * with bases that the archive has, all outputs of one link or all complete; missing bases are sent first. Memory: 8
+ * bytes for each content sent, 8 more if linked or only named, 40 for each known by its digest.
  */
 #include "transfer/write.h"
 
@@ -29,7 +28,7 @@
 #define MAP_PAGE 64u
 
 struct lmcs_id_page {
-    uint64_t number; /* of the page: id / MAP_PAGE */
+    uint64_t number; /* id / MAP_PAGE */
     uint64_t values[MAP_PAGE];
 };
 
@@ -95,7 +94,7 @@ void lmcs_id_free(struct lmcs_id_map *map)
 
 /* ---- Writing records ---- */
 
-/* Waits when the descriptor does not block. */
+/* Waits if the descriptor does not block. */
 static enum lmcs_status write_all(int fd, const void *data, size_t bytes, struct lmcs_error *error)
 {
     for (const char *at = data; bytes > 0;) {
@@ -204,7 +203,7 @@ static enum lmcs_status fail_payload(struct lmcs_dump *dump, const struct lmcs_i
                      dump->pool->path, identity->name, why);
 }
 
-/* Checks the stored blocks of a frame. Restoring or verifying the archive decodes them. */
+/* Only stored blocks: restoring and verifying decode them. */
 static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_content *content,
                                     const struct lmcs_identity *identity, struct lmcs_error *error)
 {
@@ -217,7 +216,7 @@ static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_co
     return status;
 }
 
-/* Checks a payload before it is sent: an archive of damaged bytes would be noticed only when it is needed. */
+/* An archive of damaged bytes would be noticed only when needed. */
 static enum lmcs_status check_payload(struct lmcs_dump *dump, const struct lmcs_content *content,
                                       struct lmcs_error *error)
 {
@@ -247,7 +246,7 @@ static enum lmcs_status send_data(struct lmcs_dump *dump, const struct lmcs_cont
     return status;
 }
 
-/* Sends one content, whose bases have been sent. */
+/* Its bases have been sent. */
 static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_content *content,
                                      struct lmcs_error *error)
 {
@@ -276,7 +275,7 @@ static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_c
     return status == LMCS_OK ? send_data(dump, content, error) : status;
 }
 
-/* ---- Contents that are known, and bases that are outside ---- */
+/* ---- Known contents, bases outside ---- */
 
 static int by_digest(const void *a, const void *b)
 {
@@ -291,7 +290,7 @@ void lmcs_dump_sort_known(struct lmcs_dump *dump)
     size_t kept = 0;
     if (dump->known_count > 1)
         qsort(dump->known, dump->known_count, sizeof *dump->known, by_digest);
-    for (size_t i = 0; i < dump->known_count; i++) /* each digest once */
+    for (size_t i = 0; i < dump->known_count; i++)
         if (kept == 0 || by_digest(&dump->known[kept - 1], &dump->known[i]) != 0)
             dump->known[kept++] = dump->known[i];
         else if (dump->known[kept - 1].sent == 0)
@@ -312,7 +311,7 @@ static struct lmcs_known *known_of(const struct lmcs_dump *dump, const struct lm
     return lmcs_dump_known(dump, &digest);
 }
 
-/* Whether the archive can refer to a content without sending it, and the deltas that reading it takes. */
+/* Whether the archive can refer to it, and the deltas to read it. */
 static bool is_there(const struct lmcs_dump *dump, const struct lmcs_content *content, uint64_t *depth)
 {
     uint64_t sent = lmcs_id_get(&dump->contents, content->id);
@@ -321,7 +320,7 @@ static bool is_there(const struct lmcs_dump *dump, const struct lmcs_content *co
     return sent != 0 || (known != NULL && (!known->is_new || known->sent != 0));
 }
 
-/* Gives a content that is there an id in this archive. */
+/* An id in this archive, for a content that is there. */
 static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_content *content,
                                      struct lmcs_error *error)
 {
@@ -344,7 +343,7 @@ static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_c
     return status == LMCS_OK ? lmcs_id_put(&dump->contents, content->id, known->sent, error) : status;
 }
 
-/* Whether the contents on this base, which is outside of the part, are better sent without it. */
+/* Whether the contents on this outside base are better sent without it. */
 static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content *base)
 {
     uint64_t index = lmcs_id_get(&dump->outside, base->id);
@@ -354,9 +353,9 @@ static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content 
     return cost->whole_bytes <= cost->base_bytes + cost->delta_bytes;
 }
 
-/* ---- Payloads that are made raw ---- */
+/* ---- Payloads made raw ---- */
 
-/* Adds bytes to the current piece, and sends it when it is full. */
+/* Sends a piece when it is full. */
 static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const void *bytes, size_t count,
                                   struct lmcs_error *error)
 {
@@ -417,7 +416,7 @@ static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_c
     return status;
 }
 
-/* Sends the first content of the chain by itself, raw, block by block. */
+/* The chain's first content, raw, block by block. */
 static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_chain *chain, struct lmcs_error *error)
 {
     const struct lmcs_content *content = &chain->links[0];
@@ -442,11 +441,11 @@ static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_cha
 
 /* ---- Lines of links ---- */
 
-/* The form of a content in the archive, as sent or as it would be named. */
+/* Form of a content in the archive, as sent or as it would be named. */
 struct form {
     bool is_there;
-    uint64_t sent; /* its id; 0: not named yet */
-    uint64_t link; /* the id of the link that leads to it; 0: none, or an older archive has it */
+    uint64_t sent; /* id; 0: not named yet */
+    uint64_t link; /* id of the link that leads to it; 0: none, or in an older archive */
     uint32_t arrays, output;
     uint32_t deltas; /* to undo, in this archive */
     uint32_t line;   /* links to undo */
@@ -473,12 +472,11 @@ static struct form form_of(const struct lmcs_dump *dump, const struct lmcs_conte
     return form;
 }
 
-/* The arrays before a step, in the pool and in the archive. */
 struct before {
     struct lmcs_content contents[LMC_MAX_BASES];
     struct form forms[LMC_MAX_BASES];
     size_t count;
-    uint64_t older; /* in the pool: the link by which one of them is stored; 0: none */
+    uint64_t older; /* in the pool: a link that stores one of them; 0: none */
 };
 
 static enum lmcs_status load_before(struct lmcs_dump *dump, const struct lmcs_content *link, struct before *before,
@@ -498,7 +496,7 @@ static enum lmcs_status load_before(struct lmcs_dump *dump, const struct lmcs_co
     return LMCS_OK;
 }
 
-/* Whether array i may begin a line: it rests on nothing in this archive, and is not another of the arrays. */
+/* Whether array i may begin a line: in this archive it rests on nothing and is unlike the others. */
 static bool may_begin(const struct before *before, size_t i)
 {
     const struct form *form = &before->forms[i], *other = before->forms;
@@ -509,7 +507,7 @@ static bool may_begin(const struct before *before, size_t i)
     return form->is_there && form->link == 0 && form->deltas == 0 && form->line < LMCS_LINK_BOUND;
 }
 
-/* Whether a link can have these arrays as bases in their archive form: a line continues, or one may begin. */
+/* Whether a link can have these bases: a line continues, or one may begin. */
 static bool can_bear(const struct before *before)
 {
     bool goes_on = true, begins = true;
@@ -522,7 +520,6 @@ static bool can_bear(const struct before *before)
     return goes_on || begins;
 }
 
-/* Sends a content as output `output` of a link that has been sent. */
 static enum lmcs_status send_array(struct lmcs_dump *dump, const struct lmcs_content *content,
                                    const struct lmcs_content *link, uint32_t output, struct lmcs_error *error)
 {
@@ -544,7 +541,6 @@ static enum lmcs_status send_array(struct lmcs_dump *dump, const struct lmcs_con
                              : status;
 }
 
-/* Sends an array with which a line begins. */
 static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -554,7 +550,7 @@ static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_con
     return status == LMCS_OK ? send_whole(dump, &chain, error) : status;
 }
 
-/* Sends a link, after those of its bases that are not there in a suitable form. */
+/* Sends missing or unsuitable bases first. */
 static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_content *link, struct lmcs_error *error)
 {
     struct before before;
@@ -580,10 +576,7 @@ static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_cont
     return status == LMCS_OK ? send_content(dump, link, error) : status;
 }
 
-/*
- * Sends a link with those below it. *possible false: nothing was sent, because all of that takes more than the content
- * itself.
- */
+/* Sends links below first. *possible false: nothing sent, since that takes more than the content itself. */
 static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *link, bool *possible,
                                   struct lmcs_error *error)
 {
@@ -615,9 +608,9 @@ static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *l
     return status;
 }
 
-/* ---- Contents with those below them ---- */
+/* ---- Contents with those below ---- */
 
-/* Finds how many contents of the chain to send. *whole: the last of them is sent by itself. */
+/* *whole: the last one is sent by itself. */
 static size_t links_to_send(const struct lmcs_dump *dump, const struct lmcs_chain *chain, bool *whole)
 {
     size_t first = 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* transfer/write.h - sends the records of an archive; write.c describes it. */
+/* transfer/write.h - sends the records of an archive. */
 #ifndef LMCS_TRANSFER_WRITE_H
 #define LMCS_TRANSFER_WRITE_H
 
@@ -12,10 +12,7 @@
 
 #define LMCS_DUMP_BUFFER ((size_t)256 << 10) /* small records are gathered */
 
-/*
- * Maps ids of a pool to numbers, in pages. Pages are found by a hash, because a damaged record may contain an id of any
- * size.
- */
+/* Numbers by ids, in pages found by a hash: a damaged record may have an id of any size. */
 struct lmcs_id_page;
 struct lmcs_id_map {
     struct lmcs_id_page **pages;
@@ -25,35 +22,34 @@ struct lmcs_id_map {
 };
 uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id); /* 0: none */
 enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error);
-/* Lists the ids that have a number, ascending. Free *ids. */
+/* Lists ids with a number, ascending. Free *ids. */
 enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, size_t *count, struct lmcs_error *error);
 void lmcs_id_free(struct lmcs_id_map *map);
 
-/* The form of a content in an archive: its id there, and in the low byte the deltas or links that reading it takes. */
+/* Form of a content: its id in the archive and, in the low byte, the deltas or links to read it. */
 #define LMCS_SENT_BITS  8u
 #define LMCS_SENT_MASK  0xffu
-#define LMCS_SENT_LINE  0x80u /* a line; the other bits count links */
+#define LMCS_SENT_LINE  0x80u /* set: the other bits count links */
 
 #define LMCS_FORM_KNOWN UINT64_MAX /* an older archive has it */
-/* The form of output `output` of a link with `arrays` outputs. */
+/* `arrays`: the link's outputs. */
 static inline uint64_t lmcs_form_linked(uint64_t link, uint32_t arrays, uint32_t output)
 {
     return link << 8 | arrays << 4 | output;
 }
 
-/* A content known by its digest: an older archive has it, or this one, before it was continued. */
+/* Known by its digest: in an older archive, or in this one before it was continued. */
 struct lmcs_known {
     struct lmc_hash digest;
     uint64_t sent; /* as above; 0: not named yet */
-    uint8_t depth; /* in the older archive: the low byte */
-    bool is_new;   /* in no archive: to be sent once, however often the pool has it */
+    uint8_t depth; /* the low byte, in the older archive */
+    bool is_new;   /* in no archive: sent once for all copies */
 };
 
-/* Costs of a base outside of the selected part. */
 struct lmcs_outside {
-    uint64_t base_bytes;  /* it, with those below it */
-    uint64_t delta_bytes; /* the deltas against it */
-    uint64_t whole_bytes; /* the same contents without it */
+    uint64_t base_bytes;  /* with those below it */
+    uint64_t delta_bytes; /* against it */
+    uint64_t whole_bytes; /* these contents without it */
 };
 
 struct lmcs_dump {
@@ -61,9 +57,9 @@ struct lmcs_dump {
     struct lmcs_pool *pool;
     const struct lmcs_dump_options *options;
     int fd;
-    bool is_part; /* bases may be outside of the selected part */
+    bool is_part; /* bases may be outside */
     const struct lmcs_progress *progress;
-    uint64_t total; /* bytes, estimated; 0: not known */
+    uint64_t total; /* estimate in bytes; 0: unknown */
     uint64_t reported;
     unsigned char *buffer; /* not yet written */
     size_t used;
@@ -71,15 +67,15 @@ struct lmcs_dump {
     uint64_t bytes;
     struct lmcs_archive_end_df end;
     struct lmcs_id_map identities;
-    struct lmcs_id_map contents; /* as they were sent */
-    struct lmcs_id_map forms;    /* by ids of the archive: LMCS_FORM_KNOWN, or the link; 0: bytes of its own */
+    struct lmcs_id_map contents; /* as sent */
+    struct lmcs_id_map forms;    /* by ids of the archive: LMCS_FORM_KNOWN, or the link; 0: its own bytes */
     struct lmcs_known *known;    /* by digest */
     size_t known_count;
     size_t known_capacity;
-    uint64_t known_sent;      /* contents that are only named */
-    uint64_t name;            /* canonical: the identity with which the content is sent, that of the entry */
-    struct lmcs_holders lost; /* skip_lost: snapshots that are left out */
-    uint64_t lost_snapshots;  /* number of them */
+    uint64_t known_sent;      /* only named */
+    uint64_t name;            /* canonical: identity of the entry, sent with the content */
+    struct lmcs_holders lost; /* skip_lost: left-out snapshots */
+    uint64_t lost_snapshots;
     struct lmcs_id_map inside;
     struct lmcs_id_map outside; /* by base: index + 1 */
     struct lmcs_outside *costs;
@@ -91,19 +87,17 @@ struct lmcs_dump {
     size_t pair_count;
 };
 
-/* Writes the rest of the buffer. */
 enum lmcs_status lmcs_dump_flush(struct lmcs_dump *dump, struct lmcs_error *error);
 enum lmcs_status lmcs_dump_head(struct lmcs_dump *dump, struct lmcs_error *error);
-/* Sends a record whose payload is `first`, then `rest`. */
+/* Its payload is `first`, then `rest`. */
 enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const void *first, size_t first_bytes,
                                   const void *rest, size_t rest_bytes, struct lmcs_error *error);
-/* Sends an identity, or a content and those below it, unless that has been done. *sent is its id in the archive. */
+/* Sends a record once, a content after those below it. *sent: its id in the archive. */
 enum lmcs_status lmcs_dump_identity(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error);
 enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error);
-/* The entry of a digest, or NULL. */
+/* NULL: none. */
 struct lmcs_known *lmcs_dump_known(const struct lmcs_dump *dump, const struct lmc_hash *digest);
 enum lmcs_status lmcs_dump_add_known(struct lmcs_dump *dump, const struct lmcs_known *known, struct lmcs_error *error);
-/* Sorts `known`, which is complete. */
 void lmcs_dump_sort_known(struct lmcs_dump *dump);
 
 #endif
