@@ -2,8 +2,7 @@
 /*
  * repair/check_contents.c - the structure check: identities, contents, parity and lost blocks.
  *
- * Each reference must have its target, and each count its number of things. A first walk collects all records; the
- * counts go down to zero while references are found.
+ * A first walk collects all records. Their counts go down to zero as references are found.
  */
 #include "repair/checking.h"
 
@@ -48,7 +47,7 @@ static enum lmcs_status visit_identity_name(struct lmcs_checking *c, struct lmcs
     struct lmcs_identity identity;
     (void)value;
     (void)bytes;
-    if (lmcs_check_find_identity(c, key.low) == NULL) /* an unusable record was reported before */
+    if (lmcs_check_find_identity(c, key.low) == NULL) /* reported before */
         return c->incomplete ? LMCS_OK : lmcs_check_fail_record(c, "tensor name", key.low);
     enum lmcs_status status = lmcs_identity_get(&c->txn, key.low, &identity, c->error);
     if (status == LMCS_OK && key.high != lmc_hash64(identity.name, strlen(identity.name), identity.df.kind + 1u))
@@ -131,7 +130,7 @@ static enum lmcs_status check_parts(struct lmcs_checking *c, const struct lmcs_c
     return status;
 }
 
-/* Checks that the content is counted and listed as a dependent of `base_id`. *known is NULL if the base is missing. */
+/* Checks the content's place among the dependents of `base_id`. *known NULL: the base is missing. */
 static enum lmcs_status check_tie(struct lmcs_checking *c, const struct lmcs_content *content, uint64_t base_id,
                                   const struct lmcs_known_content **known)
 {
@@ -158,8 +157,8 @@ static enum lmcs_status check_tie(struct lmcs_checking *c, const struct lmcs_con
     return status;
 }
 
-/* The bases of a link are the outputs of one other link, in order, or need no other content. (Some outputs may have
- * received a payload of their own since.) */
+/* The bases of a link are all outputs of another link, in order, or need no other content; some outputs may have got a
+ * payload of their own since. */
 static enum lmcs_status check_link(struct lmcs_checking *c, const struct lmcs_content *link)
 {
     struct lmcs_content base, before = {.df = {.place = 0}};
@@ -216,7 +215,7 @@ static enum lmcs_status visit_content_again(struct lmcs_checking *c, struct lmcs
         status = check_bases(c, &content);
     if (status != LMCS_OK || content.df.runs > 0)
         return status;
-    if (content.df.payload == LMCS_PAYLOAD_LINK) { /* in no manifest: freed with its last output */
+    if (content.df.payload == LMCS_PAYLOAD_LINK) { /* freed with its last output */
         if (!c->incomplete && content.df.base_uses == 0)
             REPORT(c, "link %llu is unused and not listed for removal", ULL(key.high));
         return status;

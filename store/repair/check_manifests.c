@@ -2,9 +2,8 @@
 /*
  * repair/check_manifests.c - the structure check: manifests.
  *
- * Manifests share pages. Each page is checked once, and a summary of everything below it is kept for the other
- * snapshots. A *run* (a stretch of snapshots in which a name keeps a content) is counted at its first snapshot: its
- * birth is later than the older neighbour (records/manifest.c).
+ * Each shared page is checked once, and its summary kept for other snapshots. A run (snapshots in which a name keeps a
+ * content) is counted at its first snapshot: its birth is later than the older neighbour (records/manifest.c).
  */
 #include "repair/checking.h"
 
@@ -22,9 +21,9 @@
 #include "records/safety.h"
 #include "records/shelf.h"
 
-/* A page of a manifest, with the sums of everything below it. */
+/* Has the sums of everything below it. */
 struct lmcs_checked_page {
-    uint64_t offset; /* 0: an empty place of the table */
+    uint64_t offset; /* 0: empty place */
     uint64_t check;
     uint64_t shelf;
     uint64_t epoch;
@@ -36,7 +35,7 @@ struct lmcs_checked_page {
     uint8_t level;
 };
 
-/* NULL: the page was not checked yet. */
+/* NULL: not checked yet. */
 static const struct lmcs_checked_page *find_summary(const struct lmcs_checking *c, uint64_t offset)
 {
     uint64_t place = lmcs_map_get(&c->manifest_places, offset);
@@ -57,11 +56,10 @@ static enum lmcs_status remember(struct lmcs_checking *c, const struct lmcs_chec
     return LMCS_OK;
 }
 
-/* A snapshot whose manifest is walked. */
 struct manifest_walk {
     struct lmcs_checking *c;
     const struct lmcs_snapshot_df *of;
-    const struct lmcs_snapshot_df *older; /* its neighbour; NULL: none */
+    const struct lmcs_snapshot_df *older; /* neighbour; NULL: none */
     bool wanted;
 };
 
@@ -74,7 +72,7 @@ static void report_entry(struct manifest_walk *walk, uint64_t identity, const ch
     lmcs_check_report(c, c->shelf->name, walk->of->number, known ? named.name : "", "%s", problem);
 }
 
-/* An entry that was inherited must be equal in the older neighbour. */
+/* An inherited entry equals the older neighbour's. */
 static enum lmcs_status check_inherited(struct manifest_walk *walk, uint64_t identity,
                                         const struct lmcs_manifest_df *entry)
 {
@@ -144,7 +142,6 @@ static enum lmcs_status check_manifest_leaf(struct manifest_walk *walk, const st
     return status;
 }
 
-/* Checks that another snapshot may share the page. */
 static void check_shared(struct manifest_walk *walk, struct lmcs_ref_df ref, int level,
                          const struct lmcs_checked_page *known)
 {
@@ -199,7 +196,7 @@ static enum lmcs_status walk_manifest(struct manifest_walk *walk, struct lmcs_re
     return status == LMCS_OK ? remember(c, sum) : status;
 }
 
-/* Marks the contents of the one wanted snapshot by a cursor, since its shared pages were checked before. */
+/* Marks the contents of one wanted snapshot, whose shared pages were checked before. */
 static enum lmcs_status mark_snapshot(struct lmcs_checking *c, const struct lmcs_snapshot_df *df)
 {
     struct lmcs_root_tree_df tree = {.ref = df->manifest, .count = df->entry_count};

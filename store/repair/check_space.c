@@ -2,7 +2,7 @@
 /*
  * repair/check_space.c - the structure check: objects, free pages, payloads and live variables.
  *
- * Each byte of an extent has at most one owner, and each object the live and retired bytes that its record states.
+ * Each byte of an extent has at most one owner, each object the live and retired bytes of its record.
  */
 #include "repair/checking.h"
 
@@ -139,7 +139,7 @@ static int by_offset(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Checks a live or retired payload. They arrive in the order of their places and must not overlap. */
+/* Ranges come in order and must not overlap. */
 static void place_range(struct lmcs_checking *c, struct lmcs_checked_range range, const char *kind)
 {
     if (range.offset < c->space_end)

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * repair/checking.h - the state of a structure check, shared by its files only.
+ * repair/checking.h - the state of a structure check (private to repair/).
  *
- * check_pages.c reads pages and trees; check_space.c, check_contents.c, check_manifests.c and check_shelves.c check the
- * records of their trees; structure.c runs them in order. A damaged page sets `incomplete`: totals are then not
- * compared, so that one damaged page does not look like a thousand damages.
+ * A damaged page sets `incomplete`: totals are then not compared, so that one damage is not reported a thousand times.
  */
 #ifndef LMCS_REPAIR_CHECKING_H
 #define LMCS_REPAIR_CHECKING_H
@@ -23,14 +21,14 @@ struct lmcs_checked_object {
     struct lmcs_object_df df;
     uint64_t live_bytes; /* as found */
     uint64_t retired_bytes;
-    unsigned char *pages; /* of a slab: an lmcs_page_use for each page */
+    unsigned char *pages; /* of a slab: an lmcs_page_use each */
     size_t page_count;
 };
 
 struct lmcs_checked_identity {
     uint64_t id;
     uint64_t raw_bytes;
-    uint64_t uses; /* contents and runs under it */
+    uint64_t uses; /* by contents and runs */
     bool is_tensor;
 };
 
@@ -39,7 +37,7 @@ struct lmcs_checked_range {
     uint64_t bytes;
 };
 
-struct lmcs_checked_page; /* a page of a manifest: check_manifests.c */
+struct lmcs_checked_page; /* of a manifest: check_manifests.c */
 
 struct lmcs_checking {
     struct lmcs_pool *pool;
@@ -47,8 +45,8 @@ struct lmcs_checking {
     lmcs_damage_fn visit;
     void *context;
     struct lmcs_structure *out;
-    bool incomplete;                     /* a page or record could not be read */
-    bool repairs;                        /* rewrite pages from another replica */
+    bool incomplete;                     /* a page or record is unreadable */
+    bool repairs;                        /* rewrite pages from replicas */
     struct lmcs_checked_object *objects; /* by offset */
     size_t object_count;
     size_t object_capacity;
@@ -63,7 +61,7 @@ struct lmcs_checking {
     struct lmcs_checked_page *manifest_pages;
     size_t manifest_page_count;
     size_t manifest_page_capacity;
-    struct lmcs_map manifest_places; /* offset of a page -> 1 + its index in manifest_pages */
+    struct lmcs_map manifest_places; /* offset of a page: 1 + index in manifest_pages */
     uint64_t snapshot_count;         /* of visible shelves */
     uint64_t prepared_count;
     uint64_t free_pages;
@@ -71,20 +69,20 @@ struct lmcs_checking {
     uint64_t slab_bytes;
     uint64_t part_count;
     uint64_t base_count;
-    uint64_t idle_count; /* contents without runs */
-    uint64_t lost_count; /* contents with lost blocks */
+    uint64_t idle_count; /* without runs */
+    uint64_t lost_count; /* with lost blocks */
     uint64_t last_lost;
     uint64_t parity_bytes;
     bool staging;                    /* a staging shelf exists */
     uint64_t space_end;              /* of the previous part */
-    struct lmcs_checked_range *live; /* parts and cells of live variables, and journals */
+    struct lmcs_checked_range *live; /* parts, cells and journals */
     size_t live_count;
     size_t live_capacity;
     /* the scope */
     bool want_all;
     uint64_t want_shelf;  /* id; 0: all */
-    uint64_t want_number; /* 0: all of the shelf */
-    /* the current shelf; NULL between shelves */
+    uint64_t want_number; /* 0: all */
+    /* current shelf; NULL between shelves */
     struct lmcs_shelf *shelf;
     uint32_t shelf_index;
     uint64_t committed;
@@ -94,7 +92,7 @@ struct lmcs_checking {
     struct lmcs_error *error;
 };
 
-/* Checks one entry of a tree. Returned damage is reported, and the walk continues. */
+/* Returned damage is reported, and the walk continues. */
 typedef enum lmcs_status (*lmcs_check_fn)(struct lmcs_checking *c, struct lmcs_key_df key, const void *value,
                                           size_t bytes);
 
@@ -106,43 +104,38 @@ void lmcs_check_report(struct lmcs_checking *c, const char *shelf, uint64_t numb
 #define REPORT_SHELF(c, ...) lmcs_check_report(c, (c)->shelf->name, 0, "", __VA_ARGS__)
 #define ULL(n)               ((unsigned long long)(n))
 
-/*
- * Reports LMCS_DAMAGED or LMCS_UNSUPPORTED with the message of c->error and returns LMCS_OK; returns any other status
- * as it is.
- */
+/* Reports c->error of LMCS_DAMAGED or LMCS_UNSUPPORTED and returns LMCS_OK; returns other statuses. */
 enum lmcs_status lmcs_check_absorb(struct lmcs_checking *c, enum lmcs_status status, const char *shelf,
                                    uint64_t number);
-/* Reports a total that differs from the recorded one, unless the check is incomplete. */
+/* Reports a total unlike the recorded one, unless the check is incomplete. */
 void lmcs_check_total(struct lmcs_checking *c, const char *things, uint64_t found, uint64_t recorded);
-/* The entry with this id, or the object that contains this offset; NULL: none is known. */
+/* Finds by id, or by an offset in the object; NULL: unknown. */
 struct lmcs_checked_identity *lmcs_check_find_identity(struct lmcs_checking *c, uint64_t id);
 struct lmcs_known_content *lmcs_check_find_content(struct lmcs_checking *c, uint64_t id);
 struct lmcs_checked_object *lmcs_check_find_object(struct lmcs_checking *c, uint64_t offset);
-/* Records the use of a page. Reports an impossible use and returns false; the page must then not be read. */
+/* Records a page's use. False: an impossible use, reported; the page must not be read. */
 bool lmcs_check_use_page(struct lmcs_checking *c, uint64_t offset, enum lmcs_page_use use);
-/*
- * Reads a page from the medium, past the cache. `number`: the snapshot whose manifest has it, or 0. `level`: the
- * expected level, or -1. *node is NULL if the page is damaged, which is reported.
- */
+/* Reads past the cache. `number`: snapshot of the manifest, or 0. `level`: as expected, or -1. *node NULL: damaged,
+ * reported. */
 enum lmcs_status lmcs_check_read_page(struct lmcs_checking *c, uint8_t kind, struct lmcs_ref_df ref, uint64_t number,
                                       int level, void *buffer, const struct lmcs_node_df **node);
-/* Checks all pages of a tree, and each entry by `visit`. */
+/* Checks all pages, and each entry by `visit`. */
 enum lmcs_status lmcs_check_tree(struct lmcs_checking *c, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                  lmcs_check_fn visit);
 enum lmcs_status lmcs_check_root_tree(struct lmcs_checking *c, uint8_t kind, lmcs_check_fn visit);
 enum lmcs_status lmcs_check_no_value(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes);
-/* Sets c->error to damage of the record of `kind` `key`, and returns LMCS_DAMAGED. */
+/* Returns LMCS_DAMAGED, with c->error naming the record of `kind` `key`. */
 enum lmcs_status lmcs_check_fail_record(struct lmcs_checking *c, const char *kind, uint64_t key);
-/* Looks a key up; its value must have `bytes` bytes. */
+/* Its value must have `bytes` bytes. */
 enum lmcs_status lmcs_check_has_key(struct lmcs_checking *c, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                     struct lmcs_key_df key, void *value, size_t bytes, bool *found);
 
 /* ---- check_space.c ---- */
 
-/* Reads the objects by a cursor. This comes first, because page uses need the slabs. */
+/* Runs first: page uses need the slabs. */
 enum lmcs_status lmcs_check_load_objects(struct lmcs_checking *c);
 enum lmcs_status lmcs_check_free_page(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes);
-/* Reports pages of slabs without a use. */
+/* Reports slab pages without a use. */
 void lmcs_check_leaks(struct lmcs_checking *c);
 enum lmcs_status lmcs_check_space(struct lmcs_checking *c);
 enum lmcs_status lmcs_check_live(struct lmcs_checking *c);
@@ -152,9 +145,9 @@ enum lmcs_status lmcs_check_live(struct lmcs_checking *c);
 enum lmcs_status lmcs_check_identity(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes);
 enum lmcs_status lmcs_check_identity_uses(struct lmcs_checking *c);
 enum lmcs_status lmcs_check_content(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes);
-/* Compares the records of contents with each other and with the map of space. */
+/* Compares contents with each other and with the map of space. */
 enum lmcs_status lmcs_check_contents(struct lmcs_checking *c);
-/* Checks parity and lost blocks. */
+/* Parity and lost blocks. */
 enum lmcs_status lmcs_check_safety(struct lmcs_checking *c);
 
 /* ---- check_manifests.c, check_shelves.c ---- */

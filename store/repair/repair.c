@@ -2,14 +2,13 @@
 /*
  * repair/repair.c - restores the bytes of a damaged content.
  *
- * The stored bytes are first repaired in memory: by parity, from the other replica, by block hashes that can be
- * computed, and, for a raw payload, from any decoded copy of a block (repair/sources.c). A better image is written to
- * new room, read back, and a commit switches to it. If blocks of a frame are still bad, the tensor is decoded, with
- * other sources for those blocks, and coded again: against the same base if that is readable, else alone or raw.
+ * Stored bytes are repaired in memory: by parity, from a replica, by block hashes that can be computed, and, for raw
+ * payloads, from decoded copies (sources.c). A better image is written to new room and read back; a commit switches to
+ * it and records the blocks that remain lost. If blocks of a frame are still bad, the tensor is decoded with blocks of
+ * other sources and coded again: against the same base, else alone or raw.
  *
- * Repair in place would be correct as well. With new room, a place that has lost bytes is not reused before it is
- * rewritten, a reader never sees bytes change, and the crash argument for commits covers repair. The same commit
- * records the blocks that remain lost.
+ * New room, because a failing place is not reused before it is rewritten, a reader never sees bytes change, and the
+ * crash argument for commits covers repair.
  */
 #include "repair/repair.h"
 
@@ -25,9 +24,8 @@
 #include "records/safety.h"
 #include "repair/sources.h"
 
-#define READ_PIECE 4096u /* unit of reads around unreadable bytes */
+#define READ_PIECE 4096u /* around unreadable bytes */
 
-/* A content under repair. */
 struct repairing {
     struct lmcs_pool *pool;
     struct lmcs_sources *sources;
@@ -35,10 +33,10 @@ struct repairing {
     struct lmcs_identity identity;
     struct lmcs_parity_record parity;
     bool has_parity;
-    bool was_lost; /* blocks are recorded as lost */
+    bool was_lost; /* has recorded lost blocks */
     struct lmcs_scan scan;
-    bool is_another;      /* the image is another link between the same states */
-    unsigned char *image; /* its stored bytes */
+    bool is_another; /* the image is another link between these states */
+    unsigned char *image;
     size_t image_bytes;
     char source[LMCS_SOURCE_TEXT];
 };
@@ -106,7 +104,7 @@ static void unload(struct repairing *m)
     m->image = NULL;
 }
 
-/* Reads the stored bytes; unreadable ones become zeros. */
+/* Unreadable bytes become zeros. */
 static enum lmcs_status load_image(struct repairing *m, struct lmcs_error *error)
 {
     const struct lmcs_content *content = stored(m);
@@ -151,7 +149,7 @@ static enum lmcs_status try_parity(struct repairing *m, struct lmcs_error *error
     return status;
 }
 
-/* Copies sound blocks and headers from a replica. */
+/* Copies sound blocks and headers. */
 static enum lmcs_status try_replica(struct repairing *m, const struct lmcs_media *replica, struct lmcs_error *error)
 {
     const struct lmcs_content *content = stored(m);
@@ -176,7 +174,7 @@ static enum lmcs_status try_replica(struct repairing *m, const struct lmcs_media
     return scan_image(m, error);
 }
 
-/* Replaces the damaged hashes of a raw payload by known ones. */
+/* Replaces damaged hashes by known ones. */
 static enum lmcs_status write_table(struct repairing *m, const struct lmc_hash *hashes, const char *source,
                                     struct lmcs_error *error)
 {
@@ -203,7 +201,7 @@ static enum lmcs_status try_table(struct repairing *m, struct lmcs_error *error)
     return status;
 }
 
-/* Takes blocks of a raw payload from decoded copies. */
+/* Blocks of a raw payload, from decoded copies. */
 static enum lmcs_status try_copies(struct repairing *m, struct lmcs_error *error)
 {
     const struct lmcs_content_df *df = &stored(m)->df;
@@ -223,7 +221,7 @@ static enum lmcs_status try_copies(struct repairing *m, struct lmcs_error *error
     return took ? scan_image(m, error) : LMCS_OK;
 }
 
-/* Replaces a link by another one between the same states; a link has no decoded copies. */
+/* Another link between the same states; links have no decoded copies. */
 static enum lmcs_status try_links(struct repairing *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -257,10 +255,8 @@ static void fill_lost(const struct lmcs_scan *scan, unsigned char *lost)
         lost[i] = scan->bad[i] != 0 || scan->head_is_bad;
 }
 
-/*
- * Switches to a new payload (`made` NULL: keeps the old one) and records the lost blocks of `scan` (NULL: none). *done
- * false: the content was freed or stored again meanwhile, and nothing is changed.
- */
+/* Switches to `made` (NULL: keeps the payload) and records the lost blocks of `scan` (NULL: none). *done false: the
+ * content was freed or stored again, nothing changed. */
 static enum lmcs_status commit(struct repairing *m, const struct lmcs_content *made, bool same_bytes,
                                struct lmcs_region *region, const struct lmcs_scan *scan, bool *done,
                                struct lmcs_error *error)
@@ -308,7 +304,7 @@ static enum lmcs_status write_bytes(struct repairing *m, struct lmcs_region *reg
     return status == LMCS_OK ? lmcs_heap_sync(m->pool->heap, error) : status;
 }
 
-/* Scans the written payload: it must be as good as the image. */
+/* The written payload must be as good as the image. */
 static enum lmcs_status look_again(struct repairing *m, const struct lmcs_content *made, struct lmcs_error *error)
 {
     struct lmcs_scan scan = {.blocks = 0};
@@ -321,7 +317,6 @@ static enum lmcs_status look_again(struct repairing *m, const struct lmcs_conten
     return status;
 }
 
-/* Decodes a link from another source before it is used. */
 static enum lmcs_status decode_link(struct repairing *m, const struct lmcs_content *made, struct lmcs_error *error)
 {
     struct lmcs_chain chain = m->chain;
@@ -348,7 +343,7 @@ static enum lmcs_status keep_image(struct repairing *m, bool *done, struct lmcs_
 
 /* ---- Decoding and coding again ---- */
 
-/* Decodes the tensor. *whole false: no source has one of its blocks. */
+/* *whole false: a block has no source. */
 static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool *whole, struct lmcs_error *error)
 {
     const struct lmcs_content_df *df = &stored(m)->df;
@@ -382,7 +377,7 @@ static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool
     return LMCS_OK;
 }
 
-/* Returns the bytes of the base; NULL: there is none, or it is unreadable. */
+/* NULL: none, or unreadable. */
 static unsigned char *decode_base(struct repairing *m, struct lmcs_chain *base)
 {
     const struct lmcs_tensor tensor = lmcs_identity_tensor(&m->identity);
@@ -491,7 +486,7 @@ static enum lmcs_status repair_stored(struct repairing *m, struct lmcs_error *er
     return status;
 }
 
-/* Records the remaining bad blocks as lost. */
+/* Records bad blocks as lost. */
 static enum lmcs_status give_up(struct repairing *m, struct lmcs_repaired *repaired, struct lmcs_error *error)
 {
     bool done;
@@ -510,7 +505,6 @@ static enum lmcs_status scan_stored(struct repairing *m, struct lmcs_error *erro
     return lmcs_scan(&bytes, stored(m), &m->identity, m->pool->workers, &m->scan, error);
 }
 
-/* Repairs a content whose scan found damage. */
 static enum lmcs_status repair_one(struct repairing *m, struct lmcs_repaired *repaired, struct lmcs_error *error)
 {
     uint64_t bad = m->scan.bad_count, id = stored(m)->id;
@@ -528,7 +522,7 @@ static enum lmcs_status repair_one(struct repairing *m, struct lmcs_repaired *re
             repaired->is_whole = status == LMCS_OK;
             return status;
         }
-        /* The payload has moved and is still damaged. */
+        /* moved and still damaged */
         unload(m);
         status = load(m, id, &found, error);
         if (status != LMCS_OK || !found) {

@@ -2,8 +2,8 @@
 /*
  * repair/scrub.c - reads stored bytes and compares them with their checksums.
  *
- * scrub_pass.c reads everything in the order of contents, scrub_scope.c the contents of given addresses. Both call
- * scrub_content.c for each content. scrub_report.c reports the damage at the end.
+ * scrub_pass.c (all contents) and scrub_scope.c (given addresses) call scrub_content.c; scrub_report.c reports at the
+ * end.
  */
 #include "repair/scrub.h"
 
@@ -31,7 +31,7 @@ static bool show_parity(void *context, uint64_t bytes)
     return lmcs_scrub_show(s);
 }
 
-/* Makes the parity that policies ask for, also for the newest snapshots. */
+/* Includes the newest snapshots. */
 static enum lmcs_status make_parity(struct lmcs_scrubbing *s, struct lmcs_error *error)
 {
     const struct lmcs_parity_turn turn = {.all = true, .go_on = show_parity, .context = s};
@@ -42,7 +42,7 @@ static enum lmcs_status make_parity(struct lmcs_scrubbing *s, struct lmcs_error 
     return status;
 }
 
-/* Reports everything that was found, also after an error ended the scrub. */
+/* Reports also after an error. */
 static enum lmcs_status finish(struct lmcs_scrubbing *s, enum lmcs_status status, struct lmcs_error *error)
 {
     struct lmcs_error later;

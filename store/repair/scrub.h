@@ -7,20 +7,18 @@
 
 struct lmcs_sources;
 
-/*
- * Runs lmcs_scrub with checked options. `sources`: repair sources, of the caller; NULL: without repair. *report is set
- * also on errors. Returns LMCS_DAMAGED if unrepaired damage was found, LMCS_FULL if a repair lacked room.
- */
+/* Runs lmcs_scrub with checked options. `sources`: of the caller; NULL: no repair. *report is set also on errors.
+ * LMCS_DAMAGED: unrepaired damage. LMCS_FULL: a repair lacked room. */
 enum lmcs_status lmcs_scrub_run(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
                                 struct lmcs_sources *sources,
                                 void (*visit)(void *context, const struct lmcs_scrub_damage *damage), void *context,
                                 const struct lmcs_progress *progress, struct lmcs_scrub_report *report,
                                 struct lmcs_error *error);
 
-/* Fills the scrub's part of lmcs_pool_info. */
+/* The scrub's part of the pool's info. */
 void lmcs_scrub_state(const struct lmcs_root_df *root, struct lmcs_pool_info *info);
 
-/* The position of the background in a pass. */
+/* Position of the background in a pass. */
 struct lmcs_scrub_turn {
     bool is_loaded;
     uint64_t next;     /* content */
@@ -28,18 +26,16 @@ struct lmcs_scrub_turn {
     uint64_t bytes;
     uint64_t found;
     uint64_t repaired;
-    uint64_t at_ns;    /* the last turn */
-    uint64_t saved_ns; /* the last save of this position */
+    uint64_t at_ns;    /* last turn */
+    uint64_t saved_ns; /* last save of this position */
     double due_bytes;
 };
 
-/*
- * Reads the bytes due since the last turn, if a shelf's policy asks for scrubs, and repairs damage. `go_on` is called
- * between blocks; false: stop soon.
- */
+/* Reads the bytes due since the last turn, if a policy asks for scrubs, and repairs. `go_on`: between blocks; false:
+ * stop. */
 enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn,
                                  bool (*go_on)(void *context, uint64_t bytes), void *context, struct lmcs_error *error);
-/* Scrubs a content that was found damaged, and its bases: repairs them, or records lost blocks. */
+/* Scrubs a damaged content and its bases: repairs them, or records lost blocks. */
 enum lmcs_status lmcs_scrub_chain(struct lmcs_pool *pool, uint64_t content, struct lmcs_error *error);
 
 #endif

@@ -2,8 +2,7 @@
 /*
  * repair/scrub_content.c - the scrub of one content and its parity.
  *
- * The content is pinned within a short transaction and scanned outside of it (payload/scan.c), so captures and the
- * compactor continue. Damage is repaired at once (repair/repair.c).
+ * It is pinned in a short transaction and scanned outside, so captures and the compactor continue.
  */
 #include "repair/scrubbing.h"
 
@@ -54,7 +53,7 @@ static enum lmcs_status hold(struct lmcs_scrubbing *s, uint64_t id, struct held 
     return status;
 }
 
-/* Continues after a repair that lacked room, since others may find room. */
+/* Others may find room. */
 static enum lmcs_status record_full(struct lmcs_scrubbing *s, const struct lmcs_error *error)
 {
     s->full = *error;
@@ -74,7 +73,7 @@ static enum lmcs_status repair(struct lmcs_scrubbing *s, const struct held *held
         status = record_full(s, error);
         tried = false;
     }
-    if (status == LMCS_UNSUPPORTED) { /* its chain has a content of a newer version; its own damage is reported */
+    if (status == LMCS_UNSUPPORTED) { /* a content of its chain is; its own damage is reported */
         status = LMCS_OK;
         tried = false;
     }
@@ -85,7 +84,7 @@ static enum lmcs_status repair(struct lmcs_scrubbing *s, const struct held *held
     return status;
 }
 
-/* Checks parity; damaged parity is made again. */
+/* Damaged parity is made again. */
 static enum lmcs_status check_parity(struct lmcs_scrubbing *s, const struct held *held, struct lmcs_error *error)
 {
     bool sound = true;
@@ -110,7 +109,7 @@ static enum lmcs_status check_parity(struct lmcs_scrubbing *s, const struct held
     return status == LMCS_OK ? lmcs_scrub_add_damage(s, &damage, error) : status;
 }
 
-/* Checks the parity of a content that was repaired from another source: it may be damaged as well. */
+/* Parity may be damaged too after a repair from another source. */
 static enum lmcs_status check_remaining_parity(struct lmcs_scrubbing *s, struct held *held, struct lmcs_error *error)
 {
     bool found = false;

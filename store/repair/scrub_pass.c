@@ -2,8 +2,8 @@
 /*
  * repair/scrub_pass.c - passes over all contents: whole, by samples, or in the background.
  *
- * Contents come in the order of their numbers. The root stores the end of the last sample, so samples add up to a pass
- * over everything, across openings of the pool. The background keeps its own position and saves it each minute.
+ * Contents come by number. The root stores the end of the last sample, so samples add up to a pass across openings. The
+ * background has its own position, saved each minute.
  */
 #include "repair/scrubbing.h"
 
@@ -18,10 +18,10 @@
 #include "repair/check.h"
 
 #define AT_ONCE       256u
-#define LEAST_CONTENT 4096u /* bytes charged to a budget for a content, at least */
+#define LEAST_CONTENT 4096u /* least charge of a content, in bytes */
 #define SAVE_NS       ((uint64_t)60 * 1000000000)
 
-/* Lists ids of contents from `first` on; fewer than AT_ONCE at the end. */
+/* Fewer than AT_ONCE: the end. */
 static enum lmcs_status list_contents(struct lmcs_pool *pool, uint64_t first, uint64_t ids[AT_ONCE], size_t *count,
                                       struct lmcs_error *error)
 {
@@ -45,7 +45,7 @@ static enum lmcs_status list_contents(struct lmcs_pool *pool, uint64_t first, ui
     return status;
 }
 
-/* The state of a pass that the root stores. */
+/* Stored in the root. */
 struct pass {
     uint64_t next;
     uint64_t begun_ns;
@@ -81,7 +81,7 @@ static enum lmcs_status save_pass(struct lmcs_pool *pool, const struct pass *pas
     return lmcs_txn_commit(&txn, error);
 }
 
-/* Scrubs contents from pass->next on until `most_bytes` are read, or to the end. */
+/* Scrubs from pass->next on, until `most_bytes` are read. */
 static enum lmcs_status scrub_from(struct lmcs_scrubbing *s, struct pass *pass, uint64_t most_bytes,
                                    struct lmcs_error *error)
 {
@@ -178,10 +178,8 @@ enum lmcs_status lmcs_scrub_pass(struct lmcs_scrubbing *s, struct lmcs_error *er
 
 /* ---- In the background ---- */
 
-/*
- * Returns the shortest period of all policies (0: none asks for scrubs) and the bytes of a pass. A shelf whose policy
- * cannot be read gives LMCS_DAMAGED at the end; the other policies count.
- */
+/* The shortest period of all policies (0: no scrubs) and the bytes of a pass. An unreadable policy gives LMCS_DAMAGED
+ * at the end; others count. */
 static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, uint64_t *pass_bytes,
                                     struct lmcs_error *error)
 {
@@ -257,9 +255,9 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     struct lmcs_scrubbing s = {
         .pool = pool, .options = &options, .serial = true, .go_on = go_on, .go_on_context = context, .started_ns = now};
     struct pass pass = {.next = turn->next};
-    uint64_t pieces = turn->next == 0; /* counts the pass itself, else an empty pass would be due at each turn */
+    uint64_t pieces = turn->next == 0; /* counts the pass, or an empty one would always be due */
     status = lmcs_sources_new(pool, 0, &s.sources, error);
-    if (status == LMCS_OK && turn->next == 0) { /* a new pass */
+    if (status == LMCS_OK && turn->next == 0) {
         turn->begun_ns = now;
         turn->bytes = turn->found = turn->repaired = 0;
         status = scrub_metadata(&s, error);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * repair/scrub_report.c - the progress of a scrub, and its damages: collected while it runs, reported at its end.
+ * repair/scrub_report.c - the progress and damages of a scrub.
  *
- * One walk over all manifests finds the holders of all damaged contents, so the reports wait for the end. Damage of
- * metadata is reported at once.
+ * Damages are reported at the end, because one walk over all manifests finds their holders; metadata's at once.
  */
 #include "repair/scrubbing.h"
 
@@ -15,7 +14,7 @@
 #include "base/grow.h"
 #include "records/holders.h"
 
-#define MOST_FINDINGS 100000u /* kept for reports; the counts include all */
+#define MOST_FINDINGS 100000u /* kept; the counts include all */
 
 /* ---- Progress ---- */
 
@@ -109,7 +108,6 @@ enum lmcs_status lmcs_scrub_add_ranges(struct lmcs_scrubbing *s, const struct lm
     return status;
 }
 
-/* Converts found holders, with the names of their tensors. */
 static enum lmcs_status fill_holders(struct lmcs_scrubbing *s, const struct lmcs_holders *found, size_t first,
                                      size_t count, struct lmcs_holder *holders, char (*names)[LMCS_MAX_NAME + 1],
                                      struct lmcs_error *error)
@@ -181,7 +179,7 @@ enum lmcs_status lmcs_scrub_report_all(struct lmcs_scrubbing *s, struct lmcs_err
     if (contents == NULL)
         return lmcs_fail_memory(error);
     for (size_t i = 0; i < s->finding_count; i++)
-        if (unique == 0 || contents[unique - 1] != s->findings[i].content) /* damages of one content are adjacent */
+        if (unique == 0 || contents[unique - 1] != s->findings[i].content) /* one content's damages are adjacent */
             contents[unique++] = s->findings[i].content;
     enum lmcs_status status = lmcs_holders_find(s->pool, contents, unique, &found, &whole, error);
     for (size_t i = 0, root = 0, at = 0; status == LMCS_OK && i < s->finding_count; i++) {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * repair/scrub_scope.c - the contents of addresses, with everything that they depend on, scrubbed in the order of their
- * numbers.
- */
+/* repair/scrub_scope.c - scrubs the contents of addresses and their bases, in the order of their numbers. */
 #include "repair/scrubbing.h"
 
 #include <stdlib.h>
@@ -27,7 +24,6 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the ids and removes duplicates. */
 static void sort_ids(struct lmcs_scrubbing *s)
 {
     size_t kept = 0;
@@ -48,7 +44,6 @@ static enum lmcs_status add_entry(void *context, uint64_t identity, const struct
     return add_id(s, entry->content, error);
 }
 
-/* Adds the contents of a shelf's snapshots `first` to `last`. */
 static enum lmcs_status add_snapshots(struct lmcs_scrubbing *s, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                       uint64_t first, uint64_t last, struct lmcs_error *error)
 {
@@ -90,7 +85,7 @@ struct ids {
     size_t capacity;
 };
 
-/* Keeps each id of `found` once, without those of the scrub. */
+/* Removes duplicates, and ids that the scrub has. */
 static void only_new(const struct lmcs_scrubbing *s, struct ids *found)
 {
     size_t kept = 0;
@@ -104,7 +99,7 @@ static void only_new(const struct lmcs_scrubbing *s, struct ids *found)
     found->count = kept;
 }
 
-/* Adds the direct bases of a content. */
+/* Direct bases. */
 static enum lmcs_status add_bases_of(struct lmcs_scrubbing *s, struct lmcs_txn *txn, uint64_t id, struct ids *found,
                                      struct lmcs_error *error)
 {
@@ -112,7 +107,7 @@ static enum lmcs_status add_bases_of(struct lmcs_scrubbing *s, struct lmcs_txn *
     bool is_there;
     enum lmcs_status status = lmcs_content_find(txn, id, &content, &is_there, error);
     if (status != LMCS_OK || !is_there)
-        return lmcs_is_unusable(status) ? LMCS_OK : status; /* reported when its turn comes */
+        return lmcs_is_unusable(status) ? LMCS_OK : status; /* reported at its turn */
     s->report.bytes_total += content.df.stored_bytes;
     uint64_t link = content.df.payload == LMCS_PAYLOAD_LINKED ? content.link : 0;
     for (size_t i = 0; i < content.df.base_count + (size_t)(link != 0); i++) {
@@ -123,7 +118,7 @@ static enum lmcs_status add_bases_of(struct lmcs_scrubbing *s, struct lmcs_txn *
     return LMCS_OK;
 }
 
-/* Adds the bases of all contents, then the bases of these, and so on. */
+/* Direct and indirect bases. */
 static enum lmcs_status add_bases(struct lmcs_scrubbing *s, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     struct ids now = {NULL, 0, 0}, next = {NULL, 0, 0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* repair/scrubbing.h - the state of a scrub, shared by its files only. */
+/* repair/scrubbing.h - the state of a scrub (private to repair/). */
 #ifndef LMCS_REPAIR_SCRUBBING_H
 #define LMCS_REPAIR_SCRUBBING_H
 
@@ -10,7 +10,7 @@
 
 #define ULL(n) ((unsigned long long)(n))
 
-/* A range of damaged blocks of a content. */
+/* Damaged blocks. */
 struct lmcs_scrub_finding {
     uint64_t content;
     uint64_t identity;
@@ -24,56 +24,53 @@ struct lmcs_scrub_finding {
 struct lmcs_scrubbing {
     struct lmcs_pool *pool;
     const struct lmcs_scrub_options *options;
-    struct lmcs_sources *sources; /* NULL: without repair */
+    struct lmcs_sources *sources; /* NULL: no repair */
     void (*visit)(void *context, const struct lmcs_scrub_damage *damage);
     void *context;
     const struct lmcs_progress *progress;
     struct lmcs_scrub_report report;
-    uint64_t left; /* unrepaired damages */
+    uint64_t left; /* not repaired */
     struct lmcs_scrub_finding *findings;
     size_t finding_count;
     size_t finding_capacity;
-    uint64_t *ids; /* the contents of addresses, ascending */
+    uint64_t *ids; /* of addresses, ascending */
     size_t id_count;
     size_t id_capacity;
     uint64_t started_ns;
     uint64_t shown_bytes;
     bool stopped;
     bool serial;
-    bool is_full;                                 /* a repair failed for lack of room ... */
-    struct lmcs_error full;                       /* ... with this error */
+    bool is_full; /* a repair lacked room, with this error: */
+    struct lmcs_error full;
     bool (*go_on)(void *context, uint64_t bytes); /* of the background */
     void *go_on_context;
 };
 
 /* ---- scrub_content.c, scrub_scope.c, scrub_pass.c ---- */
 
-/* Scrubs one content. A damaged record is reported as damage, one of a newer version as that. */
+/* Reports damaged and newer records. */
 enum lmcs_status lmcs_scrub_content(struct lmcs_scrubbing *s, uint64_t id, struct lmcs_error *error);
-/* Scrubs everything that options->addresses need. */
 enum lmcs_status lmcs_scrub_addresses(struct lmcs_scrubbing *s, struct lmcs_error *error);
-/* Scrubs a pass or a sample of it. */
+/* A pass or sample. */
 enum lmcs_status lmcs_scrub_pass(struct lmcs_scrubbing *s, struct lmcs_error *error);
 
 /* ---- scrub_report.c ---- */
 
-/* Reports progress; false: the caller's callback asked to stop. */
+/* False: the callback asked to stop. */
 bool lmcs_scrub_show(struct lmcs_scrubbing *s);
-/* Counts `bytes` as read and waits as the rate requires; false: stop. Called per block if one thread reads, and per
- * content. */
+/* Counts bytes read and waits for the rate; false: stop. Per block if one thread reads, and per content. */
 bool lmcs_scrub_pace(void *context, uint64_t bytes);
 
 enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *finding,
                                        struct lmcs_error *error);
-/* Adds each range of bad blocks of a scan with the result of its repair. `repaired` NULL: no repair was tried. */
+/* Adds each range of bad blocks. `repaired` NULL: no repair was tried. */
 enum lmcs_status lmcs_scrub_add_ranges(struct lmcs_scrubbing *s, const struct lmcs_content *content,
                                        const struct lmcs_scan *scan, bool known_lost,
                                        const struct lmcs_repaired *repaired, struct lmcs_error *error);
-/* Reports damage outside of tensors (status LMCS_DAMAGED), or a record or payload of a newer version
- * (LMCS_UNSUPPORTED), at once. `shelf` "": of no shelf. `number` 0: of no snapshot. */
+/* Reports at once: damage outside of tensors (LMCS_DAMAGED), or a newer record or payload (LMCS_UNSUPPORTED). `shelf`
+ * "", `number` 0: none. */
 void lmcs_scrub_report_metadata(struct lmcs_scrubbing *s, enum lmcs_status status, const char *what, const char *shelf,
                                 uint64_t number);
-/* Reports all collected damage, with its holders. */
 enum lmcs_status lmcs_scrub_report_all(struct lmcs_scrubbing *s, struct lmcs_error *error);
 
 #endif

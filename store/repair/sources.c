@@ -2,11 +2,10 @@
 /*
  * repair/sources.c - other copies of a content, or of a block of it.
  *
- * A content of the same digest has the same bytes, in any form and place: in this pool (a state that recurred, a
- * restore beside a shelf, a tensor under two names), in another pool, or in an archive. Some tensors, such as
- * embeddings, change in few blocks per step, so a neighbour of the same name may have the missing block; the hashes in
- * its header show it. Each source checks a block up to the digest in its record. If the hash of the missing block is
- * known, it is compared as well.
+ * Contents of one digest have the same bytes in any form: in this pool (a state that recurred, a restore, two names),
+ * another pool or an archive. Some tensors, such as embeddings, change in few blocks a step: a neighbour of the name
+ * may have the block, as the hashes in its header show. Each source checks blocks against its digest, and the known
+ * hash of the block.
  */
 #include "repair/sources.h"
 
@@ -27,7 +26,6 @@
 #define MOST_NEIGHBOURS 32u
 #define NAME_BYTES      160
 
-/* A content of a source. */
 struct listed {
     struct lmc_hash digest;
     uint64_t content;
@@ -49,7 +47,6 @@ struct source {
     struct lmcs_index index;
 };
 
-/* An open copy. */
 struct copy {
     struct source *source;
     struct lmcs_chain chain; /* of a pool; pinned */
@@ -61,7 +58,7 @@ struct copy {
 
 struct lmcs_sources {
     struct lmcs_pool *pool;
-    struct source *sources; /* the repaired pool is the first */
+    struct source *sources; /* first: the repaired pool */
     size_t source_count;
     bool is_listed; /* the repaired pool is listed */
     uint64_t content;
@@ -71,7 +68,7 @@ struct lmcs_sources {
     size_t copy_count;
     struct copy *neighbours[MOST_NEIGHBOURS];
     size_t neighbour_count;
-    bool has_neighbours; /* the neighbours have been searched */
+    bool has_neighbours;
     struct lmc_hash *hashes;
     const char *name;
 };
@@ -100,7 +97,7 @@ static void sort(struct source *source)
         qsort(source->list, source->count, sizeof *source->list, by_digest);
 }
 
-/* Lists some contents from `first` on, in one short transaction. *next 0: the end. */
+/* Uses a short transaction. *next 0: the end. */
 static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_t *next, struct lmcs_error *error)
 {
     enum { AT_ONCE = 4096 };
@@ -137,7 +134,7 @@ static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_
     return status;
 }
 
-/* Lists the readable contents; unreadable ones cannot help. */
+/* Unreadable ones cannot help. */
 static enum lmcs_status list_pool(struct source *source, struct lmcs_error *error)
 {
     uint64_t next = 1;
@@ -208,7 +205,7 @@ enum lmcs_status lmcs_sources_new(struct lmcs_pool *pool, size_t capacity, struc
     return LMCS_OK;
 }
 
-/* Keeps a source that could be listed; closes it otherwise. */
+/* Closes a source that could not be listed. */
 static enum lmcs_status keep_source(struct lmcs_sources *sources, struct source *source, enum lmcs_status status)
 {
     if (status == LMCS_OK)
@@ -269,7 +266,7 @@ static void close_copy(struct copy *copy)
     free(copy);
 }
 
-/* Loads and pins a content of a pool. */
+/* Loads and pins. */
 static bool hold(struct copy *copy, uint64_t content)
 {
     struct lmcs_txn txn;
@@ -308,7 +305,7 @@ static bool open_in_archive(struct copy *copy, const struct listed *item)
            possible;
 }
 
-/* Returns NULL if the copy is unreadable. */
+/* NULL: unreadable. */
 static struct copy *open_copy(struct source *source, const struct listed *item)
 {
     struct copy *copy = calloc(1, sizeof *copy);
@@ -352,7 +349,7 @@ enum lmcs_status lmcs_sources_find(struct lmcs_sources *sources, const struct lm
     if (!sources->is_listed)
         status = list_pool(&sources->sources[0], error);
     sources->is_listed |= status == LMCS_OK;
-    if (content->df.payload == LMCS_PAYLOAD_LINK) /* a link has no decoded bytes */
+    if (content->df.payload == LMCS_PAYLOAD_LINK) /* no decoded bytes */
         return status;
     sources->content = content->id;
     sources->identity = content->df.identity;
@@ -382,13 +379,13 @@ const char *lmcs_sources_name(const struct lmcs_sources *sources)
 
 /* ---- Reading ---- */
 
-/* Reads the hashes of an archived content; false: they do not match its digest. */
+/* False: they don't match its digest. */
 static bool hashes_in_archive(const struct copy *copy, struct lmc_hash *hashes, uint64_t blocks)
 {
     const struct lmcs_archive_link *link = &copy->decoding.links[0];
     const struct lmcs_tensor *tensor = copy->decoding.tensor;
     uint64_t at;
-    if (link->header == NULL || copy->decoding.line > 0) /* a link's header has the hashes of all arrays */
+    if (link->header == NULL || copy->decoding.line > 0) /* a link's header has all arrays' hashes */
         return false;
     for (uint64_t i = 0; i < blocks; i++)
         if (link->content->payload == LMCS_PAYLOAD_RAW)
@@ -443,7 +440,7 @@ static bool read_copy(struct copy *copy, uint64_t block, const struct lmc_hash *
     return hash == NULL || (found.low == hash->low && found.high == hash->high);
 }
 
-/* Opens the contents of the same name whose ids are nearest. */
+/* Contents of the same name with the nearest ids. */
 static void find_neighbours(struct lmcs_sources *sources)
 {
     const struct source *own = &sources->sources[0];
@@ -536,7 +533,7 @@ bool lmcs_sources_link(struct lmcs_sources *sources, const struct lmcs_content *
             sources->name = source->name;
             if (read_link(source, item, to, bytes))
                 return true;
-            which = 0; /* try the next one */
+            which = 0; /* try the next */
         }
     }
     return false;

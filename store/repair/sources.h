@@ -7,34 +7,29 @@
 
 struct lmcs_sources;
 
-/* Makes a list with one source: the pool that is repaired. `capacity`: the number of sources to be added. */
+/* Makes a list of the repaired pool alone. `capacity`: sources to add. */
 enum lmcs_status lmcs_sources_new(struct lmcs_pool *pool, size_t capacity, struct lmcs_sources **sources,
                                   struct lmcs_error *error);
-/*
- * Adds a pool, opened for reading. The list closes it, also on failure. LMCS_INVALID: it is the repaired pool itself.
- */
+/* Closes `pool`, opened for reading, with the list or on failure. LMCS_INVALID: the repaired pool itself. */
 enum lmcs_status lmcs_sources_add_pool(struct lmcs_sources *sources, const char *name, struct lmcs_pool *pool,
                                        struct lmcs_error *error);
-/* Adds an archive, from the position of `fd` on. The list closes `fd`, also on failure. */
+/* Adds an archive from the position of `fd` on. Closes `fd` with the list or on failure. */
 enum lmcs_status lmcs_sources_add_archive(struct lmcs_sources *sources, const char *name, int fd,
                                           struct lmcs_error *error);
 void lmcs_sources_close(struct lmcs_sources *sources);
 
-/* Finds copies of a content. They stay open until the release or the next find. No copy is no error. */
+/* Finds copies, open until the release or the next find. None is no error. */
 enum lmcs_status lmcs_sources_find(struct lmcs_sources *sources, const struct lmcs_content *content,
                                    const struct lmcs_identity *identity, struct lmcs_error *error);
 void lmcs_sources_release(struct lmcs_sources *sources);
-/* Returns the hashes of its blocks from a copy, valid until the release; NULL: no copy, or one block only. */
+/* The content's block hashes, valid until the release; NULL: no copy, or one block only. */
 const struct lmc_hash *lmcs_sources_hashes(struct lmcs_sources *sources);
-/*
- * Decodes a block into `to` from a copy of the content or, if its hash is known, from a neighbour with the same block.
- * False: no source has it, and `to` is undefined.
- */
+/* Decodes a block from a copy or, if its hash is known, from a neighbour. False: no source; `to` is undefined. */
 bool lmcs_sources_block(struct lmcs_sources *sources, uint64_t block, const struct lmc_hash *hash, void *to);
-/* Reads the frame, `bytes` long, of the `which`-th other link between the same states. False: there are no more. */
+/* Reads the `which`-th other frame of a link between the same states. False: no more. */
 bool lmcs_sources_link(struct lmcs_sources *sources, const struct lmcs_content *link, size_t which, void *to,
                        size_t bytes);
-/* The name of the source that gave the last result. */
+/* Source of the last result. */
 const char *lmcs_sources_name(const struct lmcs_sources *sources);
 
 #endif

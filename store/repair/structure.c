@@ -2,8 +2,7 @@
 /*
  * repair/structure.c - the structure check: compares all metadata of one root.
  *
- * Every tree is walked page by page, and the records are compared with each other. A lease holds the root, so a writer
- * continues meanwhile, in this process or another.
+ * A lease holds the root, so writers continue.
  */
 #include "repair/checking.h"
 

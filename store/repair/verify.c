@@ -2,9 +2,8 @@
 /*
  * repair/verify.c - verifies the structure, then the bytes of every content.
  *
- * The structure check returns the wanted contents, each with the name of a snapshot that has it. All of the pool's
- * threads read them one after another, each with its parity. Each is pinned within a short transaction, so captures and
- * the compactor continue; contents that are removed before their turn are skipped.
+ * All threads of the pool read one content after another, with its parity. Each is pinned in a short transaction, so
+ * captures and the compactor continue; contents removed meanwhile are skipped.
  */
 #include "repair/verify.h"
 
@@ -30,7 +29,7 @@ struct verifying {
     struct lmcs_verify_report *report;
     /* the current content */
     const struct lmcs_known_content *known;
-    char tensor[LMCS_MAX_NAME + 1]; /* its name; empty until its identity is read */
+    char tensor[LMCS_MAX_NAME + 1]; /* its name; "" until its identity is read */
     uint64_t reported;
 };
 
@@ -64,11 +63,11 @@ static void bad_range(void *context, uint64_t first_byte, uint64_t bytes, const 
     report(context, why, first_byte, bytes);
 }
 
-/* The current content with its chain, pinned. */
+/* Pinned, with its chain. */
 struct held {
     struct lmcs_chain chain;
     struct lmcs_identity identity;
-    struct lmcs_content link; /* of raw bytes: the link that may replace them; id 0: none */
+    struct lmcs_content link; /* that may replace raw bytes; id 0: none */
 };
 
 static void release(struct verifying *v, const struct held *held)
@@ -78,7 +77,7 @@ static void release(struct verifying *v, const struct held *held)
         lmcs_payload_unpin(v->pool->lease, &held->link);
 }
 
-/* Pins a content, unless it was freed meanwhile. */
+/* The content may have been freed meanwhile. */
 static enum lmcs_status hold_content(struct verifying *v, struct held *held, bool *found, struct lmcs_error *error)
 {
     struct lmcs_chain *chain = &held->chain;
@@ -102,7 +101,7 @@ static enum lmcs_status hold_content(struct verifying *v, struct held *held, boo
         status = lmcs_content_get(&txn, content.link, &held->link, error);
         if (status == LMCS_OK)
             status = lmcs_payload_pin(v->pool->lease, &held->link, error);
-        if (lmcs_is_unusable(status)) { /* the structure check has reported it */
+        if (lmcs_is_unusable(status)) { /* already reported */
             held->link.id = 0;
             status = LMCS_OK;
         }
@@ -127,14 +126,14 @@ static struct lmcs_known_content *find_known(const struct verifying *v, uint64_t
     return found ? &v->structure->contents[low] : NULL;
 }
 
-/* Returns link `i` of a line, 0 being the newest; NULL: unknown, or no line. */
+/* 0: the newest; NULL: unknown, or no line. */
 static struct lmcs_known_content *link_of(const struct verifying *v, const struct lmcs_chain *chain, size_t i)
 {
     size_t newest = chain->links[0].df.payload == LMCS_PAYLOAD_LINK ? 0 : 1;
     return i < chain->line ? find_known(v, chain->links[newest + i].id) : NULL;
 }
 
-/* Reads the content. An output of a verified link is only compared with the link. */
+/* An output of a verified link is only compared with it. */
 static enum lmcs_status read_held(struct verifying *v, const struct held *held, struct lmcs_error *error)
 {
     const struct lmcs_chain *chain = &held->chain;
@@ -176,7 +175,7 @@ static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *err
     return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
-/* Finds the parity of a content, or of the link that stores it, once. */
+/* Finds each parity once, of a content or the link that stores it. */
 static enum lmcs_status find_parity(struct verifying *v, uint64_t *content, struct lmcs_parity_record *parity,
                                     struct lmcs_identity *identity, bool *found, struct lmcs_error *error)
 {
@@ -205,7 +204,7 @@ static enum lmcs_status find_parity(struct verifying *v, uint64_t *content, stru
     return status;
 }
 
-/* Compares all parity with its own checksums, as a scrub does. */
+/* Compares with parity's own checksums. */
 static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *error)
 {
     struct lmcs_parity_record parity;
@@ -213,7 +212,7 @@ static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *erro
     uint64_t content = 0;
     bool found, sound = true;
     enum lmcs_status status = find_parity(v, &content, &parity, &identity, &found, error);
-    if (status == LMCS_DAMAGED && v->structure->damages == 0) /* else the structure check has reported its record */
+    if (status == LMCS_DAMAGED && v->structure->damages == 0) /* else its record was reported */
         report(v, error->message, 0, 0);
     if (status != LMCS_OK || !found)
         return lmcs_is_unusable(status) ? LMCS_OK : status;
@@ -232,7 +231,7 @@ static bool go_on(const struct verifying *v, uint64_t done_bytes)
            v->progress->call(v->progress->context, "verifying", done_bytes, v->total_bytes);
 }
 
-/* Picks the next content. Lines come first, newest links first: a correct end implies a correct line below it. */
+/* Lines first, newest link first: a correct end implies a correct line. */
 static bool next_content(struct verifying *v, size_t *at)
 {
     const struct lmcs_structure *structure = v->structure;
