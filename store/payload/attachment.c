@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* payload/attachment.c - reads attachments that the store itself makes: long metadata and relations. */
+/* payload/attachment.c - reads the store's own attachments. */
 #include "payload/attachment.h"
 
 #include <stdlib.h>

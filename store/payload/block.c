@@ -2,16 +2,14 @@
 /*
  * payload/block.c - one block of a content, however it is stored.
  *
- * A chain of deltas is undone from its last link up: that block, raw or of a keyframe, is decoded; each delta above
- * turns it into its own, in two small buffers that change roles. Only the topmost delta writes to the caller's memory.
- * No byte counts before its checksum: the digest in the record vouches for the hashes of blocks, and those for the
- * bytes. The checksum of the topmost block vouches for all links below it. Where it does not match, the chain is undone
- * again with the checksums of every link, which names the damaged one.
+ * A chain of deltas is undone upwards: the last link's block, raw or of a keyframe, is decoded; each delta above turns
+ * it into its own, in two small buffers in turn. Only the topmost writes to the caller's memory. The record's digest
+ * covers the block hashes, and those the bytes. The topmost checksum covers all links below; on a mismatch the chain is
+ * undone again with every link's checksums, to name the damaged one.
  *
- * A line of links is undone for all arrays of its state at once, from blocks of the arrays that it begins with. One
- * call of the codec does that and checks the state at the end. To verify, the arrays at the beginning are compared with
- * their own checksums too, because a link that was made from damaged bytes leads from these to the right state, and
- * from the right ones to another.
+ * A line of links is undone for all arrays of its state in one call of the codec, which checks the final state.
+ * Verification also compares the arrays at its beginning with their checksums: a link made from damaged bytes leads
+ * from these to the right state, and from the right bytes to another.
  */
 #include "payload/reading.h"
 
@@ -21,7 +19,7 @@
 
 #include "base/guard.h"
 
-#define BROUGHT_BLOCKS 8u /* of a payload whose blocks are all checked: asked for in one system call */
+#define BROUGHT_BLOCKS 8u /* asked for in one system call */
 
 static bool raw_block_is_right(const struct lmcs_reading *r, const struct lmcs_reading_link *link, uint64_t block,
                                const void *data, uint64_t bytes)
@@ -35,27 +33,27 @@ static bool raw_block_is_right(const struct lmcs_reading *r, const struct lmcs_r
     return digest.low == link->content->df.digest_low && digest.high == link->content->df.digest_high;
 }
 
-/* A block while the links of a chain are undone. */
+/* State while a block's chain is undone. */
 struct undoing {
     struct lmcs_reading *r;
     uint64_t block;
     uint64_t bytes;
     void *target; /* NULL: only verify */
     struct lmcs_scratch *scratch;
-    bool in_place;       /* read payloads where they are mapped */
+    bool in_place;       /* read payloads in the mapping */
     bool is_brought;     /* ... and the system was asked for them */
-    bool is_unreadable;  /* ... and the medium failed */
-    const void *decoded; /* the base of the next link; NULL: none yet */
+    bool is_unreadable;  /* the medium failed */
+    const void *decoded; /* base of the next link; NULL: none yet */
     bool is_mapped;      /* `decoded` is in the pool */
-    const char *why;     /* reason of damage; NULL: `error` has it */
+    const char *why;     /* of damage; NULL: `error` has it */
     struct lmcs_error *error;
 };
 
-/* One link, to be undone under a guard. */
+/* Runs under a guard. */
 struct step {
     struct undoing *u;
     const struct lmcs_reading_link *link;
-    bool checked; /* by the checksums of this link */
+    bool checked; /* by this link's checksums */
     const void *stored;
     uint64_t stored_bytes;
     void *to;
@@ -79,7 +77,7 @@ static void check_step(void *context)
     s->is_right = raw_block_is_right(s->u->r, s->link, s->u->block, s->stored, s->stored_bytes);
 }
 
-/* Returns mapped stored bytes in one piece; NULL: copy them, which is faster for few. */
+/* NULL: copy them, which is faster for few bytes. */
 static const void *stored_at(const struct undoing *u, const struct lmcs_reading_link *link, uint64_t at, uint64_t bytes)
 {
     bool in_place = u->in_place && bytes >= LMCS_ALIGNED_BYTES && !lmcs_reading_is_new(u->r, link);
@@ -89,10 +87,8 @@ static const void *stored_at(const struct undoing *u, const struct lmcs_reading_
     return mapped;
 }
 
-/*
- * Decodes stored bytes where they are mapped, or copies them to `room` first. If the medium fails under the mapping,
- * all is done again with copies: reading the file gives the error. (Memory that the codec had allocated is lost then.)
- */
+/* Decodes in the mapping, or from a copy in `room`. If the medium fails under the mapping, copies are decoded: reading
+ * the file gives the error. (The codec's memory leaks then.) */
 static enum lmcs_status run_decoding(struct step *s, uint64_t at, void *room)
 {
     struct undoing *u = s->u;
@@ -113,7 +109,7 @@ static enum lmcs_status run_decoding(struct step *s, uint64_t at, void *room)
     return u->is_unreadable ? LMCS_DAMAGED : LMCS_OK;
 }
 
-/* Reads a raw block into `to` if that is the target; else leaves it where it is mapped. */
+/* Reads into `to` if that is the target; else leaves the block mapped. */
 static enum lmcs_status read_raw_block(struct step *s, void *to)
 {
     struct undoing *u = s->u;
@@ -190,14 +186,14 @@ static bool make_room(struct lmcs_scratch *scratch, uint64_t bytes)
     return scratch->line != NULL;
 }
 
-/* Finds block `block` of all links of a line: mapped, or copied into one buffer. */
+/* Finds the block in all links of a line: mapped, or copied into one buffer. */
 static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64_t bytes, bool in_place,
                                   struct lmcs_scratch *scratch, struct lmc_link_step *steps, const char **why,
                                   struct lmcs_error *error)
 {
     uint64_t places[LMCS_LINK_BOUND], total = 0, at = 0;
     enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; i < r->chain->line; i++) { /* the oldest first */
+    for (size_t i = 0; i < r->chain->line; i++) { /* oldest first */
         const struct lmcs_reading_link *link = &r->links[r->newest + r->chain->line - 1 - i];
         struct lmc_block coded = lmc_frame_block(&link->frame, block, &places[i]);
         steps[i] = (struct lmc_link_step){.frame = &link->frame, .coded_bytes = coded.coded_bytes};
@@ -225,7 +221,7 @@ static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64
     return status;
 }
 
-/* Copies a raw block, the beginning of a line, from the mapping; reads it if the medium fails. */
+/* Copies a raw block that begins a line; reads it if the mapping fails. */
 static enum lmcs_status begin_line(struct step *s, void *to)
 {
     struct undoing *u = s->u;
@@ -238,7 +234,7 @@ static enum lmcs_status begin_line(struct step *s, void *to)
     return LMCS_DAMAGED;
 }
 
-/* The links of a line, to be undone under a guard. */
+/* Runs under a guard. */
 struct line_run {
     const struct lmc_link_step *steps;
     size_t count, at_once;
@@ -256,12 +252,11 @@ static void run_line(void *context)
             lmc_link_decode_block(run->steps + i, run->at_once, run->block, run->state, run->bytes, NULL, &run->why);
 }
 
-/* How a line is undone. */
 struct line_way {
-    bool from_sound; /* compare the arrays at its beginning with their checksums */
-    bool checked;    /* the same, and each link alone, to name the damaged one */
-    bool in_place;   /* coded bytes are used where they are mapped ... */
-    bool failed;     /* ... and the medium did not give all of them */
+    bool from_sound; /* compare its first arrays with their checksums */
+    bool checked;    /* also each link alone, to name the damaged one */
+    bool in_place;   /* use coded bytes in the mapping */
+    bool failed;     /* the medium failed */
 };
 
 /* Undoes the line for one block of all arrays. */
@@ -298,7 +293,7 @@ static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct
                            .block = block,
                            .bytes = bytes,
                            .state = state};
-    fenv_t arithmetic; /* the codec has its own, and does not get to putting this back when it is left early */
+    fenv_t arithmetic; /* the codec sets its own, and can't restore this when left early */
     for (size_t i = 0; i < run.count; i++)
         mapped[i] = (struct lmcs_guarded){steps[i].coded, steps[i].coded_bytes};
     fegetenv(&arithmetic);
@@ -308,12 +303,12 @@ static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct
     *why = run.why;
     if (run.result == LMC_NO_MEMORY)
         return lmcs_fail_memory(error);
-    if (run.result == LMC_UNSUPPORTED) /* after the checksum of the coded block */
+    if (run.result == LMC_UNSUPPORTED) /* its checksum is right */
         return LMCS_UNSUPPORTED;
     return run.result == LMC_OK && !way->failed ? LMCS_OK : LMCS_DAMAGED;
 }
 
-/* Reads one block of all arrays into their buffers. Without any buffer, verifies it. */
+/* Fills the arrays' buffers; without any, verifies. */
 static enum lmcs_status undo_line_block(struct lmcs_reading *r, uint64_t block, void *const *targets,
                                         struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error)
 {
@@ -323,7 +318,6 @@ static enum lmcs_status undo_line_block(struct lmcs_reading *r, uint64_t block, 
         is_wanted |= targets[i] != NULL;
         state[i] = targets[i] != NULL ? targets[i] : scratch->blocks[i];
     }
-    /* A link made from damaged bytes leads only from them to the right state: compare with checksums. */
     struct line_way way = {.from_sound = !is_wanted, .in_place = r->in_place};
     enum lmcs_status status = undo_line(r, block, &way, state, scratch, why, error);
     if (status != LMCS_DAMAGED)
@@ -343,7 +337,6 @@ static void check_coded(void *context)
                   lmc_frame_block(&s->link->frame, s->u->block, &at).coded_hash;
 }
 
-/* Checks a coded block, mapped or copied. */
 static enum lmcs_status check_coded_block(struct step *s)
 {
     struct undoing *u = s->u;
@@ -370,7 +363,7 @@ static enum lmcs_status check_coded_block(struct step *s)
     return status;
 }
 
-/* Asks the system to read the next blocks of a payload that are not in memory. */
+/* Asks the system for the next blocks that are not in memory. */
 static void bring_blocks(const struct undoing *u, const struct lmcs_reading_link *link)
 {
     const uint64_t blocks = lmc_block_count(u->r->raw_bytes);
@@ -388,7 +381,7 @@ static void bring_blocks(const struct undoing *u, const struct lmcs_reading_link
         lmcs_media_bring(mapped, end - at);
 }
 
-/* Checks one block of the newest links of a line; if these are all links, also of its beginning. */
+/* Checks the newest links of a line; if these are all, also its beginning. */
 static enum lmcs_status check_stored(struct undoing *u)
 {
     struct lmcs_reading *r = u->r;
@@ -429,7 +422,7 @@ static enum lmcs_status check_stored_block(struct lmcs_reading *r, uint64_t bloc
 
 /* ---- A block ---- */
 
-/* Undoes the chain for one block. `checked`: with the checksums of all links, not only of the topmost. */
+/* `checked`: with the checksums of all links, not only the topmost. */
 static enum lmcs_status undo_links(struct undoing *u, bool checked)
 {
     enum lmcs_status status = undo_once(u, checked);
@@ -439,7 +432,6 @@ static enum lmcs_status undo_links(struct undoing *u, bool checked)
     return undo_once(u, checked);
 }
 
-/* Reads one block into `target`; NULL: verifies it and all that it rests on. */
 enum lmcs_status lmcs_reading_block(struct lmcs_reading *r, uint64_t block, void *target, struct lmcs_scratch *scratch,
                                     const char **why, struct lmcs_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* payload/chain.c - loads and pins chains: a content and all that it rests on. */
+/* payload/chain.c - loads and pins chains. */
 #include "payload/read.h"
 
 static enum lmcs_status fail_chain(const struct lmcs_txn *txn, const char *why, struct lmcs_error *error)
@@ -7,7 +7,7 @@ static enum lmcs_status fail_chain(const struct lmcs_txn *txn, const char *why, 
     return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: %s", txn->pool->path, why);
 }
 
-/* Adds a link, and the arrays it leads from if the line begins there. *next: the link before, or 0. */
+/* Adds a link, and its first arrays if the line begins there. *next: the link before, or 0. */
 static enum lmcs_status add_link(struct lmcs_txn *txn, uint64_t id, struct lmcs_chain *chain, uint64_t *next,
                                  struct lmcs_error *error)
 {
@@ -23,7 +23,7 @@ static enum lmcs_status add_link(struct lmcs_txn *txn, uint64_t id, struct lmcs_
     chain->line++;
     *next = 0;
     for (size_t i = 0; status == LMCS_OK && *next == 0 && i < link->df.base_count; i++) {
-        /* Some outputs of one link may have got payloads of their own. */
+        /* some outputs of a link may have their own payloads */
         status = lmcs_content_get(txn, link->bases[i], &base, error);
         if (status == LMCS_OK && base.df.payload == LMCS_PAYLOAD_LINKED)
             *next = base.link;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * encoding.c - a tensor's bytes become a frame in the pool: planned, encoded, written, read back and decoded.
+ * payload/encode.c - writes a tensor as a frame in the pool and verifies it by decoding.
  *
- * Coded blocks are made a window at a time, in parallel, and written one behind the other; the header, which needs them
- * all, comes last, at the front. Then the new payload is read back and decoded as any reader would.
+ * Coded blocks are made a window at a time, in parallel. The header, which needs all of them, is written last, at the
+ * front.
  */
 #include "payload/encode.h"
 
@@ -13,26 +13,26 @@
 
 #include "base/guard.h"
 
-#define WHOLE_BYTES   ((uint64_t)64 << 20) /* of tensors whose frames are made in memory */
+#define WHOLE_BYTES   ((uint64_t)64 << 20) /* largest made in memory */
 #define WINDOW_BLOCKS 16u
 
 struct encoding {
     struct lmcs_encoding *encoding;
     struct lmc_encoder *encoder;
     struct lmc_block *blocks;
-    struct lmc_link_encoder *link_encoder; /* of a link, instead of these two */
+    struct lmc_link_encoder *link_encoder; /* for links, instead of these two */
     struct lmc_link_block *link_blocks;
     uint64_t block_count;
-    uint64_t first; /* block of the window */
+    uint64_t first; /* of the window */
     size_t slot_bytes;
-    unsigned char *slots; /* room for a window's coded blocks */
+    unsigned char *slots; /* for a window's coded blocks */
     _Atomic int failure;  /* enum lmc_status */
     struct lmcs_guarded sources[2 * LMC_MAX_BASES];
     size_t source_count;
     _Atomic bool unreadable;
 };
 
-/* The codec reads mapped bytes, so media errors occur within it. */
+/* The codec reads mapped bytes, where the medium may fail. */
 static enum lmcs_status fail_unreadable(const struct lmcs_encoding *encoding, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_DAMAGED, EIO, "%s: tensor \"%s\" is damaged: the medium can't be read",
@@ -50,13 +50,13 @@ static size_t header_bytes(const struct encoding *e)
                                    : lmc_encoder_header_bytes(e->encoder);
 }
 
-/* Returns the decoded bytes of all outputs of the frame. */
+/* Counts all outputs of the frame. */
 static uint64_t decoded_bytes(const struct lmcs_encoding *encoding)
 {
     return encoding->link != NULL ? encoding->raw_bytes * encoding->made.df.base_count : encoding->raw_bytes;
 }
 
-/* Returns the largest worthwhile size. */
+/* Largest worthwhile size. */
 static uint64_t most_bytes(const struct lmcs_encoding *encoding)
 {
     uint64_t raw = lmcs_raw_stored_bytes(decoded_bytes(encoding));
@@ -68,7 +68,7 @@ static uint64_t most_bytes(const struct lmcs_encoding *encoding)
 struct block_job {
     struct encoding *encoding;
     uint64_t slot;
-    unsigned char *copy; /* of the block, when the data may change meanwhile; else NULL */
+    unsigned char *copy; /* if the data may change; else NULL */
 };
 
 static void encode_block(void *context)
@@ -166,7 +166,6 @@ static uint64_t window_bytes(const struct encoding *e, uint64_t first, uint64_t 
     return sum;
 }
 
-/* Computes the digest of a link's record. */
 static enum lmc_status take_link_digest(struct lmcs_encoding *encoding, const void *header, size_t bytes)
 {
     struct lmc_frame frame;
@@ -200,7 +199,6 @@ static enum lmcs_status write_header(struct encoding *e, struct lmcs_error *erro
     return status;
 }
 
-/* Computes the digest of encoded data that had none. */
 static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;
@@ -219,7 +217,7 @@ static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error
     return LMCS_OK;
 }
 
-/* Encodes in memory and allocates when the size is known. */
+/* Encodes in memory, then allocates. */
 static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;
@@ -258,7 +256,7 @@ static void shrink_made(struct lmcs_encoding *encoding, uint64_t total)
     made->df.stored_bytes = total;
 }
 
-/* Encodes one window at a time into space that is truncated at the end. */
+/* Encodes into space that is truncated at the end. */
 static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;

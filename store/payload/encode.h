@@ -11,26 +11,26 @@ struct lmcs_encoding {
     struct lmcs_region *region;
     pthread_mutex_t *region_lock; /* NULL: the region is this thread's alone */
     bool serial;                  /* in the caller's thread alone */
-    bool may_change;              /* `data` may change meanwhile: gives a torn tensor in a sound frame */
-    struct lmcs_tensor tensor;    /* its name, dtype and shape */
+    bool may_change;              /* `data` may change: gives a torn tensor in a sound frame */
+    struct lmcs_tensor tensor;
     uint64_t raw_bytes;
-    const void *data;                    /* raw_bytes, row-major */
+    const void *data;                    /* raw_bytes of it, row-major */
     const void *base;                    /* NULL: none */
-    const struct lmcs_chain *base_chain; /* of the base, pinned */
+    const struct lmcs_chain *base_chain; /* pinned */
     const struct lmcs_content *known;    /* may be NULL; if the data equals it, nothing is made */
-    const struct lmc_link_params *link;  /* makes a link instead; data, base and known are unused ... */
-    const struct lmcs_content *before;   /* ... from these contents, raw and pinned, ... */
+    const struct lmc_link_params *link;  /* makes a link (data, base and known are unused) ... */
+    const struct lmcs_content *before;   /* ... from these, raw and pinned, ... */
     const struct lmcs_content *after;    /* ... to these */
-    uint64_t most_bytes;                 /* largest worthwhile size; 0: that which saves a 64th */
+    uint64_t most_bytes;                 /* 0: one that saves a 64th */
     /* on output */
-    struct lmcs_content made; /* on input its raw size; parts, sizes, bases, kind; the digest, when data may change */
-    bool is_known;            /* the data equals `known` */
-    bool worthwhile;          /* false: nothing was made: not smaller, or known */
+    struct lmcs_content made; /* input: raw size; output: parts, sizes, bases, kind; the digest, if data may change */
+    bool is_known;            /* equals `known` */
+    bool worthwhile;          /* false: nothing made: not smaller, or known */
 };
 
-/* Encodes and writes, then verifies by decoding the written bytes. */
+/* Writes, then verifies by decoding the written bytes. */
 enum lmcs_status lmcs_encoding_run(struct lmcs_encoding *encoding, struct lmcs_error *error);
-/* Reads the payload back from the medium and decodes it. */
+/* Reads back from the medium and decodes. */
 enum lmcs_status lmcs_encoding_verify(const struct lmcs_encoding *encoding, struct lmcs_error *error);
 
 #endif

@@ -2,8 +2,7 @@
 /*
  * payload/headers.c - opens a content for reading: headers of frames and links, tables of raw payloads.
  *
- * The record of a content has its digest. A header counts only if its digest, its sizes and the digests of its bases
- * are those of the records.
+ * A header must match its record: digest, sizes and the bases' digests.
  */
 #include "payload/reading.h"
 
@@ -13,9 +12,9 @@
 #include "base/guard.h"
 #include "base/names.h"
 
-#define HEADER_AT_ONCE ((uint64_t)4 << 10) /* of a frame; with few blocks a header is no longer */
+#define HEADER_AT_ONCE ((uint64_t)4 << 10) /* longest with few blocks */
 
-/* Reads and parses the header of a frame. The caller compares it with the records. */
+/* Reads and parses; the caller compares with the records. */
 static enum lmcs_status read_header(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_reading_link *link = &r->links[i];
@@ -27,7 +26,7 @@ static enum lmcs_status read_header(struct lmcs_reading *r, size_t i, struct lmc
     if (link->header == NULL)
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_reading_copy(r, link, 0, link->header, n, error);
-    if (status == LMCS_DAMAGED && n > LMC_FRAME_PREFIX_BYTES) { /* the unreadable part may be after the header */
+    if (status == LMCS_DAMAGED && n > LMC_FRAME_PREFIX_BYTES) { /* the unreadable part may be after it */
         n = LMC_FRAME_PREFIX_BYTES;
         status = lmcs_reading_copy(r, link, 0, link->header, n, error);
     }
@@ -99,7 +98,7 @@ static bool is_digest_of(const struct lmc_hash *digest, const struct lmcs_conten
     return digest->low == content->df.digest_low && digest->high == content->df.digest_high;
 }
 
-/* Returns whether link `i` leads from the outputs of the link before, or from the beginning of the line. */
+/* Whether link `i` leads from the link before, or from the line's first arrays. */
 static bool leads_from(const struct lmcs_reading *r, size_t i)
 {
     const struct lmc_frame *frame = &r->links[i].frame;
@@ -114,7 +113,7 @@ static bool leads_from(const struct lmcs_reading *r, size_t i)
     return sound;
 }
 
-/* Reads the header of a link and compares it with its record. */
+/* Reads a link's header and compares it with its record. */
 static enum lmcs_status open_one_link(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     const struct lmc_frame *frame = &r->links[i].frame;
@@ -127,7 +126,7 @@ static enum lmcs_status open_one_link(struct lmcs_reading *r, size_t i, struct l
     return status;
 }
 
-/* Returns whether the content stored as array `i` is the output of the newest link. */
+/* Whether the content stored as array `i` is the newest link's output. */
 static bool is_led_to(const struct lmcs_reading *r, size_t i)
 {
     struct lmc_hash digest;
@@ -155,7 +154,7 @@ static enum lmcs_status open_line(struct lmcs_reading *r, struct lmcs_error *err
     return status;
 }
 
-/* Reads the hashes of a raw payload with several blocks and checks them by the digest. */
+/* Several blocks: reads their hashes and checks them by the digest. */
 static enum lmcs_status open_raw(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_reading_link *link = &r->links[i];
@@ -186,7 +185,6 @@ static enum lmcs_status check_empty(const struct lmcs_reading *r, struct lmcs_er
                : lmcs_reading_fail(r, "its digest is not what was written", error);
 }
 
-/* Reads and checks the headers of all links. */
 enum lmcs_status lmcs_reading_open(struct lmcs_reading *r, struct lmcs_error *error)
 {
     const struct lmcs_chain *chain = r->chain;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * payload/read.c - reads whole contents, or single blocks of them.
+ * payload/read.c - reads whole contents, or single blocks.
  *
- * Blocks are independent, so threads share them. Damage does not end a read: all damaged ranges are reported.
+ * Threads share the blocks of a content.
  */
 #include "payload/reading.h"
 
@@ -13,7 +13,7 @@
 
 /* ---- All blocks ---- */
 
-/* Records a damaged block for the final message. False: no memory. */
+/* False: no memory. */
 static bool note_lost(struct lmcs_reading *r, uint64_t block)
 {
     if (r->lost == NULL)
@@ -23,7 +23,7 @@ static bool note_lost(struct lmcs_reading *r, uint64_t block)
     return r->lost != NULL;
 }
 
-/* Records a failure. Damage does not end a read: all lost ranges are reported. */
+/* Damage does not end a read: all lost ranges are reported. */
 static void note_failure(struct lmcs_reading *r, uint64_t block, enum lmcs_status status, const char *why,
                          const struct lmcs_error *error)
 {
@@ -45,7 +45,7 @@ static void note_failure(struct lmcs_reading *r, uint64_t block, enum lmcs_statu
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Puts "rows 3 to 5 of 100 (elements 768 to 1535): " before the message. */
+/* Prefixes "rows 3 to 5 of 100 (elements 768 to 1535): ". */
 static void tell_lost(const struct lmcs_reading *r, struct lmcs_error *error)
 {
     enum { MOST_TOLD = 6 };

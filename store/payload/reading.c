@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* payload/reading.c - the tools of a read: stored bytes, buffers of threads, failures. */
+/* payload/reading.c - stored bytes, threads' buffers and failures of a read. */
 #include "payload/reading.h"
 
 #include <stdlib.h>
@@ -9,7 +9,6 @@ bool lmcs_reading_is_new(const struct lmcs_reading *r, const struct lmcs_reading
     return r->chain->is_new && link == &r->links[0];
 }
 
-/* Copies stored bytes of one of the links. */
 enum lmcs_status lmcs_reading_copy(const struct lmcs_reading *r, const struct lmcs_reading_link *link, uint64_t at,
                                    void *to, uint64_t bytes, struct lmcs_error *error)
 {

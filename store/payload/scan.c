@@ -2,9 +2,8 @@
 /*
  * payload/scan.c - checks the stored bytes of a content.
  *
- * The digest in the record vouches for the hashes of the blocks, which stand in a frame's header or behind a raw
- * payload. Of a raw payload they can be computed as well: when the ones that stand there are damaged, those of the
- * blocks take their place if the digest agrees, and when a few of each are damaged, the mixture with which it does.
+ * The record's digest covers the block hashes, which a frame's header or the end of a raw payload has. For raw
+ * payloads, hashes computed from the blocks, or a mixture of both, replace damaged ones if the digest agrees.
  */
 #include "payload/scan.h"
 
@@ -16,7 +15,7 @@
 #include "payload/layout.h"
 #include "payload/read.h"
 
-#define MOST_MIXED 10u /* blocks with two candidate hashes: 1,024 digests to try */
+#define MOST_MIXED 10u /* blocks with two candidate hashes: 1,024 digests */
 
 static enum lmcs_status read_pool(const struct lmcs_bytes *bytes, uint64_t at, void *to, uint64_t count,
                                   struct lmcs_error *error)
@@ -58,13 +57,13 @@ struct scanning {
     const struct lmcs_content *content;
     const struct lmcs_identity *identity;
     struct lmcs_scan *scan;
-    struct lmc_hash *found; /* raw: hashes of the stored bytes */
-    _Atomic int failure;    /* enum lmcs_status, other than damage */
+    struct lmc_hash *found; /* raw: of stored bytes */
+    _Atomic int failure;    /* an enum lmcs_status other than damage */
     _Atomic uint64_t bad;
     _Atomic bool unreadable;
 };
 
-/* Records the first failure; those of other threads follow from it. */
+/* Keeps the first: those of other threads follow from it. */
 static void note_failure(struct scanning *s, enum lmcs_status status)
 {
     int none = LMCS_OK;
@@ -86,7 +85,7 @@ static bool fits_digest(const struct scanning *s, const struct lmc_hash *hashes)
     return digest.low == s->content->df.digest_low && digest.high == s->content->df.digest_high;
 }
 
-/* Reads the stored bytes of a block into memory. *data NULL: unreadable. */
+/* *data NULL: unreadable. */
 static enum lmcs_status fetch(struct scanning *s, uint64_t at, uint64_t count, unsigned char **data)
 {
     struct lmcs_error error;
@@ -125,11 +124,11 @@ static void hash_job(void *context, uint64_t block)
     if (data != NULL)
         s->found[block] = lmc_hash128(data, bytes);
     else
-        s->scan->bad[block] = 2; /* its hash is unknown */
+        s->scan->bad[block] = 2; /* hash unknown */
     free(data);
 }
 
-/* Searches the mixture of stored and computed hashes that agrees with the digest. */
+/* Finds the mixture of stored and computed hashes with the right digest. */
 static bool mix(struct scanning *s)
 {
     struct lmcs_scan *scan = s->scan;
@@ -157,7 +156,7 @@ static bool mix(struct scanning *s)
     return fits;
 }
 
-/* Finds the hashes of the blocks, for which the digest vouches. */
+/* Finds block hashes that the digest confirms. */
 static enum lmcs_status find_hashes(struct scanning *s)
 {
     struct lmcs_scan *scan = s->scan;
@@ -213,13 +212,13 @@ static enum lmcs_status scan_raw(struct scanning *s, struct lmcs_workers *worker
 
 /* ---- Frames ---- */
 
-/* LMCS_UNSUPPORTED: the frame's checksum is right, and its header is of a newer version. */
+/* LMCS_UNSUPPORTED: the checksum is right, the version newer. */
 static enum lmcs_status status_of_header(enum lmc_status coded)
 {
     return coded == LMC_UNSUPPORTED ? LMCS_UNSUPPORTED : LMCS_OK;
 }
 
-/* Computes the digest that the record should have, from the header. */
+/* Computes the digest that the record should have. */
 static bool read_digest(const struct scanning *s, struct lmc_hash *digest)
 {
     const struct lmc_frame *frame = &s->scan->frame;
@@ -317,7 +316,7 @@ enum lmcs_status lmcs_scan_head(const struct lmcs_bytes *bytes, const struct lmc
     uint64_t at = lmcs_raw_table_at(content->df.raw_bytes);
     if (status != LMCS_OK || scan->blocks == 0)
         return status;
-    if (content->df.payload >= LMCS_PAYLOAD_LINK) /* its blocks' hashes are those of several arrays */
+    if (content->df.payload >= LMCS_PAYLOAD_LINK) /* hashes of several arrays */
         return LMCS_OK;
     if (content->df.payload == LMCS_PAYLOAD_FRAME) {
         status = read_header(&s, &sound);
@@ -339,7 +338,7 @@ enum lmcs_status lmcs_scan(const struct lmcs_bytes *bytes, const struct lmcs_con
     enum lmcs_status status = begin(content, identity, scan, error);
     if (status != LMCS_OK)
         return status;
-    if (scan->blocks > 0 && content->df.payload != LMCS_PAYLOAD_LINKED) /* which has no bytes of its own */
+    if (scan->blocks > 0 && content->df.payload != LMCS_PAYLOAD_LINKED) /* which has no bytes */
         status = content->df.payload == LMCS_PAYLOAD_RAW ? scan_raw(&s, workers) : scan_frame(&s, workers);
     free(s.found);
     scan->bad_count = s.bad;
