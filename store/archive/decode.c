@@ -2,8 +2,7 @@
 /*
  * archive/decode.c - decodes contents of an archive's file without a pool.
  *
- * Decodes block by block along the chain, directly from the payloads in the file. Checks every byte before it uses it.
- * A line of links is undone link by link, so that each state on the way is checked.
+ * Checks every byte before it uses it. A line is undone link by link, so that each state on the way is checked.
  */
 #include "archive/decode.h"
 
@@ -25,7 +24,7 @@ static enum lmcs_status fail_content(const struct lmcs_decoding *d, const char *
     return fail_at(d, d->content, why, error);
 }
 
-/* Reads and parses the header of a frame. The caller compares its fields with the record. */
+/* Reads and parses; the caller compares with the record. */
 static enum lmcs_status read_header(struct lmcs_decoding *d, struct lmcs_archive_link *link, struct lmcs_error *error)
 {
     unsigned char prefix[LMC_FRAME_PREFIX_BYTES];
@@ -75,7 +74,7 @@ static enum lmcs_status open_frame(struct lmcs_decoding *d, struct lmcs_archive_
     return LMCS_OK;
 }
 
-/* Compares the digests in a link's header with those of its record, its bases and its outputs. */
+/* Compares the digests in a link's header with its record, bases and outputs. */
 static enum lmcs_status open_link(struct lmcs_decoding *d, struct lmcs_archive_link *link, struct lmcs_error *error)
 {
     const struct lmcs_tensor *tensor = d->tensor;
@@ -92,7 +91,7 @@ static enum lmcs_status open_link(struct lmcs_decoding *d, struct lmcs_archive_l
     return LMCS_OK;
 }
 
-/* Opens the newest `count` links of the line. */
+/* Opens the line's newest `count` links. */
 static enum lmcs_status open_line(struct lmcs_decoding *d, size_t count, struct lmcs_error *error)
 {
     struct lmc_hash digest;
@@ -118,7 +117,7 @@ static enum lmcs_status open_raw(struct lmcs_decoding *d, struct lmcs_archive_li
                             blocks * sizeof(struct lmc_hash), error);
 }
 
-/* A block of a raw payload must match its hash in the table, and the table the digest. */
+/* Whether a raw block matches its hash in the table, and the table the digest. */
 static bool raw_is_right(const struct lmcs_decoding *d, const struct lmcs_archive_link *link, uint64_t block,
                          const void *data, uint64_t bytes)
 {
@@ -133,7 +132,7 @@ static bool raw_is_right(const struct lmcs_decoding *d, const struct lmcs_archiv
     return digest.low == link->content->digest.low && digest.high == link->content->digest.high;
 }
 
-/* Reads the stored bytes of a frame's block into d->coded, which holds `most` bytes. */
+/* Reads the stored bytes of a block into d->coded, of `most` bytes. */
 static enum lmcs_status read_coded(struct lmcs_decoding *d, struct lmcs_archive_link *link, uint64_t block, size_t most,
                                    size_t *count, struct lmcs_error *error)
 {
@@ -144,7 +143,7 @@ static enum lmcs_status read_coded(struct lmcs_decoding *d, struct lmcs_archive_
                                     : lmcs_pieces_read(&link->pieces, at, d->coded, coded.coded_bytes, error);
 }
 
-/* Decodes a block of a raw payload, or of a frame against `base` (NULL: none), into `to`. */
+/* Decodes a raw block, or a frame's against `base` (NULL: none). */
 static enum lmcs_status decode_own(struct lmcs_decoding *d, struct lmcs_archive_link *link, uint64_t block,
                                    uint64_t bytes, const void *base, void *to, struct lmcs_error *error)
 {
@@ -209,7 +208,7 @@ static void add_link(struct lmcs_decoding *d, const struct lmcs_archive_content 
     lmcs_pieces_init(&link->pieces, d->fd, d->start, content);
 }
 
-/* Lists the contents below; false: one is not in this archive. */
+/* False: a content below is not in this archive. */
 static bool list_links(struct lmcs_decoding *d)
 {
     const struct lmcs_archive_content *content = d->content;
@@ -240,7 +239,7 @@ static bool list_links(struct lmcs_decoding *d)
     return true;
 }
 
-/* A line needs more buffers than two, and blocks of its arrays' size. */
+/* Makes a buffer for each array of a line. */
 static enum lmcs_status make_room(struct lmcs_decoding *d, struct lmcs_error *error)
 {
     size_t most = lmc_block_bound(LMC_BLOCK_BYTES), of_links = lmc_link_block_bound(LMC_MAX_BASES, LMC_BLOCK_BYTES);
@@ -320,8 +319,7 @@ enum lmcs_status lmcs_decoding_look(struct lmcs_decoding *d, const struct lmcs_a
     enum lmcs_status status = make_room(d, error);
     if (status == LMCS_OK)
         status = d->line > 0 ? open_line(d, 1, error) : open_frame(d, &d->links[0], error);
-    bool is_own =
-        d->links[0].content == content; /* else they are the link's, which is checked as a content of its own */
+    bool is_own = d->links[0].content == content; /* else the link's, checked as a content of its own */
     return status == LMCS_OK && is_own ? look_at_blocks(d, &d->links[0], error) : status;
 }
 

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * archive/format.h - the bytes of an archive; store/ARCHIVE.md is the specification.
- *
- * An archive is a head and records. A record is a header and a payload of at most LMCS_ARCHIVE_PIECE_BYTES, so a reader
- * needs one buffer of that size. All checks of a record are seeded with its number, which locates a swapped, repeated
- * or missing record; the end record's hash of all headers finds the rest.
- */
+/* archive/format.h - structs of the archive format, which store/ARCHIVE.md specifies. */
 #ifndef LMCS_ARCHIVE_FORMAT_H
 #define LMCS_ARCHIVE_FORMAT_H
 
@@ -15,19 +9,18 @@
 #define LMCS_ARCHIVE_MAGIC       "LMCSARCH"
 #define LMCS_ARCHIVE_VERSION     1u
 #define LMCS_ARCHIVE_PIECE_BYTES ((size_t)1 << 20)
-#define LMCS_ARCHIVE_PAIRS       4096u /* most entries that the writer puts into one record */
+#define LMCS_ARCHIVE_PAIRS       4096u /* most entries the writer puts into a record */
 
 struct lmcs_archive_head_df {
     char magic[8];
     uint32_t version;
     uint32_t reserved;
-    uint64_t incompatible; /* features that a reader must know */
-    uint64_t compatible;   /* features that a reader may ignore */
+    uint64_t incompatible; /* features */
+    uint64_t compatible;   /* features */
     uint64_t check;        /* hash64 of the bytes before it, seed 0 */
 };
 static_assert(sizeof(struct lmcs_archive_head_df) == 40, "archive head layout");
 
-/* Values are part of the format. */
 enum lmcs_archive_type {
     LMCS_ARCHIVE_SHELF = 1,
     LMCS_ARCHIVE_SNAPSHOT,
@@ -41,14 +34,14 @@ enum lmcs_archive_type {
     LMCS_ARCHIVE_ORIGIN,
     LMCS_ARCHIVE_SINCE,
     LMCS_ARCHIVE_KNOWN,
-    LMCS_ARCHIVE_TYPES /* one more than the last */
+    LMCS_ARCHIVE_TYPES
 };
-#define LMCS_ARCHIVE_IGNORABLE 0x80000000u /* a reader may ignore types from here on */
+#define LMCS_ARCHIVE_IGNORABLE 0x80000000u /* readers may ignore types from here on */
 
 struct lmcs_archive_record_df {
     uint32_t type;
     uint32_t bytes;         /* of the payload, which follows */
-    uint64_t payload_check; /* hash64 of the payload, seed: the record's number, from 0 */
+    uint64_t payload_check; /* hash64; seed: the record's number, from 0 */
     uint64_t check;         /* hash64 of the 16 bytes before it, same seed */
 };
 static_assert(sizeof(struct lmcs_archive_record_df) == 24, "archive record layout");
@@ -61,8 +54,8 @@ struct lmcs_archive_shelf_df {
 };
 static_assert(sizeof(struct lmcs_archive_shelf_df) == 16, "archive shelf layout");
 
-#define LMCS_ARCHIVE_CHANGES       1u /* the entries are changes to those of the previous snapshot */
-#define LMCS_ARCHIVE_META_ATTACHED 2u /* the metadata is the attachment named LMCS_META_NAME */
+#define LMCS_ARCHIVE_CHANGES       1u /* entries are changes to the previous snapshot's */
+#define LMCS_ARCHIVE_META_ATTACHED 2u /* metadata is the attachment LMCS_META_NAME */
 
 struct lmcs_archive_snapshot_df {
     uint64_t number;
@@ -76,7 +69,7 @@ struct lmcs_archive_snapshot_df {
 };
 static_assert(sizeof(struct lmcs_archive_snapshot_df) == 56, "archive snapshot layout");
 
-/* Identities are numbered from 1 in order of arrival; so are contents. */
+/* Identities and contents are each numbered from 1 in order of arrival. */
 struct lmcs_archive_identity_df {
     uint8_t kind;
     uint8_t dtype;
@@ -92,17 +85,17 @@ struct lmcs_archive_content_df {
     uint64_t digest_low;
     uint64_t digest_high;
     uint64_t raw_bytes;
-    uint64_t stored_bytes; /* total of the data records that follow */
+    uint64_t stored_bytes; /* of the data records that follow */
     uint8_t payload;       /* enum lmcs_payload_kind */
     uint8_t flags;         /* LMCS_CONTENT_SETTLED */
     uint8_t base_count;
-    uint8_t output; /* linked: the index of the array among the link's outputs */
+    uint8_t output; /* linked: index among the link's outputs */
     uint8_t reserved[4];
     /* bases (u64 content each) follow; linked: the link */
 };
 static_assert(sizeof(struct lmcs_archive_content_df) == 48, "archive content layout");
 
-/* In place of a content that an older archive has. It is numbered among the contents. */
+/* Stands for a content of an older archive; numbered among the contents. */
 struct lmcs_archive_known_df {
     uint64_t identity;
     uint64_t digest_low;
@@ -111,7 +104,7 @@ struct lmcs_archive_known_df {
 };
 static_assert(sizeof(struct lmcs_archive_known_df) == 32, "archive known content layout");
 
-/* After the head: an older archive that this one needs. */
+/* An older archive that is needed; after the head. */
 struct lmcs_archive_since_df {
     uint64_t hash_low; /* of its end record */
     uint64_t hash_high;
@@ -120,7 +113,7 @@ static_assert(sizeof(struct lmcs_archive_since_df) == 16, "archive since layout"
 
 struct lmcs_archive_entry_df {
     uint64_t identity;
-    uint64_t content; /* 0: the previous snapshot had the identity, and this one has not */
+    uint64_t content; /* 0: the identity is gone since the previous snapshot */
 };
 static_assert(sizeof(struct lmcs_archive_entry_df) == 16, "archive entry layout");
 
@@ -136,9 +129,9 @@ struct lmcs_archive_tag_df {
 };
 static_assert(sizeof(struct lmcs_archive_tag_df) == 16, "archive tag layout");
 
-/* After the record of a shelf that was forked. */
+/* Follows the record of a forked shelf. */
 struct lmcs_archive_origin_df {
-    uint64_t number; /* of the source snapshot */
+    uint64_t number; /* source snapshot */
     uint64_t time_ns;
     uint32_t name_bytes; /* of the source shelf */
     uint32_t reserved;
@@ -153,7 +146,7 @@ struct lmcs_archive_end_df {
     uint64_t contents;
     uint64_t tags;
     uint64_t records;  /* before this one */
-    uint64_t hash_low; /* hash128 of the head and the headers of all records before this one */
+    uint64_t hash_low; /* hash128 of the head and the headers of these records */
     uint64_t hash_high;
 };
 static_assert(sizeof(struct lmcs_archive_end_df) == 64, "archive end layout");

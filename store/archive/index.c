@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/index.c - the shelves, snapshots and tags of an archive, and the part that addresses select.
+ * archive/index.c - shelves, snapshots and tags of an archive, and the part that addresses select.
  *
- * A visitor of the reader records them. Addresses use the syntax of a pool, except for words that need one.
+ * A visitor of the reader records them. Addresses are those of a pool, without words that need one.
  */
 #include "archive/index.h"
 
@@ -144,7 +144,7 @@ static bool is_number(const char *text, uint64_t *number)
     return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
 }
 
-/* The index of the snapshot that a number, a tag, "latest" or "step:N" names; the count: none. */
+/* Finds a number, tag, "latest" or "step:N"; the count: none. */
 static size_t find_point(const struct lmcs_index_shelf *shelf, const char *point)
 {
     uint64_t number = 0;
@@ -169,7 +169,7 @@ static size_t find_point(const struct lmcs_index_shelf *shelf, const char *point
     return found == NULL ? none : (size_t)(found - shelf->snapshots);
 }
 
-/* The same with "~N" after it. */
+/* Allows "~N" after it. */
 static enum lmcs_status find_which(const struct lmcs_index_shelf *shelf, const char *which, uint64_t *number,
                                    struct lmcs_error *error)
 {

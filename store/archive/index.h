@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* archive/index.h - the shelves, snapshots and tags of an archive, and the part that addresses select. */
+/* archive/index.h - shelves, snapshots and tags of an archive, and the part that addresses select. */
 #ifndef LMCS_ARCHIVE_INDEX_H
 #define LMCS_ARCHIVE_INDEX_H
 
@@ -7,12 +7,12 @@
 
 struct lmcs_index_snapshot {
     struct lmcs_archive_snapshot_df df;
-    char *meta; /* NULL unless wanted, or when it is an attachment */
+    char *meta; /* NULL unless wanted, or if an attachment */
     uint64_t entries;
     uint64_t tensors;
     uint64_t raw_bytes;
-    uint64_t new_contents; /* contents that arrived with it */
-    uint64_t new_bytes;    /* their stored bytes */
+    uint64_t new_contents; /* arrived with it */
+    uint64_t new_bytes;    /* stored bytes of these */
 };
 
 struct lmcs_index_tag {
@@ -24,7 +24,7 @@ struct lmcs_index_shelf {
     char *name;
     struct lmcs_archive_shelf_df df;
     bool has_origin;
-    struct lmcs_index_snapshot *snapshots; /* ascending by number */
+    struct lmcs_index_snapshot *snapshots; /* by number */
     size_t snapshot_count;
     size_t snapshot_capacity;
     struct lmcs_index_tag *tags;
@@ -38,7 +38,7 @@ struct lmcs_index {
     struct lmcs_index_shelf *shelves;
     size_t shelf_count;
     size_t shelf_capacity;
-    struct lmc_hash *since; /* older archives that it needs */
+    struct lmc_hash *since; /* needed older archives */
     size_t since_count;
     size_t since_capacity;
 };
@@ -46,10 +46,10 @@ struct lmcs_index {
 extern const struct lmcs_archive_visitor lmcs_index_visitor; /* its context: a struct lmcs_index */
 void lmcs_index_free(struct lmcs_index *index);
 const struct lmcs_index_shelf *lmcs_index_find(const struct lmcs_index *index, const char *shelf);
-/* The snapshot of that number, or NULL. */
+/* NULL: none. */
 const struct lmcs_index_snapshot *lmcs_index_number(const struct lmcs_index_shelf *shelf, uint64_t number);
 
-/* A range of snapshot numbers of one shelf. */
+/* Snapshot numbers of a shelf. */
 struct lmcs_part {
     char *shelf;
     uint64_t first;
@@ -60,16 +60,16 @@ struct lmcs_parts {
     struct lmcs_part *items; /* none: everything */
     size_t count;
 };
-/* Resolves addresses ("run", "run@7", "run@5..9") in an archive. LMCS_NOT_FOUND, LMCS_INVALID. */
+/* Resolves "run", "run@7", "run@5..9". LMCS_NOT_FOUND, LMCS_INVALID. */
 enum lmcs_status lmcs_index_parts(const struct lmcs_index *index, const char *const *addresses, size_t count,
                                   struct lmcs_parts *parts, struct lmcs_error *error);
 bool lmcs_parts_have_shelf(const struct lmcs_parts *parts, const char *shelf);
 bool lmcs_parts_have(const struct lmcs_parts *parts, const char *shelf, uint64_t number);
 void lmcs_parts_free(struct lmcs_parts *parts);
-/* Cuts "A..B" into two texts, which may be empty; false: no range. Free *first. */
+/* Cuts "A..B" in two; either may be empty. False: no range. Free *first. */
 bool lmcs_range_cut(const char *range, char **first, const char **last);
 
-/* Whether a name matches one of `only` (NULL: any does): names, or patterns with * and ?. */
+/* Whether a name matches one of `only`: names, or patterns with * and ?. NULL: any does. */
 bool lmcs_only_has(const char *const *only, size_t count, const char *name);
 
 #endif

@@ -2,8 +2,8 @@
 /*
  * archive/list.c - lists and verifies archives without a pool.
  *
- * Listing a file skips the payloads. Verifying reads the whole file with all checksums, then decodes each content block
- * by block and compares its digest. Of a pipe, which can't be read twice, only the records are checked.
+ * Listing a file skips payloads. Verifying a file checks all checksums, then decodes each content and compares its
+ * digest; of a pipe, which can't be read twice, only the records are checked.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static bool is_file(int fd)
 
 /* ---- Listing ---- */
 
-/* Tags arrive ordered by text; those of one snapshot keep that order. */
+/* Tags arrive by text; those of a snapshot keep that order. */
 static int by_snapshot(const void *a, const void *b)
 {
     const struct lmcs_index_tag *x = a, *y = b;
@@ -80,7 +80,6 @@ static enum lmcs_status report_progress(struct listing *listing, struct lmcs_err
                : lmcs_fail(error, LMCS_CANCELLED, 0, "listing was stopped");
 }
 
-/* Merges snapshots and their tags. */
 static enum lmcs_status visit_shelf(struct listing *listing, struct lmcs_index_shelf *shelf, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -93,7 +92,7 @@ static enum lmcs_status visit_shelf(struct listing *listing, struct lmcs_index_s
         texts[i] = shelf->tags[i].text;
     for (size_t i = 0, at = 0; status == LMCS_OK && !listing->stopped && i < shelf->snapshot_count; i++) {
         uint64_t number = shelf->snapshots[i].df.number;
-        while (at < shelf->tag_count && shelf->tags[at].number < number) /* of a snapshot that an older archive has */
+        while (at < shelf->tag_count && shelf->tags[at].number < number) /* an older archive has its snapshot */
             at++;
         size_t first = at;
         while (at < shelf->tag_count && shelf->tags[at].number == number)
@@ -156,10 +155,7 @@ enum lmcs_status lmcs_archive_list(int fd, bool (*visit)(void *context, const st
 
 /* ---- Verifying ---- */
 
-/*
- * Decodes a content. Of a line, the last link is decoded with all below it; the other links and their outputs are
- * checked by digest on the way.
- */
+/* Decodes a line from its last link, which checks the other links and outputs. */
 static enum lmcs_status decode_content(struct lmcs_decoding *d, const struct lmcs_archive_content *content, bool *done,
                                        struct lmcs_error *error)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/pieces.c - reads a payload of an archive's file at any offset without the records before it.
+ * archive/pieces.c - reads a payload of an archive's file at any offset.
  *
- * A payload is cut into adjacent records. The caller checks the bytes, by the digest of the content.
+ * A payload is cut into adjacent records. The caller checks the bytes by the content's digest.
  */
 #include "archive/pieces.h"
 
@@ -51,7 +51,7 @@ static enum lmcs_status look(struct lmcs_pieces *pieces, struct lmcs_error *erro
     return LMCS_OK;
 }
 
-/* Makes the piece that contains byte `at` the current one. */
+/* Makes the piece with byte `at` current. */
 static enum lmcs_status find(struct lmcs_pieces *pieces, uint64_t at, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* archive/pieces.h - reads a payload of an archive's file at any offset without the records before it. */
+/* archive/pieces.h - reads a payload of an archive's file at any offset. */
 #ifndef LMCS_ARCHIVE_PIECES_H
 #define LMCS_ARCHIVE_PIECES_H
 
@@ -7,16 +7,16 @@
 
 struct lmcs_pieces {
     int fd;
-    uint64_t first;  /* offset in the file of the first piece's header */
-    uint64_t total;  /* bytes of the payload */
-    uint64_t at;     /* offset in the payload of the current piece */
-    uint64_t header; /* offset in the file of its header */
-    uint32_t bytes;  /* of the current piece; 0: not read yet */
+    uint64_t first;  /* file offset of the first piece's header */
+    uint64_t total;  /* of the payload */
+    uint64_t at;     /* payload offset of the current piece */
+    uint64_t header; /* file offset of its header */
+    uint32_t bytes;  /* of it; 0: not read yet */
 };
 
-/* `start`: offset of the archive in the file. */
+/* `start`: the archive's offset in the file. */
 void lmcs_pieces_init(struct lmcs_pieces *pieces, int fd, uint64_t start, const struct lmcs_archive_content *content);
-/* Reads `count` bytes from `at` on. Ascending offsets read each header once. */
+/* Reads `count` bytes from `at`. Ascending offsets read each header once. */
 enum lmcs_status lmcs_pieces_read(struct lmcs_pieces *pieces, uint64_t at, void *to, size_t count,
                                   struct lmcs_error *error);
 

@@ -2,12 +2,11 @@
 /*
  * archive/read.c - reads an archive and checks it record by record, without a pool.
  *
- * Nothing in an archive is trusted. Every id must refer to an earlier record, every size must follow from a shape,
- * every name must be valid and unique in its list, everything that arrives must be used, and counts are recounted.
- * Memory grows with the records that arrived, never by a number in one of them.
+ * Nothing is trusted: ids refer to earlier records, sizes follow from shapes, names are valid and unique in their list,
+ * all that arrives is used, counts are recounted. Memory grows with arrived records, never by a number in one.
  *
- * Lists of names are followed by number: a complete list of entries gets a new number, a list of changes keeps the
- * number of the list that it changes, and an identity is present if it has that number.
+ * Lists have numbers. A complete list gets a new one, a list of changes keeps it; an identity is present if it has the
+ * list's number.
  */
 #include "archive/read.h"
 
@@ -34,7 +33,7 @@
 #define CALL(reader, error, what, ...) \
     ((reader)->visitor->what == NULL ? LMCS_OK : (reader)->visitor->what((reader)->context, __VA_ARGS__ error))
 
-/* An argument error of a shared check means damage here. */
+/* Converts an argument error of a shared check into damage. */
 static enum lmcs_status as_damage(struct lmcs_archive_reader *reader, enum lmcs_status status,
                                   const struct lmcs_error *why, struct lmcs_error *error)
 {
@@ -45,7 +44,7 @@ static enum lmcs_status as_damage(struct lmcs_archive_reader *reader, enum lmcs_
     return status;
 }
 
-/* Copies the fixed part of the record; false: it is too short. */
+/* False: the record is too short. */
 static bool take_fixed(const struct lmcs_archive_reader *reader, void *fixed, size_t bytes)
 {
     if (reader->source.bytes < bytes)
@@ -54,7 +53,7 @@ static bool take_fixed(const struct lmcs_archive_reader *reader, void *fixed, si
     return true;
 }
 
-/* The text from `at` to the end of the record; NULL: it is none, or contains a NUL. */
+/* Takes the rest of the record; NULL: empty, or with a NUL. */
 static const char *take_text(const struct lmcs_archive_reader *reader, size_t at, size_t bytes)
 {
     const char *text = (const char *)reader->source.payload + at;
@@ -91,7 +90,7 @@ static enum lmcs_status read_shelf(struct lmcs_archive_reader *reader, struct lm
     return CALL(reader, error, shelf, );
 }
 
-/* Reads the source of a fork, which need not be in the archive. */
+/* The source need not be in the archive. */
 static enum lmcs_status read_origin(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     struct lmcs_archive_origin_df df;
@@ -137,7 +136,7 @@ static enum lmcs_status read_tag(struct lmcs_archive_reader *reader, struct lmcs
 
 /* ---- Identities ---- */
 
-/* The key of a name in reader->names: its hash, or the next key that no other name has. */
+/* Keys reader->names: the hash, or the next key that no other name has. */
 static uint64_t name_key(const struct lmcs_archive_reader *reader, uint32_t kind, const char *name)
 {
     uint64_t key = lmc_hash64(name, strlen(name), kind), leader;
@@ -149,7 +148,7 @@ static uint64_t name_key(const struct lmcs_archive_reader *reader, uint32_t kind
     return key;
 }
 
-/* Parses an identity into one allocation with its lists and its name; *identity is NULL after a failure. */
+/* One allocation with lists and name; *identity NULL after a failure. */
 static enum lmcs_status parse_identity(struct lmcs_archive_reader *reader, struct lmcs_archive_identity **identity,
                                        struct lmcs_error *error)
 {
@@ -227,7 +226,7 @@ static struct lmcs_archive_identity *identity_of(struct lmcs_archive_reader *rea
 
 /* ---- Contents ---- */
 
-/* Whether the fields of a record allow this payload. */
+/* Whether the record's fields allow this payload. */
 static bool size_is_possible(const struct lmcs_archive_content_df *df)
 {
     switch (df->payload) {
@@ -258,7 +257,7 @@ static enum lmcs_status check_stored(struct lmcs_archive_reader *reader, const s
         return FAIL(reader, error, "a content has an impossible size");
     if (df->base_count > 1 && df->payload != LMCS_PAYLOAD_LINK)
         return UNSUPPORTED(reader, error, "a content rests on several bases");
-    /* A file shows how much can still arrive: no more is allocated. */
+    /* allocate no more than can still arrive */
     if (source->total != 0 && df->stored_bytes > (source->total > source->offset ? source->total - source->offset : 0))
         return FAIL(reader, error, "a content claims %llu bytes, more than the archive has",
                     (unsigned long long)df->stored_bytes);
@@ -272,7 +271,7 @@ const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_ar
     return base->payload == LMCS_PAYLOAD_LINKED ? &reader->contents[base->bases[0] - 1] : NULL;
 }
 
-/* A delta has a raw payload or a frame as its base, in a chain of bounded length. */
+/* The base is raw or a frame, in a chain of bounded length. */
 static enum lmcs_status check_delta(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
                                     struct lmcs_error *error)
 {
@@ -285,7 +284,7 @@ static enum lmcs_status check_delta(struct lmcs_archive_reader *reader, struct l
     return LMCS_OK;
 }
 
-/* The bases of a link are all outputs of another link, in order, or rest on nothing. */
+/* The bases are all outputs of another link, in order, or rest on nothing. */
 static enum lmcs_status check_link(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
                                    struct lmcs_error *error)
 {
@@ -325,7 +324,7 @@ static enum lmcs_status check_linked(struct lmcs_archive_reader *reader, struct 
     return LMCS_OK;
 }
 
-/* Finds the bases of a content, and marks them as used. */
+/* Marks the bases as used. */
 static enum lmcs_status check_bases(struct lmcs_archive_reader *reader, const struct lmcs_archive_content_df *df,
                                     struct lmcs_archive_content *content, struct lmcs_error *error)
 {
@@ -396,7 +395,6 @@ static enum lmcs_status read_content(struct lmcs_archive_reader *reader, struct 
     return LMCS_OK;
 }
 
-/* Reads a content that an older archive has. */
 static enum lmcs_status read_known(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     struct lmcs_archive_known_df df;
@@ -502,7 +500,6 @@ bool lmcs_archive_same_form(const struct lmcs_tensor *a, const struct lmcs_tenso
            (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof(uint64_t)) == 0);
 }
 
-/* Adds an identity to the list, or removes it. */
 static bool change_list(struct lmcs_archive_reader *reader, struct lmcs_archive_identity *identity, bool on)
 {
     struct lmcs_archive_identity *leader = reader->identities[identity->leader];
@@ -567,7 +564,7 @@ static enum lmcs_status read_entries(struct lmcs_archive_reader *reader, struct 
     return status;
 }
 
-/* Checks that names are unique and that everything was used: an unused content could never be removed from a pool. */
+/* Names are unique and everything was used: a pool could never remove an unused content. */
 static enum lmcs_status check_complete(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     for (size_t i = 0; i < reader->entry_count; i++) {

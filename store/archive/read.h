@@ -3,10 +3,9 @@
  * archive/read.h - face of archive/, the room of the archive format: reads and checks an archive record by record.
  *
  * Uses base, records, payload; no pool. source.h reads records, index.h lists snapshots and resolves addresses,
- * decode.h decodes contents, pieces.h reads payloads by offset, format.h has the bytes.
+ * decode.h decodes contents, pieces.h reads payloads by offset.
  *
- * A reader calls its visitor after each check. Restoring, listing and verifying are visitors. Ids of identities and
- * contents are indices + 1 into its arrays.
+ * Visitors restore, list and verify. Ids of identities and contents are indices + 1 into the reader's arrays.
  */
 #ifndef LMCS_ARCHIVE_READ_H
 #define LMCS_ARCHIVE_READ_H
@@ -16,53 +15,53 @@
 #include "records/meta.h"
 
 struct lmcs_archive_identity {
-    struct lmcs_tensor tensor; /* its own copy; strides NULL */
+    struct lmcs_tensor tensor; /* own copy; strides NULL */
     uint64_t raw_bytes;
-    uint64_t content;    /* id of its content in the current list, while it is present */
-    size_t leader;       /* index of the first identity of this kind and name */
-    uint64_t present;    /* number of the list that contains it */
-    uint64_t touched;    /* the last snapshot with an entry of it */
-    uint64_t name_list;  /* of a leader: the list that name_count refers to */
-    uint64_t name_count; /* of a leader: identities of this name in that list */
+    uint64_t content;    /* id in the current list, while present */
+    size_t leader;       /* first identity of this kind and name */
+    uint64_t present;    /* number of the list that has it */
+    uint64_t touched;    /* last snapshot with an entry of it */
+    uint64_t name_list;  /* of a leader: list of name_count */
+    uint64_t name_count; /* of a leader: identities of the name in it */
     /* for the restore: */
     uint64_t pool_id; /* 0: not in the pool, as far as known */
-    uint64_t attempt; /* the transaction that gave it its pool_id */
-    uint64_t listed;  /* the restore's list that contains it */
-    size_t place;     /* its index there */
+    uint64_t attempt; /* transaction that gave pool_id */
+    uint64_t listed;  /* list of the restore that has it */
+    size_t place;     /* index there */
 };
 
 struct lmcs_archive_content {
     struct lmc_hash digest;
     uint64_t stored_bytes;
-    uint64_t at;                   /* offset in the stream of its first piece's header */
+    uint64_t at;                   /* stream offset of its first piece's header */
     uint32_t identity;             /* index */
     uint32_t bases[LMC_MAX_BASES]; /* ids; linked: the link */
     uint8_t base_count;
     uint8_t payload; /* enum lmcs_payload_kind */
     uint8_t flags;
-    uint8_t output;    /* linked: the index of the array among the link's outputs */
-    uint8_t depth;     /* deltas to undo to read it, in this archive */
+    uint8_t output;    /* linked: index among the link's outputs */
+    uint8_t depth;     /* deltas to undo in this archive */
     uint8_t line;      /* links to undo */
-    bool is_known;     /* an older archive has it */
-    bool is_used;      /* by an entry, or as a base */
-    bool is_gone_from; /* a link whose outputs are the bases of another link */
+    bool is_known;     /* in an older archive */
+    bool is_used;      /* by an entry or as a base */
+    bool is_gone_from; /* its outputs are the bases of another link */
     bool is_wanted;    /* for visitors that select */
     /* for the restore: */
-    bool has_run;  /* a snapshot has it */
-    bool is_found; /* the pool had it */
+    bool has_run;  /* by a snapshot */
+    bool is_found; /* in the pool */
     uint64_t pool_id;
 };
 
 struct lmcs_archive_reader;
 
-/* Each function may be NULL. Called in the order of the archive, after the record has been checked and applied. */
+/* Members may be NULL. Called in the archive's order, after a record is checked and applied. */
 struct lmcs_archive_visitor {
     enum lmcs_status (*since)(void *context, const struct lmcs_archive_since_df *since, struct lmcs_error *error);
     enum lmcs_status (*shelf)(void *context, struct lmcs_error *error);
     enum lmcs_status (*origin)(void *context, const struct lmcs_archive_origin_df *origin, const char *name,
                                struct lmcs_error *error);
     enum lmcs_status (*snapshot)(void *context, struct lmcs_error *error);
-    enum lmcs_status (*content)(void *context, struct lmcs_error *error); /* the newest content; its data follow */
+    enum lmcs_status (*content)(void *context, struct lmcs_error *error); /* newest; its data follow */
     enum lmcs_status (*data)(void *context, const void *bytes, size_t count, struct lmcs_error *error);
     enum lmcs_status (*snapshot_end)(void *context, struct lmcs_error *error);
     enum lmcs_status (*tag)(void *context, uint64_t number, const char *text, struct lmcs_error *error);
@@ -85,7 +84,7 @@ struct lmcs_archive_reader {
     const char *doing; /* for progress: "restoring" */
     uint64_t reported;
     enum lmcs_archive_place place;
-    struct lmc_hash hash; /* of the whole archive, once the end has been read */
+    struct lmc_hash hash; /* of the whole archive, after its end */
     uint64_t shelf_count;
     uint64_t snapshot_count;
     uint64_t tag_count;
@@ -101,36 +100,34 @@ struct lmcs_archive_reader {
     char *shelf;
     struct lmcs_archive_shelf_df shelf_df;
     bool has_origin;
-    char *tag;         /* the last one */
+    char *tag;         /* last one */
     uint64_t *numbers; /* of its snapshots, ascending */
     size_t number_count;
     size_t number_capacity;
     /* the current snapshot: */
     struct lmcs_archive_snapshot_df snapshot;
     char meta[LMCS_META_INLINE + 1];
-    size_t first_content; /* that arrived with it */
+    size_t first_content; /* arrived with it */
     struct lmcs_archive_entry_df *entries;
     size_t entry_count;
     size_t entry_capacity;
-    uint64_t list;    /* number of the list of entries */
+    uint64_t list;    /* number of its list */
     uint64_t serial;  /* of the snapshot */
     uint64_t present; /* identities in the list */
     uint64_t tensors;
     uint64_t raw_bytes;
-    uint64_t data_at; /* bytes of the current content that have arrived */
+    uint64_t data_at; /* arrived bytes of the current content */
 };
 
 /* Reads the head. After a failure there is nothing to end. */
 enum lmcs_status lmcs_archive_reader_init(struct lmcs_archive_reader *reader, int fd, struct lmcs_error *error);
 void lmcs_archive_reader_fini(struct lmcs_archive_reader *reader);
-/* Reads one record. */
 enum lmcs_status lmcs_archive_reader_next(struct lmcs_archive_reader *reader, struct lmcs_error *error);
-/* Reads to the end. */
 enum lmcs_status lmcs_archive_reader_run(struct lmcs_archive_reader *reader, struct lmcs_error *error);
-/* The link whose outputs are the bases of `link`; NULL: none of this archive. */
+/* The link whose outputs are the bases of `link`; NULL: none in this archive. */
 const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_archive_reader *reader,
                                                             const struct lmcs_archive_content *link);
-/* Whether two tensors can have the same content. */
+/* Whether they can have one content. */
 bool lmcs_archive_same_form(const struct lmcs_tensor *a, const struct lmcs_tensor *b);
 
 #define LMCS_ARCHIVE_DAMAGED(reader, error, ...) lmcs_archive_fail(&(reader)->source, LMCS_DAMAGED, error, __VA_ARGS__)

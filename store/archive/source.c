@@ -2,8 +2,8 @@
 /*
  * archive/source.c - reads the records of an untrusted archive from a descriptor.
  *
- * Memory is two buffers of fixed size. A record's header is checked before its length is used, and its payload before
- * it is parsed (archive/read.c). In a file the pieces of payloads can be skipped: listing reads 24 bytes of each MiB.
+ * Memory is two fixed buffers. A header is checked before its length is used, a payload before it is parsed. In files
+ * payloads can be skipped: listing reads 24 bytes of each MiB.
  */
 #include "archive/source.h"
 
@@ -32,7 +32,7 @@ enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enu
                      (unsigned long long)source->offset, what);
 }
 
-/* Reads up to `bytes`; 0: the end of the stream. */
+/* *got 0: the end of the stream. */
 static enum lmcs_status read_some(int fd, void *to, size_t bytes, size_t *got, struct lmcs_error *error)
 {
     for (;;) {
@@ -50,7 +50,7 @@ static enum lmcs_status read_some(int fd, void *to, size_t bytes, size_t *got, s
     }
 }
 
-/* Reads `bytes`; *got is less only at the end of the stream. */
+/* *got is less only at the end. */
 static enum lmcs_status take(struct lmcs_archive_source *source, void *to, size_t bytes, size_t *got,
                              struct lmcs_error *error)
 {
@@ -102,7 +102,7 @@ static enum lmcs_status check_head(const struct lmcs_archive_head_df *head, size
     return LMCS_OK;
 }
 
-/* Bytes from here to the end of a regular file; 0: not known. */
+/* Counts the rest of a regular file; 0: unknown. */
 static uint64_t file_bytes(int fd)
 {
     struct stat info;
@@ -140,7 +140,7 @@ void lmcs_archive_source_fini(struct lmcs_archive_source *source)
     source->buffer = source->payload = NULL;
 }
 
-/* Skips `bytes` of a file, which must have them. */
+/* The file must have the bytes. */
 static enum lmcs_status pass_over(struct lmcs_archive_source *source, size_t bytes, struct lmcs_error *error)
 {
     size_t ready = source->buffer_end - source->buffer_at, now = bytes < ready ? bytes : ready;

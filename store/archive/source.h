@@ -8,12 +8,12 @@
 
 struct lmcs_archive_source {
     int fd;
-    bool passes_data; /* set for a file: skip the pieces of payloads, read only their headers */
-    uint64_t total;   /* bytes of the archive; 0: not known, a pipe */
-    uint64_t offset;  /* bytes read so far */
+    bool passes_data; /* of a file: read only headers of payload pieces */
+    uint64_t total;   /* of the archive; 0: unknown, a pipe */
+    uint64_t offset;  /* read so far */
     uint64_t number;  /* of the next record */
     struct lmc_hasher headers;
-    struct lmc_hash hash;  /* of all headers before the current record's */
+    struct lmc_hash hash;  /* of the headers before the current record's */
     unsigned char *buffer; /* read ahead */
     size_t buffer_at;
     size_t buffer_end;
@@ -26,11 +26,11 @@ struct lmcs_archive_source {
 /* Reads and checks the head. After a failure there is nothing to end. */
 enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, int fd, struct lmcs_error *error);
 void lmcs_archive_source_fini(struct lmcs_archive_source *source);
-/* Reads the next record of a known type, and checks its checksums. */
+/* Reads the next record of a known type and its checksums. */
 enum lmcs_status lmcs_archive_source_next(struct lmcs_archive_source *source, struct lmcs_error *error);
-/* LMCS_DAMAGED when anything follows. */
+/* LMCS_DAMAGED if anything follows. */
 enum lmcs_status lmcs_archive_source_finish(struct lmcs_archive_source *source, struct lmcs_error *error);
-/* Returns `status` (LMCS_DAMAGED or another) with a message that locates it: "record 7 (at byte 1234): ...". */
+/* Returns `status` with a message that locates it: "record 7 (at byte 1234): ...". */
 enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enum lmcs_status status,
                                    struct lmcs_error *error, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
