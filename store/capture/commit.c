@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * capture/commit.c - committing a capture: options, commits in the background, waiting for them.
+ * capture/commit.c - commits a capture: options, background commits, waits.
  *
- * An asynchronous commit runs in a thread of its own and holds the shelf until it is durable. Its failure is given to
- * the first caller that asks: a wait for the capture, the next capture of the shelf, or the close of the pool.
+ * An asynchronous commit holds the shelf, in its own thread, until it is durable. The first caller that asks gets its
+ * failure: a wait for the capture, the next capture of the shelf, or the pool's close.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -20,7 +20,6 @@ void lmcs_commit_options_init(struct lmcs_commit_options *options)
     *options = (struct lmcs_commit_options){.step = LMCS_NO_STEP};
 }
 
-/* An attachment of the store's own. */
 static enum lmcs_status attach(struct lmcs_capture *capture, const char *name, const void *data, uint64_t bytes,
                                struct lmcs_error *error)
 {
@@ -72,7 +71,6 @@ static enum lmcs_status take_options(struct lmcs_capture *capture, const struct 
     return status == LMCS_OK && capture->relations.count > 0 ? attach_relations(capture, error) : status;
 }
 
-/* Records the result of a commit and releases the shelf. */
 static void finish(struct lmcs_capture *capture, enum lmcs_status status, const struct lmcs_error *error)
 {
     struct lmcs_pool *pool = capture->pool;
@@ -127,7 +125,7 @@ static enum lmcs_status start_commit(struct lmcs_capture *capture, struct lmcs_e
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "can't start a thread");
 }
 
-/* Fixes number and parent when commit is called, not when an asynchronous commit runs. */
+/* Runs in commit's call, not in the thread of an asynchronous commit. */
 static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -195,7 +193,7 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
         pthread_cond_wait(&pool->captures_changed, &pool->captures);
     status = capture->result.status;
     if (status != LMCS_OK) {
-        if (capture->busy->untold == capture->failure) /* and not that of a later one */
+        if (capture->busy->untold == capture->failure) /* and not a later one's */
             capture->busy->untold = 0;
         if (error != NULL)
             *error = capture->result;
@@ -208,7 +206,7 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
 bool lmcs_capture_done(struct lmcs_capture *capture)
 {
     if (lmcs_pool_check(capture->pool, true, NULL) != LMCS_OK)
-        return true; /* in a child, where waiting fails at once, and the lock may be held for ever */
+        return true; /* in a child waits fail at once, and the lock may be held for ever */
     pthread_mutex_lock(&capture->pool->captures);
     bool done = capture->done;
     pthread_mutex_unlock(&capture->pool->captures);

@@ -2,9 +2,9 @@
 /*
  * capture/compare.c - finds the tensors that have not changed since the base snapshot.
  *
- * A tensor is unchanged when the base has the same identity (name, dtype, shape) with a raw content of equal bytes.
- * Bytes of the pool that can't be read equal nothing, so the tensor is written again. Contents of which something is
- * lost are not compared: their checksums may be the damaged part.
+ * Unchanged: the base has the same identity (name, dtype, shape) with a raw content of equal bytes. Unreadable bytes
+ * equal nothing, so the tensor is written again. Contents with lost blocks are not compared: their checksums may be the
+ * damage.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -14,11 +14,11 @@
 #include "pages/tree.h"
 #include "records/safety.h"
 
-#define SMALL_AT_ONCE 64 /* sources below LMCS_ALIGNED_BYTES to a job */
+#define SMALL_AT_ONCE 64 /* sources below LMCS_ALIGNED_BYTES in a job */
 
 /* ---- Looking up ---- */
 
-/* Finds the raw content that a delta may rest on, if one is near enough. */
+/* Finds the base of a delta, if one is near enough. */
 static enum lmcs_status find_base(struct lmcs_txn *txn, const struct lmcs_source *source,
                                   struct lmcs_previous *previous, struct lmcs_error *error)
 {
@@ -50,7 +50,7 @@ enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root
             status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, manifest, (struct lmcs_key_df){at->identity, 0}, &entry,
                                    sizeof entry, sizeof entry, NULL, &found, error);
         if (!found) {
-            at->identity = 0; /* no snapshot of this shelf holds it: it may be gone before the commit */
+            at->identity = 0; /* no snapshot of this shelf holds it: it may go before the commit */
             continue;
         }
         status = lmcs_content_get(txn, entry.content, &at->content, error);
@@ -102,7 +102,7 @@ static void compare_job(void *context, uint64_t i)
             atomic_store_explicit(&comparing->differs[s], true, memory_order_relaxed);
 }
 
-/* Plans the first block of each source, several small ones to a job; then the other blocks of those still equal. */
+/* Plans the first blocks, several small ones in a job, then the other blocks of those still equal. */
 static bool plan_compare(struct comparing *comparing, size_t count, bool first_blocks)
 {
     struct lmcs_jobs *jobs = &comparing->jobs;

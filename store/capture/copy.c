@@ -2,10 +2,9 @@
 /*
  * capture/copy.c - allocates, copies and hashes the tensors that a snapshot adds to the pool.
  *
- * Work is cut into jobs: a block of a large tensor, or a run of small tensors with adjacent places. Each job copies one
- * piece at a time into a buffer on its stack. That buffer, not the tensor, is hashed and written, so a tensor that
- * changes meanwhile gives a torn snapshot but never one that appears damaged. Strided data is gathered into the same
- * buffer, so no tensor is ever copied whole.
+ * A job is a block of a large tensor, or a run of small tensors with adjacent places. It gathers one piece at a time
+ * into a buffer on its stack, which is hashed and written. So a tensor that changes meanwhile gives a torn snapshot,
+ * but never one that appears damaged, and no tensor is ever copied whole.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 #include "base/guard.h"
 #include "capture/stages.h"
 
-#define STEP_BYTES ((size_t)4 << 10) /* copied and hashed at once; stored at once where the pool is mapped */
+#define STEP_BYTES ((size_t)4 << 10) /* hashed at once; stored at once in a mapped pool */
 
 struct copying {
     struct lmcs_pool *pool;
@@ -23,7 +22,7 @@ struct copying {
     struct hashes {
         struct lmc_hash *blocks; /* NULL with at most one block: `only` */
         struct lmc_hash only;
-    } * hashes; /* one a copy */
+    } * hashes; /* per copy */
     struct lmcs_jobs jobs;
     pthread_mutex_t lock; /* guards the first error */
     atomic_bool failed;
@@ -80,7 +79,7 @@ static void copy_block(void *context)
     lmcs_heap_start_writeback(heap, place_of(copy) + (copy->content->df.part_count == 1 ? at : 0), bytes);
 }
 
-/* Gathers adjacent small tensors in the buffer and writes them at once. */
+/* Writes adjacent small tensors at once. */
 static void copy_small(struct copying *copying, const struct lmcs_job *job)
 {
     _Alignas(64) unsigned char piece[LMCS_PIECE_BYTES];
@@ -127,7 +126,7 @@ static void drain_thread(void *context)
     lmcs_heap_drain(((struct copying *)context)->pool->heap);
 }
 
-/* Returns whether copy i can join a run of small ones that starts at `first`: it follows the one before. */
+/* Whether copy i is small and adjacent in the run from `first`. */
 static bool joins(const struct lmcs_copy *copies, size_t first, size_t i)
 {
     uint64_t bytes = copies[i].source->raw_bytes;
@@ -171,7 +170,7 @@ static enum lmcs_status allocate(struct lmcs_region *region, const struct lmcs_c
     return lmcs_payload_take(region, lmcs_raw_stored_bytes(bytes), copy->content, error);
 }
 
-/* Reserves space for all copies at once, so that the region grows once and small ones get adjacent places. */
+/* Allocates all at once: the region grows once, and small copies are adjacent. */
 static enum lmcs_status allocate_all(struct copying *copying, struct lmcs_region *region, size_t count,
                                      struct lmcs_error *error)
 {
@@ -216,7 +215,7 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
         status = lmcs_raw_finish(pool->heap, copies[i].content, copies[i].source->tensor,
                                  hashes->blocks != NULL ? hashes->blocks : &hashes->only, error);
     }
-    lmcs_heap_drain(pool->heap); /* another thread may commit, and can't drain the writes of this one */
+    lmcs_heap_drain(pool->heap); /* another thread may commit, and can't drain this one's writes */
     for (size_t i = 0; i < count; i++)
         free(copying.hashes[i].blocks);
     free(copying.hashes);
@@ -241,7 +240,7 @@ enum lmcs_status lmcs_reserve(struct lmcs_region *region, struct lmcs_captured *
         entry->reserved.data = lmcs_heap_at(heap, entry->content.parts[0].offset);
         return LMCS_OK;
     }
-    /* In several parts, or in several replicas: filled aside, and copied at commit. */
+    /* Several parts or replicas: filled aside, copied at commit. */
     void *aside =
         mmap(NULL, entry->raw_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (aside == MAP_FAILED)

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * capture/delta.c - captures that write deltas, for media that are slower than the codec.
+ * capture/delta.c - captures that write deltas, for media slower than the codec.
  *
- * A changed tensor is encoded against the newest raw content of its name: that of the base snapshot, or the one that
- * the base snapshot's own delta rests on. So bases are raw, chains are short, nothing is decoded, and only frames are
- * written. After LMCS_PLAN_MOST_JUMP deltas a content is written raw again: the next base. A tensor whose digest equals
- * that of the previous content shares it.
+ * The base of a delta is the newest raw content of its name: the base snapshot's, or the one that its delta rests on.
+ * So chains are short and nothing is decoded. After LMCS_PLAN_MOST_JUMP deltas a raw content is written, the next base.
+ * A tensor with the previous content's digest shares it.
  *
- * Each block is copied before it is encoded, since a tensor may change meanwhile. Each frame is read back and decoded
- * before it counts, like those of the compactor.
+ * Blocks are copied before they are encoded, since a tensor may change. Each frame is read back and decoded before it
+ * counts.
  */
 #include <stdlib.h>
 
 #include "capture/stages.h"
 #include "payload/encode.h"
 
-#define BATCH        256u                 /* encodings at once */
-#define SERIAL_BYTES ((uint64_t)16 << 20) /* smaller tensors take one thread each, larger ones all threads */
+#define BATCH        256u                 /* at once */
+#define SERIAL_BYTES ((uint64_t)16 << 20) /* smaller tensors take one thread each, larger ones all */
 
 struct encoded {
     struct lmcs_delta *delta;
@@ -64,7 +63,7 @@ static void prepare(struct batch *batch, struct encoded *item, struct lmcs_delta
 static void encode_item(struct encoded *item)
 {
     item->status = lmcs_encoding_run(&item->encoding, &item->error);
-    if (lmcs_is_unusable(item->status)) /* the tensor or its base can't be read: copying reports it, or succeeds */
+    if (lmcs_is_unusable(item->status)) /* unreadable tensor or base: copying reports it, or succeeds */
         item->encoding.worthwhile = item->encoding.is_known = false;
 }
 

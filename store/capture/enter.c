@@ -2,8 +2,8 @@
 /*
  * capture/enter.c - the transaction that makes a snapshot of a capture.
  *
- * It enters new identities and contents, changes a copy-on-write copy of the base's manifest, and enters the snapshot's
- * record, tags and group. All payloads are durable before its commit.
+ * It enters identities and contents, a changed copy of the base's manifest, the snapshot's record, tags and group. All
+ * payloads are durable before.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,14 +24,14 @@ struct committing {
     bool has_base;
 };
 
-/* Finds the content that the base snapshot has under an entry's identity; 0: none. */
+/* The base snapshot's content of the identity; 0: none. */
 static enum lmcs_status find_previous(struct committing *c, const struct lmcs_captured *entry, uint64_t *previous,
                                       struct lmcs_error *error)
 {
     struct lmcs_manifest_df old;
     bool found;
     *previous = entry->previous;
-    if (entry->same_as == 0) /* the put has looked it up, or the content is new */
+    if (entry->same_as == 0) /* known from the put, or the content is new */
         return LMCS_OK;
     enum lmcs_status status =
         lmcs_tree_get(&c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){entry->identity, 0}, &old,
@@ -40,7 +40,7 @@ static enum lmcs_status find_previous(struct committing *c, const struct lmcs_ca
     return status;
 }
 
-/* Puts a name into the manifest, as a new run unless the base snapshot has the same content. */
+/* Makes a new run unless the base snapshot has the same content. */
 static enum lmcs_status put_name(struct committing *c, struct lmcs_captured *entry, uint64_t content, bool is_new,
                                  struct lmcs_error *error)
 {
@@ -83,7 +83,7 @@ static int by_identity(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Lists the identities of the manifest that are not in `wanted`, which is sorted. The caller frees *drop. */
+/* Identities of the manifest that are not in `wanted`, which is sorted. The caller frees *drop. */
 static enum lmcs_status list_dropped(struct committing *c, const uint64_t *wanted, size_t count, uint64_t **drop,
                                      size_t *drops, struct lmcs_error *error)
 {
@@ -109,10 +109,8 @@ static enum lmcs_status list_dropped(struct committing *c, const uint64_t *wante
     return status;
 }
 
-/*
- * Deletes the names that the base snapshot has and this capture lacks. The count in the base's record sizes nothing: a
- * manifest with another count is damaged.
- */
+/* Deletes names of the base snapshot that this capture lacks. The count in the base's record sizes nothing: it may be
+ * damaged. */
 static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *error)
 {
     const struct lmcs_capture *capture = c->capture;
@@ -234,7 +232,7 @@ static enum lmcs_status check_group(struct committing *c, struct lmcs_error *err
     return status;
 }
 
-/* Makes payloads durable. Large ones before the metadata lock is taken; small ones are synced with the metadata. */
+/* Large ones before the metadata lock, small ones with the metadata. */
 static enum lmcs_status finish_payloads(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -266,7 +264,7 @@ static enum lmcs_status enter_all(struct committing *c, struct lmcs_error *error
     return status == LMCS_OK ? lmcs_region_commit(&c->txn, &capture->region, error) : status;
 }
 
-/* The next snapshot follows this one, unless another one was loaded meanwhile. */
+/* The next snapshot follows this one unless another was loaded meanwhile. */
 static void follow(struct lmcs_capture *capture, const struct committing *c)
 {
     pthread_mutex_lock(&capture->pool->captures);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* capture/entries.c - the tensors of a capture, in the order of their puts, with a table of their names. */
+/* capture/entries.c - a capture's tensors in the order of their puts, and a table of names. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -37,7 +37,7 @@ static bool make_name_room(struct lmcs_entries *entries)
     return true;
 }
 
-/* Copies a description into one allocation: the entry, then its lists of dimensions, then the name. */
+/* One allocation: entry, dimensions, name. */
 static struct lmcs_captured *new_entry(const struct lmcs_tensor *tensor, uint64_t raw_bytes)
 {
     size_t dims = tensor->ndim * sizeof(uint64_t), lists = tensor->global_shape != NULL ? 3 : 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* capture/group.c - commits or drops a prepared snapshot: the second phase of a commit across several pools. */
+/* capture/group.c - commits or drops a prepared snapshot: second phase of a commit across pools. */
 #include <string.h>
 
 #include "pages/pool.h"
@@ -7,7 +7,7 @@
 #include "records/busy.h"
 #include "records/shelf.h"
 
-/* `value` gets the shelf and number of the group's snapshot. */
+/* `value`: shelf and number of the group's snapshot. */
 static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *key, bool commit, uint64_t value[2],
                                 struct lmcs_error *error)
 {
@@ -42,7 +42,7 @@ static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *
     return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
 }
 
-/* The next snapshot follows from this one, unless one was loaded, or a later one committed, since it was captured. */
+/* The next snapshot follows this one, unless one was loaded, or a later one committed, since its capture. */
 static void follow_resolved(struct lmcs_pool *pool, uint64_t shelf, uint64_t number)
 {
     pthread_mutex_lock(&pool->captures);

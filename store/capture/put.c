@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * capture/put.c - beginning a capture and putting tensors into it.
+ * capture/put.c - begins a capture and puts tensors into it.
  *
- * A put compares in batches, so that look-ups take little memory, and then copies all that differs at once. A failed
+ * A put compares in batches, which bounds the memory of look-ups, then copies all differing tensors at once. A failed
  * put breaks the capture: it can only be aborted.
  */
 #include <stdio.h>
@@ -143,7 +143,7 @@ void lmcs_capture_waits(struct lmcs_capture *capture, bool waits)
 
 struct put {
     struct lmcs_capture *capture;
-    struct lmcs_captured **entries; /* of this put, one a source */
+    struct lmcs_captured **entries; /* of this put, one per source */
     struct lmcs_source *sources;
     size_t count;
 };
@@ -178,7 +178,7 @@ static enum lmcs_status describe(struct put *put, const struct lmcs_tensor *tens
     return LMCS_OK;
 }
 
-/* Writes deltas of the sources of a batch that differ and have a base. The others are left to be copied. */
+/* Encodes sources that differ and have a base; the others are copied. */
 static enum lmcs_status encode(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
                                struct lmcs_error *error)
 {
@@ -206,10 +206,10 @@ static enum lmcs_status encode(struct put *put, size_t first, size_t count, cons
         capture->new_bytes += entry->raw_bytes;
     }
     free(deltas);
-    return status == LMCS_FULL ? LMCS_OK : status; /* copying reports it, after the compactor has made room */
+    return status == LMCS_FULL ? LMCS_OK : status; /* copying reports it, after the compactor made room */
 }
 
-/* Compares a batch with the looked-up contents, under a lease on their epoch; then encodes, if the capture does. */
+/* Compares a batch under a lease on the look-up's epoch, then encodes if wanted. */
 static enum lmcs_status settle(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
                                struct lmcs_error *error)
 {
@@ -245,7 +245,7 @@ static enum lmcs_status compare_batch(struct put *put, size_t first, size_t coun
         put->entries[first + i]->identity = previous[i].identity;
         put->entries[first + i]->previous = previous[i].identity != 0 ? previous[i].content.id : 0;
     }
-    if (leased == LMCS_IN_USE) /* another program's lock must not keep a capture from saving: all is copied */
+    if (leased == LMCS_IN_USE) /* another program's lock must not stop a capture: copy all */
         return LMCS_OK;
     if (leased != LMCS_OK)
         return leased;
@@ -289,7 +289,7 @@ static uint64_t count_snapshots(struct lmcs_pool *pool, const char *name)
     return found ? shelf.df.snapshot_count : 0;
 }
 
-/* Adds to the error of a full pool, after compaction has not freed enough, which snapshots could be removed. */
+/* Adds the removable snapshots to the error of a pool that compaction could not free. */
 static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     uint64_t count = error != NULL ? count_snapshots(capture->pool, capture->busy->name) : 0;
@@ -308,7 +308,7 @@ static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs
     struct lmcs_error first;
     enum lmcs_status status = lmcs_copy_sources(capture->pool, &capture->region, copies, count, &first);
     if (status == LMCS_FULL && capture->written_bytes == 0) {
-        lmcs_region_end(&capture->region); /* the compactor can use the room that it took */
+        lmcs_region_end(&capture->region); /* the compactor can use its room */
         lmcs_region_init(&capture->region, capture->pool, 0);
     }
     if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name))

@@ -2,8 +2,8 @@
 /*
  * capture/source.c - reads tensors in the caller's memory.
  *
- * That memory may fail: a live tensor is part of the pool's mapping, others may be mapped files that are truncated. A
- * guard turns the fault into an error of the capture. Code under the guard takes no locks.
+ * The memory may fail: live tensors are in the pool's mapping, others may be truncated mapped files. A guard makes the
+ * fault an error of the capture. Guarded code takes no locks.
  */
 #include <errno.h>
 #include <string.h>
@@ -29,7 +29,6 @@ uint64_t lmcs_source_block_bytes(const struct lmcs_source *source, uint64_t bloc
     return left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
 }
 
-/* Copies `count` elements that are `stride` bytes apart. */
 static void gather_row(char *to, const char *from, size_t size, int64_t stride, uint64_t count)
 {
 #define GATHER(type)                     \

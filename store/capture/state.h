@@ -12,8 +12,8 @@ struct lmcs_capture {
     struct lmcs_busy_shelf *busy;
     enum { LMCS_CAPTURE_OPEN, LMCS_CAPTURE_BROKEN, LMCS_CAPTURE_COMMITTING } state;
     struct lmcs_region region;
-    uint64_t base_number;          /* the newest snapshot of the shelf, prepared ones included; 0: none */
-    struct lmcs_root_tree_df base; /* its manifest, which stays while the capture holds the shelf */
+    uint64_t base_number;          /* newest snapshot of the shelf, prepared ones included; 0: none */
+    struct lmcs_root_tree_df base; /* its manifest, kept while the capture holds the shelf */
     struct lmcs_entries entries;
     struct lmcs_relations relations;
     uint64_t written_bytes;
@@ -21,30 +21,30 @@ struct lmcs_capture {
     uint64_t raw_bytes;
 
     /* encode= */
-    bool encodes;        /* writes deltas */
-    bool in_encode_gate; /* ... and has begun to */
-    uint64_t new_bytes;  /* of tensors that are not shared, decoded */
-    uint64_t spent_ns;   /* on writing them and making them durable */
+    bool encodes;
+    bool in_encode_gate;
+    uint64_t new_bytes; /* decoded size of tensors not shared */
+    uint64_t spent_ns;  /* on writing and syncing them */
 
     /* commit */
-    struct lmcs_commit_options options; /* its pointers are copies */
+    struct lmcs_commit_options options; /* pointers are copies */
     char *meta;
     char **tags;
     uint64_t number;
-    uint64_t loaded; /* struct lmcs_loaded of the shelf when commit was called */
+    uint64_t loaded; /* the shelf's struct lmcs_loaded at commit */
     uint64_t loads;
     bool asynchronous;
     bool detached;
     bool done;        /* guarded by pool->captures, like all below */
-    uint64_t failure; /* the shelf's count of failures when an asynchronous commit failed; 0: it has not */
+    uint64_t failure; /* the shelf's failures when an asynchronous commit failed; 0: it did not */
     pthread_t thread;
     struct lmcs_error result;
 };
 
-/* LMCS_INVALID: the capture has failed or was committed. */
+/* LMCS_INVALID: it failed or was committed. */
 enum lmcs_status lmcs_capture_check(const struct lmcs_capture *capture, struct lmcs_error *error);
 void lmcs_capture_free(struct lmcs_capture *capture);
-/* Enters the snapshot in one transaction (enter.c). LMCS_OK: it is durable. */
+/* Commits one transaction (enter.c). LMCS_OK: durable. */
 enum lmcs_status lmcs_capture_enter(struct lmcs_capture *capture, struct lmcs_error *error);
 
 #endif
