@@ -2,14 +2,14 @@
 /*
  * base/clock.c - the time of day, which tests can set.
  *
- * A set clock is the system's plus a constant. It never stands still, so loops that wait for a moment still end.
+ * A set clock is the system's plus a constant, so waits still end.
  */
 #include "base/clock.h"
 
 #include <stdatomic.h>
 #include <time.h>
 
-static _Atomic uint64_t shift_ns; /* wraps around for a clock that was set back */
+static _Atomic uint64_t shift_ns; /* wraps around for a clock set back */
 
 static uint64_t system_ns(void)
 {

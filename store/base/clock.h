@@ -5,11 +5,11 @@
 
 #include <stdint.h>
 
-/* The time of day in ns since 1970, UTC: moments on the medium, ages, schedules. It jumps when the system's is set. */
+/* ns since 1970, UTC: moments on the medium, ages, schedules. Jumps when the system's clock is set. */
 uint64_t lmcs_now_ns(void);
 /*
- * Sets the clock of this process to `now_ns`, from where it runs on at the usual pace; 0: back to the system's. For
- * tests: waits and rates use it, too, so a long age passes at once but a wait still ends.
+ * For tests: sets this process's clock, which runs on from `now_ns`; 0: the system's again. Waits and rates use it,
+ * too: a long age passes at once, a wait still ends.
  */
 void lmcs_clock_set(uint64_t now_ns);
 

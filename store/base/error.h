@@ -10,33 +10,29 @@
 
 #include "lmcstore.h"
 
-/* Stores status, message and errno (0: none; else its text is appended). Returns the status. `error` may be NULL. */
+/* Stores status, message and errno (0: none; else with its text) and returns the status. `error` may be NULL. */
 enum lmcs_status lmcs_fail(struct lmcs_error *error, enum lmcs_status status, int system_errno, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 enum lmcs_status lmcs_fail_full(struct lmcs_error *error, uint64_t needed, uint64_t available, int system_errno,
                                 const char *format, ...) __attribute__((format(printf, 5, 6)));
 enum lmcs_status lmcs_fail_memory(struct lmcs_error *error);
-/*
- * Chooses the status for an errno of a file operation: LMCS_FULL for ENOSPC, EDQUOT and EFBIG, LMCS_NO_MEMORY, else
- * LMCS_IO.
- */
+/* Status of a file operation's errno: LMCS_FULL for ENOSPC, EDQUOT and EFBIG, LMCS_NO_MEMORY, else LMCS_IO. */
 enum lmcs_status lmcs_fail_errno(struct lmcs_error *error, int system_errno, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /*
- * LMCS_UNSUPPORTED for a record or payload whose checksum is right and that has a value which this version does not
- * know, such as "content 12: payload kind 9". Appends the reason and the remedy.
+ * LMCS_UNSUPPORTED for a sound record or payload with a value unknown to this version, such as "content 12: payload
+ * kind 9". Appends reason and remedy.
  */
 enum lmcs_status lmcs_fail_newer(struct lmcs_error *error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Whether one record or payload among many is at fault: damaged, or of a newer version. Both are left as they are. */
+/* Whether one record or payload among many is at fault: damaged, or of a newer version. It is left as it is. */
 static inline bool lmcs_is_unusable(enum lmcs_status status)
 {
     return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED;
 }
 /*
- * Skips one unusable record, so that the others have their turn. lmcs_pass_over: LMCS_OK for LMCS_DAMAGED and
- * LMCS_UNSUPPORTED, and keeps the first error, damage before the other. lmcs_passed_over: that error, if all else went
- * well.
+ * Skips unusable records. lmcs_pass_over: LMCS_OK for LMCS_DAMAGED and LMCS_UNSUPPORTED, and keeps the first error,
+ * preferably damage. lmcs_passed_over: that error, if all else went well.
  */
 struct lmcs_passed {
     bool any;
@@ -45,7 +41,7 @@ struct lmcs_passed {
 };
 enum lmcs_status lmcs_pass_over(struct lmcs_passed *passed, enum lmcs_status status, const struct lmcs_error *error);
 enum lmcs_status lmcs_passed_over(const struct lmcs_passed *passed, enum lmcs_status status, struct lmcs_error *error);
-/* Adds text after or before the message, as far as there is room. */
+/* Add text after or before the message, as far as it fits. */
 void lmcs_error_append(struct lmcs_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void lmcs_error_prefix(struct lmcs_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -10,8 +10,8 @@
 #include <string.h>
 
 /*
- * Makes room for one more item of `item` bytes in an array of `count`. `array` is the address of the pointer to its
- * items, which are to be freed. False: out of memory, and the array is unchanged.
+ * Makes room in an array of `count` items of `item` bytes for one more. `array`: address of the pointer to the items,
+ * which are to be freed. False: out of memory; unchanged.
  */
 static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t item)
 {
@@ -30,7 +30,7 @@ static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t
     return true;
 }
 
-/* Adds a copy of a text to a short array. False: out of memory, and the array is unchanged. */
+/* Adds a copy of a text to a short array. False: out of memory; unchanged. */
 static inline bool lmcs_add_text(char ***texts, size_t *count, const char *text)
 {
     char **grown = realloc(*texts, (*count + 1) * sizeof *grown);

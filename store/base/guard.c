@@ -2,12 +2,12 @@
 /*
  * base/guard.c - access to mapped bytes that the medium may fail to deliver.
  *
- * The first guard of a process installs a handler of SIGBUS and never removes it: that could remove a handler that the
- * application installed meanwhile. The handler jumps back to the guard of its thread if the address is in the guard's
- * ranges, and forwards every other signal to the previous handler. Opening a pool makes it the first handler again.
+ * The first guard installs a handler of SIGBUS that is never removed: that could remove an application's later handler.
+ * It jumps back to its thread's guard if the address is in the guard's ranges, and forwards other signals to the
+ * previous handler. Opening a pool makes it the first handler again.
  *
- * Two limits: a handler that the application installs later must forward signals likewise, and the kernel ends a thread
- * that blocks SIGBUS. Both also hold without guards.
+ * A later handler of the application must forward likewise. The kernel ends a thread that blocks SIGBUS. Both also hold
+ * without guards.
  */
 #include "base/guard.h"
 
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SMALLEST_PAGE 4096u /* the least of a processor; mapped bytes fail by pages or more */
+#define SMALLEST_PAGE 4096u /* of all processors; mapped bytes fail by pages or more */
 
 struct guard {
     sigjmp_buf back;
@@ -25,14 +25,14 @@ struct guard {
     size_t count;
 };
 
-/* Avoids a call into the dynamic linker in a handler, even when the library was loaded late. */
+/* No call into the dynamic linker in a handler, even when the library was loaded late. */
 static _Thread_local struct guard *volatile innermost __attribute__((tls_model("initial-exec")));
 static _Thread_local volatile sig_atomic_t passing __attribute__((tls_model("initial-exec")));
 static pthread_once_t installed = PTHREAD_ONCE_INIT;
 static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction previous;
 
-/* The kernel reports the page, and for failed memory the size of the piece that failed. */
+/* The kernel reports the page and, for failed memory, the size of the failed piece. */
 static bool expects(const struct guard *guard, const siginfo_t *info)
 {
     uintptr_t piece = SMALLEST_PAGE, at = (uintptr_t)info->si_addr;
@@ -52,7 +52,7 @@ static void pass_on(int number, siginfo_t *info, void *context)
 {
     bool none =
         (previous.sa_flags & SA_SIGINFO) == 0 && (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN);
-    /* The previous handler may have been installed over ours earlier, and forward to us. */
+    /* The previous handler may itself forward to ours. */
     if (none || passing) {
         /* A repeated access ends the process; a signal that was sent is sent again. */
         signal(number, SIG_DFL);
@@ -71,7 +71,7 @@ static void pass_on(int number, siginfo_t *info, void *context)
 static void handle(int number, siginfo_t *info, void *context)
 {
     struct guard *guard = innermost;
-    /* si_code > 0: sent by the kernel, so there is an address */
+    /* > 0: sent by the kernel, with an address */
     if (guard != NULL && info->si_code > 0 && expects(guard, info))
         siglongjmp(guard->back, 1);
     pass_on(number, info, context);

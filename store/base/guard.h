@@ -2,8 +2,8 @@
 /*
  * base/guard.h - access to mapped bytes that the medium may fail to deliver.
  *
- * Access to a failed page of persistent memory, or to a file that was truncated under its mapping, raises SIGBUS.
- * Within a guard it returns false instead.
+ * A failed page of persistent memory, or a file truncated under its mapping, raises SIGBUS on access. Within a guard
+ * the access returns false instead.
  */
 #ifndef LMCS_BASE_GUARD_H
 #define LMCS_BASE_GUARD_H
@@ -19,25 +19,22 @@ struct lmcs_guarded {
 
 /*
  * Runs `work`. False: it touched a byte of the ranges that the medium did not deliver, and was abandoned there, so it
- * must hold no lock. A SIGBUS outside of the ranges is forwarded to the previous handler.
+ * must hold no lock. The previous handler gets a SIGBUS elsewhere.
  */
 bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(void *context), void *context);
-/*
- * Whether our handler is the first one and SIGBUS is not blocked. Otherwise callers avoid the risky access where they
- * can.
- */
+/* Whether our handler is first and SIGBUS is not blocked; otherwise callers avoid risky accesses where they can. */
 bool lmcs_guard_holds(void);
-/* memcpy with a guarded source. After a failure the bytes of `to` are unspecified. */
+/* memcpy with a guarded source; after a failure `to` is unspecified. */
 bool lmcs_guard_copy(void *to, const void *from, size_t bytes);
-/* Whether bytes are equal. The first `guarded` (1 or 2) of the sides may be unreadable, and are then unequal. */
+/* Whether bytes are equal. The first `guarded` (1 or 2) sides may be unreadable, which is unequal. */
 bool lmcs_guard_equal(const void *one, const void *other, size_t bytes, size_t guarded);
 /* memcpy with a guarded target; `from` NULL: zeros. Touches all of it before it changes any. */
 bool lmcs_guard_store(void *to, const void *from, size_t bytes);
 
-/* Installs our handler of SIGBUS, over any that was installed since. */
+/* Installs our handler of SIGBUS over any later one. */
 void lmcs_guard_install(void);
 
-/* The signals that our threads block: all but SIGBUS. Others are for the application. */
+/* All but SIGBUS: blocked by our threads, left to the application. */
 void lmcs_guard_signals(sigset_t *blocked);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * base/map.h - a hash table from numbers to numbers.
  *
- * Open addressing with linear probing, at most half full. A value of 0 marks an empty slot, so values are 1 or more: an
- * index plus one, or 1 for a set. Zeroed memory is an empty map. Maps keyed by names use a hash of the name as key and
- * step to the next key while the entry found has another name.
+ * Linear probing, at most half full. Value 0 marks an empty slot, so values are 1 or more: an index plus one, or 1 for
+ * a set. Zeroed memory is an empty map. Maps keyed by names use a hash as key and step to the next key while the entry
+ * found has another name.
  */
 #ifndef LMCS_BASE_MAP_H
 #define LMCS_BASE_MAP_H
@@ -22,14 +22,14 @@ struct lmcs_map {
     struct lmcs_map_slot *slots;
     size_t capacity; /* a power of two, or 0 */
     size_t count;
-    uint64_t seed; /* set before the first key, where keys come from a file of a stranger */
+    uint64_t seed; /* set before the first key, where keys come from a stranger's file */
 };
 
-/* Returns the value of a key, or 0. */
+/* Or 0. */
 uint64_t lmcs_map_get(const struct lmcs_map *map, uint64_t key);
-/* Sets the value (1 or more) of a key. False: out of memory, and the map is unchanged. */
+/* Value: 1 or more. False: out of memory; unchanged. */
 bool lmcs_map_put(struct lmcs_map *map, uint64_t key, uint64_t value);
-/* Frees the slots. The map is empty again. */
+/* Empties the map. */
 void lmcs_map_free(struct lmcs_map *map);
 
 #endif

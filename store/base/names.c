@@ -6,7 +6,7 @@
 
 #include "lmc.h"
 
-/* Length of the valid UTF-8 sequence at s that is not a control character; 0: there is none. */
+/* Length of the valid UTF-8 sequence at s, no control character; 0: none. */
 static size_t sound_character(const unsigned char *s)
 {
     if (s[0] < 0x80)
@@ -77,8 +77,8 @@ enum lmcs_status lmcs_tensor_check(const struct lmcs_tensor *tensor, uint64_t *r
 }
 
 /*
- * A tensor with a dimension of 0 has no bytes, but strides are products of the others. A new tensor with an overflow is
- * refused; a stored one is still read.
+ * An empty tensor has no bytes, but strides are products of its other dimensions. An overflow is refused in a new
+ * tensor only: stored ones are still read.
  */
 static bool has_possible_strides(const struct lmcs_tensor *tensor)
 {

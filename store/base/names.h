@@ -5,16 +5,13 @@
 
 #include "base/error.h"
 
-/* Checks a caller's tensor: name, kind, dtype, shape, part. *raw_bytes: its size. LMCS_INVALID with the reason. */
+/* Checks a caller's tensor: name, kind, dtype, shape, part. *raw_bytes: its size. LMCS_INVALID. */
 enum lmcs_status lmcs_tensor_check(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error);
-/*
- * Checks a new tensor likewise. A stored one may be empty with other dimensions whose product overflows; a new one must
- * not.
- */
+/* Likewise for a new tensor, whose other dimensions' product must not overflow even if it is empty. */
 enum lmcs_status lmcs_tensor_check_put(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error);
-/* Whether a name is 1 to LMCS_MAX_NAME bytes of UTF-8 without control characters. */
+/* 1 to LMCS_MAX_NAME bytes of UTF-8 without control characters. */
 bool lmcs_name_is_sound(const char *name);
-/* *bytes: the size of a tensor. False: it has no valid dtype, or is too large. */
+/* *bytes: the size of a tensor. False: no valid dtype, or too large. */
 bool lmcs_shape_bytes(uint32_t dtype, uint32_t ndim, const uint64_t *shape, uint64_t *bytes);
 
 #endif

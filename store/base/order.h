@@ -8,7 +8,7 @@
 /* -1, 0 or 1: `a` is less than, equal to or greater than `b`. */
 #define LMCS_ORDER(a, b) (((a) > (b)) - ((a) < (b)))
 
-/* Compares two uint64_t, or the uint64_t at the start of two structs. */
+/* Also for structs that begin with a uint64_t. */
 static inline int lmcs_by_u64(const void *a, const void *b)
 {
     const uint64_t *x = (const uint64_t *)a, *y = (const uint64_t *)b;

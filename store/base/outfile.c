@@ -59,7 +59,7 @@ static char *temporary_name(const char *target)
     return temporary;
 }
 
-/* Reserves disk space. A file system that can't reserve is no error. */
+/* A file system that can't reserve is no error. */
 static enum lmcs_status take_space(struct lmcs_outfile *file, uint64_t bytes, struct lmcs_error *error)
 {
     if (bytes == 0 || fallocate(file->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0)
@@ -143,7 +143,7 @@ enum lmcs_status lmcs_outfile_write(struct lmcs_outfile *file, const void *data,
     return LMCS_OK;
 }
 
-/* Makes a rename in the directory of `target` durable. */
+/* Makes a rename durable. */
 static int sync_directory(const char *target)
 {
     const char *slash = strrchr(target, '/');

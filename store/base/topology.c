@@ -8,9 +8,8 @@
  *        -> libndctl: namespace -> region: persistence domain, NUMA node, bad blocks -> DIMMs: health, shutdowns
  *   path -> character device (/sys/dev/char) -> "dax0.0" -> libndctl as above, or libdaxctl alone (CXL, soft-reserved)
  *
- * Most machines have none of this, and containers hide parts of it. So each stage runs only if the one before it found
- * something, and any of them may end the search without an error. libndctl is used only for devices named pmem or dax:
- * an open on an ordinary disk costs three small reads of /proc and /sys.
+ * Most machines lack all this, and containers hide parts: each stage may end the search without an error. libndctl is
+ * used for devices named pmem or dax only: an open on an ordinary disk costs three small reads of /proc and /sys.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -38,7 +37,7 @@ static void copy_text(char *to, size_t to_bytes, const char *from)
     to[length] = '\0';
 }
 
-/* ---- File systems --------------------------------------------------------------------------------------------- */
+/* ---- File systems ---- */
 
 bool lmcs_topology_type_is_network(const char *file_system)
 {
@@ -52,7 +51,7 @@ bool lmcs_topology_type_is_network(const char *file_system)
     return strncmp(file_system, "fuse.", 5) == 0;
 }
 
-/* The type by statfs, where /proc is not readable: the types that matter here. */
+/* By statfs, where /proc is not readable: the types that matter here. */
 static const char *type_by_magic(uint32_t magic)
 {
     static const struct {
@@ -69,7 +68,7 @@ static const char *type_by_magic(uint32_t magic)
     return "";
 }
 
-/* The id of the mount that an open descriptor is on; -1 when unknown. */
+/* -1: unknown. */
 static int mount_id(int fd)
 {
     char path[64];
@@ -87,8 +86,8 @@ static int mount_id(int fd)
 }
 
 /*
- * Finds type and source ("/dev/pmem0") of a mount by its id: on btrfs and overlay, the device number of stat is not
- * that of the mount. A line: "36 35 98:0 /root /point options optional... - type source options".
+ * Type and source ("/dev/pmem0") of a mount by its id: on btrfs and overlay, stat's device number is not the mount's. A
+ * line: "36 35 98:0 /root /point options optional... - type source options".
  */
 static bool find_mount(int id, char *type, size_t type_bytes, char *source, size_t source_bytes)
 {
@@ -115,11 +114,11 @@ static bool find_mount(int id, char *type, size_t type_bytes, char *source, size
     return found;
 }
 
-/* ---- Devices -------------------------------------------------------------------------------------------------- */
+/* ---- Devices ---- */
 
 /*
- * The name of a device from its number: the part of its path in /sys that starts with `prefix` and a digit, so that a
- * partition (.../block/pmem0/pmem0p1) gives its disk. "": there is none.
+ * The part of the device's path in /sys that begins with `prefix` and a digit: a partition (.../block/pmem0/pmem0p1)
+ * gives its disk. "": none.
  */
 static void device_name(const char *kind, dev_t number, const char *prefix, char *name, size_t name_bytes)
 {
@@ -133,7 +132,7 @@ static void device_name(const char *kind, dev_t number, const char *prefix, char
     for (char *part = strtok_r(path, "/", &rest); part != NULL; part = strtok_r(NULL, "/", &rest)) {
         size_t length = strlen(prefix);
         if (strncmp(part, prefix, length) == 0 && part[length] >= '0' && part[length] <= '9') {
-            /* a dax region has the name of its device without the dot; the device comes later and wins */
+            /* a dax region is named like its device without the dot; the device comes later and wins */
             copy_text(name, name_bytes, part);
             if (strcmp(kind, "block") == 0)
                 return;
@@ -203,7 +202,7 @@ static void describe_region(struct ndctl_region *region, struct lmcs_topology *t
     }
 }
 
-/* Whether a namespace is this block device ("pmem0") or devdax device ("dax0.0"). */
+/* Block device ("pmem0") or devdax device ("dax0.0"). */
 static bool namespace_is(struct ndctl_namespace *ndns, const char *name)
 {
     struct ndctl_btt *btt = ndctl_namespace_get_btt(ndns);
@@ -227,7 +226,7 @@ static bool namespace_is(struct ndctl_namespace *ndns, const char *name)
     return block != NULL && strcmp(block, name) == 0;
 }
 
-/* Fills in facts of libndctl about a device. False: libndctl has no device of that name. */
+/* False: libndctl has no device of that name. */
 static bool ask_ndctl(const char *name, struct lmcs_topology *topology)
 {
     struct ndctl_ctx *ctx = NULL;
@@ -257,7 +256,7 @@ static bool ask_ndctl(const char *name, struct lmcs_topology *topology)
     return found;
 }
 
-/* The NUMA node of a devdax device that is not an NVDIMM. */
+/* The NUMA node of a devdax device that is no NVDIMM. */
 static int ask_daxctl(const char *name)
 {
     struct daxctl_ctx *ctx = NULL;
@@ -279,14 +278,14 @@ static int ask_daxctl(const char *name)
     return node;
 }
 
-/* ---- NUMA ----------------------------------------------------------------------------------------------------- */
+/* ---- NUMA ---- */
 
 static bool has_nodes(void)
 {
     return numa_available() >= 0 && numa_max_node() > 0;
 }
 
-/* Whether the calling thread could run on a node. `cpus` gets its processors there. */
+/* Whether the calling thread could run on a node; `cpus`: its processors there. */
 static bool usable_cpus(int node, const struct bitmask *allowed, struct bitmask *cpus)
 {
     if (numa_node_to_cpus(node, cpus) != 0)
@@ -309,7 +308,7 @@ static bool node_has_cpus(int node, struct bitmask *cpus)
     return numa_node_to_cpus(node, cpus) == 0 && numa_bitmask_weight(cpus) > 0;
 }
 
-/* The node itself if it has processors, else the nearest node that has. */
+/* The node itself, or the nearest with processors. */
 static int node_to_run_on(int node, struct bitmask *cpus)
 {
     if (node_has_cpus(node, cpus))
@@ -345,9 +344,9 @@ bool lmcs_topology_bind_thread(int node)
     return bound;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------ */
+/* ---- All of it ---- */
 
-/* A descriptor for stat alone (O_PATH does not affect locks or devices); -1: none. */
+/* For stat alone (O_PATH does not affect locks or devices); -1: none. */
 static int open_nearest(const char *path)
 {
     char directory[PATH_MAX];

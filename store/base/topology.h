@@ -14,7 +14,7 @@ enum lmcs_device_health {
     LMCS_HEALTH_FATAL = 3
 };
 
-/* A fact that is not known keeps the value named first. */
+/* Unknown facts keep the value named first. */
 struct lmcs_topology {
     char file_system[32]; /* "": unknown; "ext4", "xfs", "tmpfs", "fuse.sshfs", ...; "devdax" */
     bool is_network;      /* NFS, Lustre, FUSE and the like: file locks and shared mappings are unreliable */
@@ -24,24 +24,21 @@ struct lmcs_topology {
     bool is_nvdimm;              /* on an NVDIMM namespace or any devdax device */
     char persistence_domain[32]; /* "none"; on NVDIMMs "memory_controller", "cpu_cache" or "unknown" */
     char nvdimm_namespace[64];   /* ""; "namespace0.0" */
-    int numa_node;               /* -1: unknown, or the machine has one node only */
-    int device_health;           /* enum lmcs_device_health; the worst of the region's DIMMs */
+    int numa_node;               /* -1: unknown, or only one node */
+    int device_health;           /* enum lmcs_device_health: the worst of the region's DIMMs */
     uint64_t bad_blocks;         /* 0; of the region */
-    uint64_t unsafe_shutdowns;   /* 0; the sum over the region's DIMMs */
+    uint64_t unsafe_shutdowns;   /* 0; sum over the region's DIMMs */
 };
 
-/*
- * Detects the medium of `path`: a file, a directory, a devdax device, or the directory of a file that does not exist
- * yet. Never fails and never prints: unknown facts stay unknown.
- */
+/* Of a file, a directory, a devdax device, or the directory of a file to be created. Never fails or prints. */
 void lmcs_topology_detect(const char *path, struct lmcs_topology *topology);
 
-/* Whether a type of file system (as in /proc/self/mountinfo) is remote or served by a program. */
+/* Whether a type (as in /proc/self/mountinfo) is remote or served by a program. */
 bool lmcs_topology_type_is_network(const char *file_system);
 
 /*
- * Binds the calling thread to the processors of a NUMA node, or of the nearest node that has some, within its present
- * affinity. Does nothing without NUMA or for node -1. True: it was bound.
+ * Binds the calling thread to the processors of a NUMA node, or of the nearest with some, within its affinity. Without
+ * NUMA or for node -1 does nothing. True: it was bound.
  */
 bool lmcs_topology_bind_thread(int node);
 

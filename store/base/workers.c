@@ -2,8 +2,8 @@
 /*
  * base/workers.c - the threads of a pool, for copying, encoding and decoding.
  *
- * A run is a job on a list. The caller works on its own job, and idle threads join the first job that has items left,
- * so a run always progresses, even when every thread is busy with other runs.
+ * A run is a job on a list. The caller works on its own job, idle threads on the first with items left: a run always
+ * progresses.
  */
 #include "base/workers.h"
 
@@ -22,7 +22,7 @@ struct job {
     void *context;
     uint64_t count;
     atomic_uint_fast64_t taken;
-    uint32_t helpers; /* threads at work on it besides the caller; under the lock */
+    uint32_t helpers; /* threads besides the caller; under the lock */
 };
 
 struct lmcs_workers {
@@ -73,7 +73,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* Blocks signals, which are for the application's threads. Fewer threads than wanted are slower, not wrong. */
+/* Blocks signals, which are the application's. Too few threads are only slower. */
 static void start_threads(struct lmcs_workers *workers)
 {
     sigset_t all, old;
@@ -159,7 +159,7 @@ struct trial {
     atomic_bool failed;
     pthread_mutex_t lock; /* guards the first error */
     enum lmcs_status status;
-    struct lmcs_error *error; /* the caller's; may be NULL */
+    struct lmcs_error *error; /* the caller's, or NULL */
 };
 
 static void try_item(void *context, uint64_t i)

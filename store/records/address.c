@@ -2,8 +2,7 @@
 /*
  * records/address.c - resolves the part of an address after the @ to a snapshot or a range.
  *
- * lmcstore.h has the grammar. Whatever takes an address, in C, in Python or on the command line, comes here: a number,
- * a tag, a step or a time is one look into an index, however long the history is.
+ * lmcstore.h has the grammar. A number, tag, step or time is one search in an index.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -48,7 +47,7 @@ static bool tell_tag(void *context, const char *tag)
     return ++told->count < NAMES_TOLD;
 }
 
-/* Fails for a name without a snapshot, with the names that exist. */
+/* With the names that exist. */
 static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, const char *name,
                                   struct lmcs_error *error)
 {
@@ -68,7 +67,6 @@ static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf
     return fail_address(txn, shelf, which, why, error);
 }
 
-/* Fails for a text that is no address. */
 static enum lmcs_status fail_spelling(const char *which, const char *why, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_INVALID, 0, "\"%.64s\" is no address of a snapshot: %s", which, why);
@@ -76,7 +74,6 @@ static enum lmcs_status fail_spelling(const char *which, const char *why, struct
 
 /* ---- Times ---- */
 
-/* Reads `digits` digits. */
 static bool take_number(const char **text, unsigned digits, int *value)
 {
     *value = 0;
@@ -95,7 +92,7 @@ static bool take(const char **text, char character)
     return is_there;
 }
 
-/* Reads "Z", "+02:00", "-0130" or nothing, which is UTC. */
+/* "Z", "+02:00", "-0130" or nothing: UTC. */
 static bool take_zone(const char **text, int *seconds)
 {
     int hours, minutes = 0, sign = **text == '-' ? -1 : 1;
@@ -235,7 +232,7 @@ static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *sh
     return status;
 }
 
-/* Resolves a point: the part before any "~". */
+/* The part before any "~". */
 static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
                                       uint64_t *number, struct lmcs_error *error)
 {
@@ -262,7 +259,7 @@ static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *s
     return status;
 }
 
-/* Steps back by `count` committed snapshots. 0: there are fewer. */
+/* By `count` committed snapshots. 0: there are fewer. */
 static enum lmcs_status go_back(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t back, uint64_t *number,
                                 struct lmcs_error *error)
 {
@@ -314,7 +311,7 @@ enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *she
 
 /* ---- Ranges ---- */
 
-/* The oldest committed snapshot; 0: none. */
+/* Committed; 0: none. */
 static enum lmcs_status find_first(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t *number,
                                    struct lmcs_error *error)
 {

@@ -2,9 +2,9 @@
 /*
  * records/busy.c - the shelves that this process is changing, and the threads that hold them.
  *
- * Threads that wait for a shelf form chains: a thread waits for a shelf, its owner waits for another shelf, and so on.
- * A thread that would close a chain into a circle gets an error instead, so every chain ends at a thread that runs.
- * Waits for live variables are part of the chains: a capture may wait for a live transaction of another thread.
+ * Waits form chains: a thread waits for a shelf, its owner for another, and so on; captures may also wait for another
+ * thread's live transaction. A thread that would close a circle gets an error, so every chain ends at a thread that
+ * runs.
  */
 #include "records/busy.h"
 
@@ -55,7 +55,7 @@ static bool holds_live(const struct lmcs_pool *pool, const char *shelf)
     return false;
 }
 
-/* The shelf on which `thread` waits for a live transaction of this thread; NULL: none. */
+/* The shelf on which `thread` waits for a live transaction of this thread, or NULL. */
 static const struct lmcs_busy_shelf *waits_for_live(const struct lmcs_pool *pool, pthread_t thread)
 {
     for (const struct lmcs_busy_shelf *shelf = pool->busy; shelf != NULL; shelf = shelf->next)
@@ -66,9 +66,8 @@ static const struct lmcs_busy_shelf *waits_for_live(const struct lmcs_pool *pool
 }
 
 /*
- * Deadlock check. Follows the owner of `wanted`, the shelf that this owner waits for, that one's owner, and so on.
- * Returns the shelf at the end if this thread owns it, or if its owner waits for a live transaction of this thread;
- * else NULL. Terminates, since no circle of waits is ever allowed to form.
+ * Follows owners and the shelves that they wait for, from `wanted` on. Returns the last shelf if this thread owns it or
+ * its owner waits for a live transaction of this thread; else NULL. Ends, since no circle of waits ever forms.
  */
 static const struct lmcs_busy_shelf *find_deadlock(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
 {
@@ -102,7 +101,7 @@ static enum lmcs_status fail_deadlock(const struct lmcs_pool *pool, const struct
                      pool->path, wanted->name, mine->name);
 }
 
-/* Returns the failure that no caller has been given yet, and marks it as given. */
+/* Returns the failure not yet given to a caller, and marks it as given. */
 static enum lmcs_status take_failure(struct lmcs_busy_shelf *busy, struct lmcs_error *error)
 {
     if (busy->untold == 0)

@@ -2,53 +2,53 @@
 /*
  * records/busy.h - the shelves that this process is changing, and the threads that hold them.
  *
- * One operation at a time holds a shelf: a capture (from begin until it is durable), a removal, a fork, a restore or a
- * round of pruning. Everything here is guarded by pool->captures.
+ * One operation at a time holds a shelf: a capture (from begin until durable), a removal, a fork, a restore or a round
+ * of pruning. pool->captures guards everything here.
  */
 #ifndef LMCS_RECORDS_BUSY_H
 #define LMCS_RECORDS_BUSY_H
 
 #include "pages/pool.h"
 
-/* A shelf that this process has used, by name. Kept until the pool closes. */
+/* A shelf used by this process, by name, until the pool closes. */
 struct lmcs_busy_shelf {
     struct lmcs_busy_shelf *next;
     char *name;
     bool busy;
-    bool has_owner; /* held by thread `owner`; false: by a commit in the background or by the compactor */
+    bool has_owner; /* held by thread `owner`; false: by a background commit or the compactor */
     pthread_t owner;
-    bool waits;        /* its capture waits for a transaction of the shelf's live variables to end */
-    uint64_t failures; /* of asynchronous captures, counted */
-    uint64_t untold;   /* the failure that no caller has been given yet; 0: none */
+    bool waits;        /* its capture waits for a transaction of the shelf's live variables */
+    uint64_t failures; /* of asynchronous captures */
+    uint64_t untold;   /* the failure not yet given to a caller; 0: none */
     struct lmcs_error failure;
-    uint64_t prune_from; /* the compactor skips the shelf while its next number is below this one */
+    uint64_t prune_from; /* the compactor skips the shelf while its next number is below */
 };
 
 /*
- * Waits until the shelf is free, then holds it for this thread. Fails instead of waiting where the wait would never
- * end: LMCS_INVALID when this thread's own capture holds the shelf, or the holder waits for a live transaction of this
- * thread; LMCS_IN_USE when the holder's thread waits for a shelf that this thread holds. Also fails, once, with the
- * failure of an earlier asynchronous capture of the shelf.
+ * Waits until the shelf is free, then holds it for this thread. Fails instead of an endless wait: LMCS_INVALID when
+ * this thread's own capture holds it, or the holder waits for this thread's live transaction; LMCS_IN_USE when the
+ * holder's thread waits for a shelf of this thread. Also fails, once, with the failure of an earlier asynchronous
+ * capture.
  */
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
                                  struct lmcs_error *error);
-/* Holds the shelf for a background thread. False: it is held, or there is no memory. */
+/* For a background thread. False: it is held, or no memory. */
 bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy);
 void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
-/* The entry of a shelf, made if needed. The caller holds pool->captures. NULL: no memory. */
+/* Made if needed. The caller holds pool->captures. NULL: no memory. */
 struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error);
-/* Waits for asynchronous captures. Returns the first failure among them that no caller has been given yet. */
+/* Waits for asynchronous captures. Returns the first failure not yet given to a caller. */
 enum lmcs_status lmcs_busy_settle(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Frees all entries of busy and loaded shelves. The pool is closing. */
+/* Frees entries of busy and loaded shelves at close. */
 void lmcs_busy_free(struct lmcs_pool *pool);
 
-/* A thread that holds a shelf's live variables: a transaction, a snapshot or a checkout. The caller owns the memory. */
+/* A thread that holds a shelf's live variables by a transaction, snapshot or checkout. The caller owns the memory. */
 struct lmcs_live_holder {
     struct lmcs_live_holder *next;
     pthread_t thread;
-    const char *shelf; /* its name */
+    const char *shelf;
 };
-/* Records this thread as the holder; lmcs_shelf_take reads that to detect waits that would never end. */
+/* lmcs_shelf_take detects endless waits by it. */
 void lmcs_live_holder_enter(struct lmcs_pool *pool, struct lmcs_live_holder *holder);
 void lmcs_live_holder_leave(struct lmcs_pool *pool, struct lmcs_live_holder *holder);
 
@@ -60,19 +60,16 @@ struct lmcs_loaded {
     uint64_t loads;          /* counts lmcs_snapshot_mark_loaded ... */
     uint64_t prepared_loads; /* ... and is copied here when a snapshot is prepared */
 };
-/* The entry of a shelf, made if needed. The caller holds pool->captures. NULL: no memory. */
+/* Made if needed. The caller holds pool->captures. NULL: no memory. */
 struct lmcs_loaded *lmcs_loaded_find(struct lmcs_pool *pool, uint64_t shelf);
-/* Forgets a shelf that was removed. */
+/* For a removed shelf. */
 void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf);
 
-/*
- * The encode gate: captures that write deltas and compactor steps that replace bases exclude each other. Any number of
- * captures may encode at once.
- */
-/* Waits until the compactor replaces no base, then enters. */
+/* The encode gate: captures that write deltas, any number at once, exclude compactor steps that replace bases. */
+/* Waits until the compactor replaces no base. */
 void lmcs_encode_gate_enter(struct lmcs_pool *pool);
 void lmcs_encode_gate_leave(struct lmcs_pool *pool);
-/* For the compactor. False: a capture encodes; the gate stays open. */
+/* For the compactor. False: a capture encodes. */
 bool lmcs_encode_gate_close(struct lmcs_pool *pool);
 void lmcs_encode_gate_open(struct lmcs_pool *pool);
 

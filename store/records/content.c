@@ -2,13 +2,12 @@
 /*
  * records/content.c - records of identities and contents.
  *
- * A content counts its *runs*: the places in manifests where a name newly got this content; snapshots that inherit it
- * don't count. It also counts the deltas that use it as a base. Without either it is removed. A content that is only a
- * base is recorded in the tree of dependents under base 0, so that the compactor can encode its dependents again and
- * release it.
+ * A content counts its *runs*, the places in manifests where a name newly got it (snapshots that inherit it don't
+ * count), and the deltas based on it. Without either it is removed. A content that is only a base is in the tree of
+ * dependents under base 0: the compactor encodes its dependents again and releases it.
  *
- * A link is a content that no manifest has. It rests on the arrays before a step, and the arrays after the step rest
- * on it, whether they are stored by it or are still raw and may be later. It is removed with the last of them.
+ * A link is a content that no manifest has. It rests on the arrays before a step; the arrays after the step, stored by
+ * it or still raw, rest on it. It is removed with the last of them.
  */
 #include "records/content.h"
 
@@ -22,7 +21,7 @@
 
 /* ---- Identities ---- */
 
-/* Records of a newer version may be longer than those of this one. */
+/* Records of a newer version may be longer. */
 struct identity_record {
     struct lmcs_identity_df df;
     unsigned char rest[LMCS_MAX_VALUE - sizeof(struct lmcs_identity_df)];
@@ -260,7 +259,7 @@ static bool content_is_sound(struct lmcs_txn *txn, const struct lmcs_content *co
     return sum == df->stored_bytes && raw_fits && frame_fits && links_are_sound(content);
 }
 
-/* LMCS_UNSUPPORTED for a record of a newer version. Its length and other fields may then mean anything. */
+/* LMCS_UNSUPPORTED: a newer version, whose length and other fields may mean anything. */
 static enum lmcs_status check_version(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content_df *df,
                                       struct lmcs_error *error)
 {
@@ -376,7 +375,7 @@ static enum lmcs_status tie(struct lmcs_txn *txn, const struct lmcs_content *con
                              : status;
 }
 
-/* Returns the depth over the bases; a link does not count as a delta. */
+/* Depth over the bases; a link is no delta. */
 static enum lmcs_status tie_bases(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -423,7 +422,7 @@ static enum lmcs_status retire_parts(struct lmcs_txn *txn, const struct lmcs_con
     return status;
 }
 
-/* Returns the share of its link that a content takes; 0: no link stores it. */
+/* The content's share of its link; 0: no link stores it. */
 static enum lmcs_status link_share(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t *share,
                                    struct lmcs_error *error)
 {
@@ -437,7 +436,7 @@ static enum lmcs_status link_share(struct lmcs_txn *txn, const struct lmcs_conte
     return status;
 }
 
-/* Removes an unreferenced content: its payload, its record and its uses of bases. */
+/* Removes an unreferenced content: payload, record, uses of bases. */
 static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_release *release,
                                struct lmcs_error *error)
 {
@@ -525,7 +524,7 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-/* Requests parity for the link that now stores a content that had parity or a request for it. */
+/* For the link that now stores a content with parity or a request for it. */
 static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
                                        struct lmcs_error *error)
 {
@@ -558,7 +557,7 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
     changed.df.part_count = with->df.part_count;
     changed.df.base_count = with->df.base_count;
     changed.df.flags = with->df.flags;
-    /* The content keeps its current link; one that gets a frame of its own needs none. */
+    /* The content keeps its link, unless it gets a frame of its own. */
     changed.df.output = with->df.payload == LMCS_PAYLOAD_FRAME ? 0 : old.df.output;
     changed.link = with->df.payload == LMCS_PAYLOAD_FRAME ? 0 : old.link;
     memcpy(changed.parts, with->parts, sizeof changed.parts);
@@ -572,7 +571,7 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
         status = lmcs_content_put(txn, &changed, error);
     if (status == LMCS_OK)
         status = add_parts(txn, &changed, error);
-    /* Add uses of the new bases before releasing the old ones, which may be the same. */
+    /* The new bases' uses come first: old ones may be the same. */
     bool same = old.df.base_count == with->df.base_count &&
                 memcmp(old.bases, with->bases, old.df.base_count * sizeof old.bases[0]) == 0;
     if (status == LMCS_OK && !same)

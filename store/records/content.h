@@ -15,19 +15,19 @@ struct lmcs_identity {
     char name[LMCS_MAX_NAME + 1];
 };
 
-/* Finds the identity that equals a description. 0: there is none. */
+/* The identity equal to a description; 0: none. */
 enum lmcs_status lmcs_identity_find(struct lmcs_txn *txn, const struct lmcs_tensor *tensor, uint64_t *id,
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_identity_make(struct lmcs_txn *txn, const struct lmcs_tensor *tensor, uint64_t *id,
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmcs_identity *identity,
                                    struct lmcs_error *error);
-/* Lists identities of a kind and name, ascending, from the id `first` on; fewer than `capacity` at the end. */
+/* Lists identities of a kind and name, ascending, from id `first` on; fewer than `capacity` at the end. */
 enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const char *name, uint64_t first,
                                      uint64_t *ids, size_t capacity, size_t *count, struct lmcs_error *error);
-/* Adds to the count of runs. At 0 the identity is removed. */
+/* Adds to the count of runs; removed at 0. */
 enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t add, struct lmcs_error *error);
-/* The description of an identity; its pointers are into the identity. */
+/* Its pointers are into the identity. */
 struct lmcs_tensor lmcs_identity_tensor(const struct lmcs_identity *identity);
 
 struct lmcs_content {
@@ -38,7 +38,7 @@ struct lmcs_content {
     uint64_t link; /* of which it is an output; 0: none */
 };
 
-/* LMCS_DAMAGED: there is none, or it is not sound. */
+/* LMCS_DAMAGED: none, or unsound. */
 enum lmcs_status lmcs_content_get(struct lmcs_txn *txn, uint64_t id, struct lmcs_content *content,
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmcs_content *content, bool *found,
@@ -47,7 +47,7 @@ enum lmcs_status lmcs_content_put(struct lmcs_txn *txn, const struct lmcs_conten
 /* Enters a new content (id 0: assigns one) and its parts in the map of space. */
 enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_error *error);
 
-/* The most contents that rest on one another: a line of arrays and links by turns, and its beginning. */
+/* Most contents resting on one another: a line of arrays and links by turns, and its beginning. */
 #define LMCS_DEEPEST (2 * LMCS_LINK_BOUND + LMCS_CHAIN_BOUND + 2)
 
 struct lmcs_release {
@@ -56,28 +56,27 @@ struct lmcs_release {
     uint64_t kept_bytes;
     uint32_t depth; /* of the recursion */
 };
-/* Begins a run of a content under a name, which may differ from its first one. */
+/* Under a name that may differ from its first one. */
 enum lmcs_status lmcs_content_run(struct lmcs_txn *txn, uint64_t id, uint64_t identity, struct lmcs_error *error);
 /*
- * Ends a run of a content. With its last run the content is removed, with bases that only it used. If others rest on
- * it, it stays and is recorded for the compactor with `successor`, the content that came after it (0: none).
+ * With its last run the content is removed, with bases that only it used. If others rest on it, it is recorded for the
+ * compactor with `successor`, the content after it (0: none).
  */
 enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t identity, uint64_t successor,
                                     struct lmcs_release *release, struct lmcs_error *error);
 /*
- * Replaces a content's payload by the parts, bases and kind of `with`, and releases the old ones. `same_bytes`: the
- * bytes are stored as before, elsewhere, and records of safety.h stay; else losses are cleared and parity is requested
- * again. The content keeps its current link, unless `with` is a frame of its own: then the link is released, too.
+ * Replaces payload, bases and kind by those of `with`. `same_bytes`: stored as before, elsewhere: records of safety.h
+ * stay; else losses are cleared and parity is requested again. The link stays, unless `with` is a frame of its own.
  */
 enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,
                                    struct lmcs_error *error);
-/* Returns whether a link rests on a content, which then has to be raw, a keyframe, or linked itself. */
+/* Whether a link rests on a content, which then must be raw, a keyframe, or linked itself. */
 enum lmcs_status lmcs_content_bears_links(struct lmcs_txn *txn, const struct lmcs_content *content, bool *bears,
                                           struct lmcs_error *error);
 /* Records the link that leads to a content (0: none) and its output; the payload stays. */
 enum lmcs_status lmcs_content_set_link(struct lmcs_txn *txn, uint64_t id, uint64_t link, uint8_t output,
                                        struct lmcs_error *error);
-/* Counts the deltas that reading a content undoes. LMCS_DAMAGED: more than the bound. */
+/* Deltas that reading a content undoes. LMCS_DAMAGED: more than the bound. */
 enum lmcs_status lmcs_content_depth(struct lmcs_txn *txn, const struct lmcs_content *content, uint32_t *depth,
                                     struct lmcs_error *error);
 uint64_t lmcs_content_room(const struct lmcs_content *content);

@@ -2,9 +2,9 @@
 /*
  * records/holders.c - which tensors of which snapshots need a content.
  *
- * The deltas that rest on a content, at any distance, need it as much as it is needed itself; the tree of dependents
- * tells them. Then the manifests of all snapshots are walked. They share pages, and a page below which none of these
- * contents is, is remembered and not walked again: the work is that of the pages there are, not of the snapshots.
+ * Deltas that rest on a content at any distance need it, too: the tree of dependents has them. Then all manifests are
+ * walked. They share pages; one without needed contents below it is remembered and not walked again, so the work is
+ * that of the pages, not of the snapshots.
  */
 #include "records/holders.h"
 
@@ -22,18 +22,18 @@ struct needed {
     size_t root;
 };
 
-/* Most dependents read for all contents together; only forged records have more. */
+/* Dependents read for all contents together; only forged records have more. */
 #define MOST_LOOKS LMCS_MAX_TENSORS
 
 struct finding {
     struct lmcs_pool *pool;
     struct lmcs_txn txn;
-    struct needed *needed; /* each once; sorted by content at the end */
+    struct needed *needed; /* each once; at the end by content */
     size_t needed_count;
     size_t needed_capacity;
     struct lmcs_map places; /* hash of content and root -> 1 + index in `needed` */
     size_t looks;
-    struct lmcs_map clean; /* offsets of pages without a needed content below them */
+    struct lmcs_map clean; /* offsets of pages without a needed content below */
     struct lmcs_holders *out;
     bool whole;
     uint64_t number; /* of the snapshot at work */
@@ -41,7 +41,7 @@ struct finding {
     struct lmcs_error *error;
 };
 
-/* Damage, and records of a newer version, are skipped. */
+/* Skips unusable records. */
 static enum lmcs_status absorb(struct finding *f, enum lmcs_status status)
 {
     if (!lmcs_is_unusable(status))
@@ -52,7 +52,7 @@ static enum lmcs_status absorb(struct finding *f, enum lmcs_status status)
 
 /* ---- Contents ---- */
 
-/* Adds each once: the arrays of a step need all of its links, and each link all of the arrays. */
+/* Adds each once: a step's arrays need all of its links, and each link all arrays. */
 static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
 {
     const uint64_t pair[2] = {content, root};
@@ -67,7 +67,7 @@ static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
     return LMCS_OK;
 }
 
-/* Adds the contents that rest on needed[i] directly. */
+/* Contents that rest on needed[i] directly. */
 static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cursor, size_t i)
 {
     struct needed base = f->needed[i];

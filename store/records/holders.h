@@ -25,8 +25,8 @@ struct lmcs_holders {
 };
 
 /*
- * Walks all manifests of one moment, each page once. Skips unreadable pages: then *whole is false. The caller frees
- * the holders in any case.
+ * Walks all manifests of one moment, each page once. *whole false: unreadable pages were skipped. The caller always
+ * frees the holders.
  */
 enum lmcs_status lmcs_holders_find(struct lmcs_pool *pool, const uint64_t *contents, size_t count,
                                    struct lmcs_holders *holders, bool *whole, struct lmcs_error *error);

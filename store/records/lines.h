@@ -5,17 +5,17 @@
 
 #include "records/content.h"
 
-/* The arrays of a step that snapshots still have, and the links below it that nothing else needs. */
+/* Arrays of a step that snapshots have, and links below it that nothing else needs. */
 struct lmcs_line_heir {
-    uint64_t arrays[LMC_MAX_BASES]; /* the outputs of one link that still exist */
-    size_t count;                   /* 0: there is no such step, or others need the links */
-    uint64_t raw_bytes;             /* of all of them, decoded */
-    uint64_t link_bytes;            /* of the links, as stored */
+    uint64_t arrays[LMC_MAX_BASES]; /* one link's outputs that still exist */
+    size_t count;                   /* 0: no such step, or others need the links */
+    uint64_t raw_bytes;             /* decoded */
+    uint64_t link_bytes;            /* of the links, stored */
 };
 
 /*
- * Finds the heir of an array that no snapshot has but a link rests on: the next step above it in its line that a
- * snapshot has. Encoding that step alone would free everything counted.
+ * The heir of an array without snapshots that a link rests on: the next step above in its line that a snapshot has.
+ * Encoding that step alone would free everything counted.
  */
 enum lmcs_status lmcs_line_find_heir(struct lmcs_txn *txn, uint64_t unused, struct lmcs_line_heir *heir,
                                      struct lmcs_error *error);

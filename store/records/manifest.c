@@ -2,11 +2,11 @@
 /*
  * records/manifest.c - the entries of manifests, and those that only one of neighbouring snapshots has.
  *
- * The manifests of a shelf form a line: each was made from the newest before it by copying pages on write. So a page
- * or an entry exists in a contiguous run of snapshots, and no counts are needed to know when it dies: a page of
- * snapshot S is in the older neighbour P exactly when it was written no later than P, and in the newer neighbour N
- * exactly when a walk of N meets it. The walk of N stops at every page that is no newer than S, so the cost is
- * proportional to the changes between neighbours. (ZFS frees blocks by birth times in a similar way.)
+ * A shelf's manifests form a line: each was made from the newest before it by copying pages on write. So a page or
+ * entry exists in a contiguous run of snapshots, and its end needs no counts. A page of snapshot S is in the older
+ * neighbour P exactly when it was written no later than P, and in the newer neighbour N exactly when a walk of N meets
+ * it. That walk stops at pages no newer than S: the cost is that of the changes. (ZFS frees blocks by birth times in a
+ * similar way.)
  */
 #include "records/manifest.h"
 
@@ -43,7 +43,7 @@ static enum lmcs_status read_node(struct walk *walk, const struct lmcs_ref_df *r
     return status;
 }
 
-/* Collects the pages of the newer snapshot that are old enough to be in `of` too, without looking below them. */
+/* Collects the newer snapshot's pages that are old enough to be in `of`, without those below them. */
 static enum lmcs_status collect_newer(struct walk *walk, struct lmcs_ref_df ref, int level,
                                       const struct lmcs_bounds *bounds)
 {

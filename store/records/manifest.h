@@ -7,9 +7,9 @@
 #include "records/content.h"
 
 /*
- * Visits the entries of `of` whose run ends with it: those that its neighbours have not inherited. `older` and
- * `newer` (NULL: none) are the snapshots before and after it in the same lineage. With `free_pages` the pages that
- * only `of` has are freed. The visit must not change any tree but those of contents, identities and space.
+ * Visits the entries of `of` whose run ends with it: those not inherited by `older` and `newer` (NULL: none), its
+ * neighbours in the lineage. `free_pages`: frees pages that only `of` has. The visit must not change trees except those
+ * of contents, identities and space.
  */
 enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of,
                                    const struct lmcs_snapshot_df *older, const struct lmcs_snapshot_df *newer,
@@ -19,13 +19,13 @@ enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snaps
                                                              struct lmcs_error *error),
                                    void *context, struct lmcs_error *error);
 
-/* Calls `visit` for each entry of a snapshot's manifest, in order of identity, until it sets *stop. */
+/* In order of identity, until *stop. */
 enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of,
                                     enum lmcs_status (*visit)(void *context, uint64_t identity,
                                                               const struct lmcs_manifest_df *entry, bool *stop,
                                                               struct lmcs_error *error),
                                     void *context, struct lmcs_error *error);
-/* Finds the identity and content of a name in a snapshot's manifest. *found false: the snapshot lacks it. */
+/* Identity and content of a name. *found false: the snapshot lacks it. */
 enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of, uint32_t kind,
                                     const char *name, struct lmcs_identity *identity, uint64_t *content, bool *found,
                                     struct lmcs_error *error);

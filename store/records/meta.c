@@ -2,8 +2,8 @@
 /*
  * records/meta.c - a snapshot's metrics and metadata as one JSON text: {"metrics":{...},"meta":{...}}.
  *
- * The user's own object is checked and then kept letter by letter. Metrics that JSON has no numbers for are the
- * strings "NaN", "Infinity" and "-Infinity".
+ * The user's object is checked and kept letter by letter. Metrics without JSON numbers are "NaN", "Infinity" and
+ * "-Infinity".
  */
 #include "records/meta.h"
 
@@ -37,7 +37,7 @@ static bool metric_number(const json_t *value, double *number)
     return true;
 }
 
-/* Returns whether objects and arrays nest deeper than `levels`. */
+/* Whether objects and arrays nest deeper than `levels`. */
 static bool is_deeper(json_t *value, unsigned levels)
 {
     const char *key;
@@ -132,7 +132,7 @@ static enum lmcs_status take_metrics(const json_t *object, struct lmcs_meta *met
     return LMCS_OK;
 }
 
-/* Returns the user's text as it was given, if the whole has the form that lmcs_meta_encode makes; else NULL. */
+/* The user's text as given, if the whole has lmcs_meta_encode's form; else NULL. */
 static char *original_meta(const char *text)
 {
     static const char head[] = "{\"metrics\":", middle[] = ",\"meta\":";

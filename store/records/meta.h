@@ -11,7 +11,7 @@ struct lmcs_meta {
     char *json; /* the user's object */
 };
 
-/* Encodes metrics and metadata. The caller frees *text. LMCS_INVALID: names or texts that can't be stored. */
+/* The caller frees *text. LMCS_INVALID: names or texts that can't be stored. */
 enum lmcs_status lmcs_meta_encode(const struct lmcs_commit_options *options, char **text, struct lmcs_error *error);
 enum lmcs_status lmcs_meta_decode(const char *text, struct lmcs_meta *meta, struct lmcs_error *error);
 void lmcs_meta_free(struct lmcs_meta *meta);

@@ -7,15 +7,15 @@
 
 struct lmcs_origin {
     struct lmcs_origin_df df;
-    char name[LMCS_MAX_NAME + 1]; /* of the original shelf when it was removed; df.shelf is 0 then */
+    char name[LMCS_MAX_NAME + 1]; /* the original's, when it was removed; df.shelf is then 0 */
 };
 
-/* *found false: the shelf is no fork. */
+/* *found false: no fork. */
 enum lmcs_status lmcs_origin_get(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
                                  struct lmcs_error *error);
 enum lmcs_status lmcs_origin_put(struct lmcs_txn *txn, uint64_t shelf, const struct lmcs_origin *origin,
                                  struct lmcs_error *error);
-/* Removes the origin of a shelf that is being removed; its forks keep its name in place of its id. */
+/* For a shelf being removed; its forks get its name in place of its id. */
 enum lmcs_status lmcs_origin_forget(struct lmcs_txn *txn, uint64_t shelf, const char *name, struct lmcs_error *error);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * records/policy.c - the text of a policy: its keys, parsing and printing. Pure functions.
  *
- * `keys` is the one table of all keys. Parsing, printing, error messages, the help of lmc-store policy and Python's
- * names derive from it. To add a key: a field of struct lmcs_policy, its default in lmcs_policy_init, a row here (at
- * the end: the text is stored, and its order must not change), and the part of the store that obeys it.
+ * Parsing, printing, errors, the help of lmc-store policy and Python's names derive from the table `keys`. To add a
+ * key: a field of struct lmcs_policy, its default in lmcs_policy_init, a row at the end (the text is stored, its order
+ * must not change), and the part of the store that obeys it.
  */
 #include "records/policy.h"
 
@@ -17,10 +17,9 @@
 
 /* ---- Words ---- */
 
-/* A position in the text of a policy. */
 struct reader {
     const char *at;
-    const char *word; /* begins the current word, for messages */
+    const char *word; /* begin of the current word, for messages */
     struct lmcs_error *error;
 };
 
@@ -44,7 +43,7 @@ static bool at_end(const struct reader *reader)
     return *reader->at == '\0' || *reader->at == ' ';
 }
 
-/* Reads digits. False: there are none, or they don't fit in 64 bits. */
+/* False: no digits, or more than 64 bits. */
 static bool take_number(struct reader *reader, uint64_t *number)
 {
     if (!isdigit((unsigned char)*reader->at))
@@ -68,7 +67,7 @@ static bool take_unit(struct reader *reader, const struct unit *units, uint64_t 
     return true;
 }
 
-/* Of two names that begin alike, the longer one comes first. */
+/* Of names that begin alike, the longer comes first. */
 static const struct unit sizes[] = {{"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", (uint64_t)1 << 40},
                                     {"K", 1024},   {"M", 1 << 20},   {"G", 1 << 30},   {"T", (uint64_t)1 << 40},
                                     {NULL, 0}};
@@ -82,7 +81,6 @@ static bool take_duration(struct reader *reader, uint64_t *seconds)
 
 struct writer;
 
-/* A key: how it is described, and how its value is read and written. */
 struct key {
     struct lmcs_policy_key is;
     enum lmcs_status (*read)(struct reader *reader, const struct key *key, struct lmcs_policy *policy);
@@ -90,10 +88,10 @@ struct key {
     size_t field; /* of struct lmcs_policy: uint32_t for counts, uint64_t for sizes and durations */
     uint64_t least, most;
     const char *none; /* the word for 0; NULL: 0 is a number like others */
-    bool always;      /* printed even when it has its initial value */
+    bool always;      /* printed even with its initial value */
 };
 
-/* Fails with the values that the key takes. */
+/* With the values that the key takes. */
 static enum lmcs_status fail_value(const struct reader *reader, const struct key *key)
 {
     return lmcs_fail(reader->error, LMCS_INVALID, 0, "policy \"%.*s\": %s is %s", (int)strcspn(reader->word, " "),
@@ -182,7 +180,7 @@ static enum lmcs_status read_count(struct reader *reader, const struct key *key,
     return LMCS_OK;
 }
 
-/* Reads a size or a duration. */
+/* A size or a duration. */
 static enum lmcs_status read_amount(struct reader *reader, const struct key *key, struct lmcs_policy *policy,
                                     bool is_duration)
 {
@@ -473,7 +471,7 @@ void lmcs_policy_init(struct lmcs_policy *policy)
         .keep_raw = LMCS_DEFAULT_KEEP_RAW, .chain = LMCS_DEFAULT_CHAIN, .links = LMCS_DEFAULT_LINKS};
 }
 
-/* Fails with the names of all keys. */
+/* With the names of all keys. */
 static enum lmcs_status fail_key(const struct reader *reader)
 {
     char names[200];

@@ -2,7 +2,7 @@
 /*
  * records/policy.h - the text of a shelf's policy, and which snapshots it keeps: pure functions.
  *
- * The grammar of the text is in lmcstore.h, the table of keys in policy.c.
+ * The grammar is in lmcstore.h, the table of keys in policy.c.
  */
 #ifndef LMCS_RECORDS_POLICY_H
 #define LMCS_RECORDS_POLICY_H
@@ -19,20 +19,20 @@
 #define LMCS_MAX_PARITY       16
 #define LMCS_MAX_METRIC       64 /* bytes of a metric's name in a rule */
 
-#define LMCS_PLAN_LEAST_BYTES 1024u /* a smaller content is not encoded: a frame's header would cost too much */
-#define LMCS_PLAN_MOST_JUMP   8u    /* contents from a delta to its base, at most */
+#define LMCS_PLAN_LEAST_BYTES 1024u /* smaller contents are not encoded: a frame's header would cost too much */
+#define LMCS_PLAN_MOST_JUMP   8u    /* contents from a delta to its base */
 
 enum lmcs_rule_kind { LMCS_RULE_LAST, LMCS_RULE_EVERY, LMCS_RULE_EACH, LMCS_RULE_BEST };
 
 struct lmcs_rule {
     enum lmcs_rule_kind kind;
     bool greatest;   /* best */
-    uint64_t count;  /* last and best: snapshots; every: steps; each: seconds */
-    uint64_t within; /* every: among this many of the newest; each: seconds of age; 0: all */
+    uint64_t count;  /* last, best: snapshots; every: steps; each: seconds */
+    uint64_t within; /* every: among so many of the newest; each: seconds of age; 0: all */
     char metric[LMCS_MAX_METRIC + 1];
 };
 
-/* Returns whether the rule ranks snapshots by rule->metric, so that pruning reads metrics. */
+/* Whether it ranks snapshots by rule->metric, so that pruning reads metrics. */
 static inline bool lmcs_rule_needs_metric(const struct lmcs_rule *rule)
 {
     return rule->kind == LMCS_RULE_BEST;
@@ -43,12 +43,12 @@ enum lmcs_encode_on_capture { LMCS_ENCODE_NEVER, LMCS_ENCODE_AUTO, LMCS_ENCODE_A
 struct lmcs_policy {
     uint32_t keep_raw;
     uint32_t chain;
-    uint32_t links;          /* in a line, at most; 0: no links */
+    uint32_t links;          /* most in a line; 0: no links */
     uint64_t budget_bytes;   /* 0: none */
     uint32_t budget_percent; /* of the pool's limit or disk; 0: none */
     uint64_t rate_bytes;     /* a second; 0: no limit */
     enum lmcs_encode_on_capture encode;
-    uint64_t scrub_seconds; /* duration of a full scrub in the background; 0: none */
+    uint64_t scrub_seconds; /* of a full background scrub; 0: none */
     uint32_t parity_data;   /* units of data ... */
     uint32_t parity;        /* ... for this many of parity; 0: none */
     size_t rule_count;      /* 0: keep all */
@@ -56,13 +56,12 @@ struct lmcs_policy {
 };
 
 void lmcs_policy_init(struct lmcs_policy *policy);
-/* Changes the keys that `text` names. LMCS_INVALID names the wrong word; then nothing has changed. */
+/* Changes the keys in `text`. LMCS_INVALID names the wrong word; then nothing has changed. */
 enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy, struct lmcs_error *error);
-/* Prints a policy, without optional keys that have their initial values. LMCS_INVALID: longer than LMCS_MAX_POLICY. */
+/* Leaves out optional keys with initial values. LMCS_INVALID: longer than LMCS_MAX_POLICY. */
 enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
                                     struct lmcs_error *error);
 
-/* The facts that rules depend on. */
 struct lmcs_policy_facts {
     uint64_t number;
     int64_t step; /* LMCS_NO_STEP: none */
@@ -72,9 +71,8 @@ struct lmcs_policy_facts {
 };
 
 /*
- * Decides which snapshots of a shelf a policy keeps: kept[i] receives the reason for facts[i], or NULL. `facts` ascend
- * by number. Adding a snapshot, or removing one that is not kept, changes the reason of no other one, except by rules
- * that compare (the newest, the best). LMCS_NO_MEMORY.
+ * kept[i]: the reason for keeping facts[i], or NULL. `facts` ascend by number. Adding a snapshot, or removing one that
+ * is not kept, changes no other's reason, except by rules that compare (the newest, the best). LMCS_NO_MEMORY.
  */
 enum lmcs_status lmcs_policy_keeps(const struct lmcs_policy *policy, const struct lmcs_policy_facts *facts,
                                    size_t count, uint64_t now_ns, const char **kept, struct lmcs_error *error);

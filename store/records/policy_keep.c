@@ -2,19 +2,17 @@
 /*
  * records/policy_keep.c - which snapshots a policy keeps: pure functions.
  *
- * Each rule picks snapshots on its own; a snapshot is kept if any rule picks it. A rule that keeps one of many picks
- * the first of each stretch of steps or time. That one stays the first when more snapshots come, so pruning twice gives
- * the same result as pruning once.
+ * A snapshot is kept if any rule picks it. A rule that keeps one of many picks the first of each stretch of steps or
+ * time, which stays the first when more come: pruning twice is like pruning once.
  */
 #include "records/policy.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* A snapshot as a rule sorts it. */
 struct ranked {
     int64_t stretch; /* of steps or time: its number */
-    int64_t within;  /* the step or time itself */
+    int64_t within;  /* the step or time */
     double value;
     size_t index;
 };
@@ -48,7 +46,6 @@ static void keep(const char **kept, size_t i, const char *why)
         kept[i] = why;
 }
 
-/* Keeps the first of each stretch. */
 static void keep_firsts(struct ranked *ranked, size_t count, const char **kept, const char *why)
 {
     qsort(ranked, count, sizeof *ranked, by_stretch);

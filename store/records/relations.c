@@ -2,8 +2,8 @@
 /*
  * records/relations.c - the tensors of a snapshot that are one optimizer's state of one parameter.
  *
- * Relations name tensors instead of numbering them, so they survive dump and restore. Input may be hostile: all
- * lengths are checked, and names end within their attachment.
+ * Relations name tensors instead of numbering them, to survive dump and restore. Input may be hostile: lengths are
+ * checked, and names end within their attachment.
  */
 #include "records/relations.h"
 
@@ -13,7 +13,7 @@
 
 #include "base/grow.h"
 
-#define GROUPS_TO_TRY  64u /* of the newest, when searching the group of a relation */
+#define GROUPS_TO_TRY  64u /* newest ones, when searching a relation's group */
 #define CONSTANT_COUNT 9u
 
 bool lmcs_is_own(uint32_t kind, const char *name)
@@ -237,7 +237,7 @@ static bool decode_groups(const unsigned char *data, uint64_t bytes, struct lmcs
     return true;
 }
 
-/* Names get their ends in `text`, which has room for all bytes of the attachment: each name's end takes less. */
+/* `text` has room for all bytes of the attachment: names' ends take less. */
 static bool decode_items(const unsigned char *data, uint64_t bytes, char *text, struct lmcs_relations *relations)
 {
     uint64_t count, at = sizeof(struct lmcs_relations_df);

@@ -2,8 +2,8 @@
 /*
  * records/relations.h - the tensors of a snapshot that are one optimizer's state of one parameter.
  *
- * Stored as two hidden attachments: the grouping, which is constant over a run and so shared by its steps, and the
- * constants of each group of parameters, some hundred bytes a snapshot.
+ * Stored as two hidden attachments: the grouping, constant over a run and shared by its steps, and the constants of
+ * each group of parameters, some hundred bytes a snapshot.
  */
 #ifndef LMCS_RECORDS_RELATIONS_H
 #define LMCS_RECORDS_RELATIONS_H
@@ -16,7 +16,7 @@
 #define LMCS_CONSTANTS_NAME       "lmcstore.constants"
 #define LMCS_RELATIONS_MOST_BYTES ((uint64_t)1 << 30) /* of an attachment */
 
-/* Returns whether an entry is an attachment that the store makes for itself; readers don't list it. */
+/* Whether the store made an attachment for itself; readers don't list it. */
 bool lmcs_is_own(uint32_t kind, const char *name);
 
 struct lmcs_related {
@@ -32,21 +32,21 @@ struct lmcs_relations {
     struct lmc_link_hints *groups;
     size_t group_count;
     size_t group_capacity;
-    char **texts; /* own the names: one block for each call, or one for all when read */
+    char **texts; /* own the names: a block for each call, or one for all when read */
     size_t text_count;
     size_t text_capacity;
 };
 
-/* Adds a relation, checked. On failure nothing is added. */
+/* Adds a checked relation, or on failure nothing. */
 enum lmcs_status lmcs_relations_add(struct lmcs_relations *relations, const struct lmcs_relation *relation,
                                     struct lmcs_error *error);
 void lmcs_relations_free(struct lmcs_relations *relations);
 
-/* Encodes relations. The caller frees *grouping and *constants. */
+/* The caller frees *grouping and *constants. */
 enum lmcs_status lmcs_relations_encode(const struct lmcs_relations *relations, void **grouping,
                                        uint64_t *grouping_bytes, void **constants, uint64_t *constants_bytes,
                                        struct lmcs_error *error);
-/* Decodes relations. LMCS_DAMAGED: malformed. The caller frees `relations` only after LMCS_OK. */
+/* LMCS_DAMAGED: malformed. The caller frees `relations` only after LMCS_OK. */
 enum lmcs_status lmcs_relations_decode(const void *grouping, uint64_t grouping_bytes, const void *constants,
                                        uint64_t constants_bytes, struct lmcs_relations *relations,
                                        struct lmcs_error *error);

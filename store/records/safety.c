@@ -2,8 +2,8 @@
 /*
  * records/safety.c - lost blocks and parity of single contents.
  *
- * Keys: (content, 0) is its parity, (content, 1 + block) the beginning of a range of blocks that are lost, and
- * (0, content) says that the background is to make parity for it. Contents count from 1, so these never meet.
+ * Keys: (content, 0) is its parity, (content, 1 + block) the first of a range of lost blocks, (0, content) a request
+ * for parity from the background. Contents count from 1, so these never meet.
  */
 #include "records/safety.h"
 
@@ -61,7 +61,7 @@ void lmcs_describe_blocks(const struct lmcs_block_range *ranges, size_t count, b
 
 /* ---- Losses ---- */
 
-/* Lists up to `capacity` lost ranges, ascending; *more: there are others. */
+/* Up to `capacity`, ascending; *more: there are others. */
 static enum lmcs_status list_lost(struct lmcs_txn *txn, uint64_t content, struct lmcs_block_range *ranges,
                                   size_t capacity, size_t *count, bool *more, struct lmcs_error *error)
 {
@@ -161,7 +161,7 @@ static enum lmcs_status put_lost(struct lmcs_txn *txn, uint64_t content, const u
     return status;
 }
 
-/* Returns whether the record equals the new one. */
+/* Whether the record equals the new one. */
 static enum lmcs_status is_noted(struct lmcs_txn *txn, uint64_t content, const unsigned char *bad, uint64_t blocks,
                                  bool *noted, struct lmcs_error *error)
 {

@@ -2,7 +2,7 @@
 /*
  * records/safety.h - lost blocks and parity of single contents.
  *
- * Both are in one tree beside the records of contents. A pool without losses and without parity has an empty tree.
+ * Both are in one tree, empty without losses and parity.
  */
 #ifndef LMCS_RECORDS_SAFETY_H
 #define LMCS_RECORDS_SAFETY_H
@@ -14,22 +14,19 @@ struct lmcs_block_range {
     uint64_t count;
 };
 
-/* Returns whether blocks of a content's own payload are lost. Free of cost while the pool has no losses. */
+/* Whether blocks of a content's own payload are lost; free of cost without losses in the pool. */
 enum lmcs_status lmcs_lost_any(struct lmcs_txn *txn, uint64_t content, bool *any, struct lmcs_error *error);
-/* LMCS_DAMAGED, with the lost range of tensor `name` in the message, if there is one. */
+/* LMCS_DAMAGED, with tensor `name` and the lost range, if there is one. */
 enum lmcs_status lmcs_lost_check(struct lmcs_txn *txn, const struct lmcs_content *content, const char *name,
                                  const struct lmcs_identity *identity, struct lmcs_error *error);
-/*
- * Records exactly the blocks with bad[i] != 0 as lost (NULL: none). *changed, which may be NULL: the record was
- * another.
- */
+/* Records exactly the blocks with bad[i] != 0 as lost (NULL: none). *changed (or NULL): the record was another. */
 enum lmcs_status lmcs_lost_set(struct lmcs_txn *txn, uint64_t content, const unsigned char *bad, uint64_t blocks,
                                bool *changed, struct lmcs_error *error);
 
-/* Lists contents with lost blocks, ascending. The caller frees *ids. */
+/* Contents with lost blocks, ascending. The caller frees *ids. */
 enum lmcs_status lmcs_lost_list(struct lmcs_txn *txn, uint64_t **ids, size_t *count, struct lmcs_error *error);
 
-/* Parity: its record and its places. */
+/* The record and places of parity. */
 struct lmcs_parity_record {
     struct lmcs_parity_df df;
     struct lmcs_part_df parts[LMCS_MAX_PARTS];
@@ -40,20 +37,20 @@ enum lmcs_status lmcs_parity_find(struct lmcs_txn *txn, uint64_t content, struct
 enum lmcs_status lmcs_parity_put(struct lmcs_txn *txn, uint64_t content, const struct lmcs_parity_record *parity,
                                  struct lmcs_error *error);
 enum lmcs_status lmcs_parity_drop(struct lmcs_txn *txn, uint64_t content, bool *found, struct lmcs_error *error);
-/* Requests parity of a content from the background; `data` 0: withdraws the request. */
+/* Requests parity from the background; `data` 0: withdraws the request. */
 enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32_t data, uint32_t parity,
                                   struct lmcs_error *error);
 
-/* Returns whether parity is requested. */
+/* Whether parity is requested. */
 enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *wanted, bool *found,
                                     struct lmcs_error *error);
 
-/* Drops the records of a content whose payload is replaced; if it had parity, requests it again. */
+/* For a content whose payload is replaced: drops its records; if it had parity, requests it again. */
 enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error);
-/* Drops the records of a content that is removed. */
+/* Drops the records of a removed content. */
 enum lmcs_status lmcs_safety_end(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error);
 
-/* Writes "rows 3 to 5 of 100 (elements 768 to 1535)" into `text`; without rows, the elements alone. */
+/* Writes "rows 3 to 5 of 100 (elements 768 to 1535)"; without rows, the elements alone. */
 void lmcs_describe_blocks(const struct lmcs_block_range *ranges, size_t count, bool more, uint32_t dtype, uint32_t ndim,
                           const uint64_t *shape, char *text, size_t text_bytes);
 

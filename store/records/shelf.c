@@ -2,8 +2,7 @@
 /*
  * records/shelf.c - the records of shelves and snapshots, and their indexes.
  *
- * A shelf's record holds the roots of its five indexes; changing any of them changes the record, so a transaction
- * loads the record, works on the trees in it, and saves it at its end.
+ * A shelf's record holds the roots of its five indexes: a transaction loads it, changes its trees, and saves it last.
  */
 #include "records/shelf.h"
 
@@ -120,7 +119,7 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
 
 #define NAMES_TOLD 5u /* existing shelves in the error for a missing one */
 
-/* Appends a name to a sentence that has `told` names. */
+/* To a sentence with `told` names. */
 static void tell_name(char *sentence, size_t room, const char *name, unsigned told)
 {
     size_t used = strlen(sentence);
@@ -218,7 +217,7 @@ enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *
                                                (struct lmcs_key_df){first, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < capacity) {
         uint64_t id = lmcs_cursor_key(cursor).high;
-        if (id == UINT64_MAX) { /* never assigned; the id after it would start again at 0 */
+        if (id == UINT64_MAX) { /* never assigned: the next id would be 0 */
             status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a shelf's number", txn->pool->path);
             break;
         }
@@ -431,7 +430,7 @@ struct tag_record {
     char tag[LMCS_MAX_NAME];
 };
 
-/* Finds the tag, or the first free collision index; then record->df.number is 0. */
+/* Or the first free collision index; record->df.number is then 0. */
 static enum lmcs_status probe_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *tag, uint64_t *index,
                                   struct tag_record *record, struct lmcs_error *error)
 {

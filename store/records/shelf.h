@@ -12,38 +12,38 @@ struct lmcs_shelf {
     char policy[LMCS_MAX_POLICY + 1];
 };
 
-/* Reads the policy of a shelf. A text with keys of a newer version counts as no policy. */
+/* A text with a newer version's keys counts as no policy. */
 void lmcs_shelf_policy(const struct lmcs_shelf *shelf, struct lmcs_policy *policy);
 
-/* Finds a visible shelf by name. *found false: there is none. */
+/* Finds a visible shelf. *found false: none. */
 enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf, bool *found,
                                  struct lmcs_error *error);
 /* LMCS_NOT_FOUND, with the names of existing shelves. */
 enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
-/* Like lmcs_shelf_find, but fails like lmcs_fail_no_shelf when there is none. */
+/* lmcs_shelf_find, but fails like lmcs_fail_no_shelf. */
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
                                 struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error);
-/* The same for an id from another transaction, whose shelf may be removed. *found false: it is. */
+/* By an id from another transaction. *found false: the shelf was removed. */
 enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, bool *found,
                                     struct lmcs_error *error);
-/* lmcs_pass_over for one of many shelves: puts its name before the message. Call it outside a transaction. */
+/* lmcs_pass_over for one of many shelves, with its name before the message. Outside a transaction. */
 enum lmcs_status lmcs_shelf_pass_over(struct lmcs_pool *pool, uint64_t id, struct lmcs_passed *passed,
                                       enum lmcs_status status, struct lmcs_error *error);
-/* Makes a shelf. A staging shelf is not found by its name. */
+/* A staging shelf is not found by its name. */
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error);
 /* Seals its trees and stores the record: the last action of a transaction on a shelf. */
 enum lmcs_status lmcs_shelf_save(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
-/* Lists ids of shelves from `first` on. */
+/* Ids of shelves from `first` on. */
 enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *ids, size_t capacity, size_t *count,
                                 struct lmcs_error *error);
-/* Replaces *id (initially 0) by the next id of a shelf; 0: there are no more. Call it outside a transaction. */
+/* Replaces *id (initially 0) by the next shelf's id; 0: no more. Outside a transaction. */
 enum lmcs_status lmcs_shelf_next(struct lmcs_pool *pool, uint64_t *id, struct lmcs_error *error);
 struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind);
 
-/* A snapshot's record with its inline metadata (NUL-terminated). */
+/* A snapshot's record with its inline metadata, NUL-terminated. */
 struct lmcs_record {
     struct lmcs_snapshot_df df;
     char meta[LMCS_META_INLINE + 1];
@@ -51,22 +51,22 @@ struct lmcs_record {
 
 enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                  struct lmcs_record *record, bool *found, struct lmcs_error *error);
-/* The same from `bytes` of a value of the tree. */
+/* From `bytes` of a value of the tree. */
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
                                   const void *value, size_t bytes, struct lmcs_record *record,
                                   struct lmcs_error *error);
-/* Stores a record. A committed one is also entered in the indexes by step and time. */
+/* A committed one is also entered in the indexes by step and time. */
 enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                  struct lmcs_error *error);
-/* Removes a record with its index entries and tags; leaves the pages of its manifest. */
+/* With its index entries and tags, without its manifest's pages. */
 enum lmcs_status lmcs_record_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     uint64_t *tags, struct lmcs_error *error);
-/* Find the numbers of the records before and after one, prepared ones included; 0: none. */
+/* The neighbouring numbers, prepared ones included; 0: none. */
 enum lmcs_status lmcs_record_before(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, uint64_t *before,
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, uint64_t *after,
                                    struct lmcs_error *error);
-/* Finds the nearest record of the same lineage on one side. */
+/* The nearest record of the same lineage on one side. */
 enum lmcs_status lmcs_record_neighbour(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                        const struct lmcs_snapshot_df *of, bool newer, struct lmcs_record *record,
                                        bool *found, struct lmcs_error *error);
@@ -75,7 +75,7 @@ enum lmcs_status lmcs_shelf_check_next(struct lmcs_txn *txn, struct lmcs_shelf *
 /* Recomputes df.latest: the newest committed record. */
 enum lmcs_status lmcs_shelf_find_latest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 
-/* Checks a tag: 1 to LMCS_MAX_NAME sound bytes, without '@' '~' ':' '{' '}' and '..'; no number, not "latest". */
+/* 1 to LMCS_MAX_NAME sound bytes, without '@' '~' ':' '{' '}' and '..'; no number, not "latest". */
 enum lmcs_status lmcs_tag_check(const char *tag, struct lmcs_error *error);
 enum lmcs_status lmcs_tag_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *tag, uint64_t number,
                               struct lmcs_error *error);
@@ -86,19 +86,19 @@ enum lmcs_status lmcs_tag_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
 enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                               bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
-/* Visits all tags of a shelf, by hash, until `visit` returns false. */
+/* By hash, until `visit` returns false. */
 enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
-/* Resolves `which` (address.c; grammar in lmcstore.h) to a number. LMCS_NOT_FOUND with a message. */
+/* To a number (grammar in lmcstore.h). LMCS_NOT_FOUND with a message. */
 enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
                                     struct lmcs_error *error);
 
-/* Resolves a range to its first and last number; equal for a single snapshot. */
+/* To its first and last number; equal for a single snapshot. */
 enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *range,
                                           uint64_t *first, uint64_t *last, struct lmcs_error *error);
 
-/* Removes a snapshot with the pages and contents that only it has. */
+/* With the pages and contents that only it has. */
 enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                    struct lmcs_removal *removal, struct lmcs_error *error);
 
