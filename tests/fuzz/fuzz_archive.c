@@ -2,10 +2,9 @@
 /*
  * fuzz_archive.c - fuzz target for restoring forged archives.
  *
- * The input is an archive. Its checksums, and the numbers that follow from other numbers (counts, sizes, digests), are
- * corrected first, so that changes get past them. Flags in byte 12, which readers ignore, exclude some corrections. A
- * refused archive must leave the pool unchanged. An accepted one must be sound: it verifies, and passes another dump
- * and restore.
+ * The input is an archive, whose checksums and dependent numbers (counts, sizes, digests) are corrected first. Flags in
+ * byte 12, which readers ignore, exclude some corrections. A refused archive must leave the pool unchanged; an accepted
+ * one must verify and pass another dump and restore.
  */
 #include "support.h"
 
@@ -18,14 +17,14 @@
 #include <sys/mman.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
-size_t LLVMFuzzerMutate(uint8_t *bytes, size_t count, size_t most) __attribute__((weak)); /* none in replays */
+size_t LLVMFuzzerMutate(uint8_t *bytes, size_t count, size_t most) __attribute__((weak));
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t count, size_t most, unsigned seed);
 
 enum { LEAVE_ALL = 1, LEAVE_SIZES = 2, LEAVE_COUNTS = 4, THROUGH_PIPE = 8 };
 #define FLAGS_AT 12
 #define HEAD     sizeof(struct lmcs_archive_head_df)
 #define HEADER   sizeof(struct lmcs_archive_record_df)
-#define MOST     1024u /* identities and contents that are followed */
+#define MOST     1024u /* identities and contents followed */
 
 /* ---- Making checksums and sums right ---- */
 
@@ -35,14 +34,13 @@ struct sealer {
     struct lmc_hasher headers;
     const unsigned char *identity[MOST]; /* records */
     uint64_t raw_bytes[MOST];
-    bool present[MOST]; /* in the list of entries */
+    bool present[MOST];
     uint64_t entries;
-    struct lmc_hash digest[MOST];    /* of contents */
-    const unsigned char *link[MOST]; /* frames of those that are links */
+    struct lmc_hash digest[MOST];
+    const unsigned char *link[MOST]; /* frames of links */
     size_t link_bytes[MOST];
 };
 
-/* The shape of an identity's record, if it has one. */
 static bool shape_of(const unsigned char *record, uint64_t shape[LMC_MAX_DIMS], uint64_t *raw_bytes)
 {
     uint64_t n = record == NULL ? 0 : lmc_dtype_size(record[1]);
@@ -66,8 +64,7 @@ static void seal_identity(struct sealer *sealer, const unsigned char *payload, u
         sealer->identity[i] = NULL;
 }
 
-/* `data`: the record after that of the content (for an output of a link, the link's). `data_bytes` is 0 if there is
- * none or several. */
+/* `data`: the record after the content's (for an output of a link, the link's). `data_bytes` 0: none or several. */
 static struct lmc_hash digest_of(const struct sealer *sealer, const struct lmcs_archive_content_df *df,
                                  const unsigned char *data, uint64_t data_bytes)
 {
@@ -140,7 +137,7 @@ static void seal_content(struct sealer *sealer, unsigned char *payload, uint32_t
     memcpy(payload, &df, sizeof df);
 }
 
-/* A content of an older archive; its size follows from its identity. */
+/* An older archive's content; its size follows from its identity. */
 static void seal_known(struct sealer *sealer, unsigned char *payload, uint32_t bytes)
 {
     uint64_t i = ++sealer->end.contents;
@@ -256,7 +253,7 @@ static void seal_archive(unsigned char *data, size_t bytes)
 /* ---- Changing records, so that the rest of the archive stays in place ---- */
 
 struct spots {
-    size_t at[MOST + 1]; /* where records begin, and the last one ends */
+    size_t at[MOST + 1]; /* starts of records, and the end */
     size_t count;
 };
 
@@ -300,7 +297,7 @@ static size_t change_payload(uint8_t *bytes, size_t count, size_t most, size_t a
     return replace(bytes, count, most, at, end, record, HEADER + now);
 }
 
-/* Adds a small number to a field of 4 or 8 bytes: ids and sizes are small numbers. */
+/* Adds a small number to a field of 4 or 8 bytes, as ids and sizes are small. */
 static size_t nudge(uint8_t *bytes, size_t count, size_t at, size_t end, unsigned random)
 {
     size_t width = random & 64 ? 8 : 4, places = (end - at - HEADER) / width;
@@ -333,7 +330,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t count, size_t most, unsign
     case 2:
         return replace(bytes, count, most, at, end, copy, 0);
     case 3:
-    case 4: /* a copy of another one in front, or in its place */
+    case 4: /* copies another in front, or in its place */
         if (bytes_k > sizeof copy)
             return count;
         memcpy(copy, bytes + spots.at[k], bytes_k);
@@ -366,7 +363,7 @@ static int file_of(const uint8_t *bytes, size_t count, bool through_pipe)
     return fd;
 }
 
-/* A pool that has a snapshot already, on a shelf that archives of the corpus have too. */
+/* Its snapshot is on a shelf that the corpus has too. */
 static struct lmcs_pool *make_pool(void)
 {
     const uint64_t shape = 3;
@@ -398,7 +395,7 @@ static bool add_name(void *context, const struct lmcs_shelf_info *info)
     return names->count < 64;
 }
 
-/* Checks that a capture could have been given the snapshot's fields. */
+/* Checks that a capture could have had these fields. */
 static void expect_valid(struct lmcs_snapshot *snapshot)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
@@ -434,7 +431,7 @@ static void expect_all_valid(struct lmcs_pool *pool)
     }
 }
 
-/* Checks that everything is whole after compaction and that another pool accepts its archive. */
+/* Checks that all is whole after compaction and that another pool accepts its archive. */
 static void expect_sound(struct lmcs_pool *pool)
 {
     struct lmcs_transfer_report report, again;
@@ -458,7 +455,7 @@ static void expect_sound(struct lmcs_pool *pool)
     fuzz_close(pool);
 }
 
-/* Reads the archive without a pool. A whole archive must restore, except for metadata, which a list does not need. */
+/* A whole archive must restore, except for metadata, which a list doesn't need. */
 static bool is_whole(int fd)
 {
     struct lmcs_error error;

@@ -2,10 +2,9 @@
 /*
  * fuzz_cli.c - fuzz target for the command line: lmc-store's own main, in this process.
  *
- * An input is the arguments, each ended by a byte below 3. A byte above 0xEF stands for a word of the table below, so
- * that most of them are commands and options that exist, addresses, and files that are there. Whatever they say, the
- * exit code is one that is documented, a failure has one message, and nothing that a terminal would obey is printed.
- * It runs in a folder of its own, where all is removed that was not there before; a '/' is never passed on.
+ * The input is the arguments, each ended by a byte below 3; a byte above 0xEF is a word of the table below. The exit
+ * code must be documented, a failure must have one message, and no control sequence may be printed. It runs in its own
+ * folder, from which new files are removed; a '/' is never passed on.
  */
 /* cli: links the command */
 #include "support.h"
@@ -89,7 +88,7 @@ static const char *const words[] = {
 
 static const char *const kept[] = {"a.pool", "a.lmc", "a.safetensors", "an.archive", "raw"};
 #define TEMPORARY ".lmc-store-"
-static bool is_asked_for; /* a file whose name begins like a temporary one's */
+static bool is_asked_for; /* begins like a temporary file's name */
 static char *said[2];     /* on standard output, on standard error */
 static size_t said_bytes[2];
 
@@ -126,7 +125,7 @@ static int run(int argc, const char *const *arguments)
     memcpy(owned, argv, sizeof argv);
     stdout = open_memstream(&said[0], &said_bytes[0]);
     stderr = open_memstream(&said[1], &said_bytes[1]);
-    optind = 0; /* getopt begins anew */
+    optind = 0; /* restarts getopt */
     int code = lmc_store_main(argc, argv);
     fclose(stdout);
     fclose(stderr);
@@ -151,14 +150,14 @@ static void run_well(int argc, const char *const *arguments)
 #define RUN(...) \
     run_well((int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *)), (const char *[]){__VA_ARGS__})
 
-/* A pool with three snapshots, and a file of each kind that is made from it. */
+/* A pool with three snapshots, and a file of each kind made from it. */
 static void make(void)
 {
     static const unsigned char zeros[4096];
     fuzz_place_init();
-    atexit(end); /* before the folder goes */
+    atexit(end); /* before the folder is removed */
     REQUIRE(chdir(fuzz_place.folder) == 0, NULL);
-    REQUIRE(setenv("PATH", "/dev/null", 1) == 0, NULL); /* else `report` may replace this process */
+    REQUIRE(setenv("PATH", "/dev/null", 1) == 0, NULL); /* otherwise `report` may replace this process */
     int fd = open("raw", O_WRONLY | O_CREAT | O_CLOEXEC, 0600), null = open("/dev/null", O_RDWR | O_CLOEXEC);
     REQUIRE(fd >= 0 && write(fd, zeros, sizeof zeros) == (ssize_t)sizeof zeros && close(fd) == 0, NULL);
     REQUIRE(dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0 && close(null) == 0, NULL);
@@ -178,7 +177,7 @@ static void make(void)
 
 /* ---- Output ---- */
 
-/* No control character but newlines, no C1 controls, no marks of direction; UTF-8. */
+/* UTF-8 without control characters except newlines, C1 controls, or marks of direction. */
 static void check_text(const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {

@@ -2,9 +2,8 @@
 /*
  * fuzz_each.c - fuzz target: each kernel does the same in all tables, and stays within its buffers.
  *
- * The input chooses the kernel, the amount, and the contents of buffers. Buffers have exactly the room that kernels.h
- * requires: all end at an inaccessible page, or all begin after one. Contents may be inconsistent: joined lists may
- * contain anything.
+ * The input chooses kernel, amount and contents, which may be inconsistent. Buffers have exactly the room that
+ * kernels.h requires: all end at an inaccessible page, or all begin after one.
  */
 #include "base/bytes.h"
 #include "block/classes.h"
@@ -30,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 #define SLOTS         28
 #define PAD           ((size_t)64)
 
-/* The others are compared with the first. */
+/* The first is the reference. */
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
@@ -41,8 +40,8 @@ struct wishes {
     const uint8_t *at;
     size_t left;
     uint64_t random;
-    size_t n;    /* elements */
-    bool at_end; /* buffers end at an inaccessible page */
+    size_t n;
+    bool at_end; /* before an inaccessible page */
 };
 
 static uint8_t wish(struct wishes *wishes)
@@ -71,7 +70,7 @@ static size_t slot_bytes(void)
     return (8 * MOST_ELEMENTS + PAD + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-/* Returns `bytes` bytes between two inaccessible pages, directly before the second or after the first. */
+/* Returns `bytes` bytes directly before an inaccessible page, or after one. */
 static unsigned char *slot(unsigned index, size_t bytes, const struct wishes *wishes)
 {
     static unsigned char *memory[SLOTS];
@@ -86,7 +85,7 @@ static unsigned char *slot(unsigned index, size_t bytes, const struct wishes *wi
     return wishes->at_end ? memory[index] + slot_bytes() - bytes : memory[index];
 }
 
-/* Fills a slot with random bytes, or with `few` different values. */
+/* `few`: only so many different values. */
 static unsigned char *filled(unsigned index, size_t bytes, unsigned few, struct wishes *wishes)
 {
     unsigned char *at = slot(index, bytes, wishes);
@@ -99,7 +98,6 @@ static unsigned char *filled(unsigned index, size_t bytes, unsigned few, struct 
 
 /* ---- Results --------------------------------------------------------------------------------------------------- */
 
-/* The concatenated outputs of a table. */
 struct made {
     unsigned char *bytes;
     size_t count;
@@ -136,7 +134,7 @@ static struct lmci_classes wished_classes(unsigned word, struct wishes *wishes)
     return classes;
 }
 
-/* Words with keys mostly of the classes, and others mostly near them. */
+/* Keys are mostly of the classes, else mostly near them. */
 static void fill_words(unsigned word, const struct lmci_classes *classes, struct wishes *wishes, unsigned char *data,
                        unsigned char *base)
 {
@@ -194,7 +192,7 @@ static void made_lists(struct made *made, unsigned word, unsigned count, const s
     made_list(made, start.outliers, end->outliers, bytes);
 }
 
-/* Deals and joins words, or joins lists that were not dealt. */
+/* Deals and joins words, or joins inconsistent lists. */
 static void try_classes(struct wishes *wishes, struct made *made)
 {
     const unsigned what = wish(wishes), word = (what & 1) != 0 ? 4 : 2;

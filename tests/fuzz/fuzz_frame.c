@@ -2,9 +2,9 @@
 /*
  * fuzz_frame.c - fuzz target for frames: decodes any bytes, and round-trips any tensor.
  *
- * The first byte chooses. Even: the rest is a frame, tried as it is and with valid checksums, which a fuzzer cannot
- * guess. The rest is also tried as the only coded block of a generated frame, so that every input reaches the decoder.
- * Odd: the rest is a tensor (above 127: describes one, tensor.h), which is encoded, decoded and compared.
+ * First byte even: the rest is a frame, tried unchanged, with valid checksums (which fuzzers can't guess), and as the
+ * only coded block of a generated frame, so that every input reaches the decoder. Odd: the rest is a tensor (above 127:
+ * describes one, tensor.h), which is encoded, decoded and compared.
  */
 #include "tensor.h"
 
@@ -56,7 +56,7 @@ static void try_block(const uint8_t *bytes, size_t count)
     free(frame);
 }
 
-/* A base that differs from the data, depending on `kind`: not at all, rarely, by small steps, or completely. */
+/* `kind`: differs from the data not at all, rarely, by small steps, or completely. */
 static unsigned char *make_base(const uint8_t *data, size_t bytes, unsigned kind)
 {
     unsigned char *base = allocate(bytes);
@@ -88,7 +88,7 @@ static void try_round_trip(const uint8_t *bytes, size_t count)
 {
     if (count < 3)
         return;
-    unsigned times = bytes[2] % 16 != 0 ? 1 + bytes[2] % 4 : 40; /* longer than a fuzzer's usual input */
+    unsigned times = bytes[2] % 16 != 0 ? 1 + bytes[2] % 4 : 40; /* longer than usual inputs */
     size_t piece = count - 3;
     struct lmc_params params = {.dtype = 1 + bytes[0] % (LMC_DTYPE_END - 1)};
     params.raw_bytes = piece * times - piece * times % lmc_dtype_size(params.dtype);

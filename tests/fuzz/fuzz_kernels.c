@@ -2,9 +2,9 @@
 /*
  * fuzz_kernels.c - fuzz target: all tables of kernels that this processor can run behave alike.
  *
- * The first byte chooses. Even: the rest describes a tensor (tensor.h). Each table must produce the same frame and
- * decode it; then the last bytes damage the frame. Odd: the rest is a coded block. Each table must report the same
- * error for a damaged frame, and the same content if only the hash of the content is wrong.
+ * First byte even: the rest describes a tensor (tensor.h). Each table must produce the same frame and decode it; the
+ * last bytes then damage it. Odd: the rest is a coded block. Each table must report the same error for a damaged frame,
+ * and the same content if only its hash is wrong.
  */
 #include "tensor.h"
 
@@ -25,7 +25,7 @@ bool lmci_kernels_use(const char *name);
 #define MOST_TENSOR_BYTES ((size_t)320 << 10)
 #define MOST_DAMAGES      4
 
-/* The others are compared with the first. */
+/* The first is the reference. */
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
@@ -43,7 +43,7 @@ static struct decoded decode(const unsigned char *frame, size_t frame_bytes, con
     return decoded;
 }
 
-/* The content of a damaged frame is defined if all of it was decoded. */
+/* The content of a damaged frame is defined if all was decoded. */
 static bool is_whole(const struct decoded *decoded)
 {
     return decoded->status == LMC_OK || strncmp(decoded->message, "a decoded block is not", 22) == 0;
@@ -65,7 +65,7 @@ static void decode_by_all(const unsigned char *frame, size_t frame_bytes, const 
     free(first.content);
 }
 
-/* Encodes with each table and returns the frame, which all produce. */
+/* All tables must produce the same frame. */
 static unsigned char *encode_by_all(const struct tensor *tensor, size_t *frame_bytes)
 {
     const size_t raw_bytes = (size_t)tensor->params.raw_bytes, bound = (size_t)lmc_frame_bound(raw_bytes);
@@ -92,7 +92,7 @@ static unsigned char *encode_by_all(const struct tensor *tensor, size_t *frame_b
     return first;
 }
 
-/* Each damage is three of the input's last bytes: the offset from the header's end, and the value. */
+/* A damage is three of the input's last bytes: the offset from the header's end, and the value. */
 static void try_damages(unsigned char *frame, size_t frame_bytes, const struct tensor *tensor, struct source end)
 {
     uint64_t header_bytes;
@@ -100,7 +100,7 @@ static void try_damages(unsigned char *frame, size_t frame_bytes, const struct t
     for (unsigned i = 0; i < MOST_DAMAGES && end.left >= 3 && frame_bytes > header_bytes; i++, end.left -= 3) {
         const uint8_t *damage = end.at + end.left - 3;
         const size_t room = frame_bytes - (size_t)header_bytes;
-        /* The first bytes of a block matter more than others. */
+        /* A block's first bytes matter most. */
         const size_t where = (damage[0] & 1) != 0 ? damage[1] : (size_t)damage[0] << 7 | damage[1];
         frame[header_bytes + where % room] ^= damage[2];
     }

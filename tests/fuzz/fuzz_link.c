@@ -2,9 +2,9 @@
 /*
  * fuzz_link.c - fuzz target for links: decodes any bytes, and round-trips any states.
  *
- * The first byte chooses. Even: the rest is a frame, tried as it is, with valid checksums, and as the only coded block
- * of a generated link, so that every input reaches the decoder. Each set of kernels must report the same and leave the
- * same state. Odd: the rest describes two states, which each set of kernels must link by the same frame.
+ * First byte even: the rest is a frame, tried unchanged, with valid checksums, and as the only coded block of a
+ * generated link. Each set of kernels must report the same and leave the same state. Odd: the rest describes two
+ * states, which each set must link by the same frame.
  */
 #include "tensor.h"
 
@@ -27,7 +27,6 @@ bool lmci_kernels_use(const char *name);
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
-/* Concatenated arrays of a state. */
 struct state {
     unsigned char *memory;
     void *array[LMC_MAX_BASES];
@@ -110,7 +109,6 @@ static void try_frame(const uint8_t *bytes, size_t count)
     free(copy);
 }
 
-/* Selects a rule. */
 static struct lmc_link_rule rule_of(unsigned kind)
 {
     struct lmc_link_hints hints = {.optimizer = (kind & 1) != 0 ? LMC_SGD : LMC_ADAM,
@@ -169,7 +167,7 @@ static void try_block(const uint8_t *bytes, size_t count)
     free(before.memory);
 }
 
-/* Computes approximately the state after a step with gradients from the input. */
+/* Computes roughly the state after a step with gradients from the input. */
 static void make_step(const struct lmc_link_rule *rule, const struct state *before, struct state *after,
                       const uint8_t *bytes, size_t count)
 {

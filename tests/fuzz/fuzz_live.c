@@ -2,10 +2,10 @@
 /*
  * fuzz_live.c - fuzz target for live variables whose records, values and journals were changed.
  *
- * An input is a byte of flags and a list of changes to the pages of a pool as in image.h, to which live variables and
- * journals have been added. Checksums of pages and of journals' headers are corrected, unless the flags exclude that;
- * those of values and of journal entries are not. Every call may be refused, but none may crash, hang or read out of
- * bounds. Half of the inputs are also opened for writing, when pending journals are applied, and changed.
+ * The input is a byte of flags and changes as in image.h, to a pool with live variables and journals. Checksums of
+ * pages and journal headers are corrected, unless flags exclude that; those of values and journal entries are not.
+ * Calls may be refused, but must not crash, hang or read out of bounds. Half of the inputs are also opened for writing,
+ * which applies pending journals, and changed.
  */
 #include "image.h"
 #include "lmcstore_live.h"

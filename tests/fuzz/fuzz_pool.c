@@ -2,20 +2,17 @@
 /*
  * fuzz_pool.c - fuzz target for pools whose own pages were changed.
  *
- * An input is two bytes of flags and a list of changes to the pages of the small pool of image.h. Checksums are then
- * made right, unless the flags exclude that, so that the reader meets the changed fields. The flags choose how the pool
- * is opened and read. Every call may be refused, but none may crash, hang or read out of bounds. With another flag the
- * pool is also opened for writing: captured into, pruned, compacted, closed and verified.
- *
- * libpmemobj's data is unchanged; fuzz_heap.c changes it.
+ * The input is two bytes of flags and changes as in image.h. Checksums are then corrected, unless flags exclude that.
+ * Flags choose the ways of opening and reading, and whether a writer captures, prunes, compacts, closes and verifies.
+ * Calls may be refused, but must not crash, hang or read out of bounds. fuzz_heap.c changes libpmemobj's data.
  */
 #include "image.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 /*
- * The first byte selects the writer's actions (none: all). Its two highest bits select whether there is a writer and
- * whether wrong checksums stay. Both are rare: a writer takes ten times as long, and wrong checksums are found at once.
+ * The first byte: the writer's actions (none: all). Its two highest bits: no writer, wrong checksums stay. A writer
+ * takes ten times as long, and wrong checksums are found at once, so both are rare.
  */
 enum { WRITE_CAPTURE = 1, WRITE_PRUNE = 2, WRITE_COMPACT = 4, WRITE_VERIFY = 8, WRITE = 64, LEAVE = 128 };
 #define MODE      (WRITE | LEAVE)
@@ -32,7 +29,6 @@ static bool reads(unsigned ways, unsigned way)
     return (ways & READ_EVERY_WAY) != 0 || ways % 8 == way;
 }
 
-/* The permitted statuses for a damaged pool. */
 static bool is_fine(enum lmcs_status status, const struct lmcs_error *error)
 {
     REQUIRE(status != LMCS_IO && status != LMCS_CANCELLED && status <= LMCS_CANCELLED, error);
@@ -99,7 +95,7 @@ static void read_view(struct lmcs_snapshot *snapshot, uint32_t flags)
     for (size_t i = 0; i < lmcs_view_count(view); i++)
         sum += sum_of(lmcs_view_data(view, i), lmcs_view_entry(view, i)->raw_bytes);
     lmcs_view_close(view);
-    REQUIRE(sum != 0xfeedbeef, NULL); /* so that the reading is not left out */
+    REQUIRE(sum != 0xfeedbeef, NULL); /* forces the read */
 }
 
 static void read_tensors(struct lmcs_snapshot *snapshot)

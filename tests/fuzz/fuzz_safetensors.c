@@ -2,9 +2,8 @@
 /*
  * fuzz_safetensors.c - fuzz target for importing safetensors files.
  *
- * The input is a file. It is imported as it is, and once more with the length of its header made right (up to the last
- * brace), which a fuzzer that changes the JSON would rarely achieve. An accepted file must export, and the exported
- * file must be accepted too.
+ * The input is imported unchanged, and with its header's length corrected (up to the last brace), which a fuzzer of the
+ * JSON rarely achieves. An accepted file must export, and the export must be accepted.
  */
 #include "support.h"
 
@@ -39,7 +38,7 @@ static void round_trip(struct lmcs_pool *pool, uint64_t number)
     REQUIRE(lmcs_import_safetensors(pool, "run", fuzz_place.file, NULL, NULL, &again, &error) == LMCS_OK, &error);
     REQUIRE(lmcs_snapshot_find(pool, "run", NULL, &snapshot, &error) == LMCS_OK, &error);
     REQUIRE(lmcs_snapshot_info(snapshot)->tensor_count == tensors, NULL);
-    /* Long metadata is an attachment, whose bytes count. */
+    /* Long metadata is an attachment and counts. */
     REQUIRE(raw_bytes > 1000 || lmcs_snapshot_info(snapshot)->raw_bytes >= raw_bytes, NULL);
     lmcs_snapshot_close(snapshot);
     remove_snapshot(pool, number);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * image.h - a small pool that fuzz targets damage: made once, changed in place, put back.
+ * image.h - a small pool for fuzz targets: made once, changed in place, restored.
  *
- * The file in /dev/shm stays mapped. A copy of its data outside of holes is kept. After a writer every page is compared
- * with the copy; after a reader only the pages that the target changed. The pages are those of the trees, found by a
- * walk from the root (the superblock is the first), and those of the payloads. image_seal corrects all checksums, from
- * the leaves up.
+ * The file in /dev/shm stays mapped, beside a copy of its data outside of holes. After a writer every page is compared;
+ * after a reader only the pages changed by the target. The pages are those of the trees (the superblock first) and the
+ * payloads. image_seal corrects all checksums from the leaves up.
  */
 #ifndef LMCS_FUZZ_IMAGE_H
 #define LMCS_FUZZ_IMAGE_H
@@ -30,13 +29,13 @@ struct image_piece {
 static struct {
     unsigned char *map; /* of the whole file */
     off_t bytes;
-    struct image_piece pieces[1024]; /* the original data outside of holes */
+    struct image_piece pieces[1024]; /* originals outside of holes */
     size_t piece_count;
     uint64_t page_at[IMAGE_MOST_PAGES];
     bool page_done[IMAGE_MOST_PAGES]; /* in this pass of sealing */
     size_t page_count;
     bool collecting;
-    void (*fill)(struct lmcs_pool *pool); /* adds more content; NULL: none */
+    void (*fill)(struct lmcs_pool *pool); /* adds content; NULL: none */
 } image;
 
 /* ---- Keeping and putting back ---- */
@@ -60,7 +59,7 @@ static inline void image_keep(void)
     close(fd);
 }
 
-/* The bytes of a page as they were; NULL: it was a hole. */
+/* A page's original bytes; NULL: a hole. */
 static inline const unsigned char *image_original(off_t at)
 {
     for (size_t i = 0; i < image.piece_count; i++)
@@ -94,7 +93,7 @@ static inline void image_restore_all(void)
     close(fd);
 }
 
-/* Restores the pages only, if only the target has written. (The superblock may cross a page boundary.) */
+/* Restores the pages, if only the target wrote. (The superblock may cross a page boundary.) */
 static inline void image_restore_pages(void)
 {
     image_restore_page(-1, (off_t)((image.page_at[0] | (LMCS_PAGE_BYTES - 1)) + 1));
@@ -128,7 +127,7 @@ static inline void image_seal_ref(unsigned char *ref_at, unsigned depth)
     memcpy(ref_at, &ref, sizeof ref);
 }
 
-/* Payloads are pages to change, too; nothing refers to their checksums but their digests. */
+/* Payloads are pages too; only their digests cover their checksums. */
 static inline void image_collect_parts(const unsigned char *value, size_t bytes)
 {
     struct lmcs_content_df df;
@@ -142,7 +141,7 @@ static inline void image_collect_parts(const unsigned char *value, size_t bytes)
     }
 }
 
-/* So are the cell of a live variable and its first page. */
+/* So are a live variable's cell and first page. */
 static inline void image_collect_live(const unsigned char *value, size_t bytes)
 {
     struct lmcs_live_df df;
@@ -155,7 +154,7 @@ static inline void image_collect_live(const unsigned char *value, size_t bytes)
     }
 }
 
-/* The headers of journals, each on a page of its own. */
+/* Each journal header is on a page of its own. */
 static inline void image_seal_journals(const unsigned char *root)
 {
     struct lmcs_page_range_df range;
@@ -240,7 +239,7 @@ static inline void image_seal(void)
 
 /* ---- Making it ---- */
 
-/* Makes a step of SGD with momentum: two arrays that a link derives from the snapshot before. */
+/* A step of SGD with momentum: two arrays that a link derives from the previous snapshot. */
 static inline void image_step(struct lmcs_capture *capture, unsigned step)
 {
     static float buffer[400], weight[400];
@@ -251,7 +250,7 @@ static inline void image_step(struct lmcs_capture *capture, unsigned step)
                                                  {.name = "sgd.weight", .dtype = LMC_F32, .ndim = 1, .shape = &shape}};
     const void *const both[] = {buffer, weight};
     struct lmcs_error error;
-    for (unsigned i = 0; i < shape; i++) { /* numbers of few bits: nothing is rounded */
+    for (unsigned i = 0; i < shape; i++) { /* few bits: no rounding */
         buffer[i] = buffer[i] * 0.5F + (float)((i * 37 + step * 11) % 64) / 64;
         weight[i] -= buffer[i] * 0.5F;
     }
@@ -259,7 +258,7 @@ static inline void image_step(struct lmcs_capture *capture, unsigned step)
     REQUIRE(lmcs_capture_put(capture, tensors, both, 2, &error) == LMCS_OK, &error);
 }
 
-/* A snapshot of two larger tensors, `parts` small ones, and an attachment; deltas of the one before in part. */
+/* Two larger tensors, `parts` small ones and an attachment; partly deltas of the previous snapshot. */
 static inline void image_snapshot(struct lmcs_pool *pool, const char *shelf, unsigned step, unsigned parts)
 {
     static unsigned char large[70000], data[4096];
@@ -310,7 +309,7 @@ static inline void image_snapshot(struct lmcs_pool *pool, const char *shelf, uns
     REQUIRE(lmcs_capture_commit(capture, &options, NULL, &error) == LMCS_OK, &error);
 }
 
-/* "run" with deltas, links and a snapshot that was removed, "wide" whose manifest has several pages. */
+/* "run" with deltas, links and a removed snapshot; "wide" with a manifest of several pages. */
 static inline void image_make(void)
 {
     struct lmcs_error error;
@@ -334,7 +333,7 @@ static inline void image_make(void)
     image.collecting = true;
     image_seal();
     image.collecting = false;
-    pool = fuzz_open(LMCS_OPEN_READ); /* sealing has changed nothing */
+    pool = fuzz_open(LMCS_OPEN_READ); /* sealing changed nothing */
     fuzz_verify(pool);
     fuzz_close(pool);
 }
@@ -380,7 +379,7 @@ static inline uint64_t image_number(uint64_t which)
                                                : (uint64_t)image.bytes - LMCS_PAGE_BYTES;
 }
 
-/* A place in a page: with the highest bit within its n-th entry, for most of a page may be empty. */
+/* A place in a page: with the highest bit within its n-th entry, because most of a page may be empty. */
 static inline size_t image_place(const unsigned char *page, uint16_t where, size_t most)
 {
     struct lmcs_node_df node;
@@ -395,8 +394,8 @@ static inline size_t image_place(const unsigned char *page, uint16_t where, size
 }
 
 /*
- * A change: a page (u16, by its place in the walk), a place in it (u16), an operation (u8: set, add, flip, one of the
- * numbers above, or copy from another page), a number of bytes (u8) and a value (u64).
+ * A change: page (u16, in walk order), place in it (u16), operation (u8: set, add, flip, a number above, or copy from
+ * another page), number of bytes (u8), value (u64).
  */
 static inline void image_change(const uint8_t *bytes)
 {
@@ -425,7 +424,7 @@ static inline void image_change(const uint8_t *bytes)
     case 4:
         memcpy(&value, other + image_place(other, (uint16_t)(value >> 16), LMCS_PAGE_BYTES - 7), sizeof value);
         break;
-    case 5: /* a whole reference, key or record's beginning */
+    case 5: /* a whole reference, key or start of a record */
         width = 16 + bytes[5] % 64u;
         width = (size_t)(start + most - at) < width ? (size_t)(start + most - at) : width;
         memmove(at, other + image_place(other, (uint16_t)(value >> 16), LMCS_PAGE_BYTES - width), width);
@@ -447,8 +446,8 @@ static inline uint64_t image_random(uint64_t *state)
 }
 
 /*
- * For LLVMFuzzerCustomMutator: a header of `header` bytes, and whole changes behind it. One is added, left out, made
- * anew or altered in a byte, or a byte of the header is.
+ * For LLVMFuzzerCustomMutator: a header of `header` bytes, then whole changes. Adds, removes, remakes or alters one
+ * change, or alters the header.
  */
 static inline size_t image_mutate(uint8_t *bytes, size_t count, size_t most, size_t header, uint64_t seed)
 {

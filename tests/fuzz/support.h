@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* support.h - a pool in memory for fuzz targets, made anew when an input has changed it. */
+/* support.h - a pool in memory for fuzz targets, made anew after a change. */
 #ifndef LMCS_FUZZ_SUPPORT_H
 #define LMCS_FUZZ_SUPPORT_H
 
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* libpmemobj keeps pointers in the pool's mapping, where LeakSanitizer does not look. */
+/* libpmemobj keeps pointers in the pool's mapping, which LeakSanitizer ignores. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -36,7 +36,7 @@ struct fuzz_place {
     char file[96];
 };
 
-static struct fuzz_place fuzz_place; /* there is one fuzz target in a process */
+static struct fuzz_place fuzz_place; /* one fuzz target in a process */
 
 static void fuzz_tidy(void)
 {
@@ -69,7 +69,6 @@ static inline struct lmcs_pool *fuzz_open(enum lmcs_open_mode mode)
     return pool;
 }
 
-/* An empty pool. */
 static inline struct lmcs_pool *fuzz_new_pool(void)
 {
     fuzz_place_init();

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * tensor.h - tensors described by a few bytes, for fuzz targets. A fuzzer makes small inputs, but much of the codec
- * requires large ones. Also frames around one coded block.
+ * tensor.h - tensors described by a few bytes, since fuzzers make small inputs but much of the codec needs large ones.
  *
  * A tensor consists of sections. In each, the bytes at one position of the words follow a recipe of four bytes: a kind
- * and three parameters. Recipes may read the rest of the input.
+ * and three parameters. Recipes may read the rest of the input. Also makes frames around one coded block.
  */
 #ifndef LMC_FUZZ_TENSOR_H
 #define LMC_FUZZ_TENSOR_H
@@ -23,7 +22,7 @@ static inline void *allocate(size_t bytes)
     return memory;
 }
 
-/* The input, read by bits; zeros after its end. */
+/* The input by bits; zeros after its end. */
 struct source {
     const uint8_t *at;
     size_t left;
@@ -78,7 +77,7 @@ static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uin
         return (uint8_t)((low & r->a) | (r->b & ~r->a));
     case OF_BEFORE:
         return (uint8_t)((before > r->a ? r->b : r->b ^ 0x5a) + low % (1 + r->c % 64) + before / 8);
-    case SCALED: /* by its position in a row of `b` */
+    case SCALED: /* by position in a row of `b` */
         return (uint8_t)(r->a + low % (1 + (i % (1 + r->b)) * r->c / 64));
     case RARE:
         return (random >> 32 & (((uint64_t)1 << r->a % 16) - 1)) != 0 ? r->b : low;
@@ -88,18 +87,18 @@ static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uin
         return in->left != 0 ? in->at[(i + r->a) % in->left] : r->b;
     case RUNS:
         return (uint8_t)((i >> r->a % 16) * (r->b | 1));
-    case FEW_OF_MANY: /* all values, some much rarer */
+    case FEW_OF_MANY: /* all values, some rare */
         return (uint8_t)(low % ((random & 63) != 0 ? 1 + r->a : 256));
     case STEPS:
         return (uint8_t)(i * r->a + (i >> 8) * r->b);
-    case OF_BELOW: /* correlated like exponent and mantissa of a float, with or without signs */
+    case OF_BELOW: /* correlated like a float's exponent and mantissa, with or without signs */
         return (uint8_t)(r->a + zeros + (below > r->b ? r->c : 0)) ^ (uint8_t)(random >> 56 & r->kind & 0x80);
     default:
         return low;
     }
 }
 
-/* Fills words by recipes from `from`, one for each byte of a word and each section. */
+/* One recipe from `from` for each byte of a word and each section. */
 static inline void cook_tensor(struct source *from, size_t word, unsigned sections, unsigned char *data, size_t bytes)
 {
     struct recipe recipes[4][16];
@@ -130,8 +129,7 @@ static inline void repeat_rows(unsigned kind, unsigned char *data, size_t bytes)
     }
 }
 
-/* Makes another tensor of the same size. `kind`: equal, a few units away in some words, with changed signs, or
- * unrelated. */
+/* A tensor of the same size. `kind`: equal, a few units away in some words, with changed signs, or unrelated. */
 static inline unsigned char *cook_base(const unsigned char *data, size_t word, size_t bytes, unsigned kind)
 {
     unsigned char *base = allocate(bytes);
@@ -154,10 +152,10 @@ static inline unsigned char *cook_base(const unsigned char *data, size_t word, s
 struct tensor {
     struct lmc_params params;
     unsigned char *data;
-    unsigned char *base; /* NULL without one */
+    unsigned char *base; /* NULL: none */
 };
 
-/* Reads eight bytes, the recipes, and the bytes that these use. Makes a tensor of at most `most` bytes. */
+/* Reads eight bytes, the recipes and their bytes. Makes at most `most` bytes. */
 static inline struct tensor cook_params(struct source *from, size_t most)
 {
     struct tensor tensor = {.params = {.dtype = 1 + take_byte(from) % (LMC_DTYPE_END - 1u)}};
@@ -180,7 +178,7 @@ static inline struct tensor cook_params(struct source *from, size_t most)
     return tensor;
 }
 
-/* A frame of `raw_bytes` bytes (at most one block) with the given coded block. */
+/* A frame of `raw_bytes` (at most one block) with the given coded block. */
 static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64_t raw_bytes, const uint8_t *coded,
                                             size_t coded_bytes, size_t *frame_bytes)
 {
@@ -203,8 +201,10 @@ static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64
     return frame;
 }
 
-/* Reads a dtype, whether there is a base, the content's size above its minimum (u16, and three bits of the second
- * byte), and a coded block. Returns NULL if that is impossible. */
+/*
+ * Reads a dtype, whether there is a base, the content's size above its minimum (u16, and three bits of the second
+ * byte), and a coded block. NULL: impossible.
+ */
 static inline unsigned char *frame_of_input(const uint8_t *bytes, size_t count, size_t *frame_bytes)
 {
     if (count < 5)

@@ -29,7 +29,7 @@ as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
 
 # ---- Parts --------------------------------------------------------------------------------------------------------
 
-# In the order in which they are loaded; a kernel may have some of them built in.
+# In load order; a kernel may have some built in.
 modules=(libnvdimm nd_btt nd_pmem nfit device_dax dax_pmem qemu_fw_cfg
     crc16 crc32c_generic libcrc32c mbcache jbd2 ext4 mce-inject)
 programs=(test_archive test_capture test_compact test_concurrency test_layout test_pool test_snapshot
@@ -49,8 +49,8 @@ install_packages() {
         >"$work/apt.log" 2>&1 || skip "could not install ${wanted[*]} (build/guest/apt.log)"
 }
 
-# fetch TO PATTERNS NAME...: downloads a package, without installing it, and unpacks the files whose paths in it match
-# one of the patterns (words). The first of several names that there is.
+# fetch TO PATTERNS NAME...: downloads the first available package without installing it, and unpacks the files whose
+# paths match one of the patterns (words).
 fetch() {
     local to=$1 patterns name
     read -r -a patterns <<<"$2"
@@ -59,7 +59,7 @@ fetch() {
     mkdir -p "$work/fetch" "$to"
     for name in "$@"; do
         (cd "$work/fetch" && apt-get download "$name" >>"$work/apt.log" 2>&1) || continue
-        # Modules that a kernel has built in match nothing, of which tar complains.
+        # tar reports patterns without a match, such as built-in modules.
         dpkg-deb --fsys-tarfile "$work/fetch/"*.deb | tar -x -C "$to" --wildcards "${patterns[@]}" 2>>"$work/apt.log" ||
             true
         rm -rf "$work/fetch"
@@ -68,7 +68,7 @@ fetch() {
     return 1
 }
 
-# The ordinary kernel of the distribution, not the one for clouds, which knows nothing of failed memory.
+# The ordinary kernel: the one for clouds does not support failed memory.
 fetch_kernel() {
     local name
     [ -e "$work/kernel/.complete" ] && return
@@ -85,7 +85,7 @@ fetch_kernel() {
 
 busybox() { find "$work/busybox" -name busybox -type f | head -n 1; }
 
-# copy_program TREE PROGRAM...: with the shared libraries that they want.
+# copy_program TREE PROGRAM...: includes shared libraries.
 copy_programs() {
     local tree=$1 program library
     shift
@@ -100,7 +100,7 @@ copy_programs() {
 
 pack() { (cd "$1" && find . -print0 | cpio -0 -o -H newc -R 0:0 --quiet) >"$2"; }
 
-# The part that does not change with the project: kernel modules, busybox, tools, libraries.
+# The part independent of the project: kernel modules, busybox, tools, libraries.
 make_base() {
     local tree=$work/base module file
     [ -e "$work/base.cpio" ] && [ "$work/base.cpio" -nt "$here/init" ] && [ "$work/base.cpio" -nt "$here/guest.sh" ] &&
@@ -119,7 +119,7 @@ make_base() {
         echo "$module" >>"$tree/modules/order"
     done
     copy_programs "$tree" "$(command -v ndctl)" "$(command -v pmempool)" "$(PATH=$PATH:/sbin command -v mkfs.ext4)"
-    # Files that the C library and libnuma open, and the libraries that ldd lists.
+    # Files that the C library and libnuma open, and libraries from ldd.
     copy_programs "$tree" "$bin/lmc-store" "$bin/test_pool" && rm "$tree/bin/lmc-store" "$tree/bin/test_pool"
     mv "$tree/lib/"ld-linux* "$tree/lib64/"
     cp "$here/init" "$tree/init"
@@ -128,7 +128,7 @@ make_base() {
     pack "$tree" "$work/base.cpio"
 }
 
-# The part that changes: the programs of this build.
+# The programs of this build.
 make_project() {
     local tree=$work/project program
     rm -rf "$tree"
@@ -145,8 +145,8 @@ make_project() {
 
 # ---- The machine ---------------------------------------------------------------------------------------------------
 
-# qemu JOB MEMORY ACKS [ARGUMENT...]: prints the guest's output; its acknowledgements go to the file ACKS.
-# Two NUMA nodes with a processor each; the persistent memory is on node 1.
+# qemu JOB MEMORY ACKS [ARGUMENT...]: prints the guest's output; ACKS receives its acknowledgements. Two NUMA nodes with
+# a processor each; node 1 has the persistent memory.
 qemu() {
     local job=$1 memory=$2 acks=$3
     shift 3
@@ -163,7 +163,7 @@ qemu() {
         -display none -nodefaults -no-reboot -serial stdio -serial "file:$acks" </dev/null
 }
 
-# An NVDIMM with its namespaces and file systems, made by a guest once.
+# An NVDIMM with namespaces and file systems, made once by a guest.
 make_memory() {
     [ -e "$work/memory.image" ] && [ "$work/memory.image" -nt "$here/init" ] && return
     echo "formatting the persistent memory ..."
@@ -179,7 +179,7 @@ make_memory() {
     mv "$work/memory.new" "$work/memory.image"
 }
 
-# await_guest PID LOG: until it has ended; succeeds when its job did.
+# await_guest PID LOG: waits; succeeds if the guest's job did.
 await_guest() {
     local pid=$1 log=$2 begin=$SECONDS
     while kill -0 "$pid" 2>/dev/null; do
@@ -205,7 +205,7 @@ prepare() {
 
 fresh_memory() { cp --sparse=always "$work/memory.image" "$1"; }
 
-# run_job FILE: one boot on fresh memory; shows its output as it comes.
+# run_job FILE: one boot on fresh memory; shows its output.
 run_job() {
     local memory=$work/run.memory log=$work/run.log status=0
     fresh_memory "$memory"
@@ -218,8 +218,8 @@ run_job() {
 
 # ---- The ordinary run ----------------------------------------------------------------------------------------------
 
-# run_tests NAME SCRIPT: a job whose script runs test programs with `run`. The cases are counted for tests/run.sh, as
-# "PASSED FAILED SKIPPED"; a boot that failed without naming one counts as one.
+# run_tests NAME SCRIPT: a job whose script runs test programs with `run`. Counts the cases for tests/run.sh, as "PASSED
+# FAILED SKIPPED"; a boot that failed without naming one counts as one.
 run_tests() {
     local job=$work/$1.sh status=0
     {
@@ -246,7 +246,7 @@ JOB
     return "$status"
 }
 
-# Some of the tests' own on fsdax, as far as emulation gets in the time; then what is the guest's own.
+# Some general tests on fsdax, as time permits under emulation; then the guest's own.
 ordinary() {
     # shellcheck disable=SC2016
     run_tests test '
@@ -261,7 +261,7 @@ run /job/guest_medium /fsdax /paged /dax /dev/pmem0
 run /job/guest_devdax /dax'
 }
 
-# All of the tests of the store that are about pools, on fsdax.
+# All tests of pools, on fsdax.
 core() {
     boot_seconds=${GUEST_SECONDS:-3600}
     # shellcheck disable=SC2016
@@ -278,7 +278,7 @@ run /job/guest_devdax /dax long'
 
 # ---- Kills ---------------------------------------------------------------------------------------------------------
 
-# wait_for PID FILE TEXT: until the file has a line with it; fails when the guest ended before.
+# wait_for PID FILE TEXT: until a line contains it; fails when the guest ends first.
 wait_for() {
     local begin=$SECONDS
     until grep -q "$3" "$2" 2>/dev/null; do
@@ -298,13 +298,13 @@ wait_for_acks() {
     done
 }
 
-# random LEAST MOST: a number of seconds.
+# random LEAST MOST: seconds.
 random() { awk -v n="$RANDOM" -v least="$1" -v most="$2" 'BEGIN { print least + (most - least) * n / 32768 }'; }
 
 acknowledged() { grep -c '^ack ' "$1" || true; }
 
-# One boot that checks what the boots before acknowledged, goes on, and is killed at a moment of chance: mostly while it
-# trains, else while it checks.
+# One boot that checks all earlier acknowledgements, continues, and is killed at a random moment: mostly in training,
+# else in the check.
 kill_once() {
     local memory=$1 all=$2 log=$work/kills.log now=$work/kills.now qemu_pid when=checked steps=$((RANDOM % 12))
     cp "$all" "$work/kills.before"
@@ -313,7 +313,7 @@ kill_once() {
     (qemu "$work/kills.sh" "$memory" "$now" -fw_cfg "name=opt/acks,file=$work/kills.before") >"$log" 2>&1 &
     qemu_pid=$!
     ((RANDOM % 5)) || { when=begun; steps=0; }
-    # What a check has found is acknowledged again, before the line "checked".
+    # Snapshots that the check found are acknowledged again, before the line "checked".
     if ! wait_for $qemu_pid "$now" "^$when" || ! wait_for_acks $qemu_pid "$now" $steps; then
         kill -9 $qemu_pid 2>/dev/null
         wait $qemu_pid 2>/dev/null
@@ -321,7 +321,7 @@ kill_once() {
         return 1
     fi
     sleep "$(random 0 0.5)"
-    # No use of the shell's own report of the kill.
+    # Hides the shell's report of the kill.
     { kill -9 $qemu_pid && wait $qemu_pid; } 2>/dev/null
     cat "$now" >>"$all"
     ! grep -q '^guest: status' "$log" || { tail -n 20 "$log" | tr -d '\r'; return 1; }
@@ -334,7 +334,7 @@ exec /job/guest_train /sys/firmware/qemu_fw_cfg/by_name/opt/acks/raw /dev/ttyS1 
     paged=/paged/run.pool devdax=/dax
 JOB
     fresh_memory "$memory"
-    # The channel takes no empty file.
+    # The channel accepts no empty file.
     echo "begun" >"$all"
     for ((i = 1; i <= count; i++)); do
         if ! kill_once "$memory" "$all"; then

@@ -18,7 +18,7 @@
 
 static const char *device;
 
-/* Clears the device through a mapping, since it has no write. */
+/* Clears the device through a mapping: it has no write. */
 static unsigned char *map_device(void)
 {
     int fd = open(device, O_RDWR | O_CLOEXEC);
@@ -138,7 +138,7 @@ static void others_read_and_may_not_write(void **state)
     state_free(weights);
 }
 
-/* A reader's lease protects its bytes from reuse, on a device as on a file. */
+/* A reader's lease protects its bytes from reuse. */
 static void leases_hold(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void leases_hold(void **state)
     state_free(other);
 }
 
-/* Fills the device with incompressible snapshots, since compaction would make room. */
+/* Incompressible, since compaction would make room. */
 static void fill_with_noise(struct state *state, struct rng *rng)
 {
     for (size_t k = 0; k < state->count; k++)
@@ -188,7 +188,7 @@ static void full_device_is_an_error(void **state)
     print_message("%llu snapshots, then: %s\n", (unsigned long long)taken, err.message);
     EXPECT(status == LMCS_FULL && taken >= 8);
     check_pool(pool);
-    /* Captures leave room to the compactor, and freed room can be used again. */
+    /* Captures leave room to the compactor; freed room is reusable. */
     OK(lmcs_compact(pool, NULL, &err));
     for (uint64_t i = 1; i <= 2; i++)
         OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
@@ -198,7 +198,7 @@ static void full_device_is_an_error(void **state)
     state_free(noise);
 }
 
-/* Freed room of one size holds payloads of another size. */
+/* Freed room of one size holds payloads of another. */
 static void room_is_joined(void **state)
 {
     (void)state;
@@ -206,7 +206,7 @@ static void room_is_joined(void **state)
     struct lmcs_pool *pool = open_quiet(device);
     static const size_t floats[] = {400000, 5000000, 1000000, 9000000};
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
-        size_t count = 50000000 / floats[i]; /* 200 MB: no two of these sizes have room at the same time */
+        size_t count = 50000000 / floats[i]; /* 200 MB: no room for two of these sizes at the same time */
         struct state *noise = state_weights(&rng, 1, floats[i]);
         for (size_t k = 1; k <= count; k++) {
             char shelf[32];
@@ -253,7 +253,7 @@ static void through_an_archive_and_back(void **state)
     state_free(weights);
 }
 
-/* Foreign bytes on the device stay unchanged by every call. */
+/* No call changes foreign bytes on the device. */
 static void foreign_bytes_are_left_alone(void **state)
 {
     (void)state;
@@ -311,7 +311,7 @@ static void killed_parent_with_a_child_alive(void **state)
     munmap(shared, sizeof *shared);
 }
 
-/* Tensors change in place, so transactions are declared, and an open tensor cannot be moved. */
+/* Tensors change in place, so transactions are declared, and an open tensor can't be moved. */
 static void live_variables(void **state)
 {
     (void)state;
@@ -353,7 +353,7 @@ static void live_variables(void **state)
     close_pool(pool);
 }
 
-/* An incomplete file is never visible. An incomplete device is, and the message says how to continue. */
+/* An incomplete file is never visible. An incomplete device is; the message says how to continue. */
 static void creation_that_was_cut_short(void **state)
 {
     (void)state;
@@ -378,7 +378,7 @@ static void creation_that_was_cut_short(void **state)
 #test " (devdax)", test, blank, tear_down, NULL \
     }
 
-/* test_pool.c has similar tests for poolsets; here they take a minute. */
+/* test_pool.c tests poolsets similarly; here they take a minute. */
 static int run_long_ones(void)
 {
     const struct CMUnitTest tests[] = {

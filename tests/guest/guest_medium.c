@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * guest_medium.c - information about persistent memory (NUMA nodes, namespaces, unsafe shutdowns, bad blocks), and the
- * store's reaction when it fails.
+ * guest_medium.c - reports about persistent memory, and the store's reaction when it fails.
  *
  * guest_medium FSDAX PAGED DEVICE MEMORY      (folders, a devdax device, the device node below FSDAX)
  *
- * A failed page is made by injecting a machine check into the kernel's decoder, as a processor reports one: the driver
- * of NVDIMMs enters a bad block, and then reads of it are EIO and accesses through new mappings SIGBUS. QEMU's NVDIMMs
- * count no unsafe shutdowns, so this program replaces the counter that libndctl reads.
+ * A machine check injected into the kernel's decoder fails a page: the NVDIMM driver enters a bad block, reads fail
+ * with EIO, and new mappings raise SIGBUS. QEMU's NVDIMMs count no unsafe shutdowns, so this program replaces the
+ * counter that libndctl reads.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -61,7 +60,7 @@ static void fsdax_is_known(void **state)
     unsafe_shutdowns = -1;
 }
 
-/* The same kind of device with a file system without DAX, so all stores use the page cache. */
+/* The same device with a file system without DAX: stores use the page cache. */
 static void pages_are_not_taken_for_dax(void **state)
 {
     (void)state;
@@ -79,7 +78,7 @@ static void *processors_of_node(void *node)
     cpu_set_t set;
     if (!lmcs_topology_bind_thread(*(int *)node) || sched_getaffinity(0, sizeof set, &set) != 0)
         return NULL;
-    /* The guest has one processor to a node, with the node's number. */
+    /* Each node has one processor, with the node's number. */
     return CPU_COUNT(&set) == 1 && CPU_ISSET(*(int *)node, &set) ? node : NULL;
 }
 
@@ -97,7 +96,7 @@ static void threads_run_beside_the_memory(void **state)
 
 /* ---- Costs ---- */
 
-/* Transactions of the file system's journal so far: the first number of /proc/fs/jbd2/DEVICE-8/info. */
+/* Transactions of the file system's journal: the first number of /proc/fs/jbd2/DEVICE-8/info. */
 static unsigned long journal_transactions(void)
 {
     char path[256];
@@ -141,7 +140,7 @@ static int open_and_die(void *path)
     return 0;
 }
 
-/* An unsafe shutdown that may have lost acknowledged data is reported with a remedy, and the remedy works. */
+/* The report of an unsafe shutdown that may have lost acknowledged data names a remedy, which works. */
 static void unsafe_shutdown_while_open_is_told(void **state)
 {
     (void)state;
@@ -193,12 +192,12 @@ static void write_text(const char *folder, const char *name, const char *text)
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
-    /* The kernel removes the last character, because it expects a newline. */
+    /* The kernel removes the last character, expecting a newline. */
     EXPECT(fd >= 0 && dprintf(fd, "%s\n", text) > 0);
     close(fd);
 }
 
-/* An uncorrected error of the memory at a physical address, as the fourth bank of an AMD processor reports it. */
+/* An uncorrected memory error at a physical address, as the fourth bank of an AMD processor reports it. */
 static void fail_memory_at(uint64_t address)
 {
     static const char *const folder = "/sys/kernel/debug/mce-inject";
@@ -272,7 +271,7 @@ static void hear(void *context, const struct lmcs_damage *damage)
     told->count++;
 }
 
-/* The store's reads fail with an error that names the tensor; other tensors are unaffected. */
+/* Reads fail with an error that names the tensor; other tensors are unaffected. */
 static void read_what_failed(struct lmcs_pool *pool, const struct state *weights)
 {
     struct lmcs_snapshot *snapshot;
@@ -312,7 +311,7 @@ static int read_failed_file(void *argument)
     return 0;
 }
 
-/* A pointer into the pool is memory: access to failed memory raises SIGBUS. */
+/* A pointer into the pool: access to failed memory raises SIGBUS. */
 static int touch_failed_view(void *argument)
 {
     struct failing *failing = argument;
@@ -326,7 +325,7 @@ static int touch_failed_view(void *argument)
     return ((volatile char *)lmcs_view_data(view, 0))[8192];
 }
 
-/* Opening for writing with known bad blocks: libpmemobj may refuse or not; no process dies, and no data is lost. */
+/* With known bad blocks libpmemobj may refuse; no process dies, and no data is lost. */
 static int write_where_memory_failed(void *argument)
 {
     struct failing *failing = argument;
@@ -372,7 +371,7 @@ static void failed_page_of_a_file(void **state)
     state_free(failing.weights);
 }
 
-/* The kernel keeps no bad blocks for mappings of a device: the page is made to fail in the mapping itself. */
+/* The kernel keeps no bad blocks for mappings of a device, so the page fails in the mapping itself. */
 static int read_failed_device(void *weights)
 {
     signal(SIGBUS, SIG_DFL);
@@ -380,7 +379,7 @@ static int read_failed_device(void *weights)
     uint64_t at = place_of(pool, 1, "t2") + 8192;
     void *page = (void *)((uintptr_t)lmcs_media_at(pool->media, at, 1) & ~(uintptr_t)0x1fffff);
     int empty = memfd_create("empty", MFD_CLOEXEC);
-    /* Mappings of a device can be cut only at its alignment, so the whole 2 MiB are replaced. */
+    /* A device's mappings can be cut only at its alignment, so the whole 2 MiB are replaced. */
     EXPECT(empty >= 0 && mmap(page, 2 << 20, PROT_READ, MAP_SHARED | MAP_FIXED, empty, 0) == page);
     struct lmcs_snapshot *snapshot;
     char *bytes = malloc(((struct state *)weights)->tensors[2].bytes);
@@ -422,13 +421,13 @@ static int meet_poison(void *path)
     signal(SIGBUS, SIG_DFL);
     struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
     poisoned = (void *)((uintptr_t)lmcs_media_at(pool->media, place_of(pool, 1, "t2") + 8192, 1) & ~(uintptr_t)4095);
-    *(volatile char *)poisoned; /* it is mapped */
+    *(volatile char *)poisoned;
     struct lmcs_guarded range = {poisoned, 4096};
     EXPECT(!lmcs_guard(&range, 1, poison, NULL));
     return 0;
 }
 
-/* The guard handles the signal of failed memory, which states the failed size. */
+/* The guard handles the signal, which states the failed size. */
 static void poison_is_met_by_a_guard(void **state)
 {
     (void)state;

@@ -4,11 +4,10 @@
  *
  * guest_train ACKS LINE NAME=POOL...
  *
- * For each pool, on a medium of its own, the program first checks that everything that an earlier boot acknowledged is
- * present and equal bit for bit. Then it takes a snapshot after every step, for ever. It acknowledges each on LINE once
- * its commit has returned. LINE is a serial port, whose bytes have left the machine when tcdrain returns. ACKS has the
- * host's copy of these lines, of all boots. A state follows from the step alone, so no other record is needed. Older
- * snapshots are compacted in the background and removed meanwhile.
+ * Each pool is on its own medium. The program checks, bit for bit, everything that earlier boots acknowledged; then it
+ * takes a snapshot after every step and acknowledges it on LINE, a serial port whose bytes have left the machine when
+ * tcdrain returns. ACKS is the host's copy of these lines. A state follows from its step. Older snapshots are compacted
+ * in the background and removed.
  */
 #include <fcntl.h>
 #include <termios.h>
@@ -16,21 +15,21 @@
 
 #include "support.h"
 
-#define KEPT     5u /* snapshots */
+#define KEPT     5u
 #define KEEP_RAW 3u
-#define MOST     4u /* pools */
+#define MOST     4u
 
 struct run {
     const char *name;
     const char *path;
     struct lmcs_pool *pool;
-    uint64_t acknowledged; /* number, which is the step too; 0: none */
+    uint64_t acknowledged; /* also the step; 0: none */
 };
 
 static const size_t floats[] = {16, 300, 5000, 40000, 270000, 1, 20000, 64};
 #define TENSORS (sizeof floats / sizeof floats[0])
 
-static float *weights[TENSORS]; /* to begin with */
+static float *weights[TENSORS]; /* at first */
 
 static void make_weights(void)
 {
@@ -43,7 +42,7 @@ static void make_weights(void)
     }
 }
 
-/* Fills the state after a step: tensor i changes in every (i + 1)-th step, all its elements a little. */
+/* Tensor i changes a little in every (i + 1)-th step. */
 static struct state *state_at(uint64_t step)
 {
     struct state *state = calloc(1, sizeof *state);
@@ -75,7 +74,7 @@ static void acknowledge(int line, struct run *run, uint64_t number)
     run->acknowledged = number;
 }
 
-/* Returns the highest acknowledged number. A line that the kill cut short has no newline and does not count. */
+/* Returns the highest acknowledged number. A line without a newline was cut short and doesn't count. */
 static void read_acks(const char *path, struct run *runs, size_t count)
 {
     char line[256], name[64];
@@ -92,7 +91,7 @@ static void read_acks(const char *path, struct run *runs, size_t count)
     fclose(file);
 }
 
-/* A missing pool is correct only if no snapshot was acknowledged on it. */
+/* Only a pool without acknowledged snapshots may be missing. */
 static void open_run(struct run *run)
 {
     struct lmcs_open_options options;
@@ -109,7 +108,7 @@ static void check_run(struct run *run, int line)
            (unsigned long long)shelf.latest, (unsigned long long)shelf.snapshot_count);
     /* The loop waits for each commit, so at most one snapshot is unacknowledged. */
     EXPECT(shelf.latest >= run->acknowledged && shelf.latest <= run->acknowledged + 1);
-    /* A kill before a removal leaves one more snapshot than are kept; a removal is one snapshot's. */
+    /* A kill before a removal leaves one snapshot more than are kept. */
     uint64_t least = shelf.latest < KEPT ? shelf.latest : KEPT;
     EXPECT(shelf.snapshot_count >= least && shelf.snapshot_count <= least + 1);
     for (uint64_t number = shelf.latest; number > 0 && number + least > shelf.latest; number--) {
@@ -122,7 +121,7 @@ static void check_run(struct run *run, int line)
         acknowledge(line, run, shelf.latest);
 }
 
-/* A kill between the commit and the removals after it leaves one more to remove. */
+/* A kill between commit and removals leaves one more to remove. */
 static void remove_old(struct run *run, uint64_t step)
 {
     for (uint64_t old = step > KEPT + 1 ? step - KEPT - 1 : 1; old + KEPT <= step; old++) {

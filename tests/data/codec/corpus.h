@@ -12,14 +12,14 @@
 
 /* ---- make_corpus.c --------------------------------------------------------------------------------------------- */
 
-/* Writes NAME.SUFFIX to the folder of the corpus that is being written. */
+/* Writes NAME.SUFFIX to the corpus folder. */
 void write_file(const char *name, const char *suffix, const void *bytes, size_t count);
-/* A random number, near 0 more often. */
+/* Random, near 0 more often. */
 float bell(void);
 
 /* ---- corpus_made.c --------------------------------------------------------------------------------------------- */
 
-/* A frame of one block that is being assembled. */
+/* A frame of one block, being assembled. */
 struct made {
     unsigned char bytes[4096];
     size_t count;

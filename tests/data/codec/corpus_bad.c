@@ -164,7 +164,7 @@ static void bad_contexts(void)
     begin_contexts(64, 2, 1);
     put_contexts(68, 1);
     save("contexts-fewer-bytes", NULL, NULL);
-    /* Class 1 begins with 4, so '!' is in class 0 and the lists do not match. */
+    /* Class 1 begins with 4, so '!' is in class 0 and the lists don't match. */
     begin_contexts(64, 2, 4);
     put_contexts(69, 1);
     save("contexts-uneven", NULL, NULL);
@@ -185,7 +185,7 @@ static void bad_values(void)
     put(3, 3, 1, 0);
     save("values-cut", NULL, NULL);
     begin_values();
-    made.bytes[made.count - 6] = 0; /* the outlier is not marked */
+    made.bytes[made.count - 6] = 0; /* outlier not marked */
     save("values-unmarked", NULL, NULL);
 }
 
@@ -229,7 +229,7 @@ static void bad_trees(void)
     } tables[] = {
         {"lengths-one-symbol", {0xe1, 0xed, 0, 0}},      /* 1, then 256 = 19 + 13 + 16 * 14 zeros */
         {"lengths-incomplete", {0x21, 0xce, 0x0e, 0}},   /* 1, 2 */
-        {"lengths-too-many", {0x11, 0xb1, 0xbe, 0x0e}},  /* 1, 1, 1, ... too many codes, and then a run too long */
+        {"lengths-too-many", {0x11, 0xb1, 0xbe, 0x0e}},  /* too many codes, then too long a run */
         {"lengths-run-too-far", {0x11, 0xde, 0x0e, 0}},  /* 1, 1, then 256 zeros */
         {"lengths-repeat-first", {0x0f, 0x11, 0xee, 0}}, /* nothing to repeat */
         {"lengths-half-left", {0x11, 0xce, 0x1e, 0}},    /* the unused half byte is 1 */
@@ -287,7 +287,7 @@ static void bad_classes(void)
 {
     static const struct {
         const char *name;
-        int at, value; /* a byte after the method, and its new value */
+        int at, value; /* offset after the method, and its new value */
     } changes[] = {
         {"classes-none", 0, 0},           {"classes-17", 0, 17},
         {"classes-not-ascending", 1, 0},  {"classes-shift-18", 2, 18},
@@ -335,7 +335,7 @@ static void bad_classes(void)
     put_outlier();
     class_base[3] = 0x3d800000;
     save_bad_classes("classes-wrong-base");
-    /* Wrong lists with right classes: a missing mark, an extra low byte, an extra half byte. */
+    /* Right classes with wrong lists: a missing mark, an extra low byte, an extra half byte. */
     bad_list_lengths();
 }
 
@@ -374,7 +374,7 @@ static void bad_copies(void)
 {
     static const struct {
         const char *name;
-        int at, value; /* a byte after the method, and its new value */
+        int at, value; /* as above */
     } changes[] = {{"copies-none", 0, 0},      {"copies-more", 1, 1},       {"copies-no-lines", 4, 0},
                    {"copies-of-itself", 6, 2}, {"copies-of-later", 12, 5},  {"copies-overlap", 8, 3},
                    {"copies-past-end", 10, 3}, {"copies-rest-short", 4, 1}, {"copies-of-copies", 14, 5}};

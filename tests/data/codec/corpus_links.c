@@ -7,11 +7,10 @@
 
 enum { LINKED = 300 };
 
-/* Concatenated arrays before a step and after it. */
+/* Concatenated arrays before and after a step. */
 static float linked[2][4 * LINKED];
 
-/* Rounds to f32 without contraction: equal on all machines. (Not exactly torch's arithmetic: a link stores the
- * difference.) */
+/* Rounds to f32 without contraction: equal on all machines. (A link stores the difference from torch's arithmetic.) */
 static float f32_of(double x)
 {
     volatile float rounded = (float)x;
@@ -26,7 +25,7 @@ static double root_of(double x)
     return root;
 }
 
-/* A gradient of bf16 (0), a sum of four (1), any float (2), or mostly zero (3). */
+/* A gradient of bf16 (0), a sum of four (1), any float (2), mostly zero (3). */
 static float gradient_of(int kind, int i)
 {
     double sum = 0;
@@ -147,7 +146,7 @@ void good_links(void)
     save_link("link-sgd", &rule, LINKED);
 }
 
-/* A valid link of one element with a changed header. */
+/* Saves a valid link of one element with a changed header. */
 static void save_changed_link(const char *name, size_t at, uint64_t value, size_t bytes)
 {
     unsigned char room[1024];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* corpus_made.c - assembles frames byte by byte, and the parts shared by several frames. */
+/* corpus_made.c - assembles frames byte by byte, and their shared parts. */
 #include "corpus.h"
 
 #include <stdarg.h>
@@ -33,7 +33,7 @@ void put(int count, ...)
     va_end(list);
 }
 
-/* Fills in sizes and the block's entry. `content` is the decoded block, or NULL if it does not matter. */
+/* Fills in sizes and the block's entry. `content`: the decoded block; NULL if irrelevant. */
 void finish(const void *content)
 {
     seal_put(made.bytes + 24, made.count, 8);
@@ -73,13 +73,13 @@ void plain(void)
     put(5, 0, 'a', 'b', 'c', 'd');
 }
 
-/* Lengths with 1 bit for symbols 0 and 1: half bytes 1, 1, then 255 = 19 + 12 + 16 * 14 zeros, 14 12 14; a 0. */
+/* Lengths of 1 bit for symbols 0 and 1: half bytes 1, 1, then 255 = 19 + 12 + 16 * 14 zeros, 14 12 14; a 0. */
 void put_two_symbols(void)
 {
     put(3, 0x11, 0xce, 0x0e);
 }
 
-/* A block of `n` u8 as a tree plane with the two symbols, in segments of 1024, up to the nodes. */
+/* `n` u8 as a tree plane of the two symbols, in segments of 1024, up to the nodes. */
 void two_symbols(uint64_t n)
 {
     begin(LMC_U8, n, 0, 0);
@@ -89,9 +89,8 @@ void two_symbols(uint64_t n)
 }
 
 /*
- * 20 words of f32 in two classes: keys below 120 with a shift of 20, and from 120 on without a shift. Words 3 and 4 are
- * in the first class, with differences 0x5612345 and -0x1000000, so symbols 0x56 and 0xf0. Word 7 is an outlier, and
- * word 0 moved by -1.
+ * 20 words of f32 in two classes: keys below 120 shifted by 20, the others not. Words 3 and 4 are in the first, with
+ * differences 0x5612345 and -0x1000000, so symbols 0x56 and 0xf0. Word 7 is an outlier; word 0 moved by -1.
  */
 uint32_t class_base[20], class_content[20];
 
@@ -105,7 +104,7 @@ void fill_classes(void)
     class_content[7] = 0xdeadbeef;
 }
 
-/* Up to the lists: number of classes, first key of the second, shifts, and words of each class. */
+/* Up to the lists: number of classes, first key of the second, shifts, words of each class. */
 void begin_classes(int bases)
 {
     fill_classes();
@@ -130,8 +129,10 @@ void put_outlier(void)
     put(8, 1, 0xdf, 1, 0x7d, 1, 0x5b, 1, 0xbd);
 }
 
-/* 20 words of f64 with one byte below the classes: differences of i * 257, except word 5, moved by 2^50, which appears
- * only in a plane above, and word 9, moved by 1000 * 256, an outlier. */
+/*
+ * 20 words of f64, one byte below the classes: differences i * 257, except word 5, moved by 2^50, visible only in a
+ * plane above, and word 9, moved by 1000 * 256, an outlier.
+ */
 uint64_t keyed_base[20], keyed_content[20];
 
 void begin_keyed(int low, int bases)
@@ -156,8 +157,7 @@ void put_keyed_planes(void)
     put(2, 1, 0);
 }
 
-/* One class without a shift. The outlier is word 9's key, 0x3f8 + 9 / 16 - 831, in a word of four bytes, plus 1000,
- * rotated. */
+/* One class, no shift. The outlier is word 9's key, 0x3f8 + 9 / 16 - 831, in four bytes, plus 1000, rotated. */
 void put_keyed_classes(void)
 {
     const uint32_t outlier = (0x3f8u - 831) * 0x800000 + 1000;
@@ -197,7 +197,7 @@ void put_rest(int method)
             put(1, copied[i]);
 }
 
-/* 70 bytes of 0, except 3 at index 2, so that '!' at index 66 is in class 1, which begins with 1; and 7 at the end. */
+/* 70 bytes of 0, except 3 at index 2, so '!' at 66 is in class 1, which begins with 1; and 7 at the end. */
 void begin_contexts(int distance, int classes, int first)
 {
     begin(LMC_U8, 70, 0, 0);
@@ -211,7 +211,7 @@ void put_contexts(int of_class_0, int of_class_1)
     put(2, 0, '!');
 }
 
-/* 40 bf16 around 1.0 (0x7f00 when rotated), by 8 + 4 bits: 1.05, -1.0, an outlier, 0.5, and ones. */
+/* 40 bf16 around 1.0 (0x7f00 rotated), by 8 + 4 bits: 1.05, -1.0, an outlier, 0.5, and ones. */
 void begin_values(void)
 {
     begin(LMC_BF16, 80, 0, 0);

@@ -2,11 +2,10 @@
 /*
  * make_corpus.c - writes the frames of good/, bad/ and unsupported/; README.md lists them.
  *
- * This file encodes frames with the library. corpus_good.c, corpus_bad.c and corpus_links.c assemble the others from
- * FORMAT.md, since an encoder produces neither damage nor everything that the format allows. A run must leave the files
- * as they are: a difference in git is a change of the format or of the encoder.
+ * This file encodes with the library. corpus_good.c, corpus_bad.c and corpus_links.c assemble from FORMAT.md, because
+ * an encoder produces neither damage nor everything that the format allows. A difference in git after a run is a change
+ * of the format or the encoder. Build and run in this folder:
  *
- * Build and run in this folder, where ../../../build/lib/liblmc.a is the library:
  *   cc -I../../../codec *.c ../../../build/lib/liblmc.a -o make_corpus && ./make_corpus .
  */
 #include "corpus.h"
@@ -104,7 +103,7 @@ static void good_from_encoder(void)
     compressed("three-blocks", LMC_F64, zeros, NULL, sizeof zeros, 0);
 }
 
-/* For methods 4 and 5: floats of 8 bytes and of 1 that moved, and repeated rows. */
+/* Methods 4 and 5: moved floats of 8 bytes and of 1, and repeated rows. */
 static void good_keyed_and_rows(void)
 {
     static double wide[N], moved[N];
@@ -131,7 +130,7 @@ static void good_keyed_and_rows(void)
     compressed("rows-delta", LMC_F16, next, rows, sizeof next, 1);
 }
 
-/* The links come last of the good ones, so that they do not change the random numbers of the others. */
+/* Links come last, so that they don't change the others' random numbers. */
 int main(int argc, char **argv)
 {
     if (argc != 2) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * seal.h - makes the checksums of a changed frame valid, as far as its fields make sense.
+ * seal.h - corrects the checksums of a changed frame, as far as its fields make sense.
  *
- * A decoder must detect such damage without checksums, and a fuzzer would hardly produce it. The hashes of decoded
- * blocks stay unchanged, since they are unknown.
+ * A decoder must detect such damage without checksums, which fuzzers hardly guess. Hashes of decoded blocks are unknown
+ * and stay unchanged.
  */
 #ifndef LMC_TEST_SEAL_H
 #define LMC_TEST_SEAL_H

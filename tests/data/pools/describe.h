@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * describe.h - the content of a pool or archive as text, one fact a line, by the public functions alone.
+ * describe.h - describes a pool or archive as text, one fact a line, by public functions alone.
  *
- * The program that makes the pools writes this text beside each; the test that opens them years later compares. So the
- * text states values (names, shapes, hashes of bytes), never sentences of the store. The part of a line after " | "
- * states how something is stored; compaction changes it, and describe_logical removes it.
+ * make_pools.c writes this text; the test of later versions compares. It states values (names, shapes, hashes), not
+ * sentences of the store. After " | " a line states the storage, which compaction changes and describe_logical removes.
  */
 #ifndef LMCS_TEST_DESCRIBE_H
 #define LMCS_TEST_DESCRIBE_H
@@ -42,7 +41,7 @@ static inline void describe_list(FILE *out, uint32_t count, const uint64_t *numb
 
 /* ---- Snapshots ---- */
 
-/* The hash of a tensor's bytes; where they are damaged, which of its blocks can be read. */
+/* The hash of a tensor's bytes; if damaged, which blocks are readable. */
 static inline void describe_content(FILE *out, struct lmcs_snapshot *snapshot, const struct lmcs_entry *entry)
 {
     struct lmcs_error error;
@@ -323,7 +322,7 @@ static inline bool describe_archived(void *context, const struct lmcs_archived *
     return true;
 }
 
-/* The list of an archive, and the result of verifying it. The offset of `fd` is 0. */
+/* The list of an archive and the result of verifying it. The offset of `fd` must be 0. */
 static inline enum lmcs_status describe_archive(FILE *out, const char *name, int fd, struct lmcs_error *error)
 {
     struct lmcs_archive_info info;
@@ -357,7 +356,7 @@ static inline int describe_order(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Writes the facts of one snapshot, `lines`, in the order of their bytes. */
+/* Writes the facts of one snapshot, `lines`, sorted by their bytes. */
 static inline char *describe_sorted(char *to, char **lines, size_t count)
 {
     qsort(lines, count, sizeof *lines, describe_order);
@@ -367,8 +366,8 @@ static inline char *describe_sorted(char *to, char **lines, size_t count)
 }
 
 /*
- * Replaces a text by one that does not depend on how and in which order something is stored: without the parts behind
- * " | ", and with the indented lines of each snapshot sorted. Frees `text`.
+ * Removes all that depends on storage and its order: the parts after " | ", and the order of each snapshot's indented
+ * lines. Frees `text`.
  */
 static inline char *describe_logical(char *text)
 {

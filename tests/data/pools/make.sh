@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Writes the packed pools of this folder and the text beside each, anew:
+# Writes the packed pools of this folder and their texts:
 #
 #   tests/data/pools/make.sh CHECKOUT
 #
-# CHECKOUT is a checkout of commit a088696, built with the presets release. The pools here were made at that commit and
-# must stay: a later version adds files of its own (README.md). The work is done in /tmp, which must be a disk.
+# CHECKOUT is a checkout of commit a088696, built with the preset release. The pools here must stay; a later version
+# adds its own (README.md). /tmp must be on a disk.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

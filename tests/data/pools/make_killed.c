@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * make_killed.c - writes the pools of killed/, whose writers were killed at a chosen system call. README.md lists
- * them; make.sh builds and runs this program at commit a088696.
+ * make_killed.c - writes the pools of killed/, whose writers were killed at a chosen system call (README.md, make.sh).
  *
- * A child does the work and kills itself before its n-th write, sync or msync. The parent raises n until the pool is in
- * the state that is wanted. The folder must be on a disk file system, where the store writes by system calls.
+ * A child kills itself before its n-th write, sync or msync; the parent raises n until the pool has the wanted state.
+ * The folder must be on a disk file system, where the store writes by system calls.
  */
 #include <sys/mman.h>
 
-/* The header has its own msync, which leaves libpmemobj's calls alone; this program counts those, too. */
+/* The header's own msync excludes libpmemobj's calls, which count here. */
 #define msync their_msync
 #include "refuse.h"
 #undef msync
@@ -38,10 +37,10 @@ __attribute__((visibility("default"))) int msync(void *at, size_t bytes, int fla
 /* ---- The state of a pool after a kill ---- */
 
 struct left {
-    struct lmcs_journal_df journals[LMCS_JOURNALS]; /* sequence 0: not begun, or done with */
-    uint64_t committed;                             /* sequence that the root names */
+    struct lmcs_journal_df journals[LMCS_JOURNALS]; /* 0: not begun, or done */
+    uint64_t committed;                             /* that the root names */
     bool has_log;                                   /* libpmemobj's */
-    uint64_t stages;                                /* shelves that are not visible */
+    uint64_t stages;                                /* invisible shelves */
     uint64_t contents, snapshots;
 };
 
@@ -83,9 +82,9 @@ static struct left look(const char *path)
 struct killing {
     const char *name;
     void (*prepare)(struct lmcs_pool *pool);
-    void (*work)(struct lmcs_pool *pool); /* is killed */
+    void (*work)(struct lmcs_pool *pool);
     bool (*is_wanted)(const struct left *left);
-    bool by_msync; /* else at writes and syncs */
+    bool by_msync; /* otherwise at writes and syncs */
     int refusal;   /* WRITING or SYNCING */
     const char *path;
     long n;
@@ -240,7 +239,7 @@ static void prepare_history(struct lmcs_pool *pool)
     take_some(pool, "other", 4, 2);
 }
 
-/* So large that the commit takes room from libpmemobj, which makes it write a log. */
+/* So large that the commit takes room from libpmemobj, which writes a log. */
 static void capture(struct lmcs_pool *pool)
 {
     const uint64_t bytes = 12 * MIB;
@@ -249,7 +248,7 @@ static void capture(struct lmcs_pool *pool)
     take_snapshot(pool, "run", state, 6);
 }
 
-/* Nothing of it was committed; its payload is in the pool. */
+/* Commits nothing; the payload is in the pool. */
 static void capture_and_die(struct lmcs_pool *pool)
 {
     struct lmcs_capture *capture;
@@ -275,11 +274,11 @@ static int archive = -1;
 
 static void restore(struct lmcs_pool *pool)
 {
-    EXPECT(lseek(archive, 0, SEEK_SET) == 0); /* children share it */
+    EXPECT(lseek(archive, 0, SEEK_SET) == 0); /* shared by children */
     OK(lmcs_restore(pool, archive, NULL, NULL, &err));
 }
 
-/* An archive of other shelves than prepare_history takes. */
+/* Of shelves that prepare_history does not take. */
 static void make_archive(void)
 {
     struct lmcs_pool *pool = make_pool(path_in("work", "archived.pool"));
@@ -304,13 +303,13 @@ static bool has_stage(const struct left *left)
     return left->stages > 0;
 }
 
-/* Staged snapshots have arrived: there are more contents than before. */
+/* The staged snapshots' contents have arrived. */
 static bool has_arrived(const struct left *left)
 {
     return left->stages > 0 && left->contents > 9 + 2;
 }
 
-static long compactions_left = 35; /* calls before the kill: two of four deltas are committed then */
+static long compactions_left = 35; /* calls before the kill: two of four deltas are committed */
 
 static bool is_within(const struct left *left)
 {

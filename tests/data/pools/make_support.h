@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * make_support.h - folders, states, and the text beside each pool, for both programs that make the pools.
+ * make_support.h - folders, states and texts for both programs that make the pools.
  *
- * It includes internal headers of commit a088696 and is compiled against that commit alone (make.sh).
+ * Includes internal headers of commit a088696 and compiles against it alone (make.sh).
  */
 #ifndef LMCS_TEST_MAKE_SUPPORT_H
 #define LMCS_TEST_MAKE_SUPPORT_H
@@ -20,7 +20,7 @@
 
 static const char *out_folder;
 
-/* FOLDER/NAME/FILE; the folder is made. */
+/* FOLDER/NAME/FILE; makes the folder. */
 static inline char *path_in(const char *name, const char *file)
 {
     static char paths[64][1024];
@@ -32,7 +32,7 @@ static inline char *path_in(const char *name, const char *file)
     return path;
 }
 
-/* With a limit, a pool's file has 16 GiB. */
+/* A limit gives the pool's file 16 GiB. */
 static inline struct lmcs_pool *make_pool(const char *path)
 {
     unlink(path);
@@ -51,7 +51,6 @@ static inline char *describe_open(const char *path, enum lmcs_open_mode mode)
     return text;
 }
 
-/* Appends a section to FOLDER.txt. */
 static inline void write_text(const char *folder, const char *section, const char *text)
 {
     char path[1024];
@@ -70,7 +69,7 @@ static inline void describe_as(const char *folder, const char *file, const char 
     free(text);
 }
 
-/* The content that a reader finds, and where it differs the content after a writer has opened the pool. */
+/* The reader's content, and if different the content after a writer's open. */
 static inline void describe_both(const char *folder, const char *file)
 {
     char *path = path_in(folder, file), *copy = path_in("work", "copy.pool");
@@ -94,7 +93,7 @@ static inline int new_file(const char *path)
 
 /* ---- States ---- */
 
-/* Bytes that compress to nothing as a file, and differ from block to block. */
+/* Bytes that compress well as a file, and differ from block to block. */
 static inline void fill_pattern(unsigned char *data, size_t bytes, unsigned seed)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -124,7 +123,7 @@ static inline void put_value(struct lmcs_pool *pool, const char *shelf, const ch
     OK(lmcs_live_put(pool, shelf, name, text, strlen(text), "str", 3, &err));
 }
 
-/* The start of programs that are no cmocka test: a failed OK ends them. */
+/* For programs outside cmocka: a failed OK ends them. */
 static inline void begin_program(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
