@@ -117,7 +117,7 @@ static bool is_full(const struct actor *actor, enum lmcs_status status)
     return false;
 }
 
-/* By value: the buffers may be overwritten once put has returned. */
+/* By value, so the buffers may be overwritten afterwards. */
 static enum lmcs_status put(struct actor *actor, const struct making *making, unsigned entry)
 {
     uint64_t shape, bytes = content_bytes(actor->stage->content, entry);
@@ -140,7 +140,7 @@ static enum lmcs_status fill_in_place(struct actor *actor, const struct making *
     return status;
 }
 
-/* Tensors that are filled in place share nothing, so most are not. */
+/* Tensors filled in place share nothing, so most are not. */
 static enum lmcs_status put_all(struct actor *actor, const struct making *making)
 {
     enum lmcs_status status = LMCS_OK;
@@ -165,7 +165,6 @@ static void choose_tags(struct actor *actor, struct lmcs_commit_options *options
     options->tags = tags;
 }
 
-/* Records the commit, if there was one. */
 static void commit(struct actor *actor, const struct making *making)
 {
     const char *tags[TAGS];
@@ -233,7 +232,7 @@ static void act_tag(struct actor *actor, unsigned shelf)
     act_end(actor, &event, status);
 }
 
-/* Keeps so many that chains are long; sometimes removes the newest, whose number is not reused. */
+/* Keeps enough for long chains; sometimes removes the newest, whose number is not reused. */
 static uint64_t number_to_remove(struct actor *actor, unsigned shelf)
 {
     uint64_t numbers[MOST_PRESENT];
@@ -394,7 +393,7 @@ static void verify(struct actor *actor, unsigned shelf)
     EXPECT(report.damages == 0);
 }
 
-/* Scrubs a sample or everything: a sound pool has no damage, also beside other work. */
+/* Scrubs a sample or everything: a sound pool has no damage, also under load. */
 static void scrub(struct actor *actor)
 {
     struct lmcs_scrub_options options;

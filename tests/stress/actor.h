@@ -2,9 +2,8 @@
 /*
  * actor.h - one thread that makes random calls of all kinds on a pool and records each.
  *
- * Actors of the writing process make all calls; an actor in a reading process makes a reader's. Every byte read is
- * compared with the one computed from the snapshot's ticket. Views are kept for a while and compared again. A wrong
- * answer ends the process.
+ * An actor in a reading process makes only a reader's calls. Every byte read is compared with its computed value; views
+ * are kept for a while and compared again. A wrong answer ends the process.
  */
 #ifndef LMCS_STRESS_ACTOR_H
 #define LMCS_STRESS_ACTOR_H
@@ -16,7 +15,7 @@
 
 enum { LOG_EVENTS = 12000, LOG_SPARE = 8, HELD_VIEWS = 4, KNOWN = 32 };
 
-/* The calls of an actor in this round, in memory that the processes share; complete when its process is killed. */
+/* An actor's calls in this round, in shared memory; complete when its process is killed. */
 struct log {
     atomic_uint count;
     atomic_uint_fast64_t bytes_checked;
@@ -24,13 +23,13 @@ struct log {
     struct event events[LOG_EVENTS];
 };
 
-/* The state that the actors of a process share. */
+/* Shared by the actors of a process. */
 struct stage {
-    struct lmcs_pool *pool; /* of a writer */
+    struct lmcs_pool *pool;
     const char *path;
     const struct content *content;
-    uint64_t room_bytes; /* room that the limit leaves, at least */
-    bool tight;          /* ... this round only a little: a full pool is no finding */
+    uint64_t room_bytes; /* least room under the limit */
+    bool tight;          /* ... little in this round: a full pool is no finding */
 };
 
 struct held_view {
@@ -46,13 +45,13 @@ struct actor {
     bool writes;
     unsigned index;
     uint64_t tickets;
-    uint64_t epoch; /* that it has seen */
+    uint64_t epoch;
     struct rng rng;
     struct held_view held[HELD_VIEWS];
     struct {
         uint64_t number;
         uint64_t ticket;
-    } known[SHELVES][KNOWN]; /* snapshots that it met */
+    } known[SHELVES][KNOWN]; /* known snapshots */
     void *buffers[ENTRIES];
 };
 
@@ -60,26 +59,24 @@ uint64_t monotonic_ns(void);
 void actor_init(struct actor *actor, const struct stage *stage, struct log *log, unsigned index, uint64_t seed,
                 bool writes);
 bool actor_log_is_full(const struct actor *actor);
-/* Record the time before and after a call. `found`: the status is not LMCS_NOT_FOUND. All other errors are findings. */
+/* Record the time before and after a call. `found`: not LMCS_NOT_FOUND. All other errors are findings. */
 struct event actor_begin(enum op op, unsigned shelf);
 bool actor_ended(struct actor *actor, struct event *event, enum lmcs_status status);
-/* Makes one random call. */
 void actor_act(struct actor *actor);
-/* Compares the views that it keeps, and closes some of them. */
+/* Compares the kept views, and closes some. */
 void actor_look_at_held(struct actor *actor);
-/* Closes all its handles. */
 void actor_end(struct actor *actor);
 
-/* Reads everything that the model has of a shelf, one call after another. At rest each call has one right answer. */
+/* Reads everything that the model has of a shelf. At rest each call has one right answer. */
 void actor_ask_everything(struct actor *actor, unsigned shelf);
 
 enum { KEEP_ABOUT = 20, KEEP_AT_MOST = 40, LIST_MOST = 64 };
 
 bool act_chance(struct actor *actor, uint64_t one_in);
 struct event act_begin(enum op op, unsigned shelf);
-/* An event counts once it is complete. */
+/* An event counts once complete. */
 void act_write_down(struct actor *actor, const struct event *event);
-/* Records that the call has returned: it succeeded, or found nothing. */
+/* Records the return of a call that succeeded or found nothing. */
 bool act_end(struct actor *actor, struct event *event, enum lmcs_status status);
 void act_took(struct actor *actor, enum span span, const struct event *event);
 void act_know(struct actor *actor, unsigned shelf, uint64_t number, uint64_t ticket);

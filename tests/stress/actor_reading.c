@@ -14,7 +14,7 @@ struct looking {
     unsigned shelf;
     uint64_t number;
     uint64_t ticket;
-    uint64_t age; /* snapshots after it; UINT64_MAX: not known */
+    uint64_t age; /* snapshots after it; UINT64_MAX: unknown */
 };
 
 static void check_info(const struct lmcs_snapshot_info *info, unsigned shelf)
@@ -93,7 +93,7 @@ void act_close_held(struct held_view *held)
     held->view = NULL;
 }
 
-/* Keeps or closes the view. Private memory is first overwritten, which must be invisible to others. */
+/* Keeps or closes the view. First overwrites private memory, which must be invisible to others. */
 static void keep_or_close(struct actor *actor, struct lmcs_view *view, const struct looking *looking, uint32_t flags)
 {
     struct held_view *held = &actor->held[rng_below(&actor->rng, HELD_VIEWS)];

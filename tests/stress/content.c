@@ -3,12 +3,12 @@
 #include "content.h"
 
 static const uint64_t smallest[TENSORS] = {30000, 16384, 9000, 700, 16368, 50};
-/* How many versions of a tensor there are; 0: as many as tickets. */
+/* Versions of each tensor; 0: as many as tickets. */
 static const uint64_t versions[TENSORS] = {0, 6, 3, 2, 4, 0};
 
 struct content {
     uint64_t elements[TENSORS];
-    uint32_t *base[SHELVES][TENSORS]; /* of version 0 */
+    uint32_t *base[SHELVES][TENSORS];
 };
 
 static uint64_t mix(uint64_t z)
@@ -95,7 +95,7 @@ struct lmcs_tensor content_tensor(const struct content *content, unsigned entry,
                                 .shape = shape};
 }
 
-/* Returns the number that is added to each element of version 0. */
+/* The number added to each element of version 0. */
 static uint32_t step_of(unsigned tensor, uint64_t ticket)
 {
     uint64_t version = mix(ticket * TENSORS + tensor);

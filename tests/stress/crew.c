@@ -2,8 +2,8 @@
 /*
  * crew.c - the participants: threads of the writing process, and reading processes.
  *
- * A round is a number in shared memory that goes up by one to begin (odd) and by one to end (even). A resting
- * participant stores the round that it has ended. There are no locks, because a participant may be killed at any time.
+ * A round is a number in shared memory, incremented to begin (odd) and to end (even). A resting participant stores the
+ * ended round. No locks, because a participant may be killed at any time.
  */
 #include "crew.h"
 #include "stacks.h"
@@ -19,11 +19,11 @@
 enum { NO_MORE_ROUNDS = 0xffffffffu, REST_US = 300, HANG_SECONDS = 180 };
 
 struct participant {
-    atomic_uint rested; /* the round that it has ended */
+    atomic_uint rested; /* last ended round */
     struct log log;
 };
 
-/* The memory that the processes share. */
+/* Shared by the processes. */
 struct common {
     atomic_uint round;
     char path[512];
@@ -38,21 +38,20 @@ struct crew {
     int fd;
     struct rng rng;
     pthread_t threads[MOST_WRITERS];
-    struct actor *actors; /* of the threads */
+    struct actor *actors;
     pid_t readers[MOST_READERS];
-    uint64_t started; /* reading processes, so that each has a seed of its own */
+    uint64_t started; /* each has its own seed */
     struct crew_counts counts;
 };
 
 /* ---- Work ---- */
 
-/* Rounds, until there are no more. */
 static void work(struct actor *actor, struct common *common, struct participant *participant)
 {
     unsigned last = 0, round;
     while ((round = atomic_load(&common->round)) != NO_MORE_ROUNDS) {
         if (round == last || round % 2 == 0) {
-            if (round % 2 == 0) /* also when a whole round has been slept through */
+            if (round % 2 == 0) /* also after sleeping through a round */
                 atomic_store(&participant->rested, round - 1);
             usleep(REST_US);
             continue;

@@ -2,9 +2,8 @@
 /*
  * crew.h - the participants: threads of the writing process, and reading processes.
  *
- * They work in rounds. Between two rounds all of them rest, and the records of the round can be read; their views stay
- * open. A reading process is this program once more, so it inherits nothing; it may be stopped for a part of a round,
- * or killed, and another one takes its place in the next.
+ * They work in rounds. Between rounds all rest, the records can be read, and views stay open. A reading process is this
+ * program executed anew, so it inherits nothing. It may be stopped, or killed and replaced in the next round.
  */
 #ifndef LMCS_STRESS_CREW_H
 #define LMCS_STRESS_CREW_H
@@ -14,7 +13,7 @@
 enum { MOST_WRITERS = 16, MOST_READERS = 8, MOST_ACTORS = MOST_WRITERS + MOST_READERS };
 
 struct crew_options {
-    const char *path; /* of the pool */
+    const char *path;
     uint64_t seed;
     unsigned scale;
     unsigned writers;
@@ -29,21 +28,21 @@ struct crew_counts {
 
 struct crew;
 
-/* Starts the threads and the processes; they rest. `stage` is the threads', and changes at rest only. */
+/* They rest at first. The threads share `stage`, which changes only at rest. */
 struct crew *crew_new(const struct crew_options *options, const struct stage *stage);
-/* Runs one round of at most this time; less if a participant has no room for more records. */
+/* At most `ms`; less if a participant lacks room for records. */
 void crew_round(struct crew *crew, unsigned ms);
-/* At rest: the records of participant i, up to crew_size, and the times of all, which are then cleared. */
+/* At rest: the records of participant i, below crew_size; the times of all, which are then cleared. */
 unsigned crew_size(const struct crew *crew);
 const struct log *crew_log(const struct crew *crew, unsigned i);
 void crew_take_spans(struct crew *crew, struct spans *into);
-/* A reading process that lives as long as the crew; 0: there is none. */
+/* A reading process that lives as long as the crew; 0: none. */
 pid_t crew_reader(const struct crew *crew);
 struct crew_counts crew_counts(const struct crew *crew);
-/* Ends all participants after comparing and closing their views. */
+/* Compares and closes all views first. */
 void crew_end(struct crew *crew);
 
-/* The main function of a reading process; crew_new gives the arguments. */
+/* A reading process's main function; crew_new passes the arguments. */
 int crew_reader_main(int fd, unsigned index, uint64_t seed);
 
 #endif

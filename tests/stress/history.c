@@ -2,9 +2,9 @@
 /*
  * history.c - whether a history of concurrent calls is that of a shelf.
  *
- * Events are arranged in lanes of consecutive events. A state of the search is the position in each lane and the
- * model's state. The next event is the head of a lane that began before any other head ended. An event that changes
- * nothing and has the model's answer is taken at once. The others branch. Visited states are not searched again.
+ * Events are arranged in lanes of consecutive ones. A state of the search is a position in each lane and the model's
+ * state. The next event is a lane's head that began before any other head ended. Fitting events without a change are
+ * taken at once; others branch. Visited states are not searched again.
  */
 #include "history.h"
 
@@ -29,7 +29,6 @@ static uint64_t model_hash(const struct model *model)
     return hash ^ (uint64_t)model->keep_raw << 1 ^ model->exists;
 }
 
-/* Finds the place of a snapshot. */
 static size_t place_of(const struct model *model, uint64_t number, bool *there)
 {
     size_t i = model->count;
@@ -63,7 +62,7 @@ static uint64_t listed(const struct model *model, uint64_t first, size_t most)
     return list_hash(numbers, count);
 }
 
-/* The snapshot `back` before index i (count: none) is the one that was found. */
+/* Whether the snapshot `back` before index i (count: none) was found. */
 static bool fits(const struct model *model, const struct event *event, size_t i, uint64_t back)
 {
     bool there = i < model->count && back <= i;
@@ -114,7 +113,7 @@ static unsigned bits(uint64_t mask)
     return (unsigned)__builtin_popcountll(mask);
 }
 
-/* Checks whether the model gives this answer now. */
+/* Whether the model gives this answer now. */
 static bool allows(const struct model *model, const struct event *event)
 {
     bool there;
@@ -159,7 +158,7 @@ static bool allows(const struct model *model, const struct event *event)
     }
 }
 
-/* The data that undoes a change. */
+/* Undoes a change. */
 struct undo {
     bool exists;
     uint32_t keep_raw;
@@ -247,12 +246,12 @@ struct lane {
     uint32_t capacity;
 };
 
-/* A state of the search, and the change by which it is being left. */
+/* A state, and the change by which the search leaves it. */
 struct frame {
     uint32_t at[MOST_LANES];
     size_t done;
     bool entered;
-    uint64_t tried; /* lanes whose heads were tried as the next change */
+    uint64_t tried; /* lanes tried as the next change */
     unsigned lane;
     struct undo undo;
 };
@@ -318,7 +317,7 @@ static const struct event *head(const struct search *search, const struct frame 
     return at < search->lanes[lane].count ? search->lanes[lane].events[at] : NULL;
 }
 
-/* An event that began later than this comes after some head. */
+/* Later events come after some head. */
 static uint64_t first_end(const struct search *search, const struct frame *frame)
 {
     uint64_t first = UINT64_MAX;
@@ -363,7 +362,7 @@ static void widen(struct search *search)
     free(old);
 }
 
-/* False: the search has been here. */
+/* False: already searched. */
 static bool remember(struct search *search, const struct frame *frame)
 {
     uint64_t key = lmc_hash64(frame->at, search->lane_count * sizeof frame->at[0], model_hash(search->model)) | 1;
@@ -388,7 +387,7 @@ static struct frame *push(struct search *search)
     return &search->frames[search->depth++];
 }
 
-/* Picks the next change: of those not tried, the one that ended first. MOST_LANES: none is left. */
+/* Picks the untried change that ended first. MOST_LANES: none. */
 static unsigned choose(const struct search *search, const struct frame *frame)
 {
     unsigned best = MOST_LANES;
@@ -404,7 +403,7 @@ static unsigned choose(const struct search *search, const struct frame *frame)
     return best;
 }
 
-/* Takes the reads that fit. False: this state was searched before. */
+/* Takes the fitting reads. False: searched before. */
 static bool enter(struct search *search, struct frame *frame)
 {
     take_reads(search, frame);
@@ -416,7 +415,6 @@ static bool enter(struct search *search, struct frame *frame)
     return remember(search, frame);
 }
 
-/* Leaves the topmost frame by the change at the head of a lane. */
 static void descend(struct search *search, unsigned lane)
 {
     struct frame *next = push(search), *frame = next - 1;
@@ -430,7 +428,6 @@ static void descend(struct search *search, unsigned lane)
     next->tried = 0;
 }
 
-/* Drops the topmost frame and undoes its change. */
 static void ascend(struct search *search)
 {
     if (--search->depth == 0)

@@ -2,12 +2,11 @@
 /*
  * history.h - recorded calls with their answers, and the check that they are linearisable.
  *
- * Every call is an event: the times just before and just after it, its arguments and its answer. A history is right
- * (linearisable, in the sense of Herlihy and Wing) if each call can be assigned one moment between its two times such
- * that, in the order of these moments, a sequential model gives all recorded answers. The model is a shelf (its
- * snapshots, tags, next number and keep_raw) and a register beside it. The search is that of Wing and Gong with Lowe's
- * memory of visited states. A call that changes nothing and fits is taken at once, so only changes branch. Shelves are
- * independent objects and are checked one by one.
+ * An event is a call: the times around it, its arguments and answer. A history is linearisable (Herlihy and Wing) if
+ * each call can be assigned one moment between its times such that a sequential model, in the order of these moments,
+ * gives all recorded answers. The model is a shelf (snapshots, tags, next number, keep_raw) and its register. The
+ * search is Wing and Gong's with Lowe's memory of visited states. A fitting call without a change is taken at once, so
+ * only changes branch. Shelves are independent and checked one by one.
  */
 #ifndef LMCS_STRESS_HISTORY_H
 #define LMCS_STRESS_HISTORY_H
@@ -24,11 +23,11 @@ enum op {
     OP_FIND_NUMBER, /* number; gives ticket */
     OP_FIND_TAG,    /* arg: tag; value: how many before it; gives number, ticket */
     OP_FIND_STEP,   /* ticket; gives number */
-    OP_LOOK,        /* number: anything that reads of a snapshot; value: its digest, or 0 */
+    OP_LOOK,        /* number: any read of a snapshot; value: its digest, or 0 */
     OP_TAGS,        /* number; value: mask of its tags */
-    OP_LIST,        /* number: from which on; arg: at most; value: list_hash of the answer */
-    OP_INFO,        /* number: the latest; ticket: the next; arg: keep_raw; value: how many */
-    OP_LIVE_GET,    /* of the live register beside it; value: the read one */
+    OP_LIST,        /* number: the first; arg: at most; value: list_hash of the answer */
+    OP_INFO,        /* number: the latest; ticket: the next; arg: keep_raw; value: count */
+    OP_LIVE_GET,    /* of the shelf's live register; value: the read one */
     OP_LIVE_SET,    /* value */
     OP_LIVE_ADD,    /* number: the addend; value: the old one */
     OP_LIVE_SWAP,   /* number: the expected value; ticket: the new one; value: the old one */
@@ -44,8 +43,8 @@ struct event {
     uint32_t arg;
     uint8_t op;
     uint8_t shelf;
-    bool found;  /* false: the answer was LMCS_NOT_FOUND */
-    bool behind; /* a detached commit: it ended when the shelf's next capture began, at the latest */
+    bool found;  /* false: LMCS_NOT_FOUND */
+    bool behind; /* a detached commit: ends no later than the shelf's next capture begins */
 };
 
 enum { MOST_PRESENT = 512, DEFAULT_KEEP_RAW = 4 };
@@ -69,19 +68,18 @@ uint64_t list_hash(const uint64_t *numbers, size_t count);
 enum verdict { LINEARISABLE, NOT_LINEARISABLE, UNDECIDED };
 
 struct verdict_report {
-    uint64_t states;       /* looked at */
+    uint64_t states;
     uint64_t most_at_once; /* calls under way */
-    char text[4096];       /* where it got stuck */
+    char text[4096];       /* place of failure */
 };
 
 /*
- * Checks whether the events of one shelf, in any order, can follow from the state `model`, which becomes the state at
- * their end. UNDECIDED: the search would need more than `most_states` states.
+ * Checks whether the events of one shelf, in any order, can follow from `model`, which becomes the final state.
+ * UNDECIDED: needs more than `most_states` states.
  */
 enum verdict history_check(struct model *model, const struct event *events, size_t count, uint64_t most_states,
                            struct verdict_report *report);
 
-/* One line. */
 void event_print(const struct event *event, uint64_t start_ns, char *line, size_t bytes);
 
 #endif

@@ -4,11 +4,10 @@
 
     leaks.py [--snapshots 100000] [--keep 1000] [--samples 200] [--in FOLDER] [--out build/leaks] [--seed N]
 
-One process repeats the work of a training script with a small state: snapshots (some without waiting, some refused),
-reads (whole states, parts, slices, rows, views that are held for a while, differences),
-loads, live values, now and then another open of the same pool for reading; and removes all but the newest. With
---keep 0 all of them stay. A sample is a line of OUT/leaks.csv. The table at the end lists the quantities that grew in
-the second half, by the rule of soak.py; the exit status is then 1.
+One process repeats a small training script: snapshots (some without waiting, some refused), reads (states, parts,
+slices, rows, held views, differences), loads, live values, second opens for reading; it removes all but the newest
+snapshots (--keep 0: none). A sample is a line of OUT/leaks.csv. The closing table lists quantities that grew in the
+second half, by soak.py's rule; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ import soak  # noqa: E402  (beside this file)
 GROWTH = {
     "anon_kib": soak.MEMORY,
     **dict.fromkeys(("fds", "maps", "threads"), soak.COUNT),
-    "objects": soak.Limit(0.01, 500),  # Python's, those that the garbage collector knows
+    "objects": soak.Limit(0.01, 500),  # Python's, known to the garbage collector
     "blocks": soak.Limit(0.01, 2000),  # of Python's allocator
     **dict.fromkeys(("used_kib", "live_kib", "file_kib"), soak.SPACE),
     "snapshot_us": soak.TIME,
@@ -62,7 +61,7 @@ class Load:
         self.took: list[float] = []
 
     def snapshot(self, step: int) -> None:
-        """Train a step, and take a snapshot."""
+        """Train a step and snapshot."""
         self.optimizer.step()
         state = {
             "model": self.model.state_dict(),
@@ -124,7 +123,7 @@ class Load:
 
 
 def run(arguments: argparse.Namespace, leak: Callable[[int], object] | None = None) -> int:
-    """Run the work; return the number of quantities that grew."""
+    """Run the work; return the number of growing quantities."""
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "leaks.csv"
     every = max(1, arguments.snapshots // arguments.samples)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Breaks the store on purpose, in ways that show only when many use it at the same time; `stress` must find each.
+"""Breaks the store in ways that show only under concurrent use; `stress` must find each.
 
     mutants.py [--quick] [--only NAME...] [--build build/release] [--seconds 60]
 
-tests/mutation.py defines mutants. A run that ends with a finding, by a signal, or not at all has found it.
+tests/mutation.py defines mutants. A run that ends with a finding or a signal, or hangs, has found its mutant.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mutation import TOP, Mutant, make, try_edits
 
-HANG_SECONDS = 240  # a run that takes so much longer than it should
+HANG_SECONDS = 240  # allowed delay of a run
 SECONDS_OF_A_POOL = 6
 
-# Some milliseconds in which other threads run, because the window of the race is short.
+# Lets other threads run for some milliseconds, as the race's window is short.
 LINGER = "    for (volatile int linger = 0; linger < 3000000; linger++)\n        ;\n"
 
 MUTANTS = [
@@ -238,7 +238,7 @@ def run(program: Path, folder: str, seconds: int, seed: int) -> tuple[bool, str]
 
 
 def run_again(program: Path, folder: str, seconds: int) -> tuple[bool, str]:
-    """Run it on one new pool after another: some mutants are found only while little of a pool is free."""
+    """Run it on one new pool after another: some mutants show only while little of a pool is free."""
     caught, how = False, ""
     for seed in range(1, 1 + max(1, seconds // SECONDS_OF_A_POOL)):
         caught, how = run(program, folder, min(seconds, SECONDS_OF_A_POOL), seed)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 struct process {
-    uint64_t rss_kib; /* including the mapped pool */
+    uint64_t rss_kib; /* with the mapped pool */
     uint64_t anon_kib;
     uint64_t threads;
     uint64_t fds;
@@ -32,7 +32,7 @@ static uint64_t count_lines(const char *path)
     return lines;
 }
 
-/* Without the descriptor that counts them. */
+/* Excludes the descriptor that counts them. */
 static uint64_t count_entries(const char *path)
 {
     DIR *folder = opendir(path);
@@ -102,7 +102,7 @@ static void write_process(FILE *file, const struct process *p)
             p->fds, p->maps);
 }
 
-/* Returns the bytes allocated by malloc in this process and not freed, without its own reserves. */
+/* The bytes that malloc allocated, without its reserves. */
 static void write_heap(FILE *file)
 {
     struct mallinfo2 info = mallinfo2();
@@ -118,7 +118,7 @@ static void write_pool(FILE *file, struct lmcs_pool *pool)
             disk_bytes(info.path) >> 10, info.snapshot_count, info.content_count, info.compaction_backlog);
 }
 
-/* A call that was not made in this time has an empty field. */
+/* Empty if no call was made. */
 static void write_span(FILE *file, const struct spans *spans, enum span span)
 {
     static const double shares[] = {0.5, 0.9, 0.99};

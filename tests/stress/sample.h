@@ -11,9 +11,9 @@
 
 struct sampler;
 
-/* `path` NULL: nothing is written. */
+/* `path` NULL: writes nothing. */
 struct sampler *sampler_new(const char *path);
-/* At rest. `reader`: 0, or a reading process. Takes the times that calls took since the last sample. */
+/* At rest. `reader`: 0, or a reading process. Takes the call times since the last sample. */
 void sampler_take(struct sampler *sampler, struct crew *crew, struct lmcs_pool *pool, uint64_t rounds, uint64_t calls);
 void sampler_end(struct sampler *sampler);
 

@@ -5,17 +5,14 @@
     soak.py [--hours H | --seconds N] [--in FOLDER] [--out build/soak] [--scale N] [--threads N] [--readers N]
     soak.py --evaluate FILE.csv
 
-Runs `stress` (all kinds of calls at the same time, each byte and each history checked; tests/README.md), which writes a
-sample of its resources every few seconds. At the end OUT has soak.csv and, with matplotlib, soak.png, and a table lists
-growth. The exit status is 1 if `stress` reported a finding or a quantity grew.
+Runs `stress` (tests/README.md), which samples its resources every few seconds. OUT gets soak.csv and, with matplotlib,
+soak.png; a table lists growth. The exit status is 1 if `stress` reported a finding or a quantity grew.
 
-Growth is separated from noise as follows. The first half is warm-up. The page cache and malloc's arenas stay at their
-peak, so they reach their bound in rarer and rarer steps; a leak continues in the second half. The pool's metadata
-behaves like a cache: pages are reused and never returned, and the load stops readers in the middle of walks, which
-delays reuse. So only space outside of free pages is judged; a leaked page would not be free. The second half is cut
-into 40 pieces of equal length (fewer if there are fewer samples), each represented by its median. The slope is that of
-Theil and Sen, the median of the slopes between all pairs of pieces. A quantity grows if slope times duration exceeds a
-share of its median and an amount, both in the table GROWTH below, and Kendall's z is above 3.
+The first half is warm-up: the page cache and malloc's arenas approach their bound in ever rarer steps, whereas a leak
+continues. The pool's metadata is a cache: pages are reused, never returned, and stopped readers delay reuse. So only
+space outside of free pages is judged; a leaked page is not free. The second half is cut into at most 40 pieces of equal
+length, each represented by its median. The slope is Theil and Sen's, the median over all pairs of pieces. A quantity
+grows if slope times duration exceeds a share of its median and an amount (GROWTH below), and Kendall's z is above 3.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ CHANCE_Z = 3.0
 
 @dataclass
 class Limit:
-    """How much a quantity may seem to grow: a share of its median, and an amount; it grows beyond both."""
+    """The permitted growth: a share of the median, and an amount; growth exceeds both."""
 
     share: float
     amount: float
@@ -76,7 +73,7 @@ class Trend:
 
 
 def load(path: Path) -> dict[str, list[tuple[float, float]]]:
-    """Read the samples: the (seconds, value) pairs of each column."""
+    """Read the samples: each column's (seconds, value) pairs."""
     series: dict[str, list[tuple[float, float]]] = {}
     with path.open(newline="") as lines:
         for row in csv.DictReader(lines):
@@ -91,7 +88,7 @@ def load(path: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def pieces_of(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Leave out the warm-up, and cut the rest into pieces: the middle and the median of each."""
+    """Drop the warm-up and cut the rest into pieces: the middle and median of each."""
     end = samples[-1][0]
     begin = samples[0][0] + WARM_UP * (end - samples[0][0])
     kept = [s for s in samples if s[0] >= begin]
@@ -104,7 +101,7 @@ def pieces_of(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def kendall_z(values: list[float]) -> float:
-    """Return the statistic of Mann and Kendall for a trend, with the correction for equal values."""
+    """Return Mann and Kendall's statistic for a trend, corrected for equal values."""
     n = len(values)
     s = sum((b > a) - (b < a) for a, b in combinations(values, 2))
     ties = (values.count(v) for v in set(values))
@@ -125,7 +122,7 @@ def trend_of(samples: list[tuple[float, float]], limit: Limit) -> Trend | None:
 
 
 def evaluate(series: dict[str, list[tuple[float, float]]], growth: dict[str, Limit] = GROWTH) -> int:
-    """Print the table; return the number of quantities that grow."""
+    """Print the table; return the number of growing quantities."""
     print(f"{'quantity':24} {'median':>12} {'growth':>12} {'allowed':>10} {'z':>6}")
     growing = 0
     judged = 0

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* spans.c - how long calls take: counts by size, in steps of a sixteenth of a power of two. */
+/* spans.c - see spans.h. */
 #include "spans.h"
 
 const char *span_name(enum span span)

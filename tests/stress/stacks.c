@@ -45,7 +45,7 @@ void stacks_say(pid_t process)
         long task = strtol(entry->d_name, NULL, 10);
         if (task == 0 || syscall(SYS_tgkill, (long)process, task, ASKED) != 0)
             continue;
-        usleep(ANSWER_US); /* so that they come one after the other */
+        usleep(ANSWER_US); /* one after the other */
     }
     if (folder != NULL)
         closedir(folder);

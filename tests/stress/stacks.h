@@ -5,12 +5,12 @@
 
 #include <sys/types.h>
 
-/* Prepares a process. Call it before the process starts threads. */
+/* Call before the process starts threads. */
 void stacks_can_be_asked(void);
 
 /*
- * Makes each thread of such a process write its stack to stderr. Addresses in parentheses are for `addr2line -fpe
- * PROGRAM ADDRESS...`. It disturbs the process, which should end afterwards.
+ * Makes each thread of such a process write its stack to stderr, for `addr2line -fpe PROGRAM ADDRESS...`. This disturbs
+ * the process, which should end afterwards.
  */
 void stacks_say(pid_t process);
 

@@ -4,14 +4,12 @@
  *
  * stress [--seconds N] [--seed S] [--in FOLDER] [--threads N] [--readers N] [--scale N] [--round-ms N] [--csv FILE]
  *
- * Threads of this process make calls of all kinds, other processes read, and each call is recorded (actor.h). After
- * each round (crew.h), at rest, the history of the round is checked (history.h). Every byte read is checked at once.
- * Every third round has a limit hardly above the space in use. In every fifth rest the pool is closed and opened, with
- * open views and readers. In every eighth the structure and all checksums are verified.
+ * Actors (actor.h) record calls and check all bytes read. At rest after each round (crew.h) the history is checked
+ * (history.h). Every third round has a limit just above the used space. In every fifth rest the pool is reopened, with
+ * open views and readers; in every eighth the structure and all checksums are verified.
  *
- * With --csv, a line every few seconds has the resources of processes and pool; tests/stress/soak.py runs that for
- * long. A finding is printed on stderr and keeps the pool. In /dev/shm the program runs itself with
- * PMEM_IS_PMEM_FORCE=1.
+ * --csv writes a line of resources every few seconds (soak.py). A finding is printed on stderr and keeps the pool. In
+ * /dev/shm the program runs itself with PMEM_IS_PMEM_FORCE=1.
  */
 /* ctest: timeout=600 */
 #include <inttypes.h>
@@ -38,7 +36,7 @@ struct options {
     const char *csv;
 };
 
-/* Checks that all answers have the same digest. */
+/* All answers must have the same digest. */
 struct known_digest {
     uint64_t ticket;
     uint64_t digest;
@@ -98,7 +96,7 @@ static int by_number_and_op(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/* A detached commit is durable when the shelf's next capture has begun, so before the commit of that capture. */
+/* A detached commit is durable when the shelf's next capture begins, so before that capture's commit. */
 static void end_detached(struct event *events, size_t count, uint64_t rest_ns)
 {
     qsort(events, count, sizeof *events, by_number_and_op);
@@ -302,7 +300,7 @@ static int run(struct driver *driver)
     return 0;
 }
 
-/* libpmem asks for the variable when it is loaded. */
+/* libpmem reads the variable when loaded. */
 static void force_in_memory(const char *in, char **words)
 {
     struct statfs fs;
