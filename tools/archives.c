@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* archives.c - archives in place of a pool: opened, listed and verified without one. */
+/* archives.c - opens, lists and verifies archives without a pool. */
 #include "cli.h"
 
 #include <errno.h>
@@ -89,7 +89,7 @@ static void print_info(const struct lmcs_archive_info *info)
 
 struct listing {
     const struct cli_options *options;
-    const char *shelf; /* only this one; NULL: all */
+    const char *shelf; /* NULL: all */
     char last[LMCS_MAX_NAME + 1];
     json_t *rows;
     uint64_t shown;

@@ -2,10 +2,9 @@
 /*
  * cli.h - shared parts of the commands of lmc-store, one section per source file.
  *
- * A command gets a struct cli with the parsed command line and works through lmcstore.h. It prints its result for
- * people, or leaves a JSON object in cli->json, and returns a status; on failure cli->error has the reason. main prints
- * errors and JSON, closes the pool and returns the exit code. To add a command: its file, its name in this header and
- * in lmc-store.c, and tests in tests/python.
+ * A command works on a struct cli through lmcstore.h. It prints its result, or leaves a JSON object in cli->json, and
+ * returns a status; on failure cli->error has the reason. main prints errors and JSON, closes the pool and returns the
+ * exit code. To add a command: its file, its name here and in lmc-store.c, and tests in tests/python.
  */
 #ifndef CLI_H
 #define CLI_H
@@ -30,10 +29,10 @@ struct cli;
 struct cli_command {
     const char *name;
     const char *synopsis;     /* the arguments */
-    const char *summary;      /* a line for the list of commands */
-    const char *help;         /* paragraphs for --help */
+    const char *summary;      /* for the list of commands */
+    const char *help;         /* for --help */
     void (*print_more)(void); /* NULL, or prints more of it */
-    const char *options;      /* names of its options (options.c), separated by spaces */
+    const char *options;      /* names of options (options.c), separated by spaces */
     int min_arguments;
     int max_arguments;
     enum lmcs_status (*run)(struct cli *cli);
@@ -83,8 +82,8 @@ struct cli_options {
 
 struct cli_progress {
     bool is_shown; /* standard error is a terminal */
-    bool is_drawn; /* a bar is on the terminal */
-    bool is_bytes; /* the unit is bytes: show the rate */
+    bool is_drawn; /* on the terminal */
+    bool is_bytes; /* bytes: show the rate */
     int64_t started_ns;
     int64_t drawn_ns;
 };
@@ -94,7 +93,7 @@ struct cli {
     struct cli_options options;
     struct lmcs_pool *pool;
     json_t *json;
-    bool shows_hint; /* the command line is wrong: mention --help */
+    bool shows_hint; /* wrong command line: mention --help */
     struct cli_progress progress;
     struct lmcs_error error;
 };
@@ -105,12 +104,11 @@ extern const struct cli_command cmd_create, cmd_info, cmd_ls, cmd_import, cmd_ex
 
 /* ---- options.c: the command line ------------------------------------------------------------------------------ */
 
-/* Parses the options and arguments of the command. */
 enum lmcs_status cli_parse(struct cli *cli, int argc, char **argv);
 void cli_print_help(const struct cli_command *command);
-/* Parses a size like "8GiB" to bytes. Returns false if it is none. */
+/* Parses a size like "8GiB"; false: not a size. */
 bool cli_parse_size(const char *text, uint64_t *bytes);
-/* Returns the word that is nearest to a mistyped one; NULL: none is near. */
+/* The word nearest to a mistyped one; NULL: none is near. */
 const char *cli_nearest(const char *typed, const char *const *words, size_t count);
 
 /* ---- support.c: errors, pools, snapshots ---------------------------------------------------------------------- */
@@ -122,9 +120,9 @@ __attribute__((format(printf, 2, 3))) enum lmcs_status cli_wrong_use(struct cli 
 /* Opens arguments[0] as cli->pool, without background work. */
 enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode);
 enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open_mode mode);
-/* Closes cli->pool. Returns `status`, or the error of the close if `status` is LMCS_OK. */
+/* Closes cli->pool. Returns `status`, or the close's error if `status` is LMCS_OK. */
 enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status);
-/* All shelves of the pool, by name. The caller frees `infos`, also after a failure. */
+/* All shelves by name. The caller frees `infos`, also after a failure. */
 struct cli_shelves {
     struct lmcs_shelf_info *infos;
     size_t count;
@@ -132,17 +130,17 @@ struct cli_shelves {
     bool is_out_of_memory;
 };
 enum lmcs_status cli_shelves(struct cli *cli, struct cli_shelves *shelves);
-/* Opens a snapshot by its address. `is_explicit` refuses a shelf alone ("run"). */
+/* `is_explicit` refuses a shelf alone ("run"). */
 enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot);
 
 /* ---- archives.c: archives instead of pools ----------------------------------------------------------------------- */
 
-/* Opens an archive for reading; "-": standard input, unless it is a terminal. */
+/* For reading; "-": standard input, unless it is a terminal. */
 enum lmcs_status cli_archive_open(struct cli *cli, const char *path, int *fd);
 void cli_archive_close(int fd);
-/* Returns whether a path is an archive, by its first bytes; "-" is one. */
+/* By its first bytes; "-" is an archive. */
 bool cli_is_archive(const char *path);
-/* Adds the path of the archive to an error that does not contain it. */
+/* Adds the archive's path to an error without it. */
 void cli_archive_name(struct cli *cli, const char *path);
 enum lmcs_status cli_archive_ls(struct cli *cli);
 enum lmcs_status cli_archive_verify(struct cli *cli);
@@ -159,8 +157,8 @@ struct cli_text cli_ratio(uint64_t raw, uint64_t stored); /* "1.82x", "-" */
 /* Prints untrusted text. Escapes control characters, invalid UTF-8 and direction marks. */
 void cli_print(FILE *out, const char *text);
 /*
- * Text that is collected during a walk of the store and shown afterwards. A pager that is not scrolled must not block a
- * walk, because space freed in the pool is not reused before its end.
+ * Text collected during a walk of the store and shown afterwards: a pager that is not scrolled must not block a walk,
+ * which keeps freed space from reuse.
  */
 struct cli_held {
     FILE *stream;
@@ -170,44 +168,44 @@ struct cli_held {
 enum lmcs_status cli_hold(struct cli *cli, struct cli_held *held);
 /* Shows the text if `status` is LMCS_OK, and frees it. Returns the status. */
 enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_status status);
-/* Returns the plural ending: "" for 1, else "s". */
+/* "" for 1, else "s". */
 const char *cli_s(uint64_t count);
 
 /* ---- json.c: for scripts -------------------------------------------------------------------------------------- */
 
-/* Makes a string. Bytes that are not UTF-8 become U+FFFD. */
+/* Bytes that are not UTF-8 become U+FFFD. */
 json_t *cli_json_text(const char *text);
-/* Makes a number. NaN and infinities, which JSON lacks, become strings. */
+/* NaN and infinities, which JSON lacks, become strings. */
 json_t *cli_json_real(double value);
-/* Makes a number; null above INT64_MAX. */
+/* null above INT64_MAX. */
 json_t *cli_json_u64(uint64_t value);
-/* Stores `value` under the key and takes it over. NULL means out of memory. */
+/* Takes over `value`; NULL: out of memory. */
 void cli_json_set(json_t *object, const char *key, json_t *value);
-/* Describes a snapshot without its storage, which takes a walk of its manifest. */
+/* Without its storage, which takes a walk of its manifest. */
 enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
-/* Describes a snapshot without its tensors. */
+/* Without its tensors. */
 enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
 json_t *cli_json_error(const struct lmcs_error *error);
 
 /* ---- progress.c: a bar, and signals --------------------------------------------------------------------------- */
 
-/* Catches SIGINT, SIGTERM and SIGHUP from now on, so that no work is left half done. A second signal kills. */
+/* Catches SIGINT, SIGTERM and SIGHUP, so that no work is left half done. A second signal kills. */
 void cli_catch_signals(void);
-/* Catches signals, and returns a progress function that cancels the work after the first one. */
+/* Catches signals; the progress function cancels after the first. */
 struct lmcs_progress cli_progress_start(struct cli *cli);
 void cli_progress_wipe(struct cli_progress *progress);
-/* Returns the caught signal; 0: none. */
+/* The caught signal; 0: none. */
 int cli_signal(void);
 
 /* ---- output.c: the output of -o, checked and opened -------------------------------------------------------- */
 
-/* Returns whether -o, or its absence, means standard output. */
+/* Whether -o, or its absence, means standard output. */
 bool cli_output_is_stdout(const struct cli *cli);
 /* Refuses an output that is the input (by inode), a pool or a poolset file. `option`: "-o". */
 enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, const char *path, const char *input,
                                        const char *input_is);
 /*
- * Checks -o that way. Also refuses a terminal, and --json with output on standard output. `output_is`: "an archive";
+ * Checks -o likewise. Also refuses a terminal, and --json with output on standard output. `output_is`: "an archive";
  * `input_is`: "the pool".
  */
 enum lmcs_status cli_output_check(struct cli *cli, const char *output_is, const char *input, const char *input_is);

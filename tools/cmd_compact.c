@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cmd_compact.c - lmc-store compact: encodes older snapshots as deltas until no work is left. */
+/* cmd_compact.c - lmc-store compact: encodes older snapshots as deltas. */
 #include "cli.h"
 
 static enum lmcs_status compact(struct cli *cli, struct lmcs_pool_info *before, struct lmcs_pool_info *after)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A frame takes 104 bytes, so a smaller tensor joins its neighbours in a frame of bytes. */
+/* A frame takes 104 bytes, so smaller tensors join their neighbours in a frame of bytes. */
 #define LEAST_FRAME_BYTES 512
 
 struct compression {
@@ -19,7 +19,6 @@ struct compression {
     struct frames_report report;
 };
 
-/* Appends advice to the message of an error. */
 static enum lmcs_status with_advice(struct cli *cli, enum lmcs_status status, const char *advice)
 {
     size_t length = strlen(cli->error.message);
@@ -54,7 +53,7 @@ static enum lmcs_status add_bytes(struct compression *c, uint64_t from, uint64_t
     return from == to ? LMCS_OK : add_piece(c, &bytes);
 }
 
-/* Cuts the file into pieces of tensors. Tensors cover it without gaps, so neighbours are adjacent. */
+/* Tensors cover the file without gaps, so neighbours are adjacent. */
 static enum lmcs_status cut_tensors(struct compression *c)
 {
     const struct frames_source *file = &c->file;
@@ -74,7 +73,7 @@ static enum lmcs_status cut_tensors(struct compression *c)
     return status == LMCS_OK ? add_bytes(c, small_from, at) : status;
 }
 
-/* Cuts an array. Bytes behind the last whole element become a frame of bytes. */
+/* Bytes after the last whole element become a frame of bytes. */
 static enum lmcs_status cut_array(struct compression *c)
 {
     const struct frames_tensor *array = &c->file.tensors[0];

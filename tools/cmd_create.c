@@ -14,7 +14,7 @@ static void report_json(struct cli *cli, const struct lmcs_pool_info *info)
 static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_pool_info info;
-    cli_catch_signals(); /* a pool is created under a temporary name */
+    cli_catch_signals(); /* the pool's, under a temporary name */
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_CREATE);
     if (status == LMCS_OK)
         status = lmcs_pool_info(cli->pool, &info, &cli->error);

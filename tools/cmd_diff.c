@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cmd_diff.c - lmc-store diff: shows the differences between two snapshots. */
+/* cmd_diff.c - lmc-store diff: differences between two snapshots. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -26,7 +26,7 @@ struct form {
     char text[1024];
 };
 
-/* Returns text like "f32 768x3072". */
+/* Like "f32 768x3072". */
 static struct form form_of(const struct lmcs_tensor *tensor)
 {
     struct form form = {""};
@@ -209,7 +209,6 @@ static enum lmcs_status open_range(struct cli *cli, const char *address, struct 
     return status;
 }
 
-/* Opens one snapshot and its parent. */
 static enum lmcs_status open_parent(struct cli *cli, const char *address, struct lmcs_snapshot *pair[2])
 {
     enum lmcs_status status = cli_snapshot(cli, address, false, &pair[1]);
@@ -222,7 +221,7 @@ static enum lmcs_status open_parent(struct cli *cli, const char *address, struct
     return open_number(cli, info->shelf, info->parent, &pair[0]);
 }
 
-/* Opens two snapshots. "@9" is of the shelf of the first. */
+/* "@9" is of the first one's shelf. */
 static enum lmcs_status open_two(struct cli *cli, const char *before, const char *after, struct lmcs_snapshot *pair[2])
 {
     enum lmcs_status status = cli_snapshot(cli, before, false, &pair[0]);

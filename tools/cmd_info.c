@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cmd_info.c - lmc-store info: shows the medium, contents and free space of a pool. */
+/* cmd_info.c - lmc-store info: medium, contents and free space of a pool. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -243,7 +243,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     return json;
 }
 
-/* Counts the live variables of all readable shelves. Poolsets have none; other commands report damage. */
+/* Counts all readable shelves' variables. Poolsets have none; other commands report damage. */
 static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live)
 {
     struct cli_shelves shelves;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cmd_log.c - lmc-store log: shows the history, newest first, with a graph of rewinds and forks.
+ * cmd_log.c - lmc-store log: the history, newest first, with a graph of rewinds and forks.
  *
- * Each shelf is read from its newest snapshot, a page of numbers at a time, so the newest lines of a long history
- * appear at once. Several shelves are merged by time; a snapshot waits until all its forks have been shown.
+ * Each shelf is read from its newest snapshot, a page of numbers at a time, so the newest lines appear at once. Several
+ * shelves are merged by time; a snapshot waits until all its forks have been shown.
  */
 #include "cli.h"
 #include "log.h"
@@ -17,13 +17,13 @@ enum { PAGE = 256 };
 
 struct line {
     struct lmcs_shelf_info info;
-    uint64_t first; /* the oldest to show */
+    uint64_t first; /* oldest to show */
     uint64_t numbers[PAGE];
     size_t count;
     size_t at;
-    uint64_t before;                /* the next page is of numbers below this one */
-    struct lmcs_snapshot *snapshot; /* the next to show; NULL: none is left */
-    size_t origin;                  /* index of the shelf that it was forked from; its own index: not shown */
+    uint64_t before;                /* the next page is below this number */
+    struct lmcs_snapshot *snapshot; /* next to show; NULL: none left */
+    size_t origin;                  /* index of the shelf of origin; its own index: not shown */
 };
 
 struct log {
@@ -62,7 +62,7 @@ static bool add_line(void *context, const struct lmcs_shelf_info *info)
     return true;
 }
 
-/* Opens the next snapshot of a line. Skips snapshots that a writer removes meanwhile. */
+/* Skips snapshots that a writer removes meanwhile. */
 static enum lmcs_status step(struct log *log, struct line *line)
 {
     struct cli *cli = log->cli;
@@ -100,7 +100,7 @@ static void find_origins(struct log *log)
     }
 }
 
-/* Returns whether a fork of the line's next snapshot is still to be shown. */
+/* Whether a fork of the line's next snapshot is still to be shown. */
 static bool must_wait(const struct log *log, size_t index)
 {
     uint64_t number = lmcs_snapshot_info(log->lines[index]->snapshot)->number;
@@ -113,8 +113,8 @@ static bool must_wait(const struct log *log, size_t index)
 }
 
 /*
- * Returns the line with the newest next snapshot among those that need not wait, or log->count at the end. If all wait,
- * because shelves claim to be forks of each other (archives may), returns the newest of all.
+ * The line with the newest snapshot that need not wait, or log->count at the end. If all wait, because archives make
+ * shelves forks of each other, the newest of all.
  */
 static size_t newest_line(const struct log *log)
 {
@@ -227,7 +227,7 @@ static enum lmcs_status add_json(struct log *log, const struct line *line, bool 
     return LMCS_OK;
 }
 
-/* Finds the existing source of a snapshot: its parent, the nearest snapshot before that, or the origin of the fork. */
+/* A snapshot's existing source: its parent, the nearest snapshot before that, or the fork's origin. */
 static enum lmcs_status find_source(struct log *log, size_t index, struct log_point *from, bool *found)
 {
     struct line *line = log->lines[index];
@@ -270,7 +270,6 @@ static enum lmcs_status show(struct log *log, size_t index)
 
 /* ---- The command ---------------------------------------------------------------------------------------------- */
 
-/* Chooses one shelf, or a range of it. */
 static enum lmcs_status choose_one(struct log *log, const char *address)
 {
     struct cli *cli = log->cli;

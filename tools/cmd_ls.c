@@ -2,7 +2,7 @@
 /*
  * cmd_ls.c - lmc-store ls: lists shelves with their snapshots and live variables, or the tensors of one snapshot.
  *
- * Columns have fixed positions and texts of any length come last, so output streams and scripts can cut it.
+ * Fixed columns come first and texts of any length last, so scripts can cut the output.
  */
 #include "cli.h"
 
@@ -84,7 +84,7 @@ static bool visit_variable(void *context, const struct lmcs_live_info *info)
     return ferror(stdout) == 0;
 }
 
-/* Lists variables into `rows`; NULL: prints them. */
+/* `rows` NULL: prints them. */
 static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_t *rows)
 {
     struct variables variables = {.rows = rows};
@@ -93,7 +93,7 @@ static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
-/* Lists the numbers of a shelf's newest snapshots (without -n: of all), ascending. The caller frees them. */
+/* The newest numbers of a shelf (without -n: all), ascending. The caller frees them. */
 static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint64_t **numbers, size_t *first,
                                        size_t *count)
 {
@@ -118,7 +118,7 @@ static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint6
     return LMCS_OK;
 }
 
-/* A comma-separated list, which is one word for awk. */
+/* A comma-separated list, one word for awk. */
 struct list {
     FILE *out;
     bool has_one;
@@ -162,7 +162,7 @@ static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapsh
     return cli_show(cli, &held, status);
 }
 
-/* Prints how a snapshot is stored, by the content with the longest chain, like "links 7". */
+/* By the content with the longest chain, like "links 7". */
 static void print_how(const struct lmcs_snapshot_storage *storage)
 {
     const char *how = storage->link_contents != 0 && storage->delta_contents != 0 ? "links+deltas"
@@ -176,10 +176,10 @@ static void print_how(const struct lmcs_snapshot_storage *storage)
     printf("%-14s  ", text);
 }
 
-/* Reasons why a shelf's snapshots have no links to those before them, each once. */
+/* Reasons for snapshots without links, each once. */
 struct reasons {
     struct reason {
-        const char *why; /* constants of the library: each reason has one pointer */
+        const char *why; /* constants of the library: a reason has one pointer */
         uint64_t count, first, last;
     } all[8];
     size_t count;
@@ -239,7 +239,7 @@ static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot,
     return status;
 }
 
-/* Lists a snapshot. Skips one that a writer removes meanwhile. */
+/* Skips a snapshot that a writer removes meanwhile. */
 static enum lmcs_status list_snapshot(struct cli *cli, const char *shelf, uint64_t number, json_t *rows,
                                       struct reasons *reasons)
 {
@@ -300,7 +300,7 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
     return status;
 }
 
-/* Whether one shelf or record is at fault, which does not keep the others from being listed. */
+/* Whether one shelf or record is at fault, so that the others are still listed. */
 static bool is_of_one(enum lmcs_status status)
 {
     return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED;
@@ -313,8 +313,7 @@ static enum lmcs_status list_all(struct cli *cli, json_t *json)
     struct lmcs_error why = cli->error;
     if (first == LMCS_OK && shelves.count == 0 && !cli->options.json)
         printf("the pool is empty: no shelves yet\n");
-    for (size_t i = 0; i < shelves.count && status == LMCS_OK;
-         i++) { /* damage is reported after all shelves are listed */
+    for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) { /* damage is reported after all shelves */
         if (i != 0 && !cli->options.json)
             putchar('\n');
         status = list_shelf(cli, &shelves.infos[i], json);

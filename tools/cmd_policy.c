@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cmd_policy.c - lmc-store policy: shows or changes the policy of a shelf, or prunes by it. */
+/* cmd_policy.c - lmc-store policy: shows, changes or applies the policy of a shelf. */
 #include "cli.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Joins the words of the command line by spaces. Returns NULL if there is no memory. */
+/* Joins the command line's words by spaces; NULL: no memory. */
 static char *join_words(const struct cli *cli)
 {
     size_t bytes = 1;

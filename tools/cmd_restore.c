@@ -2,9 +2,7 @@
 /*
  * cmd_restore.c - lmc-store restore: reads an archive, from a file or a pipe, into a pool.
  *
- * A missing pool is created, and removed again if the archive is unusable. It is removed while it is open here, so that
- * no other process can write to it, and only if none has written to it before. A process that waits for the pool gets
- * an error.
+ * Creates a missing pool, and removes it if the archive is unusable (remove_made).
  */
 #include "cli.h"
 
@@ -13,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Returns the last argument; archives precede it. */
+/* Archives precede it. */
 static const char *pool_path(const struct cli *cli)
 {
     return cli->options.arguments[cli->options.argument_count - 1];
@@ -44,7 +42,7 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
     putchar('\n');
 }
 
-/* Sorts the values of --only: parts have an @ in them, others are tensors. */
+/* Values of --only with an @ are parts, others are tensors. */
 static void set_options(const struct cli *cli, struct lmcs_restore_options *options, const char **addresses,
                         const char **only)
 {
@@ -69,9 +67,9 @@ static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
 }
 
 /*
- * Removes a pool that this restore has created, unless it has contents: another process may have written to it between
- * its creation and our open, and --resume needs the contents that arrived. While the pool is open here no other process
- * can write to it; one that waits for that gets an error.
+ * Removes a pool that this restore created, unless it has contents: another process may have written between creation
+ * and our open, and --resume needs the contents that arrived. While it is open here no other process can write to it;
+ * one that waits for it gets an error.
  */
 static void remove_made(struct cli *cli, const char *path)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_rm.c - lmc-store rm: removes a snapshot, a range of them, or a whole shelf for ever.
- */
+/* cmd_rm.c - lmc-store rm: removes a snapshot, a range of them, or a whole shelf permanently. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -57,7 +55,7 @@ static void report(struct cli *cli, const struct removed *removed)
     putchar('\n');
 }
 
-/* Removes each snapshot by a commit of its own, oldest first. After a failure those before it stay removed. */
+/* One commit per snapshot, oldest first. After a failure the earlier ones stay removed. */
 static enum lmcs_status remove_range(struct cli *cli, const char *shelf, struct removed *removed)
 {
     enum { SOME = 256 };

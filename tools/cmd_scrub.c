@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cmd_scrub.c - lmc-store scrub: reads stored bytes, reports damage and everything that it affects, and repairs it. */
+/* cmd_scrub.c - lmc-store scrub: reads stored bytes, reports damage and its effects, and repairs it. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -69,7 +69,7 @@ static void print_holder(const struct lmcs_holder *holder)
         printf("..%" PRIu64, holder->last);
 }
 
-/* Prints a range like "rows 256 to 511 (elements 262144 to 524287)". */
+/* Like "rows 256 to 511 (elements 262144 to 524287)". */
 static void print_range(const struct lmcs_scrub_damage *damage)
 {
     uint64_t last = damage->first_element + damage->element_count - (damage->element_count > 0);

@@ -3,7 +3,7 @@
  * frames.h - files of frames (codec/FORMAT.md, 9): shared parts of compress and decompress, one section per source
  * file.
  *
- * Whole files are held in memory. Long work is cut into jobs for threads; their number does not change the result.
+ * Whole files are in memory. Long work is cut into jobs for threads, whose number doesn't change the result.
  */
 #ifndef FRAMES_H
 #define FRAMES_H
@@ -24,14 +24,14 @@ struct frames_memory {
     size_t mapped_bytes; /* 0: none */
 };
 
-/* Allocates memory. LMCS_NO_MEMORY names the `use` if the machine has too little. */
+/* LMCS_NO_MEMORY names the `use` if the machine has too little. */
 enum lmcs_status frames_memory_new(struct cli *cli, const char *use, uint64_t bytes, struct frames_memory *memory);
 void frames_memory_free(struct frames_memory *memory);
-/* Returns the size of a regular file; 0 for others. */
+/* 0: not a regular file. */
 uint64_t frames_file_bytes(const char *path);
-/* Checks that there is memory to compress a file, by the sizes of the files, before they are read. */
+/* Checks, by the files' sizes before they are read, that there is memory to compress a file. */
 enum lmcs_status frames_check_memory(struct cli *cli);
-/* Returns whether a file of the wanted kind may begin with these bytes (8, or the whole file). */
+/* Whether a file of the wanted kind may begin with these bytes (8, or the whole file). */
 typedef bool (*frames_begins)(const unsigned char *data, size_t bytes);
 /*
  * Reads a file, a pipe, or standard input ("-"). If `begins` (NULL: any) refuses its first bytes, reads only those, for
@@ -40,7 +40,7 @@ typedef bool (*frames_begins)(const unsigned char *data, size_t bytes);
 enum lmcs_status frames_read(struct cli *cli, const char *path, frames_begins begins, struct frames_memory *memory);
 enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progress, const struct lmcs_outfile *output,
                               const unsigned char *data, size_t bytes);
-/* Returns the path for messages. */
+/* The path for messages. */
 const char *frames_shown(const char *path);
 /* Checks the command line and -o. `output_is` names the output ("a file of frames"). */
 enum lmcs_status frames_check(struct cli *cli, const char *output_is);
@@ -57,26 +57,26 @@ struct frames_work {
     atomic_uint_fast64_t done_bytes;
     atomic_bool is_over; /* failed or cancelled */
     pthread_mutex_t lock;
-    uint64_t failed_at; /* the lowest job that failed; UINT64_MAX: none */
+    uint64_t failed_at; /* lowest failed job; UINT64_MAX: none */
     enum lmc_status failure;
     const char *message;
 };
 
-/* Does job i and counts its bytes. *message gets a constant string, as the codec's are. */
+/* Does job i and counts its bytes. *message gets a constant string, as from the codec. */
 typedef enum lmc_status (*frames_job)(void *context, uint64_t i, uint64_t *bytes, const char **message);
 
 /* Starts the threads of --threads. */
 enum lmcs_status frames_work_init(struct cli *cli, struct frames_work *work);
 void frames_work_free(struct frames_work *work);
-/* Runs jobs 0 to count - 1. Returns false if one failed or a signal came. */
+/* Runs jobs 0 to count - 1. False: one failed, or a signal came. */
 bool frames_work_run(struct frames_work *work, const char *label, uint64_t total_bytes, frames_job job, void *context,
                      uint64_t count);
-/* Counts bytes of a long job. Returns whether to go on. */
+/* Counts bytes of a long job. Returns whether to continue. */
 bool frames_work_step(struct frames_work *work, uint64_t bytes);
 void frames_work_fail(struct frames_work *work, uint64_t i, enum lmc_status status, const char *message);
-/* Returns the status of failed work and sets the message, which begins with `about`. */
+/* The status of failed work; the message begins with `about`. */
 enum lmcs_status frames_work_error(const struct frames_work *work, const char *about);
-/* Maps pages before they are needed. */
+/* Maps pages in advance. */
 bool frames_work_touch(struct frames_work *work, struct frames_memory *memory);
 double frames_now(void); /* seconds */
 
@@ -84,16 +84,16 @@ double frames_now(void); /* seconds */
 
 /* A tensor of a safetensors file, or a file as one array without a name. */
 struct frames_tensor {
-    const char *name; /* NULL: none */
+    const char *name;
     const unsigned char *data;
     uint64_t bytes;
     uint32_t dtype; /* 0: unknown to liblmc */
     uint32_t ndim;
-    const uint64_t *shape; /* NULL: `length` is all of it */
+    const uint64_t *shape; /* NULL: the one dimension `length` */
     uint64_t length;
-    bool is_wanted; /* frames_digests computes its digest */
+    bool is_wanted; /* for frames_digests */
     struct lmc_hash digest;
-    const struct frames_tensor *base; /* the matching one of another file; NULL: none */
+    const struct frames_tensor *base; /* in another file; NULL: none */
 };
 
 struct frames_source {
@@ -105,22 +105,20 @@ struct frames_source {
     size_t capacity;
 };
 
-/* Returns whether a safetensors file may begin with these bytes. */
+/* Whether a safetensors file may begin with these bytes. */
 bool frames_source_begins(const unsigned char *data, size_t bytes);
 /* Parses the memory as a safetensors file. */
 enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source);
-/* Adds all whole elements of the memory as one array. */
+/* Adds the memory's whole elements as one array. */
 enum lmcs_status frames_source_add_array(struct cli *cli, struct frames_source *source, uint32_t dtype);
-/* Gives each tensor its base, of the same name, dtype and shape, and marks the base's digest as wanted. */
+/* Gives each tensor its base of the same name, dtype and shape, and marks the base's digest as wanted. */
 enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *source, struct frames_source *base,
                                      uint64_t least_bytes);
-/* Computes the wanted digests. */
 enum lmcs_status frames_digests(struct frames_work *work, struct frames_source *source);
 void frames_source_free(struct frames_source *source);
 
 /* ---- frames_report.c: reports ------------------------------------------------------------------------------------ */
 
-/* The result of a command, for its report. */
 struct frames_report {
     uint64_t raw_bytes;
     uint64_t stored_bytes;
@@ -144,7 +142,7 @@ struct frames_piece {
     const unsigned char *data;
     uint64_t bytes;
     uint32_t dtype;
-    const struct frames_tensor *base; /* NULL: none */
+    const struct frames_tensor *base;
     struct lmc_encoder *encoder;
     uint64_t first_block; /* counted over all pieces */
     uint64_t at;          /* start of its frame in the image */
@@ -157,7 +155,7 @@ struct frames_plan {
     enum lmc_level level;
 };
 
-/* Returns the largest possible size of the image. */
+/* The largest possible size of the image. */
 uint64_t frames_image_bound(const struct frames_plan *plan);
 /* Fills the image, which has frames_image_bound bytes, and sets its size. */
 enum lmcs_status frames_encode(struct frames_work *work, const struct frames_plan *plan, struct frames_memory *image,
@@ -167,7 +165,7 @@ enum lmcs_status frames_encode(struct frames_work *work, const struct frames_pla
 
 struct frames_frame {
     struct lmc_frame frame;
-    uint64_t at; /* in the image */
+    uint64_t at;
     uint64_t first_block;
     uint64_t content_at;
     const unsigned char *base; /* NULL: not found yet, or not needed */
@@ -184,11 +182,11 @@ struct frames_image {
     uint64_t content_bytes;
 };
 
-/* Returns whether a file of frames begins with these bytes. */
+/* Whether a file of frames begins with these bytes. */
 bool frames_image_begins(const unsigned char *data, size_t bytes);
-/* Finds and checks the frames in the memory. */
+/* Finds and checks the frames. */
 enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image);
-/* Finds the bases that frames need among a file's tensors, or the file as an array. */
+/* Finds the frames' bases among a file's tensors, or the file as an array. */
 enum lmcs_status frames_image_match(struct frames_work *work, struct frames_image *image, struct frames_source *base);
 enum lmcs_status frames_decode(struct frames_work *work, const struct frames_image *image,
                                struct frames_memory *content, struct frames_report *report);

@@ -2,8 +2,8 @@
 /*
  * frames_decode.c - decodes an image of a file of frames to its content.
  *
- * The image is untrusted. A frame is read only as far as the image has bytes. Sizes in its header bound only the memory
- * that is requested, which the machine may refuse. Any thread decodes a block straight to its place.
+ * The image is untrusted. A frame is read only within the image; sizes in its header determine only memory requests,
+ * which the machine may refuse. Any thread decodes a block straight to its place.
  */
 #include "frames.h"
 
@@ -49,7 +49,7 @@ static enum lmcs_status parse_frame(struct cli *cli, const struct frames_image *
     return LMCS_OK;
 }
 
-/* Returns whether a frame needs its base. Empty frames need none. */
+/* Empty frames need none. */
 static bool needs_base(const struct lmc_frame *frame)
 {
     return frame->base_count != 0 && frame->raw_bytes != 0;
@@ -124,7 +124,7 @@ void frames_image_free(struct frames_image *image)
 
 /* ---- Bases ---------------------------------------------------------------------------------------------------- */
 
-/* Orders frames by dtype and size, which those of their base must equal. */
+/* By dtype and size, which must equal those of the base. */
 static int by_size(const void *left, const void *right)
 {
     const struct frames_frame *l = *(const struct frames_frame *const *)left;
@@ -143,7 +143,7 @@ static int by_digest(const void *left, const void *right)
     return (l->digest.low > r->digest.low) - (l->digest.low < r->digest.low);
 }
 
-/* Returns the frames that need a base, by dtype and size; NULL: no memory. */
+/* The frames that need a base, by dtype and size; NULL: no memory. */
 static struct frames_frame **needy_frames(struct frames_image *image)
 {
     struct frames_frame **needy = malloc((image->base_count + 1) * sizeof(void *));
@@ -156,7 +156,7 @@ static struct frames_frame **needy_frames(struct frames_image *image)
     return needy;
 }
 
-/* Adds the base as one array, for each dtype of a frame of that size. */
+/* Adds the base as one array, for each dtype of a frame of its size. */
 static enum lmcs_status add_arrays(struct cli *cli, struct frames_source *base, struct frames_frame *const *needy,
                                    size_t count)
 {
@@ -184,7 +184,7 @@ static void want_some(struct frames_source *base, struct frames_frame *const *ne
     }
 }
 
-/* Returns the tensors with a digest, by digest; NULL: no memory. */
+/* The tensors with a digest, by digest; NULL: no memory. */
 static struct frames_tensor **digested_tensors(struct frames_source *base, size_t *count)
 {
     struct frames_tensor **digested = malloc((base->count + 1) * sizeof(void *));

@@ -2,10 +2,9 @@
 /*
  * frames_encode.c - encodes tensors to an image of a file of frames.
  *
- * Encoded blocks follow each other without gaps, so the place of a block is known when all blocks before it are
- * encoded. A block whose place is known when it begins is encoded there; with one thread that is every block. Other
- * blocks are encoded into the ring of their thread, which fits its caches, and copied once their place is known.
- * Meanwhile the thread goes on with the next block. It waits only when its ring is full.
+ * Encoded blocks are adjacent, so a block's place is known once all earlier ones are encoded. A block whose place is
+ * known at its start is encoded there (with one thread, every block). Others go into their thread's ring, which fits
+ * its caches, and are copied once their place is known. A thread waits only when its ring is full.
  */
 #include "frames.h"
 
@@ -46,10 +45,10 @@ struct encoding {
     unsigned char *image;
     pthread_mutex_t lock; /* guards the fields below and both arrays */
     pthread_cond_t moved;
-    uint64_t taken;  /* blocks below are encoded, or are being encoded */
+    uint64_t taken;  /* blocks below are encoded or in progress */
     uint64_t placed; /* this block and all below have their place */
     size_t opened;   /* pieces below have their place */
-    uint64_t end;    /* place of block `placed` */
+    uint64_t end;    /* of block `placed` */
 };
 
 uint64_t frames_image_bound(const struct frames_plan *plan)
@@ -84,7 +83,7 @@ static void place_blocks(struct encoding *e)
 
 /* ---- Rings ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the position of free room for a block in the ring; RING_BYTES: none. */
+/* The position of free room for a block; RING_BYTES: none. */
 static size_t ring_room(const struct lane *lane)
 {
     if (lane->count == 0)
@@ -116,7 +115,7 @@ static void ring_flush(const struct encoding *e, struct lane *lane, uint64_t pla
     }
 }
 
-/* Waits until the oldest block has a place and copies it. Needs the lock, and releases it during the copy. */
+/* Waits until the oldest block has a place and copies it. Needs the lock; releases it during the copy. */
 static void ring_wait(struct encoding *e, struct lane *lane)
 {
     uint64_t oldest = lane->waiting[lane->first].block;
@@ -144,7 +143,7 @@ static const struct frames_piece *piece_of(const struct encoding *e, uint64_t bl
     return &e->pieces[low];
 }
 
-/* Encodes a block to its place, or into the ring. */
+/* Encodes a block to its place or into the ring. */
 static bool encode_block(struct encoding *e, struct lane *lane, uint64_t i, bool is_in_place, uint64_t end)
 {
     const struct frames_piece *piece = piece_of(e, i);
@@ -243,7 +242,7 @@ static bool encode_all(struct encoding *e)
 
 /* ---- All of it ------------------------------------------------------------------------------------------------ */
 
-/* Makes the lanes. A ring takes memory only when it is used, and a single thread never uses one. */
+/* A ring takes memory only when used, and a single thread never uses one. */
 static bool lanes_init(struct encoding *e)
 {
     e->lane_count = lmcs_workers_count(e->work->workers);

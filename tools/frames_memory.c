@@ -2,8 +2,7 @@
 /*
  * frames_memory.c - large allocations, and whole files in memory.
  *
- * An allocation is refused if the machine does not have that much memory available. The kernel would grant it, and kill
- * this or another process when it is used.
+ * Refuses an allocation above the available memory: the kernel would grant it, and kill this or another process later.
  */
 #include "frames.h"
 
@@ -17,14 +16,14 @@
 #include <unistd.h>
 
 #define HUGE_PAGE       ((size_t)2 << 20)
-#define PIECE_BYTES     ((size_t)4 << 20)  /* read or written between two checks for signals */
-#define WAIT_MS         100                /* for a pipe, between two checks for signals */
+#define PIECE_BYTES     ((size_t)4 << 20)  /* between two checks for signals */
+#define WAIT_MS         100                /* the same for a pipe */
 #define STREAM_BYTES    ((size_t)64 << 20) /* initial memory for a pipe */
 #define BEGINNING_BYTES ((size_t)8)
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
-/* Reads the first number behind `key` in a small file. Returns false if there is none. */
+/* Reads the first number after `key` in a small file; false: none. */
 static bool read_number(const char *path, const char *key, uint64_t *value)
 {
     char text[4096];
@@ -37,7 +36,7 @@ static bool read_number(const char *path, const char *key, uint64_t *value)
     return at != NULL && sscanf(at + strlen(key), "%" SCNu64, value) == 1;
 }
 
-/* Returns the memory that is available without swapping. */
+/* Without swapping. */
 static uint64_t available_bytes(void)
 {
     static const char *const cgroups[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
@@ -58,7 +57,7 @@ static enum lmcs_status no_memory(struct cli *cli, const char *use, uint64_t byt
                     cli_bytes(bytes).text, cli_bytes(available).text);
 }
 
-/* Maps whole huge pages. Unmaps the bytes before the first boundary and behind the last. */
+/* Maps whole huge pages; unmaps the bytes before the first boundary and after the last. */
 static unsigned char *map_aligned(size_t bytes)
 {
     unsigned char *at = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -147,7 +146,7 @@ static enum lmcs_status interrupted(struct cli *cli)
     return cli_fail(cli, LMCS_CANCELLED, 0, "%s was cancelled; nothing was changed", cli->command->name);
 }
 
-/* Reads some bytes; fewer only at the end of the file. */
+/* Fewer bytes only at the end of the file. */
 static enum lmcs_status read_some(struct cli *cli, int fd, const char *shown, void *buffer, size_t bytes, size_t *got)
 {
     *got = 0;
@@ -218,7 +217,7 @@ static enum lmcs_status open_file(struct cli *cli, const char *path, int *fd)
             return cli_wrong_use(cli, "%s: refuses to read from a terminal; use a file or a pipe", cli->command->name);
         return LMCS_OK;
     }
-    /* Does not wait for the first writer of a FIFO. read_some does, and checks for signals. */
+    /* Does not wait for a FIFO's first writer. read_some does, and checks for signals. */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (*fd < 0)
         return cli_fail(cli, errno == ENOENT ? LMCS_NOT_FOUND : LMCS_IO, errno, "%s can't be opened", path);

@@ -4,7 +4,7 @@
 
 #include <inttypes.h>
 
-/* Returns decoded GB (10^9 bytes) per second. */
+/* Decoded GB (10^9 bytes) per second. */
 static double speed(const struct frames_report *report)
 {
     return report->seconds > 0 ? (double)report->raw_bytes / report->seconds / 1e9 : 0;

@@ -7,7 +7,7 @@
 
 /* ---- Files ---------------------------------------------------------------------------------------------------- */
 
-/* Adds a zeroed tensor. */
+/* Zeroed. */
 static struct frames_tensor *add(struct frames_source *source)
 {
     if (source->count == source->capacity) {
@@ -113,7 +113,7 @@ enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *sour
 
 /* ---- Digests -------------------------------------------------------------------------------------------------- */
 
-/* A tensor whose digest is wanted, and the position of its blocks among all hashes. */
+/* A tensor with a wanted digest, and its blocks' position among all hashes. */
 struct wanted {
     struct frames_tensor *tensor;
     uint64_t first_block;
@@ -153,9 +153,7 @@ static enum lmc_status hash_block(void *context, uint64_t i, uint64_t *bytes, co
     return LMC_OK;
 }
 
-/*
- * Collects the wanted tensors. Skips empty ones, which no frame needs; each of the others has a first block of its own.
- */
+/* Skips empty tensors, which no frame needs; each of the others has its own first block. */
 static bool collect(struct digesting *digesting, struct frames_source *source)
 {
     digesting->wanted = malloc((source->count + 1) * sizeof *digesting->wanted);

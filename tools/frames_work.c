@@ -2,8 +2,7 @@
 /*
  * frames_work.c - threads that share work, and its result.
  *
- * Jobs are taken in order. So with any number of threads the same job is reported as the first that failed: all jobs
- * before it have been taken and are finished.
+ * Jobs are taken in order, so any number of threads report the same first failed job: all earlier jobs are finished.
  */
 #include "frames.h"
 
@@ -21,7 +20,7 @@ double frames_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Returns the number of processors that this process may use. */
+/* That this process may use. */
 static uint32_t processors(void)
 {
     cpu_set_t set;

@@ -3,11 +3,10 @@
  * lmc-store.c - the command: finds the subcommand, runs it, reports errors and returns the exit code.
  *
  * Exit codes: 0 done; 1 failed, or damage was found; 2 wrong use; 128 plus the number of SIGINT, SIGTERM or SIGHUP,
- * which stopped it. With any code, no work is left half done. With --json exactly one object goes to standard output,
- * {"error": {...}} on failure.
+ * which stopped it. No work is left half done. With --json exactly one object goes to standard output, {"error": {...}}
+ * on failure.
  *
- * As in git, `lmc-store NAME` runs the executable lmc-store-NAME, found beside this one or on PATH, if NAME is not a
- * command here.
+ * As in git, `lmc-store NAME` runs lmc-store-NAME, beside this executable or on PATH, if NAME is not a command here.
  */
 #include "cli.h"
 
@@ -26,13 +25,13 @@ static const struct cli_command *const commands[COMMAND_COUNT] = {
     &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_policy,  &cmd_scrub,
 };
 
-/* Names of commands in other tools. */
+/* Names in other tools. */
 static const char *const synonyms[][2] = {
     {"list", "ls"},   {"history", "log"},  {"remove", "rm"},   {"delete", "rm"},    {"branch", "fork"},
     {"rename", "mv"}, {"check", "verify"}, {"init", "create"}, {"repair", "scrub"}, {"show", "info"},
 };
 
-/* Commands of other packages, for the list of commands and for the error if one is not installed. */
+/* Commands of other packages, for the list and for the error if one is not installed. */
 static const struct {
     const char *name;
     const char *synopsis;
@@ -97,8 +96,8 @@ static enum lmcs_status unknown_command(struct cli *cli, const char *typed)
 }
 
 /*
- * Replaces this process by lmc-store-NAME, if it exists; NAME is arguments[0], and the arguments end with NULL. Returns
- * if it can't be run.
+ * Replaces this process by lmc-store-NAME; NAME is arguments[0], and NULL ends the arguments. Returns if it can't be
+ * run.
  */
 static void run_external(char **arguments)
 {
@@ -133,7 +132,7 @@ static void print_error(const struct cli *cli)
     fputc('\n', stderr);
 }
 
-/* Escapes DEL, which terminals obey and Jansson does not escape. It occurs only within strings. */
+/* Escapes DEL, which terminals obey and Jansson doesn't escape. It occurs only within strings. */
 static int write_json(const char *text, size_t bytes, void *context)
 {
     FILE *out = context;
@@ -156,7 +155,7 @@ static void print_json(struct cli *cli, enum lmcs_status status)
         fputc('\n', stdout);
 }
 
-/* Flushes standard output. A failed write fails the command; a closed pipe does so without a message. */
+/* A failed write fails the command; a closed pipe does so without a message. */
 static enum lmcs_status flush_output(struct cli *cli, enum lmcs_status status)
 {
     errno = 0;
@@ -192,7 +191,7 @@ static int finish(struct cli *cli, enum lmcs_status status)
     return exit_code(status);
 }
 
-/* Returns whether --json is on the command line, even if parsing fails: errors are then in JSON too. */
+/* Also if parsing fails: errors are then in JSON too. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -224,7 +223,7 @@ static bool is_one_of(const char *text, const char *a, const char *b, const char
 
 /*
  * Fills closed standard descriptors with unusable ones. Otherwise the next open, of a pool say, would get their number,
- * and messages would go into the pool. Reads and writes of them fail.
+ * and messages would go into the pool.
  */
 static void hold_standard_streams(void)
 {
@@ -240,7 +239,7 @@ int main(int argc, char **argv)
     if (argc > 1 && find_command(argv[1]) == NULL)
         run_external(argv + 1);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* exceeding the shell's limit of file sizes becomes an error of write */
+    signal(SIGXFSZ, SIG_IGN); /* exceeding the shell's limit of file sizes becomes a write error */
     if (argc < 2) {
         print_usage(stderr);
         return CLI_WRONG_USE;

@@ -10,12 +10,12 @@
 
 /* A snapshot of a shelf in the log. */
 struct log_point {
-    size_t shelf; /* its index */
+    size_t shelf;
     uint64_t number;
-    bool is_near; /* its parent was removed; this is the nearest snapshot before it */
+    bool is_near; /* the parent was removed; this is the nearest snapshot before it */
 };
 
-/* A column of the graph leads from a snapshot down to its source. */
+/* A column that leads from a snapshot down to its source. */
 struct log_lane {
     bool is_used;
     struct log_point next;
@@ -27,10 +27,7 @@ struct log_graph {
     size_t capacity;
 };
 
-/*
- * Prints the graph before the text of a snapshot's line, and records its source `from` (NULL: none is shown). Returns
- * false if there is no memory.
- */
+/* Prints the graph before a snapshot's text, and records its source `from` (NULL: not shown). False: no memory. */
 bool log_graph_row(struct log_graph *graph, FILE *out, const struct log_point *point, const struct log_point *from);
 void log_graph_free(struct log_graph *graph);
 

@@ -2,12 +2,12 @@
 /*
  * log_graph.c - the graph beside the log.
  *
- * Newest first. Each lane waits for the source of the snapshot above it. A snapshot for which several lanes wait is a
- * branching point: they are joined on a line of their own. A snapshot for which no lane waits is the end of a branch,
- * and begins a lane. A lane that has ended leaves its column to the next new one, so no other lane moves.
+ * Newest first. Each lane waits for the source of the snapshot above it. Several lanes that wait for one snapshot, a
+ * branching point, are joined on their own line. A snapshot that no lane waits for ends a branch and begins a lane. An
+ * ended lane leaves its column to the next new one, so no other lane moves.
  *
- * Lanes beyond the first MOST_LANES are followed but not drawn: a ~ replaces them, followed by a * for a snapshot in
- * one of them. Otherwise 10,000 branches would make each line 20,000 characters long.
+ * Lanes beyond MOST_LANES are followed but not drawn, since each of 10,000 branches would take a column: a ~ replaces
+ * them, then a * for a snapshot in one of them.
  */
 #include "log.h"
 
@@ -26,7 +26,7 @@ static char lane_character(const struct log_lane *lane)
     return !lane->is_used ? ' ' : lane->next.is_near ? ':' : '|';
 }
 
-/* Finds the lane of a point: the first that waits for it, or a new one. */
+/* The first lane that waits for the point, or a new one. */
 static bool find_lane(struct log_graph *graph, const struct log_point *point, size_t *found)
 {
     for (*found = 0; *found < graph->count; ++*found)
@@ -54,7 +54,7 @@ static void trim(struct log_graph *graph)
         graph->count--;
 }
 
-/* Prints "| |/" or "|_|/": the lanes from `first` on that wait for the point end in its lane. */
+/* Prints "| |/" or "|_|/": lanes from `first` on that wait for the point end in its lane. */
 static bool join(struct log_graph *graph, FILE *out, const struct log_point *point, size_t first)
 {
     size_t width = 2 * graph->count;

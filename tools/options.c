@@ -2,9 +2,9 @@
 /*
  * options.c - the command line.
  *
- * One table has all options: their names, help, and the function that stores the value. A command names the options
- * that it accepts (struct cli_command). Parsing, help and suggestions follow from both. To add an option: a field in
- * struct cli_options, a row here, and its name in the commands.
+ * One table has all options: names, help, and the function that stores the value. A command names its options (struct
+ * cli_command). Parsing, help and suggestions follow from both. To add an option: a field in struct cli_options, a row
+ * here, and its name in the commands.
  */
 #include "cli.h"
 
@@ -16,18 +16,18 @@
 #include <string.h>
 
 struct option_row {
-    char letter;          /* '\0': no short form */
-    const char *name;     /* NULL: no long form */
+    char letter;          /* '\0': none */
+    const char *name;     /* NULL: none */
     const char *argument; /* NULL: takes none */
     const char *help;
-    /* Stores the value, at `offset` of struct cli_options if the function is generic. */
+    /* Stores the value, at `offset` of struct cli_options if generic. */
     enum lmcs_status (*set)(struct cli *cli, const struct option_row *row, const char *text);
     size_t offset;
 };
 
 /* ---- Values --------------------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of a unit: powers of 1024 ("M", "MiB") or of 1000 ("MB"); 0: no unit. */
+/* Powers of 1024 ("M", "MiB") or of 1000 ("MB"); 0: no unit. */
 static uint64_t unit_bytes(const char *text)
 {
     static const char letters[] = "kmgtp";
@@ -43,7 +43,7 @@ static uint64_t unit_bytes(const char *text)
     return bytes;
 }
 
-/* Parses up to three digits behind a point, in thousandths. Returns false for anything else. */
+/* Up to three digits after a point, in thousandths; false: anything else. */
 static bool parse_fraction(const char **text, uint64_t *thousandths)
 {
     *thousandths = 0;
@@ -74,7 +74,6 @@ bool cli_parse_size(const char *text, uint64_t *bytes)
     return *bytes <= INT64_MAX;
 }
 
-/* Parses a whole number from `least` to `most`. */
 static bool parse_integer(const char *text, int64_t least, int64_t most, int64_t *value)
 {
     char *end = NULL;
@@ -152,7 +151,7 @@ static enum lmcs_status set_step(struct cli *cli, const struct option_row *row, 
     return LMCS_OK;
 }
 
-/* Lists all names if it is none of them. */
+/* The error lists all names. */
 static enum lmcs_status set_dtype(struct cli *cli, const struct option_row *row, const char *text)
 {
     (void)row;
@@ -255,7 +254,7 @@ static const struct option_row rows[] = {
 
 #define ROW_COUNT (sizeof rows / sizeof *rows)
 
-/* Returns whether the command's list of options, words separated by spaces, has this one. All commands have --help. */
+/* Whether the command's list, words separated by spaces, has this option. All commands have --help. */
 static bool has_option(const struct cli_command *command, const struct option_row *row)
 {
     const char letter[] = {row->letter, '\0'};
@@ -295,7 +294,6 @@ void cli_print_help(const struct cli_command *command)
 
 enum { FIRST_ROW = 256 }; /* getopt's value of a long option is FIRST_ROW plus its row, of a short one its letter */
 
-/* Makes getopt's tables of the command's options. */
 static void make_tables(const struct cli_command *command, char *short_options, struct option *long_options)
 {
     *short_options++ = ':';
@@ -383,7 +381,7 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Returns the number of letters to insert, delete, replace or swap with a neighbour (optimal string alignment). */
+/* The number of letters to insert, delete, replace or swap with a neighbour (optimal string alignment). */
 static unsigned distance(const char *a, const char *b)
 {
     enum { MAX = 24 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * progress.c - a progress bar, if standard error is a terminal, and signals that stop long work cleanly.
+ * progress.c - a progress bar on a terminal, and signals that stop long work cleanly.
  *
- * The handlers only record the signal. The next call of the progress function then cancels, the library undoes the work
- * that it began, and main exits with 128 plus the signal's number.
+ * Handlers only record the signal. The next call of the progress function cancels, the library undoes its work, and
+ * main exits with 128 plus the signal's number.
  */
 #include "cli.h"
 
@@ -16,7 +16,7 @@
 
 #define NS 1000000000LL
 
-/* The only global of the command; a signal handler needs it. */
+/* The command's only global; a signal handler needs it. */
 static volatile sig_atomic_t signal_number;
 
 static void note_signal(int number)
@@ -44,7 +44,7 @@ static int bar_width(void)
     return width < 0 ? 0 : width > 50 ? 50 : width;
 }
 
-/* Prints "  1:05 left" once it can be estimated. */
+/* Like "  1:05 left", once it can be estimated. */
 static void print_time_left(int64_t elapsed_ns, double fraction)
 {
     double left = fraction > 0.01 ? (double)elapsed_ns / NS * (1 - fraction) / fraction : -1;

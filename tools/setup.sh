@@ -94,7 +94,7 @@ missing_packages() {
 
 has_sanitizers() { echo 'int main(void) {}' | clang -fsanitize=address -x c - -o /dev/null 2>/dev/null; }
 
-# The newest of the system's own Pythons that is new enough: "python3", "python3.11", ... or nothing.
+# The newest sufficient Python of the system: "python3", "python3.11", ... or nothing.
 system_python() {
     local name
     for name in python3 python3.14 python3.13 python3.12 python3.11; do
@@ -128,7 +128,7 @@ install_packages() {
         sudo -v || die "no sudo; install these packages by hand: ${missing[*]}"
     fi
     run "apt-get update" as_root apt-get update -q || die "apt-get can't be used; install by hand: ${missing[*]}"
-    # Where clang itself brings its sanitizers along, there is no such package.
+    # If clang includes its sanitizers, there is no such package.
     if [ -n "$runtime" ] && apt-cache show "$runtime" >/dev/null 2>&1; then
         missing+=("$runtime")
     fi
@@ -191,7 +191,7 @@ torch=torch==2.13.0
 requirements=(numpy safetensors ml_dtypes pytest hypothesis xxhash setuptools wheel)
 ((dev)) && requirements+=('ruff~=0.17.6' 'mypy~=2.4.1' matplotlib pytest-xdist scikit-learn)
 
-# Whether the last successful pip install was asked for all of these.
+# Whether the last successful pip install requested all of these.
 have_requirements() {
     local requirement
     for requirement in "$@"; do
@@ -232,7 +232,7 @@ if ((python)); then
     if [ "$(cat "$venv/.lmcstore" 2>/dev/null || true)" = "$sources" ]; then
         say "lmcstore for Python: up to date"
     else
-        # Without isolation: setuptools is in .venv already, so that nothing is fetched for the build.
+        # setuptools is in .venv, so the build fetches nothing.
         run "pip install ./python" pip_install --no-build-isolation --no-deps --force-reinstall ./python ||
             python_failed "lmcstore could not be built"
         echo "$sources" >"$venv/.lmcstore"

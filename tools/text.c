@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* text.c - sizes, times and names for people. Names are untrusted: all of their control characters are escaped. */
+/* text.c - sizes, times and names for people. Escapes all control characters of names, which are untrusted. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -52,7 +52,7 @@ const char *cli_s(uint64_t count)
     return count == 1 ? "" : "s";
 }
 
-/* Decodes the UTF-8 character at `text`. Returns its bytes; 0: invalid. */
+/* Decodes one UTF-8 character. Returns its bytes; 0: invalid. */
 static size_t decode(const unsigned char *text, uint32_t *character)
 {
     static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -77,9 +77,9 @@ static size_t decode(const unsigned char *text, uint32_t *character)
 }
 
 /*
- * Returns whether a terminal obeys a character or shows nothing for it, so that two names could look alike: control and
- * format characters, line separators, surrogates, private characters (Unicode's Cc, Cf, Zl, Zp, Cs, Co), unassigned
- * ones that are invisible by default, noncharacters, and empty planes.
+ * Whether a terminal obeys a character or shows nothing for it, so that two names could look alike: control and format
+ * characters, line separators, surrogates, private characters (Unicode's Cc, Cf, Zl, Zp, Cs, Co), unassigned ones that
+ * are invisible by default, noncharacters, and empty planes.
  */
 static bool is_unsafe(uint32_t c)
 {
@@ -129,7 +129,7 @@ enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_stat
     if ((fclose(held->stream) != 0 || !has_all) && status == LMCS_OK)
         status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     if (status == LMCS_OK)
-        fwrite(held->text, 1, held->bytes, stdout); /* flush_output checks ferror at the end */
+        fwrite(held->text, 1, held->bytes, stdout); /* flush_output checks ferror */
     free(held->text);
     return status;
 }

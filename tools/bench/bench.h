@@ -2,9 +2,8 @@
 /*
  * bench.h - shared by the parts of bench_store, one section per source file.
  *
- * bench_store is the C half of tools/bench.sh: each of its sections measures one claim through the public header and
- * prints one JSON object. A benchmark that can't go on says why and exits: there is nothing to clean up but its pool,
- * which lies in the folder that it was given.
+ * bench_store is the C half of tools/bench.sh. Each section measures one claim through the public header and prints one
+ * JSON object. A failing benchmark prints the reason and exits; it leaves only its pool, in the given folder.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -27,23 +26,23 @@ struct bench_options {
 /* ---- bench_tools.c --------------------------------------------------------------------------------------------- */
 
 _Noreturn __attribute__((format(printf, 1, 2))) void bench_die(const char *format, ...);
-/* Ends the program with the error's message unless the call went well. */
+/* Exits with the error's message unless the call succeeded. */
 void bench_check(enum lmcs_status status, const struct lmcs_error *error, const char *what);
 
 double bench_now_s(void);
-/* The middle one; sorts in place. */
+/* Sorts in place. */
 double bench_median(double *values, size_t count);
 uint64_t bench_random(uint64_t *state);
 
-/* A path in the options' folder, in a buffer of its own (never freed). */
+/* A path in the options' folder; never freed. */
 char *bench_path(const struct bench_options *options, const char *name);
-/* A new pool there without background work; an old one is removed first. */
+/* Replaces the pool; no background work. */
 struct lmcs_pool *bench_pool(const struct bench_options *options, const char *name);
 struct lmcs_pool *bench_open(const char *path, enum lmcs_open_mode mode, unsigned threads);
 void bench_close(struct lmcs_pool *pool);
 struct lmcs_pool_info bench_info(struct lmcs_pool *pool);
 
-/* Tensors over one buffer: names, shapes and addresses. */
+/* Tensors over one buffer. */
 struct bench_state {
     size_t count;
     struct lmcs_tensor *tensors;
@@ -51,26 +50,26 @@ struct bench_state {
     unsigned char *buffer;
     uint64_t bytes;
 };
-/* `count` f32 tensors of the sizes given (multiples of 4), filled with numbers like weights. */
+/* `count` f32 tensors of these sizes (multiples of 4), filled with numbers like weights. */
 struct bench_state bench_state_new(size_t count, const uint64_t *sizes);
-/* Tensors like a transformer's, of about `bytes` in all: most of it in large ones. */
+/* A transformer's tensors, about `bytes` in all, mostly in large ones. */
 struct bench_state bench_state_model(uint64_t bytes);
 void bench_state_free(struct bench_state *state);
-/* Changes every tensor by its first 8 bytes (where the comparison stops). */
+/* Changes every tensor's first 8 bytes, where comparison stops. */
 void bench_state_touch(struct bench_state *state, uint64_t round);
-/* Moves every number a little, as a training step does. */
+/* Changes every number a little, as a training step does. */
 void bench_state_step(struct bench_state *state, uint64_t round);
-/* Captures and commits all of it; the number of the snapshot. */
+/* Captures and commits everything; returns the snapshot's number. */
 uint64_t bench_snapshot(struct lmcs_pool *pool, const char *shelf, const struct bench_state *state);
 void bench_remove(struct lmcs_pool *pool, const char *shelf, uint64_t number);
 void bench_compact(struct lmcs_pool *pool);
 
-/* memcpy of a whole buffer by so many threads, each its share. Seconds. */
+/* Seconds of memcpy by so many threads, each with its share. */
 double bench_memcpy(void *to, const void *from, uint64_t bytes, unsigned threads);
-/* pwrite by so many threads at offset 0, and fdatasync, into an open file. Seconds. */
+/* Seconds of pwrite by so many threads at offset 0, and fdatasync. */
 double bench_write(int fd, const void *from, uint64_t bytes, unsigned threads);
 
-/* The most anonymous memory of this process (RssAnon) between start and stop, sampled by a thread. */
+/* Peak anonymous memory (RssAnon) between start and stop, sampled by a thread. */
 struct bench_watch;
 uint64_t bench_anonymous_bytes(void);
 struct bench_watch *bench_watch_start(void);

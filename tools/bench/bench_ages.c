@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bench_ages.c - how long each version of a history takes to restore, beside the decoding of one delta.
+ * bench_ages.c - the time to restore each version of a history, beside the decoding of one delta.
  *
- * One thread, and its own processor time, the least of some rounds: with the pool in the page cache there is nothing to
- * wait for, and what others do on the machine can only add to it.
+ * One thread's own processor time, the least of some rounds: with the pool in the page cache nothing waits, and other
+ * processes only add to it.
  */
 #include "bench.h"
 #include "lmc.h"
@@ -15,7 +15,7 @@
 
 #define SHELF       "gpt"
 #define MOST_ROUNDS 32
-#define MOST_PLACES 4 /* in the history, at which deltas are made and decoded by the codec alone */
+#define MOST_PLACES 4 /* in the history, where the codec alone makes and decodes deltas */
 
 static double thread_s(void)
 {
@@ -39,7 +39,7 @@ struct tensor {
     uint32_t kind;
     uint32_t dtype;
     uint64_t raw_bytes;
-    uint64_t offset; /* in the buffer */
+    uint64_t offset;
 };
 
 struct version {
@@ -96,17 +96,17 @@ static void read_version(const struct version *version, unsigned char *buffer)
 
 /* ---- By the codec alone --------------------------------------------------------------------------------------- */
 
-/* The frames of a version's tensors, and the bytes that they are against. */
+/* Frames of a version's tensors, and their bases. */
 struct frames {
     const struct version *version;
-    unsigned char *base; /* NULL: alone */
+    unsigned char *base;
     unsigned char **data;
     size_t *bytes;
     uint64_t total;
     double seconds[MOST_ROUNDS];
 };
 
-/* The bytes of tensor i of the version after, of which `base` has the bytes; NULL: it is not the same size. */
+/* Tensor i of the base version; NULL: of another size. */
 static const unsigned char *base_of(const struct version *version, size_t i, const unsigned char *base)
 {
     const struct version *next = version + 1;
@@ -174,7 +174,7 @@ static struct version *open_all(struct lmcs_pool *pool, size_t *count)
     return versions;
 }
 
-/* The version before the last of each of the places, coded as the store does: against the version after it. */
+/* Encodes the version before the last of each place as the store does: against the next version. */
 static void encode_places(const struct version *versions, size_t count, struct frames *deltas, struct frames *alone)
 {
     for (size_t i = 0; i < MOST_PLACES; i++) {
@@ -200,7 +200,7 @@ static void print_version(const struct version *version, size_t rounds)
            least(version->seconds, rounds));
 }
 
-/* All versions of the shelf "gpt" in the pool that `directory` names, `rounds` times, in turn with single deltas. */
+/* Restores all versions of shelf "gpt" in the pool `directory`, `rounds` times, alternating with single deltas. */
 void bench_ages(const struct bench_options *options)
 {
     size_t count, rounds = options->rounds < MOST_ROUNDS ? options->rounds : MOST_ROUNDS;

@@ -53,7 +53,7 @@ static void print_capture_times(const char *name, struct capture_times *times, s
         bench_median(times->file_all, rounds), bench_median(times->pool, rounds), after);
 }
 
-/* The first time: new file, new pool, new memory. */
+/* New file, new pool, new memory. */
 static void capture_cold(const struct bench_options *options, struct bench_state *state, struct capture_times *times,
                          size_t rounds)
 {
@@ -80,7 +80,7 @@ static void capture_cold(const struct bench_options *options, struct bench_state
     free(pool_path);
 }
 
-/* Space that was written before: a file that is there, and a pool where each snapshot takes a removed one's place. */
+/* Written space: an existing file, and a pool where each snapshot replaces a removed one. */
 static void capture_warm(const struct bench_options *options, struct bench_state *state, struct capture_times *times,
                          size_t rounds)
 {
@@ -179,7 +179,7 @@ void bench_commit(const struct bench_options *options)
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
-/* Anonymous memory of a capture of so many bytes, above that of the process. */
+/* Anonymous memory of a capture of so many bytes, above the process's. */
 void bench_memory(const struct bench_options *options)
 {
     struct bench_state state = bench_state_model(options->bytes);
@@ -224,8 +224,8 @@ static uint64_t read_number(const char *path)
 }
 
 /*
- * One capture under a memory limit of 512 MiB above the process: the page cache that it fills counts too. The
- * process was started in the cgroup, and sets the limit itself once its state is in memory.
+ * A capture under a memory limit of 512 MiB above the process, with the page cache that it fills. The process starts in
+ * the cgroup and sets the limit once its state is in memory.
  */
 void bench_big(const struct bench_options *options)
 {

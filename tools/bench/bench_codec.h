@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bench_codec.h - shared by the parts of bench_codec.
+ * bench_codec.h - shared by the parts of bench_codec, the C half of tools/bench.sh codec.
  *
- * bench_codec is the C half of tools/bench.sh codec. It keeps one tensor (and its base) in memory and measures liblmc
- * on it through the public header. It writes lines of JSON: first one with sizes, then one with the seconds of a round
- * for each line of input, so that its rounds alternate with those of other programs.
+ * Measures liblmc through the public header on one tensor (and its base) in memory. Prints lines of JSON: first the
+ * sizes, then the seconds of a round for each line of input, so that its rounds alternate with other programs'.
  */
 #ifndef BENCH_CODEC_H
 #define BENCH_CODEC_H
@@ -25,7 +24,7 @@ struct input {
     unsigned char *out;  /* the output of memcpy and decoding */
     unsigned char *frame;
     size_t frame_room;
-    bool huge; /* request huge pages for all buffers; otherwise none has any */
+    bool huge; /* huge pages for all buffers; otherwise none */
 };
 
 /* ---- bench_codec.c ---------------------------------------------------------------------------------------------- */
@@ -33,10 +32,10 @@ struct input {
 _Noreturn __attribute__((format(printf, 1, 2))) void die(const char *format, ...);
 double now_s(void);
 double cpu_s(void); /* of this process */
-/* Allocates memory and touches it. */
+/* Also touches the pages. */
 unsigned char *pages_new(size_t bytes, bool huge);
 struct lmc_params params_of(const struct input *input, size_t bytes, enum lmc_level level);
-/* Ends the program if the decoded bytes differ from the tensor, then overwrites them. */
+/* Exits if the decoded bytes differ from the tensor, then overwrites them. */
 void check_and_clear(const struct input *input, size_t bytes);
 
 /* ---- The modes: `start` prints the first line, `round` one line of seconds --------------------------------------- */
@@ -56,8 +55,10 @@ void small_round(struct input *input);
 
 /* ---- bench_published.c ------------------------------------------------------------------------------------------- */
 
-/* Size of a tensor in LMC as published: byte planes, XORed with the base's, each divided into blocks of 64 KiB, with a
- * Huffman code of their own, which is counted, or raw where that is smaller. */
+/*
+ * A tensor's size in LMC as published: byte planes, XORed with the base's, in blocks of 64 KiB, each with its counted
+ * Huffman code, or raw where smaller.
+ */
 size_t published_bytes(const unsigned char *data, const unsigned char *base, size_t bytes, size_t width);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* bench_codec_more.c - two threads compared with one, and many small tensors compared with a large one. */
+/* bench_codec_more.c - two threads beside one, and many small tensors beside a large one. */
 #include "bench_codec.h"
 
 #include <pthread.h>
@@ -80,7 +80,7 @@ static void *decode_share(void *argument)
     return NULL;
 }
 
-/* Runs the shares in `threads` threads, including this one. */
+/* Uses `threads` threads, including this one. */
 static void together(work *what, struct share *shares, unsigned threads)
 {
     pthread_t others[THREADS];
@@ -92,7 +92,7 @@ static void together(work *what, struct share *shares, unsigned threads)
         pthread_join(others[i], NULL);
 }
 
-/* Distributes the blocks; each share has room for its coded blocks at any size. */
+/* Each share has room for its coded blocks at any size. */
 static void shares_make(struct share *shares, unsigned threads, const struct input *input)
 {
     uint64_t count = lmc_block_count(input->bytes);
@@ -102,7 +102,7 @@ static void shares_make(struct share *shares, unsigned threads, const struct inp
     }
 }
 
-/* Assembles the frame from a header and the shares. Not timed: a writer would use one writev. */
+/* Not timed: a writer would use one writev. */
 static void frame_join(const struct input *input, struct share *shares, unsigned threads,
                        const struct lmc_encoder *encoder, const struct lmc_block *blocks)
 {
@@ -194,7 +194,7 @@ void threads_round(struct input *input)
 #define SMALL ((size_t)64 << 10)
 
 struct pieces {
-    size_t piece; /* bytes of each but the last */
+    size_t piece; /* of each but the last */
     size_t room;  /* from one frame to the next */
     size_t *frame_bytes;
     size_t count;

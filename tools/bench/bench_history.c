@@ -71,8 +71,8 @@ void bench_many(const struct bench_options *options)
 }
 
 /*
- * Rounds of snapshot, compact and prune, with tensors of mixed sizes of which some change: what the pool takes, over
- * what is live in it. At most eight snapshots are kept.
+ * Rounds of snapshot, compact and prune, mixed tensor sizes, some changed: the pool's size over its live bytes. Keeps
+ * at most eight snapshots.
  */
 void bench_churn(const struct bench_options *options)
 {
@@ -99,7 +99,7 @@ void bench_churn(const struct bench_options *options)
         uint64_t number = bench_snapshot(pool, "run", &state);
         bench_compact(pool);
         if (number > KEEP) {
-            /* Mostly the oldest goes; now and then another, so that bases outlive their snapshots. */
+            /* Mostly the oldest; now and then another, so that bases outlive their snapshots. */
             struct lmcs_error error;
             uint64_t numbers[KEEP + 1];
             size_t there = 0;
@@ -143,7 +143,7 @@ static double timed_open(const char *path, unsigned threads)
     return bench_median(seconds, TIMES);
 }
 
-/* A long history (of `rounds` snapshots): the first snapshots and the last, an open at its beginning and at its end. */
+/* A history of `rounds` snapshots: its first and last ones, an open at its beginning and at its end. */
 void bench_long(const struct bench_options *options)
 {
     enum { COUNT = 8 };

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bench_links.c - links of one training, measured: sizes, speeds, and whether all came back.
+ * bench_links.c - links of one training: sizes, speeds, and whether all were restored.
  *
  *   bench_links adam|sgd STEPS STEP LR WEIGHT_DECAY BETA1_OR_MOMENTUM BETA2 EPS FILE...
  *
- * The files have one array each, raw f32: those of the first state, then those of the next, and so on, STEPS + 1
- * states, of which few are in memory at a time. STEP is the number of the first step. Prints one JSON object. All in
- * one thread, by its own clock; the best of some rounds of the first link, of memcpy and ordinary deltas of the same
- * arrays, and of the whole chain.
+ * Each file is one array, raw f32: all of the first state, then of the next, and so on, STEPS + 1 states. STEP is the
+ * first step. Prints one JSON object. One thread by its own clock; the best of some rounds of the first link, of memcpy
+ * and ordinary deltas of the same arrays, and of the whole chain.
  */
 #include "lmc.h"
 
@@ -25,7 +24,7 @@ struct training {
     unsigned steps;
     size_t bytes; /* of an array */
     char *const *files;
-    void *state[MOST_STEPS + 1][LMC_MAX_BASES]; /* the first two, the last, and those at hand */
+    void *state[MOST_STEPS + 1][LMC_MAX_BASES]; /* the first two, the last, and the current ones */
     void *now[LMC_MAX_BASES];                   /* decoded arrays */
     unsigned char *room;                        /* the frame */
     size_t room_bytes;
@@ -33,10 +32,10 @@ struct training {
     size_t frame_bytes[MOST_STEPS];
 };
 
-/* The cost of links made with hints, or without. */
+/* The cost of links, with hints or without. */
 struct made {
-    double bits;  /* an element, mean over all links */
-    double fit_s; /* the longest search for constants */
+    double bits;  /* per element, mean over all links */
+    double fit_s; /* longest search for constants */
     struct lmc_link_fit first;
 };
 
@@ -133,7 +132,7 @@ static struct lmc_link_params fitted(const struct training *training, const stru
     return params;
 }
 
-/* Encodes into the room; the size. */
+/* Returns the size. */
 static size_t encode(struct training *training, const struct lmc_link_params *params, double *seconds)
 {
     const char *message = "";
@@ -145,7 +144,7 @@ static size_t encode(struct training *training, const struct lmc_link_params *pa
     return bytes;
 }
 
-/* Makes every link, with hints or without; the frames of those with hints are kept. */
+/* Keeps the frames of those with hints. */
 static struct made make_all(struct training *training, bool with_hints)
 {
     struct made made = {0};
@@ -202,7 +201,7 @@ static double decode(const struct training *training, unsigned steps)
 
 /* ---- Ordinary deltas -------------------------------------------------------------------------------------------- */
 
-/* The second state's arrays against the first one's, once; bytes. */
+/* The bytes of the second state's arrays against the first's, once. */
 static size_t deltas(struct training *training, struct seconds *best)
 {
     double in = 0, out = 0;

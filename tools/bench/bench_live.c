@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* bench_live.c - live variables: updates of values, stores that are persisted, transactions, making and erasing. */
+/* bench_live.c - live variables: updates of values, persisted stores, transactions, creation and erasure. */
 #include "bench.h"
 #include "lmcstore_live.h"
 
@@ -27,7 +27,7 @@ static struct lmcs_live *make(struct lmcs_pool *pool, const char *name, uint64_t
     return live;
 }
 
-/* Seconds for each of `rounds` calls, the middle of five times as many. */
+/* Median seconds of `rounds` calls, over five times as many. */
 typedef void work_fn(struct lmcs_live *live, uint64_t round);
 
 static double time_of(struct lmcs_live *live, uint64_t rounds, work_fn *work)
@@ -73,7 +73,7 @@ static void store_and_persist(struct lmcs_live *live, uint64_t round)
     check(lmcs_live_persist(live, at, sizeof round, &failure), "persist");
 }
 
-/* The stores alone, in memory that is rarely cached. */
+/* Stores alone, in memory that is rarely cached. */
 static void store_only(struct lmcs_live *live, uint64_t round)
 {
     uint64_t at = some_place(live, round);

@@ -7,11 +7,11 @@
 
 #define BLOCK   ((size_t)64 << 10)
 #define LONGEST 15
-/* Of a block: its size, and 4 bits for the length of each byte's code. */
+/* of a block: its size, and 4 bits for the length of each byte's code */
 #define HEADER 4
 #define TABLE  128
 
-/* Lengths of a Huffman code for symbols sorted by count, in place (Moffat and Katajainen 1995). `a` has n >= 2. */
+/* Lengths of a Huffman code for symbols sorted by count, in place (Moffat and Katajainen 1995). Needs n >= 2. */
 static void code_lengths(uint32_t *a, int n)
 {
     int root = 0;
@@ -70,7 +70,6 @@ static int compare_counts(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Bytes of a block with these counts of bytes. */
 static size_t block_bytes(const uint32_t *counts, size_t bytes)
 {
     uint32_t sorted[256];

@@ -131,7 +131,7 @@ void bench_compact(struct lmcs_pool *pool)
 static float number_like_a_weight(uint64_t *random)
 {
     uint64_t bits = bench_random(random);
-    float sum = 0; /* of four uniform numbers: near enough to normal */
+    float sum = 0; /* of four uniform numbers: nearly normal */
     for (int i = 0; i < 4; i++)
         sum += (float)((bits >> (16 * i)) & 0xFFFF) / 65536.0f - 0.5f;
     return 0.02f * sum;
