@@ -4,10 +4,9 @@
 
     coverage.py COVERAGE.json [--list KIND]
 
-Reads the output of `gcovr --json` (`tests/run.sh coverage` does both), and prints a table: lines that were never
-reached, and branches of reached lines that were never taken, by kind. A line's kind follows from its text, or from that
-of the lines around it; it is no proof. `--list other` prints the lines of a kind, with the missing branches:
-"line", or the number of branches.
+Reads the output of `gcovr --json` (`tests/run.sh coverage` does both), and prints a table: lines never reached, and
+branches of reached lines never taken, by kind. The kind is a guess from the text of a line and its neighbours.
+`--list KIND` prints these lines, with "line" or the number of missing branches.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from typing import Any
 
 TOP = Path(__file__).resolve().parents[1]
 
-# By file: code that runs only on other machines, or whose counters are lost.
+# By file: code for other machines, or whose counters are lost.
 FILES = {
     "machine": r"store/topology\.c",
     "child": r"store/guard\.c",
     "kernel": r"codec/.*(_impl|_avx2|_avx512|_neon|kernels).*",
 }
-# By the text of a statement, in this order.
+# By a statement's text, in this order.
 TEXTS = {
     "memory": r"fail_memory|NO_MEMORY|ENOMEM|out_of_memory|_grow\(|alloc\(|mmap\(|MAP_FAILED|pthread_create|[!=]= NULL",
     "system": r"fail_errno|errno|EINTR|fail_(io|system|sync|read|write|lock)|(open|fstat|ftruncate|fallocate|fsync)\(",
@@ -51,7 +50,7 @@ MEANING = {
 
 
 def statement(source: list[str], number: int) -> str:
-    """Give the text of a line, with those that its statement goes on from and into."""
+    """Return a line's text with the statement around it."""
     first = last = number - 1
     while first > 0 and not re.search(r"[;{}:/]\s*$|^\s*$|\*/$", source[first - 1]):
         first -= 1
@@ -61,7 +60,7 @@ def statement(source: list[str], number: int) -> str:
 
 
 def kind_of(file: str, source: list[str], number: int) -> str:
-    """Return the purpose of a line, from its file, its statement, or the condition right before it."""
+    """Return a line's purpose, from its file, its statement, or the condition before it."""
     for kind, pattern in FILES.items():
         if re.fullmatch(pattern, file):
             return kind
@@ -79,7 +78,7 @@ def kind_of(file: str, source: list[str], number: int) -> str:
 
 
 def missing(coverage: dict[str, Any]) -> list[tuple[str, str, int, int, str]]:
-    """List the lines and branches that are not reached as (kind, file, line, branches or 0 for the line, text)."""
+    """List unreached lines and branches as (kind, file, line, branches or 0 for the line, text)."""
     found = []
     for file in coverage["files"]:
         source = (TOP / file["file"]).read_text().splitlines()

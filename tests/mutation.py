@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Mutants: the store, broken on purpose in one place, and linked into a test program that must find it.
+"""Mutants: the store, broken in one place and linked into a test program that must find it.
 
-A mutant is a list of edits: a fragment of the store's source and its replacement. Each fragment must occur exactly once
-in all of store/, so a mutant does not name a file and survives moves. The edited copies go to BUILD/mutants/. They are
-compiled with the flags of the release build and linked, before the library, into a program of their own. An edit of the
-fragment itself makes the mutant fail until the fragment is brought up to date.
+A mutant is a list of edits: a fragment of source, which must occur exactly once in store/, and its replacement. So
+mutants survive moves of code; an edited fragment must be brought up to date. The edited copies go to BUILD/mutants/,
+are compiled with the release flags, and are linked before the library.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Mutant:
 
 
 def mutated(mutant: Mutant) -> dict[Path, str]:
-    """Return the broken text of each source file that the mutant edits."""
+    """Return the broken text of each edited source file."""
     texts: dict[Path, str] = {}
     for old, new in mutant.edits:
         current = {path: texts.get(path) or path.read_text() for path in sorted((TOP / "store").rglob("*.c"))}
@@ -43,13 +42,13 @@ def mutated(mutant: Mutant) -> dict[Path, str]:
 
 
 def try_edits(mutants: list[Mutant]) -> None:
-    """Check that the fragments of all mutants are present, also of those that this run leaves out."""
+    """Check that the fragments of all mutants are present, also of those that this run omits."""
     for mutant in mutants:
         mutated(mutant)
 
 
 def compile_command(build: Path, source: Path) -> list[str]:
-    """Find how the static library's objects are compiled; without the flags for the output and for warnings."""
+    """Return the compile command of the static library's objects, without output and warning flags."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         command = shlex.split(entry["command"])
         if Path(entry["file"]) == source and "lmcstore" in entry.get("output", " ".join(command)):
@@ -62,7 +61,7 @@ def compile_command(build: Path, source: Path) -> list[str]:
 
 
 def link_command(build: Path, program: str) -> list[str]:
-    """Find how a program is linked."""
+    """Return a program's link command."""
     commands = subprocess.run(
         ["ninja", "-C", str(build), "-t", "commands", f"bin/{program}"], check=True, capture_output=True, text=True
     )
@@ -71,7 +70,7 @@ def link_command(build: Path, program: str) -> list[str]:
 
 
 def make(mutant: Mutant, build: Path, folder: Path, name: str) -> Path:
-    """Build a mutant of the program of that name in BUILD/bin/."""
+    """Build a mutant of that program in BUILD/bin/."""
     if not mutant.edits:
         return build / "bin" / name
     program = folder / f"{name}-{mutant.name}"

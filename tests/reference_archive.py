@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A reader of archives in plain Python, written from store/ARCHIVE.md alone (sections in brackets).
 
-It is for checking the C library and the document against each other. Checksums and digests are checked where the
-package ``xxhash`` is installed, frames are decoded by ``reference_reader.py`` beside this file; all else is checked
-always.
+Checks the C library and the document against each other. Checksums and digests are checked if ``xxhash`` is installed;
+``reference_reader.py`` decodes frames.
 
     reference_archive.py ARCHIVE [OLDER...]         list shelves, snapshots and tensors; "-": standard input
     reference_archive.py ARCHIVE --extract FOLDER   and write each content's bytes to FOLDER/<number of the content>
@@ -36,7 +35,7 @@ META_NAME = "lmcstore.meta"
 
 
 class Incomplete(Exception):
-    """The archive rests on an older one that is not there [7.7]."""
+    """Needs an absent older archive [7.7]."""
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Content:
         return self.bases[0] if self.bases else None
 
     def read(self) -> bytes:
-        """Decode and check it [7.3 to 7.5]; of a link, all arrays after the step, one behind the other [7.8]."""
+        """Decode and check [7.3 to 7.5]; of a link, all arrays after the step, concatenated [7.8]."""
         if self.there is not None:
             self._bytes = self.there.read()
         if self._bytes is None:
@@ -187,7 +186,7 @@ def blocks_of(data: bytes) -> list[bytes]:
 
 
 def text_of(data: bytes, size: int) -> str:
-    """A text that is all of `data` [1.4, 3.3]."""
+    """A text that fills `data` [1.4, 3.3]."""
     refuse(len(data) != size, "the size of a record")
     refuse(b"\0" in data, "a NUL in a text")
     try:
@@ -210,7 +209,7 @@ def fields(layout: str, payload: bytes) -> tuple[Any, ...]:
 
 
 class Records:
-    """The records of a stream, checked [2.2, 3]."""
+    """A stream's records, checked [2.2, 3]."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -254,7 +253,7 @@ class Records:
 
 
 class Archive:
-    """All that is in an archive; `shelves` by name. Contents are in memory as they are stored."""
+    """An archive; `shelves` by name. Contents are in memory in stored form."""
 
     def __init__(self, file: BinaryIO, older: list[Archive] | None = None) -> None:
         self.records = Records(file)
@@ -277,7 +276,7 @@ class Archive:
         self._read_end(payload)
 
     def by_digest(self) -> dict[tuple[tuple[int, int], int, tuple[int, ...]], Content]:
-        """Contents that another archive may rest on."""
+        """Contents that another archive may need."""
         mine = {(c.digest, c.identity.dtype, c.identity.shape): c for c in self.contents if c.payload != LINK}
         return self.known | mine
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The base of the reference readers: their errors, a reader of bytes, and arithmetic of f32 that rounds once."""
+"""The reference readers' errors, byte reader, and f32 arithmetic that rounds once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Damaged(Exception):
 
 
 class Unsupported(Exception):
-    """Needs a feature or version that this reader does not have [1.3]."""
+    """Needs an unknown feature or version [1.3]."""
 
 
 def refuse(condition: bool, why: str) -> None:
@@ -27,7 +27,7 @@ def unsupported(condition: bool, why: str) -> None:
 
 
 class Reader:
-    """Bytes that are taken from the front and can't be over-read."""
+    """Bytes taken from the front, with checked length."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -64,7 +64,7 @@ def rounded(exact: Fraction, zero: float) -> float:
 
 
 def fma(a: float, b: float, c: float) -> float:
-    """[10.4] Exact but for the one rounding; infinities and NaN follow double's rules."""
+    """[10.4] Rounded once; infinities and NaN follow double's rules."""
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         return a * b + c
     return rounded(Fraction(a) * Fraction(b) + Fraction(c), a * b + c)

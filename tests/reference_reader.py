@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """An LMC frame decoder in plain Python, written from codec/FORMAT.md alone (sections in brackets).
 
-It is for checking the C library and the document against each other, so it is slow and plain. Checksums
-are checked where the package ``xxhash`` is installed; all else is checked always.
+Checks the C library and the document against each other. Checksums are checked if ``xxhash`` is installed.
 
     reference_reader.py FRAME [--base BASE] [--output FILE]     decode a frame; of a link, BASE and FILE have all its
-                                                                arrays, one behind the other
+                                                                arrays, concatenated
     reference_reader.py --file FRAMES [--base BASE] [--output FILE]
                                                                 decode a file of frames; BASE: a safetensors file, or
                                                                 one array
@@ -39,7 +38,7 @@ from reference_base import (
 
 try:
     import xxhash
-except ImportError:  # a reader without checksums is still a reader
+except ImportError:  # checksums are optional
     xxhash = None  # type: ignore[assignment]
 
 BLOCK_BYTES = 1 << 20
@@ -95,7 +94,7 @@ class Frame:
         self.table_at = 64 + 16 * self.base_count + constants + extensions
         self.entry_bytes = 16 + 16 * outputs
         self.header_bytes = self.table_at + self.entry_bytes * self.block_count + 8
-        self.more = 1 if predictor == 0 else 1 + 5 * outputs  # than the decoded blocks a coded one may take
+        self.more = 1 if predictor == 0 else 1 + 5 * outputs  # most decoded blocks of a coded one
         most = outputs * self.raw_bytes + self.more * self.block_count
         refuse(self.frame_bytes < self.header_bytes + self.block_count, "too short for its blocks")
         refuse(self.frame_bytes > self.header_bytes + most, "too long for its blocks")
@@ -125,7 +124,7 @@ class Frame:
         return self.data[64:80] if self.base_count else None
 
     def decode(self, base: bytes | None = None) -> bytes:
-        """The content [2]; of a link all arrays, one behind the other, as those of the base are."""
+        """The content [2]; of a link all arrays, concatenated like the base's."""
         if self.predictor:
             return self.decode_link(base)
         if self.base_count:
@@ -214,7 +213,7 @@ def join(planes: list[bytes], raw: int, word: int, transform: int, base: bytes |
 
 
 def decode_list(reader: Reader, n: int) -> bytes:
-    """[5.3, 5.6] A plane, which may be one of pieces; nothing for no bytes."""
+    """[5.3, 5.6] A plane, perhaps of pieces; nothing for no bytes."""
     if n == 0:
         return b""
     if reader.data[reader.at : reader.at + 1] == b"\6":
@@ -370,7 +369,7 @@ def decode_copies(reader: Reader, _method: int, raw: int, word: int, base: bytes
 
 
 class Entries:
-    """[5.6] A list of a block that was dealt to classes, which must come out even."""
+    """[5.6] A list of a block in classes, which must be used up."""
 
     def __init__(self, entries: Sequence[int]) -> None:
         self.entries = entries
@@ -386,7 +385,7 @@ class Entries:
 
 
 def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
-    """[5.3] depth: how many sparse planes this one is the flags of; 4 where it may not be sparse."""
+    """[5.3] depth: levels of sparse planes whose flags this is; at 4 it may not be sparse."""
     kind = reader.byte()
     unsupported(kind > 3 and kind != 5, "kind of a plane")
     if kind == 0:
@@ -481,7 +480,7 @@ def decode_node(reader: Reader, tree: Tree, n: int) -> bytes:
 
 
 class Rule:
-    """The constants of a link [10.3]."""
+    """A link's constants [10.3]."""
 
     def __init__(self, predictor: int, outputs: int, data: bytes) -> None:
         flags, reserved, *constants, reserved_end = struct.unpack("<II10fQ", data)
@@ -656,14 +655,14 @@ def digest(dtype: int, shape: list[int], content: bytes) -> bytes:
 
 
 def hash128(data: bytes) -> bytes:
-    """[1.2] As it is stored: its low u64, then its high one, both little-endian."""
+    """[1.2] The low u64, then the high one, both little-endian."""
     if xxhash is None:
         raise RuntimeError("to find a base the package xxhash is needed")
     return int(xxhash.xxh3_128_intdigest(data)).to_bytes(16, "little")
 
 
 def tensors_of(file: bytes) -> list[tuple[int, list[int], bytes]]:
-    """The tensors of a safetensors file: dtype, shape and content. Shapes count bytes where two elements are in one."""
+    """A safetensors file's tensors: dtype, shape, content. Shapes count bytes where two elements share one."""
     size = int.from_bytes(file[:8], "little")
     found = []
     for name, entry in json.loads(file[8 : 8 + size]).items():
@@ -685,7 +684,7 @@ def find_base(frame: Frame, file: bytes) -> bytes:
     candidates = [(frame.dtype, [count], file[: count * ELEMENT_BYTES[frame.dtype]])]
     try:
         candidates += tensors_of(file)
-    except ValueError:  # no JSON: an array
+    except ValueError:  # not JSON: an array
         pass
     for dtype, shape, content in candidates:
         fits = dtype == frame.dtype and len(content) == frame.raw_bytes
@@ -724,7 +723,7 @@ def verdict(path: Path, base: bytes | None) -> str:
 
 
 def check_corpus(directory: Path) -> int:
-    """good/NAME.lmc decodes to good/NAME.raw, against good/NAME.base, where there are these; others must not decode."""
+    """good/NAME.lmc decodes to good/NAME.raw, against good/NAME.base, where these exist; others must fail."""
     wrong = 0
     count = 0
     for path in sorted((directory / "good").glob("*.lmc")):

@@ -3,17 +3,17 @@
 #
 # Runs the tests. Each job is a function below:
 #
-#   tests/run.sh           the ordinary run: at most 12 minutes on two cores of a bare machine
+#   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
 #                            asan tsan guest arm mutants slow docs bench
-#   tests/run.sh long      hours; tests/README.md has the last runs
+#   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
 #
-# FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) how long soak runs. Builds are in
-# build/<preset>/, full logs in build/logs/. The last line counts the cases of cmocka, pytest and fuzz corpora, and one
-# for each check of the other jobs. The exit status is 0 when none failed.
+# FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) soak. Builds are in build/<preset>/, logs in
+# build/logs/. The last line counts the cases of cmocka, pytest and fuzz corpora, and one for each check of other jobs.
+# Exits with 0 when none failed.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -39,7 +39,7 @@ count() {
     skipped=$((skipped + $3))
 }
 
-# ticking NAME COMMAND...: prints a line every 20 s while the command runs, so that long work is never silent.
+# ticking NAME COMMAND...: prints a line every 20 s while the command runs.
 ticking() {
     local name=$1 begin=$SECONDS status=0 ticker
     shift
@@ -50,7 +50,7 @@ ticking() {
     return "$status"
 }
 
-# check NAME COMMAND...: one case; prints the command's output, indented, as it comes.
+# check NAME COMMAND...: one case; prints the command's output, indented.
 check() {
     local name=$1 status=0 begin=$SECONDS
     shift
@@ -72,7 +72,7 @@ skip() {
     count 0 0 1
 }
 
-# Whether the compiler is one of Debian 12's: a newer one's new warnings stay warnings.
+# The compiler is one of Debian 12's: only its warnings are errors.
 strict() { [[ $("$1" -dumpversion) =~ ^(12|14\.0\..*)$ ]]; }
 export -f strict
 
@@ -88,16 +88,16 @@ cmake_build() {
              /^\[[0-9]+\/[0-9]+\]/ { if (++n % 20 == 1) { print $1, "..."; fflush() } }'
 }
 
-# Reads the output of `ctest --verbose`. Prints a line for each test, and the output of one that failed; writes "PASSED
-# FAILED SKIPPED" to the file. A test that fails without naming a case (a crash, a timeout) counts as one failed case,
-# one that names no case at all as one.
+# Reads `ctest --verbose`. Prints a line for each test, and the output of failed ones; writes "PASSED FAILED SKIPPED" to
+# the file. A test that fails without naming a case (a crash, a timeout) counts as one failed case, one without cases as
+# one.
 ctest_report() {
     awk -v result="$1" '
         /^    \.\.\. / { print; fflush(); next }
         match($0, /^[0-9]+: /) {
             id = substr($0, 1, RLENGTH - 2); line = substr($0, RLENGTH + 1)
             kept[id] = kept[id] "        " line "\n"
-            # cmocka names each failed and skipped case again in its summary.
+            # cmocka repeats failed and skipped cases in its summary.
             if (line ~ /^\[       OK \]/) { ok[id]++ }
             else if (line ~ /^\[  SKIPPED \] [^0-9]/ && !seen[id, line]++) { skip[id]++ }
             else if (line ~ /^\[  FAILED  \] [^0-9]/ && !seen[id, line]++) { bad[id]++ }
@@ -121,14 +121,14 @@ ctest_report() {
 run_ctest() {
     local preset=$1 status=0 numbers wrap=()
     shift
-    # Sanitizers of older compilers can't cope with as much address randomization as newer kernels have.
+    # Sanitizers of older compilers can't cope with the address randomization of newer kernels.
     if [ "$preset" != release ] && have setarch && setarch -R true 2>/dev/null; then
         wrap=(setarch -R)
     fi
     ticking "ctest $preset" "${wrap[@]}" ctest --preset "$preset" --verbose -j "$jobs" "$@" 2>&1 |
         tee "$logs/ctest-$preset.log" | ctest_report "$logs/ctest-$preset.count" || status=$?
     read -r -a numbers <"$logs/ctest-$preset.count"
-    # ctest also fails when it has no tests, or could not start one.
+    # ctest also fails without tests, or when one can't start.
     if ((status != 0 && numbers[1] == 0)); then
         numbers[1]=1
     fi
@@ -142,8 +142,6 @@ run_ctest() {
 build_and_test() {
     check "build $1" cmake_build "$1" && run_ctest "$@"
 }
-
-# ---- Jobs ----------------------------------------------------------------------------------------------------------
 
 setup() { check "tools/setup.sh --dev" tools/setup.sh --dev; }
 
@@ -190,7 +188,7 @@ release() {
     return "$status"
 }
 
-# crash_run IMAGES SECONDS [OPTION...]: explores power failures; see tests/README.md.
+# crash_run IMAGES SECONDS [OPTION...]: explores power failures.
 crash_run() {
     local images=$1 seconds=$2
     shift 2
@@ -202,7 +200,7 @@ crash_run() {
 crash() { crash_run 5000 45; }
 crash_long() { crash_run 300000 86400 --of-a-seed 2000; }
 
-# find_bugs [OPTION]: the explorer of power failures and the load of many threads must find deliberate bugs.
+# find_bugs [OPTION]: crash and stress must find all mutants.
 find_bugs() {
     local status=0
     check "build release" cmake_build release || return 1
@@ -214,7 +212,7 @@ find_bugs() {
 mutants() { find_bugs --quick; }
 mutants_long() { find_bugs; }
 
-# Short runs are among the tests of every build.
+# Every build's tests include short runs.
 stress_long() {
     local status=0 place
     check "build release" cmake_build release || return 1
@@ -241,7 +239,7 @@ kills() {
     return "$status"
 }
 
-# run_pytest NAME OPTION...: a test that has passed keeps no files, for those of all tests are gigabytes.
+# run_pytest NAME OPTION...: passed tests keep no files, which would be gigabytes.
 run_pytest() {
     local name=$1 status=0 numbers
     shift
@@ -274,7 +272,7 @@ python() {
     run_pytest ordinary -m "not deep"
 }
 
-# The tests in Python that the ordinary run leaves out: conftest.py lists them.
+# The tests in conftest.py's DEEP.
 slow() { run_pytest deep -m deep; }
 
 docs() { check "tools/docs.sh" tools/docs.sh; }
@@ -282,7 +280,7 @@ docs() { check "tools/docs.sh" tools/docs.sh; }
 asan() { build_and_test asan-ubsan -LE no-asan; }
 tsan() { build_and_test tsan; }
 
-# A program outside the checkout, built with the installed library: by pkg-config, and by CMake.
+# Builds a program against the installed library, by pkg-config and by CMake.
 install_and_use() {
     local where
     where=$(mktemp -d)
@@ -320,7 +318,7 @@ C
     "$where/usr/bin/lmc-store" info "$where/two.pool" >/dev/null
 }
 
-# The codec by itself, and the example of its README: linked statically and dynamically, by pkg-config and by CMake.
+# The codec's README example: linked statically and dynamically, by pkg-config and by CMake.
 codec_install_and_use() {
     local where flags
     where=$(mktemp -d)
@@ -347,7 +345,7 @@ C
     LD_LIBRARY_PATH=$(pkg-config --variable=libdir lmc)
     export LD_LIBRARY_PATH
     cc -std=c11 -Wall -Wextra "${werror[@]}" "$where/main.c" -o "$where/shared" "${flags[@]}"
-    # No pipe: a grep that has seen enough would end ldd with a broken one.
+    # No pipe: grep would close it early and break ldd.
     [[ $(ldd "$where/shared") == *'liblmc.so.0 => /'* ]] || { echo "not linked with liblmc.so.0"; return 1; }
     cc -std=c11 "$where/main.c" -o "$where/static" -I"$where/usr/include" "$LD_LIBRARY_PATH/liblmc.a"
     cmake -S "$where" -B "$where/build" -DCMAKE_PREFIX_PATH="$where/usr" >>"$logs/install-codec.log"
@@ -359,7 +357,7 @@ C
     echo '#include <lmc.h>' | c++ -std=c++11 -Wall -Wextra "${werror[@]}" -I"$where/usr/include" -fsyntax-only -x c++ -
 }
 
-# The wheel without the checkout: its name and contents, and that it works without torch.
+# The wheel without the checkout: name, contents, and use without torch.
 wheel_and_use() {
     local where wheel names
     where=$(mktemp -d)
@@ -382,7 +380,6 @@ install() {
     check "the codec by itself, and its README's example" bash_function codec_install_and_use
 }
 
-# Builds the codec for arm64 in build/arm.
 arm_library() {
     local here=$top/build/arm
     mkdir -p "$here/include"
@@ -414,7 +411,7 @@ arm_codec() {
     done
 }
 
-# Counts instructions for 64 elements in the emulator's log: those of each translated block times its executions.
+# Instructions for 64 elements: those of each translated block times its executions.
 arm_instructions() {
     local here=$top/build/arm kernel elements table mode
     local -A took
@@ -437,7 +434,7 @@ arm_instructions() {
     done
 }
 
-# Installs the compiler for arm64 and the emulator; skips the job where they can't be installed.
+# Installs the compiler for arm64 and the emulator, or skips the job.
 have_arm() {
     local wanted=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) log=$logs/arm-install.log
     if [ "$(uname -m)" != x86_64 ]; then
@@ -464,7 +461,7 @@ instructions() {
     check "instructions of the kernels on arm64" bash_function arm_instructions
 }
 
-# An emulated machine with persistent memory: tests/guest/README.md.
+# See tests/guest/README.md.
 guest() {
     local status=0 numbers
     check "build release" cmake_build release || return 1
@@ -528,9 +525,9 @@ tidy() {
     check "clang-tidy" clang-tidy -p build/release --quiet "${sources[@]}"
 }
 
-# Coverage by the tests in C (injected failures, corpora and short drivers among them), and by the command's in Python.
+# By the tests in C (injected failures, corpora and short drivers among them), and the command's in Python.
 coverage() {
-    # A kernel's header is compiled once for each set of instructions; merge counts them together.
+    # A kernel's header is compiled once for each instruction set; merge adds them.
     local status=0 gcovr=(.venv/bin/python -m gcovr --root . --filter codec/ --filter store/ build/coverage
         --merge-mode-functions=merge-use-line-min)
     find build/coverage -name '*.gcda' -delete 2>/dev/null || true
@@ -546,14 +543,12 @@ coverage() {
     return "$status"
 }
 
-# bash_function NAME: runs it in a shell of its own, which ends at the first error and prints the command.
+# bash_function NAME: runs it in another shell, which ends at the first error and prints the command.
 bash_function() {
     export top logs jobs
     export -f "${1?}"
     bash -Eeuo pipefail -c 'trap '\''echo "status $?: $BASH_COMMAND" >&2'\'' ERR'"; $1"
 }
-
-# ---- All of it -----------------------------------------------------------------------------------------------------
 
 mkdir -p "$logs"
 wanted=()

@@ -48,13 +48,13 @@ class Rooms:
         return found
 
     def of(self, file):
-        """Return the innermost room that contains the file, or None."""
+        """Return the file's innermost room, or None."""
         if f"{Path(file).parent}/*" in self.uses:
             return f"{Path(file).parent}/*"
         return next((str(folder) for folder in Path(file).parents if str(folder) in self.uses), None)
 
     def allows(self, user, used):
-        """Return whether `user` may use `used`: itself, a room of its line, or a room of the folder around it."""
+        """Return whether `user` may use `used`: itself, a room of its line, or one of the folder around it."""
         while user:
             if used in (user, f"{user}/*") or used in self.uses.get(user, ()):
                 return True
@@ -63,7 +63,7 @@ class Rooms:
 
 
 def tracked(*patterns):
-    """List the files of the checkout that match, those that git does not track yet included."""
+    """List matching files of the checkout, including untracked ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", *patterns],
         cwd=TOP, check=True, capture_output=True, text=True,
@@ -72,7 +72,7 @@ def tracked(*patterns):
 
 
 def circles(edges):
-    """Return the strongly connected components of more than one node (Tarjan's algorithm)."""
+    """Return the strongly connected components of several nodes (Tarjan)."""
     index, low, stack, found = {}, {}, [], []
 
     def visit(node):
@@ -96,12 +96,12 @@ def circles(edges):
 
 
 def library_of(file):
-    """Return the library that contains the file, or None."""
+    """Return the file's library, or None."""
     return next((one for one in LIBRARIES if file.startswith(one + "/")), None)
 
 
 def check_files(rooms):
-    """Every source of a library is in a room: at its root are public headers alone."""
+    """Every source of a library is in a room; only public headers are at its root."""
     for file in tracked("codec/*.[ch]", "store/*.[ch]", "python/src/*", "python/lmcstore/*.py", "python/pymm/*.py"):
         room = rooms.of(file)
         if room is None or (room in ("codec", "store") and file.endswith(".c")):
@@ -112,7 +112,6 @@ def check_files(rooms):
 
 
 def included_files(file, text):
-    """Return the files of the checkout that a C file includes."""
     for name in INCLUDE.findall(text):
         beside = Path(file).parent
         for folder in (str(beside), "codec", "store", "tools"):
@@ -123,7 +122,7 @@ def included_files(file, text):
 
 
 def check_includes(rooms):
-    """Every include is one that the table allows."""
+    """The table allows every include."""
     for file in tracked("codec/*.[ch]", "store/*.[ch]", "python/src/*.[ch]", "tools/*.[ch]"):
         room = rooms.of(file)
         for other in included_files(file, (TOP / file).read_text()):
@@ -154,7 +153,7 @@ def objects_of_libraries():
 
 
 def symbols_of(objects):
-    """Return {symbol: source that defines it} and {source: symbols that it needs}."""
+    """Return {symbol: defining source} and {source: needed symbols}."""
     defined, needed, source = {}, defaultdict(set), None
     sources = {str(compiled): source for source, compiled in objects.items()}
     listing = subprocess.run(["nm", "-g", *sources], check=True, capture_output=True, text=True).stdout
@@ -170,7 +169,7 @@ def symbols_of(objects):
 
 
 def calls_between_files():
-    """Yield (source, symbol, source that defines it)."""
+    """Yield (source, symbol, defining source)."""
     objects = objects_of_libraries()
     if not objects:
         raise SystemExit("test_rooms: no objects in build/release or build/dev; build one of these presets first")
@@ -185,7 +184,7 @@ def calls_between_files():
 
 
 def check_symbols(rooms):
-    """Every call across rooms is one that the table allows, or of a public function if the room may use these."""
+    """The table allows every call across rooms, except of public functions where the room may use these."""
     public = {}
     for library in ("codec", "store"):
         text = "".join(path.read_text() for path in (TOP / library).glob("*.h"))
@@ -232,7 +231,7 @@ def imports_of(file):
 
 
 def module_file(name):
-    """Return the file of a dotted module, or of the module that has the name, if it is one of ours."""
+    """Return the file of a dotted module, or of the module with the name, in our packages."""
     for dotted in (name, name.rpartition(".")[0]):
         if dotted.split(".")[0] in ("lmcstore", "pymm"):
             path = "python/" + dotted.replace(".", "/")
@@ -243,7 +242,7 @@ def module_file(name):
 
 
 def check_imports(rooms):
-    """Every import is one that the table allows, and no modules import each other in a circle."""
+    """The table allows every import, and no modules import each other in a circle."""
     edges = defaultdict(set)
     for file in tracked("python/lmcstore/*.py", "python/pymm/*.py"):
         room = rooms.of(file)
@@ -258,7 +257,7 @@ def check_imports(rooms):
 
 
 def c_functions(text):
-    """Yield (line, lines) of each function: from its first line to its brace in column 0."""
+    """Yield (line, lines) of each function, up to its brace in column 0."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if line == "{":
@@ -270,7 +269,7 @@ def c_functions(text):
 
 
 def python_functions(text):
-    """Yield (line, lines) of each function, its docstring not counted."""
+    """Yield (line, lines) of each function, without its docstring."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = node.end_lineno - node.lineno + 1
@@ -280,7 +279,6 @@ def python_functions(text):
 
 
 def check_sizes(_rooms):
-    """No source file and no function is too long."""
     for file in tracked("*.c", "*.h", "*.py", "*.sh", "*.cmake", "*CMakeLists.txt"):
         text = (TOP / file).read_text()
         lines = text.count("\n")
@@ -327,7 +325,6 @@ CHECKS = {
 
 
 def main():
-    """Run the checks that the command line names, or all."""
     wanted = [word for word in sys.argv[1:] if word != "--list"] or list(CHECKS)
     if not set(wanted) <= set(CHECKS):
         raise SystemExit(__doc__)

@@ -25,12 +25,11 @@ C_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*
 
 
 def blank(text):
-    """Return spaces and the line ends of the text, so that positions stay."""
+    """Replace all but line ends by spaces."""
     return re.sub(r"[^\n]", " ", text)
 
 
 def c_prose(text):
-    """Keep the comments of C."""
     kept, end = [], 0
     for token in C_TOKEN.finditer(text):
         is_comment = token.group().startswith(("//", "/*"))
@@ -40,7 +39,6 @@ def c_prose(text):
 
 
 def python_prose(text):
-    """Keep the comments and docstrings of Python."""
     keep = set()
     for node in ast.walk(ast.parse(text)):
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
@@ -54,12 +52,11 @@ def python_prose(text):
 
 
 def hash_prose(text):
-    """Keep the comments of shell and CMake: those that begin a line or follow a space."""
+    """Keep comments of shell and CMake that begin a line or follow a space."""
     return "\n".join("".join(re.findall(r"(?:^|\s)#[^\"']*$", line)) for line in text.splitlines())
 
 
 def markdown_prose(text):
-    """Keep Markdown outside fenced code blocks."""
     return re.sub(r"^```.*?^```", lambda block: blank(block.group()), text, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -68,7 +65,7 @@ KINDS = {".c": c_prose, ".h": c_prose, ".py": python_prose, ".pyi": python_prose
 
 
 def prose_files(paths):
-    """List the files that have prose, tracked or not ignored."""
+    """List files with prose, tracked or not ignored."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", *(paths or ["."])],
         cwd=TOP, check=True, capture_output=True, text=True,
@@ -81,7 +78,6 @@ def prose_files(paths):
 
 
 def main():
-    """Count, and print the places if asked."""
     arguments = [word for word in sys.argv[1:] if word != "--list"]
     show = "--list" in sys.argv
     if any(word.startswith("-") for word in arguments):

@@ -40,7 +40,7 @@ def check_contents(checkout: Path) -> Path:
 
 
 def check_libraries(module: Path) -> None:
-    """Check that our own libraries are in the module, and which others it wants."""
+    """Check that the module contains our libraries, and list the others."""
     lines = subprocess.run(["ldd", str(module)], capture_output=True, text=True, check=True).stdout.splitlines()
     wanted = {line.split(".so")[0].strip().removeprefix("lib") for line in lines if line.strip().startswith("lib")}
     assert not {name for name in wanted if name.startswith("lmc")}, lines
@@ -49,14 +49,14 @@ def check_libraries(module: Path) -> None:
 
 
 def check_import_time() -> None:
-    """Check how long an import takes, at best, in a new process."""
+    """Check the best import time of new processes."""
     best = min(float(subprocess.check_output([sys.executable, "-c", TIMED], text=True)) for _ in range(TRIES))
     print(f"import lmcstore: {best:.1f} ms of the processor's time, the best of {TRIES}")
     assert best < MOST_MS
 
 
 def check_wants() -> None:
-    """Check that errors name the missing package."""
+    """Errors name the missing package."""
     done = subprocess.run([sys.executable, "-c", "import pymm"], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and last == "ImportError: pymm needs NumPy: pip install numpy", done.stderr
@@ -64,7 +64,6 @@ def check_wants() -> None:
 
 
 def check_round_trip(folder: Path) -> None:
-    """Take snapshots, read, archive and restore them; and use a shelf of live values."""
     import lmcstore
 
     nested = [1, 2.5, None, {"bytes": b"\0\1"}]

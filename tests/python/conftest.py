@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Fixtures: every test has a pool of its own, in a temporary directory."""
+"""Fixtures: each test has a pool in a temporary directory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import lmcstore
 import pytest
 from optional import skip_without_torch
 
-# A shell's background jobs ignore SIGINT, and so would the processes that the tests start and interrupt.
+# A shell's background jobs ignore SIGINT, and so would the processes that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Tests of more than ten seconds, whose subject a shorter test has too: the ordinary run leaves them to `run.sh deep`.
+# Tests of more than ten seconds, with shorter equivalents: only `run.sh deep` runs them.
 DEEP = (
     "test_examples.py::test_a_posterior_knows_how_far_to_trust_it",
     "test_leaks.py::test_leaks_are_found",
@@ -31,12 +31,10 @@ DEEP = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark of the tests in DEEP."""
     config.addinivalue_line("markers", "deep: left to tests/run.sh deep")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests in DEEP."""
     for item in items:
         if item.nodeid.endswith(DEEP):
             item.add_marker(pytest.mark.deep)
@@ -44,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def pool_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where a test's pool may be created; in memory for the modules that say so, where nothing waits for a disk."""
+    """Where a test's pool may be created: in memory for modules that choose it."""
     if not getattr(request.module, "IN_MEMORY", False) or not os.access("/dev/shm", os.W_OK):
         yield str(tmp_path / "test.pool")
         return
@@ -62,13 +60,12 @@ def store(pool_path: str) -> Iterator[lmcstore.Store]:
 
 @pytest.fixture
 def shelf(store: lmcstore.Store) -> lmcstore.Shelf:
-    """An empty shelf."""
     return store["run"]
 
 
 @pytest.fixture
 def report_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Puts lmc-store-report of this Python first on PATH, as an installation does."""
+    """Puts this Python's lmc-store-report first on PATH, as an installation does."""
     script = tmp_path_factory.mktemp("bin") / "lmc-store-report"
     script.write_text(f"#!{sys.executable} -P\nfrom lmcstore.report.__main__ import run\n\nrun()\n")
     script.chmod(0o755)
@@ -77,7 +74,7 @@ def report_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs Python code in a process of its own; the code sees its arguments in sys.argv."""
+    """Runs Python code in another process, with its arguments in sys.argv."""
 
     def run(code: str, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
         skip_without_torch(code)

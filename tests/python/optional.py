@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``from optional import torch``: PyTorch, or if it is not installed, a stand-in that skips the tests that use it."""
+"""``from optional import torch``: PyTorch, or a stand-in that skips the tests that use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 class _Missing:
-    """Skips the test that uses it, or the module that uses it while it is collected."""
+    """Skips the test, or the module that is being collected."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shared by the tests of pymm: folders for shelves, and processes that are killed."""
+"""Folders for shelves, and killed processes, for the tests of pymm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from pymm.memoryresource import find_names
 
 @pytest.fixture
 def folder() -> Iterator[str]:
-    """Where a test's shelves are."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=base) as made:
         yield made
@@ -37,7 +36,7 @@ def new(folder: str) -> pymm.shelf:
 
 
 def run(folder: str, code: str, killed: bool = False) -> str:
-    """Run a program of its own with ``folder`` set and pymm, np, os imported; with `killed`, it ends by SIGKILL."""
+    """Run a program with ``folder`` and pymm, np, os; `killed`: it ends by SIGKILL."""
     skip_without_torch(code)
     head = f"import os, signal, sys\nimport numpy as np\nimport pymm\nfolder = {folder!r}\n"
     tail = "\nos.kill(os.getpid(), signal.SIGKILL)\n" if killed else ""
@@ -49,7 +48,7 @@ def run(folder: str, code: str, killed: bool = False) -> str:
 
 
 def again(folder: str, name: str = "test", **more: Any) -> pymm.shelf:
-    """The shelf, opened again after its close."""
+    """The shelf, closed and opened again."""
     assert find_names(name, folder, None) is None, "the shelf was not closed"
     return pymm.shelf(name, pmem_path=folder, **more)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Equality as users mean it: the same types, the same bits, the same order."""
+"""Equality as users mean it: the same types, bits and order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optional import HAS_TORCH, torch
 
 
 def same(left: Any, right: Any, path: str = "state") -> None:
-    """Assert that two states are equal in types, order and every bit; a Parameter counts as a Tensor."""
+    """A Parameter counts as a Tensor."""
     if HAS_TORCH and isinstance(left, torch.Tensor):
         _same_tensors(left.detach(), right, path)
         return
@@ -53,7 +53,7 @@ def _same_dicts(left: dict[Any, Any], right: dict[Any, Any], path: str) -> None:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """The bytes of a tensor, row-major."""
+    """Row-major."""
     dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if dense.numel() == 0:
         return b""

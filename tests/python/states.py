@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""States to try: those of real training scripts, and each type at its edges."""
+"""States to try: real training scripts', and each type at its edges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUIET_NAN = struct.unpack("<d", bytes.fromhex("efbeadde0000f87f"))[0]
 
 
 def of_dtype(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """A tensor of any dtype with bytes of all kinds."""
+    """Bytes of all kinds."""
     count = math.prod(shape) * dtype.itemsize
     values = torch.arange(count, dtype=torch.int64).mul(37).add(11).remainder(256).to(torch.uint8)
     if dtype is torch.bool:
@@ -70,7 +70,6 @@ def scalars() -> dict[str, Any]:
 
 
 def containers() -> dict[str, Any]:
-    """Containers and keys."""
     metadata = OrderedDict([("a", {"version": 2})])
     ordered = OrderedDict([("b", 1), ("a", torch.ones(2))])
     ordered._metadata = metadata  # type: ignore[attr-defined]
@@ -113,7 +112,6 @@ def containers() -> dict[str, Any]:
 
 
 def tensors() -> dict[str, Any]:
-    """Torch tensors and NumPy arrays."""
     base = torch.arange(120, dtype=torch.float32).view(4, 5, 6)
     grid = np.arange(60, dtype=np.int32).reshape(3, 4, 5)
     return {
@@ -137,7 +135,6 @@ def tensors() -> dict[str, Any]:
 
 
 def random_states() -> dict[str, Any]:
-    """The states of random generators."""
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -148,7 +145,7 @@ def random_states() -> dict[str, Any]:
 
 
 def training(steps: int = 2) -> tuple[dict[str, Any], Any]:
-    """A small training run: its objects by name, and a function that takes one more step."""
+    """A small training run: its objects by name, and a function that takes a step."""
     torch.manual_seed(7)
     model = torch.nn.Sequential(
         torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 4)
@@ -169,5 +166,5 @@ def training(steps: int = 2) -> tuple[dict[str, Any], Any]:
 
 
 def training_state(objects: dict[str, Any]) -> dict[str, Any]:
-    """The state that a script saves of a training run."""
+    """The state that a script saves."""
     return {name: value.state_dict() for name, value in objects.items()} | {"rng": torch.get_rng_state()}

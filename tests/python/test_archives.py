@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Archives of parts, since others, canonical ones, taken up again: from Python, the command, and by the book."""
+"""Archives of parts, since others, canonical and resumed: from Python, the command, and the reference reader."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_since_and_ls(full: lmcstore.Store, tmp_path: Path) -> None:
 
 @by_the_book
 def test_by_the_book(full: lmcstore.Store, tmp_path: Path) -> None:
-    """The reader that was written from the document reads the state of each snapshot."""
+    """The reference reader reads each snapshot's state."""
     with (tmp_path / "a").open("wb") as file:
         full.dump(file)
     fill(full, 9, 10)
@@ -183,7 +183,7 @@ def test_the_command(full: lmcstore.Store, tmp_path: Path, pool_path: str) -> No
 
 
 def test_what_changes_the_bytes_is_refused(full: lmcstore.Store, tmp_path: Path) -> None:
-    """Compressed files have a descriptor, and an archive that goes there comes out of nothing."""
+    """Compressed files have a descriptor, but an archive written to it would be corrupt."""
     import bz2
     import gzip
     import lzma
@@ -239,7 +239,7 @@ def test_what_does_not_change_the_bytes(full: lmcstore.Store, tmp_path: Path) ->
             file.write(b"before")
             full.dump(file, ["run"])
             file.seek(0)
-            assert file.read(6) == b"before"  # which reads ahead
+            assert file.read(6) == b"before"  # reads ahead
             assert len(archive.ls(file)["snapshots"]) == 8
         text.write("before")
         full.dump(text, ["run"])

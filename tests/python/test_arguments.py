@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every public function refuses hostile arguments by a documented exception, and changes nothing.
 
-hypothesis draws a call and its arguments from a list of hostile values: wrong types, huge and negative numbers, NaN,
-surrogates, NULs, objects whose special methods raise, lie, or change their owner. LMCSTORE_EXAMPLES sets the number of
-tries. After each call the store is unchanged, or has one snapshot more; at the end all of it is verified.
+hypothesis draws calls and hostile values: wrong types, extreme numbers, NaN, surrogates, NULs, objects whose special
+methods raise, lie, or change their owner. LMCSTORE_EXAMPLES sets the number of tries.
 """
 
 from __future__ import annotations
@@ -30,16 +29,13 @@ EXAMPLES = int(os.environ.get("LMCSTORE_EXAMPLES", "400"))
 
 
 class SpiteError(Exception):
-    """Raised by hostile objects: it may pass through."""
+    """Raised by hostile objects; may pass through."""
 
 
 ALLOWED = (lmcstore.Error, TypeError, ValueError, IndexError, SpiteError)
 
-# The C module also passes on errors of the arguments' own types: of unavailable buffers, of ints too large.
+# The C module also passes on errors of the arguments' types: unavailable buffers, too large ints.
 CORE_ALLOWED = (*ALLOWED, OverflowError, BufferError, NotImplementedError, MemoryError, AttributeError)
-
-
-# ---- Hostile values
 
 
 class Raising:
@@ -93,7 +89,7 @@ class Lying:
 
 
 class Growing(dict[Any, Any]):
-    """A dict that gets longer each time that one looks at it."""
+    """A dict that grows at each look."""
 
     def _grow(self) -> None:
         self[len(self)] = torch.ones(1)
@@ -124,7 +120,7 @@ class HostileMapping(Mapping[str, float]):
 
 
 class Word(str):
-    """A str that is equal to nothing, not to itself either."""
+    """A str that is equal to nothing, not even itself."""
 
     __hash__ = str.__hash__
 
@@ -133,7 +129,7 @@ class Word(str):
 
 
 class Number(int):
-    """An int whose index is another."""
+    """An int with another index."""
 
     def __index__(self) -> int:
         raise SpiteError
@@ -223,11 +219,9 @@ VALUES: list[Callable[[], Any]] = [
 ]
 
 
-# By their places: hypothesis shows its draws, and some of these can't be shown.
+# By place: hypothesis prints its draws, and some values can't be printed.
 PLACES = st.integers(0, len(VALUES) - 1)
 
-
-# ---- Calls
 
 Call = Callable[..., Any]
 
@@ -295,7 +289,7 @@ CALLS: list[Call] = [
     lambda store, shelf, snap, path, x, y: codec.digest(x, y),
 ]
 
-# The C module checks its arguments, which may come from anywhere. (It trusts addresses.)
+# The C module checks its arguments. (It trusts addresses.)
 CORE_CALLS: list[Call] = [
     lambda pool, handle, x, y: _core.open(x, _core.OPEN_READ),
     lambda pool, handle, x, y: _core.open("/nowhere/x", _core.OPEN_READ, x, 0, y),
@@ -343,11 +337,8 @@ CAPTURE_CALLS: list[Call] = [
 ]
 
 
-# ---- Tests
-
-
 def of_an_argument(error: Exception) -> bool:
-    """Whether a RuntimeError is torch's own, of a tensor that was asked for its truth or its size."""
+    """Whether a RuntimeError is torch's, about a tensor's truth or size."""
     return "Tensor" in str(error)
 
 
@@ -437,7 +428,7 @@ def test_captures_of_the_c_module(world: World, call: int, x: int, y: int) -> No
 
 @pytest.mark.parametrize("number", [2**64 + 1, 2**65 + 1, -(2**64) + 1, 2**20000 + 1], ids=int.bit_length)
 def test_a_number_is_never_cut_off(world: World, number: int) -> None:
-    """Modulo 2**64 these are 1, a snapshot that is there."""
+    """Modulo 2**64 these are 1, an existing snapshot."""
     for call in (world.shelf.remove, lambda n: world.shelf.tag(n, "x"), world.shelf.__getitem__, world.shelf.steps):
         with pytest.raises(ALLOWED):
             call(number)
@@ -448,7 +439,7 @@ def test_a_number_is_never_cut_off(world: World, number: int) -> None:
 
 
 def test_what_changes_its_size_meanwhile(world: World) -> None:
-    """A buffer that is read is held in place, or copied."""
+    """A buffer is held in place, or copied."""
     data = bytearray(8 << 20)
 
     def shrink(*_: object) -> None:
@@ -464,7 +455,7 @@ def test_what_changes_its_size_meanwhile(world: World) -> None:
 
 
 def test_nothing_is_kept(world: World) -> None:
-    """A thousand refused calls later there are no more objects than before."""
+    """A thousand refused calls leave no objects."""
 
     class Marker(Raising):
         pass

@@ -86,7 +86,7 @@ def test_waiting_by_several_threads(shelf: lmcstore.Shelf) -> None:
 
 
 def test_full_is_told(tmp_path: Path) -> None:
-    """A pool without room says so, at the latest when one waits, and goes on."""
+    """A full pool reports it, at the latest to a wait, and stays usable."""
     store = lmcstore.open(tmp_path / "small.pool", size="32MiB", background=False)
     shelf = store["run"]
     shelf.snapshot({"t": torch.randn(1000)})
@@ -98,7 +98,7 @@ def test_full_is_told(tmp_path: Path) -> None:
 
 
 def test_two_threads_wait(shelf: lmcstore.Shelf) -> None:
-    """The one that comes second finds that there is nothing to wait for, whenever it looks."""
+    """The second finds nothing to wait for, at any time."""
     snapshot = shelf.snapshot({"a": 1}, wait=False)
 
     class Raced(lmcstore.Snapshot):
@@ -146,7 +146,7 @@ print(step + 1)
 
 @pytest.mark.parametrize("does", ["close", "wait"])
 def test_a_handler_while_one_waits(tmp_path: Path, run_python: Callable[..., Any], does: str) -> None:
-    """A signal's handler, in the thread that waits, may close the store, or wait for the same snapshot."""
+    """A signal handler in the waiting thread may close the store, or wait for the same snapshot."""
     done = run_python(IN_A_HANDLER, str(tmp_path / "test.pool"), does)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     with lmcstore.open(tmp_path / "test.pool", mode="r") as store:
@@ -154,7 +154,7 @@ def test_a_handler_while_one_waits(tmp_path: Path, run_python: Callable[..., Any
 
 
 def test_waiting_while_another_closes(pool_path: str) -> None:
-    """A thread that waits while the store closes gets the outcome, once it is known."""
+    """A thread that waits while the store closes gets the outcome."""
     for _ in range(5):
         store = lmcstore.open(pool_path, background=False)
         snapshot = store["run"].snapshot({"t": torch.randn(1 << 21)}, wait=False)
@@ -202,7 +202,7 @@ print(*said)
 
 
 def test_a_close_by_garbage(pool_path: str, run_python: Callable[..., Any]) -> None:
-    """A collection of garbage inside a call may run a destructor that closes the store: it can't wait for itself."""
+    """Garbage collection inside a call may run a destructor that closes the store: it can't wait for itself."""
     done = run_python(CLOSED_BY_GARBAGE, pool_path)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     refused = "a store can't be closed from inside one of its own calls"
@@ -244,7 +244,7 @@ print(*said, sep="\\n")
 
 @pytest.mark.parametrize("who", ["handler", "thread"])
 def test_a_close_above_a_capture(pool_path: str, who: str, run_python: Callable[..., Any]) -> None:
-    """A handler that closes the store while its thread takes a snapshot, for whose shelf another thread waits."""
+    """A handler closes the store during a snapshot, for whose shelf another thread waits."""
     done = run_python(CLOSED_ABOVE_A_CAPTURE, pool_path, who)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert done.stdout.splitlines() == ["the store is closed: open it again"] * 2
@@ -253,7 +253,7 @@ def test_a_close_above_a_capture(pool_path: str, who: str, run_python: Callable[
 
 
 def test_what_becomes_durable_while_the_store_closes(pool_path: str) -> None:
-    """A waiting thread returns, also while the closing thread waits for another one."""
+    """A waiting thread returns while the closing thread waits for another."""
     store = lmcstore.open(pool_path, background=False)
     store["run"].snapshot({"t": torch.ones(10)})
     verifying, go_on, told = threading.Event(), threading.Event(), []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command lmc-store from outside: every command, exit codes, JSON, pipes, hostile files, signals.
+"""The command lmc-store: every command, exit codes, JSON, pipes, hostile files, signals.
 
-Runs the binary that the environment variable LMC_STORE_BIN names, else build/release/bin/lmc-store.
+Runs the binary of LMC_STORE_BIN, else build/release/bin/lmc-store.
 """
 
 import json
@@ -29,11 +29,8 @@ COMMANDS += ["decompress", "scrub"]
 pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
 
 
-# ---- Helpers ---------------------------------------------------------------------------------------------------------
-
-
 def cli(*arguments, code=0, **options):
-    """Runs lmc-store, expects that exit code, and gives the finished process back; output is text."""
+    """Run lmc-store, expect the exit code, and return the finished process, whose output is text."""
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("stdout", subprocess.PIPE)
     done = subprocess.run([BIN, *map(str, arguments)], stderr=subprocess.PIPE, timeout=120, **options)
@@ -47,14 +44,14 @@ def text(*arguments, **options):
 
 
 def as_json(*arguments, **options):
-    """The one JSON object that --json prints."""
+    """The one JSON object of --json."""
     result = json.loads(cli(arguments[0], "--json", *arguments[1:], **options).stdout)
     assert isinstance(result, dict)
     return result
 
 
 def error(*arguments, code=1, status=None):
-    """Fails as it should, in both forms; gives the message back."""
+    """Expect a failure in both forms; return the message."""
     plain = cli(*arguments, code=code)
     assert plain.stderr.startswith("lmc-store: ")
     assert plain.stderr.count("\n") == 1
@@ -76,7 +73,7 @@ def state(seed=0, rows=64):
 
 @pytest.fixture
 def pool(tmp_path):
-    """A pool with three snapshots on the shelf "run", steps 10, 20, 30; the second is tagged "best"."""
+    """A pool with three snapshots on "run", steps 10, 20, 30; the second is tagged "best"."""
     path = tmp_path / "run.pool"
     cli("create", path, "--size", "256MiB")
     for i in range(1, 4):
@@ -88,7 +85,7 @@ def pool(tmp_path):
 
 
 def digests(path):
-    """What is in a pool, whatever its form."""
+    """A pool's contents, in any form."""
     result = {}
     for shelf in as_json("ls", path)["shelves"]:
         for snapshot in shelf["snapshots"]:
@@ -96,9 +93,6 @@ def digests(path):
             entries = as_json("ls", path, address)["snapshot"]["entries"]
             result[address] = [(e["name"], e["dtype"], e["shape"], e["digest"]) for e in entries]
     return result
-
-
-# ---- The command line ------------------------------------------------------------------------------------------------
 
 
 def test_version_and_help():
@@ -173,9 +167,6 @@ def test_sizes(tmp_path, size, limit):
     assert as_json("create", tmp_path / "p", "--size", size)["limit_bytes"] == limit
 
 
-# ---- create, info ----------------------------------------------------------------------------------------------------
-
-
 def test_create(tmp_path):
     path = tmp_path / "p"
     assert str(path) in text("create", path)
@@ -243,9 +234,6 @@ def test_info(pool):
     assert info["medium"]["file_system"] and re.fullmatch("[0-9a-f]{32}", info["uuid"])
     page = text("info", pool)
     assert "3 snapshots on 1 shelf" in page and "limit 256 MiB" in page and "compaction" in page
-
-
-# ---- import, ls ------------------------------------------------------------------------------------------------------
 
 
 def test_ls(pool):
@@ -359,9 +347,6 @@ def test_import_of_what_is_no_file(pool, tmp_path):
     error("import", pool, "run", tmp_path / "none", status="not found")
 
 
-# ---- export ----------------------------------------------------------------------------------------------------------
-
-
 def test_export(pool, tmp_path):
     target = tmp_path / "out.safetensors"
     answer = as_json("export", pool, "run@2", "-o", target)
@@ -450,9 +435,6 @@ def test_not_to_a_terminal(pool):
     assert "--json" in cli("export", pool, "run", "-o", "-", "--json", code=2).stderr
 
 
-# ---- tag, rm, compact, verify ----------------------------------------------------------------------------------------
-
-
 def test_tag(pool):
     assert text("tag", pool, "run@1", "keep") == "run@1 is now tagged keep\n"
     assert as_json("tag", pool, "run@3", "best")["snapshot"]["tags"] == ["best"]
@@ -504,7 +486,7 @@ def test_verify(pool):
 
 
 def find(path, needle):
-    """Where these bytes stand in a sparse file, which is far too large to be read whole."""
+    """The place of these bytes in a sparse file, too large to be read whole."""
     with open(path, "rb") as file:
         end = file.seek(0, os.SEEK_END)
         at = 0
@@ -537,9 +519,6 @@ def test_verify_names_the_damage(pool, tmp_path):
     assert not (tmp_path / "x").exists()
     cli("export", pool, "run@3", "-o", tmp_path / "x")
     cli("verify", pool, "run@1")
-
-
-# ---- dump, restore ---------------------------------------------------------------------------------------------------
 
 
 def test_dump_and_restore(pool, tmp_path):
@@ -599,9 +578,6 @@ def test_dump_of_nothing(pool, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-# ---- Pipes that close, disks that are full, signals ------------------------------------------------------------------
-
-
 def test_a_closed_pipe(pool):
     for command in (["dump"], ["ls"], ["ls", "run@1"], ["info"], ["export", "run", "-o", "-"]):
         read_end, write_end = os.pipe()
@@ -658,8 +634,6 @@ def test_an_interrupted_restore_leaves_no_pool(large, tmp_path):
     assert process.returncode == 130, message
     assert not copy.exists()
 
-
-# ---- Beside a writer -------------------------------------------------------------------------------------------------
 
 WRITER = """
     import sys, numpy, lmcstore

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""lmc-store compress and decompress: the identical file comes back, and damage is refused."""
+"""lmc-store compress and decompress: identical files return, and damage is refused."""
 
 from __future__ import annotations
 
@@ -40,9 +40,6 @@ LMC_DTYPES = [
 ]  # fmt: skip
 
 
-# ---- Helpers ---------------------------------------------------------------------------------------------------------
-
-
 def as_json(*arguments: object, code: int = 0) -> dict[str, Any]:
     result = json.loads(cli(*arguments, "--json", code=code).stdout)
     assert isinstance(result, dict)
@@ -54,7 +51,7 @@ def weights(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch
 
 
 def nudge(tensor: torch.Tensor, seed: int = 9) -> torch.Tensor:
-    """What one training step does to weights."""
+    """A training step of weights."""
     noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed))
     return (tensor.float() * (1 + 2e-3 * noise)).to(tensor.dtype)
 
@@ -88,7 +85,7 @@ def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
 
 
 def round_trip(path: Path, *options: object, base: Path | None = None) -> bytes:
-    """Compresses with both levels, one thread and several, and decompresses; gives back a file of frames."""
+    """Compress with both levels and several thread counts, and decompress; return a file of frames."""
     source, out = path.read_bytes(), path.with_suffix(".lmc")
     against: list[object] = [] if base is None else ["--base", base]
     for level in ("default", "dense"):
@@ -105,7 +102,7 @@ def round_trip(path: Path, *options: object, base: Path | None = None) -> bytes:
 
 
 def frames(image: bytes) -> list[dict[str, int]]:
-    """The frames of a file, by their prefixes."""
+    """By their prefixes."""
     found = []
     at = 0
     while at < len(image):
@@ -119,7 +116,7 @@ def frames(image: bytes) -> list[dict[str, int]]:
 
 
 def reseal(image: bytes, at: int, **fields: tuple[str, int, int]) -> bytes:
-    """Changes fields (format, offset, value) of the frame at `at`, and makes its header's checksums right."""
+    """Change fields (format, offset, value) of the frame at `at`, and seal its header."""
     xxhash = pytest.importorskip("xxhash")
     changed = bytearray(image)
     for form, offset, value in fields.values():
@@ -133,7 +130,7 @@ def reseal(image: bytes, at: int, **fields: tuple[str, int, int]) -> bytes:
 
 
 def refused(image: bytes, folder: Path, *options: object) -> str:
-    """Decompressing fails, with one message, and leaves nothing behind."""
+    """Decompression fails, with one message and no remains."""
     bad, out = folder / "bad.lmc", folder / "bad.out"
     bad.write_bytes(image)
     command = [BIN, "decompress", str(bad), "-o", str(out), *map(str, options)]
@@ -143,9 +140,6 @@ def refused(image: bytes, folder: Path, *options: object) -> str:
     assert message.startswith("lmc-store: ") and message.count("\n") == 1 and "bad.lmc" in message
     assert not out.exists() and not list(folder.glob(".lmc*"))
     return message
-
-
-# ---- The identical file comes back -----------------------------------------------------------------------------------
 
 
 def test_a_model(tmp_path: Path) -> None:
@@ -158,7 +152,7 @@ def test_a_model(tmp_path: Path) -> None:
 
 
 def test_every_dtype(tmp_path: Path) -> None:
-    """Sizes around what makes a frame of its own, and around a block; nothing; scalars."""
+    """Around the least size of a separate frame and of a block; nothing; scalars."""
     for elements in (0, 1, 3, 511, 512, 1000, BLOCK + 3):
         tensors = {
             name: torch.randint(0, 2, (elements * getattr(torch, name).itemsize,), dtype=torch.uint8).view(dtype)
@@ -172,7 +166,7 @@ def test_every_dtype(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", LMC_DTYPES)
 def test_raw_arrays(tmp_path: Path, dtype: str) -> None:
-    """Of whole elements and not, with a base and without."""
+    """Of whole elements and not, with and without a base."""
     generator = random.Random(dtype)
     for size in (0, 17, 50_003):
         path, base = tmp_path / f"{size}.raw", tmp_path / f"{size}.base"
@@ -196,7 +190,7 @@ def test_against_a_base(tmp_path: Path) -> None:
 
 
 def test_a_base_of_which_only_a_part_fits(tmp_path: Path) -> None:
-    """Another shape, dtype or name, and tensors that only one of them has."""
+    """Another shape, dtype or name, and tensors of only one file."""
     old = {**model(), "old": weights(6, 2048)}
     base = save(tmp_path / "base.safetensors", {**old, "gone": weights(7, 900)})
     new = {k: nudge(v) for k, v in old.items()}
@@ -212,7 +206,7 @@ def test_a_base_of_which_only_a_part_fits(tmp_path: Path) -> None:
 
 
 def test_a_base_that_does_not_help(tmp_path: Path) -> None:
-    """Then the file needs none to be decompressed."""
+    """The file needs no base to be decompressed."""
     now = save(tmp_path / "now.safetensors", {"a": weights(1, 300, 300)})
     base = save(tmp_path / "base.safetensors", {"a": torch.randn(300, 300) * 1e30})
     assert as_json("compress", now, "-o", tmp_path / "o", "--base", base)["deltas"] == 0
@@ -236,7 +230,7 @@ def test_equal_tensors_are_one_base(tmp_path: Path) -> None:
 
 
 def test_thousands_of_scalars(tmp_path: Path) -> None:
-    """They have one frame, not a header each."""
+    """They share a frame and its header."""
     path = save(tmp_path / "a.safetensors", {f"s.{i}": torch.tensor(float(i)) for i in range(5000)})
     image = round_trip(path)
     assert len(frames(image)) == 1 and len(image) < path.stat().st_size
@@ -249,7 +243,7 @@ def test_many_small_tensors(tmp_path: Path) -> None:
 
 
 def test_what_liblmc_does_not_know(tmp_path: Path) -> None:
-    """Dtypes of later versions, names and shapes that the store would not take: bytes, that come back as they were."""
+    """Unknown dtypes, and names and shapes that the store refuses, return as bytes."""
     data = random.Random(1).randbytes(4000)
     header = {
         "new": entry("F3_E1M1", [2000], 0, 1000),
@@ -272,7 +266,7 @@ def test_no_tensors(tmp_path: Path) -> None:
 
 
 def test_more_threads_than_processors(tmp_path: Path) -> None:
-    """Slow blocks beside fast ones, so that threads wait for each other: whoever wins, the bytes are the same."""
+    """Slow and fast blocks: threads wait for each other, and the bytes stay the same."""
     generator = np.random.default_rng(3)
     slow = (generator.standard_normal(BLOCK // 4) * 0.02).astype(np.float32).tobytes()
     path = tmp_path / "a"
@@ -281,7 +275,7 @@ def test_more_threads_than_processors(tmp_path: Path) -> None:
 
 
 def test_threads_and_many_small_frames(tmp_path: Path) -> None:
-    """Hundreds of them are coded while a thread is busy with a large one."""
+    """Hundreds are encoded while a thread is busy with a large one."""
     tensors = {f"{i:04}": weights(i, 500_000 if i % 1000 == 0 else 150) for i in range(4000)}
     check_threads(save(tmp_path / "a", tensors))
 
@@ -313,9 +307,6 @@ def test_an_empty_array(tmp_path: Path) -> None:
     assert (report["raw_bytes"], report["stored_bytes"], report["frames"]) == (0, 72, 1)
     assert as_json("decompress", tmp_path / "o", "-o", tmp_path / "back")["raw_bytes"] == 0
     assert (tmp_path / "back").read_bytes() == b""
-
-
-# ---- What is said ----------------------------------------------------------------------------------------------------
 
 
 def test_reports(tmp_path: Path) -> None:
@@ -360,7 +351,7 @@ def test_pipes(tmp_path: Path) -> None:
 
 
 def test_a_long_pipe(tmp_path: Path) -> None:
-    """Longer than what a pipe is given at first."""
+    """Longer than a pipe's first buffer."""
     path = tmp_path / "a"
     np.arange(20 << 20, dtype=np.uint32).tofile(path)
     with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as cat:
@@ -371,7 +362,7 @@ def test_a_long_pipe(tmp_path: Path) -> None:
 
 
 def test_output(tmp_path: Path) -> None:
-    """What is there is replaced, but not what is read."""
+    """Existing files are replaced, inputs are not."""
     path, out = save(tmp_path / "a.safetensors", model()), tmp_path / "a.lmc"
     out.write_bytes(b"old")
     cli("compress", path, "-o", out)
@@ -387,9 +378,6 @@ def test_output(tmp_path: Path) -> None:
     error("decompress", out, "-o", "/dev/full", status="full")
     assert path.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.lmc", "a.safetensors"]
-
-
-# ---- Wrong use -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -462,7 +450,7 @@ def test_no_base_and_the_wrong_one(tmp_path: Path) -> None:
 
 
 def test_a_base_under_another_name_and_order(tmp_path: Path) -> None:
-    """Digests find it, whatever the file that holds it looks like."""
+    """Digests find it, in any layout of the base's file."""
     base = save(tmp_path / "base.safetensors", model())
     now = save(tmp_path / "now.safetensors", {k: nudge(v) for k, v in model().items()})
     cli("compress", now, "--base", base, "-o", tmp_path / "o")
@@ -471,12 +459,9 @@ def test_a_base_under_another_name_and_order(tmp_path: Path) -> None:
     assert (tmp_path / "back").read_bytes() == now.read_bytes()
 
 
-# ---- Damage ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def image(tmp_path: Path) -> bytes:
-    """A small file of several frames, one with two blocks."""
+    """Several frames, one with two blocks."""
     tensors = {"a": weights(1, 30, 30), "b": weights(2, 700, 800, dtype=torch.bfloat16), "c": torch.zeros(3)}
     path = save(tmp_path / "a.safetensors", tensors)
     cli("compress", path, "-o", tmp_path / "good.lmc")
@@ -490,7 +475,7 @@ def test_no_file_of_frames(tmp_path: Path) -> None:
 
 
 def test_what_is_no_such_file_is_not_read(tmp_path: Path) -> None:
-    """Files of 16 GiB, such as a pool: told by their first bytes, or by their size, before the rest is read."""
+    """Files of 16 GiB, such as pools, are recognized by their first bytes or their size."""
     small, large = tmp_path / "small", tmp_path / "bad.lmc"
     small.write_bytes(bytes(4096))
     with large.open("wb") as file:
@@ -523,8 +508,7 @@ def test_files_with_something_behind(image: bytes, tmp_path: Path) -> None:
 
 
 def test_flipped_bits(image: bytes, tmp_path: Path) -> None:
-    """All of the first frames' headers, and samples of the rest. A flag that nobody knows is no damage but for its
-    checksum, so every one is found."""
+    """All of the first frames' headers, and samples of the rest. The checksum reveals unknown compatible flags, too."""
     generator = random.Random(5)
     places = [*range(0, 200, 3), *(frame["at"] + generator.randrange(104) for frame in frames(image) * 8)]
     places += [generator.randrange(len(image)) for _ in range(80)]
@@ -535,7 +519,7 @@ def test_flipped_bits(image: bytes, tmp_path: Path) -> None:
 
 
 def test_frames_in_another_order(image: bytes, tmp_path: Path) -> None:
-    """Where the flags are right this is a file like any other; where the last frame comes first it is not."""
+    """Valid with the right flags; invalid with the last frame first."""
     pieces = [image[f["at"] : f["at"] + f["bytes"]] for f in frames(image)]
     assert len(pieces) >= 3
     swapped = tmp_path / "swapped"
@@ -547,7 +531,7 @@ def test_frames_in_another_order(image: bytes, tmp_path: Path) -> None:
 
 
 def test_forged_headers(image: bytes, tmp_path: Path) -> None:
-    """Checksums that are right protect from nothing."""
+    """Valid checksums protect from nothing."""
     second = frames(image)[1]
     for at in (0, second["at"]):
         for value in (0, 1, 1 << 20, (1 << 20) + 1, 1 << 40, 1 << 55, (1 << 55) + 1, (1 << 64) - 1):
@@ -561,7 +545,7 @@ def test_forged_headers(image: bytes, tmp_path: Path) -> None:
 
 
 def test_a_header_larger_than_the_file(tmp_path: Path) -> None:
-    """Its size is right by all that it says itself."""
+    """Its size agrees with all its fields."""
     blocks = 1 << 18
     image = constant_frame(BLOCK)
     bytes_ = 72 + 36 * blocks
@@ -570,7 +554,7 @@ def test_a_header_larger_than_the_file(tmp_path: Path) -> None:
 
 
 def test_digests_that_were_swapped(tmp_path: Path) -> None:
-    """A base of another size than the frame is none."""
+    """A base of another size is not accepted."""
     old = {"a": weights(1, 2000, 800), "b": weights(2, 200)}
     base = save(tmp_path / "base", old)
     now = save(tmp_path / "now", {k: nudge(v) for k, v in old.items()})
@@ -582,7 +566,7 @@ def test_digests_that_were_swapped(tmp_path: Path) -> None:
 
 
 def constant_frame(raw_bytes: int) -> bytes:
-    """A frame of zeros: 4 bytes for each block of a MiB."""
+    """Zeros: 4 bytes for each block of a MiB."""
     xxhash = pytest.importorskip("xxhash")
     blocks = raw_bytes // BLOCK
     coded = bytes([1, 0, 1, 0])
@@ -597,7 +581,7 @@ def constant_frame(raw_bytes: int) -> bytes:
 
 
 def test_more_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """A file that fits where the result doesn't: nothing is read, nothing written."""
+    """The file fits, the result does not: nothing is read or written."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     sparse = tmp_path / "sparse"
     with sparse.open("wb") as file:
@@ -608,7 +592,7 @@ def test_more_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 def test_more_than_there_is_memory(tmp_path: Path) -> None:
-    """A few MB that stand for a TiB, by the book."""
+    """A valid file of a few MB for a TiB."""
     small = constant_frame(5 * BLOCK)
     (tmp_path / "small").write_bytes(small)
     cli("decompress", tmp_path / "small", "-o", tmp_path / "back")
@@ -627,7 +611,7 @@ def test_more_than_there_is_memory(tmp_path: Path) -> None:
 
 
 def test_the_reference_reader_refuses_too(image: bytes, tmp_path: Path) -> None:
-    """Section 9.1, by the other reader; and its command line."""
+    """Section 9.1, by the reference reader and its command line."""
     for bad in (image + b"\0", image[: frames(image)[-1]["at"]], image[:-1], b""):
         with pytest.raises(reference_reader.Damaged):
             reference_reader.decode_file(bad, None)
@@ -638,7 +622,7 @@ def test_the_reference_reader_refuses_too(image: bytes, tmp_path: Path) -> None:
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
-    """While it reads, as a pipe lets it."""
+    """During reads, which a pipe delays."""
     arguments = [BIN, "compress", "-", "--dtype", "bf16", "-o", tmp_path / "out"]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin and process.stderr

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command lmc-store among enemies: streams that are closed, signals at any moment, hostile words, names and places.
+"""The command lmc-store with closed streams, signals, hostile words, names and places.
 
-A pool, an archive or a file is there as a whole or not at all, and what was there before is as it was.
+Outputs are complete or absent; existing files stay unchanged.
 """
 
 from __future__ import annotations
@@ -46,17 +46,14 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[by
 
 
 def printable(data: bytes) -> bool:
-    """Whether a terminal shows all of it, and obeys nothing."""
+    """A terminal shows all of it, and obeys nothing."""
     text = data.decode()
     return all(c == "\n" or (c.isprintable() and not "\u202a" <= c <= "\u202e") for c in text)
 
 
-# ---- Streams
-
-
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
 def test_closed_streams(pool: Path, tmp_path: Path, closed: tuple[int, ...]) -> None:  # noqa: F811
-    """What is opened next gets the number of a closed stream: no message may land in it."""
+    """The next opened file gets the number of a closed stream: no message may be written to it."""
     source, base = tmp_path / "1.safetensors", tmp_path / "2.safetensors"
     before = digests(pool)
     cli("dump", pool, "-o", tmp_path / "expected")
@@ -86,16 +83,13 @@ def test_closed_streams(pool: Path, tmp_path: Path, closed: tuple[int, ...]) -> 
         assert done.returncode == 1 and b"standard output can't be written" in done.stderr
 
 
-# ---- Signals
-
-
 def leftovers(folder: Path, known: set[str]) -> set[str]:
     return {entry.name for entry in folder.iterdir()} - known
 
 
 @pytest.mark.parametrize("command", ["ls", "log"])
 def test_a_pager_that_nobody_scrolls(tmp_path: Path, command: str) -> None:
-    """Whoever reads the list slowly keeps nothing in the pool from being used again."""
+    """A slow reader of the list holds no space in the pool."""
     path = tmp_path / "long.pool"
     with lmcstore.open(str(path), size="256MiB", background=False) as store:
         run_ = store["run"]
@@ -118,7 +112,7 @@ def test_a_pager_that_nobody_scrolls(tmp_path: Path, command: str) -> None:
                 time.sleep(0.01)
                 assert process.poll() is None
             time.sleep(0.2)
-            assert process.poll() is None  # it has more to say
+            assert process.poll() is None  # more output follows
             assert work() <= before + (1 << 20)
             assert len(process.communicate()[0]) > 65536
         assert process.returncode == 0
@@ -126,7 +120,7 @@ def test_a_pager_that_nobody_scrolls(tmp_path: Path, command: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_at_any_moment(pool: Path, tmp_path: Path, number: int) -> None:  # noqa: F811
-    """The file is there, whole, or not; nothing else is left."""
+    """The file is complete or absent; nothing else is left."""
     source = tmp_path / "1.safetensors"
     folder = tmp_path / "out"
     folder.mkdir()
@@ -151,7 +145,7 @@ def test_signals_at_any_moment(pool: Path, tmp_path: Path, number: int) -> None:
                 time.sleep(generator.random() * took)
                 process.send_signal(number)
                 process.communicate(timeout=60)
-            # Before the command has begun to catch it, a signal ends it as it ends any program.
+            # Before the command catches signals, they end it as any program.
             assert process.returncode in (0, 128 + number, -number), (name, process.returncode)
             assert leftovers(folder, {"made"}) == set(), (name, process.returncode)
             assert (folder / "made").exists() == (process.returncode == 0) or name == "create"
@@ -162,7 +156,7 @@ def test_signals_at_any_moment(pool: Path, tmp_path: Path, number: int) -> None:
 
 
 def test_a_kill_leaves_what_was_there(large: Path, tmp_path: Path) -> None:  # noqa: F811
-    """SIGKILL can't be caught: a temporary file may stay, but the old file is as it was."""
+    """SIGKILL may leave a temporary file, but the old file is unchanged."""
     folder = tmp_path / "out"
     folder.mkdir()
     for command in (["dump", large, "-o"], ["export", large, "run", "-o"]):
@@ -177,9 +171,6 @@ def test_a_kill_leaves_what_was_there(large: Path, tmp_path: Path) -> None:  # n
         for name in leftovers(folder, {"old"}):
             assert name.startswith(".lmc-store-") and stat.S_IMODE((folder / name).stat().st_mode) == 0o600
             (folder / name).unlink()
-
-
-# ---- Words
 
 
 HOSTILE = [
@@ -231,7 +222,7 @@ def test_hostile_words(pool: Path, tmp_path: Path) -> None:  # noqa: F811
 
 
 def test_an_empty_address_removes_nothing(pool: Path) -> None:  # noqa: F811
-    """As of `rm run.pool run@$TAG` where TAG is not set."""
+    """As by `rm run.pool run@$TAG` with TAG unset."""
     for address in ("run@", "run"):
         done = run("rm", pool, address)
         assert done.returncode == 2 and b"run@latest" in done.stderr, done
@@ -245,12 +236,9 @@ def test_names_that_begin_with_a_dash(tmp_path: Path) -> None:
     assert {"-x.pool", "-x.archive", "-y.pool"} == {entry.name for entry in tmp_path.iterdir()}
 
 
-# ---- Places
-
-
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that other users may enter; the command must be one that they may run."""
+    """Other users may enter the folder and run the command."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -262,7 +250,7 @@ def shared() -> Iterator[Path]:
 
 
 def test_another_user(shared: Path) -> None:
-    """Rights are the file's: who may not read gets nothing, who may not write changes nothing."""
+    """A file's rights hold for reading and for writing."""
     path = shared / "p"
     cli("create", path)
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -296,7 +284,7 @@ def test_new_files_are_private(pool: Path, tmp_path: Path, mask: int) -> None:  
         ["decompress", folder / "lmc", "-o", folder / "back"],
     ):
         made = Path(str(command[-1]))
-        if mask == 0o777:  # then not even the owner may read what is made: the mode is what is asked for, less the mask
+        if mask == 0o777:  # not even the owner may read the output: its mode is the requested one, less the mask
             run(*command, umask=mask)
             continue
         assert run(*command, umask=mask).returncode == 0
@@ -311,7 +299,7 @@ def test_what_outputs_replace(pool: Path, tmp_path: Path) -> None:  # noqa: F811
     (folder / "hard").hardlink_to(folder / "real")
     cli("dump", pool, "-o", folder / "link")
     assert (folder / "link").is_symlink() and (folder / "real").stat().st_size > 100
-    assert (folder / "hard").read_text() == "old"  # replaced, not written over
+    assert (folder / "hard").read_text() == "old"  # replaced, not overwritten
     (folder / "dangling").symlink_to("nowhere")
     assert run("dump", pool, "-o", folder / "dangling").returncode == 1
     assert run("dump", pool, "-o", folder).returncode in (1, 2)
@@ -354,7 +342,7 @@ def test_a_mount_that_is_read_only(pool: Path, tmp_path: Path) -> None:  # noqa:
 
 
 def test_a_pool_that_is_moved_away_meanwhile(pool: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Swapped with another again and again while commands run: each is done on one of the two, or refused."""
+    """Commands run while two pools are swapped: each uses one of them, or refuses."""
     other = tmp_path / "other.pool"
     cli("create", other)
     before = digests(pool)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command lmc-store on files that are no pools, cut or damaged: exit 1 or 2, one message, nothing left behind."""
+"""The command lmc-store on files that are not pools, cut or damaged: exit 1 or 2, one message, no remains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is n
 
 
 def attempt(*arguments: object, allowed: tuple[int, ...] = (1, 2)) -> tuple[int, str]:
-    """Run a command that may fail, but never by a signal, nor in silence, nor for long."""
+    """Run a command that may fail, but not by a signal, silently, or slowly."""
     command = [BIN, *map(str, arguments)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
     message = done.stderr.decode()
@@ -31,13 +31,13 @@ def attempt(*arguments: object, allowed: tuple[int, ...] = (1, 2)) -> tuple[int,
 
 
 def commands(path: object, output: Path) -> list[list[object]]:
-    """Every way to open a pool, the harmless ones first."""
+    """Every way to open a pool, the harmless first."""
     reading = [["info", path], ["ls", path], ["ls", path, "run@2"], ["verify", path], ["dump", path, "-o", output]]
     return [*reading, ["export", path, "run", "-o", output], ["tag", path, "run@1", "t"], ["compact", path]]
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a pool; holes stay holes."""
+    """Keeps holes."""
     subprocess.run(["cp", "--sparse=always", source, target], check=True)
 
 
@@ -70,7 +70,7 @@ def test_what_is_no_pool(tmp_path: Path, kind: str) -> None:
     before = sorted(tmp_path.iterdir())
     for command in commands(path, tmp_path / "out"):
         assert path in attempt(*command)[1]
-    if kind not in ("fifo", "dangling"):  # the one is waited for, the other can be made
+    if kind not in ("fifo", "dangling"):  # the FIFO blocks, the dangling link can be created
         attempt("restore", path, tmp_path / "new.pool")
     attempt("import", path, "run", path)
     assert sorted(tmp_path.iterdir()) == before
@@ -104,7 +104,7 @@ def test_headers_that_are_garbage(pool: Path, tmp_path: Path) -> None:  # noqa: 
 
 
 def test_a_damaged_log_leaves_the_data(pool: Path, tmp_path: Path) -> None:  # noqa: F811
-    """What libpmemobj can't open is still read, and moves to a new pool as the message says."""
+    """A pool that libpmemobj can't open is readable, and moves to a new pool as the message says."""
     before = digests(pool)
     with pool.open("r+b") as file:
         file.seek(8192)
@@ -136,7 +136,7 @@ def test_archives_cut_at_each_record(pool: Path, tmp_path: Path) -> None:  # noq
 
 
 def test_a_file_system_that_is_full(pool: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Nothing is left of what found no room."""
+    """Without room, nothing is left."""
     folder = tmp_path / "small"
     folder.mkdir()
     script = f"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""lmc-store log, diff, fork, mv, report, and ranges: from outside, as in test_cli.py."""
+"""lmc-store log, diff, fork, mv, report, and ranges."""
 
 import json
 import os
@@ -177,7 +177,7 @@ def test_report(pool, tmp_path):
     assert source.startswith("<!doctype html>") and source.rstrip().endswith("</html>")
     for word in ("Size of the history", "Drift", "Time to restore by age", "loss", "forked from run@3", "best"):
         assert word in source
-    assert not re.search(r"(src|href)=|@import|url\(|https?://", source)  # nothing is fetched
+    assert not re.search(r"(src|href)=|@import|url\(|https?://", source)  # no external resources
     assert "forked" in text("report", pool, "tune", "-o", page) + page.read_text()
     missing = cli("report", pool, "-o", page, code=1, env={**os.environ, "PATH": "/usr/bin"}).stderr
     assert "lmc-store-report" in missing and "pip install" in missing
@@ -194,7 +194,7 @@ def test_report(pool, tmp_path):
 
 
 def test_report_of_what_is_hostile_or_little(tmp_path):
-    """Names come from others; a page must not run them."""
+    """A page must not run hostile names."""
     path = str(tmp_path / "run.pool")
     evil = "<script>alert(1)</script>"
     with lmcstore.open(path, size="64MiB", background=False) as store:
@@ -218,7 +218,7 @@ def test_png_needs_matplotlib_or_draws(pool, tmp_path):
 
 
 def test_del_in_json():
-    """A terminal obeys it: it is escaped, as other control characters are."""
+    """Terminals obey it: it is escaped like other control characters."""
     done = subprocess.run([BIN, "info", "--json", "/nowhere/a\x7fb\x7f"], capture_output=True, check=False)
     assert done.returncode == 1 and b"\x7f" not in done.stdout + done.stderr
     assert json.loads(done.stdout)["error"]["message"].startswith("/nowhere/a\x7fb\x7f: ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the command lmc-store writes, and what it must not write over; what it runs, and what it must not."""
+"""The outputs of the command lmc-store, files that it must not overwrite, and programs that it may run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,6 @@ pytestmark = [
 ]
 
 
-# ---- report runs the package, and nothing else
-
-
 def test_report_runs_nothing_from_the_working_directory(pool: Path, tmp_path: Path) -> None:  # noqa: F811
     folder = tmp_path / "downloaded"
     (folder / "lmcstore").mkdir(parents=True)
@@ -39,12 +36,8 @@ def test_report_runs_nothing_from_the_working_directory(pool: Path, tmp_path: Pa
     assert (folder / "page.html").read_text().startswith("<!doctype html>")
 
 
-# ---- Outputs are not written over pools
-
-
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """Another pool."""
     path = tmp_path / "other.pool"
     with lmcstore.open(str(path), size="64MiB", background=False) as store:
         store["precious"].snapshot({"w": np.arange(1000.0)})
@@ -52,13 +45,13 @@ def other(tmp_path: Path) -> Path:
 
 
 def looks(path: Path) -> tuple[int, int, bytes]:
-    """What tells that a pool is still there; the file is sparse, and far larger than what is in it."""
+    """A pool's identity and first bytes; the file is sparse and large."""
     with path.open("rb") as file:
         return path.stat().st_ino, path.stat().st_size, file.read(1 << 20)
 
 
 def outputs(pool: Path, folder: Path) -> list[list[object]]:  # noqa: F811
-    """Commands that write what comes behind them."""
+    """Commands that write to the path behind them."""
     source = folder / "1.safetensors"
     cli("compress", source, "-o", folder / "1.lmc")
     cli("dump", pool, "-o", folder / "begun")
@@ -95,7 +88,7 @@ def test_outputs_over_the_pool_itself(pool: Path, tmp_path: Path) -> None:  # no
             if pool in command:
                 assert "is the pool itself" in cli(*command, target, code=2).stderr
     assert digests(pool) == before
-    (tmp_path / "report.html").hardlink_to(pool)  # where a page goes without -o
+    (tmp_path / "report.html").hardlink_to(pool)  # a report's default output
     assert "is the pool itself" in cli("report", pool, code=2, cwd=tmp_path).stderr
 
 
@@ -116,9 +109,6 @@ def test_the_package_refuses_them_too(pool: Path, other: Path, tmp_path: Path) -
     cli("verify", pool)
 
 
-# ---- nor over what they are made since
-
-
 def test_dump_over_what_it_is_made_since(pool: Path, tmp_path: Path) -> None:  # noqa: F811
     archive, link = tmp_path / "mon.arc", tmp_path / "link.arc"
     cli("dump", pool, "run@1..2", "-o", archive)
@@ -135,9 +125,6 @@ def test_dump_over_what_it_is_made_since(pool: Path, tmp_path: Path) -> None:  #
     ):
         store.dump(file, since=[since])
     assert archive.read_bytes() == before
-
-
-# ---- The first signal ends a command that waits for a pipe
 
 
 @pytest.mark.parametrize("place", ["input", "base", "idle", "since", "output"])
@@ -187,9 +174,6 @@ def test_pipes_still_work(pool: Path, tmp_path: Path) -> None:  # noqa: F811
         exported, _ = reader.communicate(timeout=10)
     cli("export", pool, "run", "-o", tmp_path / "plain")
     assert exported == (tmp_path / "plain").read_bytes()
-
-
-# ---- Names in pictures
 
 
 def test_reports_follow_links_and_fill_pipes(pool: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -247,9 +231,6 @@ def test_names_that_look_like_tex(tmp_path: Path) -> None:
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
-# ---- The log of many branches
-
-
 @pytest.mark.parametrize("kind", ["star", "half"])
 def test_the_graph_of_many_branches_is_narrow(tmp_path: Path, kind: str) -> None:
     path, count = tmp_path / "many.pool", 300
@@ -263,9 +244,6 @@ def test_the_graph_of_many_branches_is_narrow(tmp_path: Path, kind: str) -> None
     assert max(map(len, lines)) < 200 and max(map(len, graphs)) <= 44, max(lines, key=len)
     assert sum("*" in graph for graph in graphs) == count
     assert any("~*" in graph for graph in graphs) and "~" not in graphs[-1]
-
-
-# ---- Names that a terminal would obey
 
 
 UNSEEN = "a\u00ad\u200b\u202e\u2066\u2028\U000e0041\ue000b"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`lmcstore.codec`: frames from everything that has bytes, and back; refusals; damage; threads, signals and memory."""
+"""`lmcstore.codec`: round trips of buffers; refusals; damage; threads, signals and memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trained(before: np.ndarray, seed: int = 1) -> np.ndarray:
 
 
 def check(data: Any, raw: bytes, name: str, /, **options: Any) -> bytes:
-    """Compress, look at the header, and decompress; gives the frame."""
+    """Compress, check the header, decompress; return the frame."""
     frame = codec.compress(data, **options)
     assert type(frame) is bytes
     about = codec.info(frame)
@@ -59,9 +59,6 @@ def check(data: Any, raw: bytes, name: str, /, **options: Any) -> bytes:
 def test_doctests() -> None:
     found = doctest.testmod(codec)
     assert found.attempted >= 10 and found.failed == 0
-
-
-# ---- Data that may be compressed
 
 
 def test_buffers(tmp_path: Path) -> None:
@@ -181,9 +178,6 @@ def test_any_bytes(raw: bytes, dtype: str, noise: bytes, dense: bool) -> None:
     check(raw, raw, dtype, dtype=dtype, level=level, base=base)
 
 
-# ---- Bases
-
-
 def test_bases_of_all_kinds() -> None:
     before = weights(300_000)
     after = trained(before)
@@ -231,9 +225,6 @@ def test_wrong_bases() -> None:
         codec.decompress(broken, base=before)
 
 
-# ---- out
-
-
 def test_out() -> None:
     after = weights(500_000)
     frame = codec.compress(after)
@@ -271,9 +262,6 @@ def test_refused_outs() -> None:
     for out in ([0], "text", np.empty(500, object), 7):
         with pytest.raises(lmcstore.UnsupportedError, match="out "):
             codec.decompress(frame, base, out=out)
-
-
-# ---- Refusals
 
 
 @pytest.mark.parametrize(
@@ -364,9 +352,6 @@ except lmcstore.InvalidError:
     assert done.stdout == "fine\n", done.stderr
 
 
-# ---- Frames of others
-
-
 def test_the_reference_reader_agrees() -> None:
     before = weights(2000)
     for data, base in ((before, None), (trained(before), before), (np.arange(700, dtype="u2"), None), (b"", None)):
@@ -384,7 +369,7 @@ def test_corpus(path: Path) -> None:
     for kind in (frame, bytearray(frame)):
         for threads in (1, 3):
             if path.parent.name == "good" and path.stem.startswith("link-") and base:
-                with pytest.raises(lmcstore.InvalidError):  # these are of C alone
+                with pytest.raises(lmcstore.InvalidError):  # only C accepts these
                     codec.decompress(kind, base, threads)
                 continue
             if path.parent.name == "good":
@@ -419,7 +404,7 @@ def test_damage_at_many_places() -> None:
 
 
 def sealed(frame: bytearray, frame_bytes: int, raw_bytes: int) -> bytes:
-    """The prefix of a frame of another size, with checksums as an encoder would make them."""
+    """A prefix of a frame of another size, with valid checksums."""
     xxhash = pytest.importorskip("xxhash")
     frame[16:24] = raw_bytes.to_bytes(8, "little")
     frame[24:32] = frame_bytes.to_bytes(8, "little")
@@ -452,11 +437,8 @@ except OutOfMemoryError as error:
     assert done.stdout == "the frame's content has 314572800 bytes, and there is no memory for them\n", done.stderr
 
 
-# ---- Threads, signals, memory
-
-
 def test_other_threads_run_meanwhile() -> None:
-    """A thread that only counts gets on while another codes."""
+    """A counting thread runs while another encodes."""
     data = weights(16 << 20)
     counts, busy = [0], threading.Event()
 
@@ -474,7 +456,7 @@ def test_other_threads_run_meanwhile() -> None:
     thread = threading.Thread(target=count)
     thread.start()
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(3600)  # so that the other thread runs only while this one has given the GIL away
+    sys.setswitchinterval(3600)  # the other thread runs only while this one has released the GIL
     try:
         assert any(counted(lambda: codec.compress(data)) for _ in range(1000))
         assert any(counted(lambda: codec.decompress(frame)) for _ in range(1000))
@@ -577,7 +559,7 @@ print("soon" if part < 0.8 * whole else f"{part} of {whole} s")
 def test_interrupts(what: str, threads: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, what, threads],
-        env={**os.environ, "LMC_KERNELS": "portable"},  # which take long enough
+        env={**os.environ, "LMC_KERNELS": "portable"},  # slow enough
         capture_output=True,
         text=True,
         timeout=600,

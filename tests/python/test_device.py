@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors on devices: captured and loaded by way of pinned memory; on CUDA where there is some.
+"""Tensors on devices: captured and loaded through pinned memory; on CUDA if available.
 
-Elsewhere a device is played by tensors of the processor's memory, whose copies are carried out at once, or as late as
-is allowed with the present bytes of the buffers: bytes that are read too early, or overwritten, are wrong.
+Otherwise memory plays a device, whose copies run at once, or as late as allowed with the buffers' present bytes: reads
+too early and overwritten bytes show as wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Event:
 
 
 class Device:
-    """Carries copies out at once, or when it is waited for them and not before."""
+    """Copies at once, or only when waited for."""
 
     def __init__(self, is_late: bool) -> None:
         self.is_late = is_late
@@ -60,7 +60,7 @@ class Device:
 
 @pytest.fixture(params=["at once", "late"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """All that has to be copied, and all large targets, are on such a device; buffers are small."""
+    """Everything to be copied, and large targets, are on this device; buffers are small."""
     device = Device(request.param == "late")
     monkeypatch.setattr(_torch.Torch, "backend", lambda self, tensor: device)
     monkeypatch.setattr(_torch, "CHUNK_BYTES", CHUNK)
@@ -69,7 +69,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
 
 
 def on_device(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that has to be copied: to be negated yet."""
+    """Must be copied: a lazy negation."""
     return torch._neg_view(-tensor)
 
 
@@ -158,7 +158,7 @@ def test_sparse_and_meta_are_refused_by_name(shelf: lmcstore.Shelf, kind: str) -
     other = torch.zeros(3)
     with pytest.raises(lmcstore.UnsupportedError, match=r"model\.w.*(sparse|meta)"):
         snap.load_into(a=other, model={"w": SPARSE[kind]()})
-    assert not other.any()  # refused before anything is changed
+    assert not other.any()  # refused before any change
 
 
 def test_a_module_on_meta_is_refused(shelf: lmcstore.Shelf) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Differences of snapshots, compared with results of PyTorch and NumPy for the same tensors."""
+"""Differences of snapshots against PyTorch and NumPy."""
 
 from __future__ import annotations
 

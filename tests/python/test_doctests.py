@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The examples in docstrings run and print the documented results."""
+"""Examples in docstrings print the documented results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import lmcstore.live.live
 import lmcstore.shelf
 import numpy
 import pymm
-import pymm.shelf  # the module, which the class of the same name hides as an attribute
+import pymm.shelf  # the class of the same name hides the module
 import pytest
 from optional import torch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The examples of data larger than memory: their results are right, and the same in memory and on a shelf."""
+"""Examples of data larger than memory: right results, equal in memory and on a shelf."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which tensors a step changes together, found in states of torch's optimizers, however it was dealt its parameters."""
+"""Tensors that a step changes together are found in states of torch's optimizers, with any order of parameters."""
 
 import copy
 
@@ -29,7 +29,6 @@ class Net(nn.Module):
 
 
 def stepped(optimizer, module, steps=2):
-    """Do some steps."""
     for _ in range(steps):
         optimizer.zero_grad()
         module(torch.randint(8, (4,))).square().sum().backward()
@@ -41,7 +40,7 @@ def find(state, finder=None, scale=0.0) -> list[Relation]:
 
 
 def expected(module, optimizer, where, model="model"):
-    """The members that must be found: by the identity of parameters, which no state has."""
+    """The members to find, by identity of parameters, which states lack."""
     called = {}
     for name, parameter in module.named_parameters():
         called[parameter] = f"{model}.{name}" if model else name
@@ -69,7 +68,7 @@ def found_members(relations):
 
 
 def by_dimensions(module):
-    """Weights with decay, the rest without: how most people do it."""
+    """Weights with decay, the rest without, as usual."""
     return [
         {"params": [p for p in module.parameters() if p.dim() > 1], "weight_decay": 0.1},
         {"params": [p for p in module.parameters() if p.dim() < 2], "weight_decay": 0.0},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A snapshot's structure may come from an untrusted archive: reading it raises an error or gives plain data."""
+"""A snapshot's structure may be hostile: reading raises an error or gives plain data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from optional import torch
 
 
 def craft(shelf: lmcstore.Shelf, skeleton: Any, values: bytes = b"", tensors: tuple[str, ...] = ("t",)) -> Any:
-    """Make a snapshot with any skeleton and values, and float tensors of two elements."""
+    """Any skeleton and values, and float tensors of two elements."""
     capture = shelf.store._pool.begin(shelf.name)
     data = torch.tensor([1.0, 2.0])
     count = len(tensors)
@@ -158,7 +158,7 @@ def test_bad_values(shelf: lmcstore.Shelf, name: str) -> None:
 
 
 def test_random_values() -> None:
-    """Random bytes and broken good ones give values or DamagedError, nothing else, soon."""
+    """Random and broken bytes soon give values or DamagedError."""
     generator = random.Random(1)
     good = pack((1, "x", b"y", 2.5, frozenset({1, 2}), (None, True), torch.float32, torch.Size([1, 2])))
     for _ in range(20_000):
@@ -211,9 +211,6 @@ def test_a_snapshot_without_a_structure_is_flat(shelf: lmcstore.Shelf) -> None:
     assert torch.equal(module.b.detach(), data)
 
 
-# ---- Keys and elements of one hash
-
-
 ONE_HASH = 2**61 - 1  # the modulus of Python's hashes of numbers
 
 ALIKE: dict[str, Any] = {
@@ -224,7 +221,7 @@ ALIKE: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ["ints", "tuples"])
 def test_keys_of_one_hash(shelf: lmcstore.Shelf, kind: str) -> None:
-    """They are refused before a dict or a set is made of them: 100,000 would take a minute."""
+    """Refused before a dict or set is made: 100,000 would take a minute."""
     keys = [ALIKE[kind](k) for k in range(1, 20_001)]
     assert len({hash(key) for key in keys}) == 1
     skeleton = document(["d", [[pack(key).hex()] for key in keys], *[["l"]] * len(keys)])
@@ -245,9 +242,6 @@ def test_many_keys_of_many_hashes(shelf: lmcstore.Shelf) -> None:
     for keys in (many, [k / 7 for k in many], [(k, "x") for k in many], [2**k for k in range(900)]):
         state = {"d": dict.fromkeys(keys, 1), "s": set(keys)}
         assert shelf.snapshot(state).state_dict() == state
-
-
-# ---- Names of dtypes are no names of modules
 
 
 def test_a_dtype_imports_nothing(run_python: Any) -> None:
@@ -272,9 +266,6 @@ assert Reader(b"y\\x07float32").value() is torch.float32
     assert done.returncode == 0, done.stderr
 
 
-# ---- Metadata of many levels
-
-
 def take_with_meta(shelf: lmcstore.Shelf, text: str) -> int:
     capture = shelf.store._pool.begin(shelf.name)
     number: int = capture.commit(None, 0, 0, (), (), (), text, False)
@@ -292,9 +283,6 @@ def test_deep_metadata(shelf: lmcstore.Shelf) -> None:
         for pair in (('{"a":', "}"), ("[", "]")):
             with pytest.raises(lmcstore.InvalidError, match="nested too deeply"):
                 take_with_meta(shelf, nested_text(levels, *pair))
-
-
-# ---- Tensors that are empty, and far too large
 
 
 def test_empty_and_far_too_large(shelf: lmcstore.Shelf) -> None:

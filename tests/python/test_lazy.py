@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Parts of a snapshot with lazy tensors: the same values as those that are read, and no block read in vain."""
+"""Lazy tensors: equal values, and no unneeded block is read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def snap(shelf: lmcstore.Shelf) -> lmcstore.Snapshot:
 
 
 def equal(left: Any, right: Any) -> None:
-    """The same, also where neither is row-major."""
+    """Equal, also where neither is row-major."""
     if isinstance(left, torch.Tensor):
         assert type(right) is torch.Tensor
         left, right = left.contiguous(), right.contiguous()
@@ -91,7 +91,7 @@ def test_masks_and_other_steps(snap: lmcstore.Snapshot) -> None:
     array = snap.state_dict("numpy")["a"]
     for step in (-1, -3):
         same(array[15:2:step], snap["numpy"]["a"][15:2:step])
-        with pytest.raises(ValueError):  # as torch has it
+        with pytest.raises(ValueError):  # as in torch
             lazy["w"][15:2:step]
     for index in (40, -41, [0, 40], (40, 0)):
         with pytest.raises(IndexError):
@@ -116,7 +116,7 @@ def test_what_it_is_made_of(snap: lmcstore.Snapshot) -> None:
     assert snap["half"]["h"].dtype == torch.bfloat16 and snap["half"]["empty"][0:2].shape == (0, 3)
     assert type(snap["list"]) is list and type(snap["list"][0]) is lmcstore.LazyTensor and snap["list"][2] == "text"
     assert type(snap["list"][1]["deep"]) is lmcstore.LazyTensor
-    assert type(snap["plain"]) is dict and snap["step"] == 3  # nothing lazy is in it
+    assert type(snap["plain"]) is dict and snap["step"] == 3  # nothing lazy
     assert type(snap["model.w"]) is torch.Tensor  # a tensor itself is read
     everything = snap[()]
     assert type(everything["model"]["w"]) is lmcstore.LazyTensor and everything["plain"] == snap["plain"]
@@ -194,7 +194,7 @@ def test_modules_and_optimizers_take_parts(shelf: lmcstore.Shelf) -> None:
     same(optimizer.state_dict(), fresh.state_dict())
     same(state["optimizer"], snap["optimizer"].copy())
     same(state["model"], copy.deepcopy(snap["model"]))
-    with pytest.raises((TypeError, lmcstore.UnsupportedError)):  # a copy of another kind: refused, and not used
+    with pytest.raises((TypeError, lmcstore.UnsupportedError)):  # another kind of copy: refused, and not used
         fresh.load_state_dict(dict(snap["optimizer"]))
     with torch.device("meta"):
         empty = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
@@ -234,7 +234,7 @@ def test_what_is_changed_in_a_part_counts(shelf: lmcstore.Shelf) -> None:
     assert again._metadata == model.state_dict()._metadata
     same(torch.zeros(4, 4), again["weight"])
     same([snap.state_dict("model")["bias"], {1, 2}], again["more"]["deep"])
-    assert weights.copy()["weight"] is weights["weight"]  # as it is
+    assert weights.copy()["weight"] is weights["weight"]  # unchanged
     assert copy.deepcopy(weights)["weight"] is not weights["weight"]
     same(model.state_dict()["bias"], snap["model"]["bias"].torch())  # the snapshot is unchanged
 
@@ -278,7 +278,7 @@ def test_an_imported_snapshot(pool_path: str, tmp_path: Any) -> None:
 
 
 def damage_all(path: str, needle: bytes) -> None:
-    """Damage every copy of some bytes, those that are not used any more included."""
+    """Damage all copies of the bytes, also unused ones."""
     damage(path, needle, 0)
     with contextlib.suppress(AssertionError, OSError):  # none is left
         while True:
@@ -287,7 +287,7 @@ def damage_all(path: str, needle: bytes) -> None:
 
 @pytest.mark.parametrize("compacted", [False, True])
 def test_only_the_blocks_that_are_needed_are_read(pool_path: str, weights: np.ndarray, compacted: bool) -> None:
-    """Two snapshots, of which the first is a delta against the second, when compacted; then a block is damaged."""
+    """When compacted, the first snapshot is a delta against the second; then a block is damaged."""
     after = weights + 1e-5 * np.random.default_rng(8).standard_normal(weights.shape).astype(np.float32)
     with lmcstore.open(pool_path, size="256MiB", background=False) as store:
         store["run"].keep_raw = 1
@@ -305,7 +305,7 @@ def test_only_the_blocks_that_are_needed_are_read(pool_path: str, weights: np.nd
         for index in (slice(0, 301), 300, [0, 600]):
             with pytest.raises(lmcstore.DamagedError):
                 lazy[index]
-        if compacted:  # a raw one is a view, which is not checked
+        if compacted:  # a raw one is an unchecked view
             with pytest.raises(lmcstore.DamagedError):
                 lazy.torch()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Thousands of snapshots leak nothing: tests/stress/leaks.py, shorter, and a leak that it must find."""
+"""Thousands of snapshots leak nothing: a short tests/stress/leaks.py, and a leak that it must find."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
 
 @pytest.fixture
 def folder() -> Iterator[str]:
-    """In memory: a disk that is busy otherwise does not matter."""
+    """In memory: a busy disk does not matter."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="lmcs-leaks-") as name:
         yield name
 
@@ -51,7 +51,7 @@ def grown(folder: str, out: Path, how: str, snapshots: int) -> set[str]:
     assert " 0 damages" in done.stdout and "10 quantities" in done.stdout, done.stdout + done.stderr
     found = set(re.findall(r"^(\w+) .*GROWS$", done.stdout, re.M))
     assert done.returncode == len(found), done.stdout + done.stderr
-    return found - {"snapshot_us"}  # on a machine that does other things
+    return found - {"snapshot_us"}  # on a busy machine
 
 
 def test_two_thousand_snapshots(folder: str, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every step's whole optimizer state for little more than its gradient, by snapshotting every step and nothing else."""
+"""Snapshots of every step alone give the whole optimizer state for little more than its gradient."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ nn = torch.nn
 
 
 class Trainer:
-    """A small network with gradients that come from bf16, and its optimizer."""
+    """A small network with gradients from bf16, and its optimizer."""
 
     def __init__(self, make, clip=None):
         torch.manual_seed(7)
@@ -143,7 +143,7 @@ def test_gradients_and_their_scale(pool_path):
 
 
 def test_an_average_before_the_model(pool_path):
-    """Its tensors have all shapes of the model's, and come first; only one has a telling name."""
+    """Its tensors have the model's shapes, and come first; only one name is telling."""
     with lmcstore.open(pool_path, background=False) as store:
         for name in ("ema", "a"):
             shelf = store[name]
@@ -220,12 +220,12 @@ def test_a_scale_that_is_none(pool_path):
     with lmcstore.open(pool_path) as store:
         with pytest.raises(lmcstore.InvalidError, match="gradient_scale"):
             store["run"].snapshot({}, gradient_scale=-1.0)
-        for scale in (float("nan"), float("inf"), torch.tensor(float("nan"))):  # of a step whose norm is none
+        for scale in (float("nan"), float("inf"), torch.tensor(float("nan"))):  # a step without a norm
             assert store["run"].snapshot({"a": 1}, gradient_scale=scale)["a"] == 1
 
 
 def test_gradients_that_say_nothing(pool_path):
-    """They refuse no snapshot: gradients that can be sampled are, and others are ignored."""
+    """Gradients that can be sampled are, others are ignored; no snapshot is refused."""
     torch.manual_seed(3)
     embedding = nn.Embedding(20, 4, sparse=True)
     embedding(torch.tensor([1, 2])).sum().backward()

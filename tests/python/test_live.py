@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Live variables: tensors that are worked on in the pool, values that persist, their names, locks and lists."""
+"""Live variables: tensors in the pool, persistent values, names, locks and lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ IN_MEMORY = True
 
 
 def reopened(store: lmcstore.Store) -> lmcstore.Store:
-    """The same pool, opened anew."""
     store.close()
     gc.collect()
     return lmcstore.open(store.path, background=False)
@@ -96,7 +95,7 @@ def test_low_precision_is_ml_dtypes_in_numpy(shelf: lmcstore.Shelf) -> None:
     with pytest.raises(lmcstore.UnsupportedError, match="x: a masked array"):
         shelf.live["x"] = np.ma.masked_array([1, 2], [True, False])
     assert "x" not in shelf.live
-    shelf.live["e4m3"] = np.array([1.5], ml_dtypes.float8_e4m3)  # which torch and the store don't have: as bytes
+    shelf.live["e4m3"] = np.array([1.5], ml_dtypes.float8_e4m3)  # unknown to torch and the store: as bytes
     assert shelf.live["e4m3"].dtype == ml_dtypes.float8_e4m3 and float(shelf.live["e4m3"][0]) == 1.5
 
 
@@ -176,7 +175,7 @@ def test_training_runs_in_place(shelf: lmcstore.Shelf) -> None:
         setattr(model, name, torch.nn.Parameter(shelf.live[f"model.{name}"]))
     data = torch.randn(8, 4)
     optimizers = [torch.optim.Adam(one.parameters(), lr=0.1) for one in (model, reference)]
-    for parameter in model.parameters():  # its moments live in the pool, too
+    for parameter in model.parameters():  # its moments are in the pool, too
         number = sum("moment" in name for name in shelf.live)
         for slot in ("exp_avg", "exp_avg_sq"):
             shelf.live[f"moment.{number}.{slot}"] = torch.zeros_like(parameter)
@@ -245,7 +244,7 @@ def test_an_augmented_assignment_leaves_its_holders(shelf: lmcstore.Shelf, value
     live["w"] = value
     held, version = live["w"], live.info("w").version
     live["w"] += 1
-    assert live.info("w").version > version  # it is durable
+    assert live.info("w").version > version  # durable
     live["w"] = live.tensor("w")
     live["w"] = live["w"]
     held[...] = 5
@@ -261,7 +260,7 @@ def test_an_augmented_assignment_leaves_its_holders(shelf: lmcstore.Shelf, value
 
 
 def test_views_of_a_variable_in_its_place(shelf: lmcstore.Shelf) -> None:
-    """They are others: a copy is made."""
+    """They are copied."""
     live = shelf.live
     live["w"], live["t"] = np.arange(4.0).reshape(2, 2), torch.arange(4.0)
     held = live["w"]
@@ -725,12 +724,12 @@ def test_an_array_without_a_copy_is_refused_another_dtype(shelf: lmcstore.Shelf)
 
 
 def test_a_view_while_another_thread_resizes(shelf: lmcstore.Shelf) -> None:
-    """The bytes and the shape of a view are of one moment."""
+    """A view's bytes and shape are of one moment."""
     made = shelf.live.tensor("w", 10, torch.float32)
     core = made._core
 
     class Resized:
-        """Grows between the two looks that a view takes."""
+        """Grows between a view's two looks."""
 
         def __init__(self, *sizes: int) -> None:
             self.sizes = list(sizes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Transactions of live variables, and snapshots of them: all or nothing, also when the process is killed."""
+"""Transactions of live variables, and their snapshots: all or nothing, also when killed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Resuming: load_into checks everything, then copies; load_state_dict on reads is safe, too."""
+"""load_into checks everything, then copies; load_state_dict on reads is safe, too."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_generators(shelf: lmcstore.Shelf) -> None:
 
 
 def broken(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Targets for the state of `states.training`: a fitting part first, then one that does not fit."""
+    """Targets for the state of `states.training`: a fitting part, then one that does not fit."""
     objects, _ = states.training(steps=0)
     model, optimizer = objects["model"], objects["optimizer"]
     if kind == "shape":
@@ -188,7 +188,7 @@ def test_all_or_nothing(shelf: lmcstore.Shelf, kind: str) -> None:
     with pytest.raises(lmcstore.Error):
         shelf[1].load_into(**good, **bad)
     same(before, {name: value.state_dict() for name, value in good.items()})
-    assert shelf.snapshot({}).parent == 2  # it was not loaded
+    assert shelf.snapshot({}).parent == 2  # not loaded
 
 
 def test_what_is_missing_is_named(shelf: lmcstore.Shelf) -> None:
@@ -274,7 +274,7 @@ def test_the_generators_behind_the_modules(shelf: lmcstore.Shelf) -> None:
     before = random.getstate(), np.random.get_state()
     try:
         legacy = np.random.RandomState(3)
-        legacy.standard_normal()  # which keeps a second one
+        legacy.standard_normal()  # keeps a second one
         snapshot = shelf.snapshot(
             {"random": random.getstate(), "numpy": np.random.get_state(), "legacy": [legacy.get_state()]}
         )
@@ -331,7 +331,7 @@ def test_generators_of_torch_deep_in_containers(shelf: lmcstore.Shelf, kind: str
     else:
         snapshot.load_into(rng=target["rng"])
     same(generator.get_state(), other.get_state())
-    assert "Generator" in repr(target["rng"])  # and not its state in place of it
+    assert "Generator" in repr(target["rng"])  # not its state instead
 
 
 def test_what_cannot_be_replaced_in_a_tuple(shelf: lmcstore.Shelf) -> None:
@@ -345,7 +345,7 @@ def test_what_cannot_be_replaced_in_a_tuple(shelf: lmcstore.Shelf) -> None:
 
 
 class Picky:
-    """Refuses a state, when it has taken half of it."""
+    """Refuses a state after it has taken half."""
 
     def __init__(self, value: int, refuses: bool) -> None:
         self.value, self.half, self.refuses = value, value, refuses
@@ -361,7 +361,7 @@ class Picky:
 
 
 def test_what_refuses_only_when_it_is_loaded(shelf: lmcstore.Shelf) -> None:
-    """Nothing changes then: no earlier target, no later one, and no half of itself."""
+    """No target changes: earlier, later, or itself."""
     weight_norm = torch.nn.utils.parametrizations.weight_norm
     torch.manual_seed(1)
     plain, normed = torch.nn.Linear(4, 4), weight_norm(torch.nn.Linear(4, 4))
@@ -469,7 +469,7 @@ def test_nothing_is_cast_in_silence(shelf: lmcstore.Shelf) -> None:
 
 
 class Mixed(torch.optim.Optimizer):
-    """Keeps state of another dtype than the parameter's, as optimizers for bf16 do."""
+    """Keeps state of another dtype than the parameter's, as bf16 optimizers do."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1})

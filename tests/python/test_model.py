@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A store against a model of it that is obvious: dictionaries of copies.
+"""A store against a simple model: dictionaries of copies.
 
-Hypothesis makes up histories of snapshots, removals, tags, compaction, closing and opening, archives, and views that
-outlive all of that; after each step the store must agree with the model, and at the end every snapshot must be read
-back bit by bit. A failing history is printed as a program, shortened.
-
-Usually the histories are the same in every run. ``LMCS_MODEL_EXAMPLES=2000`` makes so many new ones.
+Hypothesis draws histories of snapshots, removals, tags, compaction, closing and opening, archives, and longer-lived
+views. After each step the store must agree with the model, at the end bit by bit. A failing history is printed as a
+shortened program. ``LMCS_MODEL_EXAMPLES=2000`` draws so many new histories; by default they are the same in every run.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def changed(array: np.ndarray[Any, Any], how: str, seed: int) -> np.ndarray[Any,
 
 
 class Kept:
-    """A snapshot as the model knows it."""
+    """A snapshot of the model."""
 
     def __init__(self, state: dict[str, np.ndarray[Any, Any]], step: int | None, metrics: dict[str, float]) -> None:
         self.state = {name: array.copy() for name, array in state.items()}
@@ -101,8 +99,6 @@ class Model(RuleBasedStateMachine):
             snapshot.wait()
         self.pending.clear()
 
-    # Training
-
     @rule(shelf=shelves, how=st.sampled_from(("step", "bits", "zero", "new", "same")), seed=seeds)
     def train(self, shelf: str, how: str, seed: int) -> None:
         names = sorted(self.now[shelf])
@@ -139,8 +135,6 @@ class Model(RuleBasedStateMachine):
         self.settle()
         with pytest.raises(lmcstore.UnsupportedError, match="odd"):
             self.store[shelf].snapshot({**self.now[shelf], "odd": object()})
-
-    # Changes of a history
 
     @rule(shelf=shelves, seed=seeds)
     def remove(self, shelf: str, seed: int) -> None:
@@ -196,7 +190,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: any(self.kept.values()))
     @rule()
     def archive(self) -> None:
-        """Into an archive and another pool: the same history, and again without anything new."""
+        """Into an archive and another pool; the second time adds nothing."""
         self.settle()
         archive = self.directory / "m.lmca"
         with archive.open("wb") as file:
@@ -213,11 +207,9 @@ class Model(RuleBasedStateMachine):
             assert other.verify()["damages"] == 0
         os.unlink(self.directory / "other.pool")
 
-    # Reading
-
     @rule(shelf=shelves, seed=seeds)
     def look(self, shelf: str, seed: int) -> None:
-        """Views whose bytes stay the same after every change of the snapshot and the store."""
+        """Views keep their bytes through all changes."""
         self.settle()
         numbers = sorted(self.kept[shelf])
         if numbers and len(self.views) < 8:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Names: forks, renamed and removed shelves, ranges, times, tags that are moved with care."""
+"""Forks, renamed and removed shelves, ranges, times, and safely moved tags."""
 
 from __future__ import annotations
 
@@ -136,9 +136,6 @@ def test_tags_move_together_and_with_care(shelf: lmcstore.Shelf) -> None:
     assert shelf["a"].number == 2
     with pytest.raises(lmcstore.InvalidError):
         shelf.tag(1, "{x}")
-
-
-# Reading in part
 
 
 def test_rows(shelf: lmcstore.Shelf) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A frame of a newer codec in a pool is reported as unsupported, never as damage, from Python and by the command."""
+"""A frame of a newer codec is unsupported, never damage, in Python and the command."""
 
 import os
 
@@ -14,7 +14,7 @@ NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is no
 
 
 def forge(path):
-    """Set an unknown incompatible flag in each frame, with the right checksum. Return their number."""
+    """Set an unknown incompatible flag in each frame and seal it. Return their number."""
     count = 0
     with open(path, "r+b", buffering=0) as file:
         descriptor, end, place = file.fileno(), os.fstat(file.fileno()).st_size, 0
@@ -40,7 +40,7 @@ def forge(path):
 
 @pytest.fixture
 def pool(pool_path):
-    """Three snapshots of "w"; the frame of the first is of a newer codec, the others are raw."""
+    """Three snapshots of "w"; the first's frame is newer, the others are raw."""
     weights = np.random.default_rng(7).standard_normal(20000).astype(np.float32)
     with lmcstore.open(pool_path, size="256MiB", background=False) as store:
         store["run"].keep_raw = 2

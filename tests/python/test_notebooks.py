@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Displays: tables for notebooks, and bars for long work."""
+"""Tables for notebooks, and progress bars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_MEMORY = True
 
 
 class _Balanced(HTMLParser):
-    """Fails when a tag is not closed by its own."""
+    """Fails on unbalanced tags."""
 
     def __init__(self) -> None:
         super().__init__()

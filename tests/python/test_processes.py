@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Other processes: readers beside a writer, a second writer, forked children, kills, signals, and no torch."""
+"""Readers beside a writer, a second writer, forked children, kills, signals, and no torch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_one_writer(pool_path: str) -> None:
         started = time.monotonic()
         with pytest.raises(lmcstore.InUseError, match=str(writer.pid)):
             lmcstore.open(pool_path, wait=0.5)
-        assert time.monotonic() - started > 0.4  # it has waited
+        assert time.monotonic() - started > 0.4  # it waited
     finally:
         writer.kill()
         writer.wait()
@@ -161,7 +161,7 @@ def test_forked_child_reads_what_its_parent_lets_go(pool_path: str) -> None:
             signal.alarm(100)
             os.close(tell)
             os.read(told, 1)
-            # Not by torch: the threads that it computes with are the parent's.
+            # Not by torch, whose computing threads are the parent's.
             code = 0 if bool((view["t"].numpy() == 1).all()) and bool((array == 1).all()) else 2
         finally:
             os._exit(code)
@@ -315,7 +315,7 @@ with lmcstore.open(sys.argv[1]) as store:
 
 
 def test_memory_stays_low_while_a_snapshot_is_taken(tmp_path: Any, run_python: Any) -> None:
-    """At most 64 MiB more of anonymous memory, for any size of the state."""
+    """At most 64 MiB of anonymous memory, for any size of the state."""
     code = """
 import sys, threading, time, torch, lmcstore
 
@@ -363,7 +363,7 @@ def test_the_gil_is_free_while_bytes_move(pool_path: str) -> None:
         thread = threading.Thread(target=tick)
         thread.start()
         interval = sys.getswitchinterval()
-        sys.setswitchinterval(3600)  # so that the other thread runs only while this one has given the GIL away
+        sys.setswitchinterval(3600)  # the other thread runs only while this one has released the GIL
         try:
             for _ in range(1000):
                 capture = store._pool.begin("run")
@@ -398,7 +398,7 @@ print(type(state["t"]).__name__, type(state["n"]).__name__, len(store["run"].liv
 
 
 def test_another_thread_imports_torch_meanwhile(pool_path: str) -> None:
-    """It is waited for, as by an import: half a module has no Tensor yet."""
+    """Waits as an import does: half a module has no Tensor yet."""
     process = start(IMPORTER, pool_path)
     assert line(process) == "Tensor ndarray 2"
     assert process.wait(600) == 0
@@ -437,7 +437,7 @@ print(len(store["run"]), os.waitpid(child, 0)[1], flush=True)
 
 
 def test_an_import_that_fails_or_is_left(pool_path: str, tmp_path: Path) -> None:
-    """It is no matter of who saves meanwhile; and a child has no thread that would end it."""
+    """Another saving thread does not matter; a child has no thread that would end it."""
     process = start(FAILING_IMPORT, pool_path, str(tmp_path))
     assert line(process) == "1 0"
     assert process.wait(600) == 0

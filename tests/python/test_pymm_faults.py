@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where PyMM fails, and its successor does not: each fault by its number in the list of them."""
+"""PyMM's faults, which its successor lacks, by their number in the list of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Notes of variables may come from a stranger's pool: PyMM believes nothing of them that would lead outside."""
+"""Notes of variables from a hostile pool: PyMM follows none that leads outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["folder"]
 
 
 def shelf_with(folder: str, note: str, data: bytes = bytes(range(64)), form: int = _core.LIVE_TENSOR) -> pymm.shelf:
-    """A shelf with one variable ``v`` with an arbitrary note."""
+    """A shelf with a variable ``v`` and an arbitrary note."""
     made = new(folder)
     made.x = 1
     del made
@@ -115,7 +115,7 @@ def test_saved_dicts_of_strange_keys(folder: str, node: bytes, text: str) -> Non
 
 
 class lmcstore_name:
-    """Gives the variable the name of a saved structure."""
+    """Gives the variable a saved structure's name."""
 
     def __init__(self, shelf: Any, name: str) -> None:
         self._live, self._name = shelf._names.pool.live, name

@@ -145,9 +145,6 @@ def test_lists_of_names(s: pymm.shelf, capsys: pytest.CaptureFixture[str]) -> No
     assert "3 items" in repr(s)
 
 
-# ---- Erasing ------------------------------------------------------------------------------------------------------
-
-
 def test_erase(s: pymm.shelf) -> None:
     s.x, s.n, s.t, s.q = np.ones(10), 1, torch.ones(3), "text"
     for name in ("x", "n", "q"):
@@ -204,9 +201,6 @@ def test_what_is_let_go_of_is_made_durable_if_it_stays(folder: str, s: pymm.shel
         before = held.info().version
         s.x = np.ones(3)
         assert held.info().version == before and held.info().name == "" and held.array[2] == 2
-
-
-# ---- Arrays -------------------------------------------------------------------------------------------------------
 
 
 def test_ndarray(s: pymm.shelf) -> None:
@@ -300,9 +294,6 @@ def test_copies_are_plain(s: pymm.shelf) -> None:
         assert type(tensor) is torch.Tensor and tensor.tolist() == [0, 1, 2, 3]
 
 
-# ---- Tensors ------------------------------------------------------------------------------------------------------
-
-
 def test_torch_tensor(s: pymm.shelf) -> None:
     pytest.importorskip("torch")
     s.x = pymm.torch_tensor((10,))
@@ -380,9 +371,6 @@ def test_an_optimizer_steps_on_the_shelf(folder: str) -> None:
     assert again(folder).w.tolist() == expected == [1, 0.5, 0, -0.5]
 
 
-# ---- Numbers, texts, bytes ----------------------------------------------------------------------------------------
-
-
 def test_parameters_of_a_module_on_the_shelf(folder: str) -> None:
     s = new(folder)
     s.w, s.b = torch.randn(4, 3), torch.zeros(4)
@@ -445,7 +433,7 @@ def test_aliases_of_numbers(s: pymm.shelf) -> None:
     assert s.n == alias == 6
     old = s.n
     s.n += 1
-    old += 10  # not on the shelf any more
+    old += 10  # no longer on the shelf
     assert s.n == 7 and old == 16 and type(old) is int
 
 
@@ -485,9 +473,6 @@ def test_bytes(folder: str) -> None:
     assert s.x == b"hello world!  " and s.d == b"Hello" and len(s.long) == 300_000
     with pytest.raises(RuntimeError):
         pymm.bytes(["x"])  # type: ignore[list-item]
-
-
-# ---- Lists --------------------------------------------------------------------------------------------------------
 
 
 def test_linked_list(folder: str) -> None:
@@ -563,9 +548,6 @@ def test_replacing_a_list_frees_its_parts(s: pymm.shelf) -> None:
     s.m = s.l
     s.m.append(2)
     assert list(s.l) == [1, "x"] and list(s.m) == [1, "x", 2]
-
-
-# ---- Others -------------------------------------------------------------------------------------------------------
 
 
 def test_dlpack_array(folder: str) -> None:
@@ -674,7 +656,7 @@ def test_views_outlive_the_shelf(folder: str) -> None:
     t[0] = 8
     n += 1
     assert view[0] == 9 and float(t[0]) == 8 and n == 8
-    s = again(folder)  # the same pool, which is open still
+    s = again(folder)  # the same open pool
     assert s.x[1] == 9 and s.n == 7
 
 
@@ -684,7 +666,7 @@ def test_a_shadow_is_a_base_class() -> None:
 
 
 def test_variables_in_a_snapshot(folder: str, tmp_path: Any) -> None:
-    """Training in the pool, and history beside it: a snapshot stores shelved variables as plain ones."""
+    """Training in the pool with snapshots: shelved variables are stored as plain ones."""
     shelf = new(folder)
     shelf.w = torch.arange(12.0).reshape(3, 4)
     shelf.a = np.arange(6, dtype=np.int16)
@@ -709,7 +691,7 @@ def change_tensors(s: pymm.shelf) -> None:
     module.weight = torch.nn.Parameter(s.w)
     loss = module(torch.ones(3)).square().sum()
     module.weight.data = module.weight.data + 1
-    loss.backward()  # which data is nothing to
+    loss.backward()  # ignores data
     module.to(torch.float32)
     for wrong in (torch.ones(7), torch.ones(6, dtype=torch.float64), torch.ones(6, device="meta"), 5):
         with pytest.raises(RuntimeError, match="keeps its memory"):
@@ -725,7 +707,7 @@ def change_tensors(s: pymm.shelf) -> None:
         with pytest.raises(RuntimeError, match="keeps its memory"):
             change()
     assert tensor.resize_(6) is tensor and tensor.resize_((6,)).resize_as_(torch.ones(6)).tolist() == [0.5] * 6
-    plain = tensor.as_tensor().unsqueeze_(0)  # which is no variable
+    plain = tensor.as_tensor().unsqueeze_(0)  # no variable
     assert plain.shape == (1, 6) and module.weight.dtype == torch.float32
 
 

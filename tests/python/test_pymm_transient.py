@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Right-hand sides that are larger than memory: `pymm.enable_transient_memory`."""
+"""Right-hand sides larger than memory: `pymm.enable_transient_memory`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def enabled(tmp_path: Path) -> Iterator[Path]:
 
 
 def mapped(place: Path) -> int:
-    """How many bytes of files in a folder are mapped."""
+    """Mapped bytes of files in a folder."""
     total = 0
     for line in Path("/proc/self/maps").read_text().splitlines():
         if f"{place}/" in line:
@@ -116,7 +116,7 @@ def test_places_that_will_not_do(tmp_path: Path) -> None:
 
 
 def test_a_full_place_is_a_memory_error(tmp_path: Path) -> None:
-    """And nothing is taken of it meanwhile: others may be writing there."""
+    """Takes nothing from the place, which others may use."""
     code = f"""
 import os, threading
 import numpy as np, pymm
@@ -154,7 +154,7 @@ print(int(a.sum()), least >= 55 << 20)
 
 
 def test_expressions_larger_than_memory(folder: str, tmp_path: Path) -> None:
-    """The shelf's arrays are no data of the process, by which a limit goes; results of expressions are."""
+    """A limit counts results of expressions, not the shelf's arrays."""
     code = f"""
 import resource
 s = pymm.shelf("test", size_mb=8, pmem_path=folder)

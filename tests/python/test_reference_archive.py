@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Archives, read by a reader that was written from their specification alone: the same tensors and verdicts."""
+"""Archives in the reference reader: the same tensors and verdicts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read(data: bytes) -> Archive:
 
 
 def fill(store: lmcstore.Store) -> None:
-    """Everything that an archive can hold: deltas, keyframes, bases, ties, attachments, long metadata, gaps."""
+    """Deltas, keyframes, bases, ties, attachments, long metadata, gaps."""
     generator = torch.Generator().manual_seed(1)
     run = store["run"]
     run.keep_raw = 1
@@ -71,7 +71,7 @@ def fill(store: lmcstore.Store) -> None:
 
 
 def expect_same(store: lmcstore.Store, archive: Archive) -> int:
-    """Every snapshot is there, and every byte of it; gives the number of tensors and attachments."""
+    """Every snapshot and byte; returns the number of tensors and attachments."""
     count = 0
     assert {name: (len(s), s.keep_raw) for name, s in ((name, store[name]) for name in archive.shelves)} == {
         name: (len(shelf.snapshots), shelf.keep_raw) for name, shelf in archive.shelves.items()
@@ -85,7 +85,7 @@ def expect_same(store: lmcstore.Store, archive: Archive) -> int:
             assert found.meta == snapshot.meta
             assert repr(found.metrics) == repr(snapshot.metrics)
             names, kinds, dtypes, shapes, buffers = snapshot._handle.view(None, 0, 0).unpack()
-            own = {"lmcstore.meta", "lmcstore.relations", "lmcstore.constants"}  # attachments that are not shown
+            own = {"lmcstore.meta", "lmcstore.relations", "lmcstore.constants"}  # hidden attachments
             assert len(names) == sum(identity.name not in own for identity, _ in found.entries.values())
             for name, kind, dtype, shape, buffer in zip(names, kinds, dtypes, shapes, buffers, strict=True):
                 identity, content = found.find(name, kind)
@@ -110,7 +110,7 @@ def test_every_tensor(store: lmcstore.Store, tmp_path: Path) -> None:
 
 
 def expect_steps(store: lmcstore.Store, archive: Archive) -> None:
-    """Every tensor of every step, and every content, whether anything listed has it or not."""
+    """Every tensor of every step, and every content, listed or not."""
     for found in archive.shelves["run"].snapshots:
         names, kinds, _, _, buffers = store["run"][found.number]._handle.view(None, 0, 0).unpack()
         for name, kind, buffer in zip(names, kinds, buffers, strict=True):
@@ -157,7 +157,7 @@ def test_nothing(store: lmcstore.Store, tmp_path: Path) -> None:
 
 
 def example(document: str, head: str) -> bytes:
-    """The bytes of a dump in the document, from the line that begins with `head` on."""
+    """The bytes of a dump in the document, from the line that begins with `head`."""
     lines = document[document.index(head) :].split("```", 1)[0].splitlines()
     if head.startswith("00  "):
         return bytes.fromhex("".join(line[4:51] for line in lines))
@@ -184,7 +184,7 @@ def corpus() -> list[Path]:
 
 @pytest.mark.parametrize("path", corpus(), ids=lambda path: path.name)
 def test_the_corpus(store: lmcstore.Store, path: Path) -> None:
-    """Both readers take the same archives of the fuzzer, and see the same in them."""
+    """Both readers accept the same archives of the fuzzer, with equal contents."""
     try:
         archive = Archive(path.open("rb"))
         for content in archive.contents:
@@ -205,7 +205,6 @@ def test_the_corpus(store: lmcstore.Store, path: Path) -> None:
 
 
 def test_damage(store: lmcstore.Store, tmp_path: Path) -> None:
-    """Both readers refuse cut or changed archives."""
     store["run"].snapshot({"x": torch.arange(10)}, step=1)
     data = dump(store, tmp_path / "archive")
     generator = random.Random(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A value that can't be stored exactly is refused, by its path, before anything is stored."""
+"""A value that can't be stored exactly is refused with its path, before anything is stored."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _made_by_others() -> list[str]:
 
 @pytest.mark.parametrize("name", _made_by_others())
 def test_dtypes_of_others_come_back_or_are_refused(shelf: lmcstore.Shelf, name: str) -> None:
-    """Some have the character of one of NumPy's: int1 that of float16, float8_e4m3b11fnuz that of uint64."""
+    """Some share a character with NumPy's: int1 with float16, float8_e4m3b11fnuz with uint64."""
     array = np.arange(5).astype(getattr(ml_dtypes, name))
     try:
         shelf.snapshot({"x": array})

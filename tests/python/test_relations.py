@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Relations from Python: an optimizer's steps that are said to be that are stored by links."""
+"""Relations from Python: declared optimizer steps are stored by links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SGD = 2
 
 
 def _fma(a: np.ndarray, x: float, b: np.ndarray) -> np.ndarray:
-    """Round once: a product of two f32 and a sum with a third are exact enough in f64 for these tests."""
+    """Round once: a product of two f32 and a sum with a third are exact enough in f64 here."""
     return (a.astype(np.float64) * np.float64(np.float32(x)) + b.astype(np.float64)).astype(np.float32)
 
 
@@ -42,7 +42,7 @@ def test_steps_are_linked(pool_path: str) -> None:
         assert storage["longest_line"] == 3
         assert storage["links_note"] is None
         assert storage["stored_bytes"] < 0.5 * shelf[4].raw_bytes
-        assert {entry["stored_as"] for entry in shelf[4].entries()} == {"link"}  # and nothing of the store's own
+        assert {entry["stored_as"] for entry in shelf[4].entries()} == {"link"}  # nothing of the store's
         for number, (old_buffer, old_weight) in enumerate(states, 1):
             np.testing.assert_array_equal(dict(shelf[number].tensors())["buffer"], old_buffer)
             np.testing.assert_array_equal(dict(shelf[number].tensors())["weight"], old_weight)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scrub and repair, from Python and by the command: every damage is reported, repaired, or recorded as lost."""
+"""Scrub and repair, from Python and the command: damage is reported, repaired, or recorded as lost."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is no
 
 
 def damage(path, needle, at):
-    """Turns a byte `at` bytes behind where `needle` is stored raw."""
+    """Turns the byte `at` bytes after the raw `needle`."""
     with open(path, "r+b", buffering=0) as file:
         descriptor, end = file.fileno(), os.fstat(file.fileno()).st_size
         place = 0
@@ -37,7 +37,7 @@ def weights():
 
 @pytest.fixture
 def pool(pool_path, weights):
-    """Snapshots 1 to 3 with the same "w", damaged in its second block; an archive of it from before that."""
+    """Snapshots 1 to 3 share "w", damaged in its second block; an earlier archive is sound."""
     with lmcstore.open(pool_path, size="256MiB", background=False) as store:
         for step in range(3):
             store["run"].snapshot({"w": weights, "step": np.full(1000, step)}, step=step)
@@ -70,7 +70,7 @@ def test_what_is_damaged_is_named_and_repaired(pool, weights):
                 store.dump(file)
             file.truncate(0)
             file.seek(0)
-            assert store.dump(file, skip_lost=True)["snapshots"] == 1  # the others have lost something
+            assert store.dump(file, skip_lost=True)["snapshots"] == 1  # the others lost something
         (left,) = lmcstore.archive.ls(pool + ".part")["snapshots"]
         assert (left["shelf"], left["number"]) == ("fine", 1)
 
@@ -183,7 +183,7 @@ def test_beside_a_writer(pool):
 
 
 def test_a_pool_that_was_made_longer(pool_path, weights):
-    """It is refused for writing, and the message names the cause and a remedy that works."""
+    """Writing is refused; the message names the cause and a working remedy."""
     with lmcstore.open(pool_path, size="64MiB", background=False) as store:
         store["run"].snapshot({"w": weights})
     size = os.path.getsize(pool_path)

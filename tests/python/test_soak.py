@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The soak (tests/stress/soak.py): it tells growth from noise, and a short one runs through."""
+"""The soak (tests/stress/soak.py) separates growth from noise, and a short one passes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def soak() -> Any:
 
 
 def series(slope: float, jump_at: int = 0, noise: float = 0.1, seed: int = 1) -> list[tuple[float, float]]:
-    """An hour of samples around 50,000, which grow by `slope` in that hour, or by 30 % at some moment."""
+    """An hour of samples around 50,000 that grow by `slope` an hour, or once by 30 %."""
     numbers = random.Random(seed)
     return [
         (t, (50_000 + slope * t / 3600) * numbers.gauss(1, noise) * (1.3 if jump_at and t > jump_at else 1))
@@ -57,7 +57,7 @@ def test_a_leak_grows(soak: Any) -> None:
 
 
 def test_counts_of_few(soak: Any) -> None:
-    """One descriptor more every ten minutes is found; ten or eleven of them are not."""
+    """One descriptor more every ten minutes is found; an alternation of ten and eleven is not."""
     leaking = [(t, float(10 + t // 600)) for t in range(0, 3600, 5)]
     assert soak.trend_of(leaking, soak.COUNT).grows
     numbers = random.Random(1)
@@ -72,14 +72,14 @@ def test_too_short_to_say(soak: Any, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.fixture
 def pools() -> Iterator[Path]:
-    """A folder in memory, where a disk that is busy otherwise does not matter."""
+    """In memory: a busy disk does not matter."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="lmcs-soak-") as folder:
         yield Path(folder)
 
 
 @pytest.mark.skipif(not STRESS.exists(), reason="build/release/bin/stress is not built")
 def test_a_short_one(tmp_path: Path, pools: Path) -> None:
-    """Not whether anything grows, for which it is too short: that all of it works, and that the columns are filled."""
+    """Too short to judge growth: everything works, and the columns are filled."""
     done = subprocess.run(
         [sys.executable, str(SOAK), "--seconds", "20", "--in", str(pools), "--out", str(tmp_path / "out")],
         capture_output=True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every state returns with the same bits and types, however it is stored."""
+"""Every state returns with the same bits and types, however stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_round_trip(shelf: lmcstore.Shelf, name: str) -> None:
     state = STATES[name]()
     snapshot = shelf.snapshot(state)
     same(state, snapshot.state_dict())
-    same(state, snapshot.state_dict())  # again, and anew
+    same(state, snapshot.state_dict())
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -162,7 +162,7 @@ def test_large_lists_of_numbers(shelf: lmcstore.Shelf) -> None:
 
 
 def test_what_comes_back_is_ones_own(shelf: lmcstore.Shelf) -> None:
-    """Changing a state that was read changes no later reading."""
+    """Changing a read state changes no later reading."""
     state = {"list": [1, 2], "set": {1}, "bytes": bytearray(b"a"), "dict": {"x": 1}, "tensor": torch.zeros(3)}
     snapshot = shelf.snapshot(state)
     back = snapshot.state_dict()
@@ -204,7 +204,7 @@ def test_conjugated_tensors_of_any_size(shelf: lmcstore.Shelf, mebibytes: int) -
 
 
 def test_one_name_with_many_forms(store: lmcstore.Store) -> None:
-    """A tensor that grows, and values that pack to another length each time, can be read however many there were."""
+    """Growing tensors, and values of varying packed length, can be read in any number."""
     for count in range(1, 151):
         store["run"].snapshot({"x": torch.full((count,), 1.0), "values": "y" * count}, step=count)
     for snapshot in store["run"]:

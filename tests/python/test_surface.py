@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The surface that scripts rely on: opening, addressing, properties of snapshots, removing, errors."""
+"""Opening, addressing, properties of snapshots, removing, errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ ONE = {"a": torch.ones(3) if HAS_TORCH else np.ones(3, "f4")}
 
 def fill(shelf: lmcstore.Shelf, count: int) -> list[lmcstore.Snapshot]:
     return [shelf.snapshot({"a": torch.full((10,), float(i))}, step=i) for i in range(count)]
-
-
-# ---- Opening
 
 
 def test_modes(pool_path: str) -> None:
@@ -130,7 +127,7 @@ def test_size_is_a_limit_that_can_be_raised(pool_path: str) -> None:
 
 
 def test_a_cell_that_runs_twice(pool_path: str) -> None:
-    """The same pool opened again in a process is the same store; each handle is closed for itself."""
+    """A pool opened again in a process is the same store; each handle closes alone."""
     first = lmcstore.open(pool_path)
     first["run"].snapshot(ONE)
     second = lmcstore.open(pool_path)
@@ -193,9 +190,6 @@ def test_info(store: lmcstore.Store) -> None:
     assert info["path"].endswith("test.pool") and info["writable"] and info["limit_bytes"] == 256 << 20
     assert info["snapshot_count"] == 1 and info["shelf_count"] == 1
     assert 0 < info["used_bytes"] <= info["limit_bytes"] and info["free_bytes"] > 0
-
-
-# ---- Shelves
 
 
 def test_shelves(store: lmcstore.Store) -> None:
@@ -262,9 +256,6 @@ def test_many_snapshots(shelf: lmcstore.Shelf) -> None:
     assert [snapshot.number for snapshot in shelf] == list(range(1, 301))
     assert [snapshot.number for snapshot in shelf.steps(3)] == list(range(4, 301, 10))
     assert shelf[-300].number == 1
-
-
-# ---- Snapshots
 
 
 def test_what_a_snapshot_says(shelf: lmcstore.Shelf) -> None:
@@ -341,7 +332,7 @@ def test_removing(shelf: lmcstore.Shelf, store: lmcstore.Store) -> None:
     with pytest.raises(lmcstore.NotFoundError):
         kept.state_dict()
     same({"a": big + 1}, view)
-    assert shelf.snapshot(ONE).number == 3  # numbers are never used again
+    assert shelf.snapshot(ONE).number == 3  # numbers are unique for ever
     shelf.remove(-1)
     shelf.remove(shelf[1])
     assert len(shelf) == 0 and shelf.latest is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tied tensors are stored once and come back tied; others that overlap come back apart."""
+"""Tied tensors are stored once and return tied; other overlaps return apart."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_several_views_that_begin_at_one_address(shelf: lmcstore.Shelf) -> None:
 
 @pytest.mark.parametrize("how", ["beside", "canonical", "since"])
 def test_equal_tensors_of_an_archive_come_back_apart(tmp_path: Path, how: str) -> None:
-    """Archives have each content once; a resumed AdamW whose two moments were one memory would go astray."""
+    """Archives have each content once; a resumed AdamW with both moments in one memory would fail."""
     weight = torch.randn(200_000)
     state = {"a": torch.zeros(200_000), "b": torch.zeros(200_000), "s": torch.ones(3), "t": torch.ones(3)}
     state |= {"w": weight, "tied": weight}

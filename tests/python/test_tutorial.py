@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The tutorial, typed in; and the examples in the docstrings."""
+"""The tutorial's and docstrings' examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = TUTORIAL.read_text()
     skip_without_torch(text)
-    # Lines that are not examples are emptied, so that line numbers stay right.
+    # Other lines are emptied, so that line numbers stay right.
     kept = re.split(r"^```(?:pycon)?$", text, flags=re.MULTILINE)
     assert len(kept) % 2 == 1 and len(kept) > 10
     typed = "".join(part if number % 2 else re.sub("[^\n]+", "", part) for number, part in enumerate(kept))

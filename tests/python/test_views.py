@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads are private mappings: writable for torch, read-only for NumPy, and valid as long as they are held."""
+"""Reads are private mappings: writable for torch, read-only for NumPy, valid while held."""
 
 from __future__ import annotations
 
