@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Builds ``lmcstore._core``: the C libraries of the checkout as static archives by CMake, then the module over them.
 
-All other settings are in pyproject.toml. The module contains the libraries, so it needs no RPATH and no installed
-liblmcstore; libpmemobj and the others come from the system.
+The module contains the libraries, so it needs no RPATH and no installed liblmcstore; libpmemobj and the others come
+from the system.
 """
 
 import os
@@ -27,7 +27,7 @@ class BuildWithStore(build_ext):
         build = Path(self.build_temp).resolve() / "store"
         configure = [
             "cmake",
-            "--fresh",  # the checkout may have been moved
+            "--fresh",  # the checkout may have moved
             "-S",
             str(CHECKOUT),
             "-B",

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A Bayesian neural network whose posterior does not fit in memory.
 
-Instead of one set of weights, thousands: samples of the posterior by stochastic-gradient Hamiltonian Monte Carlo with
-cyclical steps, each kept as a row of an array on a shelf as soon as it is drawn. The prediction is the average over
-all of them, streamed from the pool. Of noisy digits it names as many rightly as a single network that was trained the
-usual way, and it knows much better how far it is to be trusted.
+It draws thousands of samples of the posterior by stochastic-gradient Hamiltonian Monte Carlo with cyclical steps, and
+stores each as a row of an array on a shelf. The prediction is the average over all, streamed from the pool. It names as
+many noisy digits rightly as one network trained the usual way, with better calibrated probabilities.
 
 Method: R. Zhang, C. Li, J. Zhang, C. Chen and A. G. Wilson, "Cyclical Stochastic Gradient MCMC for Bayesian Deep
-Learning" (ICLR 2020), after T. Chen, E. Fox and C. Guestrin, "Stochastic Gradient Hamiltonian Monte Carlo" (ICML
-2014). Calibration is measured as in C. Guo, G. Pleiss, Y. Sun and K. Q. Weinberger, "On Calibration of Modern Neural
-Networks" (ICML 2017). The images are the digits of scikit-learn (UCI's optical recognition of handwritten digits).
+Learning" (ICLR 2020), after T. Chen, E. Fox and C. Guestrin, "Stochastic Gradient Hamiltonian Monte Carlo" (ICML 2014).
+Calibration: C. Guo, G. Pleiss, Y. Sun and K. Q. Weinberger, "On Calibration of Modern Neural Networks" (ICML 2017).
+Images: the digits of scikit-learn (UCI's optical recognition of handwritten digits).
 
 Run it::
 
@@ -38,9 +37,9 @@ CLASSES = 10
 
 
 def digits(train: int, noise: float = 1.0, seed: int = 0) -> tuple[Array, Array, Array, Array]:
-    """Give images and labels to learn from, and those to test with: (n, 64) float32 and (n,) int64.
+    """Return images and labels to learn from, and to test with: (n, 64) float32 and (n,) int64.
 
-    Pixels lie between -1 and 1; Gaussian noise of that standard deviation makes it hard to tell some digits.
+    Pixels are between -1 and 1, with Gaussian noise of that standard deviation.
     """
     from sklearn.datasets import load_digits
 
@@ -67,14 +66,14 @@ class Network:
             part[:] = part.shape[0] / 32
 
     def parts(self, row: Array) -> list[Array]:
-        """Give the weights of a row as matrices and vectors; they share its memory."""
+        """Return the weights of a row as matrices and vectors, which share its memory."""
         ends = np.cumsum(self.sizes)
         return [
             row[end - size : end].reshape(shape) for end, size, shape in zip(ends, self.sizes, self.shapes, strict=True)
         ]
 
     def draw(self, rng: np.random.Generator) -> Array:
-        """Draw weights to begin with."""
+        """Draw initial weights."""
         row = np.zeros(self.count, np.float32)
         for part in self.parts(row)[::2]:
             part[:] = rng.normal(size=part.shape) * np.sqrt(2 / part.shape[0])
@@ -94,7 +93,7 @@ class Network:
         return [images, one, two, out]
 
     def gradient(self, row: Array, images: Array, labels: Array) -> Array:
-        """Compute the gradient of the negative log posterior: cross-entropy, summed, and a Gaussian prior."""
+        """Compute the gradient of the negative log posterior: summed cross-entropy, and a Gaussian prior."""
         inputs, one, two, out = self._forward(row, images)
         w2, w3 = self.parts(row)[2], self.parts(row)[4]
         result = np.empty_like(row)
@@ -114,7 +113,7 @@ class Network:
 
 
 def train(network: Network, images: Array, labels: Array, steps: int, seed: int) -> Array:
-    """Train one network the usual way: gradient descent with momentum and a cosine schedule, to the mode."""
+    """Train one network to the mode: gradient descent with momentum and a cosine schedule."""
     rng = np.random.default_rng(seed)
     row, velocity = network.draw(rng), np.zeros(network.count, np.float32)
     for step in range(steps):
@@ -129,7 +128,7 @@ def samples_of(
 ) -> Iterator[Array]:
     """Draw weights from the posterior, one row after another.
 
-    Each cycle begins at new weights, goes down with large steps, and then samples with small ones.
+    Each cycle begins at new weights, descends with large steps, then samples with small ones.
     """
     rng = np.random.default_rng(seed)
     down, between, friction = 200, 5, 0.1
@@ -157,7 +156,7 @@ def posterior(place: Place, network: Network, rows: Iterator[Array], count: int)
 
 
 def predict(network: Network, samples: Array, images: Array) -> Array:
-    """Average the classes' probabilities over all samples, which are read one by one."""
+    """Average the classes' probabilities over all samples, read one by one."""
     total = np.zeros((len(images), CLASSES))
     for row in samples:
         total += np.exp(network.log_probabilities(np.asarray(row), images))
@@ -168,11 +167,7 @@ def predict(network: Network, samples: Array, images: Array) -> Array:
 
 
 def scores(probabilities: Array, labels: Array) -> dict[str, float]:
-    """Measure accuracy, and how far the probabilities can be trusted.
-
-    nll is the mean negative log likelihood; ece the expected calibration error over 15 bins of confidence; brier the
-    mean squared distance from the truth.
-    """
+    """Measure accuracy and calibration: see README.md."""
     there = np.arange(len(labels))
     right = probabilities.argmax(1) == labels
     confidence = probabilities.max(1)
@@ -189,7 +184,7 @@ def scores(probabilities: Array, labels: Array) -> dict[str, float]:
 
 
 def run(place: Place, count: int, width: int, per_cycle: int = 50, learn_from: int = 400) -> dict[str, Any]:
-    """Train the single network and sample the posterior; print the results and the resources."""
+    """Train the single network and sample the posterior; return the results and the resources."""
     images, labels, test_images, test_labels = digits(learn_from)
     network = Network(images.shape[1], width)
     begin = time.perf_counter()
@@ -212,7 +207,7 @@ def run(place: Place, count: int, width: int, per_cycle: int = 50, learn_from: i
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print a report for people."""
+    """Print a report."""
     print(f"{report['samples']:,} samples of {report['weights']:,} weights, {report['samples_bytes'] / 2**20:.0f} MiB")
     print(f"{'':<10} {'accuracy':>8} {'nll':>8} {'ece':>8} {'brier':>8}")
     for what in ("single", "posterior"):

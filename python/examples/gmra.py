@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Geometric multi-resolution analysis of points that need not fit in memory.
 
-A cover tree sorts the points into cells, finer from level to level. On each cell lies a plane: the cell's mean and its
-leading principal directions. From a plane to the planes below it leads a wavelet, of which few numbers a point are
-enough; so a set of points near a curved surface becomes a small dictionary and short coefficients.
+A cover tree sorts the points into cells, finer from level to level. Each cell has a plane: its mean and its leading
+principal directions. A wavelet leads from a plane to those below it, with few numbers a point; so points near a curved
+surface become a small dictionary and short coefficients.
 
-Everything that grows with the points' number times their dimension lives in arrays on a shelf: the points themselves
-(in the tree's order, so that every cell is one range of rows), the dictionary, the coefficients. Memory holds
-a block of rows at a time, and 16 bytes a point.
+Arrays whose size is the points' number times their dimension are on a shelf: the points (in the tree's order, so that
+every cell is one range of rows), the dictionary, the coefficients. Memory holds a block of rows at a time, and 16 bytes
+a point.
 
 Methods: the cover tree is that of A. Beygelzimer, S. Kakade and J. Langford, "Cover trees for nearest neighbor" (ICML
 2006), built level by level; the analysis is that of W. K. Allard, G. Chen and M. Maggioni, "Multi-scale geometric
@@ -35,7 +35,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_BYTES = 16 << 20  # of the rows that are in memory at a time
+BLOCK_BYTES = 16 << 20  # of rows in memory at a time
 Array = NDArray[Any]
 
 
@@ -43,7 +43,7 @@ class Place(Protocol):
     """Where the large arrays are."""
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-        """Make an array of this name; one that has the name already goes."""
+        """Make an array, replacing one of this name."""
 
     def drop(self, name: str) -> None:
         """Release the array of this name, which must have no references."""
@@ -76,12 +76,12 @@ class Shelf:
         return array
 
     def drop(self, name: str) -> None:
-        """Erase it; its file space is free again."""
+        """Erase it and free its file space."""
         self.shelf.erase(name)
 
 
 def blocks(count: int, row_bytes: int) -> Iterator[slice]:
-    """Give the ranges of rows that are worked on at a time."""
+    """Yield the ranges of rows of a block each."""
     step = max(1, BLOCK_BYTES // row_bytes)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
@@ -114,9 +114,9 @@ def draw_points(place: Place, count: int, dimension: int, intrinsic: int = 2, se
 class Level:
     """One level of a cover tree, of K cells.
 
-    Each cell has a centre, which is one of the points. Centres are more than `radius` apart, all are centres of the
-    next level too, and each is within the radius of the level above of its parent there. Cells are numbered such that
-    those of one parent follow each other, and that cell k holds the points from bounds[k] to bounds[k + 1].
+    Each cell's centre is one of the points. Centres are more than `radius` apart, all are centres of the next level
+    too, and each is within the radius of the level above of its parent there. Cells of one parent follow each other,
+    and cell k holds the points from bounds[k] to bounds[k + 1].
     """
 
     radius: float
@@ -135,13 +135,13 @@ class Tree:
 
 
 def square_distances(a: Array, b: Array) -> Array:
-    """Give the squared distances of the rows of `a` from those of `b`, all of them near the origin."""
+    """Return the squared distances of the rows of `a` from those of `b`, all of them near the origin."""
     squares = np.einsum("ij,ij->i", a, a)[:, None] + np.einsum("ij,ij->i", b, b)[None, :] - 2 * (a @ b.T)
     return np.asarray(np.maximum(squares, 0))
 
 
 def cell_blocks(bounds: Array, row_bytes: int) -> Iterator[tuple[int, slice]]:
-    """Give every cell with its rows; a large cell comes in several blocks."""
+    """Yield every cell with its rows; a large cell in several blocks."""
     for cell in range(len(bounds) - 1):
         start, stop = int(bounds[cell]), int(bounds[cell + 1])
         for rows in blocks(stop - start, row_bytes):
@@ -169,7 +169,7 @@ def near_cells(level: Level) -> list[Array]:
 
 
 class Refinement:
-    """The making of a level from the one above it."""
+    """Makes a level from the one above it."""
 
     def __init__(self, points: Array, level: Level):
         self.points, self.level = points, level
@@ -200,7 +200,7 @@ class Refinement:
                 far = far[1:][np.einsum("ij,ij->i", away, away) > bound]
 
     def assign(self) -> Array:
-        """Give each point the nearest of the new centres."""
+        """Assign each point to the nearest of the new centres."""
         members = np.empty(len(self.points), np.int64)
         for cell, rows in cell_blocks(self.level.bounds, 8 * self.points.shape[1]):
             origin = self.level.centres[cell]
@@ -232,7 +232,7 @@ def refine(tree: Tree, place: Place, free_name: str) -> None:
 def build_tree(place: Place, points: Array, cell_points: int = 64, most_levels: int = 30) -> Tree:
     """Sort points into a cover tree whose last cells hold about `cell_points` on average.
 
-    The points are moved into the tree's order: two arrays of the place, "sorted 0" and "sorted 1", take turns.
+    Moves the points into the tree's order: two arrays of the place, "sorted 0" and "sorted 1", take turns.
     """
     tree = Tree([root_of(points)], points, np.arange(len(points)))
     del points
@@ -266,7 +266,7 @@ class Analysis:
 
 
 def leading(scatter: Array, count: int) -> Array:
-    """Give the leading eigenvectors as rows, zeros for those without variance, and signs always alike."""
+    """Return the leading eigenvectors as rows, zeros for those without variance, with consistent signs."""
     values, vectors = np.linalg.eigh(scatter)
     rows = vectors.T[: -count - 1 : -1]
     rows = rows * (values[: -count - 1 : -1] > max(values[-1], 0) * 1e-12)[:, None]
@@ -288,7 +288,7 @@ def plane_of(points: Array, rows: slice, planes: int) -> tuple[Array, Array]:
 
 
 def wavelet_of(basis: Array, above: Array) -> Array:
-    """Give directions, as rows, that together with the plane above span a plane."""
+    """Return directions, as rows, that together with the plane above span a plane."""
     rest = basis - (basis @ above.T) @ above
     _, sizes, rows = np.linalg.svd(rest, full_matrices=False)
     return np.asarray(rows * (sizes > 1e-6)[:, None])
@@ -344,8 +344,7 @@ def project(analysis: Analysis, cell: int, block: Array) -> Array:
 def transform(place: Place, analysis: Analysis) -> tuple[Array, list[float]]:
     """Compute the coefficients of all points, and how far the points are from the planes of each level.
 
-    Returns an array of shape (count, levels * planes), in the tree's order, and for each level the root of the mean
-    squared distance.
+    Returns an array of shape (count, levels * planes), in the tree's order, and each level's root mean square distance.
     """
     tree, planes = analysis.tree, analysis.planes
     depths = len(tree.levels)
@@ -390,7 +389,7 @@ def digest(*arrays: Array) -> str:
 
 
 def run(place: Place, count: int, dimension: int, planes: int = 2, cell_points: int = 64) -> dict[str, Any]:
-    """Draw points and analyse them; print the results and the resources."""
+    """Draw points and analyse them; return the results and the resources."""
     begin = time.perf_counter()
     points = draw_points(place, count, dimension, planes)
     drawn = time.perf_counter()
@@ -417,7 +416,7 @@ def run(place: Place, count: int, dimension: int, planes: int = 2, cell_points: 
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print a report for people."""
+    """Print a report."""
     print(f"{report['points']:,} points of {report['dimension']} numbers, {report['points_bytes'] / 2**20:.0f} MiB")
     print(f"{'level':>5} {'cells':>8} {'radius':>9} {'error':>11}")
     for number, level in enumerate(report["levels"]):

@@ -14,7 +14,7 @@ A pool is a file. It holds shelves, and a shelf has a history of snapshots::
         train_one_step()
         shelf.snapshot({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=step)
 
-Tensors can also live in the pool and be worked on there (`Shelf.live`)::
+A snapshot is durable when `Shelf.snapshot` returns. Tensors can also live in the pool (`Shelf.live`)::
 
     live = shelf.live
     live["weights"] = torch.zeros(1000, 1000)
@@ -22,10 +22,7 @@ Tensors can also live in the pool and be worked on there (`Shelf.live`)::
     with shelf.transaction():
         weights += 1
 
-The codec that makes old snapshots small is there by itself: `lmcstore.codec`.
-
-When `Shelf.snapshot` has returned, the snapshot is durable. Messages go to the logger "lmcstore". Neither torch nor
-NumPy is imported before it is needed.
+`lmcstore.codec` is the codec by itself. Messages go to the logger "lmcstore". torch and NumPy are imported on demand.
 """
 
 try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Archives without a pool: listing and verifying them.
+"""Archives without a pool. `Store.dump` writes archives and `Store.restore` reads them into a pool.
 
-`Store.dump` writes archives and `Store.restore` reads them into a pool::
+::
 
     from lmcstore import archive
 
@@ -34,8 +34,8 @@ def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
     dict
         ``id`` (of the archive, as text), ``since`` (ids of the archives that it needs), ``bytes``, ``contents``,
         ``known_contents`` (those in older archives), and ``snapshots``: a dict for each, with ``shelf``, ``number``,
-        ``step``, ``time_ns``, ``parent``, ``tensor_count``, ``raw_bytes``, ``new_contents`` and ``new_bytes`` (as
-        stored), ``tags`` and ``metrics``.
+        ``step``, ``time_ns``, ``parent``, ``tensor_count``, ``raw_bytes``, ``new_contents``, ``new_bytes`` (as stored),
+        ``tags`` and ``metrics``.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
     Parameters
     ----------
     file
-        A path, an open binary file or a descriptor. The records of a pipe are checked, and nothing is decoded.
+        As for `ls`. Of a pipe only the records are checked; nothing is decoded.
 
     Returns
     -------

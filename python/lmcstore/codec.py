@@ -14,19 +14,13 @@ True
 >>> codec.decompress(delta, base=before) == after.tobytes()
 True
 
-Data and bases may be
-
-- anything with a buffer: bytes, bytearray, memoryview, mmap, array.array,
-- a NumPy array, or
-- a torch tensor.
-
-Their bytes count, in row-major (C) order: contiguous CPU memory is read in place, without a copy;
-others (strided, transposed, Fortran-ordered, on a GPU) are copied first. Shapes are not kept. No thread may write
-to them meanwhile: the frame would be damaged. (Nothing crashes unless memory is freed or resized, as a
-torch storage or a mapped file can be.)
+Data and bases are anything with a buffer (bytes, memoryview, mmap, array.array), NumPy arrays or torch tensors. Their
+bytes count, in row-major (C) order; shapes are not kept. Contiguous CPU memory is read in place, others (strided,
+Fortran-ordered, on a GPU) are copied first. A concurrent write damages the frame. (Nothing crashes unless memory is
+freed or resized, as a torch storage or a mapped file can be.)
 
 The result is one frame (codec/FORMAT.md), the same bytes for any number of threads. A file of several frames is read
-frame by frame: `info` says where each ends, and whether another follows.
+frame by frame: see `info`.
 
 Imports neither torch nor NumPy; other threads run during the work.
 """
@@ -72,7 +66,7 @@ class FrameInfo(NamedTuple):
     blocks : int
         Blocks of the frame; as many threads can share the work.
     base_digest : str or None
-        The `digest` of the base that it needs, or None: the frame stands alone.
+        `digest` of the base that it needs; None: the frame stands alone.
     version : int
         Of the format.
     continues : bool
@@ -96,17 +90,16 @@ def compress(data: Any, base: Any = None, dtype: Any = None, level: str = "defau
     data : bytes-like, numpy.ndarray or torch.Tensor
         The data.
     base : bytes-like, numpy.ndarray or torch.Tensor, optional
-        A similar tensor of the same size in bytes, such as an earlier version. The frame holds the difference and needs
-        the base to be decompressed. The bytes of the base count as elements of the dtype of `data`. If the base does
-        not help, the frame stands alone, and ``info(frame).base_digest`` is None.
+        A similar tensor of as many bytes, such as an earlier version. The frame holds the difference and needs the base
+        to be decompressed. The base's bytes count as elements of the dtype of `data`. A frame that the base does not
+        help stands alone: its ``base_digest`` is None.
     dtype : str, numpy.dtype or torch.dtype, optional
         The dtype of the bytes of `data`: a name ("bf16", "f32", ...) or a dtype of NumPy or torch. Default: that of the
-        array or tensor, or of the buffer's format; "u8" for bytes. It affects the size only, and is stored in the
-        frame.
+        array, tensor or buffer; "u8" for bytes. It affects the size only, and is stored in the frame.
     level : {"default", "dense"}
         "dense" is slower and smaller.
-    threads : int
-        Threads that share the work, at least 1. Each takes blocks of 1 MiB, so a small tensor uses one.
+    threads
+        Threads that share the work, at least 1. Each takes blocks of 1 MiB.
 
     Returns
     -------
@@ -153,11 +146,10 @@ def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = Non
         One whole frame. Immutable bytes are read in place; others are copied block by block.
     base : bytes-like, numpy.ndarray or torch.Tensor, optional
         The base of the compression, or any tensor with the same bytes; ignored if the frame stands alone.
-    threads : int
+    threads
         Threads that share the work, at least 1.
     out : writable buffer, numpy.ndarray or torch.Tensor, optional
-        The output: contiguous, of exactly that size, disjoint from `frame` and `base`. After an error its content is
-        undefined.
+        The output: contiguous, of exactly that size, disjoint from `frame` and `base`. Undefined after an error.
 
     Returns
     -------
@@ -173,8 +165,7 @@ def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = Non
     UnsupportedError
         The frame is of a newer version (a TypeError).
     OutOfMemoryError
-        The content does not fit in memory. Check `info` first for an untrusted frame: a small one may hold terabytes of
-        zeros.
+        The content does not fit in memory. Check `info` of an untrusted frame: a small one may hold terabytes of zeros.
 
     Examples
     --------
@@ -195,12 +186,7 @@ def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = Non
 
 
 def info(frame: Any) -> FrameInfo:
-    """Read the header of a frame.
-
-    Parameters
-    ----------
-    frame : bytes-like, numpy.ndarray or torch.Tensor
-        A frame, or its beginning with the whole header.
+    """Read the header of a frame, given whole or by its beginning.
 
     Raises
     ------
@@ -220,24 +206,10 @@ def info(frame: Any) -> FrameInfo:
 
 
 def digest(data: Any, dtype: Any = None, threads: int = 1) -> str:
-    """Compute the digest by which a frame names its base: that of an array of one dimension.
+    """Compute the digest by which a frame names its base, as 32 hexadecimal digits; parameters as for `compress`.
 
-    A frame whose ``info(frame).base_digest`` is ``digest(base, dtype=info(frame).dtype)`` was made against that base.
-    (``lmc-store ls --json`` shows digests of tensors, which include the shape: the same for tensors of one dimension.)
-
-    Parameters
-    ----------
-    data : bytes-like, numpy.ndarray or torch.Tensor
-        As for `compress`.
-    dtype : str, numpy.dtype or torch.dtype, optional
-        As for `compress`.
-    threads : int
-        Threads that share the work, at least 1.
-
-    Returns
-    -------
-    str
-        32 hexadecimal digits.
+    A frame was made against a base if its ``base_digest`` is ``digest(base, dtype=info(frame).dtype)``. (Digests of
+    ``lmc-store ls --json`` include the shape: the same for tensors of one dimension.)
 
     Examples
     --------
@@ -258,12 +230,10 @@ def _is_a(value: Any, module: ModuleType, name: str) -> bool:
 
 
 class _Source:
-    """Bytes to read, in place where possible."""
-
     __slots__ = ("buffer", "dtype", "size")
 
     def __init__(self, value: Any, what: str, dtype: str | None) -> None:
-        """Check a value called `what`. If `dtype` is None, the value's own dtype counts and must exist."""
+        """Check a value named by `what`. If `dtype` is None, the value's own dtype counts and must exist."""
         torch, numpy = loaded("torch"), loaded("numpy")
         own: str | None
         if torch is not None and _is_a(value, torch, "Tensor"):
@@ -344,7 +314,6 @@ def _torch_memory(tensor: Any, described: _torch.Described) -> tuple[Buffer, int
 
 
 def _room(out: Any) -> Any:
-    """Check an output, and return its buffer."""
     torch, numpy = loaded("torch"), loaded("numpy")
     if torch is not None and _is_a(out, torch, "Tensor"):
         module = _torch_module(torch)

@@ -53,12 +53,12 @@ class TensorDiff(NamedTuple):
 
     @property
     def changed_share(self) -> float:
-        """The share of elements whose bytes differ, from 0 to 1."""
+        """Share of elements whose bytes differ, from 0 to 1."""
         return self.changed / self.elements if self.elements else 0.0
 
     @property
     def relative_change(self) -> float:
-        """``rms_change`` divided by ``rms_before``; NaN where that is 0."""
+        """``rms_change / rms_before``; NaN where that is 0."""
         return self.rms_change / self.rms_before if self.rms_before else math.nan
 
     @property
@@ -69,7 +69,7 @@ class TensorDiff(NamedTuple):
         return f"{text}, was {_form(self.before)}" if self.kind == "reshaped" and self.before is not None else text
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of its row in a table."""
+        """Return its row in a table."""
         if self.kind != "changed":
             return (self.kind, "", "", "", "", self.name, self.form)
         form = self.form
@@ -87,9 +87,9 @@ class TensorDiff(NamedTuple):
 
 
 class Diff(Sequence[TensorDiff]):
-    """The differences of two snapshots, in the order of their names; a table when it is printed.
+    """The differences of two snapshots, in the order of their names; prints as a table.
 
-    ``diff["model.h.0.weight"]`` is the difference of one tensor.
+    ``diff["model.h.0.weight"]`` is that of one tensor.
     """
 
     def __init__(self, before: str, after: str, items: list[TensorDiff], report: dict[str, int]) -> None:

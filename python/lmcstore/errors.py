@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Exceptions of lmcstore: one class for each kind of failure, all of them `Error`.
 
-Each class also derives from the matching built-in exception, so that ``except KeyError`` or ``except OSError`` works in
-programs that do not know lmcstore. A wrong argument type or text that is not valid UTF-8 may raise Python's own
-TypeError or ValueError; exceptions of an argument's methods (``__index__``, say) pass through.
+Each class also derives from the matching built-in exception, such as KeyError or OSError. A wrong argument type or text
+that is not valid UTF-8 may raise Python's own TypeError or ValueError; exceptions of an argument's methods
+(``__index__``, say) pass through.
 """
 
 from typing import Any
@@ -74,8 +74,8 @@ class ReadOnlyError(Error):
 class InputOutputError(Error, OSError):
     """The operating system reported an error: see ``errno``.
 
-    After a failed write, every write to the store fails with it until the store is closed and opened again.
-    Acknowledged snapshots are durable; nothing else is trusted.
+    After a failed write, every write to the store fails with it until the store is reopened. Acknowledged snapshots are
+    durable; nothing else is trusted.
     """
 
 
@@ -84,4 +84,4 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class CancelledError(Error):
-    """Long work was stopped before its end."""
+    """Long work was stopped."""

@@ -17,9 +17,9 @@ _NUMBERS = 2  # columns at the left
 
 
 class Log(Sequence["Snapshot"]):
-    """Snapshots of a shelf, newest first; a table when it is printed, also in a notebook.
+    """Snapshots of a shelf, newest first; prints as a table, also in a notebook.
 
-    ``parent`` is shown for a snapshot that does not continue the one below it: training continued from that number.
+    It shows the ``parent`` of a snapshot that does not continue the one below it.
     """
 
     def __init__(self, shelf: str, items: list[Snapshot], left_out: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A bar for long work: `ProgressBar`, by tqdm where it is installed."""
+"""`ProgressBar`: a bar for long work."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ _SECONDS_BETWEEN = 0.5
 class ProgressBar:
     """Shows the progress of long work: ``with ProgressBar() as bar: store.verify(progress=bar)``.
 
-    Uses tqdm where it is installed; else it writes a line to standard error now and then.
-
-    Parameters
-    ----------
-    file : text file, optional
-        The output. Default: standard error.
+    Uses tqdm where it is installed; else it writes lines to `file` (default: standard error).
     """
 
     def __init__(self, file: TextIO | None = None) -> None:

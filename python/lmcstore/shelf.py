@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Shelf`: takes snapshots, finds them, removes them."""
+"""`Shelf`: takes, finds and removes snapshots."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Origin(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """The snapshots that pruning a shelf removed, or would remove."""
+    """The snapshots that pruning removed, or would remove."""
 
     kept: int
     """How many snapshots are left."""
@@ -72,10 +72,9 @@ class Pruned(NamedTuple):
 class Shelf:
     """A named history of snapshots in a store: ``store[name]``.
 
-    ``shelf[7]`` is a snapshot by its number, ``shelf[-1]`` the newest, ``shelf["best"]``, ``shelf["latest~1"]`` and
-    ``shelf["step:120"]``, ``shelf["{2 hours ago}"]`` and ``shelf["{2026-11-20 13:00}"]`` (UTC) by the part of an
-    address after the ``@`` of an address. Iterating gives the snapshots, oldest first; ``reversed`` gives them newest
-    first, and `range` gives some of them.
+    ``shelf[7]`` is a snapshot by its number, ``shelf[-1]`` the newest; text is the part of an address after the ``@``:
+    ``shelf["best"]``, ``shelf["latest~1"]``, ``shelf["step:120"]``, ``shelf["{2 hours ago}"]``, ``shelf["{2026-11-20
+    13:00}"]`` (UTC). Iterating gives the snapshots, oldest first; ``reversed`` newest first; `range` some of them.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -96,7 +95,7 @@ class Shelf:
 
     @property
     def live(self) -> Live:
-        """Its live variables by name: tensors in the pool that are worked on in place, and values that persist."""
+        """Its live variables by name: tensors changed in place in the pool, and values."""
         return Live(self)
 
     def transaction(
@@ -107,7 +106,7 @@ class Shelf:
         timeout: float | None = None,
         declared: bool = False,
     ) -> Transaction:
-        """Begin a transaction of all live variables, or of some: ``with shelf.transaction():``. See `Live`."""
+        """Begin a transaction of all live variables, or of some: see `Live.transaction`."""
         return self.live.transaction(variables, limit=limit, timeout=timeout, declared=declared)
 
     # Writing
@@ -129,37 +128,30 @@ class Shelf:
 
         Parameters
         ----------
-        state : Any
+        state
             Any nesting of dict, OrderedDict, list, tuple, set, frozenset, Counter, torch tensors, NumPy arrays and
             scalars, int, float, complex, str, bytes, bytearray, bool, None, torch.Size, torch.dtype, torch.device.
-        step : int, optional
+        step
             The training step; steps may repeat.
-        tags : iterable of str
+        tags
             Names for this snapshot; a tag elsewhere on the shelf moves here.
-        metrics : mapping of str to float, optional
+        metrics
             Numbers to find it by, such as the loss.
-        meta : mapping, optional
+        meta
             Anything that JSON can express.
-        parent : int or Snapshot, optional
+        parent
             The snapshot that training continued from. Default: the one that this process last loaded with
             `Snapshot.load_into` or took on this shelf, else the latest.
-        wait : bool
+        wait
             True: return when the snapshot is durable. False: return when it is captured, and the state may change. It
-            becomes `latest` once durable (see `Snapshot.wait`); `wait`, the next snapshot and the store's close raise a
-            failure.
-        gradient_scale : float, optional
-            The factor of bf16 gradients before the step: the clip's coefficient divided by the loss scale. The store
-            can find it in the data; giving it saves the search. It affects sizes only; a value that is not finite is
-            ignored.
+            becomes `latest` once durable; `Snapshot.wait`, the next snapshot and the store's close raise a failure.
+        gradient_scale
+            The factor of bf16 gradients before the step: the clip's coefficient divided by the loss scale. Giving it
+            saves a search in the data. It affects sizes only; a value that is not finite is ignored.
         gradients : module, optimizer, or iterable of tensors, optional
-            The gradients of the step as the optimizer got them, in place of `gradient_scale`, which is then computed
-            from some thousand of them: a model before its `zero_grad`, or tensors. They are not stored. Sparse and
-            complex ones are ignored.
-
-        Returns
-        -------
-        Snapshot
-            The new one.
+            The gradients of the step as the optimizer got them (a model before its `zero_grad`, or tensors), instead of
+            `gradient_scale`, which is computed from some thousand of them. They are not stored. Sparse and complex ones
+            are ignored.
 
         Raises
         ------
@@ -181,7 +173,7 @@ class Shelf:
         if scale < 0:
             raise InvalidError(f"gradient_scale can't be {gradient_scale}: it is a positive number")
         if not math.isfinite(scale):
-            scale = 0.0  # of a step that went astray, which is kept all the same
+            scale = 0.0  # of a diverged step, which is kept all the same
         if gradients is not None and gradient_scale is not None:
             raise InvalidError("gradients and gradient_scale say the same: give one of them")
         if gradients is not None:
@@ -206,9 +198,9 @@ class Shelf:
 
         Parameters
         ----------
-        which : int, str or Snapshot
+        which
             As for ``shelf[which]``.
-        dry_run : bool
+        dry_run
             Only report the space that it would free.
 
         Returns
@@ -231,13 +223,13 @@ class Shelf:
 
         Parameters
         ----------
-        which : int, str or Snapshot
+        which
             As for ``shelf[which]``.
-        *tags : str
+        *tags
             The tags.
-        expect : int, str, Snapshot or None
-            The snapshot that they must be on now; None: on no snapshot. Default: anywhere. It keeps two programs that
-            move a tag from undoing each other's work.
+        expect
+            The snapshot that they must be on now; None: on none. Default: anywhere. Keeps two programs that move a tag
+            from undoing each other's work.
 
         Raises
         ------
@@ -265,7 +257,7 @@ class Shelf:
 
     @property
     def keep_raw(self) -> int:
-        """How many of the newest snapshots stay raw, so that they are read without decoding."""
+        """How many of the newest snapshots stay raw, to be read without decoding."""
         info = self._info()
         return info["keep_raw"] if info is not None else int(_INITIAL["keep_raw"])
 
@@ -308,9 +300,9 @@ class Shelf:
 
         Parameters
         ----------
-        words : str, optional
+        words
             Changes to the policy for this call: ``shelf.prune("keep=last:10", dry_run=True)`` tries a policy.
-        dry_run : bool
+        dry_run
             Only report the snapshots.
 
         Raises
@@ -336,12 +328,12 @@ class Shelf:
 
     @property
     def origin(self) -> Origin | None:
-        """The snapshot that it was forked from (`Snapshot.fork`), or None."""
+        """The snapshot that it was forked from, or None."""
         info = self._info()
         return None if info is None or info["origin"] is None else Origin(*info["origin"])
 
     def rename(self, name: str) -> None:
-        """Rename the shelf and this object. Other objects of the old name do not follow.
+        """Rename the shelf and this object, but no other objects of the old name.
 
         Raises
         ------
@@ -390,7 +382,7 @@ class Shelf:
 
     @property
     def latest(self) -> Snapshot | None:
-        """The newest durable snapshot; None when the shelf is empty."""
+        """The newest durable snapshot, or None."""
         try:
             return self._find("latest")
         except NotFoundError:
@@ -401,11 +393,11 @@ class Shelf:
 
         Parameters
         ----------
-        step : int
+        step
             The step.
-        time : datetime, date or str
-            The end of that second or day counts; text as in an address: ``"2 hours ago"``, ``"2026-11-20 13:00"``. A
-            time without a zone is UTC.
+        time
+            The end of that second or day counts; text as in an address: ``"2 hours ago"``, ``"2026-11-20 13:00"``.
+            Without a zone: UTC.
 
         Raises
         ------
@@ -445,12 +437,7 @@ class Shelf:
         return self._between(first, last)
 
     def log(self, count: int | None = 20) -> Log:
-        """Return the newest snapshots, newest first: a sequence that prints as a table.
-
-        Parameters
-        ----------
-        count : int, optional
-            How many; None: all.
+        """Return the newest snapshots (`count`; None: all), newest first: a sequence that prints as a table.
 
         Examples
         --------
@@ -466,7 +453,7 @@ class Shelf:
 
     @property
     def tags(self) -> dict[str, int]:
-        """The number of the snapshot that each tag is on, by tag. Reads every snapshot."""
+        """Numbers of snapshots by their tags. Reads every snapshot."""
         return dict(sorted((tag, snapshot.number) for snapshot in self for tag in snapshot.tags))
 
     def _between(self, first: int, last: int) -> Iterator[Snapshot]:
@@ -531,7 +518,6 @@ class Shelf:
         return self[which].number
 
     def _taken(self, number: int, step: int | None) -> Snapshot:
-        """Return a durable snapshot that was just taken."""
         return Snapshot(self, number, None, step)
 
     def _find(self, which: str) -> Snapshot:
@@ -561,7 +547,7 @@ class Shelf:
 
 
 def _policy_table() -> str:
-    """List the policy keys of the store: each with its values, the initial one, and its meaning."""
+    """List the policy keys of the store: values, the initial one, and meaning."""
     rows = [
         f"``{name}={value}``: {help} ({values}; initially {initial})"
         for name, value, values, initial, help in _core.POLICY_KEYS
@@ -581,7 +567,7 @@ def _time_text(time: datetime.datetime | datetime.date) -> str:
 
 
 def _paged(page: Callable[[int], list[int]], first: int = 1) -> Iterator[int]:
-    """Yield numbers page by page; nothing when there is no shelf."""
+    """Yield numbers page by page; none without a shelf."""
     while True:
         try:
             numbers = page(first)

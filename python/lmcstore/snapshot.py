@@ -73,7 +73,7 @@ class Snapshot:
 
     @property
     def time(self) -> float:
-        """When it was taken: seconds since 1970 (UTC)."""
+        """Seconds since 1970 (UTC) when it was taken."""
         return float(self._info["time_ns"]) / 1e9
 
     @property
@@ -125,8 +125,8 @@ class Snapshot:
         -------
         dict
             ``stored_bytes``, ``raw_contents``, ``delta_contents``, ``keyframe_contents``, ``link_contents``,
-            ``longest_chain`` (deltas to undo, at most), ``longest_line`` (links to undo, at most), and
-            ``links_note``: why no links lead to it from the step before, or None.
+            ``longest_chain`` (deltas to undo, at most), ``longest_line`` (links to undo, at most), and ``links_note``:
+            why no links lead to it from the step before, or None.
         """
         return self._handle.storage()
 
@@ -140,19 +140,14 @@ class Snapshot:
         return self._handle.names()
 
     def wait(self) -> Self:
-        """Wait until a snapshot taken with ``wait=False`` is durable.
-
-        Returns
-        -------
-        Snapshot
-            This one.
+        """Wait until a snapshot taken with ``wait=False`` is durable, and return it.
 
         Raises
         ------
         Error
             It could not be made durable and does not exist. Every call raises this.
         """
-        capture = self._capture  # another thread may reset it meanwhile
+        capture = self._capture  # another thread may reset it
         if capture is not None:
             capture.wait()
             self._capture = None
@@ -196,9 +191,9 @@ class Snapshot:
     def __getitem__(self, path: Any) -> Any:
         """Return a tensor, a part or a value of the state.
 
-        A part with tensors is a `lmcstore.Part`, a dict (or a list or tuple) with a `lmcstore.LazyTensor` for each of
-        them, which is read when it is used: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows. A single tensor is
-        read at once. `state_dict` reads whole parts.
+        A single tensor is read at once. A part with tensors is a `lmcstore.Part`, a dict (or a list or tuple) with a
+        `lmcstore.LazyTensor` for each of them: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows. `state_dict` reads
+        whole parts.
 
         Parameters
         ----------
@@ -216,12 +211,12 @@ class Snapshot:
         return lazy(decoded, decoded.find(path))
 
     def select(self, pattern: str) -> dict[str, Any]:
-        """Read the tensors whose names match a pattern, by name, and no others.
+        """Read only the tensors whose names (see `names`) match a pattern, by name.
 
         Parameters
         ----------
-        pattern : str
-            With ``*``, ``?`` and ``[...]`` as in file names: ``"model.*.weight"``. See `names`.
+        pattern
+            With ``*``, ``?`` and ``[...]`` as in file names: ``"model.*.weight"``.
         """
         decoded = self._decode()
         return decoded.read_refs(decoded.fitting(pattern))
@@ -235,7 +230,7 @@ class Snapshot:
         ----------
         path : str or tuple
             As for ``snap[path]``; a tensor with one dimension or more.
-        start, stop : int, optional
+        start, stop
             As in a slice.
 
         Raises
@@ -251,9 +246,9 @@ class Snapshot:
 
         Parameters
         ----------
-        pattern : str
+        pattern
             As for `select`.
-        budget : int or str
+        budget
             Bytes to decode at a time, one tensor at least. Earlier tensors are freed unless the caller keeps them.
 
         Yields
@@ -300,17 +295,17 @@ class Snapshot:
     ) -> diff.Diff:
         """Compare with `other`, for example a later snapshot, of any shelf of this store.
 
-        Tensors are read block by block, in the pool's threads, and only those with different digests.
+        Only tensors with different digests are read, block by block, in the pool's threads.
 
         Parameters
         ----------
-        other : Snapshot
+        other
             The second snapshot.
-        same : bool
+        same
             List equal tensors, too.
-        numbers : bool
+        numbers
             False: read no tensor and only list the different ones.
-        progress : callable, optional
+        progress
             Called now and then; may raise to stop it.
 
         Returns
@@ -353,20 +348,20 @@ class Snapshot:
 
         A target that only itself can check (a module with hooks or its own loading function, an object that is neither
         module nor optimizer) is loaded before the others. If it raises, it and those before it get back their earlier
-        state: a copy of their ``state_dict()``, kept on the CPU meanwhile. The error is passed on and the rest is not
-        touched. A target without ``state_dict`` can't be restored.
+        state, a copy of their ``state_dict()`` kept on the CPU; the rest is untouched and the error passed on. A target
+        without ``state_dict`` can't be restored.
 
         Parameters
         ----------
-        target : Any, optional
+        target
             For the whole state: an object with ``load_state_dict``, or a dict of the possible keyword arguments.
-        **parts : Any
+        **parts
             For parts of the state by their key (``model=model``): objects with ``load_state_dict`` (modules,
             optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, saved as ``bit_generator.state``;
             ``random.Random`` or the module ``random``, saved as ``getstate()``; a NumPy ``RandomState`` or the module
             ``numpy.random``, saved as ``get_state()``), tensors and NumPy arrays (filled in place), or dicts, lists and
             tuples of these, in which plain values are replaced. Other parts of the state are ignored.
-        cast : bool
+        cast
             Convert to the targets' dtypes, which may round. Without it every saved bit is loaded, also an optimizer's
             state in another dtype than its parameters, which torch would convert. (Load a part called "cast" by a
             dict.)
@@ -381,8 +376,8 @@ class Snapshot:
         NotFoundError
             The snapshot has no such part, or lacks keys of a module.
         InvalidError
-            Keys, shapes, dtypes or parameter groups don't fit. The shapes in the state of optimizers other than torch's
-            own are not checked.
+            Keys, shapes, dtypes or parameter groups don't fit. Shapes in the state of optimizers other than torch's are
+            not checked.
         UnsupportedError
             A target can't be loaded into.
         DamagedError

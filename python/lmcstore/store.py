@@ -46,27 +46,27 @@ def open(
 
     Parameters
     ----------
-    path : str or path-like
+    path
         A file on a local file system, a poolset file, or a devdax device.
-    mode : {"a", "r", "r+", "x"}
+    mode
         ``"a"`` opens for writing and creates a missing pool; ``"r+"`` opens an existing one, ``"x"`` only creates;
         ``"r"`` reads, also while another process writes.
-    size : int or str, optional
-        The limit of the pool's size on disk, in bytes or with a unit ("8GiB"). Default: none. A smaller size than an
-        existing pool's limit leaves that limit; a larger one raises it.
-    wait : float
+    size
+        The limit of the pool's size on disk, in bytes or with a unit ("8GiB"). Default: none. It raises an existing
+        pool's limit, never lowers it.
+    wait
         Seconds to wait for another process that writes to the pool.
-    threads : int
+    threads
         Threads for copying and encoding; 0: one per processor, at most 8.
-    background : bool
+    background
         Whether to compact older snapshots in the background.
-    force_network : bool
+    force_network
         Accept a network file system, where locks and mappings may fail.
 
     Returns
     -------
     Store
-        Close it, or use it in a ``with`` statement. A second open of the same pool gives a Store of its own.
+        To be closed, or used in a ``with`` statement. A second open of a pool gives another Store.
 
     Raises
     ------
@@ -188,7 +188,7 @@ class Store:
         DamagedError
             A snapshot can't be read.
         KeyboardInterrupt
-            SIGINT arrived; completed work stays, and nothing is lost.
+            SIGINT arrived; completed work stays.
         """
         self._check_writable()
         self._pool.compact(progress)
@@ -240,7 +240,7 @@ class Store:
             Repair damage from another copy: in parity, in the other replica, in the pool, in `sources`. Data without a
             copy is recorded as lost; reading it raises.
         sources
-            Paths of archives and pools that may hold copies. Unreadable sources are skipped while there are others.
+            Paths of archives and pools that may hold copies. Unreadable ones are skipped while there are others.
 
         Returns
         -------
@@ -338,13 +338,12 @@ class Store:
         Parameters
         ----------
         file
-            An open binary file or a descriptor, which may be a pipe; or several archives, the oldest first, which
-            appear in one commit. Files of `gzip` or the like are refused.
+            As for `dump`; or several archives, the oldest first, which appear in one commit.
         progress
             See `scrub`.
         only
             Parts (with an ``@``: ``"run@7"``, ``"run@5..9"``, ``"run@.."``), or tensors by name or pattern
-            (``"model.*"``). It takes one archive, a file, and reads nothing else of it.
+            (``"model.*"``). Takes one archive, a file, and reads nothing else of it.
         name
             A new name for the shelf.
         move_tags
@@ -379,7 +378,7 @@ class Store:
     def close(self) -> None:
         """Close this open of the pool, after snapshots under way. A second call does nothing.
 
-        Tensors and arrays that were read stay valid: they keep their own mappings.
+        Tensors and arrays that were read stay valid.
 
         Raises
         ------

@@ -15,8 +15,8 @@ A shelf is an object whose attributes are in a pool::
     s.count += 1
     s.tx_end()
 
-The pool is the file ``<pmem_path>/<name>.pool``; `lmcstore` and the command ``lmc-store`` can open it, too. Every
-refusal is a RuntimeError. torch is imported when it is needed.
+The pool is the file ``<pmem_path>/<name>.pool``, also for `lmcstore` and ``lmc-store``. Every refusal is a
+RuntimeError. torch is imported on demand.
 """
 
 try:

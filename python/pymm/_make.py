@@ -34,13 +34,7 @@ _SMALL = (shelved_integer_number, shelved_float_number, shelved_string, shelved_
 
 
 def shadow_of(value: Any, name: str) -> Shadow:
-    """Return the shadow that makes a variable of a value.
-
-    Raises
-    ------
-    ShelfError
-        No type fits.
-    """
+    """Return the shadow that makes a variable of a value; ShelfError: no type fits."""
     if isinstance(value, Shadow):
         return value
     if isinstance(value, np.ndarray):
@@ -149,7 +143,6 @@ def _unopened_list(names: Names, name: str, current: Any) -> shelved_linked_list
 
 
 def check_name(name: str) -> None:
-    """Refuse invalid names of variables."""
     if not isinstance(name, str):
         raise ShelfError(f"a variable is named by a str, not by a {type(name).__qualname__}")
     if not name or name.startswith(HIDDEN):
@@ -164,7 +157,6 @@ def opened(names: Names, name: str) -> Any:
 
 
 def object_of(names: Names, name: str, core: _core.Live) -> Any:
-    """Return the object of a variable."""
     info = core.info()
     note, extra = read_note(info["note"])
     kind = extra.get("type")

@@ -5,8 +5,8 @@
 opened on demand. All shelves of one pool in a process share one. Its members refer to it weakly: the pool closes after
 the last shelf and variable.
 
-A variable's note in the pool is that of `lmcstore`, so that ``store[shelf].live`` understands it, then a line feed and
-PyMM's own part as JSON. Names that begin with ``-`` belong to lists and saved structures.
+A variable's note is that of `lmcstore`, for ``store[shelf].live``, then a line feed and PyMM's own part as JSON. Names
+that begin with ``-`` belong to lists and saved structures.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class ShelfError(RuntimeError):
 
 @contextlib.contextmanager
 def shelf_errors() -> Iterator[None]:
-    """Turn the store's errors into those of a shelf."""
     try:
         yield
     except (lmcstore.Error, OSError, ValueError, TypeError, OverflowError) as error:
@@ -68,7 +67,7 @@ def raises_shelf_errors(function: _Function) -> _Function:
 
 
 class Shadow(ABC):
-    """A variable to be, before it is put on a shelf, such as `pymm.ndarray`."""
+    """A variable before it is put on a shelf, such as `pymm.ndarray`."""
 
     @abstractmethod
     def build(self, names: Names, name: str) -> Any:
@@ -76,7 +75,7 @@ class Shadow(ABC):
 
 
 class Makers:
-    """Functions of `_make` that variables call, and that `_make` sets: it imports the variables."""
+    """Functions of `_make` that variables call. `_make` sets them: it imports the variables."""
 
     shadow_of: Callable[..., Any]
     object_of: Callable[..., Any]
@@ -84,8 +83,6 @@ class Makers:
 
 
 class ShelvedCommon:
-    """Common base of variables on a shelf."""
-
     _value_named_memory: MemoryReference
 
     @property
@@ -95,7 +92,6 @@ class ShelvedCommon:
 
     @property
     def namedmemory(self) -> MemoryReference:
-        """Its memory."""
         return self._value_named_memory
 
     @property
@@ -153,7 +149,6 @@ class Pool:
                 self.store.set_limit(wanted)
 
     def open(self, name: str) -> _core.Live | None:
-        """Open a variable; None: there is none."""
         try:
             return self.core.live_open(self.shelf, name)
         except lmcstore.NotFoundError:
@@ -191,7 +186,6 @@ class Pool:
         return core  # type: ignore[no-any-return]
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return all names on the shelf."""
         return self.core.live_list(self.shelf, prefix, 0, 0, True)
 
     def erase(self, name: str) -> None:
@@ -204,11 +198,9 @@ class MemoryReference:
 
     __slots__ = ("__weakref__", "address", "core", "extra", "is_leaving", "name", "nbytes", "owner", "set")
 
-    def __init__(
-        self, core: _core.Live, name: str, owner: Names | None, extra: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, core: _core.Live, name: str, owner: Names | None, extra: dict[str, Any] | None = None) -> None:
         self.core = core
-        self.is_leaving = False  # about to be erased, so it need not be durable
+        self.is_leaving = False  # about to be erased: need not be durable
         self.set = core.set
         self.extra = extra if extra is not None else {}
         self.name = name
@@ -242,7 +234,6 @@ class MemoryReference:
         return hex(self.address), self.nbytes if self.address else len(self.core.get())
 
     def persist(self) -> None:
-        """Make stores to it durable."""
         if self.nbytes:
             with shelf_errors():
                 self.core.persist(0, self.nbytes)

@@ -5,7 +5,7 @@
 key. A save makes them first, then replaces the earlier structure in one step, then erases the earlier arrays. The next
 open of the shelf removes the remains of a crash.
 
-The structure is packed: a node is one of ::
+A node of the packed structure is one of ::
 
     L value                         a plain value, as lmcstore._state.scalars packs it
     A u32                           the array of a number;  "T" u32 u8: a tensor (1: wants gradients, 2: a Parameter)
@@ -37,7 +37,6 @@ _DICT_TYPES: dict[bytes, type] = {tag: kind for kind, tag in _DICTS.items()}
 
 
 def is_saved(name: str) -> bool:
-    """Whether a name on the shelf is that of a saved structure."""
     return name.startswith(_PREFIX)
 
 
@@ -87,12 +86,11 @@ def _leaf(value: Any, path: str) -> bytes:
 
 
 def pack_key(key: Any, path: str) -> bytes:
-    """Pack the key of a dict."""
     return _leaf(key, f"{path}: the key {key!r:.50}")
 
 
 def save(names: Names, data: Any, name: str) -> None:
-    """Save a structure; see `pymm.shelf.save`."""
+    """See `pymm.shelf.save`."""
     from ._make import shadow_of
 
     if not isinstance(name, str) or not name:
@@ -140,8 +138,6 @@ def erase(names: Names, name: str) -> bool:
 
 
 class _Loader:
-    """Makes a structure of its packed form."""
-
     def __init__(self, pool: Pool, key: str, packed: bytes) -> None:
         self._pool, self._key, self._reader = pool, key, Reader(packed)
         self._arrays: set[int] = set()  # already copied: a repeated array is stored once
@@ -190,7 +186,7 @@ class _Loader:
 
 
 def load(names: Names, name: str) -> Any:
-    """Load a saved structure; see `pymm.shelf.load`."""
+    """See `pymm.shelf.load`."""
     core = names.pool.open(_PREFIX + name) if isinstance(name, str) else None
     if core is None:
         raise ShelfError(f"nothing was saved under {name!r}")

@@ -3,7 +3,7 @@
 
 An object is an ordinary immutable int, float, str or bytes that knows its variable. ``s.n += 1`` makes a new one, which
 replaces the old one on the shelf after its value was written, atomically and durably. The replaced object is a plain
-value: operators on it leave the shelf unchanged.
+value, without effect on the shelf.
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from ._memory import PYTHON, RAW, Makers, MemoryReference, Names, Shadow, ShelfE
 
 
 class SmallShadow(Shadow):
-    """A number, a text or bytes to be."""
-
     shelved: type[Small]
     value: Any
     extra: dict[str, Any]
 
     def build(self, names: Names, name: str) -> Small:
-        """Make the variable, unnamed yet."""
         return self.shelved.made(names, name, self.value, self.extra)
 
     def __repr__(self) -> str:
@@ -34,9 +31,8 @@ class SmallShadow(Shadow):
 
 
 class Small(ShelvedCommon):
-    """A number, a text or bytes on a shelf."""
-
     plain: Any
+
     @classmethod
     def over(cls, value: Any, memory: MemoryReference) -> Self:
         """Make the object of a value."""
@@ -58,7 +54,6 @@ class Small(ShelvedCommon):
 
     @classmethod
     def existing(cls, names: Names, name: str, core: _core.Live, extra: dict[str, Any]) -> Self:
-        """Make the object of an existing variable."""
         value = cls._decoded(core.get(), core.address != 0, extra)
         if type(value) is not cls.plain:  # bytes(10**12) would be that many
             raise lmcstore.DamagedError(f"{name}: its note says {cls.plain.__name__}, and its value is something else")

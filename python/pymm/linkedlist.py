@@ -4,7 +4,7 @@
 A list is a tensor of entries of 16 bytes, a kind and a word each, after a header of the same form: the count of entries
 and the number of the next part. Integers of 64 bits, floats, booleans and None are words; other values are variables of
 their own, *parts*, named ``-<list>-<number>`` by the list's random key. Every visible step is one atomic write, of an
-entry or the header; deleting an element takes a transaction.
+entry or the header; a deletion takes a transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FLOAT = struct.Struct("<Qd")
 _HEADER = struct.Struct("<QQ")
 _INT, _REAL, _BOOL, _NONE, _PART = range(1, 6)
 _FIRST_ROOM = 255  # entries
-_RESERVE_BYTES = 1 << 28  # reserved addresses: within a transaction a list grows in place
+_RESERVE_BYTES = 1 << 28  # addresses: within a transaction a list grows in place
 
 
 class shelved_linked_list(ShelvedCommon):

@@ -33,7 +33,6 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _pool_path(name: str, pmem_path: str | os.PathLike[str]) -> str:
-    """Return the path of a shelf's pool."""
     if not isinstance(name, str) or not name or "/" in name or "\0" in name:
         raise ShelfError(f"a shelf can't be named {name!r}: a name is a text without slashes")
     folder = os.fspath(pmem_path)
@@ -156,7 +155,7 @@ class MemoryResource:
         return None if core is None else MemoryReference(core, name, None)
 
     def release_named_memory(self, ref: MemoryReference) -> None:
-        """Make it durable; it is released with the last reference."""
+        """Make it durable; the last reference releases it."""
         ref.persist()
 
     @raises_shelf_errors
@@ -188,7 +187,7 @@ class MemoryResource:
 
     @raises_shelf_errors
     def get_percent_used(self) -> float:
-        """Return the used share of the pool's present limit, in percent."""
+        """Return the used percentage of the pool's present limit."""
         return self._pool.live.used_percent
 
 
@@ -214,7 +213,7 @@ def _delete(path: str, name: str) -> None:
 
 
 def _close_all() -> None:
-    """Make open variables durable when the interpreter ends, because objects may not be finalized then."""
+    """Make open variables durable when the interpreter ends: objects may not be finalized then."""
     for names in list(_known.values()):
         if names.pool.core.is_foreign:
             continue

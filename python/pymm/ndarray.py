@@ -44,7 +44,7 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
     """An np.ndarray in the pool. Views of it are such arrays, too; copies and results are plain ones."""
 
     __array_priority__ = -100.0
-    _persist_all: Callable[[int, int], None] | None = None  # of the variable itself, not of its views
+    _persist_all: Callable[[int, int], None] | None = None  # of the variable, not of its views
     _is_variable = False
 
     def __lmcstore_plain__(self) -> Any:
@@ -99,13 +99,7 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
             memory.persist_between(*_bounds(self))
 
     def persist_offset(self, item_offset: int, item_count: int) -> None:
-        """Make some items durable, counted row by row.
-
-        Raises
-        ------
-        RuntimeError
-            They are not all in the array.
-        """
+        """Make some items durable, counted row by row; RuntimeError: they are not all in the array."""
         item, persist = self.itemsize, self._persist_all
         try:
             first, count = index(item_offset), index(item_count)
@@ -118,7 +112,7 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
             raise ShelfError(text) from error
 
     def _place_of_items(self, first: int, count: int) -> int:
-        """Return the place of a view's items in the variable, counted in items."""
+        """Return the place of a view's items in the variable, in items."""
         if not (first >= 0 and count >= 0 and first + count <= self.size):
             raise ValueError("they are not in the array")
         if not self.flags.c_contiguous:
@@ -141,15 +135,15 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
     # Copies are plain
 
     def copy(self, order: Any = "C") -> Any:
-        """Return a copy, which is not on the shelf."""
+        """Return a plain copy."""
         return self.asndarray().copy(order)
 
     def astype(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a copy of another dtype, which is not on the shelf."""
+        """Return a plain copy of another dtype."""
         return self.asndarray().astype(*args, **kwargs)
 
     def flatten(self, order: Any = "C") -> Any:
-        """Return a copy of one dimension, which is not on the shelf."""
+        """Return a plain copy of one dimension."""
         return self.asndarray().flatten(order)
 
     def __copy__(self) -> Any:
@@ -191,8 +185,8 @@ class ndarray(Shadow):
         Bytes from one item to the next in each dimension; positive. Default: by `order`.
     order : {"C", "F"}
         The order of its items.
-    zero : bool
-        Accepted and ignored.
+    zero
+        Ignored.
     """
 
     def __init__(
@@ -264,7 +258,7 @@ class ndarray(Shadow):
 def _layout(extra: dict[str, Any], item_bytes: int, nbytes: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape and the strides of a note, if the whole array fits in the variable's bytes.
 
-    The note may come from an untrusted pool, and NumPy's own check of strides computes in 64 bits, which overflow.
+    The note may come from an untrusted pool, and NumPy's own check of strides overflows 64 bits.
     """
     shape, strides = extra.get("shape"), extra.get("strides")
     for sizes in (shape, strides):
@@ -286,13 +280,7 @@ def _layout(extra: dict[str, Any], item_bytes: int, nbytes: int, name: str) -> t
 
 
 def open_array(names: Names | None, name: str, core: _core.Live) -> shelved_ndarray:
-    """Return the array over a variable.
-
-    Raises
-    ------
-    lmcstore.DamagedError
-        The variable's note has no layout, or one that exceeds the variable.
-    """
+    """Return the array over a variable; lmcstore.DamagedError: its note has no layout, or one that exceeds it."""
     extra = read_note(core.info()["note"])[1]
     plain = lmcstore.LiveTensor(core).array
     order: Any = "C"

@@ -37,18 +37,16 @@ def enable_transient_memory(
     """Let NumPy make large arrays in files, so that right-hand sides of assignments may be larger than memory.
 
     From now on, arrays of 4 MiB and more that this thread makes are mapped from unlinked files, which end with them.
-    The kernel writes them out when memory is short. That is slower than memory, so compute into variables where
-    possible: ``np.add(a, b, out=s.x)``. Tensors of torch are not affected.
-
-    After a fork, parent and child share such arrays.
+    The kernel writes them out when memory is short. That is slower, so compute into variables where possible:
+    ``np.add(a, b, out=s.x)``. torch's tensors are not affected. After a fork, parent and child share such arrays.
 
     Parameters
     ----------
-    backing_directory : str
+    backing_directory
         A folder for the files.
-    pmem_file : str, optional
+    pmem_file
         A file of persistent memory in PyMM. Here only its folder counts, which is used first; the file is not made.
-    pmem_file_size_gb : float
+    pmem_file_size_gb
         The limit in that folder; 0: its free space.
 
     Raises

@@ -38,17 +38,17 @@ class shelf:
 
     Parameters
     ----------
-    name : str
+    name
         Its name: the pool is the file ``<pmem_path>/<name>.pool``.
-    pmem_path : str
+    pmem_path
         A folder, made if necessary, or a devdax device.
-    size_mb : int
+    size_mb
         Its first limit, in MiB. The limit rises when the pool is full.
-    load_addr : str
-        Accepted and ignored.
-    backend, mm_plugin : str, optional
+    load_addr
+        Ignored.
+    backend, mm_plugin
         ``"hstore-cc"``, ``"hstore"`` and ``"hstore-mm"`` are ignored; ``"mapstore"`` is not persistent.
-    force_new : bool
+    force_new
         Delete an existing shelf first.
 
     Examples
@@ -103,7 +103,7 @@ class shelf:
         if value is not None and names.get(name) is value:
             if name in _OWN:
                 raise ShelfError(f"{name!r} of a shelf can't be assigned to")
-            return  # the assignment of an in-place operation
+            return  # assignment of an in-place operation
         if name in _OWN or name in _RESERVED:
             raise ShelfError(f"{name!r} belongs to the shelf itself: choose another name for a variable")
         if value is None:
@@ -153,7 +153,7 @@ class shelf:
 
     @property
     def used(self) -> float:
-        """The used share of the pool's present limit, in percent."""
+        """The used percentage of the pool's present limit."""
         return self.get_percent_used()
 
     @raises_shelf_errors
@@ -165,7 +165,7 @@ class shelf:
 
     @raises_shelf_errors
     def get_percent_used(self) -> float:
-        """Return the used share of the pool's present limit, in percent."""
+        """As `used`."""
         return self._pool.live.used_percent
 
     def supported_types(self) -> list[str]:
@@ -324,22 +324,16 @@ class shelf:
         ----------
         data
             Lists, tuples, dicts and OrderedDicts of arrays, tensors, numbers, texts and so on: a ``state_dict``.
-        shelf_var_name : str
+        shelf_var_name
             The name, for `load`.
-        is_inplace : bool
-            Accepted and ignored.
+        is_inplace
+            Ignored.
         """
         _saved.save(self._names, data, shelf_var_name)
 
     @raises_shelf_errors
     def load(self, shelf_var_name: str) -> Any:
-        """Return a saved structure with the saved types; arrays and tensors are copies.
-
-        Raises
-        ------
-        RuntimeError
-            There is none.
-        """
+        """Return a saved structure with the saved types; arrays and tensors are copies. RuntimeError: there is none."""
         return _saved.load(self._names, shelf_var_name)
 
 

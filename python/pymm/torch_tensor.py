@@ -36,7 +36,7 @@ def _torch() -> Any:
 
 
 class _Methods(ShelvedCommon):
-    """The methods of tensors on a shelf that differ from torch's."""
+    """The methods that differ from torch's."""
 
     if TYPE_CHECKING:
 
@@ -62,7 +62,7 @@ class _Methods(ShelvedCommon):
         Raises
         ------
         RuntimeError
-            It has another shape or dtype, or is on another device: a variable keeps its own.
+            Another shape, dtype or device: a variable keeps its own.
         """
         return _torch().Tensor.data.__get__(self)
 
@@ -124,7 +124,7 @@ class _Methods(ShelvedCommon):
 
 
 def _shelved_class() -> Any:
-    """Return the class of tensors on a shelf, which needs torch."""
+    """Return the class of tensors on a shelf."""
     if "class" in _made:
         return _made["class"]
     torch = _torch()
@@ -193,10 +193,10 @@ class torch_tensor(Shadow):
     dtype : torch.dtype, or a dtype of NumPy
         Default: float64; a tensor keeps its own.
     strides : tuple of int, optional
-        Only row-major ones are accepted, as tensors on a shelf are row-major.
+        Row-major ones only.
     order : {"C", "F"}
         Of an array as data; the tensor is row-major.
-    requires_grad : bool
+    requires_grad
         Whether it requires gradients; that is stored.
     """
 

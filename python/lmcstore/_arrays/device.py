@@ -74,7 +74,7 @@ class Stage:
 
         Parameters
         ----------
-        tensors : iterable of (key, tensor)
+        tensors
             On devices. Each is made row-major there.
 
         Yields

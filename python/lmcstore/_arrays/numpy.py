@@ -47,7 +47,7 @@ def describe(array: Any, path: str) -> Described:
     ----------
     array : numpy.ndarray
         Of exactly that type.
-    path : str
+    path
         Its place in the state, for errors.
 
     Raises

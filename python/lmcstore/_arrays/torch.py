@@ -96,7 +96,7 @@ class Torch:
         ----------
         tensor : torch.Tensor
             Of exactly that type, or a Parameter.
-        path : str
+        path
             Its place in the state, for errors.
 
         Raises

@@ -25,7 +25,7 @@ def scale_of(gradients: Any) -> float:
 
     Parameters
     ----------
-    gradients : Any
+    gradients
         A module or an optimizer whose parameters have gradients; or tensors, in a mapping or any other iterable.
     """
     try:

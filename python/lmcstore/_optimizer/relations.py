@@ -229,11 +229,11 @@ class Finder:
 
         Parameters
         ----------
-        outline : Outline
+        outline
             Of the state. One with the tensor names of the state before is taken to be built like it.
-        is_tensor : callable
+        is_tensor
             Whether a link can have a value as an array: a dense tensor of f32.
-        scale : float
+        scale
             The factor that bf16 gradients were multiplied by before the step; 0: unknown.
 
         Returns

@@ -202,9 +202,9 @@ class Decoded:
 
     Parameters
     ----------
-    handle : _core.Snapshot
+    handle
         The snapshot.
-    owner : object
+    owner
         Kept with it: the store, which closes after its last reference.
 
     Raises
@@ -299,9 +299,9 @@ class Decoded:
 
         Parameters
         ----------
-        node : Node
+        node
             The root, or a result of `find`.
-        flags : int
+        flags
             For the view: `_core.VIEW_PRIVATE` and others.
         """
         return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)

@@ -71,7 +71,7 @@ class Plan:
 
     Parameters
     ----------
-    cast : bool
+    cast
         Whether numbers may be converted to the targets' dtypes.
     """
 
@@ -124,11 +124,11 @@ class Plan:
 
         Parameters
         ----------
-        target : Any
+        target
             See the module's text.
-        source : Any
+        source
             The value for it.
-        path : str
+        path
             Its place, for errors.
 
         Raises

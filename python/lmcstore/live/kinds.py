@@ -25,12 +25,12 @@ class Kind(NamedTuple):
     """The stored form of elements."""
 
     dtype: int  # the store's
-    tail: tuple[int, ...]  # dimensions after the shape: the bytes of an element whose dtype the store lacks
+    tail: tuple[int, ...]  # dimensions after the shape: bytes of an element whose dtype the store lacks
     note: str
 
 
 def torch_module() -> Torch:
-    """Import torch; UnsupportedError if it is not installed."""
+    """Import torch; UnsupportedError: it is not installed."""
     try:
         import torch
     except ImportError:
@@ -39,7 +39,7 @@ def torch_module() -> Torch:
 
 
 def numpy_kind(dtype: Any, what: str) -> Kind:
-    """Return how an array of a NumPy dtype is stored."""
+    """Return how a NumPy dtype is stored."""
     name = _numpy.dtype_name(dtype) if dtype.isnative or dtype.itemsize == 1 else None
     if name is not None:
         return Kind(_core.DTYPES[name], (), NUMPY)
@@ -102,5 +102,5 @@ def shape_of(shape: Any, what: str) -> tuple[int, ...]:
 
 
 def wait_ms(timeout: float | None) -> int:
-    """Convert a timeout in seconds to milliseconds; None: wait for ever."""
+    """Convert seconds to milliseconds; None: for ever."""
     return _FOREVER if timeout is None else milliseconds(timeout, _FOREVER - 1, "timeout")

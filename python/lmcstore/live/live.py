@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Live`: the live variables of a shelf by name. They are tensors in the pool, changed in place, and small values.
+"""`Live`: the live variables of a shelf by name: tensors in the pool, changed in place, and small values.
 
-A tensor is mapped: a NumPy array or torch tensor over it *is* the pool's bytes, may be larger than memory, and is
-written like any other. Stores to it are durable after `LiveTensor.persist`, or at the end of a transaction, all or
-nothing. Values and all functions here are atomic, and durable when they return.
+A NumPy array or torch tensor over a live tensor *is* the pool's bytes, and may be larger than memory. Stores to it are
+durable after `LiveTensor.persist`, or at the end of a transaction, all or nothing. Values and all functions here are
+atomic, and durable when they return.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Live(MutableMapping[str, Any]):
 
     ``live["w"]`` is a NumPy array or torch tensor over the pool's bytes, or a value. ``live["w"] = array`` makes or
     replaces the variable, all or nothing; holders of the old one keep it. ``live["w"][...] = array`` writes in place,
-    and so does ``live["w"] += 1``, which also makes it durable. A number assigned to a number made by `value` keeps its
-    dtype, if it is of the same kind (int, float, bool) and in range.
+    and so does ``live["w"] += 1``, which also makes it durable. A number made by `value` keeps its dtype when a number
+    of the same kind (int, float, bool) and in range is assigned.
 
     Examples
     --------
@@ -76,19 +76,15 @@ class Live(MutableMapping[str, Any]):
 
         Parameters
         ----------
-        name : str
+        name
             Its name.
         shape : int or tuple of int, optional
             Its shape.
         dtype : str, torch.dtype or NumPy dtype
             ``"float32"``, ``"bfloat16"``, or a dtype of torch or NumPy, which also decides the package of
             ``live[name]``. Default: NumPy's float64.
-        reserve : int or str
+        reserve
             Size up to which it can grow in place: "10GiB". Reserves addresses, no file space. Default: twice its size.
-
-        Returns
-        -------
-        LiveTensor
 
         Raises
         ------
@@ -122,7 +118,7 @@ class Live(MutableMapping[str, Any]):
 
         Parameters
         ----------
-        name : str
+        name
             Its name.
         dtype : str, torch.dtype or NumPy dtype
             ``"int64"``, ``"uint8"``, ``"float64"`` ...
@@ -254,9 +250,9 @@ class Live(MutableMapping[str, Any]):
 
         Parameters
         ----------
-        prefix : str
+        prefix
             The beginning of the names.
-        since, until : float, optional
+        since, until
             Written (by a function, or persisted) at or after the one time and before the other: seconds since 1970.
         """
         return self._pool.live_list(self._shelf.name, prefix, _ns(since), _ns(until), True)
@@ -271,7 +267,7 @@ class Live(MutableMapping[str, Any]):
 
     @property
     def used_percent(self) -> float:
-        """The used share of the pool's capacity, in percent."""
+        """Used percentage of the pool's capacity."""
         percent: float = self._pool.live_usage(self._shelf.name)["pool_percent"]
         return percent
 
@@ -301,7 +297,7 @@ class Live(MutableMapping[str, Any]):
         self.erase(name)
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a variable; ExistsError if the new name is taken."""
+        """Rename a variable; ExistsError: the new name is taken."""
         self._shelf._store._check_writable()
         self._pool.live_rename(self._shelf.name, name, to)
 
@@ -324,13 +320,13 @@ class Live(MutableMapping[str, Any]):
 
         Parameters
         ----------
-        variables : iterable of str or LiveVariable, optional
+        variables
             Its variables. Default: all of the shelf, later ones included.
-        limit : int or str
+        limit
             The most bytes of pages that it may write. Default: 1 GiB, or a quarter of the pool's limit.
-        timeout : float, optional
-            Seconds to wait for another transaction of the shelf to end; None: for ever.
-        declared : bool
+        timeout
+            Seconds to wait for another transaction of the shelf; None: for ever.
+        declared
             Declare every range before storing to it, so that its old bytes are saved. On devices this is always so.
 
         Raises
@@ -365,7 +361,7 @@ class Live(MutableMapping[str, Any]):
 
         Parameters
         ----------
-        message : str, optional
+        message
             A description: ``meta["message"]``.
         step, tags, metrics, meta
             As for `Shelf.snapshot`.
@@ -373,8 +369,8 @@ class Live(MutableMapping[str, Any]):
         Returns
         -------
         Snapshot
-            Its ``state_dict()`` is a dict of the tensors and values by name, as ``live[name]`` gave them: arrays
-            read-only, tensors as writable copies.
+            Its ``state_dict()`` has the tensors and values by name, as ``live[name]`` gave them: arrays read-only,
+            tensors as writable copies.
         """
         shelf = self._shelf
         shelf._store._check_writable()
@@ -396,11 +392,11 @@ class Live(MutableMapping[str, Any]):
     def checkout(self, which: int | str | Snapshot = "latest") -> None:
         """Set the live variables to those of a snapshot, in one step; variables that it lacks are erased.
 
-        Arrays and tensors of the same dtype and shape may be held: they then show the snapshot's bytes.
+        Held arrays and tensors of the same dtype and shape then show the snapshot's bytes.
 
         Parameters
         ----------
-        which : int, str or Snapshot
+        which
             As for ``shelf[which]``; a snapshot of live variables.
 
         Raises

@@ -16,7 +16,7 @@ from .variable import LiveVariable
 
 
 class LiveTensor(LiveVariable):
-    """A live tensor. `array` and `tensor` show its bytes in place, and stay valid as long as they are referenced."""
+    """A live tensor. `array` and `tensor` show its bytes in place, and stay valid while they are referenced."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,9 +49,9 @@ class LiveTensor(LiveVariable):
         In a store opened for reading, a write to it ends the process by SIGSEGV: torch has no read-only tensors. Its
         ``clone()`` is writable.
 
-        torch's ``share_memory_()`` moves a tensor to other memory, and so does sending it to another process
-        (`torch.multiprocessing`, DataLoader workers that are not forked): later writes do not reach the pool. Send a
-        ``clone()``, or open the pool there.
+        torch's ``share_memory_()``, and sending a tensor to another process (`torch.multiprocessing`, DataLoader
+        workers that are not forked), move it to other memory: later writes do not reach the pool. Send a ``clone()``,
+        or open the pool there.
         """
         if ":" in self._note:
             raise UnsupportedError(f"live variable {self._name!r} has a NumPy dtype that torch has not: use array")
@@ -84,7 +84,7 @@ class LiveTensor(LiveVariable):
 
         Parameters
         ----------
-        start, stop : int, optional
+        start, stop
             Elements from and to, counted row by row through all dimensions. Default: all.
 
         Raises
@@ -104,11 +104,6 @@ class LiveTensor(LiveVariable):
 
         Earlier views keep their shape and show the same bytes. While there are views or other holders, it can't shrink.
 
-        Parameters
-        ----------
-        shape : int or tuple of int
-            The new one.
-
         Raises
         ------
         InUseError
@@ -127,7 +122,7 @@ class LiveTensor(LiveVariable):
 
         Parameters
         ----------
-        start : int
+        start
             The first element, counted row by row.
         data : bytes-like or array
             The elements, C-contiguous: an array of the tensor's dtype, or bytes.
@@ -157,23 +152,14 @@ class LiveTensor(LiveVariable):
         return memoryview(data.reshape(-1).view(numpy.uint8))
 
     def add(self, index: Any, value: int) -> int:
-        """Add to an integer element: atomic among threads that use these functions, wrapping around, and durable.
+        """Add to an integer element and return the earlier value.
 
-        Returns
-        -------
-        int
-            The earlier value.
+        Durable, wraps around, atomic among threads that use these functions.
         """
         return self._add(self._offset(index), value)
 
     def compare_and_swap(self, index: Any, expected: Any, desired: Any) -> bool:
-        """Write an element if it has the expected value: atomic as `add`.
-
-        Returns
-        -------
-        bool
-            Whether it had.
-        """
+        """Write an element if it has the expected value, and return whether it had: atomic as `add`."""
         return self._compare_and_swap(self._offset(index), expected, desired)
 
     def __repr__(self) -> str:

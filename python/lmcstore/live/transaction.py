@@ -15,9 +15,9 @@ from .tensor import LiveTensor
 class Transaction:
     """Changes of live variables that become durable together or not at all: ``with shelf.transaction():``.
 
-    Inside it, changes through any array, tensor, function or thread are visible to this process only. Its end makes
-    them durable; an exception or a crash undoes them. Its cost in memory and time grows with the written pages, not
-    with the tensors' sizes.
+    Changes through any array, tensor, function or thread are visible to this process only. The transaction's end makes
+    them durable; an exception or a crash undoes them. Memory and time grow with the written pages, not with the
+    tensors' sizes.
     """
 
     def __init__(self, core: _core.Transaction) -> None:

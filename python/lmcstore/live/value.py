@@ -29,13 +29,7 @@ class LiveValue(LiveVariable):
             self._core.set(value)
 
     def add(self, value: int) -> int:
-        """Add to an integer made by `Live.value`: atomic, wrapping around, durable.
-
-        Returns
-        -------
-        int
-            The earlier value.
-        """
+        """Add to an integer made by `Live.value` and return the earlier value: atomic, wrapping around, durable."""
         return self._add(0, value)
 
     def compare_and_swap(self, expected: Any, desired: Any) -> bool:
@@ -47,7 +41,7 @@ class LiveValue(LiveVariable):
 
 
 def pack_value(value: Any, name: str) -> bytes:
-    """Pack a Python value; refuse one that no leaf can hold or that is above 64 KiB."""
+    """Pack a Python value; refuse one that is no leaf or above 64 KiB."""
     try:
         packed = pack_sequence(value) if type(value) in (list, tuple) else pack(value)
     except Unpackable:

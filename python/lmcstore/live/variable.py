@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`LiveVariable`: a live variable that is held, with the locks and element functions that tensors and values share."""
+"""`LiveVariable`: a held live variable, with the locks and element functions that tensors and values share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def info_of(raw: dict[str, Any]) -> LiveInfo:
 
 
 class LiveVariable:
-    """A live variable that is held: it can't be erased before its last holder is gone, views of it included.
+    """A held live variable: it can't be erased before its last holder is gone, views of it included.
 
     It belongs to the bytes, not to the name: after a swap or a rename it holds the same bytes.
     """
@@ -87,7 +87,7 @@ class LiveVariable:
 
     @property
     def name(self) -> str:
-        """Its name; empty after it was erased or replaced."""
+        """Its name; empty once erased or replaced."""
         name: str = self._core.info()["name"]
         return name
 
@@ -99,7 +99,7 @@ class LiveVariable:
 
     @property
     def version(self) -> int:
-        """How often it was written to or persisted, from 1 on."""
+        """Count of its writes and persists, from 1 on."""
         version: int = self._core.info()["version"]
         return version
 
@@ -110,9 +110,9 @@ class LiveVariable:
 
         Parameters
         ----------
-        shared : bool
+        shared
             Allow other shared locks.
-        timeout : float, optional
+        timeout
             Seconds to wait; 0 tries, None waits for ever.
 
         Returns
@@ -177,8 +177,6 @@ class LiveVariable:
 
 
 class _Unlock:
-    """Releases a lock at the end of a ``with`` block."""
-
     def __init__(self, variable: LiveVariable) -> None:
         self._variable = variable
 

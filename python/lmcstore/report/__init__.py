@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Reports: a pool as one self-contained HTML page, or as a picture. May use: the public modules, _text.
 
-`collect` reads the data in bounded time, `page` makes HTML with SVG charts, and `png` makes a picture with matplotlib,
-if that is installed. ``lmc-store-report run.pool -o report.html`` runs `__main__.main`.
+`collect` reads the data in bounded time, `page` makes HTML with SVG charts, `png` a picture with matplotlib.
 """
 
 from .collect import Gathered, collect

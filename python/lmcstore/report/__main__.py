@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The report, as the command ``lmc-store-report`` (run by ``lmc-store report``) and ``python -m lmcstore.report``."""
+"""The command ``lmc-store-report`` (run by ``lmc-store report``) and ``python -m lmcstore.report``."""
 
 from __future__ import annotations
 
@@ -33,13 +33,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _refuse_pool(path: str, pool: str) -> None:
-    """Refuse an output that is the pool itself, under any name, another pool, or a poolset file.
-
-    Raises
-    ------
-    InvalidError
-        It is.
-    """
+    """Raise InvalidError for an output that is a poolset file or, under any name, this or another pool."""
     target = Path(path)
     if not target.is_file():
         return

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Charts as SVG for self-contained pages. Colours come from the page's style sheet, so dark mode works.
 
-A `Chart` has an x and a y scale and collects shapes; `Chart.svg` adds axes. The page's script shows the ``data-tip`` of
-the shape under the pointer.
+The page's script shows the ``data-tip`` of the shape under the pointer.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class Chart:
 
     Parameters
     ----------
-    x_range, y_range : tuple of float
+    x_range, y_range
         The ends of the axes.
-    height : int
+    height
         In the units of `WIDTH`.
-    log_y : bool
+    log_y
         Whether y is logarithmic.
     """
 
@@ -146,12 +145,7 @@ def heat_map(
 ) -> str:
     """Draw a table of cells, each stronger the larger its value from 0 to 1; None is left empty.
 
-    Parameters
-    ----------
-    rows, columns : sequence of str
-        Their labels.
-    values, tips : sequence of sequence
-        By row, then by column.
+    `values` and `tips` are by row, then by column.
     """
     longest = max((len(row) for row in rows), default=0)
     left = min(300, 16 + 6.2 * min(longest, 46))

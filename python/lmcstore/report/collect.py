@@ -46,7 +46,7 @@ class Point:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of its contents as they are stored."""
+        """Stored bytes of its contents."""
         return sum(self.stored.values())
 
 
@@ -62,7 +62,7 @@ class Interval:
 
 @dataclass
 class Restore:
-    """Seconds to read all tensors of a snapshot into memory, with checksums: the better of two."""
+    """Seconds to read all tensors of a snapshot, with checksums: the better of two."""
 
     number: int
     age: int
@@ -91,7 +91,7 @@ class Gathered:
 
 
 def _even(items: Sequence[int], most: int) -> list[int]:
-    """Choose some at even distances, including the first and the last."""
+    """Choose some at even distances, the first and the last included."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
@@ -194,7 +194,7 @@ def _measure_drift(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
 def _restore(shelf: Shelf, number: int, newest: int) -> Restore:
     snapshot = shelf[number]
     seconds = float("inf")
-    for _ in range(2):  # the second is free of the machine's other work, hopefully
+    for _ in range(2):  # other work may disturb the first
         begin = time.perf_counter()
         view = snapshot._handle.view(None, _core.TENSOR, _core.VIEW_COPY | _core.VIEW_VERIFY)
         seconds = min(seconds, time.perf_counter() - begin)
@@ -221,22 +221,7 @@ def _measure_restores(shelf: Shelf, gathered: Gathered, deadline: float) -> None
 
 
 def collect(store: Store, name: str, seconds: float = 30.0) -> Gathered:
-    """Collect the data of a shelf.
-
-    Parameters
-    ----------
-    store : Store
-        Open for reading or writing.
-    name : str
-        The shelf.
-    seconds : float
-        Its approximate time limit.
-
-    Raises
-    ------
-    NotFoundError
-        There is no such shelf.
-    """
+    """Collect the data of the shelf `name` within about `seconds`; NotFoundError: there is no such shelf."""
     shelf = store[name]
     info = store._pool.shelf_info(name)
     origin = shelf.origin

@@ -155,7 +155,6 @@ def _history(points: Sequence[Point]) -> str:
 
 
 def _snapshots(points: Sequence[Point]) -> str:
-    """Draw the form in which each snapshot is stored."""
     xs, what = _positions(points)
     edges = _edges(xs)
     high = max(max(point.stored_bytes for point in points), 1) * 1.04
@@ -333,19 +332,7 @@ def _section(gathered: Gathered) -> str:
 
 
 def render(pool: str, info: dict[str, Any], shelves: Sequence[Gathered], version: str) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    pool : str
-        Its path.
-    info : dict
-        `Store.info`.
-    shelves : sequence of Gathered
-        The data of each shelf.
-    version : str
-        Of lmcstore.
-    """
+    """Return the page; `pool` is its path and `info` that of `Store.info`."""
     title = for_html(pool.rsplit("/", 1)[-1])
     used = f"{bytes_text(info['used_bytes'])} on disk, {bytes_text(info['free_bytes'])} free, {info['file_system']}"
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

@@ -17,13 +17,7 @@ _COLORS = {"delta": "#1f6fd0", "link": "#12966f", "keyframe": "#e08a00", "raw": 
 
 
 def check() -> None:
-    """Refuse if matplotlib is missing.
-
-    Raises
-    ------
-    UnsupportedError
-        It is.
-    """
+    """Raise UnsupportedError if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -31,7 +25,7 @@ def check() -> None:
 
 
 def _legend(axes: Any) -> None:
-    """Make a legend without mathematics: names are foreign and may contain dollars."""
+    """Make a legend without mathematics: foreign names may contain dollars."""
     for text in axes.legend(frameon=False).get_texts():
         text.set_parse_math(False)
 
@@ -110,7 +104,7 @@ def draw(path: Path, shelves: Sequence[Gathered]) -> None:
     """Draw all shelves, one below the other."""
     import matplotlib
 
-    # Ignore a matplotlibrc, which may be one in the working directory that runs TeX.
+    # Ignore a matplotlibrc: one in the working directory may run TeX.
     known = {key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith("backend")}
     with matplotlib.rc_context(known):
         _draw(path, shelves)
