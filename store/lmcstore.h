@@ -3,21 +3,21 @@
  * lmcstore.h - versioned tensors in a persistent-memory pool (liblmcstore). Includes lmcstore_archive.h and
  * lmcstore_check.h; lmcstore_live.h has live variables.
  *
- * A *pool* is one libpmemobj pool: a file on a local file system, a poolset, or a devdax device. It contains *shelves*.
- * A shelf has a history of *snapshots*: immutable, complete versions, each with a number, a step, a time, a parent,
- * tags, metrics, metadata, and a manifest of tensors. A *capture* writes a snapshot: begin, put, commit. When commit
- * returns, the snapshot is durable; before that it is invisible, also after a crash.
+ * A *pool* is one libpmemobj pool: a file on a local file system, a poolset, or a devdax device. Its *shelves* have
+ * histories of *snapshots*: immutable, complete versions, each with a number, step, time, parent, tags, metrics,
+ * metadata, and a manifest of tensors. A *capture* writes one: begin, put, commit. A snapshot is durable when commit
+ * returns, and invisible before, also after a crash.
  *
  * Conventions
  *   Arguments: handle, inputs (a length directly after its pointer), outputs, then `struct lmcs_error *`, which may be
  *   NULL. A function that can fail returns an lmcs_status and fills in the error. After a failure outputs are unchanged
  *   unless stated otherwise.
- *   Strings are UTF-8 and NUL-terminated. Functions copy the strings given to them.
- *   Threads: all functions may be called from any thread at the same time, but a capture or a view is used by one
- *   thread at a time. A handle must not be used during or after the call that ends it.
+ *   Strings are UTF-8 and NUL-terminated; functions copy them.
+ *   Threads: all functions are thread-safe, but one thread at a time uses a capture or a view. No thread uses a handle
+ *   during or after the call that ends it.
  *   Sizes and offsets are in bytes, times in nanoseconds since 1970 (UTC). Data is row-major and little-endian.
- *   fork: in a child its parent's pools are dead: close does nothing, every other call fails. Views stay readable,
- *   also after the parent closes or removes anything, until the child and its children have ended or called exec. (A
+ *   fork: in a child its parent's pools are dead: close does nothing, every other call fails. Views stay readable, also
+ *   after the parent closes or removes anything, until the child and its children have ended or called exec. (A
  *   descriptor holds them: a child that closes descriptors that are not its own gives that up.)
  */
 #ifndef LMCSTORE_H
@@ -52,15 +52,15 @@ extern "C" {
 
 enum lmcs_status {
     LMCS_OK = 0,
-    LMCS_INVALID,     /* wrong use: an argument, a name, the state of a handle */
-    LMCS_NOT_FOUND,   /* no such pool, shelf, snapshot, tag, tensor */
-    LMCS_EXISTS,      /* it exists already */
+    LMCS_INVALID,   /* wrong use: an argument, a name, the state of a handle */
+    LMCS_NOT_FOUND, /* no such pool, shelf, snapshot, tag, tensor */
+    LMCS_EXISTS,
     LMCS_IN_USE,      /* another process writes to the pool or locks its file, or a snapshot awaits its group */
     LMCS_FULL,        /* no space in the pool, its limit or its disk */
-    LMCS_DAMAGED,     /* a checksum or a structure on the medium or in an input file is wrong */
-    LMCS_UNSUPPORTED, /* a newer format, or a file system, dtype or feature that this build does not support */
-    LMCS_READ_ONLY,   /* the pool was opened for reading, or can't be written safely */
-    LMCS_IO, /* an error of the system, see system_errno; after a failed sync, until the pool is opened again */
+    LMCS_DAMAGED,     /* a wrong checksum or structure on the medium or in an input file */
+    LMCS_UNSUPPORTED, /* a newer format, or a file system, dtype or feature that this build lacks */
+    LMCS_READ_ONLY,   /* the pool is open for reading, or can't be written safely */
+    LMCS_IO,          /* system error, see system_errno; after a failed sync, until the pool is opened again */
     LMCS_NO_MEMORY,
     LMCS_CANCELLED /* a progress function asked to stop */
 };
@@ -70,13 +70,13 @@ struct lmcs_error {
     int system_errno;      /* 0, or the errno that caused it */
     uint64_t bytes_needed; /* LMCS_FULL: needed */
     uint64_t bytes_free;   /* LMCS_FULL: available */
-    char message[1024];    /* the event, its object, and the remedy; one or two sentences, no newline */
+    char message[1024];    /* the event, its object, and the remedy: one or two sentences, no newline */
 };
 
-/* "ok", "invalid", "not found", ...: a constant string. */
+/* Constant: "ok", "invalid", "not found", ... */
 LMCS_API const char *lmcs_status_name(enum lmcs_status status);
 
-/* Called during long work, from the calling thread. Return false to stop with LMCS_CANCELLED. */
+/* Called during long work, from the calling thread. false: stop with LMCS_CANCELLED. */
 typedef bool (*lmcs_progress_fn)(void *context, const char *what, uint64_t done, uint64_t total);
 
 struct lmcs_progress {
@@ -97,34 +97,33 @@ enum lmcs_open_mode {
 };
 
 enum lmcs_open_flags {
-    LMCS_NO_BACKGROUND = 1, /* no compactor thread (compaction on request works) */
+    LMCS_NO_BACKGROUND = 1, /* no compactor thread; lmcs_compact works */
     LMCS_FORCE_NETWORK = 2  /* accept NFS, Lustre, FUSE and the like, where file locks and mmap are unreliable */
 };
 
-/* The options of an open. This is their one list: a pool keeps a copy of it, pool->options. */
+/* This is their one list: a pool keeps a copy, pool->options. */
 struct lmcs_open_options {
-    uint64_t limit_bytes; /* on creation: limit of the space on disk; 0: as the disk allows. Ignored by an open */
-    uint32_t wait_ms;     /* how long to wait for another writer; UINT32_MAX: the default, 10 s */
-    uint32_t threads;     /* for copying and encoding; 0: one for each processor, at most 8 */
+    uint64_t limit_bytes; /* on creation: limit of the space on disk; 0: as the disk allows */
+    uint32_t wait_ms;     /* wait for another writer; UINT32_MAX: the default, 10 s */
+    uint32_t threads;     /* for copying and encoding; 0: one per processor, at most 8 */
     uint32_t flags;       /* enum lmcs_open_flags */
 };
 
-/* Defaults for lmcs_pool_open. */
 LMCS_API void lmcs_open_options_init(struct lmcs_open_options *options);
 
 /*
- * Opens a pool. `path`: a file, a poolset file, or a devdax device. If this process has the pool open for writing,
- * returns the same pool again (each open needs its close), in any mode except LMCS_OPEN_CREATE, which fails. A new file
- * has mode 0600 and is sparse. `options` may be NULL. Errors: LMCS_NOT_FOUND, LMCS_EXISTS, LMCS_IN_USE (with the
- * holder's pid), LMCS_FULL, LMCS_DAMAGED, LMCS_UNSUPPORTED (format, file system), LMCS_INVALID, LMCS_IO.
+ * Opens a pool: a file, a poolset file, or a devdax device. If this process has it open for writing, returns the same
+ * pool again (each open needs its close), in any mode except LMCS_OPEN_CREATE, which fails. A new file has mode 0600
+ * and is sparse. `options` may be NULL. Errors: LMCS_NOT_FOUND, LMCS_EXISTS, LMCS_IN_USE (with the holder's pid),
+ * LMCS_FULL, LMCS_DAMAGED, LMCS_UNSUPPORTED (format, file system), LMCS_INVALID, LMCS_IO.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode,
                                                         const struct lmcs_open_options *options,
                                                         struct lmcs_pool **pool, struct lmcs_error *error);
 /*
- * Ends one open. The last close waits until captures are durable, stops the background thread, and releases the lock.
- * Views stay valid until they are closed. End captures and snapshot handles before. Returns the error of an
- * asynchronous capture that no call has reported; the pool is closed in any case.
+ * Ends one open. End captures and snapshot handles before. The last close waits until captures are durable, stops the
+ * background thread, and releases the lock; views stay valid. Returns the unreported error of an asynchronous capture;
+ * the pool is closed in any case.
  */
 LMCS_API enum lmcs_status lmcs_pool_close(struct lmcs_pool *pool, struct lmcs_error *error);
 
@@ -145,9 +144,9 @@ struct lmcs_pool_info {
     uint64_t bad_blocks;          /* of the region below the pool; 0 also if unknown */
     uint64_t unsafe_shutdowns;    /* of the device; 0 also if unknown */
     uint64_t limit_bytes;         /* 0: no limit */
-    uint64_t used_bytes;          /* space on disk that the pool takes, by its own count */
+    uint64_t used_bytes;          /* space on disk, by the pool's own count */
     uint64_t live_bytes;          /* of it, payloads and metadata in use */
-    uint64_t free_bytes;          /* space that can still be written: within the limit and on the disk */
+    uint64_t free_bytes;          /* can still be written: within the limit and on the disk */
     uint64_t metadata_bytes;      /* of used_bytes; reused, never returned */
     uint64_t metadata_free_bytes; /* of it, free pages */
     uint64_t created_ns;
@@ -157,14 +156,14 @@ struct lmcs_pool_info {
     uint64_t content_count;
     uint64_t last_snapshot_bytes; /* new payload bytes of the newest capture; 0: none yet */
     uint64_t snapshots_that_fit;  /* free_bytes / last_snapshot_bytes; UINT64_MAX: unknown */
-    uint64_t compaction_backlog;  /* snapshots that the compactor has not encoded yet */
+    uint64_t compaction_backlog;  /* snapshots not encoded yet */
     uint64_t compacted_contents;  /* by this process */
     bool compaction_running;
     bool compaction_paused;
     char compaction_error[256]; /* "", or the error that stopped the background */
     uint64_t scrubbed_ns;       /* end of the last complete pass; 0: never */
     double scrub_share;         /* of the current pass, 0 to 1 */
-    uint64_t scrub_found;       /* damage found by the current or the last pass */
+    uint64_t scrub_found;       /* damage in the current or the last pass */
     uint64_t scrub_repaired;    /* of it, repaired */
     uint64_t lost_contents;     /* contents with lost blocks */
     uint64_t parity_bytes;      /* of live_bytes */
@@ -173,54 +172,53 @@ struct lmcs_pool_info {
     char damage[1024];            /* the first damage among shelves; "": none */
     uint64_t unsupported_shelves; /* of a newer version, and in no count of shelves; `damage` has the first reason */
 };
-/* Fills in *info. A damaged shelf is counted in damaged_shelves; everything else is still reported. */
+/* A damaged shelf is counted in damaged_shelves; everything else is still reported. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *info,
                                                         struct lmcs_error *error);
-/* Sets the pool's limit; 0: none. LMCS_INVALID: below the space in use. */
+/* 0: no limit. LMCS_INVALID: below the space in use. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *pool, uint64_t limit_bytes,
                                                              struct lmcs_error *error);
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
 /*
- * A shelf's policy is a text of words KEY=VALUE separated by spaces. Without a policy, nothing is ever removed.
+ * A policy is a text of words KEY=VALUE separated by spaces. Without a policy, nothing is ever removed.
  *
- *   keep_raw=N     the newest N snapshots stay raw (1 or more; default 4)
+ *   keep_raw=N     newest N snapshots stay raw (1 or more; default 4)
  *   chain=N        most deltas to undo to read a tensor (0 to 7; default 3). 0: no deltas. More: smaller and slower
  *   links=N        most links to undo to read a tensor (0 to 64; default 24): where relations describe an optimizer's
  *                  state (lmcs_capture_relate), consecutive steps are stored by links. off: none are made
  *   keep=RULE,...  snapshots that pruning keeps: those that any rule picks, tagged and prepared ones, and the latest.
  *                  "all" (the default): every snapshot
- *                    last:N           the newest N
+ *                    last:N           newest N
  *                    every:K          one of every K steps: the first that was taken (of those of one step, the
  *                                     newest). A snapshot without a step counts by its number
  *                    every:K/M        the same among the newest M snapshots
  *                    each:T  each:T/U one of every hour (T: 30s, 10m, 1h, 7d, 2w); not older than U
  *                    best:M  best:M:N  best:M:N:max   the N (1) with the least, or greatest, value of the metric M
- *   budget=SIZE    the most that the pool should take after the next snapshot (200G), or a share of its limit or disk
- *                  (50%). Over it, the compactor keeps only the newest snapshot raw, then prunes by the rules, oldest
- *                  first. Below it, a policy with a budget prunes nothing. A budget never refuses a snapshot
+ *   budget=SIZE    most space after the next snapshot (200G), or a share of the pool's limit or disk (50%). Over it,
+ *                  the compactor keeps only the newest snapshot raw, then prunes by the rules, oldest first. Below it,
+ *                  a policy with a budget prunes nothing. A budget never refuses a snapshot
  *   rate=SIZE      most bytes a second that the background encodes (100M). none: no limit
  *   encode=WHEN    when a capture writes changes as deltas: never, auto (if the medium was measured to be slower than
  *                  the codec; never with DAX), always
- *   scrub=T        the background reads the whole pool once in T (30d), and repairs damage if it can (lmcs_scrub). The
- *                  shortest time of all shelves counts
- *   parity=K+M     M bytes of parity for K stored bytes (16+2; K to 128, M to 16), from which the background, once the
- *                  compactor has finished with a snapshot, and a scrub with repair compute lost bytes: any M of K + M
- *                  units of at most 4 KiB, which are far apart. "none": no new parity; existing parity stays. Made
- *                  after pruning for a budget, as far as there is room
+ *   scrub=T        the background reads the whole pool once in T (30d; the shortest of all shelves), and repairs damage
+ *                  if it can (lmcs_scrub)
+ *   parity=K+M     M bytes of parity for K stored bytes (16+2; K to 128, M to 16): restores any M lost of K + M units
+ *                  of at most 4 KiB, far apart. Made in the background for fully compacted snapshots, after pruning for
+ *                  a budget, as far as there is room; and by a scrub with repair. "none": no new parity; existing stays
  *
- * Snapshots are pruned in the background and by lmcs_compact, when those that the rules don't keep are more than an
- * eighth of those that they do; all of them when space runs out, and by lmcs_prune.
+ * The background and lmcs_compact prune when the snapshots that the rules don't keep are more than an eighth of those
+ * that they do; all of them when space runs out. lmcs_prune prunes on request.
  */
 struct lmcs_policy_key {
     const char *name;    /* "keep_raw" */
-    const char *value;   /* stands for a value in a help text: "N" */
-    const char *values;  /* all values that it takes: "1 or more" */
-    const char *initial; /* without the key: "4" */
+    const char *value;   /* placeholder of a value in help: "N" */
+    const char *values;  /* all values: "1 or more" */
+    const char *initial; /* default: "4" */
     const char *help;    /* one sentence, without a full stop */
 };
-/* The keys of policies, in the order in which they are printed. NULL: there are no more. Constant. */
+/* The keys in the order in which they are printed; NULL: there are no more. Constant. */
 LMCS_API const struct lmcs_policy_key *lmcs_policy_key(size_t index);
 
 struct lmcs_shelf_info {
@@ -228,18 +226,18 @@ struct lmcs_shelf_info {
     uint64_t snapshot_count; /* committed ones */
     uint64_t latest;         /* number of the newest snapshot; 0: empty */
     uint64_t next_number;
-    uint32_t keep_raw; /* policy: newest snapshots that stay raw */
+    uint32_t keep_raw;
     char policy[LMCS_MAX_POLICY + 1];
     uint64_t created_ns;
-    uint64_t origin_number;               /* number of the snapshot that it was forked from; 0: none */
+    uint64_t origin_number;               /* snapshot that it was forked from; 0: none */
     uint64_t origin_time_ns;              /* that snapshot's time */
-    bool origin_is_there;                 /* the pool still has that snapshot */
-    char origin_shelf[LMCS_MAX_NAME + 1]; /* current or last name of that snapshot's shelf */
+    bool origin_is_there;                 /* the pool still has it */
+    char origin_shelf[LMCS_MAX_NAME + 1]; /* current or last name of its shelf */
 };
 
 /*
  * Calls `visit` for each shelf, by name, until it returns false. `visit` must not call lmcs functions. LMCS_DAMAGED,
- * or LMCS_UNSUPPORTED: a shelf is unreadable, or of a newer version; the others were visited.
+ * LMCS_UNSUPPORTED: a shelf is unreadable, or of a newer version; the others were visited.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
                                                          bool (*visit)(void *context,
@@ -247,37 +245,37 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
                                                          void *context, struct lmcs_error *error);
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool, const char *shelf,
                                                          struct lmcs_shelf_info *info, struct lmcs_error *error);
-/* Sets the number of newest snapshots that stay raw (1 or more; default 4). Creates the shelf if needed. */
+/* Sets keep_raw alone. Creates the shelf if needed. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *shelf,
                                                                  uint32_t keep_raw, struct lmcs_error *error);
 /*
- * Changes the keys in `policy`; other keys keep their values. Creates the shelf if needed. The new rules prune nothing
- * before this returns, and a snapshot that they keep is not pruned afterwards. LMCS_INVALID: a word is wrong; the
- * message names it.
+ * Changes the keys in `policy`; others keep their values. Creates the shelf if needed. The new rules prune nothing
+ * before this returns; a snapshot that they keep is not pruned afterwards. LMCS_INVALID: the message names the wrong
+ * word.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf,
                                                                const char *policy, struct lmcs_error *error);
 
 /*
- * Forks a shelf: creates shelf `name`, whose snapshot 1 has the contents, step, time, metrics, metadata and tags of the
- * given snapshot, and no parent. It inherits keep_raw, scrub and parity, but no rule that prunes. Nothing is copied:
- * contents are shared until the last snapshot with them is removed, on any shelf. One commit, in time and metadata
- * proportional to the snapshot's entries. Afterwards the shelves are independent, except for the origin in
- * lmcs_shelf_info. LMCS_EXISTS: a shelf has that name.
+ * Creates shelf `name`, whose snapshot 1 has the contents, step, time, metrics, metadata and tags of the given
+ * snapshot, and no parent. It inherits keep_raw, scrub and parity, but no rule that prunes. Contents are shared, not
+ * copied, until the last snapshot with them is removed, on any shelf. One commit, in time and metadata proportional to
+ * the snapshot's entries. Afterwards the shelves are independent, except for the origin in lmcs_shelf_info.
+ * LMCS_EXISTS: a shelf has that name.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *name,
                                                          struct lmcs_error *error);
 /*
- * Renames a shelf; snapshot handles stay valid. LMCS_EXISTS: a shelf has that name. LMCS_IN_USE: one of its live
- * variables is open in this process.
+ * Snapshot handles stay valid. LMCS_EXISTS: a shelf has that name. LMCS_IN_USE: one of its live variables is open in
+ * this process.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                            struct lmcs_error *error);
 struct lmcs_removal;
 /*
- * Removes a shelf with all snapshots and live variables. The first commit hides the shelf; its contents then go. After
- * a crash or on a full disk, the next open for writing that has room removes the rest. Forks keep shared contents.
- * `removal` may be NULL. dry_run: changes nothing. LMCS_IN_USE: one of its live variables is open in this process.
+ * Removes a shelf with all snapshots and live variables. The first commit hides it; its contents then go. After a crash
+ * or on a full disk, the next open for writing that has room removes the rest. Forks keep shared contents. `removal`
+ * may be NULL. dry_run: changes nothing. LMCS_IN_USE: one of its live variables is open in this process.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool dry_run,
                                                          struct lmcs_removal *removal, struct lmcs_error *error);
@@ -285,12 +283,12 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool,
 /* ---- Tensors -------------------------------------------------------------------------------------------------- */
 
 /*
- * A tensor's description. Its name is unique within a snapshot and kind: 1 to LMCS_MAX_NAME bytes of valid UTF-8
- * without control characters. All pointers are the caller's.
+ * A tensor's name is unique within a snapshot and kind: 1 to LMCS_MAX_NAME bytes of valid UTF-8 without control
+ * characters. All pointers are the caller's.
  */
 enum lmcs_kind {
     LMCS_TENSOR = 0,
-    LMCS_ATTACHMENT = 1 /* bytes of the application (dtype u8, one dimension): not listed among the tensors */
+    LMCS_ATTACHMENT = 1 /* bytes of the application (dtype u8, one dimension), not listed among the tensors */
 };
 
 struct lmcs_tensor {
@@ -299,9 +297,9 @@ struct lmcs_tensor {
     uint32_t dtype;               /* enum lmc_dtype */
     uint32_t ndim;                /* 0 to LMCS_MAX_DIMS */
     const uint64_t *shape;        /* elements; may be NULL if ndim is 0 */
-    const int64_t *strides;       /* bytes, may be negative or 0; NULL: row-major. Used by put only */
-    const uint64_t *global_shape; /* shape of the larger tensor of which this is a part; NULL: it is whole */
-    const uint64_t *offsets;      /* element offsets of the part in it */
+    const int64_t *strides;       /* put only: bytes, may be negative or 0; NULL: row-major */
+    const uint64_t *global_shape; /* shape of the larger tensor of which this is a part; NULL: whole */
+    const uint64_t *offsets;      /* of the part, in elements */
 };
 
 /* ---- Capture -------------------------------------------------------------------------------------------------- */
@@ -311,36 +309,34 @@ struct lmcs_snapshot;
 
 /*
  * Begins a capture on a shelf, which the commit creates if needed. One capture at a time owns a shelf: waits for the
- * one before it, also an asynchronous one, and fails with its error if that one failed and no call has reported it.
- * LMCS_IN_USE: waiting would be a deadlock, since the owner waits for a shelf of this thread.
+ * one before, also an asynchronous one, and fails with its unreported error. LMCS_IN_USE: waiting would be a deadlock,
+ * since the owner waits for a shelf of this thread.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf,
                                                             struct lmcs_capture **capture, struct lmcs_error *error);
 /*
- * Puts tensors by value: when it returns, all `data` may change. Copies with the pool's threads. A tensor shares the
- * newest snapshot's content if that is raw under the same name, dtype and shape, with equal bytes (with the policy's
- * `encode`, also a coded content of equal digest). data[i] points to
- * the element with index (0, ..., 0); may be NULL for an empty tensor. Data that changes during the copy gives a torn
- * but valid tensor. LMCS_IO: the memory of the named tensor is unreadable (a failed page, or a mapped file that was
- * cut). After a failure the capture can only be aborted.
+ * Copies tensors with the pool's threads; afterwards all `data` may change. A tensor shares the newest snapshot's
+ * content if that is raw under the same name, dtype and shape, with equal bytes (with the policy's `encode`, also a
+ * coded content of equal digest). data[i] points to the element with index (0, ..., 0); may be NULL for an empty
+ * tensor. Data that changes during the copy gives a torn but valid tensor. LMCS_IO: the memory of the named tensor is
+ * unreadable (a failed page, or a mapped file that was cut). After a failure the capture can only be aborted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture,
                                                           const struct lmcs_tensor *tensors, const void *const *data,
                                                           size_t count, struct lmcs_error *error);
 /*
- * Puts `tensor` as another name of a tensor of this capture with the same dtype and shape: they share one content. This
- * does not record that the two share memory: a caller that needs that records it itself (equal tensors may also come to
- * share a content when they are restored from an archive).
+ * Puts `tensor` as another name of a tensor of this capture with the same dtype and shape, sharing one content. The
+ * caller records that the two share memory, if needed: a restore may also give equal tensors one content.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture,
                                                                const struct lmcs_tensor *tensor,
                                                                const char *existing_name, struct lmcs_error *error);
 /*
- * The tensors of a capture that are the state of one parameter under an optimizer, in the order of a link's arrays
- * (lmc.h): exp_avg, exp_avg_sq, the parameter, and with amsgrad max_exp_avg_sq; or momentum_buffer, the parameter. The
- * constants are those of the step that led to this state, as in struct lmc_link_hints; lmc_link_gradient_scale finds
- * the scale in gradients. If the step before is a snapshot too, the compactor can store this one for little more than
- * the gradient (policy key `links`).
+ * The tensors of a capture that are one parameter's state under an optimizer, in the order of a link's arrays (lmc.h):
+ * exp_avg, exp_avg_sq, the parameter, and with amsgrad max_exp_avg_sq; or momentum_buffer, the parameter. The constants
+ * are those of the step that led to this state, as in struct lmc_link_hints (lmc_link_gradient_scale finds the scale).
+ * If the step before is a snapshot too, the compactor can store this one for little more than the gradient (policy
+ * `links`).
  */
 struct lmcs_relation {
     const char *names[4];
@@ -350,16 +346,16 @@ struct lmcs_relation {
     double step, lr, weight_decay, beta1, beta2, eps, momentum, dampening, scale;
 };
 /*
- * Adds relations. May be called several times, before or after the tensors are put. Relations are hints: missing
- * tensors, tensors that are not f32 or differ in shape, and wrong constants cost space and nothing else. LMCS_INVALID:
- * the relations are inconsistent; none of this call is recorded, and the capture continues.
+ * Adds relations, in one call or several, before or after the tensors are put. They are hints: missing tensors, tensors
+ * that are not f32 or differ in shape, and wrong constants only cost space. LMCS_INVALID: the relations are
+ * inconsistent; none of this call is recorded, and the capture continues.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_relate(struct lmcs_capture *capture,
                                                              const struct lmcs_relation *relations, size_t count,
                                                              struct lmcs_error *error);
 /*
- * Reserves space for a row-major tensor and returns a pointer to fill in place (initial bytes are unspecified), valid
- * until commit or abort. The commit hashes it and makes it durable; nothing else may write to it meanwhile.
+ * Returns space for a row-major tensor to fill in place (initial bytes are unspecified), valid until commit or abort.
+ * The commit hashes it and makes it durable; nothing else may write to it meanwhile.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture,
                                                               const struct lmcs_tensor *tensor, void **data,
@@ -372,24 +368,24 @@ struct lmcs_metric {
 
 struct lmcs_commit_options {
     int64_t step;            /* LMCS_NO_STEP: none */
-    uint64_t parent;         /* number of the parent; 0: the default (the snapshot last loaded for training or
-                             committed by this process on the shelf, else the latest); UINT64_MAX: none */
+    uint64_t parent;         /* 0: the snapshot that this process last loaded for training or committed on the shelf,
+                                else the latest; UINT64_MAX: none */
     uint64_t time_ns;        /* 0: now */
-    const char *const *tags; /* moved here if they are on other snapshots of the shelf */
+    const char *const *tags; /* moved here from other snapshots of the shelf */
     size_t tag_count;
     const struct lmcs_metric *metrics; /* with unique names */
     size_t metric_count;
     const char *meta_json;   /* NULL, or a JSON object of at most LMCS_MAX_META_LEVELS */
-    bool asynchronous;       /* return before the snapshot is durable; see lmcs_capture_wait */
-    bool prepare;            /* leave the snapshot prepared until lmcs_group_resolve */
+    bool asynchronous;       /* return before it is durable; see lmcs_capture_wait */
+    bool prepare;            /* prepared until lmcs_group_resolve */
     unsigned char group[16]; /* all zero: none; required with prepare */
 };
 LMCS_API void lmcs_commit_options_init(struct lmcs_commit_options *options);
 
 /*
- * Commits all or nothing. Synchronous: LMCS_OK means that the snapshot is durable; the capture is freed in any case.
+ * Commits all or nothing. Synchronous: after LMCS_OK the snapshot is durable; the capture is freed in any case.
  * Asynchronous: the capture stays until lmcs_capture_wait; the snapshot is invisible until it is durable. *number (may
- * be NULL) is the snapshot's number in both cases. A failed commit leaves nothing.
+ * be NULL) is the snapshot's number.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture,
                                                              const struct lmcs_commit_options *options,
@@ -399,32 +395,31 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_wait(struct lmcs_capture *
 /* Whether lmcs_capture_wait would return at once. */
 LMCS_API bool lmcs_capture_done(struct lmcs_capture *capture);
 /*
- * Frees an asynchronously committed capture without waiting. The next begin on the shelf, or close, reports its
- * failure.
+ * Frees an asynchronously committed capture without waiting. The next begin on the shelf, or close, reports a failure.
  */
 LMCS_API void lmcs_capture_detach(struct lmcs_capture *capture);
 /* Ends a capture without a commit; nothing remains. */
 LMCS_API void lmcs_capture_abort(struct lmcs_capture *capture);
 
-/* Payload bytes that this capture has written, and bytes of tensors that it shares with earlier snapshots. */
+/* Payload bytes written by this capture, and bytes of tensors shared with earlier snapshots. */
 LMCS_API void lmcs_capture_stats(const struct lmcs_capture *capture, uint64_t *written_bytes, uint64_t *shared_bytes);
 
-/* Commits or drops the prepared snapshot of a group. LMCS_NOT_FOUND: no prepared snapshot has that group. */
+/* Commits or drops the prepared snapshot of a group. LMCS_NOT_FOUND: there is none. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_resolve(struct lmcs_pool *pool, const unsigned char group[16],
                                                             bool commit, struct lmcs_error *error);
 
 /* ---- Snapshots ------------------------------------------------------------------------------------------------ */
 
 /*
- * Addresses. In C, in Python and on the command line they are the same:
+ * Addresses, as in Python and on the command line:
  *
  *   address = shelf [ "@" which ]             "run", "run@7": the shelf alone means its latest
  *   which   = point [ "~" [ count ] ]         "latest~2", "best~": so many before it (1), by number, of those there are
  *   point   = number | tag | "latest"
  *           | "step:" step                    the newest of that step
  *           | "{" time "}"                    the newest that was taken by then
- *   range   = [ which ] ".." [ which ]        "5..9", "step:100..latest", "..best": from the first to the latest, where
- *                                             one is left out; both ends belong to it
+ *   range   = [ which ] ".." [ which ]        "5..9", "step:100..latest", "..best": both ends included; from the first or
+ *                                             to the latest, where one is left out
  *   time    = "now" | "yesterday"             (24 hours ago)
  *           | count unit "ago"                seconds, minutes, hours, days, weeks; or s, min, h, d, w
  *           | date [ hh:mm [ :ss ] ] [ zone ] "2026-11-20", "2026-11-20 13:00", "2026-11-20T13:00:30+02:00": by the end
@@ -435,13 +430,12 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_resolve(struct lmcs_pool *po
  */
 
 /*
- * Opens a snapshot by its address. LMCS_NOT_FOUND: there is none. LMCS_INVALID: the address is not valid. The handle
- * does not keep the snapshot from being removed; its calls then fail with LMCS_NOT_FOUND. Close it with
- * lmcs_snapshot_close before the pool is closed.
+ * Opens a snapshot by its address. LMCS_NOT_FOUND: there is none. LMCS_INVALID: wrong address. The handle does not keep
+ * the snapshot from being removed; its calls then fail with LMCS_NOT_FOUND. Close it before the pool.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_open(struct lmcs_pool *pool, const char *address,
                                                             struct lmcs_snapshot **snapshot, struct lmcs_error *error);
-/* The same with shelf and `which` given separately; `which` NULL or "": the latest. */
+/* The same with shelf and `which` apart; `which` NULL or "": the latest. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf,
                                                             const char *which, struct lmcs_snapshot **snapshot,
                                                             struct lmcs_error *error);
@@ -453,67 +447,64 @@ struct lmcs_snapshot_info {
     uint64_t number;
     int64_t step;
     uint64_t time_ns;
-    uint64_t parent;       /* 0: none. It may have been removed */
+    uint64_t parent;       /* 0: none. May have been removed */
     uint64_t tensor_count; /* without attachments */
-    uint64_t raw_bytes;    /* decoded size of its tensors and attachments */
+    uint64_t raw_bytes;    /* decoded tensors and attachments */
     const struct lmcs_metric *metrics;
     size_t metric_count;
-    const char *meta_json; /* "{}": none was given */
+    const char *meta_json; /* "{}": none */
     unsigned char group[16];
 };
 LMCS_API const struct lmcs_snapshot_info *lmcs_snapshot_info(const struct lmcs_snapshot *snapshot);
 
-/* The form in which a snapshot is stored now. Reading it walks the manifest. */
+/* How a snapshot is stored now. Walks the manifest. */
 struct lmcs_snapshot_storage {
     uint64_t stored_bytes; /* payloads of all contents, each once; shared ones in full, bases not included */
     uint64_t raw_contents;
     uint64_t delta_contents;    /* stored as a delta */
     uint64_t keyframe_contents; /* stored as a frame of its own */
-    uint64_t link_contents;     /* stored by a link; stored_bytes includes their share */
-    uint32_t longest_chain;     /* most deltas to undo; 0: all raw or keyframes */
+    uint64_t link_contents;     /* stored_bytes includes their share */
+    uint32_t longest_chain;     /* most deltas to undo */
     uint32_t longest_line;      /* most links to undo */
-    const char *links_note;     /* reason that no links lead from the step before; NULL: they do, or none were wanted */
+    const char *links_note;     /* why no links lead from the step before; NULL: they do, or none were wanted */
 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot,
                                                                struct lmcs_snapshot_storage *storage,
                                                                struct lmcs_error *error);
-/*
- * Hash of a snapshot's meaning (tensors, attachments, step, time, parent, metrics, metadata), independent of its form.
- */
+/* Hash of tensors, attachments, step, time, parent, metrics and metadata, independent of the stored form. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc_hash *digest,
                                                               struct lmcs_error *error);
-/* Visits the current tags of a snapshot. `visit` must not call lmcs functions. */
+/* Visits the current tags. `visit` must not call lmcs functions. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_tags(struct lmcs_snapshot *snapshot,
                                                             bool (*visit)(void *context, const char *tag),
                                                             void *context, struct lmcs_error *error);
-/* Makes this snapshot the default parent of this process's next capture on the shelf. */
+/* Makes it the default parent of this process's next capture on the shelf. */
 LMCS_API void lmcs_snapshot_mark_loaded(struct lmcs_snapshot *snapshot);
 
 /*
- * Lists up to `capacity` numbers of a shelf's snapshots that are >= first, ascending. *count is less than `capacity` at
- * the end.
+ * Lists up to `capacity` numbers of snapshots that are >= first, ascending. *count is less than `capacity` at the end.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_numbers(struct lmcs_pool *pool, const char *shelf,
                                                                uint64_t first, uint64_t *numbers, size_t capacity,
                                                                size_t *count, struct lmcs_error *error);
-/* The same for the snapshots of one step. */
+/* The same for one step. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *pool, const char *shelf, int64_t step,
                                                              uint64_t first, uint64_t *numbers, size_t capacity,
                                                              size_t *count, struct lmcs_error *error);
 
 /*
- * Resolves a range to its first and last number, which both exist. A `which` that is no range gives its number twice.
- * LMCS_NOT_FOUND: an end does not exist. LMCS_INVALID: the range is not valid, or reversed.
+ * Resolves a range to its first and last number, which both exist; a `which` that is no range gives its number twice.
+ * LMCS_NOT_FOUND: an end does not exist. LMCS_INVALID: the range is wrong or reversed.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf,
                                                              const char *range, uint64_t *first, uint64_t *last,
                                                              struct lmcs_error *error);
-/* The same as lmcs_snapshot_numbers for numbers below `before` (UINT64_MAX: all), descending. */
+/* Like lmcs_snapshot_numbers for numbers below `before` (UINT64_MAX: all), descending. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf,
                                                               uint64_t before, uint64_t *numbers, size_t capacity,
                                                               size_t *count, struct lmcs_error *error);
 
-/* Puts a tag on a snapshot (moving it within the shelf), or removes it from the shelf. */
+/* Puts a tag on a snapshot (moving it within the shelf); lmcs_tag_remove removes it from the shelf. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag,
                                                       uint64_t number, struct lmcs_error *error);
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool, const char *shelf, const char *tag,
@@ -523,12 +514,12 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool,
 
 struct lmcs_tag_change {
     const char *tag;
-    uint64_t number;   /* the snapshot to put it on; 0: remove it */
-    uint64_t expected; /* required current place: a number, 0 for nowhere, or LMCS_TAG_ANYWHERE */
+    uint64_t number;   /* of its snapshot; 0: remove the tag */
+    uint64_t expected; /* required present place: a number, 0 for nowhere, or LMCS_TAG_ANYWHERE */
 };
 /*
- * Changes several tags in one commit, all or none. LMCS_EXISTS: a tag is not at its expected place; the error names the
- * place. LMCS_NOT_FOUND: a snapshot, or a tag to remove, does not exist.
+ * Changes several tags in one commit, all or none. LMCS_EXISTS: a tag is not at its expected place, which the error
+ * names. LMCS_NOT_FOUND: no such snapshot, or no such tag to remove.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf,
                                                           const struct lmcs_tag_change *changes, size_t count,
@@ -536,11 +527,11 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool
 
 struct lmcs_removal {
     uint64_t freed_bytes; /* payloads without a reference: free once readers release them */
-    uint64_t later_bytes; /* kept as bases of other snapshots' deltas: free after compaction */
+    uint64_t later_bytes; /* bases of other snapshots' deltas: free after compaction */
     uint64_t removed_tags;
-    uint64_t kept_bytes; /* links on which those of later steps rest: they go with the last of these */
+    uint64_t kept_bytes; /* links on which those of later steps rest: go with the last of these */
 };
-/* Removes a snapshot. `removal` may be NULL. dry_run: changes nothing. */
+/* `removal` may be NULL. dry_run: changes nothing. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf,
                                                               uint64_t number, bool dry_run,
                                                               struct lmcs_removal *removal, struct lmcs_error *error);
@@ -548,7 +539,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *
 struct lmcs_pruned {
     uint64_t number;
     int64_t step;    /* LMCS_NO_STEP: none */
-    const char *why; /* the reason that it is kept; NULL: it is removed */
+    const char *why; /* reason that it is kept; NULL: it is removed */
 };
 
 struct lmcs_prune_report {
@@ -558,11 +549,11 @@ struct lmcs_prune_report {
 };
 
 /*
- * Removes the snapshots of a shelf that its policy's rules do not keep, regardless of the budget. `words` (may be NULL)
- * change the policy for this call alone. `visit` (may be NULL) is called for each snapshot, oldest first, before
- * anything is removed; if it returns false, nothing is. dry_run: changes nothing. After a failure or a stop, removed
- * snapshots stay removed. A snapshot that is tagged meanwhile, or kept by a policy set meanwhile, stays unless it is
- * already removed; it is visited again at the end, with the reason.
+ * Removes the snapshots that the shelf's rules do not keep, regardless of the budget. `words` (may be NULL) change the
+ * policy for this call alone. `visit` (may be NULL) is called for each snapshot, oldest first, before anything is
+ * removed; false: nothing is. dry_run: changes nothing. After a failure or a stop, removed snapshots stay removed. A snapshot
+ * that is tagged meanwhile, or kept by a policy set meanwhile, stays unless already removed; it is visited again at the
+ * end, with the reason.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const char *words,
                                                     bool dry_run,
@@ -574,21 +565,21 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune(struct lmcs_pool *pool, cons
 
 enum lmcs_stored_as { LMCS_STORED_RAW, LMCS_STORED_KEYFRAME, LMCS_STORED_DELTA, LMCS_STORED_LINK };
 
-/* One tensor of a snapshot. Pointers are valid during the visit, or as long as the view that returned it. */
+/* Pointers are valid during the visit, or as long as the view that returned it. */
 struct lmcs_entry {
     struct lmcs_tensor tensor; /* strides NULL */
     struct lmc_hash digest;
-    uint64_t content; /* equal numbers mean the same stored content */
+    uint64_t content; /* equal numbers: the same stored content */
     uint64_t raw_bytes;
     uint64_t stored_bytes; /* of a link its share */
     enum lmcs_stored_as stored_as;
-    uint32_t chain; /* deltas or links to undo to read it */
+    uint32_t chain; /* deltas or links to undo */
 };
 
 /*
- * Visits the entries of a snapshot, tensors and attachments, in the order in which names were first put, until `visit`
- * returns false. `visit` must not call lmcs functions. It should return quickly: until the last visit, the pool can't
- * reuse space, and a writing process can't commit.
+ * Visits tensors and attachments, in the order in which names were first put, until `visit` returns false. `visit` must
+ * not call lmcs functions. It should be quick: until the last visit, the pool can't reuse space, and a writing process
+ * can't commit.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
                                                                bool (*visit)(void *context,
@@ -596,26 +587,26 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_entries(struct lmcs_snaps
                                                                void *context, struct lmcs_error *error);
 
 /*
- * Copies or decodes one tensor or attachment into `buffer`, which has exactly its raw bytes, and verifies all
- * checksums. lmcs_snapshot_entries and views report the size.
+ * Copies or decodes one tensor or attachment into `buffer`, of exactly its raw bytes (lmcs_snapshot_entries and views
+ * report them), and verifies all checksums.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kind,
                                                             const char *name, void *buffer, uint64_t buffer_bytes,
                                                             struct lmcs_error *error);
 
 /*
- * The same for `bytes` from `first_byte` on. Reads, decodes and verifies only the blocks of 1 MiB that contain them,
- * along the whole chain. Rows of a tensor are such a range.
+ * The same for `bytes` from `first_byte` on, such as rows of a tensor. Reads, decodes and verifies only the blocks of 1
+ * MiB that contain them, along the whole chain.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32_t kind,
                                                                   const char *name, uint64_t first_byte, void *buffer,
                                                                   uint64_t bytes, struct lmcs_error *error);
 
 /*
- * A view gives addresses of a snapshot's tensors. Raw payloads are mapped (no copy, and no check unless requested);
- * others are decoded by the pool's threads into memory of the view. It holds its bytes in place until it is closed,
- * also after the close of the pool, and the snapshot's removal or compaction. Failing memory is an error for every
- * function here, but reading it through a mapped address is a SIGBUS; LMCS_VIEW_COPY avoids that.
+ * A view gives addresses of a snapshot's tensors. Raw payloads are mapped (no copy, and no check unless requested); the
+ * pool's threads decode others into memory of the view. It holds its bytes until it is closed, also after the close of
+ * the pool, and the snapshot's removal or compaction. Failing memory is an error of every function here, but a SIGBUS
+ * when read through a mapped address; LMCS_VIEW_COPY avoids that.
  */
 struct lmcs_view;
 
@@ -623,18 +614,18 @@ enum lmcs_view_flags {
     /* writable, copy on write: only this view sees changes, under this name. Default: read-only */
     LMCS_VIEW_PRIVATE = 1,
     LMCS_VIEW_VERIFY = 2, /* verify mapped payloads, too, before returning */
-    LMCS_VIEW_COPY = 4    /* anonymous memory for all tensors: no part of the file stays mapped */
+    LMCS_VIEW_COPY = 4    /* anonymous memory for all: no part of the file stays mapped */
 };
 
 /*
- * Opens a view of `count` tensors by name and kind LMCS_TENSOR or LMCS_ATTACHMENT (kinds NULL: all tensors). names
- * NULL: every entry, in the order of lmcs_snapshot_entries. LMCS_NOT_FOUND: names the first missing one.
+ * Opens a view of `count` tensors by name and kind (kinds NULL: all LMCS_TENSOR). names NULL: every entry, in the order
+ * of lmcs_snapshot_entries. LMCS_NOT_FOUND names the first missing one.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_view_open(struct lmcs_snapshot *snapshot, const char *const *names,
                                                         const uint32_t *kinds, size_t count, uint32_t flags,
                                                         struct lmcs_view **view, struct lmcs_error *error);
 LMCS_API size_t lmcs_view_count(const struct lmcs_view *view);
-/* Entry i (below the count), and its address (aligned to 64 bytes; not NULL, also for empty tensors). */
+/* Entry i (below the count), and its address (aligned to 64 bytes, never NULL). */
 LMCS_API const struct lmcs_entry *lmcs_view_entry(const struct lmcs_view *view, size_t i);
 LMCS_API void *lmcs_view_data(const struct lmcs_view *view, size_t i);
 LMCS_API void lmcs_view_close(struct lmcs_view *view);
@@ -644,15 +635,15 @@ LMCS_API void lmcs_view_close(struct lmcs_view *view);
 enum lmcs_difference_kind {
     LMCS_SAME,     /* the same bytes, dtype and shape */
     LMCS_CHANGED,  /* other bytes */
-    LMCS_RESHAPED, /* another dtype or shape, or another part of a larger tensor */
-    LMCS_ADDED,    /* only the second snapshot has it */
-    LMCS_REMOVED   /* only the first one has it */
+    LMCS_RESHAPED, /* other dtype, shape, or part of a larger tensor */
+    LMCS_ADDED,    /* only in the second snapshot */
+    LMCS_REMOVED   /* only in the first */
 };
 
 /*
- * The difference of one tensor or attachment. The numbers are set for LMCS_CHANGED, and cover elements that are finite
- * in both snapshots; NaN and infinities are counted. Elements are compared as doubles (integers above 2^53 are rounded;
- * of complex numbers the absolute value is used); `changed` compares their bytes.
+ * The difference of one tensor or attachment. The numbers are set for LMCS_CHANGED and cover elements that are finite
+ * in both snapshots. Elements are compared as doubles (integers above 2^53 are rounded; of complex numbers the absolute
+ * value is used); `changed` compares their bytes.
  */
 struct lmcs_difference {
     const char *name;
@@ -667,7 +658,7 @@ struct lmcs_difference {
     uint64_t not_finite_after;
     double max_change; /* largest |after - before| */
     double rms_change; /* root mean square of the change */
-    double rms_before; /* root mean square of before, for comparison */
+    double rms_before; /* the same of before, for comparison */
     double rms_after;
     double cosine; /* of the angle between the two; NaN if either has length 0 */
 };
@@ -678,19 +669,18 @@ struct lmcs_diff_report {
     uint64_t reshaped;
     uint64_t added;
     uint64_t removed;
-    uint64_t bytes_compared; /* of each of the two */
+    uint64_t bytes_compared; /* of each snapshot */
 };
 
 enum lmcs_diff_flags {
     LMCS_DIFF_SAME = 1, /* visit equal tensors, too */
-    LMCS_DIFF_NAMES = 2 /* read no tensor: report changed names without numbers (0, the cosine NaN) */
+    LMCS_DIFF_NAMES = 2 /* read no tensor: numbers are 0, the cosine NaN */
 };
 
 /*
- * Compares two snapshots of one pool, on any shelves. Calls `visit` for differences, in the order of names of `after`,
- * removed ones last. Tensors that share a content or digest are not read; of others each thread reads a block of 1 MiB
- * at a time. `visit` returns false to stop; it may call functions of lmcstore.h. The numbers do not depend on the form
- * in which snapshots are stored.
+ * Compares two snapshots of one pool, on any shelves. Visits differences in the order of names of `after`, removed ones
+ * last; `visit` returns false to stop, and may call functions of lmcstore.h. Tensors that share a content or digest are
+ * not read; of others each thread reads a block of 1 MiB at a time. The numbers do not depend on the stored form.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
     struct lmcs_snapshot *before, struct lmcs_snapshot *after, uint32_t flags,
@@ -700,16 +690,16 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
 /* ---- Compaction ----------------------------------------------------------------------------------------------- */
 
 /*
- * Compacts until nothing is left to do, and returns unused file space. Contents without room for their new form stay as
- * they are until the next time: lmcs_pool_info has the backlog. Damaged shelves and contents, and those of a newer
- * version, are skipped; then returns LMCS_DAMAGED or LMCS_UNSUPPORTED.
+ * Compacts until nothing is left to do, and returns unused file space. Contents without room for their new form stay
+ * until the next time (backlog in lmcs_pool_info). Damaged shelves and contents, and those of a newer version, are
+ * skipped; then returns LMCS_DAMAGED or LMCS_UNSUPPORTED.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);
-/* Between pause and resume (they nest) the background thread rests; lmcs_compact is not affected. */
+/* Between pause and resume (they nest) the background rests; lmcs_compact is not affected. */
 LMCS_API void lmcs_compactor_pause(struct lmcs_pool *pool);
 LMCS_API void lmcs_compactor_resume(struct lmcs_pool *pool);
-/* Starts or stops the background thread; both are idempotent. stop waits until the thread has ended. */
+/* Starts or stops the background thread; idempotent. stop waits until it has ended. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compactor_start(struct lmcs_pool *pool, struct lmcs_error *error);
 LMCS_API void lmcs_compactor_stop(struct lmcs_pool *pool);
 

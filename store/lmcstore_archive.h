@@ -16,70 +16,68 @@ struct lmcs_transfer_report {
     uint64_t snapshots_skipped; /* already in the pool */
     uint64_t snapshots_lost;    /* dump: left out because of lost blocks */
     uint64_t contents;
-    uint64_t contents_found;  /* restore: contents that the pool had; dump: those that older archives have */
+    uint64_t contents_found;  /* restore: that the pool had; dump: that older archives have */
     uint64_t bytes;           /* of the archive or file */
     uint64_t left_out;        /* export: entries that the format can't hold */
     char left_out_names[512]; /* the first of them, comma-separated */
 };
 
 /*
- * Writes a shelf (NULL: all) as an archive to a descriptor, which may be a pipe. Payloads keep their stored form, bases
- * first. store/ARCHIVE.md specifies the format.
+ * Writes a shelf (NULL: all) as an archive (store/ARCHIVE.md) to a descriptor, which may be a pipe. Payloads keep their
+ * stored form, bases first.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump(struct lmcs_pool *pool, const char *shelf, int fd,
                                                    const struct lmcs_progress *progress,
                                                    struct lmcs_transfer_report *report, struct lmcs_error *error);
 /*
  * Reads an archive from a descriptor, which may be a pipe, into a pool. Verifies every checksum before the one commit
- * that shows all of it; a failure leaves the pool unchanged. In an existing shelf, snapshots that it has (same number,
- * same digest) are skipped and others added. LMCS_EXISTS: a number has another digest; nothing is changed.
+ * that shows all of it; a failure leaves the pool unchanged. Snapshots that an existing shelf has (same number, same
+ * digest) are skipped, others added. LMCS_EXISTS: a number has another digest.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore(struct lmcs_pool *pool, int fd,
                                                       const struct lmcs_progress *progress,
                                                       struct lmcs_transfer_report *report, struct lmcs_error *error);
 
 struct lmcs_dump_options {
-    const char *const *addresses; /* only these parts: "run", "run@7", "run@best", "run@5..9". None: everything */
+    const char *const *addresses; /* only these: "run", "run@7", "run@best", "run@5..9". None: everything */
     size_t address_count;
-    const int *since; /* older archives, as files: their contents are left out, and needed to restore this one */
+    const int *since; /* older archives (files): their contents are left out, and needed to restore this one */
     size_t since_count;
     bool canonical; /* the same bytes for the same contents in any stored form: entries by name, payloads raw */
     bool resume;    /* the file may contain the beginning of this archive: check and continue it */
     bool skip_lost; /* leave out snapshots with lost blocks, instead of failing */
 };
-/* Defaults: everything. */
 LMCS_API void lmcs_dump_options_init(struct lmcs_dump_options *options);
 /*
  * The same for a part, or since older archives. Bases outside of the part are included unless sending the contents that
- * rest on them whole takes less. `resume` keeps the file up to its last complete snapshot, and sends the rest as the
+ * rest on them whole takes less. `resume` keeps the file up to its last complete snapshot and sends the rest as the
  * pool is now; snapshots taken since then on a shelf that the file has begun are left for another archive. A complete
  * archive of the same part stays; bytes after its end are cut off. LMCS_INVALID: it is an archive of another part, or
- * lacks something that would precede its last record. `options` may be NULL.
+ * lacks something that would precede its last record. `options` NULL: everything.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_options *options,
                                                         int fd, const struct lmcs_progress *progress,
                                                         struct lmcs_transfer_report *report, struct lmcs_error *error);
 
 struct lmcs_restore_options {
-    const char *const *addresses; /* only these parts: "run", "run@7", "run@best", "run@5..9". None: everything */
+    const char *const *addresses; /* only these: "run", "run@7", "run@best", "run@5..9". None: everything */
     size_t address_count;
     const char *const *only; /* only these tensors: names, or patterns with * and ?; no attachments. None: all */
     size_t only_count;
-    const char *as; /* the name of the restored shelf, which must be the only one. NULL: its own */
+    const char *as; /* name of the restored shelf, which must be the only one. NULL: its own */
     bool move_tags; /* tags move to where the archive has them; else existing tags stay */
     bool resume;    /* after a failure or a crash, arrived snapshots stay hidden for the next restore
                        with resume; one without it removes them first */
 };
-/* Defaults: everything, under its own name. */
 LMCS_API void lmcs_restore_options_init(struct lmcs_restore_options *options);
 /*
  * The same with several archives, in order, and one commit for all. An archive made since others needs their contents,
- * from these archives or the pool; LMCS_NOT_FOUND: names the missing one. Contents of the pool are shared, not written
+ * from these archives or the pool; LMCS_NOT_FOUND names the missing one. Contents of the pool are shared, not written
  * again. If one is removed or replaced meanwhile, the restore starts again, or fails with LMCS_NOT_FOUND if an archive
- * is a pipe. A part (addresses, only) needs one archive, as a file; the rest of it is not read. With `resume`, the
- * archive is read again, but snapshots that have arrived are not written or decoded again, except the last of a shelf.
- * Nothing of a damaged archive is kept. A restore owns its shelves until it ends; captures on them wait. LMCS_IN_USE:
- * waiting for a shelf would be a deadlock. `options` may be NULL.
+ * is a pipe. A part (addresses, only) needs one archive, as a file, of which the rest is not read. With `resume`, the
+ * archive is read again, but arrived snapshots are not written or decoded again, except the last of a shelf. Nothing of
+ * a damaged archive is kept. A restore owns its shelves until it ends; captures on them wait. LMCS_IN_USE: waiting for
+ * a shelf would be a deadlock. `options` NULL: everything, under its own name.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
                                                            const struct lmcs_restore_options *options,
@@ -87,22 +85,22 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore_with(struct lmcs_pool *poo
                                                            struct lmcs_transfer_report *report,
                                                            struct lmcs_error *error);
 
-#define LMCS_MAX_SINCE 8 /* most older archives in lmcs_archive_info */
+#define LMCS_MAX_SINCE 8 /* older archives in lmcs_archive_info */
 
 struct lmcs_archive_info {
-    struct lmc_hash id; /* of this archive; archives made since it refer to it */
+    struct lmc_hash id; /* of this archive */
     uint64_t bytes;
     uint64_t shelves;
     uint64_t snapshots;
     uint64_t tags;
     uint64_t contents;
-    uint64_t known_contents;   /* of them, those of older archives */
-    uint64_t decoded_contents; /* verify: of them, those that were decoded */
-    size_t since_count;        /* older archives that it needs */
+    uint64_t known_contents;   /* of them, in older archives */
+    uint64_t decoded_contents; /* verify: of them, decoded */
+    size_t since_count;        /* needed older archives */
     struct lmc_hash since[LMCS_MAX_SINCE];
 };
 
-/* A snapshot in an archive. Pointers are valid during the visit. */
+/* Pointers are valid during the visit. */
 struct lmcs_archived {
     const char *shelf;
     uint64_t number;
@@ -127,12 +125,12 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_list(
     const struct lmcs_progress *progress, struct lmcs_archive_info *info, struct lmcs_error *error);
 /*
  * Verifies an archive, without a pool: every record and, of a file, every content, decoded and compared with its
- * digest. Of contents that rest on an older archive, the frames' headers, which have the digests, and the checksums of
- * their blocks are verified. LMCS_DAMAGED: the message locates the first damage. `info` may be NULL.
+ * digest. Of contents that rest on an older archive, only the frames' headers and the checksums of their blocks.
+ * LMCS_DAMAGED: the message locates the first damage. `info` may be NULL.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_verify(int fd, const struct lmcs_progress *progress,
                                                              struct lmcs_archive_info *info, struct lmcs_error *error);
-/* Makes a snapshot of a safetensors file. `options` may be NULL. The file's metadata becomes {"safetensors": {...}}. */
+/* Makes a snapshot of a file, whose metadata becomes {"safetensors": {...}}. `options` may be NULL. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_import_safetensors(struct lmcs_pool *pool, const char *shelf,
                                                                  const char *path,
                                                                  const struct lmcs_commit_options *options,

@@ -18,7 +18,7 @@ struct lmcs_damage {
     const char *tensor;  /* "": in no tensor */
     uint64_t first_byte; /* of the tensor */
     uint64_t byte_count;
-    bool is_unsupported; /* no damage: its checksum is right, and a newer version wrote it */
+    bool is_unsupported; /* no damage: written by a newer version, with a right checksum */
 };
 
 struct lmcs_verify_report {
@@ -26,13 +26,13 @@ struct lmcs_verify_report {
     uint64_t contents;
     uint64_t bytes_read;
     uint64_t damages;
-    uint64_t unsupported; /* records and payloads of a newer version: not checked, and no damage */
+    uint64_t unsupported; /* records and payloads of a newer version, not checked */
 };
 
 /*
- * Reads everything (address NULL), a shelf ("run") or a snapshot ("run@7"), and verifies all checksums and structures.
- * `visit` (may be NULL) is called for each damage, and for each record or payload of a newer version. LMCS_DAMAGED:
- * there was damage. LMCS_UNSUPPORTED: there was none, but something of a newer version.
+ * Verifies all checksums and structures of everything (address NULL), a shelf ("run") or a snapshot ("run@7"). `visit`
+ * (may be NULL) is called for each damage, and for each record or payload of a newer version. LMCS_DAMAGED: there was
+ * damage. LMCS_UNSUPPORTED: there was none, but something of a newer version.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_verify(struct lmcs_pool *pool, const char *address,
                                                      void (*visit)(void *context, const struct lmcs_damage *damage),
@@ -40,10 +40,10 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_verify(struct lmcs_pool *pool, con
                                                      struct lmcs_verify_report *report, struct lmcs_error *error);
 
 /*
- * A scrub reads stored bytes and compares them with their checksums. It does not decode, so it costs as much as
- * reading. A damage report lists every snapshot, tensor and row affected. Damage with another copy is repaired; the
- * rest is recorded as lost, so that everything else stays in use: other tensors, other rows of the same one, and
- * compaction, which skips it. Reading lost rows fails with their numbers, until a later scrub finds a copy.
+ * A scrub compares stored bytes with their checksums. It does not decode, so it costs as much as reading. A damage
+ * report lists every snapshot, tensor and row affected. Damage with another copy is repaired; the rest is recorded as
+ * lost, and everything else stays in use: other tensors, other rows of the same one, and compaction, which skips it.
+ * Reading lost rows fails with their numbers, until a later scrub finds a copy.
  */
 
 /* Consecutive snapshots of a shelf with the damage under one name. */
@@ -58,17 +58,17 @@ struct lmcs_holder {
 
 enum lmcs_damage_state {
     LMCS_DAMAGE_FOUND,      /* no repair was attempted */
-    LMCS_DAMAGE_REPAIRED,   /* repaired: the bytes match their checksum again */
+    LMCS_DAMAGE_REPAIRED,   /* the bytes match their checksum again */
     LMCS_DAMAGE_LOST,       /* no other copy was found */
-    LMCS_DAMAGE_UNSUPPORTED /* no damage: written by a newer version, and left as it is */
+    LMCS_DAMAGE_UNSUPPORTED /* no damage: of a newer version, and left as it is */
 };
 
 /* Pointers are valid during the visit. */
 struct lmcs_scrub_damage {
     enum lmcs_damage_state state;
     const char *what;                 /* a sentence */
-    const char *source;               /* source of the repair; "": none */
-    const struct lmcs_tensor *tensor; /* one that has it; NULL: the damage is in metadata */
+    const char *source;               /* of the repair; "": none */
+    const struct lmcs_tensor *tensor; /* one that has it; NULL: metadata */
     uint64_t content;                 /* as in struct lmcs_entry */
     uint64_t first_byte;              /* of the tensor */
     uint64_t byte_count;
@@ -83,14 +83,14 @@ struct lmcs_scrub_damage {
 struct lmcs_scrub_options {
     const char *const *addresses; /* only contents that these need: "run", "run@7", "run@5..9". None: everything */
     size_t address_count;
-    double sample_share;     /* share to read, 0 to 1, from the end of the last sample on; 0: all */
+    double sample_share;     /* 0 to 1, from the end of the last sample on; 0: all */
     uint64_t sample_bytes;   /* the same in bytes; a content is read as a whole */
     uint64_t rate_bytes;     /* most bytes a second; 0: no limit */
-    bool repair;             /* repair; needs a pool that is open for writing */
+    bool repair;             /* needs a pool that is open for writing */
     const char *const *from; /* with repair: archives (files) and pools that may have a copy */
     size_t from_count;
 };
-/* Defaults: everything, at full speed, without repair. */
+/* Everything, at full speed, without repair. */
 LMCS_API void lmcs_scrub_options_init(struct lmcs_scrub_options *options);
 
 struct lmcs_scrub_report {
@@ -99,20 +99,20 @@ struct lmcs_scrub_report {
     uint64_t bytes_total;
     uint64_t damages;
     uint64_t repaired;
-    uint64_t lost;           /* contents with lost blocks in the whole pool, with those recorded before */
-    uint64_t unsupported;    /* records and payloads of a newer version: not checked, not changed, and no damage */
+    uint64_t lost;           /* contents with lost blocks in the whole pool */
+    uint64_t unsupported;    /* of a newer version: not checked, not changed */
     bool is_whole;           /* the pass is complete, with this call or earlier samples */
     uint64_t sources_unread; /* of options->from: unreadable, damaged, or no archive or pool */
 };
 
 /*
- * Scrubs. `visit` (may be NULL) is called for each damage after all has been read; it must not call the store. All
- * metadata is checked unless addresses or a sample are given.
+ * `visit` (may be NULL) is called for each damage after all has been read; it must not call the store. All metadata is
+ * checked unless addresses or a sample are given. A pool open for writing remembers the end of a sample; for reading,
+ * samples begin anywhere. Progress is in bytes.
  *
  * Sources of a repair, in this order: parity; the other replica of a poolset; another copy in the pool (the same
  * tensor, or the same block of a neighbour); options->from. Repaired bytes match the checksum recorded when they were
- * saved, are written to new space, and become visible by a commit. A pool open for writing remembers the end of a
- * sample; for reading, samples begin anywhere. Progress is in bytes.
+ * saved, are written to new space, and become visible by a commit.
  *
  * LMCS_OK: no damage is left. LMCS_DAMAGED: damage is left. LMCS_UNSUPPORTED: none is left, but there are records or
  * payloads of a newer version, which stay as they are. LMCS_READ_ONLY: repair of a pool that is open for reading.

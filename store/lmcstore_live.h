@@ -2,40 +2,36 @@
 /*
  * lmcstore_live.h - live variables of a shelf: tensors that change in place, and small values.
  *
- * A shelf has snapshots, which never change, and *live variables*, which do. A variable has a name, a dtype, a shape, a
- * note of the application, and one of two forms. A *tensor* has an address: it is mapped, shared with the file, may be
- * larger than memory, and is written by ordinary stores. A *value* is small (a number, a string, some bytes) and has no
- * address. Functions read and write it; each write is atomic and durable.
+ * A variable has a name, a dtype, a shape, a note of the application, and one of two forms. A *tensor* has an address:
+ * it is mapped, shared with the file, may be larger than memory, and is written by ordinary stores. A *value* is small
+ * (a number, a string, some bytes) and has no address: functions read and write it, each write atomic and durable.
  *
  * Crashes and power failures. A function that changes a variable (create, put, write, add, erase, swap, ...) is atomic,
- * and durable when it returns LMCS_OK. A crash during the call leaves all of the change or none. After a failure
- * nothing has changed, unless the message reports that the change is durable, or that the next open decides: then the
- * disk has failed, and all later writes fail until the pool is opened again. Stores through an address are durable
- * after lmcs_live_persist. Until then a crash keeps or loses each aligned word of 8 bytes independently. Stores in a
- * transaction become durable with its commit, all or none of them. Bytes of live tensors have no checksum, because they
- * change at any time: damage there is not noticed. Values, and the records that describe variables, have checksums.
+ * and durable when it returns LMCS_OK. After a failure nothing has changed, unless the message reports that the change
+ * is durable, or that the next open decides: then the disk has failed, and all later writes fail until the pool is
+ * opened again. Stores through an address are durable after lmcs_live_persist; until then a crash keeps or loses each
+ * aligned word of 8 bytes independently. Stores in a transaction become durable with its commit, all or none. Bytes of
+ * live tensors have no checksum, so damage there is not noticed. Values and the records of variables have checksums.
  *
  * Handles and addresses. A handle (struct lmcs_live) belongs to the bytes, not to the name: after a swap or a rename it
- * leads to the same bytes under another name. An open handle keeps its pool open; a closed pool ends with its last
- * handle. All handles of a variable in a process have the same address, which is valid until the last of them is
- * closed.
+ * leads to the same bytes. An open handle keeps its pool open; a closed pool ends with its last handle. All handles of
+ * a variable in a process have the same address, valid until the last of them is closed.
  *
- * Readers. In a pool that is open for reading, beside a writing process, variables can be opened and read. Their
- * addresses are read-only and show stores of the writer as they happen. A read of a value returns its newest bytes,
- * never half of them. A tensor's handle there keeps the place and shape from its open while the writer resizes (bytes
- * that are cut off may become zero), replaces or erases it. A value that the writer has erased or replaced is
- * LMCS_NOT_FOUND. A variable that the writer has renamed, resized or replaced gets another address when it is opened
- * again.
+ * Readers. In a pool open for reading, beside a writing process, variables can be opened and read. Their addresses are
+ * read-only and show stores of the writer as they happen. A read of a value returns its newest bytes, never half of
+ * them; LMCS_NOT_FOUND: the writer has erased or replaced it. A tensor's handle keeps the place and shape from its open
+ * while the writer resizes (bytes that are cut off may become zero), replaces or erases it. A variable that the writer
+ * has renamed, resized or replaced gets another address when it is opened again.
  *
  * Threads. All functions are thread-safe, also on one handle, except that close ends it. The caller orders stores
  * through addresses.
  *
  * Fork. A child can read through addresses but not write (on a device, or if the system had no descriptor or lock left
- * for the child, not even read), and every function but close fails there. An address shows the bytes from the time of
- * the fork, with later stores while they belong to a variable. Space that the parent frees is not reused before the
- * child, and its own children, have ended or called exec.
+ * for the child, not even read); every function but close fails there. An address shows the bytes from the time of the
+ * fork, with later stores while they belong to a variable. Space that the parent frees is not reused before the child
+ * and its own children have ended or called exec.
  *
- * Poolsets have no live variables (LMCS_UNSUPPORTED), since stores through an address would not reach the replicas.
+ * Poolsets have no live variables (LMCS_UNSUPPORTED): stores through an address would not reach the replicas.
  */
 #ifndef LMCSTORE_LIVE_H
 #define LMCSTORE_LIVE_H
@@ -48,7 +44,7 @@ extern "C" {
 
 #define LMCS_LIVE_MAX_VALUE   65536u /* bytes of a value */
 #define LMCS_LIVE_MAX_NOTE    255u   /* bytes */
-#define LMCS_LIVE_MAX_EXTENTS 16u    /* parts of a tensor: one for each growth and for each 15 GiB */
+#define LMCS_LIVE_MAX_EXTENTS 16u    /* parts of a tensor: one per growth and per 15 GiB */
 
 struct lmcs_live;
 struct lmcs_transaction;
@@ -58,15 +54,15 @@ enum lmcs_live_form { LMCS_LIVE_TENSOR = 0, LMCS_LIVE_VALUE = 1 };
 /* ---- Creating, opening, closing ------------------------------------------------------------------------------- */
 
 enum lmcs_live_flags {
-    LMCS_LIVE_UNNAMED = 1 /* no name: the variable ends with its handle, unless lmcs_live_replace names it */
+    LMCS_LIVE_UNNAMED = 1 /* no name: ends with its handle, unless lmcs_live_replace names it */
 };
 
 struct lmcs_live_options {
     uint32_t form;          /* enum lmcs_live_form */
     uint32_t flags;         /* enum lmcs_live_flags */
     uint64_t reserve_bytes; /* tensors: size to which it can grow at its address; 0: twice its size. Takes no file
-                               space, except on a device, which has no holes */
-    const void *note;       /* of the application: a type's name, say */
+                               space, except on a device */
+    const void *note;       /* of the application, such as a type's name */
     size_t note_bytes;      /* at most LMCS_LIVE_MAX_NOTE */
 };
 LMCS_API void lmcs_live_options_init(struct lmcs_live_options *options);
@@ -80,18 +76,15 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_create(struct lmcs_pool *pool
                                                           const struct lmcs_tensor *tensor,
                                                           const struct lmcs_live_options *options,
                                                           struct lmcs_live **live, struct lmcs_error *error);
-/*
- * Opens a variable. LMCS_NOT_FOUND; LMCS_DAMAGED names the variable, which can still be erased, replaced, put, or
- * checked out.
- */
+/* LMCS_NOT_FOUND; LMCS_DAMAGED names the variable, which can still be erased, replaced, put, or checked out. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_open(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                         struct lmcs_live **live, struct lmcs_error *error);
 /* Closes a handle and releases its lock. The last one of an erased, replaced or unnamed variable frees its space. */
 LMCS_API void lmcs_live_close(struct lmcs_live *live);
 
 /*
- * Returns the address of a tensor, at a page boundary, also of an empty one; NULL for a value. It changes only in
- * lmcs_live_resize, when the tensor outgrows the addresses reserved for it.
+ * Address of a tensor, at a page boundary, also of an empty one; NULL: a value. It changes only in lmcs_live_resize,
+ * when the tensor outgrows its reserved addresses.
  */
 LMCS_API void *lmcs_live_data(const struct lmcs_live *live);
 
@@ -104,7 +97,7 @@ struct lmcs_live_info {
     uint64_t bytes;          /* of its data */
     uint64_t reserved_bytes; /* size to which it can grow in place */
     uint64_t created_ns;
-    uint64_t written_ns;                        /* time of the last write or persist by a function; 0: none */
+    uint64_t written_ns;                        /* last write or persist by a function; 0: none */
     uint64_t version;                           /* counts these from 1. After a crash both may miss the last ones */
     uint32_t handles;                           /* open ones in this process */
     int32_t numa_node;                          /* of the pool; -1: unknown, or the only node */
@@ -132,23 +125,23 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_list(struct lmcs_pool *pool, 
 struct lmcs_live_usage {
     uint64_t variables;  /* of the shelf */
     uint64_t bytes;      /* of their data */
-    double pool_percent; /* of the pool's capacity that is in use, by data of any kind */
+    double pool_percent; /* of the pool's capacity, in use by data of any kind */
 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_usage(struct lmcs_pool *pool, const char *shelf,
                                                          struct lmcs_live_usage *usage, struct lmcs_error *error);
 
 /* ---- Changing names and sizes --------------------------------------------------------------------------------- */
 
-/* Erases a variable. LMCS_IN_USE while this process has a handle of it. */
+/* LMCS_IN_USE: this process has a handle of it. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_erase(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                          struct lmcs_error *error);
 /*
- * Renames a variable. LMCS_EXISTS: `to` exists; LMCS_IN_USE: a transaction without this variable has given up that
- * name, and gets it back if it is aborted.
+ * LMCS_EXISTS: `to` exists. LMCS_IN_USE: a transaction without this variable has given up that name, and gets it back
+ * if it is aborted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_rename(struct lmcs_pool *pool, const char *shelf, const char *from,
                                                           const char *to, struct lmcs_error *error);
-/* Exchanges the names of two variables: each gets the bytes, dtype, shape, form and note of the other. */
+/* Exchanges the names of two variables, of any dtype, shape and form. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_swap(struct lmcs_pool *pool, const char *shelf, const char *first,
                                                         const char *second, struct lmcs_error *error);
 /*
@@ -158,16 +151,15 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_swap(struct lmcs_pool *pool, 
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_replace(struct lmcs_live *live, const char *name,
                                                            struct lmcs_error *error);
 /*
- * Gives a tensor another shape. New bytes are zero. Bytes that are cut off are lost, and their addresses must not be
- * used any more: LMCS_IN_USE if it would get smaller and has other handles in this process; threads that share a handle
- * must coordinate. Nothing is copied: the tensor grows by another part of the pool. Its address stays if the size is
- * within reserved_bytes. Otherwise it gets another address, and the old one shows the bytes that it had until the last
- * handle is closed; stores through the old one are never part of a transaction. LMCS_FULL; LMCS_UNSUPPORTED on a
- * device, past reserved_bytes.
+ * Gives a tensor another shape, without copying: it grows by another part of the pool. New bytes are zero. Bytes that
+ * are cut off are lost, and their addresses must not be used any more: LMCS_IN_USE if it would shrink and has other
+ * handles in this process; threads that share a handle must coordinate. The address stays if the size is within
+ * reserved_bytes. Otherwise the tensor gets another one, and the old one shows the bytes that it had until the last
+ * handle is closed; stores through it are never part of a transaction. LMCS_FULL; LMCS_UNSUPPORTED on a device, past
+ * reserved_bytes.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_resize(struct lmcs_live *live, uint32_t ndim, const uint64_t *shape,
                                                           struct lmcs_error *error);
-/* Replaces the note. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_set_note(struct lmcs_live *live, const void *note, size_t note_bytes,
                                                             struct lmcs_error *error);
 
@@ -185,12 +177,12 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_write(struct lmcs_live *live,
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_read(struct lmcs_live *live, uint64_t offset, void *buffer,
                                                         uint64_t bytes, struct lmcs_error *error);
 /*
- * Adds to an integer of 1, 2, 4, 8 or 16 bytes, aligned to its size (two's complement, wrapping around). `before`,
- * which may be NULL, gets the old number. Durable, and atomic among threads that use these functions.
+ * Adds to an integer of 1, 2, 4, 8 or 16 bytes, aligned to its size (two's complement, wrapping around), durably, and
+ * atomically among threads that use these functions. `before` (may be NULL) gets the old number.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_add(struct lmcs_live *live, uint64_t offset, uint64_t bytes,
                                                        const void *operand, void *before, struct lmcs_error *error);
-/* Writes `desired` if the present bytes are `expected`. `found`, which may be NULL, gets them. Sizes as for add. */
+/* Writes `desired` if the present bytes, which `found` (may be NULL) gets, are `expected`. Sizes as for add. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_compare_and_swap(struct lmcs_live *live, uint64_t offset,
                                                                     uint64_t bytes, const void *expected,
                                                                     const void *desired, void *found, bool *swapped,
@@ -203,21 +195,18 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_compare_and_swap(struct lmcs_
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_put(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                        const void *data, uint64_t bytes, const void *note,
                                                        size_t note_bytes, struct lmcs_error *error);
-/* Sets a value (dtype u8 with one dimension, or of exactly its size) through a handle. It keeps its note. */
+/* Sets a value (dtype u8 with one dimension, or of exactly its size). It keeps its note. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_t bytes,
                                                        struct lmcs_error *error);
-/*
- * Copies a whole value or tensor to `buffer`. *bytes gets its size, also with LMCS_INVALID, which means that it exceeds
- * `capacity`.
- */
+/* Copies a whole value or tensor. *bytes gets its size, also with LMCS_INVALID: it exceeds `capacity`. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_get(struct lmcs_live *live, void *buffer, uint64_t capacity,
                                                        uint64_t *bytes, struct lmcs_error *error);
 
 /* ---- Locks ---------------------------------------------------------------------------------------------------- */
 
 /*
- * Locks are advisory, between handles of this process: no other function checks them. A handle has at most one lock.
- * `wait_ms`: 0 tries, UINT32_MAX waits for ever. LMCS_IN_USE: other handles have the lock.
+ * Advisory locks between handles of this process; no other function checks them. A handle has at most one. `wait_ms`: 0
+ * tries, UINT32_MAX waits for ever. LMCS_IN_USE: other handles have the lock.
  */
 enum lmcs_live_lock { LMCS_LOCK_SHARED, LMCS_LOCK_EXCLUSIVE };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_lock(struct lmcs_live *live, enum lmcs_live_lock lock,
@@ -227,50 +216,50 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_unlock(struct lmcs_live *live
 /* ---- Transactions --------------------------------------------------------------------------------------------- */
 
 /*
- * Between begin and commit, changes of a transaction's variables are visible in this process only. Commit makes all of
- * them durable, abort undoes them, and a crash is an abort. This includes stores through addresses, writes by
- * functions, and creating, erasing, naming and resizing, by any thread: a transaction belongs to its variables, not to
- * a thread. No thread may store to them during begin, commit or abort.
+ * Until commit, changes of a transaction's variables are visible in this process only. Commit makes all durable, abort
+ * undoes them, and a crash is an abort. This includes stores through addresses, writes by functions, creating, erasing,
+ * naming and resizing, by any thread: a transaction belongs to its variables, not to a thread. No thread may store to
+ * them during begin, commit or abort.
  *
- * Meanwhile a tensor's pages are private to the process: each page written takes a page of memory, and of the pool at
- * commit, at any size of the tensor. At most limit_bytes of pages can be committed: LMCS_FULL reports how many were
- * written, and leaves the transaction as it was, to be aborted (or to be committed after the caller reverts stores).
+ * Each written page of a tensor takes a page of memory, and of the pool at commit, at any size of the tensor. At most
+ * limit_bytes of pages can be committed: LMCS_FULL reports the written ones, and leaves the transaction as it was, to
+ * be aborted (or to be committed after the caller reverts stores).
  *
- * Pages on a device can't be private. There, and with LMCS_TRANSACTION_DECLARED, each range must be declared before a
+ * On a device, whose pages can't be private, and with LMCS_TRANSACTION_DECLARED, each range must be declared before a
  * store to it. Its old bytes are kept in the pool; abort, or the next open after a crash, restores them.
  *
- * A shelf has at most one transaction at a time, a pool at most one declared transaction. A variable that is created in
- * a transaction, or named by lmcs_live_replace, belongs to it.
+ * A shelf has at most one transaction at a time, a pool at most one declared one. A variable created in a transaction,
+ * or named by lmcs_live_replace, belongs to it.
  */
 enum lmcs_transaction_flags { LMCS_TRANSACTION_DECLARED = 1 };
 
 struct lmcs_transaction_options {
     uint32_t flags;
-    uint32_t wait_ms;     /* for another transaction, snapshot or checkout of the shelf to end; UINT32_MAX: for ever */
+    uint32_t wait_ms;     /* for another transaction, snapshot or checkout of the shelf; UINT32_MAX: for ever */
     uint64_t limit_bytes; /* 0: 1 GiB, or a quarter of the pool's limit if that is less */
 };
 LMCS_API void lmcs_transaction_options_init(struct lmcs_transaction_options *options);
 
 /*
- * Begins a transaction. `lives` NULL: of all variables of the shelf, also those opened later. `options` NULL: waits for
- * ever. LMCS_INVALID: this thread has one on this shelf already (they don't nest); LMCS_READ_ONLY: the pool is open for
- * reading; LMCS_IN_USE: another one has not ended in time.
+ * `lives` NULL: all variables of the shelf, also those opened later. `options` NULL: waits for ever. LMCS_INVALID: this
+ * thread has one on this shelf already (they don't nest). LMCS_READ_ONLY: the pool is open for reading. LMCS_IN_USE:
+ * another one has not ended in time.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shelf,
                                                                 struct lmcs_live *const *lives, size_t count,
                                                                 const struct lmcs_transaction_options *options,
                                                                 struct lmcs_transaction **transaction,
                                                                 struct lmcs_error *error);
-/* Declares a range of a tensor for stores. Does nothing in transactions that need no declaration. */
+/* Declares a range of a tensor for stores; does nothing where that is not needed. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_declare(struct lmcs_transaction *transaction,
                                                                   struct lmcs_live *live, uint64_t offset,
                                                                   uint64_t bytes, struct lmcs_error *error);
-/* Reports the bytes of pages that a commit would write now. */
+/* Bytes of pages that a commit would write now. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_bytes(struct lmcs_transaction *transaction, uint64_t *bytes,
                                                                 struct lmcs_error *error);
 /*
- * Makes all changes durable and ends the transaction. After a failure it goes on and can be aborted. But if the message
- * reports that it is committed, or that the next open decides, abort undoes nothing.
+ * Ends the transaction. After a failure it goes on and can be aborted; but if the message reports that it is committed,
+ * or that the next open decides, abort undoes nothing.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_commit(struct lmcs_transaction *transaction,
                                                                  struct lmcs_error *error);
@@ -280,13 +269,13 @@ LMCS_API void lmcs_transaction_abort(struct lmcs_transaction *transaction);
 /* ---- Snapshots ------------------------------------------------------------------------------------------------ */
 
 /*
- * Puts all live variables of the shelf into a capture: tensors as tensors, values as attachments, and the attachment
- * "lmcstore.live", which describes each. Tensors whose bytes equal those of the newest snapshot are shared, not copied.
- * Waits for a transaction of the shelf to end (LMCS_INVALID: it is this thread's). As for lmcs_capture_put, a tensor
- * that is stored to or resized meanwhile is torn.
+ * Puts all live variables of the shelf into a capture: tensors, values as attachments, and the attachment
+ * "lmcstore.live", which describes each. Tensors whose bytes equal those of the newest snapshot are shared. Waits for a
+ * transaction of the shelf to end (LMCS_INVALID: it is this thread's). A tensor that is stored to or resized meanwhile
+ * is torn.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error);
-/* Begins, puts and commits in one call. `options` and `number` may be NULL. Asynchronous options are LMCS_INVALID. */
+/* Begins, puts and commits. `options` and `number` may be NULL. Asynchronous options are LMCS_INVALID. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *pool, const char *shelf,
                                                             const struct lmcs_commit_options *options, uint64_t *number,
                                                             struct lmcs_error *error);
