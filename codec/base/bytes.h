@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* bytes.h - little-endian loads and stores at any alignment, and a reader that checks the end of its input. */
+/* bytes.h - little-endian loads and stores at any alignment, and a bounded reader. */
 #ifndef LMC_BYTES_H
 #define LMC_BYTES_H
 
@@ -51,7 +51,6 @@ static inline void lmci_store64(void *to, uint64_t value)
     memcpy(to, &value, sizeof value);
 }
 
-/* Stores a constant sentence; returns `status`. */
 static inline enum lmc_status lmci_fail(enum lmc_status status, const char **message, const char *sentence)
 {
     *message = sentence;

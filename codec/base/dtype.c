@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * dtype.c - element types, derived from LMC_DTYPES in lmc.h.
- *
- * A complex element is two words. Numbers smaller than a byte share a word.
- */
+/* dtype.c - properties derived from LMC_DTYPES. A complex element is two words; numbers below a byte share one. */
 #include "base/dtype.h"
 
 #include "lmc.h"

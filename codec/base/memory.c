@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* memory.c - allocation. A file of its own: a program linked statically can replace both functions. */
+/* memory.c - allocation, alone in its file so that statically linked programs can replace it. */
 #include "base/memory.h"
 
 #include <stdlib.h>

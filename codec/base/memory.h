@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* memory.h - all allocations, so that tests can make any of them fail. */
+/* memory.h - all allocations; tests make any of them fail. */
 #ifndef LMC_MEMORY_H
 #define LMC_MEMORY_H
 

@@ -2,8 +2,8 @@
 /*
  * block.c - encodes and decodes one block.
  *
- * Each direction allocates once: the planes, together as long as the block, and scratch for one plane, four times as
- * long (lmci_plane_scratch): 5 MiB for a block of bytes, 2 MiB for f32.
+ * One allocation: the planes, as long as the block, and scratch for one plane, four times as long: 5 MiB for bytes, 2
+ * MiB for f32.
  */
 #include "block/block.h"
 
@@ -37,10 +37,9 @@ static bool workspace_init(struct workspace *work, const struct lmci_block_shape
     return true;
 }
 
-/* Content hashed and split together. Fits the first-level cache. */
+/* Hashed and split together in the first-level cache. */
 #define SPLIT_BYTES ((size_t)4 << 10)
-/* Shorter planes are copied instead of split in place. */
-#define RAW_LEAST ((size_t)16 << 10)
+#define RAW_LEAST   ((size_t)16 << 10)
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
@@ -51,7 +50,7 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
     return 1 + shape->bytes;
 }
 
-/* The first `raw` planes are already in place. Returns 0 if the result exceeds a raw block. */
+/* The first `raw` planes are in place. 0: exceeds a raw block. */
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
@@ -90,8 +89,7 @@ static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
     }
 }
 
-/* Splits planes expected to be noise straight to their destination; if one is not, all are encoded. Returns the planes
- * in place. */
+/* Splits planes of noise straight to their destination, unless one is not noise. Returns the planes in place. */
 static unsigned split_in_place(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                                const struct workspace *work, unsigned char *dst)
@@ -167,10 +165,10 @@ static enum lmc_status encode_lines(const struct lmci_block_shape *shape, const 
     return status;
 }
 
-#define COPIES_SAVE 2 /* the runs must save this many times their own size, estimated from the rest */
-#define SPARSE_BITS 2 /* bits of a byte: below this, copied lines may be as cheap as the rest (zeros) */
+#define COPIES_SAVE 2 /* runs must save this many times their own size */
+#define SPARSE_BITS 2 /* bits a byte: below, copied lines may be as cheap as the rest (zeros) */
 
-/* *coded_bytes stays 0 if not smaller. *uncertain: may be smaller without runs. */
+/* *coded_bytes 0: not smaller. *uncertain: may be smaller without runs. */
 static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                    const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes,
                                    bool *uncertain)
@@ -210,7 +208,7 @@ static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, cons
     return status;
 }
 
-/* *coded_bytes stays 0 if too few lines repeat. */
+/* *coded_bytes 0: too few lines repeat. */
 static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                      size_t *coded_bytes)

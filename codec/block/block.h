@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * block.h - encodes and decodes one block: transforms words, groups bytes into planes, encodes each plane.
+ * block.h - encodes and decodes one block: transforms words, groups bytes into planes, encodes each.
  *
- * A block that would grow is stored raw. Content is hashed piecewise while in the cache.
+ * A block that would grow is stored raw.
  */
 #ifndef LMC_BLOCK_H
 #define LMC_BLOCK_H
@@ -14,8 +14,7 @@
 enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                   const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                   size_t *coded_bytes, struct lmc_hash *content);
-/* `base` is NULL if the frame has none; a block that needs one is then damaged. *content (may be NULL): hash of the
- * decoded bytes. */
+/* `base` and `content` may be NULL; a block that needs a base is then damaged. *content: hash of the decoded bytes. */
 enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const unsigned char *coded, size_t coded_bytes,
                                   const unsigned char *base, unsigned char *dst, struct lmc_hash *content,
                                   const char **message);

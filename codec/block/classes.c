@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * classes.c - the coded form of a block whose differences were dealt to classes.
+ * classes.c - the coded form of a block dealt to classes.
  *
- * The sizes of classes follow from the base, but are stored, too: the decoder reads the base once and detects a wrong
- * one at once. It does not trust them: an element advances each kind of list by at most one entry, so a list with room
- * for all elements is never left.
+ * Sizes of classes are stored though they follow from the base: the decoder reads the base once and detects a wrong one
+ * at once. It does not trust them: an element advances each kind of list by at most one entry, so lists with room for
+ * all elements are never left.
  */
 #include "block/classes.h"
 
@@ -12,7 +12,7 @@
 #include "block/plane.h"
 #include "kernels/kernels.h"
 
-#define OUTLIERS_ONE_IN 8 /* with more than one outlier in so many elements, another method is smaller */
+#define OUTLIERS_ONE_IN 8 /* with more, another method is smaller */
 
 struct room {
     unsigned char *memory;
@@ -24,7 +24,7 @@ struct room {
     unsigned char *scratch;
 };
 
-/* Entries of each list: at most the words of the block. */
+/* At most the words of the block. */
 struct amounts {
     size_t symbols[LMCI_MAX_CLASSES];
     size_t low[3];
@@ -84,7 +84,7 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
-/* As byte planes, rotated to separate a float's sign from its exponent. */
+/* Rotated to separate signs from exponents. */
 static void put_outliers(struct sink *out, unsigned word, const struct room *room, size_t outliers)
 {
     unsigned char *words = room->lists.outliers;
@@ -245,7 +245,7 @@ static enum lmc_status get_amount(struct lmci_reader *in, size_t most, size_t *a
     return *amount <= most ? LMC_OK : lmci_damaged(message, "a list of a block is longer than it can be");
 }
 
-/* The symbols must number as many as the elements. */
+/* Symbols must number as many as elements. */
 static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_classes *classes, size_t n,
                                    struct amounts *amounts, const char **message)
 {
@@ -266,7 +266,7 @@ static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_cla
     return status;
 }
 
-/* A raw plane stays in the input if `reach` bytes are readable from its start. */
+/* A raw plane stays in the input if `reach` bytes are readable. */
 static enum lmc_status get_plane(struct lmci_reader *in, size_t count, size_t reach, const struct room *room,
                                  unsigned char **own, const char **message)
 {
@@ -365,7 +365,7 @@ static void join_alone(const struct lmci_block_shape *shape, const struct lmci_c
     }
 }
 
-/* With a base, the lists end evenly only if it is the right one. */
+/* With the right base, lists end evenly. */
 static enum lmc_status join_lists(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                   const struct amounts *amounts, const struct room *room, const unsigned char *base,
                                   unsigned char *dst, struct lmc_hasher *hasher, const char **message)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* copies.c - finds repeated lines, removes them, and restores them. */
+/* copies.c - finds, removes and restores repeated lines. */
 #include "block/copies.h"
 
 #include "base/memory.h"
@@ -28,8 +28,8 @@ static void take_rest(const struct lmci_copies *copies, const unsigned char *blo
 
 /* ---- Finding --------------------------------------------------------------------------------------------------- */
 
-#define LOOKED_AT  ((size_t)2048) /* lines in the sample, approximately */
-#define REPEATED   32u            /* a search pays if one line in so many repeats an earlier one */
+#define LOOKED_AT  ((size_t)2048) /* lines in the sample, about */
+#define REPEATED   32u            /* one line in so many must repeat */
 #define LEAST_LIKE 3u
 
 static inline uint64_t mix(uint64_t x)
@@ -62,7 +62,7 @@ bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, si
 
 struct search {
     const unsigned char *data;
-    const unsigned char *base; /* lines equal to the base's are skipped: nothing is smaller */
+    const unsigned char *base; /* lines equal to the base's are skipped */
     size_t lines;
     uint16_t *table; /* by the hash of a line: its last index plus 1 */
 };

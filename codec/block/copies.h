@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * copies.h - finds and removes repeated lines (64 bytes) of a block (FORMAT.md, 5.9).
+ * copies.h - repeated lines (64 bytes) of a block (FORMAT.md, 5.9).
  *
- * Rows repeat in the moments of an embedding (zeros for unseen tokens), after equal initialization, in tiled tables.
- * Entropy coding sees only frequent bytes there.
+ * Rows repeat in moments of an embedding (zeros for unseen tokens), after equal initialization, in tiled tables.
+ * Entropy coding sees only frequent bytes.
  */
 #ifndef LMC_COPIES_H
 #define LMC_COPIES_H
@@ -15,12 +15,12 @@
 #define LMCI_MOST_COPIES (LMCI_MOST_LINES - 1)
 #define LMCI_COPY_BYTES  6 /* of a stored run */
 
-/* Lines `first` to `first + lines - 1` equal those from `source` on, which come before. */
+/* Lines from `first` on equal those from `source` on, which come before. */
 struct lmci_copy {
     uint16_t first, lines, source;
 };
 
-/* The runs, in order, and block and base without their lines. */
+/* Runs in order, and block and base without their lines. */
 struct lmci_copies {
     unsigned char *memory;
     struct lmci_copy *runs;
@@ -30,10 +30,9 @@ struct lmci_copies {
     unsigned char *base; /* or NULL */
 };
 
-/* From a sample. Lines equal to the base's do not count. */
+/* In a sample. Lines equal to the base's do not count. */
 bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, size_t bytes);
 
-/* Removes runs that are worth storing, if any. */
 enum lmc_status lmci_copies_take(const unsigned char *data, const unsigned char *base, size_t bytes,
                                  struct lmci_copies *copies);
 static inline size_t lmci_copies_bytes(const struct lmci_copies *copies)
@@ -42,10 +41,9 @@ static inline size_t lmci_copies_bytes(const struct lmci_copies *copies)
 }
 void lmci_copies_put(const struct lmci_copies *copies, unsigned char *dst);
 
-/* Reads the runs of a block of `bytes` bytes, allocates the rest, removes the runs from the base. */
+/* Allocates the rest; removes the runs from the base. */
 enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *base, size_t bytes,
                                 struct lmci_copies *copies, const char **message);
-/* Assembles the block from rest and runs. */
 void lmci_copies_fill(const struct lmci_copies *copies, unsigned char *dst, size_t bytes);
 
 #endif

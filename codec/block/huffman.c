@@ -2,8 +2,8 @@
 /*
  * huffman.c - code lengths for bytes.
  *
- * Huffman's lengths, cut to the limit; then the Kraft sum is repaired from the least frequent symbol up and filled from
- * the most frequent down. Entropy is computed in integers: frames are the same on every machine.
+ * Huffman's lengths are cut to the limit; the Kraft sum is repaired from the least frequent symbol up, filled from the
+ * most frequent down. Integer entropy: frames are the same on every machine.
  */
 #include "block/huffman.h"
 
@@ -11,7 +11,7 @@
 
 /* ---- Entropy --------------------------------------------------------------------------------------------------- */
 
-/* log2(x) in units of 1/65536 for x > 0: the top bit's position, and a parabola (error at most 0.008). */
+/* In 1/65536, for x > 0: the top bit and a parabola (error at most 0.008). */
 static uint64_t log2_q16(uint64_t x)
 {
     unsigned top = 63 - (unsigned)__builtin_clzll(x);
@@ -37,7 +37,7 @@ uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total)
 
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
 
-/* Counts up to 63 have a bucket each; greater ones share one by length and the three bits below the first. */
+/* Counts up to 63 have a bucket each; greater ones share one by length and three bits. */
 #define BUCKETS (64 + 8 * 26)
 
 static inline unsigned bucket_of(uint32_t count)
@@ -48,7 +48,7 @@ static inline unsigned bucket_of(uint32_t count)
     return 64 + 8 * (length - 6) + (count >> (length - 3) & 7);
 }
 
-/* Stores occurring symbols as count << 9 | symbol, ascending; returns their number. Counts are below 2^23. */
+/* Ascending count << 9 | symbol of occurring symbols; returns their number. Counts are below 2^23. */
 static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
 {
     uint32_t found[LMCI_SYMBOLS];
@@ -74,8 +74,7 @@ static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[
     return n;
 }
 
-/* Huffman's tree from two queues: leaves 0 to n - 1 by ascending weight, then inner nodes as created, also ascending.
- * Parents follow children, so depths are computed from the root down. */
+/* Two queues: leaves by ascending weight, then inner nodes as created, also ascending. Parents follow children. */
 static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
 {
     uint32_t weight[2 * LMCI_SYMBOLS - 1] = {0};
@@ -98,7 +97,7 @@ static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
     memcpy(depths, depth, n);
 }
 
-/* Cuts lengths, of symbols by ascending count, to the limit and completes them. */
+/* Symbols are by ascending count; lengths become complete. */
 static void limit_depths(uint8_t *depths, unsigned n)
 {
     const uint32_t one = 1u << LMCI_MAX_BITS;
@@ -154,7 +153,7 @@ static void put_nibble(struct nibble_writer *out, unsigned value)
     out->count++;
 }
 
-/* Writes a run, or its first part. Returns the lengths written. */
+/* Writes a run or its first part; returns its length. */
 static unsigned put_run(struct nibble_writer *out, unsigned length, unsigned run)
 {
     if (length == 0 && run >= LONG_LEAST) {

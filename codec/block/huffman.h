@@ -1,35 +1,34 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * huffman.h - code lengths of canonical Huffman codes for bytes: computes, writes, reads and checks them.
+ * huffman.h - code lengths of canonical Huffman codes for bytes.
  *
- * Lengths are 1 to LMCI_MAX_BITS and complete (the Kraft sum is exactly 1): every sequence of bits decodes. A code has
- * at least two symbols; besides bytes, the escape for bytes without a code.
+ * Lengths are 1 to LMCI_MAX_BITS and complete (the Kraft sum is exactly 1): every sequence of bits decodes. At least
+ * two symbols have a code; the escape is for bytes without one.
  */
 #ifndef LMC_HUFFMAN_H
 #define LMC_HUFFMAN_H
 
 #include "base/bytes.h"
 
-#define LMCI_SYMBOLS  257
-#define LMCI_ESCAPE   256
+#define LMCI_SYMBOLS       257
+#define LMCI_ESCAPE        256
 
-#define LMCI_MAX_BITS 12 /* the format's longest code */
+#define LMCI_MAX_BITS      12 /* the format's longest code */
 
-/* Largest size of a written table. */
 #define LMCI_LENGTHS_BOUND 129
 
-/* Order-0 entropy of counts whose sum is `total`, in bits; within 0.02 bits a symbol. */
+/* Order-0 entropy of counts that sum to `total`; within 0.02 bits a symbol. */
 uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total);
 
-/* The same for counts of a sample. Corrects a sample's too low entropy (Miller and Madow). */
+/* For a sample, whose entropy is too low (Miller and Madow). */
 uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total);
 
-/* At least two counts are not zero. Absent symbols have length 0. */
+/* At least two counts are not zero. Absent symbols get 0. */
 void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS]);
 
-/* Returns the bytes written, at most LMCI_LENGTHS_BOUND. */
+/* Returns bytes, at most LMCI_LENGTHS_BOUND. */
 size_t lmci_huffman_put_lengths(const uint8_t lengths[LMCI_SYMBOLS], unsigned char *dst);
-/* False unless well formed and complete. */
+/* False: malformed or incomplete. */
 bool lmci_huffman_get_lengths(struct lmci_reader *in, uint8_t lengths[LMCI_SYMBOLS]);
 
 #endif

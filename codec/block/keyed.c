@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* keyed.c - the coded form of a block of words of 1 or 8 bytes whose differences were dealt to classes. */
+/* keyed.c - the coded form of deltas of words of 1 or 8 bytes. */
 #include "block/keyed.h"
 
 #include "base/memory.h"
@@ -8,7 +8,6 @@
 #include "block/shifts.h"
 #include "kernels/kernels.h"
 
-/* Stand-ins of a block and its base, and the separate planes. */
 struct room {
     struct lmci_block_shape shape;
     unsigned char *memory;
@@ -43,7 +42,7 @@ static bool room_init(struct room *room, const struct lmci_block_shape *shape)
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-/* Writes the number of planes below the differences, then the planes. 0: they do not fit. */
+/* The number of planes below the differences, then the planes. 0: no room. */
 static size_t put_planes(const struct room *room, bool dense, unsigned low, unsigned char *dst, size_t capacity)
 {
     const struct lmci_plane_coder coder = {room->scratch, dense, false};

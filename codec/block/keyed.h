@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * keyed.h - deltas of floats of 1 and 8 bytes, encoded given the exponent of the base.
+ * keyed.h - deltas of floats of 1 and 8 bytes given the base's exponent (FORMAT.md, 5.8).
  *
- * classes.h requires words of 2 and 4 bytes. A difference of 1-byte floats fits into 2; of 8-byte floats, 4 bytes hold
- * everything that depends on the exponent; the others are planes, of noise below and zeros above. Classes encode
- * stand-in words of 2 or 4 bytes, against stand-in bases with the same keys (FORMAT.md, 5.8).
+ * Classes need words of 2 and 4 bytes, so each word has a stand-in, against a base's stand-in with the same key. For 8
+ * bytes it holds the part of the difference that depends on the exponent; the rest are planes, noise below and zeros
+ * above.
  */
 #ifndef LMC_KEYED_H
 #define LMC_KEYED_H
@@ -21,14 +21,13 @@ static inline bool lmci_has_keys(unsigned word)
     return word == 1 || word == 8;
 }
 
-/* Bytes of a stand-in. */
 static inline unsigned lmci_keyed_word(unsigned word)
 {
     return word == 1 ? 2 : 4;
 }
 
-/* Encodes a block after its method byte, with `low` of the planes below the difference. *written: bytes, or 0 if they
- * do not fit or outliers are too many. */
+/* Encodes a block after its method byte, with `low` planes below the difference. *written 0: no room, or too many
+ * outliers. */
 enum lmc_status lmci_keyed_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                   unsigned low, const unsigned char *data, const unsigned char *base,
                                   unsigned char *dst, size_t room, size_t *written);

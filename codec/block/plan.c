@@ -2,13 +2,10 @@
 /*
  * plan.c - chooses from a sample how a tensor is encoded.
  *
- * Pieces from all over the tensor are tried with each transform; the smallest sum of the planes' order-0 entropies
- * wins, a tie goes to the faster decoder. A delta must win by one part in 64, since decoding needs its base. Deltas of
- * floats are dealt to classes by the base's exponent: neighbouring exponents share a class while the lengths of their
- * differences are distributed alike. A block may still store planes raw, or use planes alone if it has too many
- * outliers.
- *
- * A second sample, of whole lines, shows whether lines repeat.
+ * The transform with the smallest sum of the planes' order-0 entropies wins; a tie goes to the faster decoder. A delta
+ * must win by one part in 64, since decoding needs its base. Deltas of floats are dealt to classes: neighbouring
+ * exponents share one while the lengths of their differences are distributed alike. A second sample, of whole lines,
+ * shows whether lines repeat.
  */
 #include "block/plan.h"
 
@@ -40,7 +37,7 @@ struct sample {
     size_t words;
     size_t plane_cost;
     size_t block_words; /* of a whole block, or of a smaller tensor */
-    bool small;         /* the sample fits each block of the tensor */
+    bool small;         /* the sample fits each block */
     unsigned char *memory;
     unsigned char *data;
     unsigned char *base; /* or NULL */
@@ -69,7 +66,7 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     return true;
 }
 
-/* Copies a small tensor, or evenly spaced pieces. Returns bytes. */
+/* Evenly spaced pieces, or all. Returns bytes. */
 static size_t gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
 {
     size_t piece_bytes = sample->words / PIECES * sample->word;
@@ -83,7 +80,7 @@ static size_t gather(const struct sample *sample, const unsigned char *from, uin
     return PIECES * piece_bytes;
 }
 
-/* By whole lines, which show repeated rows and cover fewer columns. */
+/* Whole lines show repeated rows, but fewer columns. */
 static size_t gather_lines(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes,
                            unsigned char *to)
 {
@@ -118,21 +115,21 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 
 /* ---- Classes --------------------------------------------------------------------------------------------------- */
 
-#define USUAL_CLASSES_2 6u /* for words of 2 bytes: more cost time and save little */
+#define USUAL_CLASSES_2 6u /* for 2-byte words: more cost time and save little */
 #define USUAL_CLASSES_4 8u
 #define DENSE_CLASSES   LMCI_MAX_CLASSES
-#define GROUP_LEAST     200u  /* a key of fewer than one word in so many joins the keys below it */
+#define GROUP_LEAST     200u  /* a rarer key joins the keys below it */
 #define FEW_OUTLIERS    64u   /* one word in so many */
-#define CLASS_BITS      4000u /* a class must save this in a block, for its table and time */
+#define CLASS_BITS      4000u /* a class must save this in a block */
 
 struct group {
     unsigned first;
     struct lmci_bit_lengths lengths;
     uint64_t entropy;
-    uint64_t loss; /* bits lost by joining the next group */
+    uint64_t loss; /* by joining the next group */
 };
 
-/* Counts differences by key and length, for keys `first` to `last` only. */
+/* For keys `first` to `last` only. */
 static void count_lengths(const struct sample *sample, unsigned first, unsigned last,
                           uint32_t counts[256][LMCI_BIT_LENGTHS])
 {
@@ -197,7 +194,7 @@ static void find_loss(struct group *groups, unsigned i)
     groups[i].loss = together > apart ? together - apart : 0;
 }
 
-/* Joins the neighbours that lose least until at most `most` groups remain, each worth its cost. */
+/* Joins the neighbours that lose least, down to `most` groups that are each worth their cost. */
 static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most, uint64_t class_bits)
 {
     for (unsigned i = 0; i < n; i++)
@@ -223,7 +220,6 @@ static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned mos
     return n;
 }
 
-/* Symbols at their entropy, the bits below, and outliers. */
 static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes, size_t *outliers)
 {
     uint32_t counts[LMCI_MAX_CLASSES][256];
@@ -254,9 +250,9 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
     return bits;
 }
 
-#define MORE_OUTLIERS 256u /* a smaller shift may add one outlier in so many words; elsewhere in the tensor more */
+#define MORE_OUTLIERS 256u /* a smaller shift may add one outlier in so many words */
 
-/* lmci_choose_shift takes the bits below a symbol for uniform. Where they are not, a smaller shift saves bits. */
+/* lmci_choose_shift takes bits below symbols for uniform. Where they are not, smaller shifts save bits. */
 static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t outliers, struct lmci_classes *classes)
 {
     for (unsigned c = 0; c < classes->count; c++) {
@@ -295,7 +291,7 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
 
-#define VALUE_BITS 12 /* bits of a word in a symbol and the half byte below it */
+#define VALUE_BITS 12 /* in a symbol and the half byte below */
 
 static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
 {
@@ -306,7 +302,7 @@ static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
     return x >> (bits - VALUE_BITS);
 }
 
-/* Middle of the window of 255 values with the most words. */
+/* Of the window of 255 values with the most words. */
 static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
 {
     uint32_t inside = 0, most = 0;
@@ -321,7 +317,7 @@ static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
     return center;
 }
 
-/* One class around the most frequent values. Returns the sample's bits. */
+/* One class around the most frequent values. Returns bits. */
 static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmci_classes *classes)
 {
     uint32_t counts[1 << VALUE_BITS] = {0};
@@ -343,7 +339,7 @@ static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmc
 
 /* ---- Keys ------------------------------------------------------------------------------------------------------ */
 
-/* Bytes of an f64 difference below the four in classes: the fewest that leave few differences with bits above. */
+/* Bytes of an f64 difference below the middle: the fewest that leave few differences with bits above. */
 static unsigned choose_low(const struct sample *sample)
 {
     size_t above[LMCI_KEYED_LOW_MOST] = {0};
@@ -390,7 +386,7 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
 
 /* ---- Choosing -------------------------------------------------------------------------------------------------- */
 
-/* `rotated`: bits as rotated floats. Returns the bits. */
+/* `rotated`: bits as rotated floats. Returns bits. */
 static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, struct lmci_scheme *scheme)
 {
     const uint64_t least = cost_bits(sample, LMCI_KEEP);
@@ -398,7 +394,7 @@ static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, stru
     return rotated < least ? rotated : least;
 }
 
-/* A delta if smaller than `least`. Returns the fewest bits. */
+/* Returns the fewest bits. */
 static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
@@ -421,7 +417,7 @@ static unsigned count_noise(const struct sample *sample, enum lmci_transform tra
     return noise;
 }
 
-/* Only if they save one part in 1024: they take twice the time. */
+/* Only if this saves one part in 1024: it takes twice the time. */
 static void choose_values(const struct sample *sample, bool possible, uint64_t alone, struct lmci_scheme *scheme)
 {
     struct lmci_classes values;
@@ -432,7 +428,7 @@ static void choose_values(const struct sample *sample, bool possible, uint64_t a
     scheme->classes = values;
 }
 
-#define CLEARLY 3 /* bits a word: a delta that wins so clearly against rotation also wins without it */
+#define CLEARLY 3 /* bits a word by which a delta surely wins without rotation */
 
 static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
 {

@@ -2,12 +2,10 @@
 /*
  * plane.c - encodes and decodes one plane of bytes.
  *
- * The encoder counts a sample of a long plane and estimates sizes. Noise, as in mantissas, is copied. Where more than
- * half is zero, flags are tried, since a Huffman code spends a bit on each zero. A plane that exceeds its estimate and
- * its own size is stored raw.
+ * The encoder counts a sample and estimates sizes. Noise is copied. A Huffman code spends a bit on each zero, so flags
+ * are tried where most bytes are zero. Planes larger than estimated and than raw are stored raw.
  *
- * The decoder checks remaining input before each read, and sizes within a plane against the plane's, which follows from
- * the block.
+ * The decoder checks remaining input before each read, and inner sizes against the plane's, known from the block.
  */
 #include "block/plane.h"
 
@@ -15,7 +13,7 @@
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-/* At least 7.94 bits a byte. Samples of noise measure about 184 bits less than they have. */
+/* At least 7.94 bits a byte. Samples measure about 184 bits too few. */
 static bool is_noise(const uint32_t counts[256], size_t counted)
 {
     return 100 * (lmci_entropy_bits(counts, 256, counted) + 184) >= 794 * (uint64_t)counted;
@@ -72,13 +70,13 @@ struct tree_plan {
     size_t bytes; /* an estimate */
 };
 
-/* Counted symbols of a long plane: more hardly improve the code. */
+/* Of a long plane: more hardly improve the code. */
 #define COUNTED       ((size_t)4 << 10)
 #define COUNTED_LEAST ((size_t)1 << 10) /* of a short plane: half, but at least so many */
 #define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to compare pieces */
 #define DENSE_ONE_IN  4                 /* at the dense level, if that is more */
 
-/* Lists of a segment should fit the first-level cache, but a node costs half a byte in each segment. */
+/* Lists should fit the first-level cache, but a node costs half a byte a segment. */
 static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
 {
     unsigned log2 = LMCI_SEGMENT_LOG2_USUAL;
@@ -87,7 +85,7 @@ static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
     return log2;
 }
 
-/* `counts` sum to `counted`. Bytes without a count are escaped, unless all were `seen`. */
+/* `counts` sum to `counted`. Other bytes are escaped, unless all were `seen`. */
 static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, bool seen, struct tree_plan *plan)
 {
     uint32_t all[LMCI_SYMBOLS] = {0};
@@ -135,7 +133,6 @@ static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane,
     return used;
 }
 
-/* Flags and nonzero bytes at their entropies, and two tables. */
 static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes)
 {
     uint32_t flags[2] = {counts[0], (uint32_t)counted - counts[0]};
@@ -149,7 +146,7 @@ static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
                               const struct lmci_plane_coder *coder, unsigned char *dst, size_t room);
 
-/* Scratch begins with flags and nonzero bytes; deeper planes use the rest. */
+/* Scratch: flags, nonzero bytes, room for deeper planes. */
 static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned depth, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room)
 {
@@ -169,9 +166,9 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
     return second != 0 ? 1 + first + second : 0;
 }
 
-#define SHARP 256 /* one symbol in so many: an unneeded escape costs a bit of each */
+#define SHARP 256 /* one symbol in so many: an escape costs each a bit */
 
-/* Whether counts include every symbol. If all counted symbols are frequent, checks the whole plane. */
+/* Whether counts include every symbol. If all are frequent, checks the whole plane. */
 static bool all_seen(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted)
 {
     uint8_t unseen[256];
@@ -218,7 +215,7 @@ static size_t counted_of(size_t symbols, bool dense, size_t usual)
     return dense && symbols / DENSE_ONE_IN > usual ? symbols / DENSE_ONE_IN : usual;
 }
 
-/* Flags have many symbols, and a long plane has time for more. */
+/* Flags have many symbols, a long plane time for more. */
 static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned depth, bool dense, uint32_t counts[256])
 {
     size_t usual = depth > 0 ? 3 * COUNTED : bytes / 32 > COUNTED ? bytes / 32 : COUNTED;
@@ -227,7 +224,7 @@ static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned dep
     return count_about(plane, bytes, counted_of(bytes, dense, usual), counts);
 }
 
-#define NOISE_COUNTED ((size_t)2 << 10) /* enough to detect noise */
+#define NOISE_COUNTED ((size_t)2 << 10)
 
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes)
 {
@@ -254,8 +251,8 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
 
 #define USUAL_PIECE_LOG2 16  /* the least; LMCI_PIECE_LOG2_LEAST at the dense level */
 #define PIECES_SAVE      256 /* pieces must save one part in so many */
-#define SYMBOL_BITS      6   /* of a symbol in a code's table, approximately */
-#define SYMBOL_NODE_BITS 4   /* of a symbol in the last bytes of nodes */
+#define SYMBOL_BITS      6   /* in a code's table, approximately */
+#define SYMBOL_NODE_BITS 4   /* in the last bytes of nodes */
 
 static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_t bytes)
 {
@@ -285,7 +282,7 @@ static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece,
 
 struct pieces {
     unsigned log2; /* of the size; LMCI_PIECE_LOG2_MOST: one piece */
-    uint64_t bits; /* of the whole plane, approximately; 0: too short for pieces */
+    uint64_t bits; /* approximately; 0: too short for pieces */
 };
 
 static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder)
@@ -329,8 +326,7 @@ static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2
     return used;
 }
 
-/* Estimates of pieces and contexts ignore sparse planes. Up to so many bits a symbol, both forms are encoded and the
- * smaller is kept. */
+/* Estimates of pieces and contexts ignore sparse planes: up to so many bits a symbol, both are tried. */
 #define SPARSE_BITS_DENSE 2
 #define SPARSE_ONE_IN     16 /* bits */
 
@@ -353,7 +349,7 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
 
 /* ---- Contexts -------------------------------------------------------------------------------------------------- */
 
-#define CONTEXT_LEAST   ((size_t)1 << 16) /* shorter planes do not pay for several codes */
+#define CONTEXT_LEAST   ((size_t)1 << 16) /* shorter planes do not pay */
 #define CONTEXT_COUNTED ((size_t)4 << 10) /* pairs; four times as many at the dense level */
 #define CONTEXT_CLASSES 6                 /* twice as many at the dense level */
 #define CONTEXT_SAVES   32                /* contexts must save one part in so many; 256 at the dense level */
@@ -361,7 +357,7 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
 struct context {
     size_t distance;
     unsigned count;
-    uint8_t first[LMCI_CONTEXT_CLASSES]; /* least byte of each class, ascending from 0 */
+    uint8_t first[LMCI_CONTEXT_CLASSES]; /* least bytes, ascending from 0 */
 };
 
 static void map_classes(const struct context *context, uint8_t classes[256])
@@ -392,7 +388,7 @@ static void even_classes(const uint32_t counts[256], unsigned most, struct conte
 #define DISTANCE_PLACES 16u
 #define DISTANCE_MOST   4096u /* bytes: the rows of most matrices are shorter ... */
 #define DISTANCE_STEP   64u   /* ... and multiples of this */
-#define DISTANCE_CLOSER 32u   /* must be closer than the average by one part in so many */
+#define DISTANCE_CLOSER 32u   /* closer than the average by one part in so many */
 
 static uint32_t sum_of_differences(const unsigned char *restrict a, const unsigned char *restrict b)
 {
@@ -402,7 +398,7 @@ static uint32_t sum_of_differences(const unsigned char *restrict a, const unsign
     return sum;
 }
 
-/* Where bytes are most alike: a row, if columns differ in scale, or the least distance. */
+/* Where bytes are most alike: a row, or the least distance. */
 static size_t choose_distance(const unsigned char *plane, size_t bytes)
 {
     const size_t stride = (bytes - DISTANCE_MOST - 64) / DISTANCE_PLACES;
@@ -422,7 +418,6 @@ static size_t choose_distance(const unsigned char *plane, size_t bytes)
     return sums[best] < average - average / DISTANCE_CLOSER ? (best + 1) * DISTANCE_STEP : LMCI_CONTEXT_DISTANCE;
 }
 
-/* From one sample, with contexts and without. */
 static uint64_t context_bits(const unsigned char *plane, size_t bytes, const struct context *context, bool dense,
                              uint64_t *without)
 {
@@ -450,7 +445,7 @@ static uint64_t context_bits(const unsigned char *plane, size_t bytes, const str
     return bits * bytes / counted;
 }
 
-/* Whether contexts are enough smaller than `pieces` bits. Fills *context. */
+/* Fills *context if it is enough smaller than `pieces` bits. */
 static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pieces, bool dense,
                            struct context *context)
 {
@@ -498,9 +493,9 @@ static size_t put_context(const unsigned char *plane, size_t bytes, const struct
 }
 
 #define HALVES_CLASSES 5
-#define HALVES_LEAST   ((size_t)1 << 12) /* shorter halves do not pay for several codes */
+#define HALVES_LEAST   ((size_t)1 << 12) /* shorter halves do not pay */
 
-/* One class for zero, which also receives the first half; others with about equal counts of that half's bytes. */
+/* One class for zero and the first half; others with about equal counts of that half's bytes. */
 static void halves_classes(const uint32_t counts[256], struct context *context)
 {
     uint32_t others[256];
@@ -701,7 +696,7 @@ static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct 
     return all == bytes ? LMC_OK : lmci_damaged(message, "a plane of contexts is not well formed");
 }
 
-/* Decodes the lists consecutively, so that room for all bytes follows each; then joins them. */
+/* Consecutively: room for all bytes follows each list. */
 static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                  const char **message)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* plane.h - encodes and decodes one plane: the bytes at one position of all words of a block. FORMAT.md, 5.3, fixes
- * kinds. */
+/* plane.h - one plane: the bytes at one position of all words of a block (FORMAT.md, 5.3). */
 #ifndef LMC_PLANE_H
 #define LMC_PLANE_H
 
@@ -17,12 +16,12 @@ enum lmci_plane_kind {
     LMCI_PLANE_CONTEXT = 6
 };
 
-/* Log2 of the symbols in a segment of a tree. */
+/* Symbols in a segment. */
 #define LMCI_SEGMENT_LOG2_LEAST 10
 #define LMCI_SEGMENT_LOG2_USUAL 15
 #define LMCI_SEGMENT_LOG2_MOST  20
 
-/* Log2 of the bytes in a piece. */
+/* Bytes in a piece. */
 #define LMCI_PIECE_LOG2_LEAST 14
 #define LMCI_PIECE_LOG2_MOST  20
 
@@ -30,40 +29,39 @@ enum lmci_plane_kind {
 #define LMCI_CONTEXT_CLASSES  16
 #define LMCI_CONTEXT_DISTANCE 64 /* the least */
 
-/* Sparse planes in sparse planes. */
 #define LMCI_MAX_SPARSE_DEPTH 4
 
 /* Writable bytes past a decoded plane. */
 #define LMCI_PLANE_PAD LMCI_TREE_PAD
 
-/* For lists of contexts, from any of which a decoder may read `bytes` bytes; flags and nonzero bytes of each depth; the
- * lists of a tree. */
+/* Lists of contexts, from any of which a decoder may read `bytes` bytes; flags and nonzero bytes of each depth; lists
+ * of a tree. */
 static inline size_t lmci_plane_scratch(size_t bytes)
 {
     return 4 * bytes + 10 * LMCI_PLANE_PAD + lmci_tree_scratch(bytes);
 }
 
-/* Mask of varying bits if packing them saves as much as any code, otherwise 0. */
+/* Varying bits if packing them saves as much as any code, otherwise 0. */
 unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted);
 
-/* Whether, from a sample, encoding does not pay. */
+/* Whether encoding does not pay, from a sample. */
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes);
 
 struct lmci_plane_coder {
     unsigned char *scratch; /* lmci_plane_scratch bytes for the longest plane */
-    bool dense;             /* count more and choose the smallest form, regardless of time */
-    bool contexts;          /* try contexts */
+    bool dense;             /* count more and choose the smallest form */
+    bool contexts;
 };
 
-/* Encodes at least one byte. Returns bytes, or 0 if they exceed `room`. */
+/* At least one byte. Returns bytes, or 0 if they exceed `room`. */
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room);
 
-/* For two halves of `half` bytes, the second of which depends on the first. */
+/* Two halves of `half` bytes, the second depending on the first. */
 size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
                                 unsigned char *dst, size_t room);
 
-/* *plane becomes its address: `own`, with room for LMCI_PLANE_PAD more bytes, or the input if the plane is raw. */
+/* *plane: `own`, with room for LMCI_PLANE_PAD more bytes, or the input if raw. */
 enum lmc_status lmci_plane_decode(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                   const unsigned char **plane, const char **message);
 

@@ -18,14 +18,14 @@ enum lmci_method {
     LMCI_METHOD_COPIES = 5
 };
 
-/* The method; for blocks where it fails, a transform and planes. */
+/* Where the method fails: transform and planes. */
 struct lmci_scheme {
     enum lmci_method method;
     enum lmci_transform transform;
-    unsigned noise; /* lowest planes to store raw where they are noise */
+    unsigned noise; /* lowest planes to store raw where noise */
     struct lmci_classes classes;
-    bool copies;  /* search each block for repeated lines */
-    unsigned low; /* METHOD_KEYED: planes below the differences */
+    bool copies;  /* search for repeated lines */
+    unsigned low; /* METHOD_KEYED */
 };
 
 static inline bool lmci_scheme_needs_base(const struct lmci_scheme *scheme)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* shifts.c - counts lengths of differences and chooses shifts. */
+/* shifts.c - lengths of differences, and shifts from them. */
 #include "block/shifts.h"
 
 #include "block/huffman.h"
 
-#define OUTLIER_MARK 6u  /* bits of an outlier's mark */
+#define OUTLIER_MARK 6u  /* bits */
 #define FEW_OUTLIERS 64u /* at most one word in so many is an outlier */
 
-/* The entropy of the symbols' lengths, the bits below their first one, and the shifted bits. */
+/* Entropy of symbols' lengths, the bits below their first, and the shifted bits. */
 static uint64_t shifted_bits(const struct lmci_bit_lengths *class, unsigned word, unsigned shift)
 {
     uint32_t lengths[LMCI_BIT_LENGTHS] = {0};
@@ -46,7 +46,7 @@ static bool few_outliers(const struct lmci_bit_lengths *class, unsigned shift)
     return shift >= 4 && outliers <= class->words / FEW_OUTLIERS;
 }
 
-/* Words of the sample, in chunks of 64: this share of a block, between the least and the most. */
+/* Words of the sample, in chunks of 64: a share of the block, within bounds. */
 #define BLOCK_ONE_IN 16
 #define BLOCK_LEAST  ((size_t)1024)
 #define BLOCK_MOST   ((size_t)2048)

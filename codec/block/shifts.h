@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * shifts.h - chooses the shift of each class from the lengths (bits of the absolute value) of its differences.
+ * shifts.h - chooses shifts from the lengths of differences (bits of the absolute value).
  *
  * Scale varies within a tensor, so each block samples itself.
  */
@@ -11,7 +11,7 @@
 #include "kernels/class_lists.h"
 
 #define LMCI_BIT_LENGTHS   33u /* 0 to 32 */
-#define LMCI_OUTLIER_SAVES 4u  /* bits that an outlier's word takes less than its size */
+#define LMCI_OUTLIER_SAVES 4u  /* bits less than its size */
 
 /* Differences of each length. */
 struct lmci_bit_lengths {
@@ -39,10 +39,10 @@ static inline unsigned lmci_bit_length(int32_t difference)
     return 63 - (unsigned)__builtin_clzll((uint64_t)size << 1 | 1);
 }
 
-/* The shift with the fewest bits. */
+/* With the fewest bits. */
 uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word);
 
-/* Chooses one block's shifts; keeps those of classes with few words in the sample. */
+/* For one block; keeps those of classes with few words in its sample. */
 void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
                       struct lmci_classes *classes);
 

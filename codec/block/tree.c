@@ -2,9 +2,9 @@
 /*
  * tree.c - walks the tree of a code, a list of symbols at a time.
  *
- * Kernels write whole vectors: up to LMCI_TREE_PAD - 1 bytes past a list are destroyed. The encoder keeps the left list
- * in its parent's place and stacks the right one elsewhere; the place of the finished left list then becomes the stack,
- * so two buffers suffice. The decoder makes the left list first; the right one follows it.
+ * Kernels write whole vectors, which destroys up to LMCI_TREE_PAD - 1 bytes past a list. Encoding: the left list
+ * replaces its parent, the right one is stacked; the finished left list's place becomes the stack, so two buffers
+ * suffice. Decoding makes the left list first; the right one follows it.
  */
 #include "block/tree.h"
 
@@ -16,11 +16,11 @@ struct maker {
     struct lmci_tree *tree;
     unsigned nodes;
     unsigned leaves;
-    uint16_t code[LMCI_SYMBOLS];      /* of each leaf, aligned to the longest code's first bit */
+    uint16_t code[LMCI_SYMBOLS];      /* of each leaf, aligned at the top */
     uint16_t first[LMCI_SYMBOLS + 1]; /* rank of each leaf */
 };
 
-/* By length, then symbol: the order of codes. */
+/* By length, then symbol. */
 static void order_leaves(const uint8_t lengths[LMCI_SYMBOLS], struct maker *maker)
 {
     unsigned of_length[LMCI_MAX_BITS + 2] = {0};
@@ -61,7 +61,7 @@ static void number_ranks(const uint8_t lengths[LMCI_SYMBOLS], struct maker *make
         tree->rank[tree->byte[r]] = (uint8_t)r;
 }
 
-/* The node above leaves `low` to `high` - 1, whose codes agree above `bit`. */
+/* Above leaves `low` to `high` - 1, whose codes agree above `bit`. */
 static int16_t make_node(struct maker *maker, unsigned low, unsigned high, uint32_t bit)
 {
     if (high - low == 1)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * tree.h - a Huffman code laid out for vectors: by node instead of by symbol.
+ * tree.h - a Huffman code laid out by node instead of by symbol, for vectors (FORMAT.md, 5.5).
  *
- * Each node stores one bit for each symbol that passes it, in order. Encoding a node partitions a list of bytes,
- * decoding merges two, 64 symbols at a time: a wavelet tree over a canonical code, as in PivCo-Huffman (arXiv
- * 2606.05765). Layout: FORMAT.md, 5.5.
+ * Nodes store one bit for each symbol that passes. Encoding partitions lists of bytes, decoding merges them, 64 symbols
+ * at a time: a wavelet tree over a canonical code, as in PivCo-Huffman (arXiv 2606.05765).
  */
 #ifndef LMC_TREE_H
 #define LMC_TREE_H
@@ -18,8 +17,8 @@ struct lmci_tree_node {
     uint8_t pivot; /* least rank of the right child */
 };
 
-/* Leaves are numbered in the order of codes, and `rank` numbers bytes in that order; bytes without a code rank at the
- * escape. A rank of at least the pivot goes right. */
+/* Leaves are in the order of codes; `rank` numbers bytes so, those without a code like the escape. Ranks of at least
+ * the pivot go right. */
 struct lmci_tree {
     struct lmci_tree_node nodes[LMCI_SYMBOLS];
     uint16_t symbol[LMCI_SYMBOLS]; /* of each leaf */
@@ -27,10 +26,9 @@ struct lmci_tree {
     uint8_t byte[256]; /* of each rank */
 };
 
-/* Writable bytes past every list and buffer of these functions. */
+/* Writable bytes past every list and buffer. */
 #define LMCI_TREE_PAD ((size_t)64)
 
-/* Scratch of either direction for `count` symbols. */
 static inline size_t lmci_tree_scratch(size_t count)
 {
     return 2 * count + 32 * LMCI_TREE_PAD;
@@ -39,10 +37,10 @@ static inline size_t lmci_tree_scratch(size_t count)
 /* Lengths are complete. `with_ranks`: for encoding. */
 void lmci_tree_make(const uint8_t lengths[LMCI_SYMBOLS], bool with_ranks, struct lmci_tree *tree);
 
-/* `count` is at least 1. Returns bytes, or 0 if they exceed `room`. */
+/* `count` >= 1. Returns bytes, or 0 if they exceed `room`. */
 size_t lmci_tree_encode(const struct lmci_tree *tree, const unsigned char *symbols, size_t count,
                         unsigned char *scratch, unsigned char *dst, size_t room);
-/* `count` is at least 1; `out` is LMCI_TREE_PAD bytes longer. False: damage. */
+/* `count` >= 1; `out` is LMCI_TREE_PAD bytes longer. False: damage. */
 bool lmci_tree_decode(const struct lmci_tree *tree, struct lmci_reader *in, size_t count, unsigned char *scratch,
                       unsigned char *out);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* decoder.c - decodes a frame. Coded bytes are checked before decoding, decoded bytes after: only that detects a wrong
- * base. */
+/*
+ * decoder.c - decodes frames. Checks of coded bytes precede decoding; only those of decoded bytes detect a wrong base.
+ */
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "block/block.h"
@@ -17,7 +18,7 @@ static enum lmc_status check_decoded(const struct lmc_frame *frame, const struct
     return lmci_damaged(message, "a decoded block differs from the encoded one");
 }
 
-/* `is_base`: the base of the block decoded next, whose checks cover both; stays in the cache. */
+/* `is_base`: of the block decoded next, whose checks cover both; stays in the cache. */
 static enum lmc_status decode(const struct lmc_frame *frame, uint64_t index, const void *coded, size_t coded_bytes,
                               const void *const *bases, bool is_base, void *dst, size_t dst_bytes, const char **message)
 {
@@ -57,7 +58,6 @@ enum lmc_status lmc_decode_base(const struct lmc_frame *frame, uint64_t index, c
     return decode(frame, index, coded, coded_bytes, bases, true, dst, dst_bytes, message);
 }
 
-/* The table stores hashes between other fields: hash them one by one. */
 enum lmc_status lmci_frame_digest(const struct lmc_frame *frame, uint32_t output, uint32_t dtype, uint32_t ndim,
                                   const uint64_t *shape, struct lmc_hash *digest)
 {

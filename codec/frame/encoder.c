@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * encoder.c - encodes a tensor as a frame.
- *
- * An encoder (plan and parameters) never changes: threads encode its blocks independently. The header has a fixed size
- * and is written last.
+ * encoder.c - encodes a tensor as a frame. An encoder never changes. The header has a fixed size and is written last.
  */
 #include "base/bytes.h"
 #include "base/dtype.h"

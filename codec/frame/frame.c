@@ -2,9 +2,9 @@
 /*
  * frame.c - writes and reads headers.
  *
- * Reading starts with the least trust: magic, checksum of the prefix, version, features, ranges, the resulting size,
- * the header's checksum, offsets of blocks (contiguous up to the end). Sizes up to 2^56 do not overflow sums of 64
- * bits. Checksums detect accidents only; every field is checked as if there were none.
+ * Reading checks magic, the prefix's checksum, version, features, ranges, the resulting size, the header's checksum,
+ * and offsets of blocks (contiguous up to the end), each field as if there were no checksums. Sizes up to 2^56 do not
+ * overflow sums of 64 bits.
  */
 #include "frame/frame.h"
 
@@ -14,7 +14,6 @@
 
 static const unsigned char magic[4] = {'L', 'M', 'C', 'F'};
 
-/* Each output has a hash. */
 static uint64_t entry_bytes(uint32_t output_count)
 {
     return LMCI_AT_RAW_HASH + output_count * (uint64_t)sizeof(struct lmc_hash);
@@ -128,7 +127,7 @@ static enum lmc_status check_link(const unsigned char *prefix, const struct lmc_
     return LMC_OK;
 }
 
-/* Fields of the layout without a meaning yet. */
+/* Fields without a meaning yet. */
 static enum lmc_status check_features(const unsigned char *prefix, const struct lmc_frame *frame, const char **message)
 {
     if (prefix[LMCI_AT_BLOCK_LOG2] != LMCI_BLOCK_LOG2)
@@ -176,7 +175,7 @@ static enum lmc_status check_sizes(const unsigned char *prefix, struct lmc_frame
     return LMC_OK;
 }
 
-/* Sets all fields but the digests and `header`, which need more than the prefix. */
+/* All but the digests and `header`. */
 static enum lmc_status read_prefix(const unsigned char *prefix, size_t prefix_bytes, struct lmc_frame *frame,
                                    const char **message)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * frame.h - the layout of a frame's header (FORMAT.md, 3 and 4), and whole frames.
+ * frame.h - a frame's header (FORMAT.md, 3 and 4), and whole frames.
  *
- * Magic, version and checksum have the same place in all versions. Offsets, never structs, describe bytes on media.
+ * Offsets, never structs, describe bytes on media.
  */
 #ifndef LMC_FRAME_H
 #define LMC_FRAME_H
@@ -19,8 +19,8 @@
 enum lmci_prefix_offset {
     LMCI_AT_MAGIC = 0,         /* "LMCF" */
     LMCI_AT_VERSION = 4,       /* u32 */
-    LMCI_AT_INCOMPATIBLE = 8,  /* u32: a reader rejects unknown flags */
-    LMCI_AT_COMPATIBLE = 12,   /* u32: a reader ignores unknown flags */
+    LMCI_AT_INCOMPATIBLE = 8,  /* u32: unknown flags are rejected */
+    LMCI_AT_COMPATIBLE = 12,   /* u32: unknown flags are ignored */
     LMCI_AT_RAW_BYTES = 16,    /* u64 */
     LMCI_AT_FRAME_BYTES = 24,  /* u64 */
     LMCI_AT_DTYPE = 32,        /* u16 */
@@ -46,13 +46,13 @@ enum lmci_entry_offset {
 struct lmci_header {
     uint32_t dtype;
     uint32_t flags;
-    uint32_t base_count; /* at most 1; of a link: its arrays */
+    uint32_t base_count; /* at most 1; of a link its arrays */
     uint64_t raw_bytes;
-    const struct lmc_hash *base_digest; /* base_count of them */
+    const struct lmc_hash *base_digest; /* base_count */
     uint64_t block_count;
-    const struct lmc_block *blocks;           /* or NULL (link) */
-    const struct lmc_link_rule *rule;         /* or NULL (no link) */
-    const struct lmc_link_block *link_blocks; /* or NULL (no link) */
+    const struct lmc_block *blocks;           /* or NULL */
+    const struct lmc_link_rule *rule;         /* or NULL */
+    const struct lmc_link_block *link_blocks; /* or NULL */
 };
 
 /* Without constants, tables and extensions. */
@@ -66,7 +66,7 @@ void lmci_header_write(const struct lmci_header *header, unsigned char *dst);
 
 /* ---- Whole frames ---------------------------------------------------------------------------------------------- */
 
-/* Encodes the blocks and the header of a tensor or a link. */
+/* Of a tensor or a link. */
 struct lmci_frame_encoder {
     const void *encoder;
     uint64_t block_count;
@@ -76,7 +76,7 @@ struct lmci_frame_encoder {
     enum lmc_status (*encode_header)(const void *encoder, const void *entries, void *dst, size_t dst_bytes);
 };
 
-/* Encodes all blocks behind the header's room, then the header. */
+/* All blocks, then the header. */
 enum lmc_status lmci_compress(const struct lmci_frame_encoder *frame, unsigned char *dst, size_t dst_bytes,
                               size_t *frame_bytes, const char **message);
 

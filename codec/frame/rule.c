@@ -2,8 +2,7 @@
 /*
  * rule.c - the rule of a link in a header, and bounds of its blocks.
  *
- * A link stores the f32 constants of its arithmetic, not hyperparameters: math libraries round powers of beta
- * differently.
+ * It has f32 constants, not hyperparameters: math libraries round powers of beta differently.
  */
 #include "frame/rule.h"
 
@@ -81,7 +80,7 @@ enum lmc_status lmc_link_frame_rule(const struct lmc_frame *frame, struct lmc_li
     return frame->header != NULL && frame->predictor != 0 ? lmci_rule_read(frame, rule, &unused) : LMC_INVALID;
 }
 
-/* Deltas: the method, and for each array its size and a coded block. */
+/* As deltas: the method; each array's size and coded block. */
 size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes)
 {
     return 1 + array_count * (4 + lmc_block_bound(raw_bytes));

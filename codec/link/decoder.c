@@ -2,9 +2,8 @@
 /*
  * decoder.c - applies a chain of links to a state.
  *
- * Each piece passes through all links whose blocks consist of pieces before the next one does: memory is read and
- * written once. Blocks of deltas are decoded between such runs. Only the last state is hashed; it depends on all
- * earlier ones.
+ * Each piece passes through all links in pieces before the next: memory is read and written once. Blocks of deltas are
+ * decoded between such runs. Only the last state is hashed; it depends on all others.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -116,10 +115,10 @@ static enum lmc_status decode_piece(const struct chain *chain, const struct lmc_
     return status;
 }
 
-/* Links applied together: they keep a piece in the cache and fit the stack. */
+/* Links applied together: these keep a piece in the cache and fit the stack. */
 #define TOGETHER 32
 
-/* Steps `first` to first + count - 1, all in pieces. `last`: no steps follow. */
+/* Steps in pieces. `last`: no steps follow. */
 static enum lmc_status decode_run(struct chain *chain, size_t first, size_t count, bool last, const char **message)
 {
     struct lmc_link_rule rules[TOGETHER];

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * encoder.c - encodes two states as a link.
- *
- * A block not clearly smaller in pieces than deltas would be is encoded as deltas, too; the smaller form is kept.
- */
+/* encoder.c - encodes two states as a link. Blocks not clearly smaller are encoded as deltas, too; the smaller form is
+ * kept. */
 #include "base/bytes.h"
 #include "base/memory.h"
 #include "block/block.h"
@@ -23,7 +20,7 @@ struct lmc_link_encoder {
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* Planning encodes the sample several times: no longer than a small array. */
+/* Planning encodes the sample several times. */
 static size_t sample_of(uint64_t raw_bytes)
 {
     const uint64_t some = raw_bytes / 4 / 32;
@@ -109,7 +106,7 @@ size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *encoder)
 
 /* ---- Blocks ---------------------------------------------------------------------------------------------------- */
 
-/* A block, and room for one piece, which may exceed the block's. */
+/* A block, and room for a piece, which may exceed the block's. */
 struct work {
     const struct lmc_link_encoder *encoder;
     struct lmci_link_view view;
@@ -181,11 +178,11 @@ static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst
     return status;
 }
 
-#define DELTAS_FROM_BITS 30 /* bits an element: deltas of a changed state are hardly smaller */
+#define DELTAS_FROM_BITS 30 /* bits an element: deltas are hardly smaller */
 #define SAME_FROM_BITS   2  /* the same if much did not change */
 #define SAME_LEAST       8  /* one part in so many */
 
-/* Whether many nonzero words of the first array are unchanged: no step was made. */
+/* Many nonzero words of the first array are unchanged: no step was made. */
 static bool is_unchanged(const struct work *work)
 {
     size_t same = 0, seen = 0;

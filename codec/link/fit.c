@@ -2,10 +2,10 @@
 /*
  * fit.c - finds the constants of a step from a sample of the states before and after it.
  *
- * Hints are tried first. Weights are linear in the rate and in Adam's decay: least squares approximate these. Each
- * element then limits the rate to an interval in which its weight rounds to the actual one; the value in most intervals
- * is the rate, to the last bit. The betas follow from the moments without gradients: v' - beta2 * v is proportional to
- * (m' - beta1 * m)^2. The scale of gradients is the number that makes them short.
+ * Hints are tried first. Weights are linear in the rate and Adam's decay: least squares approximate these. Each weight
+ * limits the rate to an interval that rounds to it; the value in most intervals is the rate, to the last bit. The betas
+ * follow from the moments: v' - beta2 * v is proportional to (m' - beta1 * m)^2. The scale is the number that makes
+ * gradients short.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -23,7 +23,7 @@ struct room {
     unsigned char symbol[LMCI_SAMPLE_ELEMENTS], byte[LMCI_SAMPLE_ELEMENTS], length[LMCI_SAMPLE_ELEMENTS],
         stored[LMCI_SAMPLE_ELEMENTS], rest[LMCI_SAMPLE_ELEMENTS];
     float predicted[2][LMCI_SAMPLE_ELEMENTS];
-    double ends[2 * LMCI_SAMPLE_ELEMENTS]; /* starts of intervals, and their ends */
+    double ends[2 * LMCI_SAMPLE_ELEMENTS]; /* interval starts, then ends */
 };
 
 /* ---- Quality of a rule ----------------------------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ static void find_gradients(struct room *room, const struct lmc_link_rule *rule)
                                  &room->gradients);
 }
 
-/* Recomputes the gradients; stores the share of exact elements of each moment. */
+/* Recomputes the gradients. Shares of exact elements. */
 static void share_moments(struct room *room, const struct lmc_link_rule *rule, float shares[2])
 {
     const bool adam = rule->optimizer == LMC_ADAM;
@@ -111,7 +111,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A number in as many intervals as possible. Starts and ends are sorted separately and merged. */
+/* A number in most intervals. Sorts starts and ends separately. */
 static double suits_most(double *begins, double *ends, size_t count)
 {
     size_t open = 0, most = 0, e = 0;
@@ -133,7 +133,7 @@ static double suits_most(double *begins, double *ends, size_t count)
 
 /* ---- The rate and the decay ------------------------------------------------------------------------------------ */
 
-/* The factor of the rate in a weight. */
+/* A weight's factor of the rate. */
 static double way_of(const struct room *room, const struct lmc_link_rule *rule, size_t i)
 {
     const double first = (double)array_of(room, true, LMCI_FIRST)[i];
@@ -174,7 +174,7 @@ static double near_rate(const struct room *room, const struct lmc_link_rule *rul
     return yy - *rate * xy - (*decay - 1) * wy;
 }
 
-/* From the intervals of all weights, given the decay. */
+/* From the intervals of weights, given the decay. */
 static double exact_rate(struct room *room, const struct lmc_link_rule *rule, double near)
 {
     const unsigned weight = lmci_weight_of(rule);
@@ -216,7 +216,7 @@ static double as_written(double x, double digits)
     return (double)(int64_t)(x * digits + 0.5) / digits;
 }
 
-/* torch computes its powers before rounding: the decimal number behind a constant. */
+/* The decimal number behind a constant: torch rounds only its powers. */
 static double before_rounding(float constant)
 {
     for (double digits = 10; digits < 1e7; digits *= 10)
@@ -225,8 +225,8 @@ static double before_rounding(float constant)
     return (double)constant;
 }
 
-/* Finds Adam's root, which determines the effect of eps, if the step is unknown: least squared residuals over steps,
- * denser where the root changes faster. Returns beta2^step. */
+/* If the step is unknown, finds Adam's root, which determines the effect of eps, by least squares over steps, denser
+ * where the root changes faster. Returns beta2^step. */
 static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     const double beta2 = before_rounding(rule->beta2);
@@ -248,10 +248,9 @@ static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool
     return best;
 }
 
-#define GOOD \
-    0.9 /* a share: torch rounds some square roots incorrectly, and the tails of its arrays differ from its vectors */
+#define GOOD 0.9 /* a share: torch rounds some square roots incorrectly, and the tails of arrays otherwise */
 
-/* For the rule's root; also AdamW's decay. Returns the share of exact weights. */
+/* And AdamW's decay, for the rule's root. Returns the share of exact weights. */
 static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     double decay, rate;
@@ -274,7 +273,7 @@ static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decay
 
 #define ROOTS_BESIDE 16 /* steps: noise shifts least squares, not the share of exact weights */
 
-#define EXACT        0.99 /* below this share, try neighbours of the root, too */
+#define EXACT        0.99 /* below this share, try neighbours of the root */
 
 static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
 {
@@ -291,8 +290,8 @@ static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, boo
     return found;
 }
 
-/* If eps is negligible against the second moments, least squares are inconclusive: search for the step with the most
- * exact weights, with halving strides. */
+/* With an eps negligible against the second moments, least squares are inconclusive: seeks most exact weights, with
+ * halving strides. */
 static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
 {
     const double beta2 = before_rounding(rule->beta2);
@@ -318,7 +317,7 @@ static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rul
     return found;
 }
 
-/* Starts at the root of least squares; continues while the share improves. */
+/* From the root of least squares, while the share improves. */
 static double fit_root_and_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     const double beta2 = before_rounding(rule->beta2), near = fit_root(room, rule, decays);
@@ -362,7 +361,7 @@ static double fit_weights(struct room *room, struct lmc_link_rule *rule, bool hi
 
 #define TERMS 4
 
-/* Elimination; the last column is the right side. False: singular. */
+/* The last column is the right side. False: singular. */
 static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
 {
     for (unsigned k = 0; k < TERMS; k++) {
@@ -443,16 +442,16 @@ static bool fit_betas(struct room *room, struct lmc_link_rule *rule, float share
 
 /* ---- Scale of gradients ---------------------------------------------------------------------------------------- */
 
-#define SCALE_TRIES 8  /* elements tried as short without their scale */
+#define SCALE_TRIES 8  /* elements tried as short without scale */
 #define SCALE_ASKED 64 /* elements that vote on a scale */
-#define SCALE_FIRST 16 /* of these, vote first */
+#define SCALE_FIRST 16 /* of these vote first */
 #define SCALE_SHARE 4  /* one in so many must be short */
 
 struct interval {
     double low, high; /* bounds of a gradient's absolute value */
 };
 
-/* To `bits` bits of mantissa, the leading one included; x is positive. */
+/* Including the leading bit; x is positive. */
 static double shortened(double x, unsigned bits)
 {
     const uint64_t last = UINT64_C(1) << (53 - bits);
@@ -463,7 +462,7 @@ static double shortened(double x, unsigned bits)
     return x;
 }
 
-/* Whether the interval divided by the scale contains a number of `bits` bits: *whole. */
+/* Whether a number of `bits` bits, *whole, is in the interval over the scale. */
 static bool is_short(const struct interval *at, double unscale, unsigned bits, double *whole)
 {
     const double low = at->low * unscale, high = at->high * unscale;
@@ -471,7 +470,7 @@ static bool is_short(const struct interval *at, double unscale, unsigned bits, d
     return *whole >= low && *whole <= high;
 }
 
-/* From the first arrays alone; keeps narrow intervals. */
+/* Of the first arrays; narrow ones only. */
 static size_t scale_intervals(const struct room *room, const struct lmc_link_rule *rule, struct interval *list,
                               size_t most)
 {
@@ -515,7 +514,7 @@ static double mantissa_of(double x)
     return x;
 }
 
-/* Between 1/2 and 1, with the most short gradients; 0 if too few. */
+/* Between 1/2 and 1, with most short gradients; 0: too few. */
 static double near_scale(const struct interval *list, size_t count, unsigned bits)
 {
     double best = 0;
@@ -535,7 +534,7 @@ static double near_scale(const struct interval *list, size_t count, unsigned bit
     return best;
 }
 
-/* Mean bits of mantissas; a missed gradient counts 23. */
+/* A missed gradient counts 23. */
 static double length_with(struct room *room, const struct lmc_link_rule *rule)
 {
     float shares[2] = {1, 1};
@@ -546,7 +545,7 @@ static double length_with(struct room *room, const struct lmc_link_rule *rule)
     return sum / (double)room->sample.elements + 23 * (2 - (double)shares[0] - (double)shares[1]);
 }
 
-/* Finds the scale that makes gradients short (of `bits` bits); keeps the best neighbour. */
+/* Gradients of `bits` bits; keeps the best neighbour. */
 static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bits)
 {
     struct interval list[SCALE_ASKED * 4];
@@ -576,9 +575,9 @@ static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bi
     }
 }
 
-#define SHORT_LENGTH 9.0 /* mean bits of a mantissa: shorter gradients need no scale */
+#define SHORT_LENGTH 9.0 /* mean bits: shorter gradients need no scale */
 
-/* bf16 before sums of bf16: with a wrong scale, some sums are as short as bf16. */
+/* bf16 before sums: with a wrong scale, some sums are as short as bf16. */
 static void fit_scales(struct room *room, struct lmc_link_rule *rule)
 {
     const float hinted = rule->scale;
@@ -602,7 +601,7 @@ static size_t count_scaled(const float *gradients, size_t count, float scale, un
     return found;
 }
 
-/* The scale of most gradients, among the neighbours of the one from intervals. 0: too few. */
+/* Among neighbours of the one from intervals. 0: too few. */
 static float known_scale(const float *gradients, const struct interval *list, size_t count, double *room, unsigned bits)
 {
     const size_t unscaled = count_scaled(gradients, count, 1, bits);
@@ -715,7 +714,7 @@ static enum lmc_status fit_sample(struct room *room, bool hinted, struct lmc_lin
     return status;
 }
 
-/* Above this share of the bits, ordinary deltas are about as small, and faster. */
+/* Above this share, deltas are about as small, and faster. */
 #define WORTH 0.6f
 
 static enum lmc_status fit_room(struct room *room, bool hinted, unsigned arrays, struct lmc_link_rule *rule,

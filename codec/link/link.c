@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* link.c - computes rules from hyperparameters, and sets the floating-point environment. */
+/* link.c - rules from hyperparameters, and the floating-point environment. */
 #include "link/link.h"
 
 #include "frame/frame.h"
@@ -10,7 +10,7 @@
 
 /* ---- Hints ----------------------------------------------------------------------------------------------------- */
 
-/* Squares repeatedly. Rounding to f32 removes errors. */
+/* Rounding to f32 removes errors. */
 double lmci_power(double base, double exponent)
 {
     double power = 1;
@@ -21,7 +21,7 @@ double lmci_power(double base, double exponent)
     return power;
 }
 
-/* Newton's iteration from above, without a math library. */
+/* Newton's iteration from above; needs no math library. */
 static double root_of(double x)
 {
     double root = x < 1 ? 1 : x;

@@ -2,9 +2,7 @@
 /*
  * link.h - links, from an optimizer's state before a step to its state after it (FORMAT.md, 10).
  *
- * Pieces of LMCI_PIECE_ELEMENTS are decoded independently and in place, and stay in the cache while a chain of links is
- * applied. A piece contains the gradient, with exponents relative to those the state predicts, and each array's
- * differences from the arithmetic.
+ * Pieces are decoded independently and in place, and stay in the cache through a chain of links.
  */
 #ifndef LMC_LINK_H
 #define LMC_LINK_H
@@ -20,11 +18,11 @@
 
 /* The first byte of a coded block. */
 enum lmci_link_method {
-    LMCI_LINK_DELTAS = 0, /* for each array its size (u32) and an ordinary coded block */
-    LMCI_LINK_PIECES = 1  /* for each piece its size (u24) and bytes */
+    LMCI_LINK_DELTAS = 0, /* each array's size (u32) and ordinary coded block */
+    LMCI_LINK_PIECES = 1  /* each piece's size (u24) and bytes */
 };
 
-/* How an array's differences are stored: two bits in a piece's second byte, the first array lowest. */
+/* Of an array's differences: two bits in a piece's second byte, the first array lowest. */
 enum lmci_rest_kind {
     LMCI_REST_NONE = 0,
     LMCI_REST_LIST = 1, /* indexes and differences */
@@ -32,13 +30,12 @@ enum lmci_rest_kind {
     LMCI_REST_DELTA = 3 /* size (u24) and an ordinary coded block */
 };
 
-/* Bound of |kappa|. */
 #define LMCI_MOST_KAPPA 24
 
-/* Hashes of a block's arrays, computed while pieces are in the cache. */
+/* Computed while pieces are in the cache. */
 struct lmci_state_hasher {
     struct lmc_hasher arrays[LMC_MAX_BASES];
-    size_t bytes; /* hashed bytes of each array */
+    size_t bytes; /* of each array */
 };
 
 static inline void lmci_state_hasher_init(struct lmci_state_hasher *hasher)
@@ -76,7 +73,7 @@ size_t lmci_link_piece_bound(uint32_t array_count, size_t elements);
 enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const struct lmci_link_plan *plan,
                                        const struct lmci_link_view *view, size_t elements, unsigned char *scratch,
                                        unsigned char *dst, size_t *coded_bytes);
-/* Finds the smallest plan for a sample, and its bytes. */
+/* The smallest plan for a sample, and its bytes. */
 enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
                                struct lmci_link_plan *plan, size_t *bytes);
 
@@ -87,7 +84,7 @@ double lmci_power(double base, double exponent);
 
 /* ---- Floating point -------------------------------------------------------------------------------------------- */
 
-/* The caller's environment, saved while the library's (round to nearest, keep denormals, no traps) is in force. */
+/* The caller's, while the library's (round to nearest, keep denormals, no traps) is in force. */
 struct lmci_float_environment {
     uint64_t control;
 };

@@ -2,8 +2,8 @@
 /*
  * piece_decode.c - decodes one piece of a link in place.
  *
- * Coded bytes are checked first. Then by chunks that fit the first-level cache: gradients, moments, their differences,
- * and last the weights, which depend on the corrected moments.
+ * After all checks, by chunks in the first-level cache: gradients, moments, their differences, and weights, which
+ * depend on the corrected moments.
  */
 #include "block/block.h"
 #include "block/plane.h"
@@ -70,7 +70,6 @@ static enum lmc_status get_plane(struct piece *piece, size_t count, unsigned cha
     return count != 0 ? lmci_plane_decode(&piece->in, count, piece->plane_scratch, own, plane, message) : LMC_OK;
 }
 
-/* Of nonzero gradients. */
 static enum lmc_status get_bytes(struct piece *piece, struct room *room, const char **message)
 {
     const struct lmci_kernels *kernels = lmci_kernels();
@@ -89,7 +88,7 @@ static enum lmc_status get_bytes(struct piece *piece, struct room *room, const c
     return LMC_OK;
 }
 
-/* In mode VARIABLE, the lengths follow. */
+/* VARIABLE: and lengths. */
 static enum lmc_status get_symbols(struct piece *piece, struct room *room, const char **message)
 {
     const bool both = piece->mode == LMCI_GRADIENT_VARIABLE;
@@ -291,7 +290,7 @@ static enum lmc_status chunk_moments(struct piece *piece, size_t n, unsigned cha
     return status;
 }
 
-/* Applies the moments' differences; computes the dependent arrays. */
+/* Corrects the moments; computes the dependent arrays. */
 static void chunk_step(struct piece *piece, size_t at, size_t n, unsigned char *const *now, const float *values)
 {
     const struct lmci_link_kernels *kernels = lmci_link_kernels();

@@ -2,9 +2,8 @@
 /*
  * piece_encode.c - encodes one piece of a link, and plans how from a sample.
  *
- * By chunks, the encoder finds gradients, performs the step with them, and stores the differences as bytes. In a SHORT
- * piece, gradients that are no bf16 are searched among all floats and stored as they are; with many, another mode is
- * used.
+ * By chunks: finds gradients, performs the step with them, stores the differences. In a SHORT piece, gradients that are
+ * no bf16 are searched among all floats and stored as they are; with many, another mode is used.
  */
 #include "base/memory.h"
 #include "block/block.h"
@@ -16,7 +15,7 @@
 
 #define PLANE_ROOM (LMCI_PIECE_ELEMENTS + LMCI_PLANE_PAD)
 
-/* At most one in so many gradients of a SHORT piece is no bf16. */
+/* In SHORT, at most one gradient in so many is no bf16. */
 #define RAW_MOST 32
 /* Up to one in so many differences are a list. */
 #define LIST_MOST 512
@@ -25,9 +24,9 @@
 
 struct room {
     unsigned char symbols[PLANE_ROOM], bytes[PLANE_ROOM], lengths[PLANE_ROOM];
-    unsigned char halves[PLANE_ROOM + LMCI_PIECE_ELEMENTS]; /* symbols and lengths */
+    unsigned char halves[PLANE_ROOM + LMCI_PIECE_ELEMENTS];
     unsigned char rests[LMC_MAX_BASES][PLANE_ROOM];
-    unsigned char packed[4 * LMCI_PIECE_ELEMENTS]; /* at most 24 bits each, and some bytes a chunk */
+    unsigned char packed[4 * LMCI_PIECE_ELEMENTS]; /* at most 24 bits, and some bytes a chunk */
     float values[LMCI_CHUNK_ELEMENTS];
     uint32_t raw[LMCI_PIECE_ELEMENTS];
     uint32_t bits[LMCI_CHUNK_ELEMENTS];
@@ -82,7 +81,7 @@ static struct lmci_link_view view_at(const struct piece *piece, size_t at)
     return view;
 }
 
-/* Elements where SHORT gradients miss a moment. Returns their number. */
+/* Where SHORT gradients miss a moment. */
 static size_t find_missed(const struct piece *piece, size_t n, unsigned char *const *rest, uint16_t *places)
 {
     const unsigned char *first = rest[LMCI_FIRST];
@@ -185,7 +184,6 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
         piece->packed_bytes += kernels->pack(n, &gradients, room->packed + piece->packed_bytes);
 }
 
-/* False: the mode fails. */
 static bool run_piece(struct piece *piece, enum lmci_gradient_mode mode)
 {
     piece->mode = mode;
@@ -245,7 +243,7 @@ static void put_bytes(struct piece *piece)
     put_plane(piece, room->bytes, count);
 }
 
-/* Lengths depend on symbols: a small gradient has few bits above the lowest bit of its addends. */
+/* A small gradient has few bits above its addends' lowest bit: lengths depend on symbols. */
 static void put_halves(struct piece *piece)
 {
     struct room *room = piece->room;
@@ -290,7 +288,7 @@ static void put_list(struct piece *piece, unsigned array)
     put(piece, more, count);
 }
 
-/* As an ordinary delta. *bytes: 0 if there is no memory. */
+/* *bytes: 0 without memory. */
 static enum lmc_status encode_delta(const struct piece *piece, unsigned array, unsigned char *dst, size_t *bytes)
 {
     const struct lmc_params params = {.dtype = LMC_F32,
@@ -408,7 +406,7 @@ enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const s
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* SIZE_MAX: the mode fails. *raw_count: gradients stored as they are. */
+/* SIZE_MAX: fails. *raw_count: gradients stored as they are. */
 static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, int kappa, size_t *raw_count,
                       enum lmc_status *status)
 {
@@ -434,7 +432,7 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
     const struct piece piece = piece_of(rule, view, elements, memory, memory + lmci_link_encoder_bytes());
     size_t raw_count = 0;
     const size_t with_short = size_in(&piece, LMCI_GRADIENT_SHORT, 0, &raw_count, &status);
-    /* If bf16 explains all gradients, longer modes are not tried. */
+    /* If bf16 explains all, longer modes are not tried. */
     const bool is_short = with_short < 2 * elements && raw_count == 0;
     *bytes = is_short ? with_short : size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
     *plan = (struct lmci_link_plan){is_short ? LMCI_GRADIENT_SHORT : LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};
