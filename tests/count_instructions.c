@@ -215,7 +215,6 @@ static void run_tree_merge(unsigned sides)
     lmci_kernels()->tree_merge(coded, ELEMENTS, both, lists[0]);
 }
 
-/* Its plan is not counted. */
 static struct lmci_scheme scheme;
 
 static struct lmci_block_shape prepare_shape(unsigned word)
@@ -254,8 +253,6 @@ static void run_decode(unsigned word)
     if (lmci_block_decode(&shape, coded, coded_bytes, base, out, &hash, &message) != LMC_OK)
         abort();
 }
-
-/* ---------------------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * refuse.h - interposes malloc, fallocate, pwrite, pmemobj_reserve and others, which fail on request. For programs of
- * one source file.
+ * refuse.h - interposes malloc, fallocate, pwrite and others, which fail on request. For programs of one source file.
  */
 #ifndef LMCS_TEST_REFUSE_H
 #define LMCS_TEST_REFUSE_H
@@ -25,17 +24,17 @@ enum refusal {
     THEIR_MEMORY, /* the same, called by a library: never refused, libpmemobj ends the process or crashes */
     FILE_SPACE,   /* fallocate: the disk is full */
     FILE_SPACE_2, /* no fallocate; posix_fallocate: the disk is full */
-    PUNCHING,     /* fallocate for holes: the disk is full */
-    SPACE_TO,     /* pwrite, write: the disk is full */
+    PUNCHING,     /* fallocate for holes */
+    SPACE_TO,     /* pwrite, write */
     WRITING,      /* pwrite, write: device error */
-    SYNCING,      /* fsync, fdatasync: device error */
-    SIZING,       /* ftruncate: the disk is full */
-    RESERVING,    /* pmemobj_reserve */
-    PUBLISHING,   /* pmemobj_publish: no room for its log */
-    MAPPING,      /* mmap */
-    MSYNCING,     /* msync, called by the store: device error */
+    SYNCING,      /* fsync, fdatasync */
+    SIZING,       /* ftruncate */
+    RESERVING,
+    PUBLISHING, /* pmemobj_publish: no room for its log */
+    MAPPING,
+    MSYNCING, /* msync, called by the store */
     REFUSALS,
-    MEMORY_BEYOND = REFUSALS /* bytes in use, for all callers: a limit of memory */
+    MEMORY_BEYOND = REFUSALS /* a limit of bytes, for all callers */
 };
 static const char *const refusal_names[REFUSALS] = {
     "nothing", "memory", "a library\'s memory", "fallocate", "posix_fallocate", "holes", "space to write",
@@ -46,9 +45,9 @@ static _Atomic int refused = NOTHING;
 static _Atomic long calls_left; /* before the failure */
 static _Atomic bool all_further;
 static _Atomic long failures;
-static _Atomic long blocks; /* of the store's memory, in use */
+static _Atomic long blocks; /* the store's, in use */
 static _Atomic long bytes_in_use;
-static _Atomic long most_bytes; /* with MEMORY_BEYOND */
+static _Atomic long most_bytes;
 
 static void (*on_failure)(void); /* called once, by the first failure */
 
@@ -75,7 +74,6 @@ static void refuse(enum refusal refusal, long n, bool all)
     atomic_store(&refused, (int)refusal);
 }
 
-/* The count of failures stays available. */
 static void refuse_no_more(void)
 {
     atomic_store(&refused, NOTHING);
@@ -125,7 +123,6 @@ static void enter_block(void *block)
     atomic_fetch_add(&blocks, 1);
 }
 
-/* Moves the following entries up, so that no gap remains. */
 static void leave_block(const void *block)
 {
     size_t i = place_of_block(block);
@@ -212,7 +209,7 @@ void *realloc(void *old, size_t bytes)
         leave_block(old);
     void *block = __libc_realloc(old, bytes);
     if (block == NULL && old != NULL && is_ours(caller))
-        enter_block(old); /* still allocated */
+        enter_block(old);
     atomic_fetch_sub(&bytes_in_use, block != NULL ? before : 0);
     return counted(caller, block);
 }
@@ -307,7 +304,6 @@ int pmemobj_publish(PMEMobjpool *pool, struct pobj_action *actions, size_t count
 
 #pragma GCC visibility pop
 
-/* The status is allowed for the failure. */
 static bool fits(enum refusal refusal, enum lmcs_status status)
 {
     switch (refusal) {
@@ -320,7 +316,7 @@ static bool fits(enum refusal refusal, enum lmcs_status status)
     case SIZING:
         return status == LMCS_FULL;
     case PUNCHING:
-        return false; /* compensated */
+        return false;
     case RESERVING:
     case PUBLISHING:
         return status == LMCS_FULL || status == LMCS_NO_MEMORY;

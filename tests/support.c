@@ -463,7 +463,6 @@ static bool same_entry(void *context, const struct lmcs_entry *entry)
         return false;
     const struct held *held = NULL;
     for (size_t i = 0; i < seen->state->count && held == NULL; i++) {
-        /* Mostly in the order of puts. */
         const struct held *candidate = &seen->state->tensors[(seen->count - 1 + i) % seen->state->count];
         if (strcmp(candidate->name, entry->tensor.name) == 0 && candidate->kind == entry->tensor.kind)
             held = candidate;

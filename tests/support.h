@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * support.h - shared helpers of the store's tests: pools in temporary files, states (sets of tensors) with known bytes,
- * and a structure check at the end.
+ * support.h - pools in temporary files, states (sets of tensors) with known bytes, and a structure check at the end.
  *
- * OK(...) wraps calls that must succeed, FAILS(status, ...) calls that must fail; both pass `&err` and print the
- * store's message. In threads and forked children a failure ends the process.
+ * OK(...) wraps calls that must succeed, FAILS(status, ...) calls that must fail; both pass `&err`. In threads and
+ * forked children a failure ends the process.
  */
 #ifndef LMCS_TEST_SUPPORT_H
 #define LMCS_TEST_SUPPORT_H
@@ -67,8 +66,7 @@ int tear_down(void **state);
 #test " (memory)", test, set_up_in_memory, tear_down, NULL \
     }
 
-/* Sanitizers are ten times slower, so each runs in one place only, the thread and address sanitizers in different ones.
- * Places alternate from test to test. */
+/* Sanitizers are slow, so each runs in one place only; places alternate from test to test. */
 #if UNDER_SANITIZER
 #define IS_NEXT_ON_DISK ((__COUNTER__ + UNDER_THREAD_SANITIZER) % 2 == 0)
 #define ON_BOTH(test)                                                                                    \
@@ -82,7 +80,7 @@ int tear_down(void **state);
 void place_path(const struct place *place, const char *name, char path[512]);
 uint64_t disk_bytes(const char *path);            /* allocated for the file */
 void copy_file(const char *from, const char *to); /* keeps holes */
-/* An integer from the environment, to scale tests. */
+/* From the environment, to scale tests. */
 uint64_t scaled(const char *variable, uint64_t normally);
 
 struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t flags);
@@ -91,7 +89,7 @@ struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes);
 void close_pool(struct lmcs_pool *pool);
 /* The counted space must be equal after reopening. */
 struct lmcs_pool *reopen_counted(struct lmcs_pool *pool, const char *path);
-void check_pool(struct lmcs_pool *pool);  /* the structure */
+void check_pool(struct lmcs_pool *pool);
 void verify_pool(struct lmcs_pool *pool); /* and every byte */
 struct lmcs_pool_info pool_info(struct lmcs_pool *pool);
 struct lmcs_shelf_info shelf_info(struct lmcs_pool *pool, const char *shelf);
@@ -137,16 +135,15 @@ uint64_t take_snapshot(struct lmcs_pool *pool, const char *shelf, const struct s
 /* Exactly these tensors and bytes. */
 void expect_state(struct lmcs_pool *pool, const char *shelf, const char *which, const struct state *state);
 void expect_snapshot(struct lmcs_pool *pool, const char *shelf, uint64_t number, const struct state *state);
-/* Equal numbers mean a shared content. */
+/* Equal: a shared content. */
 uint64_t content_of(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *tensor);
 struct lmcs_snapshot_storage storage_of(struct lmcs_pool *pool, const char *shelf, uint64_t number);
 /* Makes a poolset full of dead extents; only snapshot FREE_EXTENTS + 1 of "run" exists. */
-enum { FREE_EXTENTS = 18, LARGE_FOR_A_POOLSET = 24000000 /* bytes: more than any of them has */ };
+enum { FREE_EXTENTS = 18, LARGE_FOR_A_POOLSET = 24000000 };
 struct lmcs_pool *poolset_of_free_extents(struct place *place, char path[static 512], const struct state *last);
 
 /* Runs `work` in a forked child, which exits with the result (0: success) or by a failed OK, FAILS or EXPECT. */
 pid_t start_child(int (*work)(void *argument), void *argument);
-/* Waits; the child must succeed. */
 void expect_child(pid_t child);
 int run_child(int (*work)(void *argument), void *argument, unsigned seconds); /* status as of waitpid */
 

@@ -28,7 +28,6 @@ static uint64_t take_at(struct lmcs_pool *pool, const struct state *state, int64
     return number;
 }
 
-/* The third of four snapshots is removed. */
 static struct lmcs_pool *make_pool(const char *path)
 {
     struct lmcs_pool *pool = open_quiet(path);
@@ -93,7 +92,6 @@ static void test_times(void **state)
 {
     struct place *place = *state;
     struct lmcs_pool *pool = make_pool(place->pool);
-    /* A day, a minute or a second includes all of its time. */
     expect_numbers(pool,
                    (const char *const[]){"{2026-11-19}", "{2026-11-19 23:59}", "{2026-11-19T23:59:59Z}",
                                          "{2026-11-20 12:59:59}", "{2026-11-20 14:59:59 +02:00}",

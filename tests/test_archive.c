@@ -31,7 +31,6 @@ static void test_round_trip(void **state)
     EXPECT(bytes == again && memcmp(a, b, bytes) == 0);
     free(a);
     free(b);
-    /* The copy accepts captures, compaction and removals. */
     take_snapshot(to, "run", run.state, 200);
     OK(lmcs_compact(to, NULL, &err));
     verify_pool(to);
@@ -110,7 +109,6 @@ static void test_merge(void **state)
     EXPECT(restored.snapshots == 0 && restored.snapshots_skipped == 13);
     expect_unchanged(to, &before);
     verify_pool(to);
-    /* A restore adds missing snapshots and keeps newer ones. */
     OK(lmcs_snapshot_remove(to, "run", 1, false, NULL, &err));
     OK(lmcs_snapshot_remove(to, "run", 6, false, NULL, &err));
     OK(lmcs_snapshot_remove(to, "run", 12, false, NULL, &err));
@@ -166,7 +164,6 @@ static void test_conflict(void **state)
     expect_unchanged(to, &before);
     verify_pool(to);
     FAILS(LMCS_NOT_FOUND, lmcs_shelf_info(to, "other", &(struct lmcs_shelf_info){.latest = 0}, &err));
-    /* An open capture keeps the shelf. */
     struct lmcs_capture *capture;
     OK(lmcs_capture_begin(to, "run", &capture, &err));
     FAILS(LMCS_INVALID, restore_file(to, fd, &report));

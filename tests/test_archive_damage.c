@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_damage.c - restore and verify refuse damaged and exchanged archives with a message; the pool stays
- * unchanged.
- */
+/* test_archive_damage.c - restore and verify refuse damaged and exchanged archives; the pool stays unchanged. */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "support.h"
 
@@ -135,7 +132,6 @@ static void damage_often(struct scene *scene, const struct archive *archive, con
         close(fd);
     }
     check_pool(into);
-    /* The undamaged archive, over the remains of the others. */
     int fd = file_of(scene, "whole.archive", archive);
     struct lmcs_restore_options options;
     lmcs_restore_options_init(&options);
@@ -228,7 +224,6 @@ static void forged_parts(void **state)
     end(&scene);
 }
 
-/* The file's content is checked before more is appended. */
 static void taken_up_again_over_damage(void **state)
 {
     struct scene scene;
@@ -266,7 +261,6 @@ static void taken_up_again_over_damage(void **state)
     end(&scene);
 }
 
-/* An archive that needs another, and gets a third one. */
 static void two_archives_swapped(void **state)
 {
     struct scene scene;

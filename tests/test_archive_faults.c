@@ -75,7 +75,7 @@ static void test_cancel(void **state)
 struct rival {
     struct lmcs_pool *pool;
     const struct state *state;
-    unsigned times; /* restores of the content */
+    unsigned times;
     unsigned removals;
     uint64_t number;
     uint64_t done;
@@ -156,7 +156,7 @@ static bool take_base_away(void *context, const char *what, uint64_t done, uint6
     return true;
 }
 
-/* A missing base that nothing needs at the end is no damage. */
+/* A missing base that nothing needs is no damage. */
 static void test_base_has_gone(void **state)
 {
     static const char *const addresses[] = {"rival@1", "rival@3"};
@@ -166,7 +166,7 @@ static void test_base_has_gone(void **state)
     struct state *weights = state_weights(&rng, 2, 1500000), *kept[4] = {NULL};
     OK(lmcs_shelf_set_policy(pool, "rival", "keep_raw=1 links=off", &err));
     for (int64_t step = 1; step <= 3; step++) {
-        memset(weights->tensors[0].data, (int)step, 1000); /* two deltas are smaller than a whole */
+        memset(weights->tensors[0].data, (int)step, 1000);
         take_snapshot(pool, "rival", weights, step);
         kept[step] = state_copy(weights);
         OK(lmcs_compact(pool, NULL, &err));
@@ -219,7 +219,6 @@ static void test_bad_descriptors(void **state)
     free_run(&run);
 }
 
-/* Restores an archive from a file, then one from a pipe. */
 struct restoring {
     struct lmcs_pool *pool;
     int fds[2];
@@ -259,7 +258,7 @@ static void end_restoring(pthread_t thread, struct restoring *restoring)
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 60;
-    EXPECT(pthread_timedjoin_np(thread, NULL, &until) == 0); /* a failure waits forever */
+    EXPECT(pthread_timedjoin_np(thread, NULL, &until) == 0);
     close(restoring->fds[1]);
 }
 
@@ -365,7 +364,6 @@ static void test_captures_and_shelves(void **state)
     expect_same_shelf(from, to, "a");
     expect_same_shelf(from, to, "b");
     close_pool(to);
-    /* The restore would close the circle. */
     to = new_pool(place, "to.pool");
     OK(lmcs_capture_begin(to, "b", &capture, &err));
     thread = begin_restoring(&restoring, to, a, &end);

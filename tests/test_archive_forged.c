@@ -8,7 +8,6 @@ static void set_content(int fd, const void *data, size_t bytes)
     EXPECT(ftruncate(fd, 0) == 0 && pwrite(fd, data, bytes, 0) == (ssize_t)bytes);
 }
 
-/* Shared and changed contents, tags and metadata. */
 static int small_archive(const struct place *place)
 {
     struct lmcs_pool *pool = new_pool(place, "small.pool");
@@ -32,7 +31,6 @@ static int small_archive(const struct place *place)
     return fd;
 }
 
-/* A pool that must not change. */
 static struct lmcs_pool *small_target(const struct place *place)
 {
     struct lmcs_pool *pool = new_pool(place, "target.pool");
@@ -81,7 +79,7 @@ static void test_flipped(void **state)
     unsigned char *data = file_content(fd, &bytes);
     struct lmcs_pool *pool = small_target(place);
     struct counters before = counters_of(pool);
-    uint64_t bits = scaled("LMCS_TEST_BITS", 1); /* 8: all of each byte */
+    uint64_t bits = scaled("LMCS_TEST_BITS", 1);
     set_content(bad, data, bytes);
     for (size_t n = 0; n < bytes; n++)
         for (uint64_t bit = 0; bit < bits; bit++) {
@@ -128,7 +126,7 @@ static void test_forged(void **state)
     struct rng rng = {99};
     EXPECT(forged != NULL);
     static const unsigned char masks[] = {1, 0x80, 0xff};
-    const size_t step = UNDER_THREAD_SANITIZER ? 13 : 1; /* few threads run here */
+    const size_t step = UNDER_THREAD_SANITIZER ? 13 : 1;
     for (size_t at = sizeof(struct lmcs_archive_head_df); at < bytes;) {
         struct lmcs_archive_record_df record;
         memcpy(&record, data + at, sizeof record);
@@ -171,7 +169,7 @@ static void test_forged_order(void **state)
     }
     starts[count] = bytes;
     for (size_t i = 0; i < count; i++)
-        for (size_t copies = 0; copies <= 2; copies += 2) { /* omitted, doubled */
+        for (size_t copies = 0; copies <= 2; copies += 2) {
             memcpy(forged, data, starts[i]);
             length = starts[i];
             for (size_t k = 0; k < copies; k++) {

@@ -38,7 +38,6 @@ static void lines_of_every_length(void **state)
         close(again);
         again = dump_run(place, other, "b");
         EXPECT(same_files(fd, again));
-        /* The copy grows and can be removed. */
         run_on(&run, other, "run", i < 3 ? 6 : 0);
         OK(lmcs_compact(other, NULL, &err));
         check_pool(other);
@@ -139,7 +138,6 @@ static void removed_in_the_middle(void **state)
     run_end(&run);
 }
 
-/* A shelf forked in the middle of a line: with its origin, and after the origin's removal. */
 static void forks_share_lines(void **state)
 {
     const struct place *place = *state;
@@ -170,7 +168,6 @@ static void forks_share_lines(void **state)
     run_end(&run);
 }
 
-/* Equal names and bytes give the same canonical archive, linked or not. */
 static void canonical_has_no_links(void **state)
 {
     const struct place *place = *state;
@@ -270,7 +267,7 @@ static void one_tensor(void **state)
     }
     OK(lmcs_compact(other, NULL, &err));
     check_pool(other);
-    restore_part(other, fd, "run@7", "p*.exp_avg"); /* onto existing contents */
+    restore_part(other, fd, "run@7", "p*.exp_avg");
     verify_pool(other);
     OK(lmcs_shelf_drop(other, "run", false, NULL, &err));
     OK(lmcs_compact(other, NULL, &err));
@@ -372,7 +369,6 @@ static void since_what_bears_no_link(void **state)
         expect_snapshot(other, "run", n, run.states[n]);
     EXPECT(record_of(other, "run", 8, "p2.weight").df.payload == LMCS_PAYLOAD_LINKED);
     close_pool(other);
-    /* The moments of the link with other weights; and the weights alone. */
     other = new_pool(place, "to.pool");
     run_begin(&same, adamw_hints(), BF16, small);
     set_policy(other, "copy", "keep_raw=1");
@@ -380,7 +376,7 @@ static void since_what_bears_no_link(void **state)
     same.hints.lr *= 2;
     run_on(&same, other, "copy", 1);
     OK(lmcs_compact(other, NULL, &err));
-    take_snapshot(other, "weights", run.states[6], 6); /* another shelf: no sharing */
+    take_snapshot(other, "weights", run.states[6], 6);
     EXPECT(record_of(other, "copy", 6, "p2.exp_avg").link != 0);
     struct lmcs_content ours = record_of(other, "weights", 1, "p2.exp_avg");
     struct lmcs_content theirs = record_of(other, "copy", 6, "p2.exp_avg");
@@ -437,7 +433,6 @@ static void deltas_onto_links(void **state)
     run_end(&run);
 }
 
-/* Steps that began with zero moments: two arrays of one digest. */
 static void equal_arrays(void **state)
 {
     const struct place *place = *state;

@@ -49,7 +49,7 @@ static void damage_to_each_line(void **state)
             verdict = lmcs_archive_verify(bad, NULL, NULL, &err);
             EXPECT((verdict == LMCS_OK) == (status == LMCS_OK));
             EXPECT(status == LMCS_OK || pool_info(other).content_count == 0);
-            if (status == LMCS_OK) { /* the content's name or a flag */
+            if (status == LMCS_OK) {
                 taken++;
                 check_pool(other);
                 verify_pool(other);
@@ -100,7 +100,6 @@ static unsigned char *find_content(unsigned char *data, size_t bytes, unsigned p
     return find_numbered(data, bytes, payload, n, &number);
 }
 
-/* The entry that names this content. */
 static unsigned char *find_entry(unsigned char *data, size_t bytes, uint64_t number)
 {
     for (size_t at = sizeof(struct lmcs_archive_head_df); at < bytes;) {
@@ -131,7 +130,6 @@ static uint64_t get64(const unsigned char *from)
     return value;
 }
 
-/* A header, and blocks of two links. */
 static void damage_links(struct lmcs_pool *pool, const char *path)
 {
     static const struct {
@@ -163,7 +161,6 @@ static void links_repaired_from_links(void **state)
     close_pool(copy);
     damage_links(pool, path);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
-    /* Valid checksums, other bytes. */
     size_t bytes, forged = 0;
     unsigned char *data = bytes_of(fd, &bytes), *good = bytes_of(fd, &bytes);
     for (size_t at = sizeof(struct lmcs_archive_head_df); at < bytes;) {
@@ -262,7 +259,6 @@ static const char *forge_line(unsigned char *copy, size_t bytes, unsigned way)
     return why;
 }
 
-/* Invalid ids. */
 static void forged_lines(void **state)
 {
     const struct place *place = *state;
@@ -291,7 +287,7 @@ static void forged_lines(void **state)
     run_end(&run);
 }
 
-/* Lines of at most 64 links are restored. */
+/* At most 64 links. */
 static void the_longest_line(void **state)
 {
     const struct place *place = *state;
@@ -361,7 +357,6 @@ static void a_link_is_no_tensor(void **state)
     run_end(&run);
 }
 
-/* A resumed restore does not find forged and refused contents. */
 static void forged_and_taken_up_again(void **state)
 {
     const struct place *place = *state;
@@ -395,7 +390,6 @@ static void forged_and_taken_up_again(void **state)
     run_end(&run);
 }
 
-/* A dump omits damaged links. */
 static void damaged_links_are_not_sent(void **state)
 {
     const struct place *place = *state;

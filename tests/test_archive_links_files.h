@@ -21,7 +21,6 @@ static inline int new_file(const struct place *place, const char *name)
     return fd;
 }
 
-/* Verifies each dump of "run" or a part of it. */
 static inline int dump_part(const struct place *place, struct lmcs_pool *pool, const char *address, int since,
                             const char *name, struct lmcs_transfer_report *report)
 {
@@ -62,7 +61,6 @@ static inline struct lmcs_pool *new_pool(const struct place *place, const char *
     return open_quiet(path);
 }
 
-/* Records of contents, by storage. */
 struct forms {
     size_t of[4];
 };
@@ -85,7 +83,6 @@ static inline struct forms forms_of(int fd)
     return forms;
 }
 
-/* All steps but the newest are links. */
 static inline struct lmcs_pool *make_run(const struct place *place, struct run *run, const size_t *sizes,
                                          const char *policy, size_t steps)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_archive_links_resume.c - resumed archives of links, and restores into pools with the same bytes in other forms.
- */
+/* test_archive_links_resume.c - resumed archives of links, and restores onto the same bytes in other forms. */
 /* ctest: timeout=900 labels=slow,no-tsan */
 #include "test_archive_links_files.h"
 
@@ -68,7 +66,7 @@ static void beside_the_compactor(void **state)
         int fd = new_file(place, "a");
         lmcs_dump_options_init(&options);
         options.resume = true;
-        for (size_t i = 0; i < 6; i++) { /* begun with raw contents; its end is cut off */
+        for (size_t i = 0; i < 6; i++) {
             run_on(&run, pool, "run", 2);
             if (i % 2 == turn / 2)
                 OK(lmcs_compact(pool, NULL, &err));
@@ -85,7 +83,6 @@ static void beside_the_compactor(void **state)
     }
 }
 
-/* Restores onto the same states, compacted by a policy. */
 static void onto_other_forms(const struct place *place, struct run *run, int fd, const char *policy)
 {
     struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -158,7 +155,6 @@ static void onto_what_is_there(void **state)
     expect_run(&run, other, "run");
     EXPECT(pool_info(other).content_count == contents);
     close_pool(other);
-    /* The same states in other forms. */
     static const char *const policies[] = {"keep_raw=20", "keep_raw=1 links=off", "keep_raw=1 links=3", "keep_raw=4"};
     for (size_t i = 0; i < 4; i++)
         onto_other_forms(place, &run, fd, policies[i]);
@@ -167,7 +163,6 @@ static void onto_what_is_there(void **state)
     run_end(&run);
 }
 
-/* Lost contents are repaired from an archive of links. */
 static void repaired_from_links(void **state)
 {
     const struct place *place = *state;

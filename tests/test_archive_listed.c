@@ -55,16 +55,15 @@ static double seconds_of_this_thread(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Each snapshot of the first half has two tags. */
 static uint64_t number_of_tag(uint64_t k, uint64_t count)
 {
     return 1 + k * 7919 % count / 2;
 }
 
 struct many {
-    uint64_t count; /* of snapshots, and of tags */
+    uint64_t count;
     uint64_t seen;
-    uint64_t calls; /* progress reports */
+    uint64_t calls;
     bool stops;
 };
 
@@ -303,7 +302,6 @@ static bool stop_then(void *context, const char *what, uint64_t done, uint64_t t
     return ++stopping->calls != stopping->stop_at;
 }
 
-/* At each progress report while reading and decoding. */
 static void test_verify_can_be_stopped(void **state)
 {
     const struct place *place = *state;

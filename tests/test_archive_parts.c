@@ -58,7 +58,6 @@ static void test_restore_parts(void **state)
         EXPECT(report.snapshots == cases[i].last - cases[i].first + 1);
         expect_numbers(to, "again", &run, cases[i].first, cases[i].last);
         EXPECT(pool_info(to).shelf_count == 1);
-        /* All contents go with the snapshots. */
         for (uint64_t number = cases[i].first; number <= cases[i].last; number++)
             OK(lmcs_snapshot_remove(to, "again", number, false, NULL, &err));
         OK(lmcs_compact(to, NULL, &err));
@@ -72,12 +71,12 @@ static void test_restore_parts(void **state)
                storage_of(to, "run", 3).keyframe_contents ==
            2);
     verify_pool(to);
-    FAILS(LMCS_EXISTS, restore_part(to, fd, "run@2", NULL, NULL, &report)); /* fewer tensors */
+    FAILS(LMCS_EXISTS, restore_part(to, fd, "run@2", NULL, NULL, &report));
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, NULL, "none*", NULL, &report));
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, "run@11", NULL, NULL, &report));
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, "none", NULL, NULL, &report));
     FAILS(LMCS_INVALID, restore_part(to, fd, "run@5..2", NULL, NULL, &report));
-    FAILS(LMCS_INVALID, restore_part(to, fd, NULL, NULL, "one", &report)); /* two shelves with one name */
+    FAILS(LMCS_INVALID, restore_part(to, fd, NULL, NULL, "one", &report));
     FAILS(LMCS_INVALID, restore_part(to, fd, "run", NULL, "a@b", &report));
     int ends[2];
     EXPECT(pipe2(ends, O_CLOEXEC) == 0);
@@ -131,7 +130,7 @@ static void test_since(void **state)
     for (int i = 0; i < 3; i++)
         rewind_to_start(fds[i]);
     OK(lmcs_restore_with(to, fds, 3, NULL, NULL, &restored, &err));
-    EXPECT(restored.snapshots == 17); /* and "other"'s */
+    EXPECT(restored.snapshots == 17);
     expect_numbers(to, "run", &run, 1, 16);
     for (uint64_t number = 1; number <= 16; number++)
         OK(lmcs_snapshot_remove(to, "run", number, false, NULL, &err));
@@ -163,10 +162,10 @@ static void test_canonical(void **state)
     int a = dump_canonical(place, from, "a.archive");
     OK(lmcs_restore(to, a, NULL, &report, &err));
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
-    int b = dump_canonical(place, to, "b.archive"); /* raw */
+    int b = dump_canonical(place, to, "b.archive");
     EXPECT(storage_of(to, "run", 2).delta_contents == 0 && same_files(a, b));
     OK(lmcs_shelf_set_policy(to, "run", "chain=1", &err));
-    OK(lmcs_compact(to, NULL, &err)); /* encoded */
+    OK(lmcs_compact(to, NULL, &err));
     int c = dump_canonical(place, to, "c.archive");
     EXPECT(storage_of(to, "run", 2).delta_contents + storage_of(to, "run", 2).keyframe_contents > 0);
     EXPECT(same_files(a, c));

@@ -18,7 +18,7 @@
 struct run {
     struct rng rng;
     struct state *state;
-    struct state *kept[64]; /* by number of "run" */
+    struct state *kept[64];
 };
 
 static inline void free_run(struct run *run)
@@ -45,7 +45,6 @@ static inline struct lmcs_pool *new_pool(const struct place *place, const char *
     return open_quiet(path);
 }
 
-/* Ten snapshots, mostly deltas, and another shelf. */
 static inline struct lmcs_pool *make_run(const struct place *place, struct run *run, size_t floats)
 {
     struct lmcs_pool *pool = new_pool(place, "from.pool");
@@ -55,7 +54,7 @@ static inline struct lmcs_pool *make_run(const struct place *place, struct run *
     take_snapshot(pool, "other", run->state, 3);
     OK(lmcs_compact(pool, NULL, &err));
     OK(lmcs_tag_set(pool, "run", "best", 4, &err));
-    OK(lmcs_tag_set(pool, "other", "last", 1, &err)); /* first in archives */
+    OK(lmcs_tag_set(pool, "other", "last", 1, &err));
     return pool;
 }
 

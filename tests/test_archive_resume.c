@@ -23,7 +23,7 @@ struct scene {
     struct state *states[SNAPSHOTS + 1];
     int whole, bad;
     size_t bytes;
-    unsigned char *data; /* of the bad one */
+    unsigned char *data;
 };
 
 static int file_of(const struct scene *scene, const char *name)
@@ -67,7 +67,6 @@ static void end(struct scene *scene)
     free(scene->data);
 }
 
-/* The last payload of a kind. */
 static unsigned char *last_payload(struct scene *scene, uint8_t kind)
 {
     struct lmcs_archive_record_df record;
@@ -161,7 +160,7 @@ static void damage_is_not_taken_up(void **state)
             expect_all(&scene, pool, "run");
             close_pool(pool);
         }
-        EXPECT(most == 2 * SNAPSHOTS); /* all was found, the bad one unread */
+        EXPECT(most == 2 * SNAPSHOTS);
     }
     end(&scene);
 }
@@ -173,7 +172,7 @@ static void unsupported_is_not_taken_up(void **state)
     uint32_t newer = 0x4000;
     begin(&scene, *state, true);
     unsigned char *frame = last_payload(&scene, LMCS_PAYLOAD_FRAME);
-    memcpy(frame + 8, &newer, sizeof newer); /* incompatible flags, and the checksum of the bytes before */
+    memcpy(frame + 8, &newer, sizeof newer);
     uint64_t check = lmc_hash64(frame, 56, 0);
     memcpy(frame + 56, &check, sizeof check);
     seal(scene.data, scene.bytes);
@@ -227,7 +226,7 @@ static void what_was_verified_is_not_read_again(void **state)
         OK(lmcs_stage_begin(&stage, &reader, &err));
         EXPECT(stage.found_count == 2 * SNAPSHOTS && stage.verified_count == (keeps ? 2 * (SNAPSHOTS - 1) : 0));
         for (size_t i = 0; i < stage.verified_count; i++)
-            EXPECT(stage.verified[i] == stage.verified[0] + i); /* ids ascend */
+            EXPECT(stage.verified[i] == stage.verified[0] + i);
         for (size_t i = 0; keeps && i < stage.found_count; i++)
             EXPECT(stage.found[i].id >= stage.verified[0]);
         lmcs_stage_fini(&stage);

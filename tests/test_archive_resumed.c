@@ -39,7 +39,7 @@ static void resume_at(const struct place *place, struct lmcs_pool *from, struct 
     const struct lmcs_dump_options options = {.resume = true};
     struct lmcs_transfer_report restored;
     set_bytes(cut, data, n);
-    if (n > 100 && n % 2 == 0) { /* a damaged end is rewritten */
+    if (n > 100 && n % 2 == 0) {
         unsigned char wrong = data[n - 1] ^ 1;
         EXPECT(pwrite(cut, &wrong, 1, (off_t)n - 1) == 1);
     }
@@ -49,7 +49,7 @@ static void resume_at(const struct place *place, struct lmcs_pool *from, struct 
     EXPECT(restored.snapshots == snapshots);
     rewind_to_start(cut);
     OK(lmcs_archive_verify(cut, NULL, NULL, &err));
-    EXPECT(restored.bytes <= bytes); /* sent digests are not repeated */
+    EXPECT(restored.bytes <= bytes);
     if (n % 8 == 0) {
         struct lmcs_pool *copy = new_pool(place, "copy.pool");
         rewind_to_start(cut);
@@ -72,15 +72,14 @@ static void test_resume_dump(void **state)
     OK(lmcs_dump_with(from, &options, whole, NULL, &report, &err));
     unsigned char *data = bytes_of(whole, &bytes);
     OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err));
-    EXPECT(restored.bytes == bytes && restored.snapshots == report.snapshots); /* complete: unchanged ... */
+    EXPECT(restored.bytes == bytes && restored.snapshots == report.snapshots);
     EXPECT(pwrite(whole, data, 700, (off_t)bytes) == 700);
-    OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err)); /* ... but for trailing bytes */
+    OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err));
     EXPECT(restored.bytes == bytes && lseek(whole, 0, SEEK_END) == (off_t)bytes);
     rewind_to_start(whole);
     OK(lmcs_archive_verify(whole, NULL, NULL, &err));
     for (size_t n = 0; n < bytes; n += 1 + bytes / 97)
         resume_at(place, from, &run, cut, data, bytes, n, report.snapshots);
-    /* Later snapshots are ignored. */
     set_bytes(cut, data, bytes * 2 / 3);
     take_more(from, &run, 10, 12);
     OK(lmcs_compact(from, NULL, &err));
@@ -89,11 +88,10 @@ static void test_resume_dump(void **state)
     rewind_to_start(cut);
     OK(lmcs_restore(to, cut, NULL, &restored, &err));
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
-    /* A file that can't begin this dump is refused. */
     set_bytes(cut, "this is a text of somebody, with more bytes than a head has", 59);
     FAILS(LMCS_DAMAGED, lmcs_dump_with(from, &options, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == 59);
-    set_bytes(cut, "LMC: a note", 11); /* shorter than a header */
+    set_bytes(cut, "LMC: a note", 11);
     FAILS(LMCS_INVALID, lmcs_dump_with(from, &options, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == 11);
     const struct lmcs_dump_options since = {.resume = true, .since = &whole, .since_count = 1};
@@ -137,7 +135,6 @@ static void test_resume_restore(void **state)
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
     EXPECT(pool_info(to).content_count <= report.contents);
     close_pool(to);
-    /* A restore without `resume` removes the remains. */
     to = new_pool(place, "to.pool");
     rewind_to_start(cut);
     FAILS(LMCS_DAMAGED, lmcs_restore_with(to, &cut, 1, &resume, NULL, NULL, &err));
@@ -171,7 +168,7 @@ static struct state *some_of(struct rng *rng)
     return state;
 }
 
-/* Any selection of snapshots and names gives each snapshot its own names. */
+/* Each snapshot gets its own names. */
 static void test_names_that_come_and_go(void **state)
 {
     static const struct {

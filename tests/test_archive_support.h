@@ -99,7 +99,6 @@ static inline bool add_tag(void *context, const char *tag)
     return true;
 }
 
-/* Equal for a user. */
 static inline void expect_same_snapshot(struct lmcs_pool *a, struct lmcs_pool *b, const char *shelf, uint64_t number)
 {
     struct lmcs_snapshot *x, *y;
@@ -150,7 +149,7 @@ static inline void expect_same_shelf(struct lmcs_pool *a, struct lmcs_pool *b, c
 struct run {
     struct rng rng;
     struct state *state;
-    struct state *kept[64]; /* by number of "run" */
+    struct state *kept[64];
 };
 
 static inline void free_run(struct run *run)
@@ -160,7 +159,6 @@ static inline void free_run(struct run *run)
         state_free(run->kept[i]);
 }
 
-/* A snapshot with all optional parts. */
 static inline void take_rich(struct lmcs_pool *pool, struct run *run, size_t long_meta)
 {
     static const char *const tags[] = {"best", "ähnlich"};

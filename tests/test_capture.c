@@ -21,7 +21,7 @@ static void every_dtype_and_shape(void **state)
         held = state_add(mixed, name, dtype, 4, odd[dtype % 3]);
         rng_fill(&rng, held->data, held->bytes);
     }
-    uint64_t big[2] = {3, 700001}; /* several blocks, the last one short */
+    uint64_t big[2] = {3, 700001};
     struct held *held = state_add(mixed, "big", LMC_BF16, 2, big);
     rng_fill(&rng, held->data, held->bytes);
     uint64_t number = take_snapshot(pool, "run", mixed, 1);
@@ -153,7 +153,6 @@ static void part_of_a_larger_tensor(void **state)
     lmcs_view_close(view);
     lmcs_snapshot_close(snapshot);
     expect_bytes(pool, "w", values, sizeof values);
-    /* Differs from the whole tensor of that name. */
     capture = begin(pool, "run");
     put_one(capture, "w", LMC_F32, 2, shape, NULL, values);
     commit(capture);
@@ -173,7 +172,7 @@ static void tensors_above_the_part_limit(void **state)
     struct state *states[6];
     struct lmcs_pool *pool = open_quiet(place->pool);
     pool->part_bytes = 2u << 20;
-    struct state *now = state_weights(&rng, 2, (9u << 20) / 4 + 12345); /* five parts */
+    struct state *now = state_weights(&rng, 2, (9u << 20) / 4 + 12345);
     for (int i = 0; i < 6; i++) {
         take_snapshot(pool, "run", now, i);
         states[i] = state_copy(now);
@@ -255,7 +254,6 @@ static void wrong_tensors(void **state)
     FAILS(LMCS_INVALID, lmcs_capture_begin(pool, NULL, &capture, &err));
     assert_int_equal(pool_info(pool).shelf_count, 0);
     check_pool(pool);
-    /* The greatest length, also in multibyte characters. */
     name[LMCS_MAX_NAME] = '\0';
     capture = begin(pool, name);
     uint64_t one = 1;
@@ -281,7 +279,6 @@ static void duplicates_are_refused(void **state)
     OK(lmcs_capture_put(capture, tensors, data, 1, &err));
     FAILS(LMCS_INVALID, lmcs_capture_put(capture, tensors + 1, data + 1, 1, &err));
     lmcs_capture_abort(capture);
-    /* Attachments have separate names. */
     uint64_t one = 1;
     tensors[1] = (struct lmcs_tensor){.name = "a", .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &one};
     capture = begin(pool, "run");
@@ -335,7 +332,7 @@ static void one_capture_of_a_shelf_in_a_thread(void **state)
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_capture *first = begin(pool, "run"), *second;
-    FAILS(LMCS_INVALID, lmcs_capture_begin(pool, "run", &second, &err)); /* it would wait for itself */
+    FAILS(LMCS_INVALID, lmcs_capture_begin(pool, "run", &second, &err));
     second = begin(pool, "other");
     uint64_t one = 1;
     put_one(first, "a", LMC_U8, 1, &one, NULL, "1");

@@ -20,7 +20,7 @@ static void asynchronous_captures(void **state)
     struct lmcs_pool *pool = open_pool(place->pool, LMCS_OPEN_OR_CREATE, 0);
     for (int i = 1; i <= 20; i++) {
         struct lmcs_commit_options options = asynchronously(i);
-        struct lmcs_capture *capture = begin(pool, "run"); /* waits for the previous one */
+        struct lmcs_capture *capture = begin(pool, "run");
         uint64_t number = 0;
         put_state(capture, weights);
         state_free(last);
@@ -64,7 +64,7 @@ static void asynchronous_failure_is_told(void **state)
     put_state(capture, weights);
     OK(lmcs_capture_commit(capture, &options, NULL, &err));
     OK(lmcs_capture_wait(capture, &err));
-    for (int round = 0; round < 3; round++) { /* the same group fails again */
+    for (int round = 0; round < 3; round++) {
         capture = begin(pool, "run");
         put_state(capture, weights);
         OK(lmcs_capture_commit(capture, &options, NULL, &err));
@@ -114,9 +114,9 @@ static void each_failure_is_told(void **state)
     OK(lmcs_capture_commit(begin(pool, "other"), &options, NULL, &err));
     for (int round = 0; round < 3; round++) {
         first = failing(pool, group);
-        FAILS(LMCS_EXISTS, lmcs_capture_begin(pool, "run", &refused, &err)); /* reports the first */
+        FAILS(LMCS_EXISTS, lmcs_capture_begin(pool, "run", &refused, &err));
         second = failing(pool, group);
-        FAILS(LMCS_EXISTS, lmcs_capture_wait(first, &err)); /* its own wait reports it, too */
+        FAILS(LMCS_EXISTS, lmcs_capture_wait(first, &err));
         if (round == 0) {
             FAILS(LMCS_EXISTS, lmcs_capture_wait(second, &err));
         } else {
@@ -167,7 +167,7 @@ static void prepared_snapshots(void **state)
     take_snapshot(pool, "run", weights, 1);
     capture = begin(pool, "run");
     put_state(capture, weights);
-    FAILS(LMCS_INVALID, lmcs_capture_commit(capture, &options, &number, &err)); /* no group */
+    FAILS(LMCS_INVALID, lmcs_capture_commit(capture, &options, &number, &err));
     memcpy(options.group, group, sizeof group);
     for (int round = 0; round < 4; round++) {
         bool wanted = round % 2 == 0;
@@ -198,7 +198,7 @@ static void prepared_snapshots(void **state)
     }
     expect_snapshot(pool, "run", 1, first);
     state_step(weights, &rng, 0, 3);
-    assert_int_equal(take_snapshot(pool, "run", weights, 9), 6); /* numbers are unique for ever */
+    assert_int_equal(take_snapshot(pool, "run", weights, 9), 6);
     verify_pool(pool);
     close_pool(pool);
     state_free(first);

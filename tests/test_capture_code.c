@@ -29,13 +29,13 @@ static void captures_write_deltas(void **state)
         OK(lmcs_capture_commit(capture, NULL, NULL, &err));
         written += wrote;
         if (i > 0)
-            assert_int_equal(shared, 60000 * 4); /* unchanged, found by bytes or by digest */
+            assert_int_equal(shared, 60000 * 4);
         for (size_t t = 0; t < now->count; t++)
             raw += now->tensors[t].bytes;
         states[i] = state_copy(now);
         state_step(now, &rng, 0, now->count - 1);
         struct lmcs_snapshot_storage storage = storage_of(pool, "run", i + 1);
-        assert_true(storage.longest_chain <= 1); /* bases are raw */
+        assert_true(storage.longest_chain <= 1);
         frames += storage.delta_contents;
     }
     assert_true(frames > SNAPSHOTS * 2 && written < raw * 7 / 10);
@@ -60,7 +60,7 @@ static void any_tensor_may_be_coded(void **state)
     struct place *place = *state;
     struct rng rng = {2};
     struct state *now = state_mixed(&rng, 66, 20000);
-    uint64_t shape = (uint64_t)70 << 18; /* 70 MiB */
+    uint64_t shape = (uint64_t)70 << 18;
     struct held *large = state_add(now, "large", LMC_F32, 1, &shape);
     rng_fill(&rng, large->data, large->bytes);
     struct lmcs_pool *pool = open_quiet(place->pool);
@@ -159,7 +159,7 @@ static void *scribble(void *argument)
 static void torn_tensors_are_sound(void **state)
 {
 #if UNDER_THREAD_SANITIZER
-    skip(); /* the race is intended */
+    skip();
 #endif
     struct place *place = *state;
     struct rng rng = {6};
@@ -263,13 +263,13 @@ static void the_faster_way_is_taken(void **state)
     struct lmcs_pace pace = {0};
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_NEVER, false));
     assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_ALWAYS, true));
-    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false)); /* the medium first */
+    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
     lmcs_pace_measured(&pace, false, 1 << 30, 1000000000);
-    assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false)); /* then the codec */
+    assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, true)); /* never with DAX */
     lmcs_pace_measured(&pace, true, 1 << 30, 2000000000);
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
-    lmcs_pace_measured(&pace, true, 1000, 1); /* too little to measure */
+    lmcs_pace_measured(&pace, true, 1000, 1);
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
     int tries = 0; /* the medium may get slower: the other way is tried again at times */
     for (int i = 0; i < 1000; i++) {

@@ -65,14 +65,13 @@ static void two_names_of_one_content(void **state)
     }
     assert_int_equal(content_of(pool, "run", 2, "head"), content_of(pool, "run", 3, "head"));
     struct lmcs_capture *capture = begin(pool, "run");
-    FAILS(LMCS_NOT_FOUND, lmcs_capture_put_same(capture, &tied, "embedding", &err)); /* not yet */
+    FAILS(LMCS_NOT_FOUND, lmcs_capture_put_same(capture, &tied, "embedding", &err));
     put_one(capture, "embedding", LMC_F32, 1, &shape, NULL, values);
     FAILS(LMCS_NOT_FOUND, lmcs_capture_put_same(capture, &tied, NULL, &err));
     FAILS(LMCS_NOT_FOUND, lmcs_capture_put_same(capture, &tied, "nothing", &err));
     tied.shape = &other;
     FAILS(LMCS_INVALID, lmcs_capture_put_same(capture, &tied, "embedding", &err));
     lmcs_capture_abort(capture);
-    /* Untied again: two contents. */
     capture = begin(pool, "run");
     put_one(capture, "embedding", LMC_F32, 1, &shape, NULL, values);
     values[0] += 1;
@@ -115,7 +114,6 @@ static void unchanged_tensors_are_shared(void **state)
     state_free(weights);
 }
 
-/* A content of another shelf goes between put and commit. */
 static void names_that_go_meanwhile(void **state)
 {
     struct place *place = *state;
@@ -135,7 +133,6 @@ static void names_that_go_meanwhile(void **state)
     state_free(more);
 }
 
-/* Reference counts after random histories. */
 static void random_histories_add_up(void **state)
 {
     struct place *place = *state;

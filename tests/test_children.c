@@ -20,7 +20,6 @@ static void a_view_that_its_parent_closes(void **state)
     churn(pool);
     expect_right(&child);
     assert_true(used_when_compacted(pool) >= empty + 3 * MIB);
-    /* The next writer spares the bytes as well. */
     close_pool(pool);
     pool = open_quiet(place->pool);
     churn(pool);
@@ -90,7 +89,6 @@ static void what_is_pinned_after_the_fork(void **state)
     state_free(shown);
 }
 
-/* A grandchild's bytes outlive the child; a reader's child has them, too. */
 static void a_grandchild(void **state)
 {
     struct place *place = *state;
@@ -132,7 +130,7 @@ static void a_grandchild(void **state)
         churn_live(pool);
         expect_right(&child);
         let_go(&child);
-        uint64_t used = UINT64_MAX; /* no parent waits for it */
+        uint64_t used = UINT64_MAX;
         for (int i = 0; i < 25000 && used > empty + MIB; i++) {
             usleep(10000);
             churn_live(pool);
@@ -144,7 +142,6 @@ static void a_grandchild(void **state)
     state_free(shown);
 }
 
-/* exec releases all. */
 static void another_program(void **state)
 {
     struct place *place = *state;
@@ -163,7 +160,7 @@ static void another_program(void **state)
         execlp("sleep", "sleep", "200", (char *)NULL);
         _exit(1);
     }
-    EXPECT(wait_byte(child.answers) == '\0'); /* exec closed it */
+    EXPECT(wait_byte(child.answers) == '\0');
     close_views(&sight);
     lmcs_live_close(live);
     OK(lmcs_live_erase(pool, "run", "w", &err));

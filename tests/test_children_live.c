@@ -3,7 +3,7 @@
 /* ctest: timeout=600 labels=no-tsan */
 #include "test_children_support.h"
 
-#define UNREADABLE 42 /* exit status for SIGSEGV */
+#define UNREADABLE 42
 
 static void see_live(struct sight *sight, int i, struct lmcs_live *live, float first)
 {
@@ -65,7 +65,6 @@ static void live_variables(void **state)
     close_pool(pool);
 }
 
-/* A long-lived child, and a parent that makes and drops variables. */
 static void live_variables_after_the_fork(void **state)
 {
     struct place *place = *state;
@@ -94,9 +93,8 @@ static void live_variables_after_the_fork(void **state)
     close_pool(pool);
 }
 
-static uint64_t questions; /* queries of locks */
+static uint64_t questions;
 
-/* Replaces libc's. */
 #pragma GCC visibility push(default)
 
 int fcntl(int fd, int command, ...)
@@ -272,7 +270,7 @@ static void what_is_mapped_where(void **state)
     struct lmcs_transaction *transaction;
     struct sight sight = {.shown = NULL};
     struct child child;
-    for (uint64_t i = 1; i <= 8; i++) { /* in place, in pieces, and to other addresses */
+    for (uint64_t i = 1; i <= 8; i++) {
         const uint64_t grown = 20000 + 30000 * i, shrunk = 20000 + 20000 * i;
         OK(lmcs_live_resize(live, 1, &grown, &err));
         if (i == 3)
@@ -302,7 +300,6 @@ static void what_is_mapped_where(void **state)
         EXPECT(sum == (end < mapping->bytes ? end : mapping->bytes));
     }
     EXPECT(body->mappings != NULL);
-    /* And with the previous addresses. */
     const struct lmcs_mapping *oldest = body->mappings;
     while (oldest->next != NULL)
         oldest = oldest->next;
@@ -380,7 +377,7 @@ static void without_descriptors(void **state)
     int status;
     EXPECT(waitpid(other.pid, &status, 0) == other.pid && WIFEXITED(status) && WEXITSTATUS(status) == UNREADABLE);
     let_go(&other);
-    close_pool(pool); /* shared with the child */
+    close_pool(pool);
     pool = open_quiet(place->pool);
     churn(pool);
     expect_right(&child);

@@ -79,7 +79,7 @@ static inline void end_child(struct child *child)
 enum { LIVES = 4 };
 
 struct sight {
-    struct lmcs_view *views[2]; /* shared and private */
+    struct lmcs_view *views[2];
     const struct state *shown;
     const float *lives[LIVES]; /* NULL: none */
     uint64_t floats[LIVES];

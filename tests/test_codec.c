@@ -28,7 +28,6 @@ static void test_dtypes(void **unused)
     assert_int_equal(lmc_dtype_kind(LMC_DTYPE_END), 0);
 }
 
-/* FORMAT.md lists each dtype and its size. */
 static void test_format_lists_dtypes(void **unused)
 {
     (void)unused;
@@ -44,7 +43,6 @@ static void test_format_lists_dtypes(void **unused)
     }
 }
 
-/* The empty input of xxHash's test vectors. */
 static void test_hash_values(void **unused)
 {
     (void)unused;
@@ -157,7 +155,6 @@ static void test_block_edges(void **unused)
     free(base);
 }
 
-/* The first block's method. */
 static int first_method(const struct encoded *made)
 {
     struct lmc_frame frame;
@@ -420,7 +417,6 @@ static void test_callers_mistakes(void **unused)
     assert_int_equal(lmc_block_count(0), 0);
 }
 
-/* Equal for all kernels. */
 static struct lmc_hash fingerprint(void)
 {
     static unsigned char data[600000], base[600000];

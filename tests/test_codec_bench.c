@@ -2,9 +2,8 @@
 /*
  * test_codec_bench.c - speeds and ratios on synthetic training state, one thread.
  *
- * Weights are normal, with a spread for each row, and move as by AdamW (lr 3e-4, weights about 0.02). Prints bits an
- * element and GB/s of decoded bytes, best of five; fails if a round trip fails. Usage: test_codec_bench [MiB a tensor,
- * 2].
+ * Weights move as by AdamW (lr 3e-4). Prints bits an element and GB/s of decoded bytes, best of five. Usage:
+ * test_codec_bench [MiB a tensor, 2].
  */
 #define _GNU_SOURCE
 #include "lmc.h"

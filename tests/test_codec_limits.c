@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
-/*
- * test_codec_limits.c - sizes at both levels and at thresholds, incompressible content, blocks by threads, and
- * streaming stores.
- */
+/* test_codec_limits.c - sizes at thresholds, incompressible content, blocks by threads, streaming stores. */
 #define _GNU_SOURCE
 #include "test_codec_modes_support.h"
 
@@ -119,7 +116,6 @@ static void assert_not_larger(uint32_t dtype, const void *data, const void *base
         assert_in_range(round_trip_by_all(level, dtype, data, base, bytes), 0, 72 + 16 + 33 * blocks + bytes);
 }
 
-/* Slightly less entropy than noise, around the threshold. */
 static void test_almost_noise(void **unused)
 {
     (void)unused;
@@ -139,7 +135,6 @@ static void test_almost_noise(void **unused)
     free(data);
 }
 
-/* The sample has few symbols, the plane all. */
 static void test_symbols_that_a_sample_misses(void **unused)
 {
     (void)unused;
@@ -149,7 +144,6 @@ static void test_symbols_that_a_sample_misses(void **unused)
         uint64_t state = known;
         for (size_t i = 0; i < n; i++) {
             uint64_t random = next_random(&state);
-            /* one chunk of 64 in 32 has all symbols, and one late chunk has another */
             bool odd = i / 64 % 37 == 5 || i == n - 70;
             data[i] = (unsigned char)(odd ? random >> 8 : (random >> 8) % known);
         }
@@ -212,7 +206,7 @@ static void test_blocks_unlike_the_sample(void **unused)
 
 struct job {
     struct lmc_encoder *encoder;
-    unsigned char *room; /* lmc_block_bound each */
+    unsigned char *room;
     struct lmc_block *blocks;
     size_t first, step, count;
 };

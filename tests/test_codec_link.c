@@ -50,7 +50,6 @@ static void test_all_variants_and_gradients(void **unused)
     }
 }
 
-/* Around vectors, chunks, pieces and blocks. */
 static void test_sizes(void **unused)
 {
     (void)unused;
@@ -107,7 +106,6 @@ static void fill_state(struct state *state, enum pattern pattern, uint64_t seed)
         fill(pattern, seed + k, (unsigned char *)state->array[k], 4 * state->elements);
 }
 
-/* States of no optimizer, including NaNs and infinities, with any rule. */
 static void test_any_states(void **unused)
 {
     (void)unused;
@@ -130,7 +128,6 @@ static void test_any_states(void **unused)
     }
 }
 
-/* NaNs, infinities and denormals in an explained step. */
 static void test_special_values(void **unused)
 {
     (void)unused;
@@ -213,14 +210,14 @@ static void test_never_larger_than_deltas(void **unused)
     struct lmc_link_rule rule;
     struct state before = trained(&hints, BLOCK / 4 + 70000, ANY, 3), after = state_copy(&before);
     assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
-    assert_no_larger(&rule, &before, &after); /* no step */
+    assert_no_larger(&rule, &before, &after);
     for (size_t i = 0; i < after.elements; i += 100)
-        after.array[2][i] += 1e-3f; /* a few weights alone */
+        after.array[2][i] += 1e-3f;
     assert_no_larger(&rule, &before, &after);
     for (unsigned k = 0; k < 10; k++)
-        optimizer_step(&after, &hints, ANY, 1, k); /* ten steps at once */
+        optimizer_step(&after, &hints, ANY, 1, k);
     assert_no_larger(&rule, &before, &after);
-    rule.beta2 = 0.5f; /* a wrong rule */
+    rule.beta2 = 0.5f;
     assert_no_larger(&rule, &before, &after);
     fill_state(&after, RANDOM, 3);
     assert_no_larger(&rule, &before, &after);
@@ -237,7 +234,6 @@ struct chain {
     struct lmc_link_step step[LINKS];
 };
 
-/* Two of forty steps are not the optimizer's. */
 static void make_chain(struct chain *chain, size_t elements)
 {
     struct lmc_link_hints hints = adamw_hints();
@@ -550,7 +546,7 @@ static void test_kernels_agree(void **unused)
         struct lmc_link_rule rule;
         struct state before = trained(&hints, 40000, kind, 2), after = state_copy(&before);
         optimizer_step(&after, &hints, kind, 0.3f, 5);
-        for (size_t k = 0; k < 40000; k += 999) { /* and unexplained values */
+        for (size_t k = 0; k < 40000; k += 999) {
             after.array[0][k] = (float)k;
             after.array[1][k + 1] = k % 2 != 0 ? NAN : INFINITY;
         }
@@ -576,7 +572,6 @@ static void test_kernels_agree(void **unused)
     }
 }
 
-/* Few or many bits, any exponent of a state. */
 static float any_scale(uint64_t *seed)
 {
     const uint64_t random = next_random(seed);
@@ -653,7 +648,7 @@ static void test_float_environment(void **unused)
     struct lmc_link_rule rule;
     struct state before = trained(&hints, 40000, ANY, 2);
     for (size_t i = 0; i < before.elements; i += 3)
-        before.array[1][i] *= 1e-33f; /* intermediate denormals */
+        before.array[1][i] *= 1e-33f;
     struct state after = state_copy(&before);
     optimizer_step(&after, &hints, ANY, 1, 5);
     assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
 /*
- * test_codec_link_damage.c - truncated, sealed and handmade links: a status and a message for each, and no access
- * outside the buffers (AddressSanitizer; memory of exactly their size).
+ * test_codec_link_damage.c - truncated, sealed and handmade links: a status and a message, and no access outside the
+ * buffers.
  */
 #define _GNU_SOURCE
 #include "data/codec/seal.h"
@@ -89,7 +89,7 @@ static struct subject make_subject(enum gradients kind, const struct lmc_link_hi
     subject.before = trained(&hints, elements, kind, 2);
     subject.after = state_copy(&subject.before);
     optimizer_step(&subject.after, &hints, kind, 1, 5);
-    for (size_t i = 0; i < elements; i += 97) { /* every kind of difference */
+    for (size_t i = 0; i < elements; i += 97) {
         subject.after.array[0][i] += 1e-6f;
         if (i % 2 != 0)
             subject.after.array[subject.after.arrays - 1][i] = 7;
@@ -106,7 +106,6 @@ static void free_subject(struct subject *subject)
     state_free(&subject->after);
 }
 
-/* In memory of exactly the frame's size. Every error has a message. */
 static enum lmc_status try_frame(const struct subject *subject, const unsigned char *frame, size_t bytes)
 {
     struct state now = state_copy(&subject->before);
@@ -183,7 +182,6 @@ static void test_every_byte_sealed(void **unused)
     }
 }
 
-/* Decodes a frame with the given block. */
 static enum lmc_status try_block(const struct subject *subject, const unsigned char *block, size_t bytes,
                                  const char **message)
 {
@@ -205,7 +203,6 @@ static enum lmc_status try_block(const struct subject *subject, const unsigned c
     return status;
 }
 
-/* Three elements of Adam. */
 static void test_blocks_by_hand(void **unused)
 {
     (void)unused;

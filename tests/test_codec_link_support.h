@@ -73,7 +73,6 @@ static inline float to_bf16(float x)
     return x;
 }
 
-/* Constant over the steps. */
 static inline float scale_at(size_t i)
 {
     uint64_t seed = i / 7 * UINT64_C(0x9e3779b97f4a7c15) + 5;
@@ -139,7 +138,6 @@ static inline void sgd_step(struct state *state, const struct lmc_link_hints *hi
     }
 }
 
-/* `seed` generates the gradients. */
 static inline void optimizer_step(struct state *state, const struct lmc_link_hints *hints, enum gradients kind,
                                   float clip, uint64_t seed)
 {
@@ -166,7 +164,6 @@ static inline struct lmc_link_hints sgd_hints(void)
     return (struct lmc_link_hints){.optimizer = LMC_SGD, .step = 1, .lr = 0.05, .weight_decay = 1e-4, .momentum = 0.9};
 }
 
-/* Also sets the hints' step. */
 static inline struct state trained(struct lmc_link_hints *hints, size_t elements, enum gradients kind, unsigned steps)
 {
     struct state state = state_new(lmc_link_arrays(hints->optimizer, hints->flags), elements);
@@ -196,7 +193,6 @@ static inline struct lmc_link_params params_of(const struct lmc_link_rule *rule,
     return params;
 }
 
-/* Memory of exactly the link's size (for sanitizers). */
 static inline struct link make_link(const struct lmc_link_rule *rule, const struct state *before,
                                     const struct state *after)
 {

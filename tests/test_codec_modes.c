@@ -12,7 +12,7 @@ static void test_kernels_can_be_chosen(void **unused)
 {
     (void)unused;
     if (lmci_kernels_use == 0)
-        skip(); /* the library is shared */
+        skip();
     const char *usual = lmc_kernels();
     assert_true(use_kernels("portable"));
     assert_string_equal(lmc_kernels(), "portable");
@@ -22,7 +22,6 @@ static void test_kernels_can_be_chosen(void **unused)
     assert_string_equal(lmc_kernels(), usual);
 }
 
-/* Noise in some bits of a byte takes exactly these bits. */
 static void test_any_bits_of_a_byte(void **unused)
 {
     (void)unused;
@@ -58,7 +57,7 @@ static void test_bits_of_a_whole_block(void **unused)
 static void test_few_symbols(void **unused)
 {
     (void)unused;
-    static const unsigned expected[] = {0, 0, 0, 1667, 0, 2400, 2667, 2858, 0, 3223}; /* bits of 1000 symbols */
+    static const unsigned expected[] = {0, 0, 0, 1667, 0, 2400, 2667, 2858, 0, 3223};
     const size_t n = 600000;
     unsigned char *data = malloc(n);
     for (unsigned symbols = 3; symbols < 10; symbols++) {
@@ -66,10 +65,10 @@ static void test_few_symbols(void **unused)
         for (size_t i = 0; i < n; i++)
             data[i] = (unsigned char)(data[i] % symbols * 28 + 1);
         if (expected[symbols] == 0)
-            continue; /* a power of 2 */
+            continue;
         const size_t usual = usual_size(LMC_U8, data, n);
         assert_in_range(usual, 0, n / 8 * expected[symbols] / 1000 + n / 800);
-        data[n - 12345] = 2; /* not in the sample */
+        data[n - 12345] = 2;
         assert_in_range(usual_size(LMC_U8, data, n), 0, n / 8 * (expected[symbols] + 600) / 1000);
     }
     free(data);
@@ -96,13 +95,13 @@ static void test_short_mantissas(void **unused)
     const size_t n = 200000;
     unsigned char *data = malloc(4 * n);
     uint64_t state = 3;
-    for (size_t i = 0; i < n; i++) /* 19 bits of noise */
+    for (size_t i = 0; i < n; i++)
         put_word(data + 4 * i, (uint32_t)next_random(&state) & 0xffffe000, 4);
     assert_in_range(usual_size(LMC_F32, data, 4 * n), n * 19 / 8, n * 19 / 8 + n / 100);
     for (size_t i = 0; i < n; i++) /* weights: a sign, 10 bits, and less than 3 bits of an exponent */
         put_word(data + 4 * i, bits_of(next_normal(&state)) & 0xffffe000, 4);
     assert_in_range(usual_size(LMC_F32, data, 4 * n), n * 12 / 8, n * 14 / 8);
-    for (size_t i = 0; i < n; i++) /* bf16 stored as f32 */
+    for (size_t i = 0; i < n; i++)
         put_word(data + 4 * i, bits_of(next_normal(&state)) & 0xffff0000, 4);
     size_t wide = usual_size(LMC_F32, data, 4 * n);
     for (size_t i = 0; i < n; i++)
@@ -112,7 +111,6 @@ static void test_short_mantissas(void **unused)
     free(data);
 }
 
-/* A constant sign takes no bits, a varying one takes one. */
 static void test_signs(void **unused)
 {
     (void)unused;
@@ -151,7 +149,7 @@ static void test_scales_by_column(void **unused)
     assert_int_equal(plane_kind(&made, 0, n), CONTEXTS);
     assert_in_range(made.frame_bytes, n * 2 / 8, n * 13 / 20);
     free(made.frame);
-    for (size_t some = 64 * KIB - 1; some <= 64 * KIB; some++) { /* tried from this size on */
+    for (size_t some = 64 * KIB - 1; some <= 64 * KIB; some++) {
         made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, some);
         assert_int_equal(plane_kind(&made, 0, some) == CONTEXTS, some == 64 * KIB);
         free(made.frame);
@@ -174,7 +172,6 @@ static void test_scales_by_quarter(void **unused)
     free(data);
 }
 
-/* Pieces of constants, noise, some bits, and rare bytes. */
 static void test_pieces_unlike(void **unused)
 {
     (void)unused;
@@ -240,7 +237,6 @@ static void test_signs_that_turn(void **unused)
     free(after);
 }
 
-/* Noise to the last bit. */
 static double next_double(uint64_t *state)
 {
     const double x = (double)next_normal(state);
@@ -277,7 +273,6 @@ static void test_doubles_by_keys(void **unused)
             free(by_keys.frame);
         }
     }
-    /* Changed signs, distant numbers, NaNs, zeros of both signs. */
     for (size_t i = 0; i < n; i += 97)
         data[i] = i % 3 != 0 ? data[i] ^ UINT64_C(1) << 63 : i * UINT64_C(0x9e3779b97f4a7c15);
     data[5] = UINT64_C(0x7ff8000000000001), base[6] = UINT64_C(0xfff0000000000000), data[7] = UINT64_C(1) << 63;
@@ -310,7 +305,7 @@ static void test_bytes_by_keys(void **unused)
         assert_in_range(by_keys.frame_bytes, 0, as_integers * 9 / 10);
         free(by_keys.frame);
     }
-    for (size_t i = 0; i < n; i++) /* all pairs of bytes */
+    for (size_t i = 0; i < n; i++)
         base[i] = (unsigned char)i, data[i] = (unsigned char)(i >> 8);
     round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_F8_E5M2, data, base, n);
     free(data);
@@ -341,12 +336,11 @@ static void test_rows(void **unused)
         for (uint32_t dtype = LMC_BF16; dtype <= LMC_F32; dtype++) {
             struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, dtype, data, NULL, bytes - bytes % 4);
             assert_int_equal(coded_block(&made, 0)[0], 5);
-            assert_in_range(made.frame_bytes, 0, bytes * 5 / 8); /* half of the rows of the first block, and more */
+            assert_in_range(made.frame_bytes, 0, bytes * 5 / 8);
             free(made.frame);
             round_trip_by_all(LMC_LEVEL_DENSE, dtype, data, base, bytes - bytes % 4);
         }
     }
-    /* Rows that repeat in both tensors are encoded once. */
     fill(RANDOM, 1, base, bytes);
     repeat_rows(base, BLOCK / 1024, 1024, 12);
     for (size_t i = 0; i < bytes; i++)
@@ -366,7 +360,6 @@ static void test_rows(void **unused)
     free(base);
 }
 
-/* Moments of an embedding: rows of unseen tokens are zero. */
 static void test_rows_of_zeros(void **unused)
 {
     (void)unused;
@@ -408,14 +401,13 @@ static void test_scales_by_column_of_wide_rows(void **unused)
     free(data);
 }
 
-/* Short or accidental repeats lose nothing. */
 static void test_rows_that_do_not_repeat(void **unused)
 {
     (void)unused;
     const size_t bytes = 512 * KIB;
     unsigned char *data = malloc(bytes);
     fill(RANDOM, 1, data, bytes);
-    for (size_t i = 0; i + 512 <= bytes; i += 512) /* one line of eight */
+    for (size_t i = 0; i + 512 <= bytes; i += 512)
         memcpy(data + i, data, 64);
     assert_in_range(usual_size(LMC_U8, data, bytes), 0, bytes + 64 + 32 + 8 + 1);
     memset(data, 0, bytes); /* a bit in 500 bytes, ideal for a sparse plane */

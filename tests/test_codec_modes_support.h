@@ -5,14 +5,13 @@
 
 #include "test_codec_support.h"
 
-enum { RAW, SAME, TREE, SPARSE_PLANE, PIECES, BITS, CONTEXTS }; /* kinds of planes */
+enum { RAW, SAME, TREE, SPARSE_PLANE, PIECES, BITS, CONTEXTS };
 
 #define KIB 1024
 
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
-/* All tables produce the same frame and decode it. */
 static inline struct encoded encode_by_all(enum lmc_level level, uint32_t dtype, const void *data, const void *base,
                                            size_t bytes)
 {
@@ -100,7 +99,6 @@ static inline void put_float(uint32_t dtype, unsigned char *data, size_t i, floa
         put_word(data + 4 * i, bits_of(x), 4);
 }
 
-/* Weights with the scale 2^scale(i). */
 static inline void put_weights(uint32_t dtype, unsigned char *data, size_t n, int (*scale)(size_t i, size_t n))
 {
     uint64_t state = 99;

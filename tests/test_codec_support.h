@@ -141,13 +141,11 @@ static inline size_t round_trip(uint32_t dtype, const void *data, const void *ba
 /* From codec/kernels/kernels.h; NULL if the library is shared. */
 bool lmci_kernels_use(const char *name) __attribute__((weak));
 
-/* False: unknown, or the processor lacks them. */
 static inline bool use_kernels(const char *name)
 {
     return lmci_kernels_use != 0 && lmci_kernels_use(name);
 }
 
-/* 0: this program passes with fewer kernels. */
 static inline int rerun_with_kernels(const char *kernels)
 {
     int status = 1;

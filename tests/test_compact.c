@@ -21,7 +21,7 @@ static void history_stays_bit_exact(void **state)
         struct lmcs_snapshot_storage storage = storage_of(pool, "run", n);
         assert_true(storage.longest_chain <= LMCS_CHAIN_BOUND);
         if (n > SNAPSHOTS - 4)
-            assert_int_equal(storage.raw_contents, 4); /* the newest stay raw */
+            assert_int_equal(storage.raw_contents, 4);
         deltas += storage.delta_contents;
     }
     assert_true(deltas > 0);
@@ -119,7 +119,6 @@ static void removal_of_bases_and_dependents(void **state)
     }
     OK(lmcs_compact(pool, NULL, &err));
     verify_pool(pool);
-    /* Bases of removed contents are removed, too. */
     assert_int_equal(pool_info(pool).content_count, 3);
     close_pool(pool);
     free_history(states, SNAPSHOTS);
@@ -143,7 +142,6 @@ static void later_bytes_come_free(void **state)
     assert_true(freed > 0);
     OK(lmcs_compact(pool, NULL, &err));
     uint64_t after = pool_info(pool).live_bytes;
-    /* Only the newest four are left, raw, with one shared tensor. */
     assert_true(after <= (4 * 2 + 1) * (uint64_t)(50000 * 4 + 65536));
     assert_true(after < before);
     verify_pool(pool);
@@ -189,7 +187,6 @@ static void views_outlast_compaction_and_removal(void **state)
     for (uint64_t n = 1; n <= SNAPSHOTS - 2; n++)
         OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
-    /* New snapshots want the room of the old ones. */
     struct state *more[SNAPSHOTS];
     struct state *now = state_weights(&rng, 5, 30000);
     for (int i = 0; i < SNAPSHOTS; i++) {
@@ -286,7 +283,7 @@ static void request_works_while_paused(void **state)
     OK(lmcs_compact(pool, NULL, &err));
     assert_true(storage_of(pool, "run", 1).raw_contents < 3);
     verify_pool(pool);
-    close_pool(pool); /* close works while paused */
+    close_pool(pool);
     free_history(states, 8);
 }
 

@@ -68,7 +68,6 @@ static struct lmcs_content record_of(struct lmcs_pool *pool, const char *shelf, 
     return content;
 }
 
-/* The compactor reports the damaged shelf and compacts the others. */
 static void a_damaged_shelf_does_not_stop_the_others(void **state)
 {
     struct place *place = *state;
@@ -81,12 +80,12 @@ static void a_damaged_shelf_does_not_stop_the_others(void **state)
     make_history(pool, "good", &rng, states, 6, 2, 30000);
     struct lmcs_content content = record_of(pool, "bad", 1);
     OK(lmcs_txn_write(pool, &txn, &err));
-    content.df.raw_bytes = UINT64_MAX / 2; /* invalid */
+    content.df.raw_bytes = UINT64_MAX / 2;
     OK(lmcs_content_put(&txn, &content, &err));
     OK(lmcs_txn_commit(&txn, &err));
     FAILS(LMCS_DAMAGED, lmcs_compact(pool, NULL, &err));
     assert_non_null(strstr(err.message, "the record of content 1"));
-    assert_int_equal(storage_of(pool, "good", 1).raw_contents, 1); /* never changes */
+    assert_int_equal(storage_of(pool, "good", 1).raw_contents, 1);
     for (uint64_t n = 1; n <= 6; n++)
         expect_snapshot(pool, "good", n, states[n - 1]);
     close_pool(pool);
@@ -106,11 +105,11 @@ static void a_damaged_content_does_not_stop_its_batch(void **state)
     struct lmcs_content content = record_of(pool, "run", 2);
     OK(lmcs_txn_write(pool, &txn, &err));
     OK(lmcs_tree_put(&txn, LMCS_TREE_SAFETY, &txn.root.trees[LMCS_TREE_SAFETY], (struct lmcs_key_df){content.id, 0},
-                     &none, sizeof none, &err)); /* invalid parity */
+                     &none, sizeof none, &err));
     OK(lmcs_txn_commit(&txn, &err));
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(pool_info(pool).compaction_backlog, 0);
-    assert_int_equal(storage_of(pool, "run", 1).raw_contents, 1); /* never changes */
+    assert_int_equal(storage_of(pool, "run", 1).raw_contents, 1);
     assert_int_equal(storage_of(pool, "run", 2).raw_contents, 2);
     assert_int_equal(storage_of(pool, "run", 3).raw_contents, 1);
     close_pool(pool);
@@ -121,7 +120,6 @@ static void a_damaged_content_does_not_stop_its_batch(void **state)
     free_history(states, 8);
 }
 
-/* Mutual bases that nothing else needs. */
 static void bases_in_a_circle(void **state)
 {
     struct place *place = *state;

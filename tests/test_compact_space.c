@@ -9,7 +9,7 @@ static void space_is_given_back(void **state)
     struct rng rng = {12};
     struct state *states[16];
     struct lmcs_pool *pool = open_quiet(place->pool);
-    make_history(pool, "run", &rng, states, 16, 4, 1 << 18); /* 4 MiB each */
+    make_history(pool, "run", &rng, states, 16, 4, 1 << 18);
     uint64_t full = disk_bytes(place->pool);
     assert_true(full >= 16 * (uint64_t)(3 << 20));
     for (uint64_t n = 1; n <= 15; n++)
@@ -47,9 +47,9 @@ static void space_that_is_stuck_is_left(void **state)
     enum { PAIRS = 64, ROUNDS = 100 };
     struct place *place = *state;
     struct rng rng = {14};
-    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)64 << 20); /* small extents */
+    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)64 << 20);
     struct state *now = calloc(1, sizeof *now);
-    static const uint64_t floats[2] = {250, 500}; /* too small for a frame; large enough */
+    static const uint64_t floats[2] = {250, 500};
     for (size_t i = 0; i < 2 * PAIRS; i++) {
         char name[32];
         snprintf(name, sizeof name, "t%zu", i);
@@ -67,7 +67,6 @@ static void space_that_is_stuck_is_left(void **state)
     if (atomic_load(&punches) > 0 || info.used_bytes < info.live_bytes + ((uint64_t)2 << 20))
         fail_msg("%u holes, then %u; %llu used, %llu live", first, atomic_load(&punches),
                  (unsigned long long)info.used_bytes, (unsigned long long)info.live_bytes);
-    /* When the live ones go, all space goes. */
     for (uint64_t n = 1; n < ROUNDS; n++)
         OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
@@ -204,7 +203,6 @@ static void long_pruned_run_does_not_grow(void **state)
     end = disk_bytes(place->pool);
     verify_pool(pool);
     struct lmcs_pool_info info = pool_info(pool);
-    /* The disk holds the counted space, and libpmemobj's own. */
     if ((double)info.used_bytes > 1.15 * (double)info.live_bytes + (1 << 20) || worst > middle + middle / 10 ||
         end > info.used_bytes + (5 << 20))
         fail_msg("live %llu, used %llu, on disk %llu, at most %llu, half way %llu", (unsigned long long)info.live_bytes,
@@ -214,7 +212,6 @@ static void long_pruned_run_does_not_grow(void **state)
     state_free(now);
 }
 
-/* Changes some elements. */
 static enum lmcs_status fill(struct lmcs_pool *pool, const char *shelf, struct rng *rng, struct state *state)
 {
     enum lmcs_status status = LMCS_OK;
@@ -241,7 +238,7 @@ static void a_full_pool_is_compacted_as_far_as_it_goes(void **state)
         state_step(large, &rng, 0, 1);
         take_snapshot(pool, "large", large, step);
     }
-    close_pool(pool); /* a reopened pool has no record of large captures */
+    close_pool(pool);
     pool = open_quiet(place->pool);
     assert_int_equal(fill(pool, "small", &rng, little), LMCS_FULL);
     OK(lmcs_compact(pool, NULL, &err));

@@ -20,9 +20,9 @@ static const uint64_t elements[TENSORS] = {30000, 16384, 9000, 700, 16368, 50};
 struct stage {
     struct lmcs_pool *pool;
     const char *path;
-    uint64_t snapshots; /* of each capturing thread */
+    uint64_t snapshots;
     atomic_uint capturing;
-    atomic_uint begun; /* threads, for their seeds */
+    atomic_uint begun;
 };
 
 static const char *shelf_name(unsigned shelf)
@@ -175,7 +175,6 @@ static void *keep_reading(void *argument)
     return NULL;
 }
 
-/* Sometimes one tensor by name. */
 static void *keep_copying(void *argument)
 {
     struct stage *stage = argument;
@@ -265,7 +264,6 @@ static void *keep_tagging(void *argument)
     return NULL;
 }
 
-/* Beside the background, which is paused at times. */
 static void *keep_compacting(void *argument)
 {
     struct stage *stage = argument;
@@ -381,7 +379,6 @@ static void everything_at_once(void **state)
     close_pool(stage.pool);
 }
 
-/* Two shelves retire payloads in an extent that a capture fills. */
 static void *keep_pruning(void *argument)
 {
     struct stage *stage = argument;
@@ -525,15 +522,15 @@ static void *open_and_close(void *argument)
         struct lmcs_snapshot *snapshot;
         struct lmcs_view *view;
         lmcs_open_options_init(&options);
-        options.limit_bytes = (uint64_t)1 << 30; /* four pools: less address space */
+        options.limit_bytes = (uint64_t)1 << 30;
         OK(lmcs_pool_open(stage->path, LMCS_OPEN_OR_CREATE, &options, &pool, &err));
         capture_one(pool, 0, shelf, n, &prepared, rng_below(&rng, 2) == 0);
         if (rng_below(&rng, 2) == 0)
             OK(lmcs_pool_close(pool, &err));
-        else { /* a view that is closed after the pool */
+        else {
             struct lmcs_pool *again = NULL;
             OK(lmcs_pool_open(stage->path, LMCS_OPEN_READ, &options, &again, &err));
-            EXPECT(again == pool); /* the open handle */
+            EXPECT(again == pool);
             OK(lmcs_pool_close(pool, &err));
             enum lmcs_status status = lmcs_snapshot_find(again, shelf, NULL, &snapshot, &err);
             if (status == LMCS_NOT_FOUND && n == 1) { /* an asynchronous commit may be running */
@@ -607,7 +604,7 @@ static void compactor_started_and_stopped_from_everywhere(void **state)
     stage.pool = open_pool(place->pool, LMCS_OPEN_CREATE, 0);
     lmcs_compactor_stop(stage.pool);
     unsigned threads = threads_of_this_process();
-    alarm(100); /* a wrong implementation waits for ever */
+    alarm(100);
     atomic_init(&stage.capturing, 1);
     run_threads(work, 3, &stage);
     lmcs_compactor_stop(stage.pool);

@@ -55,7 +55,6 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-12 * (fabs(a) + fabs(b)) || (isnan(a) && isnan(b));
 }
 
-/* Of a state that is not malloced itself. */
 static void drop(struct state *state)
 {
     for (size_t i = 0; i < state->count; i++)
@@ -148,7 +147,6 @@ static double value_of(uint32_t dtype, const unsigned char *at)
     }
 }
 
-/* Computes the numbers from their definition. */
 static void expect_numbers(uint32_t dtype, const unsigned char *a, const unsigned char *b, uint64_t bytes,
                            const struct lmcs_difference *told)
 {
@@ -207,7 +205,7 @@ static void test_numbers(void **state)
     struct told told = {0};
     struct lmcs_diff_report report;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-        const uint64_t shape = 1 + rng_below(&rng, 700000); /* several blocks, and a part of one */
+        const uint64_t shape = 1 + rng_below(&rng, 700000);
         struct held *x = state_add(&a, lmc_dtype_name(dtypes[i]), dtypes[i], 1, &shape);
         fill_numbers(&rng, x);
         struct held *y = state_add(&b, lmc_dtype_name(dtypes[i]), dtypes[i], 1, &shape);
@@ -410,7 +408,7 @@ static void test_read_range(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct rng rng = {5};
     struct state *held[3];
-    const uint64_t floats = 1000003; /* four blocks, the last one short */
+    const uint64_t floats = 1000003;
     held[0] = state_weights(&rng, 1, floats);
     for (int i = 0; i < 3; i++) {
         if (i > 0) {

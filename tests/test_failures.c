@@ -17,9 +17,9 @@
 
 struct scene {
     struct place *place;
-    struct lmcs_pool *pool; /* open, except in calls that open it */
+    struct lmcs_pool *pool;
     struct rng rng;
-    struct state *now; /* of the newest snapshot of "run" */
+    struct state *now;
     struct state *next;
     struct lmcs_tensor tensors[32];
     const void *data[32];
@@ -37,7 +37,6 @@ static void fill_tensors(struct scene *scene, const struct state *state)
     }
 }
 
-/* Changes all tensors, so that the pool grows. */
 static void prepare_next(struct scene *scene)
 {
     state_free(scene->next);
@@ -232,7 +231,6 @@ static enum lmcs_status call_ask(struct scene *scene)
     return status == LMCS_OK ? lmcs_pool_info(scene->pool, &info, &err) : status;
 }
 
-/* The oldest, which is compacted. */
 static enum lmcs_status call_read(struct scene *scene)
 {
     static const uint32_t flags[] = {LMCS_VIEW_VERIFY, LMCS_VIEW_PRIVATE, LMCS_VIEW_COPY};
@@ -278,7 +276,6 @@ static void prepare_dump(struct scene *scene)
     EXPECT(scene->fd >= 0);
 }
 
-/* Restores a removed snapshot into the same pool. */
 static void prepare_restore(struct scene *scene)
 {
     uint64_t numbers[8];
@@ -320,7 +317,6 @@ static enum lmcs_status call_import(struct scene *scene)
     return lmcs_import_safetensors(scene->pool, "imported", scene->file, NULL, NULL, NULL, &err);
 }
 
-/* Another pool: made, opened, opened for reading. */
 static enum lmcs_status open_and_close(const char *path, enum lmcs_open_mode mode)
 {
     struct lmcs_open_options options;
@@ -359,7 +355,7 @@ static const struct step {
     const char *name;
     void (*prepare)(struct scene *scene);
     enum lmcs_status (*call)(struct scene *scene);
-    void (*check)(struct scene *scene); /* after success */
+    void (*check)(struct scene *scene);
 } steps[] = {
     {"create", prepare_create, call_create, NULL},
     {"open", prepare_open, call_open, NULL},
@@ -394,7 +390,6 @@ static void open_again_after_a_failed_sync(struct scene *scene)
     scene->pool = open_quiet(scene->place->pool);
 }
 
-/* Returns the number of failed calls. */
 static long fail_in_turn(struct scene *scene, const struct step *step, enum refusal refusal, bool all)
 {
     bool every = scaled("LMCS_TEST_EVERY", 0) != 0;
@@ -423,7 +418,6 @@ static long fail_in_turn(struct scene *scene, const struct step *step, enum refu
     }
 }
 
-/* In a pool that is opened before and closed after. */
 static void fail_step_once(struct scene *scene, const struct step *step, enum refusal refusal, bool all)
 {
     scene->pool = open_quiet(scene->place->pool);
@@ -503,7 +497,6 @@ static void memory_limited(void **state)
     state_free(scene.now);
 }
 
-/* On a file system only: pwrite and fdatasync of payloads. */
 static void writes_refused(void **state)
 {
     refuse_each(*state, SPACE_TO, SYNCING);
@@ -577,7 +570,6 @@ static void mappings_refused_to_the_compactor(void **state)
     state_free(scene.now);
 }
 
-/* Space that a failed trim did not return stays counted, as after opening. */
 static void a_trim_that_fails_counts_nothing(void **state)
 {
     static const enum refusal refusals[] = {MEMORY, PUBLISHING};
@@ -611,7 +603,7 @@ static void a_trim_that_fails_counts_nothing(void **state)
                 continue;
             uint64_t counted = lmcs_space_used(pool);
             EXPECT(n > 0 || counted == used);
-            take_snapshot(pool, "run", small, 3); /* records the counts */
+            take_snapshot(pool, "run", small, 3);
             counted = lmcs_space_used(pool);
             close_pool(pool);
             pool = open_quiet(place->pool);
@@ -626,7 +618,6 @@ static void a_trim_that_fails_counts_nothing(void **state)
     state_free(small);
 }
 
-/* Extents that could not be given back stay counted. */
 static void extents_that_a_poolset_keeps(void **state)
 {
     char path[512];
@@ -643,7 +634,7 @@ static void extents_that_a_poolset_keeps(void **state)
         refuse_no_more();
         EXPECT(status == LMCS_OK || (any && fits(PUBLISHING, status)));
         failed += status != LMCS_OK;
-        take_snapshot(pool, "run", small, 2); /* records the counts */
+        take_snapshot(pool, "run", small, 2);
         pool = reopen_counted(pool, path);
     } while (status != LMCS_OK && failed < 3);
     EXPECT(failed > 0);

@@ -34,7 +34,6 @@ static bool must_be_opened_again(struct scene *scene)
     return true;
 }
 
-/* Returns whether anything failed. */
 static bool fail_once(struct scene *scene, const struct step *step, enum refusal refusal, long n, bool all,
                       uint64_t changed)
 {
@@ -61,7 +60,7 @@ static void fail_step(struct scene *scene, const struct step *step, enum refusal
 {
     bool every = scaled("LMCS_TEST_EVERY", 0) != 0;
     begin_again(scene);
-    OK(step->call(scene)); /* libraries keep some memory once */
+    OK(step->call(scene));
     uint64_t changed = digest_of(scene->pool);
     long n = 0, rounds = 0;
     for (; fail_once(scene, step, refusal, n, all, changed); n += 1 + (every ? 0 : n / 8))
@@ -116,14 +115,12 @@ static void each_call_refused(void **state)
     refuse_each(*state, MEMORY, MAPPING);
 }
 
-/* On a file system only. */
 static void writes_refused(void **state)
 {
     refuse_each(*state, SPACE_TO, SYNCING);
     refuse_each(*state, MSYNCING, MSYNCING);
 }
 
-/* A tensor that cannot be mapped at a larger place keeps its address and contents. */
 static void growth_refused(void **state)
 {
     struct place *place = *state;
@@ -173,12 +170,12 @@ static void holes_refused(void **state)
         lmcs_live_close(other);
         OK(lmcs_live_erase(pool, "run", "v", &err));
         EXPECT(failures > 0);
-        if (i == 1) { /* nor when the next one opens it */
+        if (i == 1) {
             lmcs_live_close(live);
             pool = reopen(pool, place);
             OK(lmcs_live_open(pool, "run", "w", &live, &err));
         }
-        if (i == 2) { /* a later opening frees all of it */
+        if (i == 2) {
             EXPECT(disk_bytes(place->pool) > empty + 2 * floats);
             refuse_no_more();
             lmcs_live_close(new_tensor(pool, "t", few));
@@ -215,7 +212,7 @@ static void what_is_not_known_is_said(void **state)
             for (long n = 0;; n++) {
                 scene.pool = open_quiet(scene.place->pool);
                 begin_again(&scene);
-                OK(asked[i].call(&scene)); /* a journal exists */
+                OK(asked[i].call(&scene));
                 begin_again(&scene);
                 refuse(sync == 0 ? SYNCING : MSYNCING, n, false);
                 enum lmcs_status status = asked[i].call(&scene);
@@ -247,7 +244,6 @@ static void *read_and_persist(void *argument)
     return NULL;
 }
 
-/* A reader that has not seen the growth is unaffected. */
 static void growth_refused_while_in_use(void **state)
 {
     struct place *place = *state;
@@ -270,7 +266,6 @@ static void growth_refused_while_in_use(void **state)
 
 enum ending { COMMITTED, ABORTED, CHECKED_OUT, ENDINGS };
 
-/* Ends a change of "w" while nothing can be mapped, since its memory and stored bytes would differ. */
 static void end_unmapped(struct place *place, enum ending ending)
 {
     const uint64_t floats = 3000;
@@ -312,7 +307,7 @@ static void end_unmapped(struct place *place, enum ending ending)
         expect_filled(live, 9);
     }
     if (failures > 0) {
-        w[0] = -7; /* invisible to other processes */
+        w[0] = -7;
         FAILS(LMCS_IO, lmcs_live_persist(live, 0, 4, &err));
         FAILS(LMCS_IO, lmcs_live_write(live, 0, &(float){3}, 4, &err));
         EXPECT(strstr(err.message, "open it again") != NULL);
@@ -370,7 +365,6 @@ static void what_is_there_already_is_synced(void **state)
     close_pool(pool);
 }
 
-/* An abort after an incomplete commit does not undo it. */
 static void aborts_of_what_is_committed(void **state)
 {
     struct place *place = *state;
@@ -440,7 +434,7 @@ static void what_may_be_durable_is_said(void **state)
 
 static struct {
     struct lmcs_live *live;
-    const void *data; /* NULL: persist the present bytes */
+    const void *data;
     uint64_t offset;
     uint64_t bytes;
     enum lmcs_status status;
@@ -457,7 +451,6 @@ static void *write_there(void *argument)
     return NULL;
 }
 
-/* The thread waits for a lock, after it found no failure. */
 static void start_other(void)
 {
     other.runs = pthread_create(&other.thread, NULL, write_there, NULL) == 0;
@@ -502,7 +495,6 @@ static void word_while_unshared(void **state)
     use_while_unshared(*state, NULL);
 }
 
-/* A long write does not overwrite the journal of a failed one. */
 static void journal_while_pending(void **state)
 {
     struct place *place = *state;

@@ -8,7 +8,7 @@
 struct scene {
     struct place *place;
     struct lmcs_pool *pool;
-    uint64_t kept; /* digest before each call */
+    uint64_t kept;
 };
 
 struct digest {
@@ -150,7 +150,6 @@ static enum lmcs_status call_replace(struct scene *scene)
     return status;
 }
 
-/* Stores to a tensor; moves, makes and erases a value. */
 static enum lmcs_status change_in(struct scene *scene, struct lmcs_transaction *transaction, struct lmcs_live *live)
 {
     float *data = lmcs_live_data(live);

@@ -13,7 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A pool whose maker is killed is complete or absent. */
 static int make_pool(void *argument)
 {
     close_pool(open_quiet(argument));
@@ -91,7 +90,6 @@ static int fill_disk(void *argument)
         EXPECT(err.status == LMCS_FULL);
         EXPECT(err.bytes_needed > 0);
     }
-    /* All acknowledged data exist, and pruning makes room. */
     for (uint64_t n = 1; n <= taken; n++)
         expect_snapshot(pool, "run", n, states[n - 1]);
     for (uint64_t n = 1; n + 1 <= taken; n++) {
@@ -188,7 +186,6 @@ static void metadata_that_fills_a_disk(void **state)
     }
 }
 
-/* Another program takes all remaining space during work. */
 static int work_while_disk_fills(void *argument)
 {
     struct volume *volume = argument;

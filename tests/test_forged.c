@@ -43,7 +43,6 @@ static uint64_t save_one(struct lmcs_pool *pool, unsigned char first)
     return save(pool, &name, &bytes, 1, first);
 }
 
-/* Exits with 0. */
 static void expect_soon(int (*work)(void *argument), void *argument)
 {
     int status = run_child(work, argument, SECONDS);
@@ -64,7 +63,6 @@ static void lay_upon(struct lmcs_pool *pool, const char *name, const char *upon,
     OK(lmcs_txn_commit(&txn, &err));
 }
 
-/* Each is complete, in separate memory. */
 static int view_them(void *path)
 {
     struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
@@ -246,7 +244,6 @@ static int open_to_write(void *path)
     return 0;
 }
 
-/* Opening removes the staging shelf of a restore. */
 static void a_staging_shelf_of_shared_pages(void **state)
 {
     struct place *place = *state;
@@ -317,8 +314,8 @@ static void a_manifest_of_shared_pages(void **state)
     EXPECT(content_of(pool, "run", 1, "t") == 1);
     forge_manifest(pool, 2);
     close_pool(pool);
-    expect_soon(remove_second, place->pool); /* its own pages */
-    expect_soon(remove_first, place->pool);  /* the newer neighbour's */
+    expect_soon(remove_second, place->pool);
+    expect_soon(remove_first, place->pool);
     pool = open_quiet(place->pool);
     forge_manifest(pool, 1);
     close_pool(pool);
@@ -351,7 +348,6 @@ static void new_pages_that_are_shared(void **state)
 
 static const char *const shelves[] = {"a", "b", "c"};
 
-/* Each with `count` snapshots of one tensor. */
 static void fill_shelves(struct lmcs_pool *pool, const char *policy, int count)
 {
     const uint64_t bytes = 100000;
@@ -426,7 +422,6 @@ static void a_damaged_shelf_keeps_none_from_parity(void **state)
     close_pool(pool);
 }
 
-/* An unreadable snapshot is reported once; its neighbours get parity. */
 static void a_damaged_snapshot_keeps_none_from_parity(void **state)
 {
     struct place *place = *state;
@@ -459,7 +454,6 @@ static void a_damaged_snapshot_keeps_none_from_parity(void **state)
     close_pool(pool);
 }
 
-/* A failure of parity hides no earlier finding. */
 static void a_damaged_shelf_hides_no_findings(void **state)
 {
     struct place *place = *state;
@@ -511,7 +505,7 @@ static void a_damaged_shelf_is_scrubbed_past(void **state)
     struct lmcs_content content = record_of(pool, "c", 2, "t");
     break_first_shelf(pool, true);
     damage_content(place->pool, &content, 5, 1);
-    FAILS(LMCS_DAMAGED, lmcs_scrub_turn(pool, &turn, NULL, NULL, &err)); /* nothing is due yet */
+    FAILS(LMCS_DAMAGED, lmcs_scrub_turn(pool, &turn, NULL, NULL, &err));
     turn.at_ns -= (uint64_t)100 * 1000000000;
     FAILS(LMCS_DAMAGED, lmcs_scrub_turn(pool, &turn, NULL, NULL, &err));
     EXPECT(strstr(err.message, "the record of shelf") != NULL);

@@ -22,7 +22,6 @@ static enum lmcs_status try_fork(struct lmcs_pool *pool, const char *address, co
     return status;
 }
 
-/* Slowly changing snapshots; keeps the states. */
 static void take_line(struct lmcs_pool *pool, const char *shelf, struct state **states, size_t count, struct rng *rng)
 {
     for (size_t i = 0; i < count; i++) {
@@ -273,14 +272,12 @@ static void test_rename(void **state)
     FAILS(LMCS_EXISTS, lmcs_shelf_rename(pool, "branch", "a much longer name than before", &err));
     FAILS(LMCS_EXISTS, lmcs_shelf_rename(pool, "branch", "branch", &err));
     FAILS(LMCS_INVALID, lmcs_shelf_rename(pool, "branch", "a@b", &err));
-    /* Handles, origins and tags follow. */
     struct lmc_hash digest;
     OK(lmcs_snapshot_digest(snapshot, &digest, &err));
     lmcs_snapshot_close(snapshot);
     struct lmcs_shelf_info info = shelf_info(pool, "branch");
     EXPECT(info.origin_is_there && strcmp(info.origin_shelf, "a much longer name than before") == 0);
     expect_state(pool, "a much longer name than before", "best", states[1]);
-    /* The old name is free for another shelf. */
     EXPECT(take_snapshot(pool, "run", states[2], 0) == 1);
     snapshot = open_snapshot(pool, "run");
     EXPECT(lmcs_snapshot_info(snapshot)->parent == 0);
@@ -291,7 +288,6 @@ static void test_rename(void **state)
     verify_pool(pool);
     OK(lmcs_shelf_rename(pool, "a much longer name than before", "b", &err));
     EXPECT(strcmp(shelf_info(pool, "branch").origin_shelf, "b") == 0);
-    /* The default parent goes with the shelf. */
     snapshot = open_snapshot(pool, "b@1");
     lmcs_snapshot_mark_loaded(snapshot);
     lmcs_snapshot_close(snapshot);
@@ -340,7 +336,6 @@ static void test_drop(void **state)
     close_pool(pool);
 }
 
-/* As after a crash during a removal. */
 static void leave_staging(struct lmcs_pool *pool, const char *name)
 {
     struct lmcs_txn txn;
@@ -353,7 +348,7 @@ static void leave_staging(struct lmcs_pool *pool, const char *name)
     OK(lmcs_txn_commit(&txn, &err));
 }
 
-static size_t count_shelves(struct lmcs_pool *pool) /* hidden ones, too */
+static size_t count_shelves(struct lmcs_pool *pool)
 {
     struct lmcs_txn txn;
     uint64_t ids[8];
@@ -382,8 +377,8 @@ static void test_what_is_left_in_a_full_pool(void **state)
     leave_staging(pool, "gone");
     uint64_t epoch = pool_info(pool).epoch;
     close_pool(pool);
-    OK(lmcs_pool_open(path, LMCS_OPEN_READ, NULL, &reader, &err)); /* first, so that it is a separate pool */
-    OK(lmcs_lease_epoch(reader->lease, epoch, &err));              /* keeps freed pages from reuse */
+    OK(lmcs_pool_open(path, LMCS_OPEN_READ, NULL, &reader, &err));
+    OK(lmcs_lease_epoch(reader->lease, epoch, &err)); /* keeps freed pages from reuse */
     pool = open_quiet(path);
     EXPECT(count_shelves(pool) == 1);
     OK(try_fork(pool, "run@3", "gone"));
@@ -477,7 +472,6 @@ static void test_archives_of_forks(void **state)
     close(fd);
     unlink(path);
 
-    /* The fork alone: its origin is known by name. */
     fd = dump_to_file(place, pool, "branch");
     copy = open_quiet(path);
     OK(lmcs_restore(copy, fd, NULL, &report, &err));
@@ -494,7 +488,7 @@ static void test_archives_of_forks(void **state)
 enum { SHELVES = 5, MOST = 12 };
 
 struct model {
-    char name[16]; /* "": absent */
+    char name[16];
     struct state *states[MOST];
     uint64_t numbers[MOST];
     size_t count;

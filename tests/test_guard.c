@@ -65,7 +65,7 @@ static void copy_within(void *context)
 {
     struct nested *nested = context;
     nested->inner = lmcs_guard_copy(nested->to, nested->pages + LMCS_PAGE_BYTES, 1);
-    nested->to[0] = nested->pages[0]; /* breaks the outer one */
+    nested->to[0] = nested->pages[0];
 }
 
 static int inner_guard_gives_way_to_the_outer_here(void *argument)
@@ -121,7 +121,7 @@ static int touch_other_bytes(void *inside)
     struct lmcs_guarded first = {pages, LMCS_PAGE_BYTES};
     signal(SIGBUS, SIG_DFL);
     break_page(pages);
-    EXPECT(!lmcs_guard_copy(&byte, pages, 1)); /* installs the handler */
+    EXPECT(!lmcs_guard_copy(&byte, pages, 1));
     break_page(pages + LMCS_PAGE_BYTES);
     if (*(bool *)inside)
         (void)lmcs_guard(&first, 1, touch, pages + LMCS_PAGE_BYTES);
@@ -165,7 +165,6 @@ static void handler_of_the_application_is_asked(void **state)
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 42);
 }
 
-/* Breaks a page of a tensor's payload in the mapping. */
 static void break_stored(struct lmcs_pool *pool, uint64_t number, const char *tensor, uint32_t payload, uint64_t at)
 {
     struct lmcs_txn txn;
@@ -271,7 +270,7 @@ static int links_leave_what_they_cannot_read_here(void *argument)
                             broken = record_of(pool, "run", 2, "p0.weight");
         EXPECT((whole.link != 0) == (told == 1) && broken.link == 0);
         check_pool(pool);
-        EXPECT(storage_of(pool, "run", 1).raw_contents == (told ? 4 : 2)); /* too small, or unchanging */
+        EXPECT(storage_of(pool, "run", 1).raw_contents == (told ? 4 : 2));
         expect_run(&run, pool, "run");
         close_pool(pool);
         run_end(&run);
@@ -280,7 +279,6 @@ static int links_leave_what_they_cannot_read_here(void *argument)
 }
 IN_CHILD(links_leave_what_they_cannot_read)
 
-/* A delta and its raw base are read from the file when unreadable in the mapping. */
 static int delta_is_read_from_the_file_then_here(void *argument)
 {
     const struct place *place = argument;
@@ -340,7 +338,7 @@ IN_CHILD(line_is_read_from_the_file_then)
 /* Its second page is unreadable, at its address or in the pool. */
 static struct lmcs_live *broken_live(struct lmcs_pool *pool, const char *name, bool in_pool)
 {
-    const uint64_t floats = 4000; /* the last page is partial */
+    const uint64_t floats = 4000;
     struct lmcs_tensor tensor = {.name = name, .dtype = LMC_F32, .ndim = 1, .shape = &floats};
     struct lmcs_live *live = NULL;
     OK(lmcs_live_create(pool, "run", &tensor, NULL, &live, &err));
@@ -388,8 +386,8 @@ static int growth_tells_what_fails_here(void *argument)
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_live *live = broken_live(pool, "a", false);
     break_page((char *)lmcs_live_data(live) + 3 * LMCS_PAGE_BYTES);
-    FAILS(LMCS_IO, lmcs_live_resize(live, 1, &(uint64_t){4096}, &err)); /* within its pages */
-    OK(lmcs_live_resize(live, 1, &(uint64_t){8192}, &err));             /* at new addresses, all readable */
+    FAILS(LMCS_IO, lmcs_live_resize(live, 1, &(uint64_t){4096}, &err));
+    OK(lmcs_live_resize(live, 1, &(uint64_t){8192}, &err));
     lmcs_live_close(live);
     close_pool(pool);
     return 0;
@@ -434,7 +432,6 @@ static int snapshot_tells_of_a_live_tensor_that_fails_here(void *argument)
 }
 IN_CHILD(snapshot_tells_of_a_live_tensor_that_fails)
 
-/* A tensor with an unreadable last page. */
 struct failing {
     uint64_t shape[2];
     int64_t strides[2];

@@ -92,9 +92,8 @@ static void one_after_the_other(void **state)
 static void at_the_same_time(void **state)
 {
     (void)state;
-    for (uint64_t seen = 0; seen < 2; seen++) /* before it, or after it */
+    for (uint64_t seen = 0; seen < 2; seen++)
         TAKEN(committed(1, 10, 1, 0), found(2, 9, OP_FIND_LATEST, 0, seen));
-    /* Once seen, it stays. */
     REFUSED(committed(1, 10, 1, 0), found(2, 3, OP_FIND_LATEST, 0, 1), found(4, 5, OP_FIND_LATEST, 0, 0));
     TAKEN(committed(1, 10, 1, 0), found(2, 5, OP_FIND_LATEST, 0, 1), found(4, 6, OP_FIND_LATEST, 0, 0));
     /* Only one of two removals finds it. */
@@ -134,7 +133,7 @@ static void lists_and_infos_are_of_one_moment(void **state)
     info.arg = DEFAULT_KEEP_RAW;
     info.value = 2;
     TAKEN(one, two, listed, info);
-    info.value = 1; /* the latest is 2, and there is one */
+    info.value = 1;
     REFUSED(one, two, listed, info);
     info.value = 2;
     info.arg = 9;
@@ -144,7 +143,7 @@ static void lists_and_infos_are_of_one_moment(void **state)
     TAKEN(one, two, listed, info, keep);
     listed.value = list_hash(both, 1);
     info.arg = DEFAULT_KEEP_RAW;
-    TAKEN(one, two, listed, info); /* in between */
+    TAKEN(one, two, listed, info);
     listed.value = list_hash(both + 1, 1);
     REFUSED(one, two, listed, info);
 }
@@ -202,14 +201,13 @@ static void long_histories(void **state)
         do
             i = MOST / 2 + rng_below(&rng, MOST / 2);
         while (events[i].op != OP_FIND_LATEST || events[i].number < 40);
-        events[i].number -= 30; /* long ago */
+        events[i].number -= 30;
         events[i].ticket -= 30;
         assert_int_equal(check(events, count), NOT_LINEARISABLE);
     }
     free(events);
 }
 
-/* The final state begins the next round. */
 static void the_state_goes_on(void **state)
 {
     (void)state;

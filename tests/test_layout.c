@@ -213,7 +213,6 @@ static void live_variables(void **state)
     AT(lmcs_live_entry_df, name_bytes, 14);
 }
 
-/* Independent of where libpmemobj put the superblock. */
 static void superblock_on_media(void **state)
 {
     struct place *place = *state;

@@ -32,11 +32,11 @@ static void steps_come_back(void **state)
         assert_null(storage.links_note);
     }
     assert_int_equal(storage_of(pool, "run", 1).link_contents, 0);
-    assert_int_equal(storage_of(pool, "run", steps).link_contents, 0); /* raw */
+    assert_int_equal(storage_of(pool, "run", steps).link_contents, 0);
     expect_run(&run, pool, "run");
     verify_pool(pool);
     uint64_t epoch = pool_info(pool).epoch;
-    OK(lmcs_compact(pool, NULL, &err)); /* nothing is left to do */
+    OK(lmcs_compact(pool, NULL, &err));
     assert_true(pool_info(pool).epoch <= epoch + 2);
     close_pool(pool);
     pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
@@ -117,7 +117,7 @@ static void reasons_are_said(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     run_begin(&run, adamw_hints(), BF16, small);
     set_policy(pool, "gap", "keep_raw=1");
-    for (size_t i = 0; i < 3; i++) { /* every other step */
+    for (size_t i = 0; i < 3; i++) {
         run_step(&run);
         run_step(&run);
         run_snapshot(&run, pool, "gap", true, 0);
@@ -138,7 +138,7 @@ static void reasons_are_said(void **state)
 
     run_begin(&run, adamw_hints(), ANY, small);
     set_policy(pool, "strange", "keep_raw=1");
-    for (size_t i = 0; i < 3; i++) { /* no optimizer's steps */
+    for (size_t i = 0; i < 3; i++) {
         for (size_t p = 0; p < PARAMETERS; p++)
             for (unsigned k = 0; k < 3; k++)
                 for (size_t e = 0; e < run.parameters[p].elements; e++)
@@ -222,7 +222,7 @@ static void noise_is_looked_through_seldom(void **state)
     run_begin(&run, adamw_hints(), BF16, large);
     set_policy(pool, "run", "keep_raw=1");
     for (uint64_t n = 1; n <= 18; n++) {
-        for (size_t p = 0; n < 5 && p < PARAMETERS; p++) /* no optimizer's steps */
+        for (size_t p = 0; n < 5 && p < PARAMETERS; p++)
             for (unsigned k = 0; k < 3; k++)
                 for (size_t e = 0; e < run.parameters[p].elements; e++)
                     run.parameters[p].array[k][e] = (float)rng_below(&run.rng, 1 << 24) * 1e-7f;
@@ -264,7 +264,7 @@ static void relations_are_checked(void **state)
     struct state *weights = state_weights(&rng, 2, 3000);
     put_state(capture, weights);
     OK(lmcs_capture_commit(capture, NULL, NULL, &err));
-    expect_snapshot(pool, "run", 1, weights); /* attachments of the store are hidden */
+    expect_snapshot(pool, "run", 1, weights);
     for (size_t i = 0; i < 3; i++) {
         state_step(weights, &rng, 0, 2);
         OK(lmcs_capture_begin(pool, "run", &capture, &err));
@@ -297,7 +297,7 @@ static void odd_histories(void **state)
             run.hints.weight_decay = 0;
         }
         run_step(&run);
-        if (i % 7 == 3) { /* no gradient */
+        if (i % 7 == 3) {
             trained_free(&run.parameters[i % PARAMETERS]);
             run.parameters[i % PARAMETERS] = trained_copy(&kept);
         }
@@ -305,9 +305,9 @@ static void odd_histories(void **state)
             set_policy(pool, "run", i == 9 ? "encode=always" : "encode=never");
         if (i == 13)
             for (size_t e = 0; e < run.parameters[1].elements; e++)
-                run.parameters[1].array[1][e] = 0; /* reset by the program */
+                run.parameters[1].array[1][e] = 0;
         run_snapshot(&run, pool, "run", i != 16, i == 18 ? 77 : 0);
-        if (i == 23) { /* back to an older state */
+        if (i == 23) {
             for (size_t p = 0; p < PARAMETERS; p++)
                 for (unsigned k = 0; k < 3; k++)
                     memcpy(run.parameters[p].array[k], run.states[20]->tensors[p * 3 + k].data,
@@ -382,13 +382,13 @@ static void a_step_in_the_middle_goes(void **state)
     run_on(&run, pool, "run", 8);
     OK(lmcs_compact(pool, NULL, &err));
     OK(lmcs_snapshot_remove(pool, "run", 4, true, &removal, &err));
-    assert_true(removal.kept_bytes > 0); /* its links: step 5 rests on them */
+    assert_true(removal.kept_bytes > 0);
     OK(lmcs_snapshot_remove(pool, "run", 4, false, &removal, &err));
     run.there[4] = false;
     OK(lmcs_compact(pool, NULL, &err));
     expect_run(&run, pool, "run");
     verify_pool(pool);
-    for (uint64_t n = 5; n <= 8; n++) { /* all go with the last dependent ones */
+    for (uint64_t n = 5; n <= 8; n++) {
         OK(lmcs_snapshot_remove(pool, "run", n, false, &removal, &err));
         run.there[n] = false;
         check_pool(pool);
@@ -431,7 +431,7 @@ static void thinned_lines_begin_anew(void **state)
     assert_int_equal(storage_of(pool, "run", 23).longest_line, 3);
     expect_run(&run, pool, "run");
     verify_pool(pool);
-    run_on(&run, pool, "run", 14); /* lines continue to their greatest length */
+    run_on(&run, pool, "run", 14);
     OK(lmcs_compact(pool, NULL, &err));
     expect_run(&run, pool, "run");
     check_pool(pool);
@@ -503,11 +503,11 @@ static void archives_carry_steps(void **state)
     check_pool(other);
     verify_pool(other);
     expect_run(&run, other, "run");
-    assert_true(storage_of(other, "run", 5).link_contents > 0); /* relations travel, too */
+    assert_true(storage_of(other, "run", 5).link_contents > 0);
     restore_from(other, path);
     check_pool(other);
     expect_run(&run, other, "run");
-    for (uint64_t n = 3; n <= 6; n++) { /* removed snapshots come back, onto existing lines */
+    for (uint64_t n = 3; n <= 6; n++) {
         OK(lmcs_snapshot_remove(other, "run", n, false, NULL, &err));
         OK(lmcs_compact(other, NULL, &err));
     }

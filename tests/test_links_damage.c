@@ -57,16 +57,15 @@ static void damage_is_found_and_named(void **state)
     options.addresses = &before;
     options.address_count = 1;
     OK(scrub_with(pool, &options, &telling));
-    options.addresses = &after; /* rests on it */
+    options.addresses = &after;
     FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling));
     struct lmcs_verify_report report;
     FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err));
-    /* It can't be repaired; work continues. */
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     run_on(&run, pool, "run", 4);
     OK(lmcs_compact(pool, NULL, &err));
     check_pool(pool);
-    for (uint64_t n = 8; n <= 12; n++) /* damaged lines are not continued */
+    for (uint64_t n = 8; n <= 12; n++)
         assert_int_equal(unreadable(&run, pool, n), 0);
     OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
@@ -81,7 +80,7 @@ struct rot {
     const char *tensor;
     uint64_t at; /* of its stored bytes; 0: near their end */
     size_t at_once[6], in_the_end[6];
-    uint64_t lost;    /* contents */
+    uint64_t lost;
     bool is_its_link; /* the link to the raw array, not the array */
 };
 
@@ -102,14 +101,14 @@ static void rot_once(struct place *place, const struct rot *rot)
     damage_content(place->pool, &content, rot->at != 0 ? rot->at : content.df.stored_bytes - 20, 1);
     for (uint64_t n = 1; n <= 5; n++)
         assert_int_equal(unreadable(&run, pool, n), rot->at_once[n]);
-    for (size_t i = 0; i < 4; i++) { /* the line continues, or begins again */
+    for (size_t i = 0; i < 4; i++) {
         run_on(&run, pool, "run", 1);
         OK(lmcs_compact(pool, NULL, &err));
         check_pool(pool);
         for (uint64_t n = 1; n <= run.count; n++)
             assert_int_equal(unreadable(&run, pool, n), n <= 5 ? rot->in_the_end[n] : 0);
     }
-    assert_int_equal(pool_info(pool).lost_contents, rot->lost); /* found and recorded */
+    assert_int_equal(pool_info(pool).lost_contents, rot->lost);
     if (rot->lost == 0)
         expect_clean(pool);
     close_pool(pool);
@@ -145,7 +144,6 @@ static void a_line_rots(void **state)
          .in_the_end = {[2] = 3, [3] = 3},
          .lost = 1},
         {.number = 3, .tensor = "p1.weight", .at_once = {[3] = 3}, .in_the_end = {[3] = 3}, .lost = 1},
-        /* That link itself, while its outputs are raw: it was not needed yet. */
         {.number = 4, .tensor = "p1.weight", .is_its_link = true},
     };
 #undef FROM_1_ON
@@ -153,7 +151,6 @@ static void a_line_rots(void **state)
         rot_once(*state, &cases[i]);
 }
 
-/* Changes the record of a tensor of run@`number`. */
 static struct lmcs_content forge(struct lmcs_pool *pool, uint64_t number, const char *tensor, uint8_t output,
                                  uint64_t digest)
 {
@@ -198,7 +195,7 @@ static void a_link_leads_elsewhere(void **state)
     assert_true(raw.df.payload == LMCS_PAYLOAD_RAW && raw.link != 0 && raw.df.output == 2);
     assert_int_equal(unreadable(&run, pool, 5), 0);
     assert_true(damages_of(pool) > 0);
-    set_policy(pool, "run", "keep_raw=2 links=off"); /* or the next arrays begin a line */
+    set_policy(pool, "run", "keep_raw=2 links=off");
     run_on(&run, pool, "run", 1);
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(record_of(pool, "run", 5, "p2.exp_avg").df.payload, LMCS_PAYLOAD_LINKED);
@@ -230,7 +227,6 @@ static void damage_behind_a_long_line_is_named(void **state)
     run_end(&run);
 }
 
-/* The longest line goes in one removal. */
 static void the_longest_line_goes(void **state)
 {
     struct place *place = *state;
@@ -296,7 +292,7 @@ static void parity_repairs_links(void **state)
     struct lmcs_content link = link_record(pool, 4, "p2.weight");
     struct lmcs_content first = record_of(pool, "run", 1, "p2.exp_avg");
     damage_content(place->pool, &link, link.df.stored_bytes / 2, 3000);
-    damage_content(place->pool, &link, 5, 100); /* its header */
+    damage_content(place->pool, &link, 5, 100);
     damage_content(place->pool, &first, first.df.stored_bytes / 2, 3000);
     OK(repair_from(pool, NULL, &telling));
     assert_int_equal(telling.report.repaired, telling.report.damages);

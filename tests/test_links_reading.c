@@ -35,7 +35,6 @@ static void slices_of_steps(void **state)
     run_end(&run);
 }
 
-/* A view of some or all arrays of one link, and of contents without links. */
 static void views_of_steps(void **state)
 {
     struct place *place = *state;
@@ -73,7 +72,6 @@ struct watching {
     atomic_uint rounds;
 };
 
-/* Nothing is damaged. */
 static void *watch(void *argument)
 {
     struct watching *watching = argument;

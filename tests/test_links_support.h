@@ -31,7 +31,7 @@ struct run {
     enum gradients kind;
     struct trained_state parameters[PARAMETERS];
     struct rng rng;
-    struct state *states[MOST_STEPS + 1]; /* of snapshot n */
+    struct state *states[MOST_STEPS + 1];
     bool there[MOST_STEPS + 1];
     size_t count;
     size_t turned; /* parameters whose relations name a wrong weight */

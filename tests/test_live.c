@@ -156,7 +156,7 @@ static void many_at_once(void **state)
     }
     OK(lmcs_live_rename(pool, "run", "v7", "seven", &err));
     OK(lmcs_live_swap(pool, "run", "v8", "v9", &err));
-    OK(lmcs_live_swap(pool, "run", "v10", "v10", &err)); /* nothing to do */
+    OK(lmcs_live_swap(pool, "run", "v10", "v10", &err));
     for (int i = 0; i < MANY; i++) {
         struct lmcs_live *again;
         struct lmcs_live_info info;
@@ -189,7 +189,7 @@ static void names_change(void **state)
     OK(lmcs_live_swap(pool, "run", "a", "b", &err));
     expect_text(pool, "a", "second");
     expect_text(pool, "b", "first");
-    expect_handle_text(a, "first"); /* handles follow the bytes */
+    expect_handle_text(a, "first");
     OK(lmcs_live_rename(pool, "run", "b", "c", &err));
     struct lmcs_live_info info;
     OK(lmcs_live_info(a, &info, &err));
@@ -217,7 +217,7 @@ static void replacing(void **state)
     fill(new, 2);
     expect_names(pool, "w");
     OK(lmcs_live_replace(new, "w", &err));
-    expect_filled(old, 1); /* its holders keep it */
+    expect_filled(old, 1);
     struct lmcs_live_info info;
     OK(lmcs_live_info(old, &info, &err));
     EXPECT(info.name[0] == '\0');
@@ -230,7 +230,6 @@ static void replacing(void **state)
     EXPECT(info.shape[0] == 50);
     expect_filled(new, 2);
     lmcs_live_close(new);
-    /* An unnamed one leaves nothing. */
     uint64_t used = pool_info(pool).used_bytes;
     for (int i = 0; i < 20; i++) {
         new = new_unnamed(pool, 500000);
@@ -242,7 +241,6 @@ static void replacing(void **state)
     close_pool(pool);
 }
 
-/* Changes to a replaced variable do not affect its former name. */
 static void what_was_replaced_stays_without_its_name(void **state)
 {
     struct place *place = *state;
@@ -264,7 +262,7 @@ static void what_was_replaced_stays_without_its_name(void **state)
             put_text(pool, "w", "put over it");
     }
     OK(lmcs_live_replace(other, "w", &err));
-    OK(lmcs_live_replace(old, "old", &err)); /* unnamed */
+    OK(lmcs_live_replace(old, "old", &err));
     lmcs_live_close(old);
     lmcs_live_close(new);
     lmcs_live_close(other);
@@ -317,7 +315,7 @@ static void sizes_change(void **state)
         if (wanted * 4 <= info.reserved_bytes && count > 0)
             EXPECT(w == before);
         for (uint64_t k = 0; k < wanted; k++)
-            EXPECT(w[k] == (k < count ? 7.0f + (float)k : 0)); /* new bytes are zero */
+            EXPECT(w[k] == (k < count ? 7.0f + (float)k : 0));
         fill(live, 7);
         count = wanted;
         if (i % 10 == 9) {
@@ -393,7 +391,7 @@ static void locks_exclude(void **state)
     FAILS(LMCS_IN_USE, lmcs_live_lock(three, LMCS_LOCK_EXCLUSIVE, 30, &err));
     FAILS(LMCS_INVALID, lmcs_live_lock(one, LMCS_LOCK_EXCLUSIVE, 0, &err));
     OK(lmcs_live_unlock(one, &err));
-    lmcs_live_close(two); /* frees it */
+    lmcs_live_close(two);
     OK(lmcs_live_lock(three, LMCS_LOCK_EXCLUSIVE, 0, &err));
     FAILS(LMCS_IN_USE, lmcs_live_lock(one, LMCS_LOCK_SHARED, 10, &err));
     OK(lmcs_live_unlock(three, &err));
@@ -539,7 +537,7 @@ static void children_only_read(void **state)
     int status = run_child(store_in_a_child, live, 20);
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
     expect_filled(live, 4);
-    fill(live, 5); /* the parent continues */
+    fill(live, 5);
     lmcs_live_close(live);
     close_pool(pool);
 }
@@ -575,7 +573,6 @@ static void readers_look_on(void **state)
     put_text(pool, "t", "hello");
     EXPECT(run_child(read_beside, place->pool, 20) == 0);
     lmcs_live_close(live);
-    /* Tensors of a reader in this process survive erasure. */
     struct lmcs_pool *reader;
     struct lmcs_live *seen;
     close_pool(pool);
@@ -610,7 +607,6 @@ static struct lmcs_pool *with_reader(const struct place *place, uint64_t floats,
     return open_quiet(place->pool);
 }
 
-/* Takes the free space. */
 static void make_many(struct lmcs_pool *pool, const char *prefix, int count, uint64_t floats)
 {
     for (int i = 0; i < count; i++) {
@@ -691,7 +687,6 @@ static void what_grew_while_it_was_read_stays(void **state)
     }
 }
 
-/* Names change while another process has the variables open. */
 static void names_change_beside_a_reader(void **state)
 {
     struct place *place = *state;

@@ -39,7 +39,7 @@ static void flip(const char *path, uint64_t at, unsigned bit)
 struct cells {
     uint64_t at[VALUES];
     uint64_t bytes[VALUES];
-    uint64_t tensor; /* its first byte */
+    uint64_t tensor;
 };
 
 static enum lmcs_status note_cell(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
@@ -57,7 +57,6 @@ static enum lmcs_status note_cell(void *context, struct lmcs_live_record *record
     return LMCS_OK;
 }
 
-/* A tensor, and values written twice, so that both slots hold one. */
 static struct lmcs_pool *make(struct place *place, struct cells *cells)
 {
     struct lmcs_pool *pool = open_quiet(place->pool);
@@ -167,7 +166,6 @@ static void two_values_swapped(void **state)
     EXPECT(told.damages == 2 && told.named == 1);
     for (size_t i = 0; i < 2; i++)
         EXPECT(!value_is_right(pool, i, &status) && status == LMCS_DAMAGED);
-    /* Damaged values can be replaced; others stay usable. */
     EXPECT(value_is_right(pool, 2, &status));
     FAILS(LMCS_DAMAGED, lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
     OK(lmcs_live_erase(pool, "run", values[0], &err));
@@ -214,7 +212,7 @@ static int apply_pending(const char *path, const unsigned char then[JOURNALED])
     enum lmcs_status status = lmcs_pool_open(path, LMCS_OPEN_WRITE, &options, &pool, &err);
     if (status != LMCS_OK) {
         EXPECT(status == LMCS_DAMAGED && strstr(err.message, "journal of live variables is damaged") != NULL);
-        close_pool(open_pool(path, LMCS_OPEN_READ, LMCS_NO_BACKGROUND)); /* complete */
+        close_pool(open_pool(path, LMCS_OPEN_READ, LMCS_NO_BACKGROUND));
         return 2;
     }
     OK(lmcs_live_open(pool, "run", "weights", &live, &err));
@@ -244,7 +242,7 @@ static void each_part_of_a_pending_journal(void **state)
     uint64_t at = make_pending(place, pending, then);
     copy_file(pending, work);
     EXPECT(apply_pending(work, then) == 1);
-    EXPECT(apply_pending(work, then) == 1); /* idempotent */
+    EXPECT(apply_pending(work, then) == 1);
     uint64_t places[] = {at, at + LMCS_PAGE_BYTES, at + 2 * (uint64_t)LMCS_PAGE_BYTES};
     uint64_t bytes[] = {sizeof(struct lmcs_journal_df), 2 * sizeof(struct lmcs_journal_entry_df), ALL};
     for (size_t i = 0; i < 3; i++)
@@ -253,7 +251,7 @@ static void each_part_of_a_pending_journal(void **state)
             flip(work, places[i] + k, (unsigned)rng_below(&rng, 8));
             came_of[apply_pending(work, then)]++;
         }
-    EXPECT(came_of[0] > 0 && came_of[2] > 20); /* a torn header seals nothing */
+    EXPECT(came_of[0] > 0 && came_of[2] > 20);
 }
 
 struct forging {
@@ -262,7 +260,7 @@ struct forging {
     char work[512];
     struct lmcs_pool *pool;
     struct cells cells;
-    uint64_t object, object_end; /* of live variables */
+    uint64_t object, object_end;
     uint64_t extent;
 };
 
@@ -325,7 +323,6 @@ static void note_journal(void *context, const struct lmcs_damage *damage)
     *(bool *)context = *(bool *)context || strstr(damage->what, "journal") != NULL;
 }
 
-/* Writing is refused and has written nothing, not even valid entries. */
 static void expect_refused(struct forging *f, const uint64_t *places, size_t count, const char *why)
 {
     enum { LOOKED_AT = 256 };
@@ -364,7 +361,7 @@ static void a_journal_that_leads_elsewhere(void **state)
     place_path(f.place, "work.pool", f.work);
     f.pool = make(f.place, &f.cells);
     uint64_t sequence = 0;
-    pthread_mutex_lock(&f.pool->live->lock); /* both journals exist */
+    pthread_mutex_lock(&f.pool->live->lock);
     OK(lmcs_undo_begin(f.pool, 1 << 16, &sequence, &err));
     OK(lmcs_journal_clear(f.pool, LMCS_JOURNAL_UNDO, &err));
     OK(lmcs_journal_write(f.pool, NULL, 0, false, &sequence, &err));
@@ -390,7 +387,6 @@ static void a_journal_that_leads_elsewhere(void **state)
     };
     for (int kind = 0; kind < (int)LMCS_JOURNALS; kind++)
         for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-            /* The valid first entry must not be written either. */
             struct lmcs_journaled entries[] = {{f.cells.tensor, 256, data},
                                                {wrong[i].place, wrong[i].bytes, data + 256}};
             struct lmcs_journaled turned[] = {entries[1], entries[0]};
@@ -431,7 +427,7 @@ static void what_lies_where_something_else_does(void **state)
         fill(first, 1);
         fill(second, 1);
         OK(lmcs_txn_read(pool, &txn, &err));
-        OK(lmcs_live_record_each(&txn, 0, note_cell, &cells, &err)); /* of the last one */
+        OK(lmcs_live_record_each(&txn, 0, note_cell, &cells, &err));
         lmcs_txn_end(&txn);
         if (which == 0) {
             OK(lmcs_txn_write(pool, &txn, &err));

@@ -45,14 +45,14 @@ static void a_name_changes(void **state)
     FAILS(LMCS_NOT_FOUND, lmcs_live_open(pool, "run", "t", &live, &err));
     expect_names(pool, "");
     expect_text_on(pool, "other", "t", "hello");
-    put_text(pool, "t", "another shelf"); /* a new shelf of this name */
+    put_text(pool, "t", "another shelf");
     pool = reopen(pool, place);
     expect_text(pool, "t", "another shelf");
     expect_text_on(pool, "other", "t", "hello");
     OK(lmcs_live_open(pool, "other", "w", &live, &err));
     expect_filled(live, 3);
     FAILS(LMCS_EXISTS, lmcs_shelf_rename(pool, "run", "other", &err));
-    OK(lmcs_shelf_rename(pool, "run", "third", &err)); /* open variables of other shelves do not interfere */
+    OK(lmcs_shelf_rename(pool, "run", "third", &err));
     lmcs_live_close(live);
     check_pool(pool);
     close_pool(pool);
@@ -102,7 +102,7 @@ static void a_reader_follows(void **state)
     struct lmcs_live *next = new_tensor(pool, "next", 1000);
     fill(next, 7);
     lmcs_live_close(next);
-    const float *data = lmcs_live_data(seen); /* still zeros: its bytes were not reused */
+    const float *data = lmcs_live_data(seen);
     for (size_t i = 0; i < 1000; i++)
         EXPECT(data[i] == 0);
     FAILS(LMCS_NOT_FOUND, lmcs_live_open(reader, "other", "t", &none, &err));
@@ -143,7 +143,7 @@ static void a_shelf_is_removed(void **state)
     OK(lmcs_shelf_drop(pool, "run", true, &dry, &err));
     EXPECT(names_on(pool, "run") == 201 && pool_info(pool).used_bytes >= used);
     OK(lmcs_shelf_drop(pool, "run", false, &wet, &err));
-    EXPECT(dry.freed_bytes == wet.freed_bytes && wet.freed_bytes > (uint64_t)8 << 20); /* live, and its snapshot */
+    EXPECT(dry.freed_bytes == wet.freed_bytes && wet.freed_bytes > (uint64_t)8 << 20);
     EXPECT(names_on(pool, "run") == 0);
     verify_pool(pool);
     put_many(pool, 3);
@@ -159,7 +159,6 @@ static void a_shelf_is_removed(void **state)
     close_pool(pool);
 }
 
-/* A kill leaves all of the shelf or nothing. */
 static void a_removal_is_cut_short(void **state)
 {
     struct place *place = *state;

@@ -29,13 +29,13 @@ static void back_and_forth(void **state)
     fill(w, 10);
     put_text(pool, "t", "at two, and longer than it was at one, so that it had to move to another cell");
     uint64_t two = snapshot(pool);
-    EXPECT(content_of(pool, "run", one, "v") == content_of(pool, "run", two, "v")); /* shared */
+    EXPECT(content_of(pool, "run", one, "v") == content_of(pool, "run", two, "v"));
     EXPECT(content_of(pool, "run", one, "w") != content_of(pool, "run", two, "w"));
     put_text(pool, "extra", "not in any");
     float *address = lmcs_live_data(w);
     for (int i = 0; i < 3; i++) {
         OK(lmcs_live_checkout(pool, "run", i % 2 == 0 ? "1" : "2", &err));
-        EXPECT(lmcs_live_data(w) == address); /* holders see the change */
+        EXPECT(lmcs_live_data(w) == address);
         expect_filled(w, i % 2 == 0 ? 1 : 10);
         expect_filled(v, 2);
         expect_text(pool, "t",
@@ -50,7 +50,7 @@ static void back_and_forth(void **state)
         lmcs_live_close(t);
         check_pool(pool);
     }
-    fill(w, 77); /* still the pool's */
+    fill(w, 77);
     lmcs_live_close(w);
     lmcs_live_close(v);
     lmcs_live_close(empty);
@@ -62,7 +62,6 @@ static void back_and_forth(void **state)
     close_pool(pool);
 }
 
-/* Deltas are decoded in place. */
 static void compacted_ones_come_back(void **state)
 {
     struct place *place = *state;
@@ -113,7 +112,7 @@ static void what_is_held_is_not_taken_away(void **state)
     struct rng rng = {1};
     struct state *other = state_weights(&rng, 2, 10);
     take_snapshot(pool, "run", other, 1);
-    FAILS(LMCS_INVALID, lmcs_live_checkout(pool, "run", "2", &err)); /* not of live variables */
+    FAILS(LMCS_INVALID, lmcs_live_checkout(pool, "run", "2", &err));
     state_free(other);
     OK(lmcs_live_open(pool, "run", "w", &w, &err));
     expect_filled(w, 1);
@@ -158,7 +157,7 @@ static void captures_take_more_beside(void **state)
         .name = "structure", .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &length};
     const void *data = "{ }\n";
     OK(lmcs_capture_put(capture, &note, &data, 1, &err));
-    fill(w, 2); /* put by value */
+    fill(w, 2);
     struct lmcs_commit_options options;
     lmcs_commit_options_init(&options);
     options.asynchronous = true;
@@ -225,8 +224,8 @@ static void snapshots_in_a_storm(void **state)
 struct waiting {
     struct lmcs_pool *pool;
     struct lmcs_capture *capture;
-    atomic_int has_shelf; /* the capture has begun */
-    useconds_t before;    /* it puts live tensors */
+    atomic_int has_shelf;
+    useconds_t before;
 };
 
 static void *capture_live(void *argument)
@@ -277,7 +276,6 @@ struct across {
     atomic_int is_ready;
 };
 
-/* Holds two shelves, and waits on the second for the transaction there. */
 static void *capture_two(void *argument)
 {
     struct across *across = argument;
@@ -292,7 +290,6 @@ static void *capture_two(void *argument)
     return NULL;
 }
 
-/* The same through another shelf. */
 static void waiting_across_two_shelves(void **state)
 {
     struct place *place = *state;

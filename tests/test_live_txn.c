@@ -85,7 +85,7 @@ static void change_all(struct lmcs_pool *pool, struct lmcs_live *w)
     uint64_t more = 1200;
     OK(lmcs_live_erase(pool, "run", "gone", &err));
     OK(lmcs_live_swap(pool, "run", "x", "y", &err));
-    OK(lmcs_live_rename(pool, "run", "z", "gone", &err)); /* a freed name */
+    OK(lmcs_live_rename(pool, "run", "z", "gone", &err));
     OK(lmcs_live_resize(w, 1, &more, &err));
     float *data = lmcs_live_data(w);
     for (uint64_t i = 1000; i < 1200; i++) {
@@ -187,7 +187,6 @@ static void names_and_sizes_declared(void **state)
     names_and_sizes_with(*state, LMCS_TRANSACTION_DECLARED);
 }
 
-/* An abort unnames new variables, a commit replaced ones. */
 static void who_has_lost_its_name_with(struct place *place, uint32_t flags)
 {
     struct lmcs_pool *pool = open_quiet(place->pool);
@@ -201,7 +200,7 @@ static void who_has_lost_its_name_with(struct place *place, uint32_t flags)
     OK(lmcs_live_set_note(made, "note", 4, &err));
     OK(lmcs_live_resize(made, 1, &(uint64_t){20000}, &err));
     expect_names(pool, "t w");
-    OK(lmcs_live_replace(made, "named", &err)); /* unnamed */
+    OK(lmcs_live_replace(made, "named", &err));
     lmcs_live_close(made);
     for (int commits = 0; commits < 2; commits++) {
         transaction = begin_with(pool, flags, 0);
@@ -227,7 +226,7 @@ static void who_has_lost_its_name_with(struct place *place, uint32_t flags)
             expect_text(pool, "t", "short");
         } else {
             OK(lmcs_transaction_commit(transaction, &err));
-            const float *data = lmcs_live_data(w); /* its holder's */
+            const float *data = lmcs_live_data(w);
             EXPECT(float_count(w) == 900 && data[4] == 5 && data[5] == -1 && data[6] == -2 && data[7] == 8);
             expect_handle_text(t, "its holder's");
         }
@@ -256,7 +255,6 @@ static void who_has_lost_its_name_declared(void **state)
     who_has_lost_its_name_with(*state, LMCS_TRANSACTION_DECLARED);
 }
 
-/* An abort restores a name that the transaction gave up. */
 static void names_given_up_are_kept(void **state)
 {
     struct place *place = *state;
@@ -279,7 +277,7 @@ static void names_given_up_are_kept(void **state)
         else
             OK(lmcs_live_rename(pool, "run", "a", "z", &err));
         if (both) {
-            OK(lmcs_live_rename(pool, "run", "b", given_up, &err)); /* by the same transaction */
+            OK(lmcs_live_rename(pool, "run", "b", given_up, &err));
             OK(lmcs_transaction_commit(transaction, &err));
             expect_names(pool, "a c z");
             break;
@@ -333,7 +331,7 @@ static void sizes_back_and_forth(void **state)
         check_pool(pool);
     }
     struct lmcs_transaction *transaction = begin_with(pool, 0, 0);
-    FAILS(LMCS_UNSUPPORTED, lmcs_live_resize(w, 1, &(uint64_t){10000000}, &err)); /* would need another address */
+    FAILS(LMCS_UNSUPPORTED, lmcs_live_resize(w, 1, &(uint64_t){10000000}, &err));
     expect_filled(w, 1);
     lmcs_transaction_abort(transaction);
     expect_filled(w, 1);
@@ -408,7 +406,6 @@ static void what_is_cut_off_reads_as_zeros(void **state)
     close_pool(pool);
 }
 
-/* A tensor's pages from its transaction are free after it. */
 static void what_was_larger_reaches_nobody(void **state)
 {
     enum { OTHERS = 200 };

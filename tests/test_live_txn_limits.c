@@ -56,13 +56,12 @@ static void one_at_a_time(void **state)
     OK(lmcs_transaction_begin(pool, "run", &w, 1, NULL, &transaction, &err));
     EXPECT(pthread_create(&thread, NULL, begin_elsewhere, pool) == 0);
     pthread_join(thread, NULL);
-    ((float *)lmcs_live_data(w))[0] = 50; /* v is not part of it */
+    ((float *)lmcs_live_data(w))[0] = 50;
     ((float *)lmcs_live_data(v))[0] = 60;
     OK(lmcs_live_persist(v, 0, 4, &err));
     FAILS(LMCS_INVALID, lmcs_live_swap(pool, "run", "w", "v", &err));
     lmcs_transaction_abort(transaction);
     EXPECT(((float *)lmcs_live_data(w))[0] == 1 && ((float *)lmcs_live_data(v))[0] == 60);
-    /* The pool is closed within one. */
     transaction = begin_with(pool, 0, 0);
     lmcs_live_close(v);
     close_pool(pool);
@@ -84,7 +83,7 @@ static void *begin_declared(void *pool)
     options.wait_ms = 30;
     options.flags = LMCS_TRANSACTION_DECLARED;
     FAILS(LMCS_IN_USE, lmcs_transaction_begin(pool, "other", NULL, 0, &options, &transaction, &err));
-    options.flags = 0; /* each shelf gets one, also after that */
+    options.flags = 0;
     OK(lmcs_transaction_begin(pool, "other", NULL, 0, &options, &transaction, &err));
     lmcs_transaction_abort(transaction);
     return NULL;
@@ -120,7 +119,6 @@ static void *begin_in_vain(void *pool)
     return NULL;
 }
 
-/* Until a transaction holds the shelf. */
 static void wait_until_held(struct lmcs_pool *pool, const char *shelf)
 {
     struct lmcs_transaction_options options;
@@ -189,7 +187,7 @@ static void strangers_are_refused(void **state)
         struct lmcs_live *lives[] = {w, strangers[i]};
         struct lmcs_transaction *transaction = NULL;
         FAILS(LMCS_INVALID, lmcs_transaction_begin(pool, "run", lives, 2, NULL, &transaction, &err));
-        ((float *)lmcs_live_data(w))[0] = 2; /* in no transaction: it stays */
+        ((float *)lmcs_live_data(w))[0] = 2;
         OK(lmcs_live_persist(w, 0, 4, &err));
         OK(lmcs_transaction_begin(pool, "run", lives, 1, NULL, &transaction, &err));
         EXPECT(((float *)lmcs_live_data(w))[0] == 2);
@@ -221,15 +219,15 @@ static void costs_follow_the_pages(void **state)
 {
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
-    struct lmcs_live *w = new_tensor(pool, "w", 16 << 20); /* 64 MiB */
+    struct lmcs_live *w = new_tensor(pool, "w", 16 << 20);
     fill(w, 0);
     uint64_t before = anonymous_bytes(), used = pool_info(pool).used_bytes, bytes;
     struct lmcs_transaction *transaction = begin_with(pool, 0, 0);
     float *data = lmcs_live_data(w), sum = 0;
     for (size_t i = 0; i < 16 << 20; i += 1024)
-        sum += data[i]; /* reads all pages, ... */
+        sum += data[i];
     for (size_t i = 0; i < 100; i++)
-        data[i * 100000] = sum; /* ... writes a hundred */
+        data[i * 100000] = sum;
     OK(lmcs_transaction_bytes(transaction, &bytes, &err));
     EXPECT(bytes == 100 * 4096);
     EXPECT(anonymous_bytes() < before + (4 << 20));
@@ -314,7 +312,7 @@ static int die_grown(void *argument)
     OK(lmcs_live_resize(w, 1, &(uint64_t){100000}, &err));
     float *data = lmcs_live_data(w);
     for (uint64_t k = 10000; k < 100000; k++)
-        data[k] = 5; /* in the pool at once, but invisible before the commit */
+        data[k] = 5;
     raise(SIGKILL);
     return 0;
 }
@@ -354,7 +352,7 @@ static void the_dead_leave_nothing_behind_the_end(void **state)
 struct user {
     struct lmcs_live *live;
     atomic_bool stops;
-    bool sets; /* other threads get values */
+    bool sets;
     long wrong;
 };
 
@@ -387,7 +385,7 @@ static void values_in_use_while_transactions_end(void **state)
     OK(lmcs_live_put(pool, "run", "v", text, sizeof text, NULL, 0, &err));
     struct user users[] = {{.live = open_live(pool, "v"), .sets = true}, {.live = open_live(pool, "v")}};
     pthread_t threads[2];
-    mallopt(M_PERTURB, 0xa5); /* overwrites freed memory */
+    mallopt(M_PERTURB, 0xa5);
     for (int i = 0; i < 2; i++)
         EXPECT(pthread_create(&threads[i], NULL, use_value, &users[i]) == 0);
     for (int i = 0; i < 1500; i++) {

@@ -131,7 +131,7 @@ static void integers(void **state)
             bool swapped;
             memset(all, 255, sizeof all);
             OK(lmcs_live_write(lives[i], 16, all, bytes, &err));
-            OK(lmcs_live_add(lives[i], 16, bytes, one, before, &err)); /* wraps around */
+            OK(lmcs_live_add(lives[i], 16, bytes, one, before, &err));
             EXPECT(memcmp(before, all, bytes) == 0);
             OK(lmcs_live_compare_and_swap(lives[i], 16, bytes, one, all, before, &swapped, &err));
             EXPECT(!swapped && memcmp(before, zero, bytes) == 0);
@@ -199,7 +199,7 @@ static void *get_all_the_time(void *argument)
     struct lmcs_error error;
     for (uint64_t bytes = 0; !user->stops;) {
         user->wrong += lmcs_live_get(user->live, got, sizeof got, &bytes, &error) != LMCS_OK || !is_whole(got, bytes);
-        user->wrong += lmcs_live_data(user->live) != NULL; /* takes no lock */
+        user->wrong += lmcs_live_data(user->live) != NULL;
     }
     return NULL;
 }
@@ -244,7 +244,7 @@ static void values_move_under_their_users(void **state)
             OK(lmcs_live_get(user.live, got, sizeof got, &count, &err));
             EXPECT(count == bytes && memcmp(got + 1, text + 1, bytes - 1) == 0);
             if (i % 2 == 0)
-                OK(lmcs_live_set(user.live, text, bytes, &err)); /* in the second slot when it moves */
+                OK(lmcs_live_set(user.live, text, bytes, &err));
         }
         user.stops = true;
         pthread_join(thread, NULL);
@@ -270,7 +270,7 @@ static void move_values(struct lmcs_pool *pool, struct lmcs_live *seen, char tex
     memset(text, 'a' + i % 26, 6000);
     text[i * 100] = '\0';
     put_text(pool, "t", text);
-    for (int k = 0; k < 20; k++) { /* the old place, and both slots */
+    for (int k = 0; k < 20; k++) {
         snprintf(name, sizeof name, "u%d.%d", i % 7, k);
         text[(i - 1) * 100] = '\0';
         put_text(pool, name, text);
@@ -280,7 +280,6 @@ static void move_values(struct lmcs_pool *pool, struct lmcs_live *seen, char tex
     expect_handle_text(seen, text);
 }
 
-/* The writer moves values and reuses old cells while another process has them open. */
 static void values_move_under_a_reader(void **state)
 {
     struct place *place = *state;
@@ -313,7 +312,6 @@ static void values_move_under_a_reader(void **state)
     EXPECT(strcmp(info.name, "s") == 0 && info.bytes == 15);
     OK(lmcs_live_open(reader, "run", "s", &again, &err));
     expect_handle_text(again, "by another name");
-    /* Erased and replaced variables are not damaged. */
     OK(lmcs_live_erase(pool, "run", "s", &err));
     OK(lmcs_live_erase(pool, "run", "n", &err));
     put_text(pool, "s", "a new one");
@@ -419,10 +417,10 @@ static void damage_is_named(void **state)
     uint64_t place_of_it = find_text(place->pool, "needle in", 0);
     EXPECT(place_of_it != 0);
     flip(place->pool, place_of_it + 3);
-    pool = open_quiet(place->pool); /* the rest of the pool stays usable */
+    pool = open_quiet(place->pool);
     expect_text(pool, "healthy", "something else");
     struct lmcs_live *live;
-    FAILS(LMCS_DAMAGED, lmcs_live_open(pool, "run", "secret", &live, &err)); /* and not the older text */
+    FAILS(LMCS_DAMAGED, lmcs_live_open(pool, "run", "secret", &live, &err));
     EXPECT(strstr(err.message, "\"secret\"") != NULL);
     char named[64] = "";
     FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, keep_tensor, named, NULL, NULL, &err));

@@ -20,7 +20,7 @@
 #include "records/shelf.h"
 
 struct record {
-    uint8_t kind; /* of its tree */
+    uint8_t kind;
     struct lmcs_key_df key;
     bool of_shelf; /* its tree belongs to the shelf "run" */
     unsigned char value[LMCS_MAX_VALUE];
@@ -182,7 +182,7 @@ static struct record forge_object(struct lmcs_pool *pool)
 struct forgery {
     const char *name;
     struct record (*forge)(struct lmcs_pool *pool);
-    const char *message;  /* a part of it */
+    const char *message;
     const char *affected; /* unreadable address; NULL: none */
     const char *tensor;
     bool keeps_writers_out;
@@ -379,7 +379,6 @@ static void readers_report_it(void **state)
     }
 }
 
-/* A writer uses the shelf with the record and others. */
 static void work_around(struct lmcs_pool *pool, const struct forgery *forgery)
 {
     struct rng rng = {9};
@@ -417,7 +416,7 @@ static void writers_leave_it_alone(void **state)
         work_around(pool, forgery);
         expect_as_it_was(pool, &forged);
         close_pool(pool);
-        pool = open_pool(place->pool, LMCS_OPEN_WRITE, 0); /* with the background thread */
+        pool = open_pool(place->pool, LMCS_OPEN_WRITE, 0);
         expect_unread(pool, forgery);
         expect_listed(pool, forgery->message);
         expect_as_it_was(pool, &forged);
@@ -447,7 +446,6 @@ static void a_shelf_that_has_it_is_dropped(void **state)
     }
 }
 
-/* A writer that might overwrite space named by a newer record is refused. */
 static void writers_are_kept_out(void **state)
 {
     struct place *place = *state;
@@ -467,7 +465,6 @@ static void writers_are_kept_out(void **state)
     }
 }
 
-/* Changes all copies of these bytes. */
 static size_t spoil(const char *path, const unsigned char *bytes, size_t count)
 {
     static unsigned char page[LMCS_PAGE_BYTES];
@@ -551,7 +548,7 @@ static void frames_of_a_newer_codec(void **state)
         expect_listed(pool, "");
         if (which == 0)
             expect_scrubbed(pool, true, "is unknown to this version");
-        else { /* a scrub does not decode */
+        else {
             struct telling telling;
             OK(repair_from(pool, NULL, &telling));
         }
@@ -628,7 +625,7 @@ static void a_newer_journal(void **state)
     expect_others_read(pool);
     expect_listed(pool, "flag 4 is unknown to this version");
     close_pool(pool);
-    header.flags = 5; /* a header with a wrong checksum seals nothing */
+    header.flags = 5;
     file_bytes(place->pool, at, &header, sizeof header, true);
     pool = open_quiet(place->pool);
     verify_pool(pool);
@@ -671,7 +668,7 @@ static void a_newer_table_of_live_variables(void **state)
 {
     struct place *place = *state;
     close_pool(make_pool(place->pool));
-    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 4, 2); /* its version */
+    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 4, 2);
     struct lmcs_pool *pool = open_quiet(place->pool);
     FAILS(LMCS_UNSUPPORTED, lmcs_live_checkout(pool, "live", "1", &err));
     expect_message("version 2 of its table of live variables is unknown to this version");
@@ -685,7 +682,6 @@ static void a_newer_table_of_live_variables(void **state)
     close_pool(pool);
 }
 
-/* Without its relations, a snapshot is compacted like any other. */
 static void newer_relations(void **state)
 {
     struct place *place = *state;
@@ -710,7 +706,7 @@ static void newer_relations(void **state)
         put_state(capture, now);
         OK(lmcs_capture_commit(capture, NULL, NULL, &err));
         close_pool(pool);
-        if (number % 2 == 0) /* the constants, or the names */
+        if (number % 2 == 0)
             set_attachment(place, "related", number, number == 2 ? "lmcstore.constants" : "lmcstore.relations", 4, 2);
     }
     struct lmcs_pool *pool = open_quiet(place->pool);

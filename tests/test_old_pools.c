@@ -26,7 +26,6 @@ __attribute__((format(printf, 1, 2))) static void run(const char *format, ...)
         fail_msg("%s", command);
 }
 
-/* Part paths are absolute. */
 static void write_set(const struct place *place)
 {
     char path[512];
@@ -81,7 +80,6 @@ static char *describe(struct lmcs_pool *pool)
     return text;
 }
 
-/* Shows the first line that differs. */
 static void expect_text(const char *what, const char *got, const char *expected)
 {
     const char *line = expected;
@@ -120,7 +118,7 @@ static void expect_whole(const struct place *place, const char *folder, const ch
     struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
     expect_described(pool, folder, file, "reading", false);
     close_pool(pool);
-    for (int i = 0; i < 2; i++) { /* the second writer has nothing to complete */
+    for (int i = 0; i < 2; i++) {
         pool = open_pool(path, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
         expect_described(pool, folder, file, "writing", false);
         close_pool(pool);
@@ -146,7 +144,6 @@ static struct names *shelves_of(struct lmcs_pool *pool)
     return names;
 }
 
-/* Puts a tensor of the view with one changed byte. */
 static void put_changed(struct lmcs_capture *capture, struct lmcs_view *view, size_t i)
 {
     const struct lmcs_entry *entry = lmcs_view_entry(view, i);
@@ -169,7 +166,7 @@ static void capture_next(struct lmcs_pool *pool, const char *shelf)
     struct lmcs_commit_options options;
     struct described_entries *entries = calloc(1, sizeof *entries);
     enum lmcs_status status = lmcs_snapshot_find(pool, shelf, "latest", &snapshot, &err);
-    EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND); /* shelves may be empty */
+    EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND);
     OK(lmcs_capture_begin(pool, shelf, &capture, &err));
     if (status == LMCS_OK)
         OK(lmcs_snapshot_entries(snapshot, describe_keep_entry, entries, &err));
@@ -325,7 +322,6 @@ static void dump_and_restore(const struct place *place, struct lmcs_pool *pool, 
     close_pool(restored);
 }
 
-/* Prunes, forks and drops each shelf. */
 static void thin_out(struct lmcs_pool *pool)
 {
     struct names *names = shelves_of(pool);
@@ -366,11 +362,11 @@ static void go_on(const struct place *place, const char *path, enum lmcs_status 
     scrub_pool(pool, whole);
     expect_kept(pool, before);
     dump_and_restore(place, pool, whole);
-    thin_out(pool); /* damage goes with its shelves */
+    thin_out(pool);
     OK(lmcs_compact(pool, NULL, &err));
     check_pool(pool);
     close_pool(pool);
-    pool = open_pool(path, LMCS_OPEN_WRITE, 0); /* in the background, too */
+    pool = open_pool(path, LMCS_OPEN_WRITE, 0);
     close_pool(pool);
     pool = open_pool(path, LMCS_OPEN_READ, 0);
     expect_verified(pool, LMCS_OK);
@@ -501,7 +497,6 @@ static void expect_archives(const struct place *place, const char *folder, const
     free(expected);
 }
 
-/* The new pool has all snapshots of the section FILE. */
 static void expect_restored(const struct place *place, const char *folder, const char *const *names, size_t count)
 {
     char path[512];
@@ -540,7 +535,6 @@ static void archives(void **state)
     expect_restored(place, "links", of_links, 1);
 }
 
-/* Resumed dumps; canonical archives are equal to the byte. */
 static void dumps_go_on(void **state)
 {
     struct place *place = *state;

@@ -5,7 +5,6 @@
 
 #define MOST 64u
 
-/* Arrays of several states, in any order. */
 struct heap {
     struct lmcs_search_array arrays[MOST];
     size_t count;
@@ -19,7 +18,6 @@ static void put(struct heap *heap, const void *before, const void *after, size_t
     heap->arrays[heap->count++] = (struct lmcs_search_array){before, after, elements};
 }
 
-/* A parameter with its moments after some steps, made from `seed`. */
 static void put_state(struct heap *heap, struct lmc_link_hints hints, size_t elements, enum gradients kind,
                       unsigned seed)
 {
@@ -52,7 +50,6 @@ static void drop(struct heap *heap)
     }
 }
 
-/* The match has the arrays of one state, each in its role. */
 static bool is_right(const struct heap *heap, const struct lmcs_search_match *match)
 {
     for (size_t i = 0; i < heap->states; i++) {
@@ -130,7 +127,7 @@ static void nothing_is_made_up(void **state)
     (void)state;
     for (size_t k = 0; k < 2 * ARRAYS; k++)
         for (size_t i = 0; i < COUNT; i++)
-            values[k][i] = k % 6 < 3 ? bell(&seed) : fabsf(bell(&seed)); /* some are never negative */
+            values[k][i] = k % 6 < 3 ? bell(&seed) : fabsf(bell(&seed));
     for (size_t k = 0; k < ARRAYS - 3; k++)
         put(&heap, values[k], values[k + ARRAYS], COUNT);
     put(&heap, values[0], values[0], COUNT);

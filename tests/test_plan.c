@@ -39,7 +39,7 @@ static void patterns_keep_the_bound(void **state)
             assert_int_equal(deepest(&pattern, jump), chain);
         }
     lmcs_plan_pattern(0, 4, &pattern);
-    assert_int_equal(pattern.length, 1); /* keyframes only */
+    assert_int_equal(pattern.length, 1);
     lmcs_plan_pattern(3, 1, &pattern);
     assert_int_equal(pattern.length, 4); /* a chain, where only the next is raw */
 }
@@ -83,19 +83,15 @@ static void bases_are_what_is_there(void **state)
     (void)state;
     static const struct {
         uint32_t place, height, successors, depth, chain;
-        uint32_t jump; /* 0: a keyframe */
+        uint32_t jump;
         uint32_t next_place;
     } cases[] = {
-        {0, 0, 4, 0, 3, 2, 1},  /* the pattern: 2 1 4 2 1 1 4 1 1 1 0 */
-        {2, 2, 4, 0, 3, 4, 3},  /* a long jump */
-        {2, 2, 1, 0, 3, 1, 3},  /* only the next exists */
-        {2, 2, 0, 0, 3, 0, 0},  /* none exists */
+        {0, 0, 4, 0, 3, 2, 1}, /* the pattern: 2 1 4 2 1 1 4 1 1 1 0 */
+        {2, 2, 4, 0, 3, 4, 3},  {2, 2, 1, 0, 3, 1, 3},  {2, 2, 0, 0, 3, 0, 0},
         {10, 3, 4, 0, 3, 0, 0}, /* the last place is the keyframe's */
         {1, 3, 4, 0, 3, 0, 0},  /* another history: it has the most dependent deltas already */
         {0, 0, 4, 3, 3, 0, 0},  /* the next is too deep */
-        {0, 0, 4, 2, 3, 2, 1},  /* ... or just not */
-        {11, 0, 4, 0, 3, 2, 1}, /* the next group */
-        {0, 0, 4, 0, 0, 0, 0},  /* keyframes only */
+        {0, 0, 4, 2, 3, 2, 1},  {11, 0, 4, 0, 3, 2, 1}, {0, 0, 4, 0, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct lmcs_plan_pattern pattern;
@@ -163,7 +159,7 @@ static void every_history_keeps_the_bound(void **state)
             while (facts.successor_count < there && i + 1 + facts.successor_count < CONTENTS)
                 facts.successor_count++;
             struct lmcs_plan plan = lmcs_plan_content(&facts, &pattern, chain);
-            assert_int_not_equal(plan.action, LMCS_PLAN_KEEP); /* always progress */
+            assert_int_not_equal(plan.action, LMCS_PLAN_KEEP);
             assert_true(plan.jump <= facts.successor_count && plan.jump <= window);
             contents[i].coded = true;
             coded++;
@@ -181,7 +177,6 @@ static void every_history_keeps_the_bound(void **state)
     }
 }
 
-/* An undisturbed history follows the pattern. */
 static void histories_follow_the_pattern(void **state)
 {
     (void)state;
@@ -215,7 +210,7 @@ static void rebasing_pays_for_itself(void **state)
     assert_true(lmcs_plan_rebase(100, 100, 0, 1));
     assert_true(lmcs_plan_rebase(100, 140, 50, 1));
     assert_false(lmcs_plan_rebase(100, 150, 50, 1));
-    assert_false(lmcs_plan_rebase(100, 130, 50, 2)); /* two share the base */
+    assert_false(lmcs_plan_rebase(100, 130, 50, 2));
     assert_true(lmcs_plan_rebase(100, 120, 50, 2));
     assert_false(lmcs_plan_restart(100, 100));
     assert_true(lmcs_plan_restart(101, 100));

@@ -92,7 +92,7 @@ static void wrong_words_change_nothing(void **state)
         before = policy;
         snprintf(words, sizeof words, "keep_raw=9 %s", wrong_words[i]);
         FAILS(LMCS_INVALID, lmcs_policy_parse(words, &policy, &err));
-        assert_non_null(strstr(err.message, wrong_words[i])); /* names the word */
+        assert_non_null(strstr(err.message, wrong_words[i]));
         assert_memory_equal(&policy, &before, sizeof policy);
     }
 }
@@ -127,7 +127,6 @@ static void judge(struct history *history, const char *rules)
     OK(lmcs_policy_keeps(&policy, history->facts, history->count, history->now_ns, history->kept, &err));
 }
 
-/* Exactly these steps, separated by spaces. */
 static void expect_kept(struct history *history, const char *rules, const char *expected)
 {
     char kept[4096] = "";
@@ -157,10 +156,10 @@ static void rules_keep_what_they_say(void **state)
     h.facts[6].metrics[0] = 0.25;
     h.facts[9].metrics[0] = 0.25;
     h.facts[11].metrics[0] = INFINITY;
-    expect_kept(&h, "best:loss", "3 9"); /* of equals, the newest */
+    expect_kept(&h, "best:loss", "3 9");
     expect_kept(&h, "best:loss:3", "3 5 6 9");
     expect_kept(&h, "best:loss:1:max", "3 11");
-    expect_kept(&h, "best:loss:9", "3 5 6 9 11"); /* those without it never count */
+    expect_kept(&h, "best:loss:9", "3 5 6 9 11");
 }
 
 static void steps_may_be_anything(void **state)
@@ -174,13 +173,12 @@ static void steps_may_be_anything(void **state)
     expect_kept(&h, "every:10", "-11 -10 0 17 107 20 30");
     struct history without = steps(0);
     for (size_t i = 0; i < 12; i++)
-        add(&without, LMCS_NO_STEP); /* numbers count: 1 to 12 */
+        add(&without, LMCS_NO_STEP);
     judge(&without, "every:5");
     for (size_t i = 0; i < 12; i++)
         assert_true((without.kept[i] != NULL) == (i == 0 || i == 4 || i == 9));
 }
 
-/* Removes all or some of the unneeded snapshots. */
 static void drop(struct history *h, struct rng *rng, bool all)
 {
     size_t left = 0;
@@ -190,7 +188,6 @@ static void drop(struct history *h, struct rng *rng, bool all)
     h->count = left;
 }
 
-/* Pruning often, seldom or partly gives the same result. */
 static void pruning_again_agrees(void **state)
 {
     (void)state;

@@ -33,15 +33,15 @@ static void expect_steps(struct lmcs_pool *pool, const int64_t *steps, size_t co
     OK(lmcs_snapshot_numbers(pool, "run", 0, numbers, MOST, &got, &err));
     assert_int_equal(got, count);
     for (size_t i = 0; i < count; i++)
-        assert_int_equal(numbers[i], (uint64_t)steps[i] + 1); /* step 0 is number 1 */
+        assert_int_equal(numbers[i], (uint64_t)steps[i] + 1);
 }
 
 static void policies_stay_with_the_shelf(void **state)
 {
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
-    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:9 keep_raw=2", &err)); /* makes it */
-    OK(lmcs_shelf_set_policy(pool, "run", "chain=5", &err));                /* the rest stays */
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:9 keep_raw=2", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "chain=5", &err));
     FAILS(LMCS_INVALID, lmcs_shelf_set_policy(pool, "run", "chain=1 keep=some", &err));
     OK(lmcs_shelf_set_keep_raw(pool, "run", 3, &err));
     close_pool(pool);
@@ -63,7 +63,7 @@ static void pruning_on_request(void **state)
     grow(pool, now, &rng, 0, 11);
     OK(lmcs_tag_set(pool, "run", "good", 2, &err));
     OK(lmcs_prune(pool, "run", NULL, false, NULL, NULL, NULL, &report, &err));
-    assert_int_equal(report.removed, 0); /* without a policy nothing is deleted */
+    assert_int_equal(report.removed, 0);
     OK(lmcs_prune(pool, "run", "keep=last:2,every:5", true, see, &seen, NULL, &report, &err));
     assert_int_equal(report.removed, 7);
     assert_int_equal(report.kept, 5);
@@ -110,7 +110,7 @@ static void a_budget_prunes_only_when_it_must(void **state)
 {
     struct place *place = *state;
     struct rng rng = {3};
-    struct state *now = state_weights(&rng, 3, 200000); /* 2.4 MB a snapshot */
+    struct state *now = state_weights(&rng, 3, 200000);
     struct lmcs_pool *pool = open_quiet(place->pool);
     OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=1G", &err));
     grow(pool, now, &rng, 0, 19);
@@ -120,28 +120,27 @@ static void a_budget_prunes_only_when_it_must(void **state)
     OK(lmcs_shelf_set_policy(pool, "run", "budget=16M", &err));
     OK(lmcs_compact(pool, NULL, &err));
     uint64_t left = shelf_info(pool, "run").snapshot_count;
-    assert_in_range(left, 3, 19);                                     /* the oldest went */
-    assert_int_equal(storage_of(pool, "run", 19).raw_contents, 0);    /* compacted harder before that */
-    assert_true(pool_info(pool).live_bytes + 2400000 <= (16u << 20)); /* room for the next */
+    assert_in_range(left, 3, 19);
+    assert_int_equal(storage_of(pool, "run", 19).raw_contents, 0);
+    assert_true(pool_info(pool).live_bytes + 2400000 <= (16u << 20));
     uint64_t numbers[1];
     size_t got;
     OK(lmcs_snapshot_numbers(pool, "run", 0, numbers, 1, &got, &err));
     assert_int_equal(numbers[0], 21 - left);
     OK(lmcs_shelf_set_policy(pool, "run", "keep=all budget=1M", &err));
     OK(lmcs_compact(pool, NULL, &err));
-    assert_int_equal(shelf_info(pool, "run").snapshot_count, left); /* no rules: nothing is deleted */
-    grow(pool, now, &rng, 20, 21);                                  /* nothing is refused */
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, left);
+    grow(pool, now, &rng, 20, 21);
     verify_pool(pool);
     close_pool(pool);
     state_free(now);
 }
 
-/* A share of the pool's limit. */
 static void a_budget_may_be_a_share(void **state)
 {
     struct place *place = *state;
     struct rng rng = {6};
-    struct state *now = state_weights(&rng, 3, 200000); /* 2.4 MB a snapshot */
+    struct state *now = state_weights(&rng, 3, 200000);
     struct lmcs_pool *pool = open_limited(place->pool, 96 << 20);
     OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=90%", &err));
     grow(pool, now, &rng, 0, 19);
@@ -162,7 +161,6 @@ static bool no_more(void *context, const char *what, uint64_t done, uint64_t tot
     return (*(int *)context)-- > 0;
 }
 
-/* Removed snapshots stay removed; the next call removes the rest. */
 static void pruning_can_be_stopped(void **state)
 {
     struct place *place = *state;
@@ -190,14 +188,14 @@ static void a_full_pool_prunes_before_it_refuses(void **state)
 {
     struct place *place = *state;
     struct rng rng = {4};
-    struct state *now = state_weights(&rng, 2, 250000); /* 2 MB */
+    struct state *now = state_weights(&rng, 2, 250000);
     struct lmcs_pool *pool = open_limited(place->pool, 48 << 20);
     uint64_t number;
     OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3 budget=90%", &err));
     for (int64_t step = 0; step < 100; step++) {
         take_snapshot(pool, "run", now, step);
         for (size_t i = 0; i < now->count; i++)
-            rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes); /* incompressible */
+            rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes);
     }
     assert_true(shelf_info(pool, "run").snapshot_count >= 3);
     assert_int_equal(shelf_info(pool, "run").latest, 100);
@@ -231,7 +229,7 @@ static void metrics_decide(void **state)
         options.step = step;
         options.metrics = &metric;
         options.metric_count = step != 5;
-        options.meta_json = step == 8 ? long_meta : NULL; /* metrics in an attachment */
+        options.meta_json = step == 8 ? long_meta : NULL;
         OK(lmcs_capture_begin(pool, "run", &capture, &err));
         put_state(capture, now);
         OK(lmcs_capture_commit(capture, &options, NULL, &err));
@@ -284,8 +282,8 @@ static bool is_there(struct lmcs_pool *pool, const char *which)
 
 struct meanwhile {
     struct lmcs_pool *pool;
-    uint64_t last;  /* visited */
-    uint64_t stays; /* visited again */
+    uint64_t last;
+    uint64_t stays;
     uint64_t going;
     const char *policy; /* set after the first removal */
     const unsigned char *group;
@@ -397,7 +395,7 @@ static void a_group_resolved_meanwhile_counts(void **state)
     OK(lmcs_capture_commit(capture, &options, NULL, &err));
     OK(lmcs_prune(pool, "run", "keep=last:10", false, NULL, NULL, &progress, NULL, &err));
     assert_null(meanwhile.group);
-    assert_true(is_there(pool, "91")); /* of 91 to 100 */
+    assert_true(is_there(pool, "91"));
     assert_int_equal(shelf_info(pool, "run").snapshot_count, 10);
     check_pool(pool);
     close_pool(pool);
@@ -493,7 +491,7 @@ static void a_shelf_renamed_before_it_is_held(void **state)
     OK(lmcs_shelf_take(pool, "moved", &moved, &err));
     pthread_mutex_lock(&pool->captures);
     EXPECT(pthread_create(&thread, NULL, prune_it, pool) == 0);
-    usleep(200000); /* it waits by then */
+    usleep(200000);
     rename_by_hand(pool, "run", "moved");
     pthread_mutex_unlock(&pool->captures);
     pthread_join(thread, NULL);

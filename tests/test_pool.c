@@ -46,7 +46,6 @@ static void new_file_is_private_sparse_and_alone(void **state)
     assert_true(st.st_size >= (off_t)1 << 30);
     assert_true(disk_bytes(place->pool) < (uint64_t)8 << 20);
     close_pool(pool);
-    /* No remains of the creation. */
     char command[512];
     snprintf(command, sizeof command, "test \"$(ls -A %s)\" = a.pool", place->folder);
     assert_int_equal(system(command), 0);
@@ -158,12 +157,11 @@ static void in_use_by_another_process(void **state)
     snprintf(pid, sizeof pid, "%d", (int)child);
     if (strstr(err.message, pid) == NULL)
         fail_msg("the message does not name the holder: %s", err.message);
-    /* Readers continue. */
     OK(try_open(place->pool, LMCS_OPEN_READ, 0, &pool));
     check_pool(pool);
     close_pool(pool);
     holder.shared->stage = 2;
-    OK(try_open(place->pool, LMCS_OPEN_WRITE, 10000, &pool)); /* waits for the other writer */
+    OK(try_open(place->pool, LMCS_OPEN_WRITE, 10000, &pool));
     close_pool(pool);
     expect_child(child);
     munmap(holder.shared, sizeof *holder.shared);
@@ -176,7 +174,6 @@ static int write_until_told(void *argument)
     struct state *weights = state_weights(&rng, 3, 20000);
     struct lmcs_pool *pool = open_quiet(holder->path);
     for (int64_t step = 0; holder->shared->stage < 2; step++) {
-        /* Everything changes, so that the pool grows and uses libpmemobj's log. */
         for (size_t i = 0; i < weights->count; i++)
             rng_fill(&rng, weights->tensors[i].data, weights->tensors[i].bytes);
         uint64_t number = take_snapshot(pool, "run", weights, step);
@@ -235,7 +232,7 @@ static int fork_and_outlive(void *argument)
     OK(lmcs_snapshot_find(pool, "run", NULL, &snapshot, &err));
     OK(lmcs_view_open(snapshot, NULL, NULL, 0, 0, &view, &err));
     pid_t child = fork();
-    if (child == 0) { /* like an idle, long-lived DataLoader worker */
+    if (child == 0) {
         holder->shared->pid = getpid();
         pause();
         _exit(0);
@@ -243,7 +240,7 @@ static int fork_and_outlive(void *argument)
     while (holder->shared->pid == 0)
         usleep(1000);
     holder->shared->stage = 1;
-    pause(); /* to be killed */
+    pause();
     return 0;
 }
 
@@ -258,8 +255,8 @@ static void killed_parent_with_a_child_alive(void **state)
     FAILS(LMCS_IN_USE, try_open(place->pool, LMCS_OPEN_WRITE, 0, &pool));
     kill(parent, SIGKILL);
     assert_int_equal(waitpid(parent, &status, 0), parent);
-    assert_int_equal(kill(holder.shared->pid, 0), 0);         /* its child lives */
-    OK(try_open(place->pool, LMCS_OPEN_WRITE, 60000, &pool)); /* the child holds no lock */
+    assert_int_equal(kill(holder.shared->pid, 0), 0);
+    OK(try_open(place->pool, LMCS_OPEN_WRITE, 60000, &pool));
     check_pool(pool);
     close_pool(pool);
     kill(holder.shared->pid, SIGKILL);
@@ -365,7 +362,7 @@ static void limit_is_kept_and_can_be_changed(void **state)
     FAILS(LMCS_INVALID, lmcs_pool_open(place->pool, LMCS_OPEN_OR_CREATE, &options, &pool, &err));
     uint64_t limit = (uint64_t)16 << 20;
     pool = open_limited(place->pool, limit);
-    struct state *weights = state_weights(&rng, 4, 1 << 18); /* 4 MiB */
+    struct state *weights = state_weights(&rng, 4, 1 << 18);
     uint64_t number, taken = 0;
     for (;;) {
         enum lmcs_status status = try_snapshot(pool, "run", weights, 0, &number, &err);
@@ -374,14 +371,14 @@ static void limit_is_kept_and_can_be_changed(void **state)
             break;
         taken++;
         assert_true(taken <= 6);
-        for (size_t i = 0; i < weights->count; i++) /* incompressible */
+        for (size_t i = 0; i < weights->count; i++)
             rng_fill(&rng, weights->tensors[i].data, weights->tensors[i].bytes);
     }
     assert_int_equal(err.status, LMCS_FULL);
     assert_true(err.bytes_needed > 0);
     assert_true(taken >= 2);
     assert_true(pool_info(pool).used_bytes <= limit);
-    assert_true(disk_bytes(place->pool) <= limit + ((uint64_t)5 << 20)); /* plus libpmemobj's own space */
+    assert_true(disk_bytes(place->pool) <= limit + ((uint64_t)5 << 20));
     FAILS(LMCS_INVALID, lmcs_pool_set_limit(pool, LMCS_MIN_POOL_BYTES, &err));
     OK(lmcs_pool_set_limit(pool, 2 * limit, &err));
     number = take_snapshot(pool, "run", weights, 0);
@@ -447,7 +444,7 @@ static void foreign_files(void **state)
     rng_fill(&rng, noise, sizeof noise);
     write_bytes(place->pool, noise, sizeof noise);
     refused_in_all_modes(place->pool, LMCS_DAMAGED);
-    int fd = open(place->pool, O_RDONLY); /* untouched */
+    int fd = open(place->pool, O_RDONLY);
     unsigned char again[sizeof noise];
     assert_int_equal(read(fd, again, sizeof again), sizeof again);
     assert_memory_equal(noise, again, sizeof again);

@@ -187,7 +187,7 @@ static void log_that_does_harm(void **state)
     size_t used = 1;
     struct chunk chunk;
     for (uint32_t i = 0; (chunk = get_chunk(fd, i)).count > 0; i += chunk.count)
-        if (chunk.type == 3 && chunk.count > 10) /* in use */
+        if (chunk.type == 3 && chunk.count > 10)
             used = i + 1;
     const uint64_t set = 0, and = (uint64_t)1 << 61, or = (uint64_t)2 << 61;
     const struct entry cases[] = {
@@ -195,7 +195,7 @@ static void log_that_does_harm(void **state)
         {and | words[used].place, ~(uint64_t)1},
         { or | words[used].place, (uint64_t)1 << 40},
         {set | words[0].place, words[0].value + ((uint64_t)1 << 16)},
-        {set | (words[0].place - 8), 0}, /* the superblock's checksum */
+        {set | (words[0].place - 8), 0},
         {(uint64_t)3 << 61 | words[used].place, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -207,7 +207,7 @@ static void log_that_does_harm(void **state)
         expect_snapshot(pool, "run", 1, weights);
         close_pool(pool);
     }
-    leave_log(fd, cases, 0); /* empty */
+    leave_log(fd, cases, 0);
     close(fd);
     pool = open_quiet(place->pool);
     verify_pool(pool);

@@ -43,9 +43,9 @@ static void forgotten_beginnings(void **state)
         {"a.pool.lmc-store-new-abcdef", "PMEMOBJ", true, false, true},
         {"a.pool.lmc-store-new-ghijkl", "\0\0\0\0\0\0\0", true, false, true},
         {"a.pool.lmc-store-new-mnopqr", NULL, true, false, true},
-        {"a.pool.lmc-store-new-uvwxyz", "PMEMOBJ", true, true, false},   /* in use by another process */
-        {"a.pool.lmc-store-new-ABCDEF", "PMEMOBJ", false, false, false}, /* or soon */
-        {"a.pool.lmc-store-new-GHIJKL", "a notes", true, false, false},  /* other contents */
+        {"a.pool.lmc-store-new-uvwxyz", "PMEMOBJ", true, true, false},
+        {"a.pool.lmc-store-new-ABCDEF", "PMEMOBJ", false, false, false},
+        {"a.pool.lmc-store-new-GHIJKL", "a notes", true, false, false},
         {"a.pool.lmc-store-new-longer1", "PMEMOBJ", true, false, false},
         {"b.pool.lmc-store-new-abcdef", "PMEMOBJ", true, false, false},
         {"a.pool.new-backup", "PMEMOBJ", true, false, false},
@@ -74,7 +74,6 @@ static void forgotten_beginnings(void **state)
     EXPECT(access(path, F_OK) != 0 && access(place->pool, F_OK) == 0);
 }
 
-/* A word of the first part of the replica, by its place in the pool. */
 static uint64_t swap_word(const char *path, uint64_t at, uint64_t word)
 {
     uint64_t old = 0;
@@ -128,7 +127,6 @@ static void write_poolset(const struct place *place, const char *name, const cha
     write_bytes(path, text, used);
 }
 
-/* Unsupported features are refused; the parts stay unchanged. */
 static void poolsets_that_are_refused(void **state)
 {
     struct place *place = *state;
@@ -223,7 +221,6 @@ static void full_poolset_goes_on(void **state)
         OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
     for (int i = 0; i < 2; i++)
         expect_snapshot(pool, "run", take_snapshot(pool, "run", noise, 2), noise);
-    /* Room of one size serves another. */
     state_free(noise);
     noise = state_weights(&rng, 1, 2500000);
     for (uint64_t i = 4; i <= taken; i++)

@@ -16,7 +16,7 @@
 
 static void (*meanwhile)(void); /* once, before the next pmemobj_open */
 static const char *target, *other;
-static struct stat opened; /* the last path given to libpmemobj */
+static struct stat opened;
 
 /* Visible to shared libraries. */
 #pragma GCC visibility push(default)
@@ -96,7 +96,6 @@ static void replaced_before_libpmemobj_opens(void **state)
     close_pool(pool);
 }
 
-/* A waiting caller gets the present file. */
 static void replaced_while_one_waits(void **state)
 {
     struct place *place = *state;
@@ -123,7 +122,7 @@ static void removed_before_libpmemobj_opens(void **state)
     meanwhile = remove_target;
     FAILS(LMCS_NOT_FOUND, try_open(place->pool, LMCS_OPEN_WRITE, 300, &pool));
     make_pool(place->pool, "run");
-    meanwhile = empty_target; /* a FIFO, which must not block */
+    meanwhile = empty_target;
     FAILS(LMCS_INVALID, try_open(place->pool, LMCS_OPEN_WRITE, 300, &pool));
 }
 
@@ -197,7 +196,6 @@ static void another_directory(void **state)
     close_pool(pool);
 }
 
-/* A reader keeps and verifies the opened file. */
 static void removed_under_a_reader(void **state)
 {
     struct place *place = *state;

@@ -19,7 +19,6 @@
 
 #define LIMIT ((uint64_t)64 << 20)
 
-/* Messages between a test and its child. */
 struct shared {
     volatile int stage;
     volatile int pid;
@@ -28,8 +27,8 @@ struct shared {
 struct scene {
     const char *path;
     struct shared *shared;
-    const struct state *state; /* of snapshot 1 */
-    const struct state *other; /* of snapshot 2 */
+    const struct state *state;
+    const struct state *other;
 };
 
 static void end_with_the_test(void)
@@ -95,7 +94,6 @@ static void change(struct state *state, struct rng *rng)
         rng_fill(rng, state->tensors[i].data, state->tensors[i].bytes);
 }
 
-/* Overwrites reusable space. */
 static void churn(struct lmcs_pool *pool, const struct state *like, int rounds)
 {
     struct rng rng = {77};
@@ -107,14 +105,13 @@ static void churn(struct lmcs_pool *pool, const struct state *like, int rounds)
         if (i > 0)
             OK(lmcs_snapshot_remove(pool, "churn", number - 1, false, NULL, &err));
         enum lmcs_status status = i % 4 == 3 ? lmcs_compact(pool, NULL, &err) : LMCS_OK;
-        if (status != LMCS_IN_USE) /* a foreign lock */
+        if (status != LMCS_IN_USE)
             OK(status);
     }
     state_free(state);
     OK(lmcs_snapshot_remove(pool, "churn", shelf_info(pool, "churn").latest, false, NULL, &err));
 }
 
-/* Snapshots 1 and 2 of "run", of 2.6 MB each. */
 static struct lmcs_pool *begin(const char *path, struct state **one, struct state **two)
 {
     struct rng rng = {5};
@@ -162,7 +159,7 @@ static int walk_and_stop(void *argument)
     OK(lmcs_snapshot_entries(snapshot, stop_in_between, &walk, &err));
     EXPECT(walk.seen == scene->state->count && walk.bytes == 12 * 200000 + 900);
     EXPECT(shows(views[0], scene->state) && shows(views[1], scene->other));
-    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_entries(snapshot, stop_in_between, &walk, &err)); /* gone */
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_entries(snapshot, stop_in_between, &walk, &err));
     lmcs_snapshot_close(snapshot);
     for (int i = 0; i < 2; i++)
         lmcs_view_close(views[i]);
@@ -184,7 +181,7 @@ static void a_stopped_reader_keeps_what_it_sees(void **state)
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     churn(pool, one, 12);
     verify_pool(pool);
-    close_pool(pool); /* the pool can be closed and opened */
+    close_pool(pool);
     pool = open_limited(place->pool, 0);
     churn(pool, one, 4);
     EXPECT(kill(child, SIGCONT) == 0);
@@ -213,7 +210,7 @@ static void what_a_killed_reader_held_comes_back(void **state)
     OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     churn(pool, one, 12);
-    assert_true(used_when_compacted(pool) >= before + ((uint64_t)12 << 20)); /* everything freed since is held */
+    assert_true(used_when_compacted(pool) >= before + ((uint64_t)12 << 20));
     end_by(child, SIGKILL);
     assert_true(used_when_compacted(pool) <= before);
     end(pool, one, two);
@@ -229,12 +226,12 @@ static int outlive(void *argument)
     pid_t child = fork();
     if (child > 0) {
         scene->shared->pid = child;
-        pause(); /* to be killed */
+        pause();
     }
     scene->shared->stage = 1;
     while (getppid() == parent)
         usleep(1000);
-    wait_stage(scene->shared, 2); /* all reusable space is overwritten */
+    wait_stage(scene->shared, 2);
     struct lmcs_capture *capture;
     struct lmcs_snapshot *snapshot;
     FAILS(LMCS_INVALID, lmcs_capture_begin(pool, "run", &capture, &err));
@@ -258,12 +255,12 @@ static void a_child_that_outlives_its_parent(void **state)
     pid_t parent = start_child(outlive, &scene);
     wait_stage(scene.shared, 1);
     end_by(parent, SIGKILL);
-    struct lmcs_pool *pool = open_limited(place->pool, 0); /* the child blocks no writer */
+    struct lmcs_pool *pool = open_limited(place->pool, 0);
     OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
     churn(pool, one, 12);
     scene.shared->stage = 2;
     wait_stage(scene.shared, 3);
-    assert_int_equal(scene.shared->stage, 3); /* unchanged bytes; its writes had no effect */
+    assert_int_equal(scene.shared->stage, 3);
     expect_snapshot(pool, "run", 2, two);
     munmap(scene.shared, sizeof *scene.shared);
     end(pool, one, two);
@@ -289,7 +286,7 @@ static void a_child_writes_to_another_pool(void **state)
     struct state *one, *two;
     char more[3][512], other[512];
     struct lmcs_pool *pool = begin(place->pool, &one, &two), *mores[3];
-    for (int i = 0; i < 3; i++) { /* more pools, more places */
+    for (int i = 0; i < 3; i++) {
         snprintf(other, sizeof other, "more-%d.pool", i);
         place_path(place, other, more[i]);
         mores[i] = open_limited(more[i], LIMIT);
@@ -386,11 +383,11 @@ static void a_stranger_locks_the_whole_file(void **state)
             expect_named(child);
         assert_non_null(strstr(err.message, "lock"));
         lmcs_snapshot_close(snapshot);
-        churn(pool, one, 4); /* training continues */
+        churn(pool, one, 4);
         FAILS(LMCS_IN_USE, lmcs_verify(pool, NULL, NULL, NULL, NULL, NULL, &err));
         alarm(0);
         end_by(child, SIGKILL);
-        expect_snapshot(pool, "run", 1, one); /* ends with the lock */
+        expect_snapshot(pool, "run", 1, one);
     }
     munmap(locking.shared, sizeof *locking.shared);
     end(pool, one, two);
@@ -470,7 +467,6 @@ struct scribbling {
     size_t bytes;
 };
 
-/* Writes noise into the pool's file. */
 static int scribble(void *argument)
 {
     end_with_the_test();
@@ -516,7 +512,7 @@ static void noise_in_a_payload_while_it_is_open(void **state)
     expect_snapshot(pool, "run", 3, two);
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     free(buffer);
-    end(pool, one, two); /* verifies that no damage is left */
+    end(pool, one, two);
 }
 
 static int read_word_and_fail(void *argument)
@@ -590,7 +586,7 @@ static void noise_in_metadata_while_it_is_open(void **state)
         damaged += WEXITSTATUS(status);
         EXPECT(pwrite(fd, before, sizeof before, at) == sizeof before);
     }
-    assert_true(damaged > 5); /* it was the metadata */
+    assert_true(damaged > 5);
     close(fd);
     end(pool, one, two);
 }
@@ -621,7 +617,7 @@ static void a_pool_that_is_deleted_while_it_is_open(void **state)
     OK(lmcs_dump(pool, NULL, fd, NULL, NULL, &err));
     assert_true(shows(view, one));
     close_pool(pool);
-    pool = open_limited(place->pool, LIMIT); /* a new one, under the same name */
+    pool = open_limited(place->pool, LIMIT);
     EXPECT(lseek(fd, 0, SEEK_SET) == 0);
     OK(lmcs_restore(pool, fd, NULL, NULL, &err));
     close(fd);
@@ -631,7 +627,6 @@ static void a_pool_that_is_deleted_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* The writer does not write to a replacing pool. */
 static void a_pool_that_is_replaced_while_it_is_open(void **state)
 {
     struct place *place = *state;

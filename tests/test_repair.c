@@ -20,7 +20,7 @@ static void hashes_from_the_blocks(void **state)
     take_rows(pool, states, 2, &rng);
     struct lmcs_content still = record_of(pool, "run", 1, "still");
     uint64_t table = (uint64_t)ROWS * ROW_BYTES;
-    damage_content(place->pool, &still, table + 16, 20); /* the second and the third */
+    damage_content(place->pool, &still, table + 16, 20);
     FAILS(LMCS_DAMAGED, read_tensor(pool, "run@1", &states[0]->tensors[1], 0, 10));
     expect_repaired(pool, NULL, "its own blocks");
     EXPECT(record_of(pool, "run", 1, "still").parts[0].offset != still.parts[0].offset);
@@ -28,8 +28,8 @@ static void hashes_from_the_blocks(void **state)
     /* One hash, and another block: the digest decides. */
     struct telling telling;
     still = record_of(pool, "run", 1, "still");
-    damage_content(place->pool, &still, table + 1, 1);       /* the first hash */
-    damage_content(place->pool, &still, (2 << 20) + 100, 1); /* the third block */
+    damage_content(place->pool, &still, table + 1, 1);
+    damage_content(place->pool, &still, (2 << 20) + 100, 1);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 2 && telling.items[0].state == LMCS_DAMAGE_REPAIRED);
     EXPECT(telling.items[1].state == LMCS_DAMAGE_LOST && telling.items[1].first_row == 2 * BLOCK_ROWS);
@@ -56,9 +56,9 @@ static void the_same_tensor_stored_twice(void **state)
     expect_repaired(pool, NULL, "a copy in the pool");
     struct lmcs_content now = record_of(pool, "run", 2, "moving");
     EXPECT(now.df.payload == LMCS_PAYLOAD_FRAME && now.df.base_count == coded.df.base_count);
-    damage_content(place->pool, &now, 3, 40); /* its header */
+    damage_content(place->pool, &now, 3, 40);
     expect_repaired(pool, NULL, "a copy in the pool");
-    damage_content(place->pool, &twin, 100, (2 << 20) + 200000); /* most of it */
+    damage_content(place->pool, &twin, 100, (2 << 20) + 200000);
     expect_repaired(pool, NULL, "a copy in the pool");
     struct lmcs_content small = record_of(pool, "run", 2, "small"), small_twin = record_of(pool, "twin", 1, "small");
     EXPECT(small.id != small_twin.id);
@@ -93,7 +93,7 @@ static void a_block_that_a_neighbour_has(void **state)
            telling.items[1].state == LMCS_DAMAGE_REPAIRED);
     EXPECT(strstr(telling.items[0].holders, "..7 table") != NULL || strstr(telling.items[0].holders, "@7..") != NULL);
     check_pool(pool);
-    for (int i = 0; i < COUNT; i++) { /* possible base of deltas */
+    for (int i = 0; i < COUNT; i++) {
         char address[32];
         snprintf(address, sizeof address, "run@%d", i + 1);
         OK(read_tensor(pool, address, &states[i]->tensors[2], 1 << 20, 320 * ROW_BYTES));
@@ -113,7 +113,6 @@ static void dump_to(struct lmcs_pool *pool, const char *path, bool canonical)
     close(fd);
 }
 
-/* Damages each kind of content. */
 static unsigned damage_some(struct lmcs_pool *pool, const char *path)
 {
     unsigned raw = 0, frames = 0;
@@ -140,7 +139,7 @@ static void from_an_archive(void **state)
     place_path(place, "late", late);
     place_path(place, "canonical", canonical);
     take_rows(pool, states, COUNT, &rng);
-    dump_to(pool, early, false); /* all raw */
+    dump_to(pool, early, false);
     OK(lmcs_compact(pool, NULL, &err));
     dump_to(pool, late, false);
     dump_to(pool, canonical, true);
@@ -149,7 +148,7 @@ static void from_an_archive(void **state)
         unsigned damages = damage_some(pool, place->pool);
         FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
         EXPECT(telling.report.lost == damages);
-        expect_repaired(pool, archives[i], archives[i]); /* removes the record of loss */
+        expect_repaired(pool, archives[i], archives[i]);
         EXPECT(pool_info(pool).lost_contents == 0);
         expect_all(pool, states, COUNT);
     }
@@ -157,7 +156,7 @@ static void from_an_archive(void **state)
     struct stat info;
     damage_some(pool, place->pool);
     EXPECT(stat(early, &info) == 0);
-    turn_bytes(early, (uint64_t)info.st_size / 2, 1 << 20); /* in a payload, or a few records' headers */
+    turn_bytes(early, (uint64_t)info.st_size / 2, 1 << 20);
     enum lmcs_status status = repair_from(pool, early, &telling);
     EXPECT(status == LMCS_DAMAGED || status == LMCS_OK);
     check_pool(pool);
@@ -194,7 +193,7 @@ static void past_a_bad_source(void **state)
     FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling));
     EXPECT(telling.report.contents == 0 && pool_info(pool).lost_contents == 0);
     options.from_count = 3;
-    FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling)); /* as the first is */
+    FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling));
     EXPECT(telling.report.sources_unread == 2 && telling.report.is_whole);
     EXPECT(telling.report.damages > 0 && telling.report.repaired == telling.report.damages);
     EXPECT(strstr(err.message, cut) != NULL && strstr(err.message, "/nowhere/at all") != NULL);
@@ -202,11 +201,11 @@ static void past_a_bad_source(void **state)
     expect_all(pool, states, COUNT);
     options.from = (const char *[]){"/nowhere/at all", good};
     options.from_count = 2;
-    FAILS(LMCS_NOT_FOUND, scrub_with(pool, &options, &telling)); /* with nothing to repair, too */
+    FAILS(LMCS_NOT_FOUND, scrub_with(pool, &options, &telling));
     EXPECT(telling.report.sources_unread == 1 && telling.report.damages == 0);
     options.from = (const char *[]){place->folder, "/dev/null", good};
     options.from_count = 3;
-    FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling)); /* also for other pools */
+    FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling));
     EXPECT(telling.report.sources_unread == 2 && telling.report.is_whole);
     options.from = (const char *[]){good, place->pool};
     FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling));
@@ -266,8 +265,8 @@ static void hashes_from_elsewhere(void **state)
     for (int i = 0; i < 4; i++) {
         struct lmcs_content moving = record_of(pool, "run", 1, "moving");
         EXPECT(moving.df.payload == LMCS_PAYLOAD_RAW);
-        damage_content(place->pool, &moving, (uint64_t)ROWS * ROW_BYTES + 16, 1); /* the second hash */
-        damage_content(place->pool, &moving, (1 << 20) + 5, 1);                   /* the second block */
+        damage_content(place->pool, &moving, (uint64_t)ROWS * ROW_BYTES + 16, 1);
+        damage_content(place->pool, &moving, (1 << 20) + 5, 1);
         if (sources[i] != NULL) {
             expect_repaired(pool, sources[i], sources[i]);
         } else { /* nothing shows which bytes are right */
@@ -329,7 +328,7 @@ static void what_parity_repairs(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     OK(lmcs_shelf_set_policy(pool, "run", "parity=10+2", &err));
     take_rows(pool, states, COUNT, &rng);
-    OK(repair_from(pool, NULL, &telling)); /* also of raw contents */
+    OK(repair_from(pool, NULL, &telling));
     check_pool(pool);
     struct lmcs_content moving = record_of(pool, "run", COUNT, "moving");
     EXPECT(moving.df.payload == LMCS_PAYLOAD_RAW && has_parity(pool, moving.id));
@@ -339,7 +338,7 @@ static void what_parity_repairs(void **state)
     damage_content(place->pool, &moving, 333, moving.df.stored_bytes / 10);
     expect_repaired(pool, NULL, "parity");
     moving = record_of(pool, "run", COUNT, "moving");
-    EXPECT(has_parity(pool, moving.id)); /* of the same bytes, elsewhere */
+    EXPECT(has_parity(pool, moving.id));
     damage_content(place->pool, &moving, moving.df.stored_bytes - 300000, 300000);
     expect_repaired(pool, NULL, "parity");
     /* Spread damage: one unit in a hundred, at most two of a stripe. */
@@ -347,7 +346,6 @@ static void what_parity_repairs(void **state)
     for (uint64_t at = 100; at < moving.df.stored_bytes; at += 101 * 4096)
         damage_content(place->pool, &moving, at, 2);
     expect_repaired(pool, NULL, "parity");
-    /* Its own table, and some of its units. */
     bool found;
     struct lmcs_parity_record parity = parity_of(pool, moving.id, &found);
     EXPECT(found);
@@ -356,7 +354,7 @@ static void what_parity_repairs(void **state)
     turn_bytes(place->pool, parity.parts[0].offset + parity.parts[0].bytes / 2, 4096);
     damage_content(place->pool, &moving, 2000, 10);
     OK(repair_from(pool, NULL, &telling));
-    EXPECT(telling.count == 2 && telling.report.repaired == 2); /* the same pass makes parity again */
+    EXPECT(telling.count == 2 && telling.report.repaired == 2);
     EXPECT(strstr(telling.items[0].source, "parity") != NULL && strcmp(telling.items[1].source, "the tensor") == 0);
     check_pool(pool);
     expect_clean(pool);
@@ -414,7 +412,6 @@ static void parity_follows_the_contents(void **state)
     }
     expect_repaired(pool, NULL, "parity");
     expect_all(pool, states, COUNT);
-    /* Removed, compacted and moved. */
     for (uint64_t i = 1; i <= COUNT + 1; i++) {
         OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
         OK(lmcs_compact(pool, NULL, &err));
@@ -430,7 +427,6 @@ static void parity_follows_the_contents(void **state)
     free_rows(states, COUNT);
 }
 
-/* Sizes around units and columns. */
 static void parity_of_all_sizes(void **state)
 {
     struct place *place = *state;
@@ -507,7 +503,6 @@ static void from_the_other_replica(void **state)
     OK(repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_REPAIRED && telling.items[0].tensor[0] == '\0');
     expect_clean(pool);
-    /* Damage in both, at different places. */
     struct lmcs_content still = record_of(pool, "run", 1, "still");
     damage_content(first, &still, 100, 10);
     damage_content(second, &still, 1 << 20, 10);

@@ -32,7 +32,6 @@ static void no_room_to_repair_in(void **state)
     state_free(filler);
 }
 
-/* An incompressible tensor of 2 MiB. */
 static struct state *make_noise(struct rng *rng)
 {
     const uint64_t shape = (uint64_t)2 << 20;
@@ -74,7 +73,7 @@ static void parity_and_a_budget(void **state)
     OK(lmcs_shelf_set_policy(pool, "run", "keep=all budget=none", &err));
     take_noise(pool, 8, 2);
     OK(lmcs_compact(pool, NULL, &err));
-    EXPECT(!has_parity(pool, content_of(pool, "run", 21, "noise"))); /* not room for all */
+    EXPECT(!has_parity(pool, content_of(pool, "run", 21, "noise")));
     EXPECT(taken_bytes(pool) <= limit - limit / 64);
     verify_pool(pool);
     close_pool(pool);
@@ -112,7 +111,7 @@ static void no_room_for_parity(void **state)
 
 struct asked {
     unsigned calls;
-    uint64_t bytes; /* read */
+    uint64_t bytes;
 };
 
 static bool count_asked(void *context, uint64_t bytes)
@@ -147,11 +146,9 @@ static void parity_that_finds_no_room(void **state)
     EXPECT(worked && asked.bytes < 400000 && err.bytes_needed > 0);
     for (int i = 0; i < 4; i++)
         EXPECT(has_parity(pool, content_of(pool, "run", 1, names[i])) == (i % 2 == 1));
-    /* Nothing has changed. */
     asked = (struct asked){.calls = 0};
     OK(lmcs_parity_turn(pool, &turn, &worked, &err));
     EXPECT(!worked && asked.calls == 0);
-    /* Time has passed; the next wait is longer. */
     uint64_t waits = wait.wait_ns;
     wait.since_ns -= waits;
     FAILS(LMCS_FULL, lmcs_parity_turn(pool, &turn, &worked, &err));
@@ -185,7 +182,7 @@ static void parity_of_what_is_damaged(void **state)
     asked = (struct asked){.calls = 0};
     OK(lmcs_parity_turn(pool, &turn, &worked, &err));
     EXPECT(!worked && asked.bytes == 0);
-    damage_content(place->pool, &first, 5, 1); /* restored */
+    damage_content(place->pool, &first, 5, 1);
     wait.since_ns -= wait.wait_ns;
     OK(lmcs_parity_turn(pool, &turn, &worked, &err));
     EXPECT(worked && has_parity(pool, first.id) && wait.wait_ns == 0);
@@ -193,7 +190,6 @@ static void parity_of_what_is_damaged(void **state)
     close_pool(pool);
 }
 
-/* Damaged contents get parity after repair. */
 static void parity_waits_for_repair(void **state)
 {
     struct place *place = *state;
@@ -205,7 +201,7 @@ static void parity_waits_for_repair(void **state)
     damage_content(place->pool, &first, 5, 1);
     OK(lmcs_compact(pool, NULL, &err));
     EXPECT(!has_parity(pool, first.id) && has_parity(pool, second.id) && pool_info(pool).lost_contents == 1);
-    damage_content(place->pool, &first, 5, 1); /* restored */
+    damage_content(place->pool, &first, 5, 1);
     OK(repair_from(pool, NULL, &telling));
     EXPECT(pool_info(pool).lost_contents == 0 && has_parity(pool, first.id));
     expect_clean(pool);

@@ -283,7 +283,7 @@ static void test_options_and_metadata_are_merged(void **state)
 struct hostile {
     const char *what;
     const char *header;
-    uint64_t header_size; /* SAME: the true one */
+    uint64_t header_size;
     size_t data_bytes;
     enum lmcs_status status;
 };

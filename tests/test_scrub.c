@@ -14,7 +14,7 @@ static void nothing_is_found_in_a_sound_pool(void **state)
     struct state *states[COUNT], *mixed = state_mixed(&rng, 40, 9000);
     struct lmcs_pool *pool = open_quiet(place->pool);
     EXPECT(pool_info(pool).scrubbed_ns == 0);
-    expect_clean(pool); /* also when empty */
+    expect_clean(pool);
     take_rows(pool, states, COUNT, &rng);
     take_snapshot(pool, "mixed", mixed, 1);
     OK(lmcs_compact(pool, NULL, &err));
@@ -50,7 +50,7 @@ static void all_that_share_it_are_named(void **state)
     OK(lmcs_snapshot_remove(pool, "run", 6, false, NULL, &err));
     struct lmcs_content still = record_of(pool, "run", 1, "still");
     EXPECT(still.df.payload == LMCS_PAYLOAD_RAW);
-    damage_content(place->pool, &still, (1 << 20) + 5000, 1); /* its second block */
+    damage_content(place->pool, &still, (1 << 20) + 5000, 1);
     FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.report.repaired == 0 && telling.report.lost == 0);
     const struct told *told = &telling.items[0];
@@ -85,7 +85,7 @@ static void deltas_that_rest_on_it_are_named(void **state)
     OK(lmcs_compact(pool, NULL, &err));
     uint64_t number = 0;
     struct lmcs_content base, delta;
-    for (uint64_t i = 1; number == 0 && i < COUNT; i++) { /* a delta and its base */
+    for (uint64_t i = 1; number == 0 && i < COUNT; i++) {
         delta = record_of(pool, "run", i, "moving");
         number = delta.df.base_count > 0 ? i : 0;
     }
@@ -178,7 +178,7 @@ static void samples_cover_everything(void **state)
     EXPECT(bytes < pool_info(pool).live_bytes);
     EXPECT(pool_info(pool).scrubbed_ns != 0 && pool_info(pool).scrub_share == 0);
     options.sample_share = 0;
-    options.sample_bytes = 1; /* at least one content */
+    options.sample_bytes = 1;
     OK(scrub_with(pool, &options, &telling));
     EXPECT(telling.report.contents == 1);
     options.sample_share = 1.5;
@@ -186,7 +186,7 @@ static void samples_cover_everything(void **state)
     lmcs_scrub_options_init(&options);
     const char *source = "nobody asks for it";
     options.from = &source;
-    options.from_count = 1; /* without repair */
+    options.from_count = 1;
     FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling));
     close_pool(pool);
     free_rows(states, COUNT);
@@ -216,7 +216,7 @@ static void it_can_be_held_back_and_stopped(void **state)
     EXPECT(report.bytes_read > 10 << 20 && seconds >= 0.9 * (double)report.bytes_read / (64 << 20));
     int calls = 0;
     struct lmcs_progress progress = {stop, &calls};
-    options.rate_bytes = 1000; /* hours */
+    options.rate_bytes = 1000;
     FAILS(LMCS_CANCELLED, lmcs_scrub(pool, &options, NULL, NULL, &progress, &report, &err));
     close_pool(pool);
     free_rows(states, 3);
@@ -237,8 +237,8 @@ static void what_is_lost_is_said_and_the_rest_is_read(void **state)
     take_rows(pool, states, COUNT, &rng);
     struct lmcs_content still = record_of(pool, "run", 9, "still");
     const struct held *held = &states[8]->tensors[1];
-    damage_content(place->pool, &still, (2 << 20) + 77, 3); /* its last block */
-    OK(view_tensor(pool, "run@9", "still"));                /* not scrubbed yet */
+    damage_content(place->pool, &still, (2 << 20) + 77, 3);
+    OK(view_tensor(pool, "run@9", "still"));
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_LOST && telling.report.lost == 1);
     EXPECT(pool_info(pool).lost_contents == 1);
@@ -256,12 +256,10 @@ static void what_is_lost_is_said_and_the_rest_is_read(void **state)
         close_pool(pool);
         pool = open_pool(place->pool, again == 0 ? LMCS_OPEN_READ : LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
     }
-    /* A second scrub finds it again and adds no record. */
     FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_LOST);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.report.lost == 1);
-    /* The next snapshot does not depend on it. */
     EXPECT(take_snapshot(pool, "run", states[8], 9) == 10);
     EXPECT(content_of(pool, "run", 10, "still") != still.id);
     EXPECT(content_of(pool, "run", 10, "moving") == content_of(pool, "run", 9, "moving"));
@@ -302,7 +300,6 @@ static void dump_without_what_is_lost(struct place *place, struct lmcs_pool *poo
     close(fd);
 }
 
-/* All operations work around lost blocks. */
 static void life_goes_on_around_it(void **state)
 {
     struct place *place = *state;
@@ -313,7 +310,7 @@ static void life_goes_on_around_it(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     take_rows(pool, states, COUNT, &rng);
     struct lmcs_content lost = record_of(pool, "run", 4, "moving"), next = record_of(pool, "run", 8, "moving");
-    damage_content(place->pool, &lost, 100, 1); /* neither encoded nor a base */
+    damage_content(place->pool, &lost, 100, 1);
     damage_content(place->pool, &next, 1 << 20, 1);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 2 && pool_info(pool).lost_contents == 2);
@@ -370,7 +367,7 @@ static void the_compactor_rests_nothing_on_damage(void **state)
         EXPECT(content_record(pool, ids[i - 1]).df.base_uses == 0);
     for (uint64_t i = 1; i <= 5; i++)
         expect_snapshot(pool, "run", i, states[i - 1]);
-    EXPECT(pool_info(pool).lost_contents > 0); /* recorded and left alone */
+    EXPECT(pool_info(pool).lost_contents > 0);
     EXPECT(storage_of(pool, "run", 1).raw_contents == 0 || content_record(pool, ids[0]).df.payload != 0);
     close_pool(pool);
     free_rows(states, COUNT);
@@ -431,7 +428,7 @@ static void an_empty_pool_is_scrubbed_seldom(void **state)
     OK(lmcs_scrub_turn(pool, &turn, NULL, NULL, &err));
     EXPECT(pool_info(pool).epoch == epoch);
     for (int i = 0; i < 90; i++) {
-        turn.at_ns -= second; /* a second later */
+        turn.at_ns -= second;
         OK(lmcs_scrub_turn(pool, &turn, NULL, NULL, &err));
     }
     EXPECT(pool_info(pool).epoch == epoch + 1);

@@ -23,7 +23,7 @@ static inline struct state *make_rows(struct rng *rng)
     for (int i = 0; i < 3; i++) {
         struct held *held = state_add(state, names[i], LMC_F32, 2, shape);
         rng_fill(rng, held->data, held->bytes);
-        for (size_t k = 3; k < held->bytes; k += 4) { /* numbers from 0.5 to 2 */
+        for (size_t k = 3; k < held->bytes; k += 4) {
             held->data[k] = 0x3f;
             held->data[k - 1] &= 0xbf;
         }
@@ -35,11 +35,10 @@ static inline struct state *make_rows(struct rng *rng)
 static inline void step_rows(struct state *state, struct rng *rng, int step)
 {
     state_step(state, rng, 0, 1);
-    rng_fill(rng, state->tensors[2].data + (size_t)(step % BLOCK_ROWS) * ROW_BYTES, 64); /* in the first block */
+    rng_fill(rng, state->tensors[2].data + (size_t)(step % BLOCK_ROWS) * ROW_BYTES, 64);
     rng_fill(rng, state->tensors[3].data, 8);
 }
 
-/* run@1 to run@count; keeps the states. */
 static inline void take_rows(struct lmcs_pool *pool, struct state **states, int count, struct rng *rng)
 {
     for (int i = 0; i < count; i++) {

@@ -80,7 +80,7 @@ static void expect_addresses(struct lmcs_pool *pool)
     assert_int_equal(at(pool, "run@step:0"), 1);
     assert_int_equal(at(pool, "run@step:-0"), 1);
     assert_int_equal(at(pool, "run@step:-5"), 2);
-    assert_int_equal(at(pool, "run@step:10"), 4); /* the newest */
+    assert_int_equal(at(pool, "run@step:10"), 4);
     assert_int_equal(at(pool, "run@step:10~1"), 3);
     assert_int_equal(at(pool, "run@step:9223372036854775807"), 5);
     assert_int_equal(at(pool, "run@step:-9223372036854775807"), 6);
@@ -92,7 +92,7 @@ static void addresses(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     static const int64_t steps[] = {0, -5, 10, 10, INT64_MAX, INT64_MIN + 1, LMCS_NO_STEP, 7};
     absent(pool, "run");
-    OK(lmcs_shelf_set_keep_raw(pool, "run", 2, &err)); /* creates it, empty */
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 2, &err));
     absent(pool, "run");
     absent(pool, "run@latest");
     absent(pool, "run@latest~0");
@@ -167,7 +167,7 @@ static void lists_come_in_pages(void **state)
     uint64_t numbers[COUNT + 5];
     size_t count;
     for (int64_t i = 1; i <= COUNT; i++)
-        take_step(pool, "run", i % 3 == 0 ? LMCS_NO_STEP : i % 3 - 2); /* -1, 0 and none */
+        take_step(pool, "run", i % 3 == 0 ? LMCS_NO_STEP : i % 3 - 2);
     for (uint64_t n = 10; n < 20; n++)
         OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
     for (size_t page = 1; page <= COUNT + 5; page += page < 5 ? 1 : 15) {

@@ -80,7 +80,6 @@ static void digests_of_orders(struct lmcs_pool *pool, struct state *now, const s
     put_state(capture, now);
     OK(lmcs_capture_commit(capture, &options, NULL, &err));
     assert_false(same_hash(digest_of(pool, "first"), digest_of(pool, "second")));
-    /* A bit or a name makes another digest. */
     options.time_ns = 5;
     for (int i = 0; i < 2; i++) {
         if (i == 0)
@@ -115,7 +114,7 @@ static void digests_tell_what_not_how(void **state)
             assert_false(same_hash(digests[i], digests[k]));
     }
     OK(lmcs_compact(pool, NULL, &err));
-    OK(lmcs_tag_set(pool, "run", "best", 3, &err)); /* a digest excludes tags */
+    OK(lmcs_tag_set(pool, "run", "best", 3, &err));
     assert_true(storage_of(pool, "run", 1).raw_contents < 5);
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
@@ -187,16 +186,16 @@ static void removal_says_what_it_frees(void **state)
     struct lmcs_removal removal, wished;
     take_snapshot(pool, "run", now, 0);
     first = state_copy(now);
-    state_step(now, &rng, 0, 1); /* shares three */
+    state_step(now, &rng, 0, 1);
     take_snapshot(pool, "run", now, 1);
     OK(lmcs_snapshot_remove(pool, "run", 1, true, &wished, &err));
     assert_true(wished.freed_bytes >= tensor && wished.freed_bytes < tensor + 65536);
     assert_int_equal(wished.later_bytes, 0);
-    expect_snapshot(pool, "run", 1, first); /* unchanged */
+    expect_snapshot(pool, "run", 1, first);
     OK(lmcs_snapshot_remove(pool, "run", 1, false, &removal, &err));
     assert_memory_equal(&removal, &wished, sizeof removal);
     expect_snapshot(pool, "run", 2, now);
-    OK(lmcs_snapshot_remove(pool, "run", 2, false, &removal, &err)); /* the last one */
+    OK(lmcs_snapshot_remove(pool, "run", 2, false, &removal, &err));
     assert_true(removal.freed_bytes >= 4 * tensor && removal.freed_bytes < 4 * tensor + 4 * 65536);
     assert_int_equal(pool_info(pool).content_count, 0);
     assert_int_equal(pool_info(pool).snapshot_count, 0);
@@ -245,14 +244,13 @@ static void take_thousands(struct lmcs_pool *pool, uint64_t count)
             snprintf(name, sizeof name, "t%llu", (unsigned long long)i);
             struct lmcs_tensor tensor = {.name = name, .dtype = LMC_U64};
             const void *data = &values[i];
-            values[i] = n >> (2 * i); /* each changes more rarely than the one before */
+            values[i] = n >> (2 * i);
             OK(lmcs_capture_put(capture, &tensor, &data, 1, &err));
         }
         OK(lmcs_capture_commit(capture, &options, NULL, &err));
     }
 }
 
-/* Most of thousands are removed. */
 static void thousands_of_snapshots(void **state)
 {
     struct place *place = *state;

@@ -325,7 +325,6 @@ static void parents(void **state)
     assert_int_equal(parent_of(pool, take(pool, "run", 4, &options)), 0);
     options.parent = 0;
     assert_int_equal(parent_of(pool, take(pool, "run", 5, &options)), 4);
-    /* Training continues from an older one. */
     OK(lmcs_snapshot_open(pool, "run@2", &snapshot, &err));
     lmcs_snapshot_mark_loaded(snapshot);
     lmcs_snapshot_close(snapshot);
@@ -333,7 +332,7 @@ static void parents(void **state)
     assert_int_equal(parent_of(pool, take(pool, "run", 7, &options)), 6);
     close_pool(pool);
     pool = open_quiet(place->pool);
-    assert_int_equal(parent_of(pool, take(pool, "run", 8, &options)), 7); /* the latest, to another process */
+    assert_int_equal(parent_of(pool, take(pool, "run", 8, &options)), 7);
     /* A removed parent keeps its name. */
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     assert_int_equal(parent_of(pool, 6), 2);
@@ -396,7 +395,7 @@ static void parents_of_groups(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_commit_options options;
     lmcs_commit_options_init(&options);
-    assert_int_equal(take_prepared(pool, &options), 1); /* of a new shelf */
+    assert_int_equal(take_prepared(pool, &options), 1);
     OK(lmcs_group_resolve(pool, options.group, true, &err));
     for (uint64_t expected = 2; expected < 5; expected++) {
         assert_int_equal(take_prepared(pool, &options), expected);
@@ -409,13 +408,12 @@ static void parents_of_groups(void **state)
     OK(lmcs_group_resolve(pool, options.group, true, &err));
     assert_int_equal(parent_of(pool, 6), 2);
     assert_int_equal(take_prepared(pool, &options), 7);
-    OK(lmcs_group_resolve(pool, options.group, false, &err)); /* it never existed */
+    OK(lmcs_group_resolve(pool, options.group, false, &err));
     assert_int_equal(parent_of(pool, take(pool, "run", 8, &options)), 6);
     assert_int_equal(take_prepared(pool, &options), 9);
     mark(pool, "run@3");
     OK(lmcs_group_resolve(pool, options.group, true, &err));
     assert_int_equal(parent_of(pool, take(pool, "run", 10, &options)), 3);
-    /* Another process commits it. */
     assert_int_equal(take_prepared(pool, &options), 11);
     close_pool(pool);
     pool = open_quiet(place->pool);

@@ -94,7 +94,7 @@ static void expect_seek(struct lmcs_txn *txn, const struct model *model, size_t 
     assert_int_equal(found, earlier > 0);
     if (found)
         assert_int_equal(lmcs_key_compare(before, key_of(earlier - 1)), 0);
-    if (i > 0 && i % 3 == 0) { /* between two keys */
+    if (i > 0 && i % 3 == 0) {
         key = key_of(i - 1);
         key.low++;
     }
@@ -153,12 +153,12 @@ static void random_changes(void **state)
         memset(&model, 0, sizeof model);
         for (int round = 0; round < 150; round++) {
             struct lmcs_txn txn;
-            uint64_t puts = round % 50 < 25 ? 7 : round % 50 < 45 ? 4 : 1; /* grows, shrinks, nearly ends */
+            uint64_t puts = round % 50 < 25 ? 7 : round % 50 < 45 ? 4 : 1;
             kept = model;
             OK(lmcs_txn_write(pool, &txn, &err));
             for (uint64_t n = rng_below(&rng, 300); n > 0; n--) {
                 change(&txn, &model, &rng, sizes[s], puts);
-                if (n % 16 == 0) { /* also before the commit */
+                if (n % 16 == 0) {
                     size_t i = rng_below(&rng, KEYS);
                     expect_key(&txn, &model, n % 2, i, sizes[s]);
                     expect_seek(&txn, &model, n / 2 % 2, i, 5, sizes[s]);
@@ -190,7 +190,7 @@ static void random_changes(void **state)
         for (size_t tree = 0; tree < SPARE_TREES; tree++)
             OK(lmcs_tree_clear(&txn, kind_of(tree), spare(&txn, tree), &err));
         commit(&txn);
-        check_pool(pool); /* no page is lost, or in two places */
+        check_pool(pool);
         close_pool(pool);
     }
 }
@@ -243,7 +243,7 @@ static void hundred_thousand_keys(void **state)
         const int order = round % 3;
         uint64_t *keys = keys_in_order((enum order)order, count, &rng);
         struct lmcs_txn txn;
-        for (uint64_t add = 0; add < 2; add++) { /* inserts, then replaces */
+        for (uint64_t add = 0; add < 2; add++) {
             for (size_t i = 0; i < count;) {
                 OK(lmcs_txn_write(pool, &txn, &err));
                 for (size_t n = 0; n < 9000 && i < count; n++, i++) {
@@ -262,7 +262,6 @@ static void hundred_thousand_keys(void **state)
             lmcs_txn_end(&txn);
         }
         free(keys);
-        /* All but a middle stretch goes, in another order. */
         keys = keys_in_order((enum order)((order + 1) % 3), count, &rng);
         const uint64_t first = count / 3, left = count / 10;
         for (size_t i = 0; i < count;) {
@@ -339,13 +338,13 @@ static void keys_where_a_page_was(void **state)
     put_keys(&txn, 0, 2 * PARENT + 1);
     const struct lmcs_node_df *root = lmcs_page_dirty(&txn, spare(&txn, 0)->ref.offset);
     assert_true(root != NULL && root->level == 3 && root->count == 2 && lmcs_node_key(root, 1).high == PARENT);
-    delete_keys(&txn, PARENT, PARENT + PAGE);                /* the page ... */
-    delete_keys(&txn, PARENT + PAGE + 1, PARENT + PAGE + 2); /* ... and room in the first leaf of the next */
+    delete_keys(&txn, PARENT, PARENT + PAGE);
+    delete_keys(&txn, PARENT + PAGE + 1, PARENT + PAGE + 2);
     put_keys(&txn, back, back + 1);
     delete_keys(&txn, 60 * PAGE, PARENT);
     delete_keys(&txn, PARENT + 28 * PAGE, 2 * PARENT + 1);
     root = lmcs_page_dirty(&txn, spare(&txn, 0)->ref.offset);
-    assert_true(root != NULL && root->level == 2); /* both parents are one */
+    assert_true(root != NULL && root->level == 2);
     delete_keys(&txn, PARENT + PAGE + 100, PARENT + 2 * PAGE);
     delete_keys(&txn, 59 * PAGE + 50, 60 * PAGE);
     expect_keys_and_clear(pool, &txn, back, 1);
@@ -403,7 +402,6 @@ static void room_of_what_is_not_committed(void **state)
     expect_keys_and_clear(pool, &txn, 0, 5000);
 }
 
-/* The metadata of two million small tensors. */
 static void one_commit_may_be_large(void **state)
 {
     enum { PAGES = 93000 };
@@ -562,7 +560,7 @@ static void readers_see_one_moment(void **state)
                 expect_model(&reading, &old, 200);
         }
         lmcs_txn_end(&reading);
-        OK(lmcs_txn_read(reader, &reading, &err)); /* the newest at the next read */
+        OK(lmcs_txn_read(reader, &reading, &err));
         expect_model(&reading, &model, 200);
         lmcs_txn_end(&reading);
     }
@@ -589,7 +587,7 @@ static void wrong_use_of_trees(void **state)
     assert_false(found);
     OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), key, &found, &err));
     assert_true(found && spare(&txn, 0)->count == 0 && spare(&txn, 0)->ref.offset == 0);
-    OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), key, &found, &err)); /* empty */
+    OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), key, &found, &err));
     assert_false(found);
     commit(&txn);
     check_pool(pool);

@@ -18,10 +18,10 @@
 
 static struct scene {
     struct lmcs_pool *pool;
-    uint64_t freed; /* the extent's place */
+    uint64_t freed;
     struct lmcs_capture *capture;
     unsigned char *room;
-    uint64_t taken; /* the capture's place */
+    uint64_t taken;
     bool busy;
 } scene;
 
@@ -45,7 +45,6 @@ static uint64_t extent_of_size(struct lmcs_pool *pool, uint64_t least)
     return offset;
 }
 
-/* A capture takes the extent's room. */
 static void take_room_when_it_has_gone(void)
 {
     if (scene.busy || scene.capture != NULL || scene.freed == 0)
@@ -160,7 +159,6 @@ static void unsound_extents_keep_no_other(void **state)
     EXPECT(released >= COUNT && forge_payloads(pool, UNSOUND) == UNSOUND);
     uint64_t used = lmcs_space_used(pool), left = limit - used - slabs;
     EXPECT(left < limit && lmcs_space_waste(pool, 0) >= COUNT * bytes);
-    /* The sound ones' space is usable. */
     OK(lmcs_space_charge(pool, left, &err));
     EXPECT(lmcs_space_used(pool) <= used + left - 2 * bytes);
     lmcs_space_count(pool, -(int64_t)left);

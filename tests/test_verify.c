@@ -15,7 +15,7 @@
 #include "records/shelf.h"
 
 struct found {
-    const char *tensor; /* expected */
+    const char *tensor;
     uint64_t at;
     unsigned damages, of_tensor, covering;
 };
@@ -149,7 +149,6 @@ static bool stop(void *context, const char *what, uint64_t done, uint64_t total)
     return ++*(int *)context < 1;
 }
 
-/* A snapshot of two tensors, and two live variables. */
 static struct lmcs_pool *begin_forging(const struct place *place, struct state **weights)
 {
     struct rng rng = {1};
@@ -161,7 +160,6 @@ static struct lmcs_pool *begin_forging(const struct place *place, struct state *
     return pool;
 }
 
-/* Writing is refused; a reader finds everything unchanged. */
 static void expect_refused(const char *path, const struct state *weights, const char *why)
 {
     struct found found = {.tensor = NULL};
@@ -232,7 +230,6 @@ static void a_shelf_that_counts_too_low(void **state)
     state_free(weights);
 }
 
-/* Gives all objects of a kind another record. */
 static void forge_objects(struct lmcs_pool *pool, uint32_t kind, void (*change)(struct lmcs_object_df *df))
 {
     struct lmcs_root_tree_df *tree;
@@ -303,7 +300,7 @@ static void objects_that_are_not_of_live_variables(void **state)
         forge_objects(pool, kinds[i], call_live);
         place_path(place, "forged.pool", path);
         unlink(path);
-        copy_file(place->pool, path); /* before closing writes */
+        copy_file(place->pool, path);
         close_pool(pool);
         expect_refused(path, weights, whys[i]);
         state_free(weights);
@@ -346,7 +343,7 @@ static void parts_of_a_pool(void **state)
     OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, &all, &err));
     OK(lmcs_verify(pool, "run", NULL, NULL, NULL, &shelf, &err));
     OK(lmcs_verify(pool, "run@7", NULL, NULL, NULL, &one, &err));
-    assert_int_equal(all.snapshots, SNAPSHOTS + 2); /* and other@2, big@1 */
+    assert_int_equal(all.snapshots, SNAPSHOTS + 2);
     assert_int_equal(shelf.snapshots, SNAPSHOTS);
     assert_int_equal(one.snapshots, 1);
     assert_int_equal(one.contents, subject->states[6]->count);
@@ -359,7 +356,6 @@ static void parts_of_a_pool(void **state)
     struct lmcs_progress progress = {stop, &calls};
     FAILS(LMCS_CANCELLED, lmcs_verify(pool, NULL, NULL, NULL, &progress, &one, &err));
     close_pool(pool);
-    /* Damage in a payload of the newest snapshot alone. */
     size_t i = 0;
     uint64_t content;
     pool = open_pool(subject->path, LMCS_OPEN_READ, 0);
@@ -373,7 +369,7 @@ static void parts_of_a_pool(void **state)
     close_pool(pool);
     while (subject->payloads[i].offset != found_content.parts[0].offset)
         i++;
-    file_flip(subject->path, subject->payloads[i].offset + 1100000, 0); /* in its second block */
+    file_flip(subject->path, subject->payloads[i].offset + 1100000, 0);
     static const struct {
         const char *address;
         enum lmcs_status expected;
@@ -463,10 +459,10 @@ static void none_in_healthy_pools(void **state)
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_verify_report report;
-    OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err)); /* empty */
+    OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err));
     assert_int_equal(report.snapshots + report.contents + report.bytes_read + report.damages, 0);
     OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, NULL, NULL));
-    OK(lmcs_shelf_set_keep_raw(pool, "run", 3, &err)); /* an empty shelf */
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 3, &err));
     verify_pool(pool);
     OK(lmcs_verify(pool, "run", NULL, NULL, NULL, &report, &err));
     assert_int_equal(report.snapshots, 0);

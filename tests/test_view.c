@@ -17,7 +17,7 @@ static void every_entry_with_every_flag(void **state)
     held = state_add(now, "notes", LMC_U8, 1, &big[0]);
     held->kind = LMCS_ATTACHMENT;
     for (int i = 0; i < 8; i++) {
-        for (size_t t = 0; t < now->count; t++) /* partly, for deltas */
+        for (size_t t = 0; t < now->count; t++)
             rng_fill(&rng, now->tensors[t].data, now->tensors[t].bytes / (t % 2 == 0 ? 1 : 50));
         states[i] = state_copy(now);
         take_snapshot(pool, "run", now, i);
@@ -49,7 +49,7 @@ static void by_name(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct state *now = state_weights(&rng, 10, 3000);
     uint64_t shape = 77;
-    struct held *note = state_add(now, "t3", LMC_U8, 1, &shape); /* an attachment of a tensor's name */
+    struct held *note = state_add(now, "t3", LMC_U8, 1, &shape);
     note->kind = LMCS_ATTACHMENT;
     rng_fill(&rng, note->data, note->bytes);
     take_snapshot(pool, "run", now, 0);
@@ -118,7 +118,6 @@ static void many_small_tensors(void **state)
         }
     }
     close_pool(pool);
-    /* A view of a few stays unchanged while all others go. */
     pool = open_quiet(place->pool);
     struct lmcs_view *few = view_named(pool, 1, names, 40, 0);
     OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
@@ -151,7 +150,7 @@ static void several_parts(void **state)
     pool->part_bytes = 2u << 20;
     struct state *now = state_of_sizes(&rng, sizes, COUNT), *states[SNAPSHOTS];
     for (int i = 0; i < SNAPSHOTS; i++) {
-        for (size_t t = 0; t + 1 < now->count; t++) /* the largest stays */
+        for (size_t t = 0; t + 1 < now->count; t++)
             rng_fill(&rng, now->tensors[t].data, now->tensors[t].bytes / 30);
         states[i] = state_copy(now);
         take_snapshot(pool, "run", now, i);
@@ -211,7 +210,7 @@ static void read_only_ones_can_not_be_written_to(void **state)
     }
     OK(lmcs_compact(pool, NULL, &err));
     assert_true(storage_of(pool, "run", 1).delta_contents + storage_of(pool, "run", 1).keyframe_contents > 0);
-    for (uint64_t n = 1; n <= 7; n += 6) /* decoded, raw */
+    for (uint64_t n = 1; n <= 7; n += 6)
         for (size_t f = 0; f < FLAG_SETS; f++) {
             if ((all_flags[f] & LMCS_VIEW_PRIVATE) != 0)
                 continue;
@@ -316,13 +315,13 @@ static void verify_finds_a_flipped_bit(void **state)
             if (checked) {
                 assert_int_equal(status, LMCS_DAMAGED);
                 assert_non_null(strstr(err.message, held->name));
-            } else { /* mapped and unread */
+            } else {
                 assert_int_equal(status, LMCS_OK);
                 assert_int_equal(((unsigned char *)lmcs_view_data(view, t))[at], held->data[at] ^ 0x10);
                 lmcs_view_close(view);
             }
         }
-        for (size_t other = 0; other < 4; other++) { /* the others can be read */
+        for (size_t other = 0; other < 4; other++) {
             const char *name = now->tensors[other].name;
             if (other == t)
                 continue;
@@ -340,7 +339,6 @@ static void verify_finds_a_flipped_bit(void **state)
     state_free(now);
 }
 
-/* The address is in a mapping of that file. */
 static bool is_of_file(const void *address, const char *path)
 {
     FILE *maps = fopen("/proc/self/maps", "re");

@@ -10,7 +10,6 @@ struct cut {
     enum lmcs_open_mode mode;
 };
 
-/* Every call gives an error or the right bytes. */
 static int read_cut_file(void *argument)
 {
     const struct cut *cut = argument;
@@ -100,7 +99,6 @@ static void a_file_that_was_cut(void **state)
     state_free(now);
 }
 
-/* Cut during reads: later reads are errors. */
 static int cut_under_reader(void *argument)
 {
     const struct cut *cut = argument;

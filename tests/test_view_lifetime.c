@@ -18,7 +18,7 @@ static void outlives_pool_and_snapshot(void **state)
     }
     OK(lmcs_compact(pool, NULL, &err));
     for (size_t f = 0; f < FLAG_SETS; f++) {
-        if (f == FLAG_SETS / 2) { /* half of them of a read-only pool */
+        if (f == FLAG_SETS / 2) {
             close_pool(pool);
             pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
         }
@@ -32,7 +32,7 @@ static void outlives_pool_and_snapshot(void **state)
     OK(lmcs_compact(pool, NULL, &err));
     write_over(pool, &rng, 50, 20000, 20);
     close_pool(pool);
-    pool = open_quiet(place->pool); /* without pins in memory */
+    pool = open_quiet(place->pool);
     write_over(pool, &rng, 7, 150000, 20);
     for (size_t f = 0; f < FLAG_SETS; f++)
         for (int i = 0; i < 5; i++)
@@ -82,7 +82,7 @@ static void child_can_not_let_go_of_its_parents(void **state)
 struct watcher {
     const char *path;
     struct state **states;
-    uint64_t first, last; /* snapshots */
+    uint64_t first, last;
     int to_child[2], to_parent[2];
 };
 
@@ -183,13 +183,12 @@ static void watched_by_another_process(void **state)
             say(watchers[i].to_child[1], COMPARE);
             hear(watchers[i].to_parent[0]);
         }
-        if (round == 2) { /* the other one keeps common contents */
+        if (round == 2) {
             end_watcher(&watchers[0], children[0]);
             children[0] = 0;
         }
     }
     end_watcher(&watchers[1], children[1]);
-    /* Nothing is viewed: all can be overwritten. */
     struct state *last = state_weights(&rng, 4, 1 << 20);
     take_snapshot(pool, "last", last, 0);
     OK(lmcs_compact(pool, NULL, &err));
@@ -210,7 +209,7 @@ static int view_and_die(void *argument)
     view_of(pool, 1, 0);
     close(watcher->to_child[1]);
     say(watcher->to_parent[1], COMPARE);
-    hear(watcher->to_child[0]); /* killed here */
+    hear(watcher->to_child[0]);
     return 0;
 }
 
@@ -351,9 +350,9 @@ static void leases_against_a_model(void **state)
             assert_int_equal(lmcs_lease_is_pinned(pool->lease, offsets[i], lmcs_room(sizes[i])), expected);
         }
     }
-    OK(lmcs_lease_pin(leases[0], offsets[0], 0, &err)); /* empty ones hold nothing */
+    OK(lmcs_lease_pin(leases[0], offsets[0], 0, &err));
     lmcs_lease_unpin(leases[0], offsets[0], 0);
-    lmcs_lease_release(leases[0]); /* frees all that it holds */
+    lmcs_lease_release(leases[0]);
     size_t left = 0;
     for (size_t i = 0; i < count; i++)
         if (pins[i].holder == 1)

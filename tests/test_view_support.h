@@ -105,7 +105,6 @@ static inline void write_over(struct lmcs_pool *pool, struct rng *rng, size_t te
     state_free(other);
 }
 
-/* The only place of these bytes in the file. */
 static inline off_t place_of(const char *path, const void *wanted, size_t bytes)
 {
     enum { STEP = 1 << 20 };
