@@ -24,7 +24,7 @@ static enum lmcs_status fail_content(const struct lmcs_decoding *d, const char *
     return fail_at(d, d->content, why, error);
 }
 
-/* Reads and parses; the caller compares with the record. */
+/* The caller compares with the record. */
 static enum lmcs_status read_header(struct lmcs_decoding *d, struct lmcs_archive_link *link, struct lmcs_error *error)
 {
     unsigned char prefix[LMC_FRAME_PREFIX_BYTES];
@@ -74,7 +74,6 @@ static enum lmcs_status open_frame(struct lmcs_decoding *d, struct lmcs_archive_
     return LMCS_OK;
 }
 
-/* Compares the digests in a link's header with its record, bases and outputs. */
 static enum lmcs_status open_link(struct lmcs_decoding *d, struct lmcs_archive_link *link, struct lmcs_error *error)
 {
     const struct lmcs_tensor *tensor = d->tensor;
@@ -91,7 +90,6 @@ static enum lmcs_status open_link(struct lmcs_decoding *d, struct lmcs_archive_l
     return LMCS_OK;
 }
 
-/* Opens the line's newest `count` links. */
 static enum lmcs_status open_line(struct lmcs_decoding *d, size_t count, struct lmcs_error *error)
 {
     struct lmc_hash digest;
@@ -132,7 +130,7 @@ static bool raw_is_right(const struct lmcs_decoding *d, const struct lmcs_archiv
     return digest.low == link->content->digest.low && digest.high == link->content->digest.high;
 }
 
-/* Reads the stored bytes of a block into d->coded, of `most` bytes. */
+/* d->coded has `most` bytes. */
 static enum lmcs_status read_coded(struct lmcs_decoding *d, struct lmcs_archive_link *link, uint64_t block, size_t most,
                                    size_t *count, struct lmcs_error *error)
 {
@@ -143,7 +141,7 @@ static enum lmcs_status read_coded(struct lmcs_decoding *d, struct lmcs_archive_
                                     : lmcs_pieces_read(&link->pieces, at, d->coded, coded.coded_bytes, error);
 }
 
-/* Decodes a raw block, or a frame's against `base` (NULL: none). */
+/* NULL: no base. */
 static enum lmcs_status decode_own(struct lmcs_decoding *d, struct lmcs_archive_link *link, uint64_t block,
                                    uint64_t bytes, const void *base, void *to, struct lmcs_error *error)
 {
@@ -239,7 +237,6 @@ static bool list_links(struct lmcs_decoding *d)
     return true;
 }
 
-/* Makes a buffer for each array of a line. */
 static enum lmcs_status make_room(struct lmcs_decoding *d, struct lmcs_error *error)
 {
     size_t most = lmc_block_bound(LMC_BLOCK_BYTES), of_links = lmc_link_block_bound(LMC_MAX_BASES, LMC_BLOCK_BYTES);

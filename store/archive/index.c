@@ -169,7 +169,6 @@ static size_t find_point(const struct lmcs_index_shelf *shelf, const char *point
     return found == NULL ? none : (size_t)(found - shelf->snapshots);
 }
 
-/* Allows "~N" after it. */
 static enum lmcs_status find_which(const struct lmcs_index_shelf *shelf, const char *which, uint64_t *number,
                                    struct lmcs_error *error)
 {

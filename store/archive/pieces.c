@@ -51,7 +51,6 @@ static enum lmcs_status look(struct lmcs_pieces *pieces, struct lmcs_error *erro
     return LMCS_OK;
 }
 
-/* Makes the piece with byte `at` current. */
 static enum lmcs_status find(struct lmcs_pieces *pieces, uint64_t at, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;

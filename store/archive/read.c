@@ -148,7 +148,7 @@ static uint64_t name_key(const struct lmcs_archive_reader *reader, uint32_t kind
     return key;
 }
 
-/* One allocation with lists and name; *identity NULL after a failure. */
+/* *identity NULL after a failure. */
 static enum lmcs_status parse_identity(struct lmcs_archive_reader *reader, struct lmcs_archive_identity **identity,
                                        struct lmcs_error *error)
 {
@@ -226,7 +226,6 @@ static struct lmcs_archive_identity *identity_of(struct lmcs_archive_reader *rea
 
 /* ---- Contents ---- */
 
-/* Whether the record's fields allow this payload. */
 static bool size_is_possible(const struct lmcs_archive_content_df *df)
 {
     switch (df->payload) {
@@ -324,7 +323,6 @@ static enum lmcs_status check_linked(struct lmcs_archive_reader *reader, struct 
     return LMCS_OK;
 }
 
-/* Marks the bases as used. */
 static enum lmcs_status check_bases(struct lmcs_archive_reader *reader, const struct lmcs_archive_content_df *df,
                                     struct lmcs_archive_content *content, struct lmcs_error *error)
 {
@@ -564,7 +562,7 @@ static enum lmcs_status read_entries(struct lmcs_archive_reader *reader, struct 
     return status;
 }
 
-/* Names are unique and everything was used: a pool could never remove an unused content. */
+/* An unused content could never be removed from a pool. */
 static enum lmcs_status check_complete(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     for (size_t i = 0; i < reader->entry_count; i++) {

@@ -102,7 +102,7 @@ static enum lmcs_status check_head(const struct lmcs_archive_head_df *head, size
     return LMCS_OK;
 }
 
-/* Counts the rest of a regular file; 0: unknown. */
+/* 0: unknown. */
 static uint64_t file_bytes(int fd)
 {
     struct stat info;
@@ -140,7 +140,6 @@ void lmcs_archive_source_fini(struct lmcs_archive_source *source)
     source->buffer = source->payload = NULL;
 }
 
-/* The file must have the bytes. */
 static enum lmcs_status pass_over(struct lmcs_archive_source *source, size_t bytes, struct lmcs_error *error)
 {
     size_t ready = source->buffer_end - source->buffer_at, now = bytes < ready ? bytes : ready;

@@ -125,7 +125,7 @@ static enum lmcs_status start_commit(struct lmcs_capture *capture, struct lmcs_e
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "can't start a thread");
 }
 
-/* Runs in commit's call, not in the thread of an asynchronous commit. */
+/* Number and parent are those of commit's call, not of an asynchronous run. */
 static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct lmcs_txn txn;

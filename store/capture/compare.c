@@ -18,7 +18,6 @@
 
 /* ---- Looking up ---- */
 
-/* Finds the base of a delta, if one is near enough. */
 static enum lmcs_status find_base(struct lmcs_txn *txn, const struct lmcs_source *source,
                                   struct lmcs_previous *previous, struct lmcs_error *error)
 {
@@ -102,7 +101,7 @@ static void compare_job(void *context, uint64_t i)
             atomic_store_explicit(&comparing->differs[s], true, memory_order_relaxed);
 }
 
-/* Plans the first blocks, several small ones in a job, then the other blocks of those still equal. */
+/* First blocks, several small ones in a job; then the other blocks of those still equal. */
 static bool plan_compare(struct comparing *comparing, size_t count, bool first_blocks)
 {
     struct lmcs_jobs *jobs = &comparing->jobs;

@@ -79,7 +79,6 @@ static void copy_block(void *context)
     lmcs_heap_start_writeback(heap, place_of(copy) + (copy->content->df.part_count == 1 ? at : 0), bytes);
 }
 
-/* Writes adjacent small tensors at once. */
 static void copy_small(struct copying *copying, const struct lmcs_job *job)
 {
     _Alignas(64) unsigned char piece[LMCS_PIECE_BYTES];
@@ -126,7 +125,7 @@ static void drain_thread(void *context)
     lmcs_heap_drain(((struct copying *)context)->pool->heap);
 }
 
-/* Whether copy i is small and adjacent in the run from `first`. */
+/* Small and adjacent in the run from `first`. */
 static bool joins(const struct lmcs_copy *copies, size_t first, size_t i)
 {
     uint64_t bytes = copies[i].source->raw_bytes;
@@ -170,7 +169,7 @@ static enum lmcs_status allocate(struct lmcs_region *region, const struct lmcs_c
     return lmcs_payload_take(region, lmcs_raw_stored_bytes(bytes), copy->content, error);
 }
 
-/* Allocates all at once: the region grows once, and small copies are adjacent. */
+/* The region grows once, and small copies are adjacent. */
 static enum lmcs_status allocate_all(struct copying *copying, struct lmcs_region *region, size_t count,
                                      struct lmcs_error *error)
 {

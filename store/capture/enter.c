@@ -24,7 +24,7 @@ struct committing {
     bool has_base;
 };
 
-/* The base snapshot's content of the identity; 0: none. */
+/* 0: none. */
 static enum lmcs_status find_previous(struct committing *c, const struct lmcs_captured *entry, uint64_t *previous,
                                       struct lmcs_error *error)
 {
@@ -40,7 +40,7 @@ static enum lmcs_status find_previous(struct committing *c, const struct lmcs_ca
     return status;
 }
 
-/* Makes a new run unless the base snapshot has the same content. */
+/* A new run unless the base snapshot has the same content. */
 static enum lmcs_status put_name(struct committing *c, struct lmcs_captured *entry, uint64_t content, bool is_new,
                                  struct lmcs_error *error)
 {
@@ -83,7 +83,7 @@ static int by_identity(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Identities of the manifest that are not in `wanted`, which is sorted. The caller frees *drop. */
+/* `wanted` is sorted. The caller frees *drop. */
 static enum lmcs_status list_dropped(struct committing *c, const uint64_t *wanted, size_t count, uint64_t **drop,
                                      size_t *drops, struct lmcs_error *error)
 {
@@ -109,8 +109,7 @@ static enum lmcs_status list_dropped(struct committing *c, const uint64_t *wante
     return status;
 }
 
-/* Deletes names of the base snapshot that this capture lacks. The count in the base's record sizes nothing: it may be
- * damaged. */
+/* The count in the base's record sizes nothing: it may be damaged. */
 static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *error)
 {
     const struct lmcs_capture *capture = c->capture;

@@ -37,7 +37,6 @@ static bool make_name_room(struct lmcs_entries *entries)
     return true;
 }
 
-/* One allocation: entry, dimensions, name. */
 static struct lmcs_captured *new_entry(const struct lmcs_tensor *tensor, uint64_t raw_bytes)
 {
     size_t dims = tensor->ndim * sizeof(uint64_t), lists = tensor->global_shape != NULL ? 3 : 1;

@@ -178,7 +178,6 @@ static enum lmcs_status describe(struct put *put, const struct lmcs_tensor *tens
     return LMCS_OK;
 }
 
-/* Encodes sources that differ and have a base; the others are copied. */
 static enum lmcs_status encode(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
                                struct lmcs_error *error)
 {
@@ -209,7 +208,7 @@ static enum lmcs_status encode(struct put *put, size_t first, size_t count, cons
     return status == LMCS_FULL ? LMCS_OK : status; /* copying reports it, after the compactor made room */
 }
 
-/* Compares a batch under a lease on the look-up's epoch, then encodes if wanted. */
+/* Leases the look-up's epoch. */
 static enum lmcs_status settle(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
                                struct lmcs_error *error)
 {
@@ -289,7 +288,7 @@ static uint64_t count_snapshots(struct lmcs_pool *pool, const char *name)
     return found ? shelf.df.snapshot_count : 0;
 }
 
-/* Adds the removable snapshots to the error of a pool that compaction could not free. */
+/* Names removable snapshots when compaction could not make room. */
 static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     uint64_t count = error != NULL ? count_snapshots(capture->pool, capture->busy->name) : 0;

@@ -75,7 +75,7 @@ static enum lmcs_status run_round(struct lmcs_round *round, struct lmcs_error *e
     return status;
 }
 
-/* Runs after pruning by budgets: no parity for contents that go. */
+/* No parity for contents that pruning by budgets removes. */
 static enum lmcs_status run_last_round(struct lmcs_round *round, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -134,7 +134,7 @@ bool lmcs_compact_for_space(struct lmcs_pool *pool, const char *held)
     struct lmcs_round round = {.pool = pool, .urgent = true, .held = held};
     uint64_t free_before = lmcs_space_free_bytes(pool), used_before = lmcs_space_used(pool);
     run_until_idle(&round, &error);
-    /* Small trimmed extents join into space that fits others. */
+    /* Small trimmed extents join. */
     return lmcs_space_free_bytes(pool) > free_before || lmcs_space_used(pool) < used_before;
 }
 

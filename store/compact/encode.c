@@ -12,7 +12,7 @@
 #include "records/manifest.h"
 #include "shelves/shelves.h"
 
-/* Later contents of a name, in snapshots that may still be raw; nearest first. */
+/* Later contents of a name, nearest first. */
 struct successors {
     uint32_t count;
     uint64_t ids[LMCS_PLAN_MOST_JUMP];
@@ -133,7 +133,6 @@ static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shel
     outlook->rate_bytes = round->background && !pressed ? policy.rate_bytes : 0;
 }
 
-/* number 0: no snapshot has its turn. */
 static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint32_t keep_raw,
                                       uint64_t *number, struct lmcs_error *error)
 {
@@ -146,7 +145,6 @@ static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *s
     return status;
 }
 
-/* Collects the following snapshots of the lineage that stay raw. */
 static enum lmcs_status look_ahead(struct lmcs_round *round, struct lmcs_shelf *shelf,
                                    const struct lmcs_snapshot_df *of, struct lmcs_error *error)
 {
@@ -167,7 +165,6 @@ static enum lmcs_status look_ahead(struct lmcs_round *round, struct lmcs_shelf *
     return status;
 }
 
-/* *number 0: no snapshot has its turn. */
 static enum lmcs_status collect_snapshot(struct lmcs_round *round, uint64_t shelf_id, uint64_t *number,
                                          struct lmcs_error *error)
 {
@@ -176,7 +173,7 @@ static enum lmcs_status collect_snapshot(struct lmcs_round *round, uint64_t shel
     bool found;
     enum lmcs_status status = lmcs_shelf_load_if(round->txn, shelf_id, &shelf, &found, error);
     *number = 0;
-    /* a restore may have dropped its staging shelf meanwhile */
+    /* a restore may have dropped the shelf */
     if (status != LMCS_OK || !found || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
         return status;
     apply_policy(round, &shelf);

@@ -98,9 +98,7 @@ static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pa
     return add(jobs, &job, error);
 }
 
-/*
- * Whether steps are missing between the snapshots: a link would cost more than a delta. Unknown without the older step.
- */
+/* With missing steps, a link would cost more than a delta. Unknown without the older step. */
 static enum lmcs_status find_gap(const struct lmcs_link_jobs *jobs, const struct pair *pair, bool *gap,
                                  struct lmcs_error *error)
 {
@@ -133,7 +131,7 @@ static enum lmcs_status collect_related(struct lmcs_link_jobs *jobs, const struc
 
 /* ---- By the data ---- */
 
-/* A tensor raw in both snapshots: pinned, then mapped. */
+/* Pinned, then mapped. */
 struct changed {
     struct lmcs_identity identity;
     struct lmcs_content sides[2];
@@ -147,10 +145,10 @@ struct search {
     struct lmcs_link_jobs *jobs;
     struct changed **items;
     size_t count, capacity;
-    struct lmcs_search_array *arrays; /* of all items */
+    struct lmcs_search_array *arrays;
     struct lmcs_search_match *matches;
     size_t found;
-    enum lmcs_status status; /* of the search, with its error */
+    enum lmcs_status status;
     struct lmcs_error error;
 };
 
@@ -311,7 +309,6 @@ static bool led_to_nothing(const struct lmcs_snapshot_df *record)
            record->links == LMCS_LINKS_UNFIT || record->links == LMCS_LINKS_LARGE;
 }
 
-/* Collects related arrays, or those to search. */
 static enum lmcs_status collect(struct search *s, uint64_t shelf, uint64_t number, uint32_t bound, bool by_data,
                                 struct lmcs_error *error)
 {

@@ -34,7 +34,6 @@
 #define MOST_FITS    4u   /* fits for a group's rule */
 #define DOUBT        0.5F /* share of elements; with fewer explained, it may be the wrong tensor */
 
-/* Arrays are pinned and mapped. */
 struct making {
     const struct lmcs_link_job *job;
     struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
@@ -56,7 +55,7 @@ struct linking {
     uint64_t batch_bytes;
 };
 
-/* Records why no link was made; reported only if none was. */
+/* Reported only if no link was made. */
 static void note(struct linking *l, enum lmcs_links why)
 {
     if (l->note != LMCS_LINKS_MADE)
@@ -77,7 +76,7 @@ static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool 
     return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
-/* The length of a line with this link. *verdict LMCS_LINKS_MADE: allowed. */
+/* *verdict LMCS_LINKS_MADE: allowed. */
 static enum lmcs_status may_link(struct lmcs_txn *txn, const struct lmcs_link_job *job, uint32_t bound,
                                  struct lmcs_content *before, struct lmcs_content *after, uint32_t *place, bool *breaks,
                                  enum lmcs_links *verdict, struct lmcs_error *error)
@@ -268,7 +267,7 @@ static enum lmcs_status make(struct linking *l, struct making *m, struct rule *r
     return status;
 }
 
-/* Any of the arrays may be damaged. */
+/* Suspects each array. */
 static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -366,7 +365,7 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
         l->batch_bytes += job->raw_bytes * job->arrays;
         return LMCS_OK;
     }
-    if (status == LMCS_DAMAGED) { /* others are still linked */
+    if (status == LMCS_DAMAGED) {
         note(l, LMCS_LINKS_NOT_RAW);
         status = tell_damaged(l, m, error);
     }

@@ -57,7 +57,7 @@ static enum lmcs_status collect_living(struct lmcs_round *round, uint64_t first,
     return status;
 }
 
-/* Copies a content out of an extent if its payload is in it: a wrong entry of the map would be moved for ever. */
+/* Only if the payload is in the extent: a wrong entry of the map would be moved for ever. */
 static enum lmcs_status move_one(struct lmcs_round *round, struct lmcs_batch *batch, uint64_t content, uint64_t first,
                                  uint64_t end, struct lmcs_error *error)
 {
@@ -110,7 +110,6 @@ enum lmcs_status lmcs_round_move(struct lmcs_round *round, struct lmcs_error *er
     uint64_t first, end = 0;
     size_t moved = 0;
     enum lmcs_status status = LMCS_OK;
-    /* Extents of which nothing can be moved are skipped. */
     while (status == LMCS_OK && moved == 0 && lmcs_space_sparse(round->pool, end, &first, &end))
         status = lmcs_round_pass_over(round, empty_extent(round, first, end, &moved, error), error);
     round->worked |= status == LMCS_OK && moved > 0;

@@ -102,14 +102,12 @@ static bool are_moments(const struct sample *m, const struct sample *v)
     return false;
 }
 
-/* Whether w' - w = a x + b y at most elements for the best a and b (`factors`), within `tolerance` of the change plus
- * rounding. */
+/* Whether w' - w = a x + b y at most elements for the best `factors` a and b, within `tolerance` plus rounding. */
 static bool change_fits(const struct sample *w, const double *x, const double *y, double tolerance, double factors[2])
 {
     double xx = 0, xy = 0, yy = 0, xd = 0, yd = 0;
     unsigned fitting = 0;
     for (unsigned i = 0; i < PLACES; i++) {
-        /* all elements count alike */
         const double change = w->after[i] - w->before[i], size = fabs(x[i]) + fabs(y[i]) + 1e-30;
         const double u = x[i] / size, v = y[i] / size, d = change / size;
         xx += u * u;
@@ -155,8 +153,8 @@ static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, 
 
 /* ---- The search ------------------------------------------------------------------------------------------------- */
 
-/* Whether a rule found on other arrays explains these samples, in a thousandth of a search's time. Parameters mostly
- * share a rule. If samples mislead, the link is too large and is not made. */
+/* In a thousandth of a search's time: parameters mostly share a rule. If samples mislead, the link is too large and is
+ * not made. */
 static bool explains(const struct lmc_link_rule *rule, struct sample *const *members, uint32_t count)
 {
     const struct sample *m = members[0], *v = members[1], *w = members[count - 1];
@@ -194,7 +192,6 @@ static enum lmc_status find_rule(const struct search *search, struct lmcs_search
     return status == LMC_OK && fit.bits > MOST_BITS * (float)match->count ? LMC_UNSUPPORTED : status;
 }
 
-/* *took: a rule was found and the match recorded. */
 static enum lmcs_status confirm(struct search *search, struct sample *const *members, uint32_t count,
                                 const struct lmc_link_hints *hints, bool *took, struct lmcs_error *error)
 {

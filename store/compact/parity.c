@@ -35,7 +35,7 @@ struct shape {
     uint64_t units;   /* of data */
     uint64_t stripes; /* units of a column */
     uint64_t table;   /* bytes */
-    uint64_t total;   /* bytes of parity's payload */
+    uint64_t total;   /* of parity's payload */
 };
 
 static struct shape shape_of(uint64_t stored_bytes, uint32_t data, uint32_t parity)
@@ -82,7 +82,6 @@ void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *
     lmcs_payload_unpin(pool->lease, &content);
 }
 
-/* Buffers for a piece of each column. */
 struct columns {
     unsigned char *memory;
     unsigned char *at[MOST_ROWS];
@@ -103,7 +102,7 @@ static uint64_t stripes_at(const struct shape *shape, uint64_t first)
     return left < most ? left : most;
 }
 
-/* Bytes in a piece of a column, and their offset; zeros follow the payload. */
+/* Zeros follow the payload. */
 static uint64_t data_at(const struct shape *shape, uint64_t column, uint64_t first, uint64_t count, uint64_t *at)
 {
     *at = (column * shape->stripes + first) * shape->unit;
@@ -146,10 +145,10 @@ static void coder_init(struct coder *coder, const struct shape *shape)
 struct making {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
-    struct lmcs_content of; /* pinned */
+    struct lmcs_content of;
     struct lmcs_identity identity;
     struct shape shape;
-    struct lmcs_content made; /* parts */
+    struct lmcs_content made;
     uint64_t table_check;
     uint64_t read_bytes;
     bool worthwhile;
@@ -183,7 +182,6 @@ static enum lmcs_status make_piece(struct making *m, const struct coder *coder, 
     return status;
 }
 
-/* Returns the last allocation. */
 static void give_room_back(struct making *m)
 {
     while (m->made.df.part_count > 0)
@@ -262,7 +260,7 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs
     return status;
 }
 
-/* Enters the parity if the content is still stored as it was. */
+/* If the content is still stored as it was. */
 static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool *entered, struct lmcs_error *error)
 {
     struct lmcs_content now;
@@ -327,7 +325,7 @@ static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region 
         size_t left = 0;
         while (left < count && is_left(&items[left]))
             left++;
-        if (left == count) /* nothing to commit */
+        if (left == count)
             return LMCS_OK;
         enum lmcs_status status = lmcs_heap_sync(pool->heap, error);
         if (status == LMCS_OK)
@@ -446,7 +444,7 @@ static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, con
         bool right = lmcs_payload_read(pool->media, &where, places[i], found, shape->table, &ignored) == LMCS_OK &&
                      lmc_hash64(found, shape->table, content) == parity->df.table_check;
         *both &= right;
-        if (right && !good) { /* this copy is only checked */
+        if (right && !good) {
             *table = found;
             good = true;
             found = malloc(shape->table);
@@ -515,7 +513,6 @@ struct repairing {
     size_t erased_count;
 };
 
-/* Tables that yield the erased columns from the sound rows. */
 static bool prepare_tables(struct repairing *m, const uint8_t *rows, const uint8_t *erased, size_t erased_count)
 {
     unsigned char square[LMCS_MAX_PARITY_DATA * LMCS_MAX_PARITY_DATA];

@@ -50,8 +50,7 @@ static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_s
     return status;
 }
 
-/* Marks the new contents of a shelf's next snapshots. *noted: there was one. Unreadable parts are reported once and
- * skipped. */
+/* *noted: the shelf had a next snapshot. Unreadable parts are reported once and skipped. */
 static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
                                        bool all, struct lmcs_passed *passed, bool *noted, struct lmcs_error *error)
 {
@@ -123,7 +122,6 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     return status;
 }
 
-/* A damaged shelf is skipped. */
 static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_passed *passed, bool *worked,
                                  struct lmcs_error *error)
 {
@@ -188,7 +186,7 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* Whether a failure is recent and there is no more room since. */
+/* The failure is recent, and there is no more room. */
 static bool must_wait(struct lmcs_pool *pool, const struct lmcs_parity_wait *wait)
 {
     uint64_t passed_ns = lmcs_now_ns() - wait->since_ns; /* huge after the clock was set back */
@@ -206,7 +204,6 @@ static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lm
                                           .free_bytes = lmcs_space_free_bytes(pool)};
 }
 
-/* Damaged contents and those without room stay wanted. */
 static enum lmcs_status make_wanted(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn,
                                     struct lmcs_parity_batch *batch, struct lmcs_passed *passed, bool *worked,
                                     struct lmcs_error *error)

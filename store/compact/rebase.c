@@ -15,7 +15,7 @@
 #include "records/lines.h"
 
 #define LONGEST_SEARCH  4096
-#define MOST_DEPENDENTS 32u /* of a base in a turn */
+#define MOST_DEPENDENTS 32u /* in a turn */
 
 struct unused_base {
     uint64_t id;
@@ -137,7 +137,7 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* Encodes only if that costs less than keeping the base. */
+/* Only if that costs less than keeping the base. */
 static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused_base *base, uint64_t dependent,
                                    struct lmcs_error *error)
 {
@@ -156,7 +156,7 @@ static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused
     return status;
 }
 
-/* Only if the heir's new line costs less than the links kept for it, as after pruning to every tenth step. */
+/* Only if that costs less than the links kept for it, as after pruning to every tenth step. */
 static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, struct lmcs_error *error)
 {
     struct lmcs_batch batch = {.count = 0};
@@ -184,7 +184,6 @@ static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, 
     return status;
 }
 
-/* Nothing more can be done for it. */
 static enum lmcs_status settle_unused(struct lmcs_round *round, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;

@@ -27,7 +27,7 @@ static bool rests_on(const struct lmcs_chain *chain, uint64_t content)
     return false;
 }
 
-/* A lost content stays until it is repaired; reported as gone, since its loss was reported. */
+/* A lost content stays until it is repaired; reported as gone, since its loss was. */
 static enum lmcs_status check_lost(const struct lmcs_replace *replace, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -202,7 +202,7 @@ static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t
     return true;
 }
 
-/* The number of newest links to verify; *at_ns: time of the others. */
+/* *at_ns: when the other links were. */
 static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
 {
     const struct lmcs_chain *line = &replace->base;
@@ -213,7 +213,6 @@ static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
     return line->line;
 }
 
-/* Whether the line's newest link, pinned, yields the content. */
 static enum lmcs_status link_is_right(struct lmcs_replace *replace, struct lmcs_error *error)
 {
     const struct lmcs_identity *identity = &replace->identity;

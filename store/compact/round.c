@@ -37,7 +37,7 @@ enum lmcs_status lmcs_round_repair(struct lmcs_round *round, struct lmcs_error *
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < round->suspect_count; i++) {
         status = round->compactor->repair(round->pool, round->suspects[i], error);
-        if (lmcs_is_unusable(status) || status == LMCS_FULL) /* or no room for the repair */
+        if (lmcs_is_unusable(status) || status == LMCS_FULL)
             status = LMCS_OK;
     }
     round->suspect_count = 0;
@@ -183,7 +183,7 @@ enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *
     return LMCS_OK;
 }
 
-/* Encodes alone the contents whose base another one of the batch took. */
+/* Another one of the batch took their base. */
 static enum lmcs_status add_refused(struct lmcs_round *round, const struct lmcs_batch *batch, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -215,7 +215,7 @@ enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *
             i += status == LMCS_OK;
         }
         if (status == LMCS_FULL && batch.count > 0)
-            status = LMCS_OK; /* the batch frees room for the next */
+            status = LMCS_OK; /* frees room for the next */
         if (batch.count > 0 && (status == LMCS_OK || status == LMCS_CANCELLED)) {
             const uint64_t before = round->swapped;
             enum lmcs_status swapped = lmcs_batch_swap(round, &batch, false, error);

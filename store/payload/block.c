@@ -33,7 +33,6 @@ static bool raw_block_is_right(const struct lmcs_reading *r, const struct lmcs_r
     return digest.low == link->content->df.digest_low && digest.high == link->content->df.digest_high;
 }
 
-/* State while a block's chain is undone. */
 struct undoing {
     struct lmcs_reading *r;
     uint64_t block;
@@ -49,7 +48,6 @@ struct undoing {
     struct lmcs_error *error;
 };
 
-/* Runs under a guard. */
 struct step {
     struct undoing *u;
     const struct lmcs_reading_link *link;
@@ -175,7 +173,7 @@ static enum lmcs_status undo_once(struct undoing *u, bool checked)
     return status;
 }
 
-/* Makes room for coded blocks of a line. False: no memory. */
+/* For coded blocks. False: no memory. */
 static bool make_room(struct lmcs_scratch *scratch, uint64_t bytes)
 {
     if (scratch->line_bytes > bytes)
@@ -186,7 +184,7 @@ static bool make_room(struct lmcs_scratch *scratch, uint64_t bytes)
     return scratch->line != NULL;
 }
 
-/* Finds the block in all links of a line: mapped, or copied into one buffer. */
+/* In all links: mapped, or copied into one buffer. */
 static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64_t bytes, bool in_place,
                                   struct lmcs_scratch *scratch, struct lmc_link_step *steps, const char **why,
                                   struct lmcs_error *error)
@@ -221,7 +219,7 @@ static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64
     return status;
 }
 
-/* Copies a raw block that begins a line; reads it if the mapping fails. */
+/* Reads the block if the mapping fails. */
 static enum lmcs_status begin_line(struct step *s, void *to)
 {
     struct undoing *u = s->u;
@@ -234,7 +232,6 @@ static enum lmcs_status begin_line(struct step *s, void *to)
     return LMCS_DAMAGED;
 }
 
-/* Runs under a guard. */
 struct line_run {
     const struct lmc_link_step *steps;
     size_t count, at_once;
@@ -255,11 +252,10 @@ static void run_line(void *context)
 struct line_way {
     bool from_sound; /* compare its first arrays with their checksums */
     bool checked;    /* also each link alone, to name the damaged one */
-    bool in_place;   /* use coded bytes in the mapping */
-    bool failed;     /* the medium failed */
+    bool in_place;
+    bool failed; /* the medium failed */
 };
 
-/* Undoes the line for one block of all arrays. */
 static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct line_way *way, void *const *state,
                                   struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error)
 {
@@ -363,7 +359,7 @@ static enum lmcs_status check_coded_block(struct step *s)
     return status;
 }
 
-/* Asks the system for the next blocks that are not in memory. */
+/* Those not in memory. */
 static void bring_blocks(const struct undoing *u, const struct lmcs_reading_link *link)
 {
     const uint64_t blocks = lmc_block_count(u->r->raw_bytes);

@@ -50,13 +50,11 @@ static size_t header_bytes(const struct encoding *e)
                                    : lmc_encoder_header_bytes(e->encoder);
 }
 
-/* Counts all outputs of the frame. */
 static uint64_t decoded_bytes(const struct lmcs_encoding *encoding)
 {
     return encoding->link != NULL ? encoding->raw_bytes * encoding->made.df.base_count : encoding->raw_bytes;
 }
 
-/* Largest worthwhile size. */
 static uint64_t most_bytes(const struct lmcs_encoding *encoding)
 {
     uint64_t raw = lmcs_raw_stored_bytes(decoded_bytes(encoding));
@@ -217,7 +215,6 @@ static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error
     return LMCS_OK;
 }
 
-/* Encodes in memory, then allocates. */
 static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;
@@ -256,7 +253,6 @@ static void shrink_made(struct lmcs_encoding *encoding, uint64_t total)
     made->df.stored_bytes = total;
 }
 
-/* Encodes into space that is truncated at the end. */
 static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;

@@ -14,7 +14,7 @@
 
 #define HEADER_AT_ONCE ((uint64_t)4 << 10) /* longest with few blocks */
 
-/* Reads and parses; the caller compares with the records. */
+/* The caller compares with the records. */
 static enum lmcs_status read_header(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_reading_link *link = &r->links[i];
@@ -113,7 +113,6 @@ static bool leads_from(const struct lmcs_reading *r, size_t i)
     return sound;
 }
 
-/* Reads a link's header and compares it with its record. */
 static enum lmcs_status open_one_link(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     const struct lmc_frame *frame = &r->links[i].frame;
@@ -126,7 +125,7 @@ static enum lmcs_status open_one_link(struct lmcs_reading *r, size_t i, struct l
     return status;
 }
 
-/* Whether the content stored as array `i` is the newest link's output. */
+/* Whether the content stored as array `i` is its output. */
 static bool is_led_to(const struct lmcs_reading *r, size_t i)
 {
     struct lmc_hash digest;
@@ -154,7 +153,7 @@ static enum lmcs_status open_line(struct lmcs_reading *r, struct lmcs_error *err
     return status;
 }
 
-/* Several blocks: reads their hashes and checks them by the digest. */
+/* Checks them by the digest. */
 static enum lmcs_status open_raw(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_reading_link *link = &r->links[i];

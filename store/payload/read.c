@@ -13,7 +13,6 @@
 
 /* ---- All blocks ---- */
 
-/* False: no memory. */
 static bool note_lost(struct lmcs_reading *r, uint64_t block)
 {
     if (r->lost == NULL)
@@ -23,7 +22,7 @@ static bool note_lost(struct lmcs_reading *r, uint64_t block)
     return r->lost != NULL;
 }
 
-/* Damage does not end a read: all lost ranges are reported. */
+/* Damage does not end a read. */
 static void note_failure(struct lmcs_reading *r, uint64_t block, enum lmcs_status status, const char *why,
                          const struct lmcs_error *error)
 {

@@ -63,7 +63,7 @@ struct scanning {
     _Atomic bool unreadable;
 };
 
-/* Keeps the first: those of other threads follow from it. */
+/* Failures of other threads follow from the first. */
 static void note_failure(struct scanning *s, enum lmcs_status status)
 {
     int none = LMCS_OK;
@@ -128,7 +128,6 @@ static void hash_job(void *context, uint64_t block)
     free(data);
 }
 
-/* Finds the mixture of stored and computed hashes with the right digest. */
 static bool mix(struct scanning *s)
 {
     struct lmcs_scan *scan = s->scan;
@@ -156,7 +155,6 @@ static bool mix(struct scanning *s)
     return fits;
 }
 
-/* Finds block hashes that the digest confirms. */
 static enum lmcs_status find_hashes(struct scanning *s)
 {
     struct lmcs_scan *scan = s->scan;
@@ -218,7 +216,6 @@ static enum lmcs_status status_of_header(enum lmc_status coded)
     return coded == LMC_UNSUPPORTED ? LMCS_UNSUPPORTED : LMCS_OK;
 }
 
-/* Computes the digest that the record should have. */
 static bool read_digest(const struct scanning *s, struct lmc_hash *digest)
 {
     const struct lmc_frame *frame = &s->scan->frame;

@@ -130,7 +130,7 @@ static enum lmcs_status check_parts(struct lmcs_checking *c, const struct lmcs_c
     return status;
 }
 
-/* Checks the content's place among the dependents of `base_id`. *known NULL: the base is missing. */
+/* *known NULL: the base is missing. */
 static enum lmcs_status check_tie(struct lmcs_checking *c, const struct lmcs_content *content, uint64_t base_id,
                                   const struct lmcs_known_content **known)
 {

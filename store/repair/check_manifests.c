@@ -21,7 +21,7 @@
 #include "records/safety.h"
 #include "records/shelf.h"
 
-/* Has the sums of everything below it. */
+/* With sums of everything below. */
 struct lmcs_checked_page {
     uint64_t offset; /* 0: empty place */
     uint64_t check;
@@ -196,7 +196,7 @@ static enum lmcs_status walk_manifest(struct manifest_walk *walk, struct lmcs_re
     return status == LMCS_OK ? remember(c, sum) : status;
 }
 
-/* Marks the contents of one wanted snapshot, whose shared pages were checked before. */
+/* Its shared pages were checked before. */
 static enum lmcs_status mark_snapshot(struct lmcs_checking *c, const struct lmcs_snapshot_df *df)
 {
     struct lmcs_root_tree_df tree = {.ref = df->manifest, .count = df->entry_count};

@@ -60,7 +60,7 @@ void lmcs_check_total(struct lmcs_checking *c, const char *things, uint64_t foun
         REPORT(c, "there are %llu %s, but %llu are recorded", ULL(found), things, ULL(recorded));
 }
 
-/* Returns the last of `count` ascending items of `size` bytes whose first u64 is at most `key`. */
+/* The last of `count` ascending items of `size` bytes whose first u64 is at most `key`. */
 static size_t find_last(const void *items, size_t count, size_t size, uint64_t key)
 {
     size_t low = 0, high = count;

@@ -35,7 +35,7 @@ struct repairing {
     bool has_parity;
     bool was_lost; /* has recorded lost blocks */
     struct lmcs_scan scan;
-    bool is_another; /* the image is another link between these states */
+    bool is_another; /* another link between these states */
     unsigned char *image;
     size_t image_bytes;
     char source[LMCS_SOURCE_TEXT];
@@ -149,7 +149,6 @@ static enum lmcs_status try_parity(struct repairing *m, struct lmcs_error *error
     return status;
 }
 
-/* Copies sound blocks and headers. */
 static enum lmcs_status try_replica(struct repairing *m, const struct lmcs_media *replica, struct lmcs_error *error)
 {
     const struct lmcs_content *content = stored(m);
@@ -174,7 +173,6 @@ static enum lmcs_status try_replica(struct repairing *m, const struct lmcs_media
     return scan_image(m, error);
 }
 
-/* Replaces damaged hashes by known ones. */
 static enum lmcs_status write_table(struct repairing *m, const struct lmc_hash *hashes, const char *source,
                                     struct lmcs_error *error)
 {
@@ -201,7 +199,6 @@ static enum lmcs_status try_table(struct repairing *m, struct lmcs_error *error)
     return status;
 }
 
-/* Blocks of a raw payload, from decoded copies. */
 static enum lmcs_status try_copies(struct repairing *m, struct lmcs_error *error)
 {
     const struct lmcs_content_df *df = &stored(m)->df;
@@ -221,7 +218,7 @@ static enum lmcs_status try_copies(struct repairing *m, struct lmcs_error *error
     return took ? scan_image(m, error) : LMCS_OK;
 }
 
-/* Another link between the same states; links have no decoded copies. */
+/* Links have no decoded copies. */
 static enum lmcs_status try_links(struct repairing *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -486,7 +483,6 @@ static enum lmcs_status repair_stored(struct repairing *m, struct lmcs_error *er
     return status;
 }
 
-/* Records bad blocks as lost. */
 static enum lmcs_status give_up(struct repairing *m, struct lmcs_repaired *repaired, struct lmcs_error *error)
 {
     bool done;
@@ -522,7 +518,6 @@ static enum lmcs_status repair_one(struct repairing *m, struct lmcs_repaired *re
             repaired->is_whole = status == LMCS_OK;
             return status;
         }
-        /* moved and still damaged */
         unload(m);
         status = load(m, id, &found, error);
         if (status != LMCS_OK || !found) {

@@ -31,7 +31,6 @@ static bool show_parity(void *context, uint64_t bytes)
     return lmcs_scrub_show(s);
 }
 
-/* Includes the newest snapshots. */
 static enum lmcs_status make_parity(struct lmcs_scrubbing *s, struct lmcs_error *error)
 {
     const struct lmcs_parity_turn turn = {.all = true, .go_on = show_parity, .context = s};
@@ -42,7 +41,6 @@ static enum lmcs_status make_parity(struct lmcs_scrubbing *s, struct lmcs_error 
     return status;
 }
 
-/* Reports also after an error. */
 static enum lmcs_status finish(struct lmcs_scrubbing *s, enum lmcs_status status, struct lmcs_error *error)
 {
     struct lmcs_error later;

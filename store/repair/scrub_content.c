@@ -109,7 +109,7 @@ static enum lmcs_status check_parity(struct lmcs_scrubbing *s, const struct held
     return status == LMCS_OK ? lmcs_scrub_add_damage(s, &damage, error) : status;
 }
 
-/* Parity may be damaged too after a repair from another source. */
+/* Parity may be damaged too. */
 static enum lmcs_status check_remaining_parity(struct lmcs_scrubbing *s, struct held *held, struct lmcs_error *error)
 {
     bool found = false;

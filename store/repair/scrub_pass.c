@@ -45,7 +45,6 @@ static enum lmcs_status list_contents(struct lmcs_pool *pool, uint64_t first, ui
     return status;
 }
 
-/* Stored in the root. */
 struct pass {
     uint64_t next;
     uint64_t begun_ns;
@@ -81,7 +80,6 @@ static enum lmcs_status save_pass(struct lmcs_pool *pool, const struct pass *pas
     return lmcs_txn_commit(&txn, error);
 }
 
-/* Scrubs from pass->next on, until `most_bytes` are read. */
 static enum lmcs_status scrub_from(struct lmcs_scrubbing *s, struct pass *pass, uint64_t most_bytes,
                                    struct lmcs_error *error)
 {

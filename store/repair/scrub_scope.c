@@ -85,7 +85,6 @@ struct ids {
     size_t capacity;
 };
 
-/* Removes duplicates, and ids that the scrub has. */
 static void only_new(const struct lmcs_scrubbing *s, struct ids *found)
 {
     size_t kept = 0;
@@ -99,7 +98,6 @@ static void only_new(const struct lmcs_scrubbing *s, struct ids *found)
     found->count = kept;
 }
 
-/* Direct bases. */
 static enum lmcs_status add_bases_of(struct lmcs_scrubbing *s, struct lmcs_txn *txn, uint64_t id, struct ids *found,
                                      struct lmcs_error *error)
 {
@@ -118,7 +116,6 @@ static enum lmcs_status add_bases_of(struct lmcs_scrubbing *s, struct lmcs_txn *
     return LMCS_OK;
 }
 
-/* Direct and indirect bases. */
 static enum lmcs_status add_bases(struct lmcs_scrubbing *s, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     struct ids now = {NULL, 0, 0}, next = {NULL, 0, 0};

@@ -60,7 +60,7 @@ struct lmcs_sources {
     struct lmcs_pool *pool;
     struct source *sources; /* first: the repaired pool */
     size_t source_count;
-    bool is_listed; /* the repaired pool is listed */
+    bool is_listed;
     uint64_t content;
     uint64_t identity;
     uint64_t raw_bytes;
@@ -97,7 +97,7 @@ static void sort(struct source *source)
         qsort(source->list, source->count, sizeof *source->list, by_digest);
 }
 
-/* Uses a short transaction. *next 0: the end. */
+/* *next 0: the end. */
 static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_t *next, struct lmcs_error *error)
 {
     enum { AT_ONCE = 4096 };
@@ -205,7 +205,6 @@ enum lmcs_status lmcs_sources_new(struct lmcs_pool *pool, size_t capacity, struc
     return LMCS_OK;
 }
 
-/* Closes a source that could not be listed. */
 static enum lmcs_status keep_source(struct lmcs_sources *sources, struct source *source, enum lmcs_status status)
 {
     if (status == LMCS_OK)
@@ -266,7 +265,6 @@ static void close_copy(struct copy *copy)
     free(copy);
 }
 
-/* Loads and pins. */
 static bool hold(struct copy *copy, uint64_t content)
 {
     struct lmcs_txn txn;
@@ -349,7 +347,7 @@ enum lmcs_status lmcs_sources_find(struct lmcs_sources *sources, const struct lm
     if (!sources->is_listed)
         status = list_pool(&sources->sources[0], error);
     sources->is_listed |= status == LMCS_OK;
-    if (content->df.payload == LMCS_PAYLOAD_LINK) /* no decoded bytes */
+    if (content->df.payload == LMCS_PAYLOAD_LINK)
         return status;
     sources->content = content->id;
     sources->identity = content->df.identity;
@@ -379,7 +377,7 @@ const char *lmcs_sources_name(const struct lmcs_sources *sources)
 
 /* ---- Reading ---- */
 
-/* False: they don't match its digest. */
+/* False: unlike their digest. */
 static bool hashes_in_archive(const struct copy *copy, struct lmc_hash *hashes, uint64_t blocks)
 {
     const struct lmcs_archive_link *link = &copy->decoding.links[0];
@@ -440,7 +438,7 @@ static bool read_copy(struct copy *copy, uint64_t block, const struct lmc_hash *
     return hash == NULL || (found.low == hash->low && found.high == hash->high);
 }
 
-/* Contents of the same name with the nearest ids. */
+/* Those with the nearest ids. */
 static void find_neighbours(struct lmcs_sources *sources)
 {
     const struct source *own = &sources->sources[0];
@@ -533,7 +531,7 @@ bool lmcs_sources_link(struct lmcs_sources *sources, const struct lmcs_content *
             sources->name = source->name;
             if (read_link(source, item, to, bytes))
                 return true;
-            which = 0; /* try the next */
+            which = 0;
         }
     }
     return false;

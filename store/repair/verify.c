@@ -27,7 +27,6 @@ struct verifying {
     const struct lmcs_progress *progress;
     uint64_t total_bytes;
     struct lmcs_verify_report *report;
-    /* the current content */
     const struct lmcs_known_content *known;
     char tensor[LMCS_MAX_NAME + 1]; /* its name; "" until its identity is read */
     uint64_t reported;
@@ -63,7 +62,6 @@ static void bad_range(void *context, uint64_t first_byte, uint64_t bytes, const 
     report(context, why, first_byte, bytes);
 }
 
-/* Pinned, with its chain. */
 struct held {
     struct lmcs_chain chain;
     struct lmcs_identity identity;
@@ -77,7 +75,7 @@ static void release(struct verifying *v, const struct held *held)
         lmcs_payload_unpin(v->pool->lease, &held->link);
 }
 
-/* The content may have been freed meanwhile. */
+/* It may have been freed. */
 static enum lmcs_status hold_content(struct verifying *v, struct held *held, bool *found, struct lmcs_error *error)
 {
     struct lmcs_chain *chain = &held->chain;
@@ -204,7 +202,7 @@ static enum lmcs_status find_parity(struct verifying *v, uint64_t *content, stru
     return status;
 }
 
-/* Compares with parity's own checksums. */
+/* By its own checksums. */
 static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *error)
 {
     struct lmcs_parity_record parity;

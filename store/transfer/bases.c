@@ -152,7 +152,6 @@ static enum lmcs_status add_copy(struct lmcs_stage *stage, size_t index, struct 
     return LMCS_OK;
 }
 
-/* Loads the base found in the pool, or else the archive's, which is written. */
 static enum lmcs_status look_at(struct lmcs_stage *stage, struct lmcs_txn *txn, uint32_t id, struct ground *ground,
                                 bool *there, struct lmcs_error *error)
 {
@@ -161,7 +160,7 @@ static enum lmcs_status look_at(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     enum lmcs_status status = LMCS_OK;
     if (base->is_found)
         status = lmcs_content_find(txn, base->pool_id, &content, there, error);
-    else if (base->payload == LMCS_PAYLOAD_LINKED) { /* an output of a link that was found; others were too */
+    else if (base->payload == LMCS_PAYLOAD_LINKED) { /* one of a found link's outputs, like others */
         content.link = stage->reader->contents[base->bases[0] - 1].pool_id;
         content.df.payload = LMCS_PAYLOAD_LINKED;
         content.df.output = base->output;
@@ -178,7 +177,7 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
     memset(instead, 0, LMC_MAX_BASES * sizeof *instead);
     for (size_t i = 0; i < content->base_count; i++)
         found = found || stage->reader->contents[content->bases[i] - 1].is_found;
-    /* A content written by this restore suits. */
+    /* written by this restore: suits */
     if (!found || content->payload == LMCS_PAYLOAD_LINKED)
         return LMCS_OK;
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
@@ -188,7 +187,7 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
         status = look_at(stage, &txn, content->bases[i], &ground, &there, error);
     lmcs_txn_end(&txn);
     bool is_link = content->payload == LMCS_PAYLOAD_LINK;
-    if (status != LMCS_OK || !there || (is_link && goes_on(&ground))) /* a missing base is reported later */
+    if (status != LMCS_OK || !there || (is_link && goes_on(&ground))) /* missing bases are reported later */
         return status;
     for (size_t i = 0; status == LMCS_OK && i < ground.count; i++) {
         if (ground.bases[i].id == 0 || (is_link ? may_begin(&ground, i) : may_bear_delta(&ground)))

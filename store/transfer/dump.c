@@ -108,7 +108,7 @@ static enum lmcs_status dump_shelf(struct lmcs_dump *dump, struct lmcs_dump_shel
     }
     if (status == LMCS_OK && plan->was_forked && !plan->has_origin)
         status = send_origin(dump, &plan->origin, error);
-    uint64_t last = plan->last; /* the next may be sent as changes to it */
+    uint64_t last = plan->last; /* for changes to it */
     if (status == LMCS_OK && last != 0)
         status = lmcs_dump_visit(dump, plan, order, &last, &previous, NULL, error);
     if (previous.time_ns != plan->last_time_ns)
@@ -224,7 +224,6 @@ void lmcs_dump_options_init(struct lmcs_dump_options *options)
     memset(options, 0, sizeof *options);
 }
 
-/* Whether writing one changes the other. */
 static bool is_same_file(int left, int right)
 {
     struct stat l, r;

@@ -61,7 +61,7 @@ enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmc
     return status;
 }
 
-/* The archive is complete up to here: the end of a snapshot, or a shelf's record. */
+/* Up to here the archive is complete: end of a snapshot or of a shelf's record. */
 struct checkpoint {
     struct lmc_hasher headers;
     uint64_t offset; /* 0: none yet */
@@ -76,7 +76,6 @@ static void note_checkpoint(const struct lmcs_archive_reader *reader, struct che
                             reader->snapshot_count, reader->identity_count, reader->content_count, reader->tag_count};
 }
 
-/* Reads as far as the archive is sound. */
 static enum lmcs_status read_begun(struct lmcs_archive_reader *reader, struct checkpoint *point,
                                    struct lmcs_error *error)
 {
@@ -90,7 +89,6 @@ static enum lmcs_status read_begun(struct lmcs_archive_reader *reader, struct ch
     return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
-/* Finds the pool's ids of the sent identities. */
 static enum lmcs_status map_identities(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t count,
                                        struct lmcs_error *error)
 {
@@ -129,7 +127,7 @@ static enum lmcs_status fail_other(const char *why, struct lmcs_error *error)
     return lmcs_fail(error, LMCS_INVALID, 0, "the incomplete archive can't be continued: %s", why);
 }
 
-/* Compares the magic: the file is shorter than a head. */
+/* The file is shorter than a head. */
 static bool begins_as_archive(int fd, off_t bytes)
 {
     unsigned char there[sizeof LMCS_ARCHIVE_MAGIC - 1];

@@ -34,7 +34,6 @@ static bool all_inside(const struct lmcs_dump *dump, const struct lmcs_content *
     return all;
 }
 
-/* Includes the bases below it. */
 static uint64_t outside_bytes(const struct lmcs_dump *dump, const struct lmcs_chain *chain)
 {
     uint64_t bytes = 0;
@@ -46,7 +45,7 @@ static uint64_t outside_bytes(const struct lmcs_dump *dump, const struct lmcs_ch
     return bytes;
 }
 
-/* Sent only for the content; 0: none. */
+/* The base that would be sent only for the content; 0: none. */
 static enum lmcs_status find_outside(struct lmcs_dump *dump, const struct lmcs_content *content, uint64_t *base,
                                      struct lmcs_error *error)
 {
@@ -61,7 +60,6 @@ static enum lmcs_status find_outside(struct lmcs_dump *dump, const struct lmcs_c
     return status;
 }
 
-/* Adds a content to the cost of its outside base or link. */
 static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -86,7 +84,7 @@ static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_cont
     return status;
 }
 
-/* Each content once: its bases or, for a canonical archive, its digest. */
+/* Once for each content: its bases or, for a canonical archive, its digest. */
 static enum lmcs_status note_contents(struct lmcs_dump *dump, struct lmcs_error *error)
 {
     uint64_t *ids;

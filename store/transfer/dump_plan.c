@@ -59,7 +59,6 @@ static bool is_older(const struct lmcs_dump_plans *plans, const char *name, cons
     return false;
 }
 
-/* How much of the shelf the continued archive has. */
 static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_shelf *plan)
 {
     const struct lmcs_index *begun = &plans->begun;
@@ -72,7 +71,7 @@ static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_she
         plan->last = shelf->snapshots[shelf->snapshot_count - 1].df.number;
         plan->last_time_ns = shelf->snapshots[shelf->snapshot_count - 1].df.time_ns;
     }
-    /* The dump is past this shelf's place. */
+    /* past this shelf's place */
     plan->is_sent = plan->is_sent || (shelf == NULL && begun->shelf_count > 0 &&
                                       strcmp(plan->name, begun->shelves[begun->shelf_count - 1].name) < 0);
 }
@@ -84,7 +83,7 @@ static enum lmcs_status fail_begun(const char *name, uint64_t number, const char
                      (unsigned long long)number);
 }
 
-/* The continued archive must have no gap in this shelf: nothing can be added inside. */
+/* The continued archive can't get snapshots within its part of the shelf. */
 static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const struct lmcs_dump_shelf *plan,
                                     const struct lmcs_snapshot_df *df, struct lmcs_error *error)
 {
@@ -97,7 +96,7 @@ static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const s
     return is_same(found, df) ? LMCS_OK : fail_begun(plan->name, df->number, "has another", error);
 }
 
-/* Checks a whole shelf. Whether it existed when the dump began is unknown. */
+/* It is unknown whether the shelf existed when the dump began. */
 static enum lmcs_status check_left_out(const struct lmcs_dump_plans *plans, struct lmcs_error *error)
 {
     for (size_t i = 0; i < plans->count; i++)
@@ -124,7 +123,6 @@ static enum lmcs_status plan_snapshot(struct lmcs_dump_plans *plans, struct lmcs
     return older ? LMCS_OK : check_begun(plans, plan, df, error);
 }
 
-/* Finds the snapshots that need lost contents. */
 static enum lmcs_status find_lost(struct lmcs_dump *dump, struct lmcs_error *error)
 {
     uint64_t *ids = NULL;
@@ -148,7 +146,7 @@ static bool is_lost(const struct lmcs_dump *dump, const char *shelf, uint64_t nu
     return false;
 }
 
-/* Renames the origin to its shelf's current name. */
+/* The source shelf has its current name. */
 static enum lmcs_status origin_named(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
                                      struct lmcs_error *error)
 {

@@ -58,7 +58,7 @@ static enum lmcs_status visit_new(void *context, uint64_t identity, const struct
     return walk->entry(walk->dump, identity, entry->content, error);
 }
 
-/* Only changes are sent if it still exists. */
+/* If it still exists, only changes are sent. */
 static enum lmcs_status find_previous(struct lmcs_dump *dump, struct lmcs_shelf *shelf,
                                       const struct lmcs_record *record, const struct lmcs_snapshot_df *previous,
                                       bool *related, struct lmcs_error *error)
@@ -72,7 +72,6 @@ static enum lmcs_status find_previous(struct lmcs_dump *dump, struct lmcs_shelf 
     return status;
 }
 
-/* The manifest, or its differences from the one before. */
 enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const struct lmcs_record *record,
                                          const struct lmcs_snapshot_df *previous, bool related,
                                          struct lmcs_error *error)
@@ -143,7 +142,6 @@ static int by_sorted_name(const void *a, const void *b)
     return strcmp(((const struct sorted_entry *)a)->name, ((const struct sorted_entry *)b)->name);
 }
 
-/* Entries that only the snapshot before had. */
 static enum lmcs_status send_sorted_gone(struct lmcs_dump *dump, const struct lmcs_dump_order *order,
                                          struct lmcs_error *error)
 {

@@ -120,7 +120,6 @@ static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id
     return status;
 }
 
-/* Verified by earlier attempts. */
 static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     uint64_t id = 0, number = 0;
@@ -148,7 +147,7 @@ static bool was_verified(const struct lmcs_stage *stage, uint64_t id)
            bsearch(&id, stage->verified, stage->verified_count, sizeof id, lmcs_by_u64) != NULL;
 }
 
-/* Records as many as one transaction should examine; *next 0: the end. */
+/* *next 0: the end. */
 static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_cursor *cursor, uint64_t *next,
                                       struct lmcs_error *error)
 {
@@ -252,7 +251,7 @@ enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *err
     return status;
 }
 
-/* Compares all but the digest. */
+/* All but the digest. */
 static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content *content,
                                  const struct lmcs_stage_wanted *wanted, bool *yes, struct lmcs_error *error)
 {

@@ -34,10 +34,10 @@ struct restore {
     struct lmcs_archive_reader *reader;
     struct lmcs_stage stage;
     struct lmcs_parts parts;
-    bool selects;   /* only a part is wanted */
-    bool shares;    /* do not write contents of the pool again */
-    int fd;         /* of the current archive */
-    uint64_t start; /* of the archive in it */
+    bool selects; /* only a part is wanted */
+    bool shares;  /* do not write contents of the pool again */
+    int fd;
+    uint64_t start; /* of the archive */
     unsigned char *piece;
     uint32_t *wanted; /* contents to fetch */
     size_t wanted_count;
@@ -50,9 +50,9 @@ struct restore {
     uint64_t listed_bytes;
     bool skips_shelf;
     bool skips_snapshot;
-    bool skips_data;       /* the current content is not wanted */
-    bool has_list;         /* the last staged snapshot has the list that changes refer to */
-    struct lmc_hash since; /* an older archive that is needed */
+    bool skips_data;
+    bool has_list; /* the last staged snapshot has the list that changes refer to */
+    struct lmc_hash since;
     struct lmcs_transfer_report report;
 };
 
@@ -73,7 +73,6 @@ static enum lmcs_status rewind_file(int fd, off_t start, struct lmcs_error *erro
     return lseek(fd, start, SEEK_SET) == start ? LMCS_OK : lmcs_fail_errno(error, errno, "the archive can't be read");
 }
 
-/* Skips the payloads. */
 static enum lmcs_status look_through(struct lmcs_archive_reader *reader, int fd, off_t start,
                                      const struct lmcs_archive_visitor *visitor, void *context,
                                      struct lmcs_error *error)
@@ -255,7 +254,7 @@ static enum lmcs_status take_content(void *context, struct lmcs_error *error)
     size_t index = reader->content_count - 1;
     restore->skips_data = true;
     if (restore->selects)
-        return LMCS_OK; /* fetched when a snapshot needs it */
+        return LMCS_OK; /* fetched later */
     /* A content on a written one is written too: else the written one might stay unused and never be removed. */
     enum lmcs_status status = LMCS_OK;
     bool found = true;
@@ -295,7 +294,7 @@ static enum lmcs_status want_content(struct restore *restore, uint32_t id, struc
     if (content->is_wanted)
         return LMCS_OK;
     content->is_wanted = true;
-    if (content->payload == LMCS_PAYLOAD_LINKED) { /* its link comes first and leads to it */
+    if (content->payload == LMCS_PAYLOAD_LINKED) { /* its link comes first; it is found among the outputs */
         status = want_content(restore, content->bases[0], error);
         found = restore->reader->contents[content->bases[0] - 1].is_found;
     }
@@ -315,7 +314,7 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Fetches missing contents below first: bases have lower ids. */
+/* Lower ids first: bases. */
 static enum lmcs_status fetch_content(struct restore *restore, uint64_t id, struct lmcs_error *error)
 {
     restore->wanted_count = 0;
@@ -367,7 +366,7 @@ static void leave_listed(struct restore *restore, size_t index)
     restore->listed_bytes -= identity->raw_bytes;
 }
 
-/* Runs after each snapshot, wanted or not, without a walk through the list. */
+/* After each snapshot, wanted or not, without a walk through the list. */
 static enum lmcs_status follow_list(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -402,7 +401,6 @@ static enum lmcs_status add_entry(struct restore *restore, uint64_t identity, ui
     return restore->selects ? fetch_content(restore, content, error) : LMCS_OK;
 }
 
-/* Entries that the snapshot changes or, if complete, has. */
 static enum lmcs_status add_changes(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -413,7 +411,6 @@ static enum lmcs_status add_changes(struct restore *restore, struct lmcs_error *
     return status;
 }
 
-/* The snapshot's predecessor is not staged. */
 static enum lmcs_status add_list(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -435,7 +432,7 @@ static enum lmcs_status list_entries(struct restore *restore, struct lmcs_error 
     return is_changes && !restore->has_list ? add_list(restore, error) : add_changes(restore, error);
 }
 
-/* Allows for names that were left out. */
+/* Names may have been left out. */
 static void count_entries(const struct restore *restore, struct lmcs_snapshot_df *df)
 {
     const struct lmcs_archive_reader *reader = restore->reader;

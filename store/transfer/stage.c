@@ -127,7 +127,7 @@ static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-/* Whether an earlier archive of this restore has the newest one's name. */
+/* An earlier archive of this restore may have the newest one's name. */
 static bool is_taken(const struct lmcs_stage *stage, const char *name)
 {
     for (size_t i = 0; i + 1 < stage->shelf_count; i++)
@@ -199,7 +199,6 @@ static enum lmcs_status remove_entry(struct staging *s, const struct lmcs_archiv
                              : status;
 }
 
-/* Whether the pool still has it. */
 static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive_content *content,
                                     struct lmcs_error *error)
 {
@@ -258,7 +257,7 @@ static enum lmcs_status put_entries(struct staging *s, struct lmcs_error *error)
     for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++)
         if (stage->entries[i].content == 0)
             status = remove_entry(s, &stage->entries[i], error);
-    /* Ids follow the order of the entries, in which a snapshot lists them. */
+    /* Ids follow the order of entries, as listings do. */
     for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++) {
         uint64_t id;
         if (stage->entries[i].content != 0)
@@ -390,7 +389,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     return status;
 }
 
-/* *same is set if the shelf has a snapshot of this number. */
+/* *same is set if the shelf has a snapshot of the number. */
 static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_shelf *in, bool *same,
                                      struct lmcs_error *error)
 {
@@ -427,7 +426,6 @@ static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     return status == LMCS_OK && found ? compare_with(stage, txn, &shelf, same, error) : status;
 }
 
-/* Compares with a shelf that an earlier archive of this restore brought. */
 static enum lmcs_status compare_staged(struct lmcs_stage *stage, struct lmcs_txn *txn, uint64_t id, bool *same,
                                        struct lmcs_error *error)
 {
@@ -490,7 +488,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
         status = verify_contents(stage, error);
     if (status == LMCS_OK)
         status = verify_meta(stage, error);
-    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* damaged archives are not worth continuing */
+    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* not worth continuing */
         stage->keeps = false;
     if (status == LMCS_OK)
         status = note_if_there(stage, error);
@@ -501,7 +499,6 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
 
 /* ---- Dropping ---- */
 
-/* Trims as far as no reader pins the space. */
 static void give_space_back(struct lmcs_pool *pool)
 {
     enum lmcs_status status = LMCS_OK;
@@ -535,7 +532,6 @@ void lmcs_stage_drop(struct lmcs_stage *stage)
 
 /* ---- Showing ---- */
 
-/* Drops snapshots that the shelf has already. */
 static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -589,7 +585,6 @@ static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *fro
     return lmcs_record_put(txn, to, &record, error);
 }
 
-/* Moves the records to the existing shelf; removes the staging shelf. */
 static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shelf *from, struct lmcs_shelf *staging,
                                     struct lmcs_shelf *shelf, bool moves_tags, struct lmcs_error *error)
 {
@@ -612,7 +607,7 @@ static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shel
     return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
 }
 
-/* Records a fork's source once all shelves are visible, unless the pool knows it. */
+/* Once all shelves are visible, unless the pool knows it. */
 static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf, there;
@@ -655,7 +650,7 @@ static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *tx
     return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
 }
 
-/* Records contents that only deltas need, so that the compactor may remove them. */
+/* Only deltas need these: the compactor may remove them. */
 static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -706,7 +701,7 @@ enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *er
 {
     enum lmcs_status status = drop_and_show(stage, error);
     if (status == LMCS_FULL && lmcs_pool_make_room(stage->pool, NULL))
-        status = drop_and_show(stage, error); /* from where it stopped */
+        status = drop_and_show(stage, error);
     if (status == LMCS_OK)
         lmcs_pool_wake(stage->pool);
     return status;

@@ -94,7 +94,6 @@ void lmcs_id_free(struct lmcs_id_map *map)
 
 /* ---- Writing records ---- */
 
-/* Waits if the descriptor does not block. */
 static enum lmcs_status write_all(int fd, const void *data, size_t bytes, struct lmcs_error *error)
 {
     for (const char *at = data; bytes > 0;) {
@@ -151,7 +150,7 @@ enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const v
 {
     struct lmcs_archive_record_df header = {.type = type, .bytes = (uint32_t)(first_bytes + rest_bytes)};
     const void *payload = first;
-    if (rest_bytes > 0) { /* small records are gathered */
+    if (rest_bytes > 0) {
         unsigned char *together = dump->piece;
         memcpy(together, first, first_bytes);
         memcpy(together + first_bytes, rest, rest_bytes);
@@ -203,7 +202,7 @@ static enum lmcs_status fail_payload(struct lmcs_dump *dump, const struct lmcs_i
                      dump->pool->path, identity->name, why);
 }
 
-/* Only stored blocks: restoring and verifying decode them. */
+/* Restoring and verifying decode blocks; this only compares them. */
 static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_content *content,
                                     const struct lmcs_identity *identity, struct lmcs_error *error)
 {
@@ -246,7 +245,6 @@ static enum lmcs_status send_data(struct lmcs_dump *dump, const struct lmcs_cont
     return status;
 }
 
-/* Its bases have been sent. */
 static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_content *content,
                                      struct lmcs_error *error)
 {
@@ -320,7 +318,6 @@ static bool is_there(const struct lmcs_dump *dump, const struct lmcs_content *co
     return sent != 0 || (known != NULL && (!known->is_new || known->sent != 0));
 }
 
-/* An id in this archive, for a content that is there. */
 static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_content *content,
                                      struct lmcs_error *error)
 {
@@ -343,7 +340,6 @@ static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_c
     return status == LMCS_OK ? lmcs_id_put(&dump->contents, content->id, known->sent, error) : status;
 }
 
-/* Whether the contents on this outside base are better sent without it. */
 static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content *base)
 {
     uint64_t index = lmcs_id_get(&dump->outside, base->id);
@@ -355,7 +351,6 @@ static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content 
 
 /* ---- Payloads made raw ---- */
 
-/* Sends a piece when it is full. */
 static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const void *bytes, size_t count,
                                   struct lmcs_error *error)
 {
@@ -416,7 +411,7 @@ static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_c
     return status;
 }
 
-/* The chain's first content, raw, block by block. */
+/* Sends it raw, block by block. */
 static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_chain *chain, struct lmcs_error *error)
 {
     const struct lmcs_content *content = &chain->links[0];
@@ -441,7 +436,7 @@ static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_cha
 
 /* ---- Lines of links ---- */
 
-/* Form of a content in the archive, as sent or as it would be named. */
+/* As sent, or as it would be named. */
 struct form {
     bool is_there;
     uint64_t sent; /* id; 0: not named yet */
@@ -496,7 +491,7 @@ static enum lmcs_status load_before(struct lmcs_dump *dump, const struct lmcs_co
     return LMCS_OK;
 }
 
-/* Whether array i may begin a line: in this archive it rests on nothing and is unlike the others. */
+/* Whether array i rests on nothing in this archive and is unlike the others. */
 static bool may_begin(const struct before *before, size_t i)
 {
     const struct form *form = &before->forms[i], *other = before->forms;
@@ -507,7 +502,7 @@ static bool may_begin(const struct before *before, size_t i)
     return form->is_there && form->link == 0 && form->deltas == 0 && form->line < LMCS_LINK_BOUND;
 }
 
-/* Whether a link can have these bases: a line continues, or one may begin. */
+/* A line continues, or one may begin. */
 static bool can_bear(const struct before *before)
 {
     bool goes_on = true, begins = true;
@@ -550,7 +545,7 @@ static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_con
     return status == LMCS_OK ? send_whole(dump, &chain, error) : status;
 }
 
-/* Sends missing or unsuitable bases first. */
+/* Missing or unsuitable bases first. */
 static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_content *link, struct lmcs_error *error)
 {
     struct before before;
@@ -576,7 +571,7 @@ static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_cont
     return status == LMCS_OK ? send_content(dump, link, error) : status;
 }
 
-/* Sends links below first. *possible false: nothing sent, since that takes more than the content itself. */
+/* Links below first. *possible false: nothing sent, since that takes more than the content itself. */
 static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *link, bool *possible,
                                   struct lmcs_error *error)
 {
