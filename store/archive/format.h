@@ -16,8 +16,8 @@ struct lmcs_archive_head_df {
     uint32_t version;
     uint32_t reserved;
     uint64_t incompatible; /* features */
-    uint64_t compatible;   /* features */
-    uint64_t check;        /* hash64 of the bytes before it, seed 0 */
+    uint64_t compatible;
+    uint64_t check; /* hash64 of the bytes before it, seed 0 */
 };
 static_assert(sizeof(struct lmcs_archive_head_df) == 40, "archive head layout");
 

@@ -46,7 +46,7 @@ struct lmcs_index {
 extern const struct lmcs_archive_visitor lmcs_index_visitor; /* its context: a struct lmcs_index */
 void lmcs_index_free(struct lmcs_index *index);
 const struct lmcs_index_shelf *lmcs_index_find(const struct lmcs_index *index, const char *shelf);
-/* NULL: none. */
+/* NULL: no such number. */
 const struct lmcs_index_snapshot *lmcs_index_number(const struct lmcs_index_shelf *shelf, uint64_t number);
 
 /* Snapshot numbers of a shelf. */

@@ -2,8 +2,8 @@
 /*
  * archive/list.c - lists and verifies archives without a pool.
  *
- * Listing a file skips payloads. Verifying a file checks all checksums, then decodes each content and compares its
- * digest; of a pipe, which can't be read twice, only the records are checked.
+ * Listing a file skips payloads; verifying it decodes each content. A pipe can't be read twice: only its records are
+ * checked.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -2,11 +2,8 @@
 /*
  * archive/read.c - reads an archive and checks it record by record, without a pool.
  *
- * Nothing is trusted: ids refer to earlier records, sizes follow from shapes, names are valid and unique in their list,
- * all that arrives is used, counts are recounted. Memory grows with arrived records, never by a number in one.
- *
- * Lists have numbers. A complete list gets a new one, a list of changes keeps it; an identity is present if it has the
- * list's number.
+ * Nothing is trusted, and memory grows with arrived records, never by a number in one. A complete list of entries gets
+ * a new number, a list of changes keeps it; an identity is present if it has the list's number.
  */
 #include "archive/read.h"
 

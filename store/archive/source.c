@@ -2,8 +2,8 @@
 /*
  * archive/source.c - reads the records of an untrusted archive from a descriptor.
  *
- * Memory is two fixed buffers. A header is checked before its length is used, a payload before it is parsed. In files
- * payloads can be skipped: listing reads 24 bytes of each MiB.
+ * A header is checked before its length is used, a payload before it is parsed. Listing a file reads 24 bytes of each
+ * MiB.
  */
 #include "archive/source.h"
 

@@ -2,18 +2,18 @@
 /*
  * capture/capture.h - face of capture/, the room that writes a snapshot: put, compare, copy, commit.
  *
- * Uses base, media, pages, records, payload. A capture holds its shelf from begin until it is durable, so the newest
- * snapshot, its *base*, cannot change. The path of a tensor (structs: stages.h):
+ * Uses base, media, pages, records, payload. A capture holds its shelf until it is durable, so the newest snapshot, its
+ * *base*, cannot change. The path of a tensor (structs: stages.h):
  *
- *   put      put.c, entries.c   checks and copies the description             struct lmcs_source
- *   compare  compare.c          looks it up in the base once; finds equality  struct lmcs_previous
- *   encode   delta.c            with encode= only: writes a delta             struct lmcs_previous
- *   copy     copy.c             allocates, copies, hashes all that differs    struct lmcs_copy
- *   commit   commit.c, enter.c  enters names, contents and the snapshot       struct lmcs_captured
+ *   put      put.c, entries.c   checks and copies the description           struct lmcs_source
+ *   compare  compare.c          looks it up in the base once, compares      struct lmcs_previous
+ *   encode   delta.c            with encode= only: writes a delta           struct lmcs_previous
+ *   copy     copy.c             allocates, copies and hashes differences    struct lmcs_copy
+ *   commit   commit.c, enter.c  enters names, contents and the snapshot     struct lmcs_captured
  *
- * While it compares, the capture leases its look-up's epoch, which keeps raw payloads of the base in place. Later it
- * keeps ids of contents, never places. New payloads, in a region of its own, are durable before the transaction that
- * makes the snapshot. The manifest is a copy-on-write copy of the base's.
+ * While it compares, it leases the look-up's epoch, which keeps raw payloads of the base in place. Later it keeps ids
+ * of contents, never places. New payloads, in a region of its own, are durable before the transaction that makes the
+ * snapshot.
  */
 #ifndef LMCS_CAPTURE_CAPTURE_H
 #define LMCS_CAPTURE_CAPTURE_H

@@ -2,8 +2,8 @@
 /*
  * capture/commit.c - commits a capture: options, background commits, waits.
  *
- * An asynchronous commit holds the shelf, in its own thread, until it is durable. The first caller that asks gets its
- * failure: a wait for the capture, the next capture of the shelf, or the pool's close.
+ * An asynchronous commit holds the shelf until it is durable. Its failure goes to the first of: a wait for the capture,
+ * the next capture of the shelf, the pool's close.
  */
 #include <signal.h>
 #include <stdlib.h>

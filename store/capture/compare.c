@@ -2,9 +2,8 @@
 /*
  * capture/compare.c - finds the tensors that have not changed since the base snapshot.
  *
- * Unchanged: the base has the same identity (name, dtype, shape) with a raw content of equal bytes. Unreadable bytes
- * equal nothing, so the tensor is written again. Contents with lost blocks are not compared: their checksums may be the
- * damage.
+ * Unreadable bytes equal nothing, so the tensor is written again. Contents with lost blocks are not compared: their
+ * checksums may be the damage.
  */
 #include <stdatomic.h>
 #include <stdlib.h>

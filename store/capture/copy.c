@@ -2,9 +2,8 @@
 /*
  * capture/copy.c - allocates, copies and hashes the tensors that a snapshot adds to the pool.
  *
- * A job is a block of a large tensor, or a run of small tensors with adjacent places. It gathers one piece at a time
- * into a buffer on its stack, which is hashed and written. So a tensor that changes meanwhile gives a torn snapshot,
- * but never one that appears damaged, and no tensor is ever copied whole.
+ * A job is a block of a large tensor, or a run of small ones with adjacent places. It hashes and writes a buffer on its
+ * stack, not the tensor, which may change: a torn snapshot never appears damaged.
  */
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * capture/delta.c - captures that write deltas, for media slower than the codec.
+ * capture/delta.c - captures that write deltas, for media slower than the codec (store/POLICIES.md).
  *
- * The base of a delta is the newest raw content of its name: the base snapshot's, or the one that its delta rests on.
- * So chains are short and nothing is decoded. After LMCS_PLAN_MOST_JUMP deltas a raw content is written, the next base.
- * A tensor with the previous content's digest shares it.
- *
- * Blocks are copied before they are encoded, since a tensor may change. Each frame is read back and decoded before it
- * counts.
+ * The base is the newest raw content of the name: the base snapshot's, or the one below its delta. So nothing is
+ * decoded. After LMCS_PLAN_MOST_JUMP deltas a raw content is written. A tensor with the previous digest shares that
+ * content. Blocks are copied before they are encoded, since a tensor may change. Frames count after decoding.
  */
 #include <stdlib.h>
 

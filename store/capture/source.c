@@ -2,8 +2,8 @@
 /*
  * capture/source.c - reads tensors in the caller's memory.
  *
- * The memory may fail: live tensors are in the pool's mapping, others may be truncated mapped files. A guard makes the
- * fault an error of the capture. Guarded code takes no locks.
+ * Live tensors are in the pool's mapping, others may be truncated mapped files. A guard makes a fault an error of the
+ * capture. Guarded code takes no locks.
  */
 #include <errno.h>
 #include <string.h>

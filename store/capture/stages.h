@@ -50,11 +50,10 @@ struct lmcs_previous {
     uint64_t identity; /* 0: not in the base snapshot */
     bool is_lost;      /* partly unreadable: nothing new may rest on it */
     bool may_encode;   /* as a delta against *base */
-    uint32_t distance; /* contents between */
+    uint32_t distance; /* contents from the new one to *base */
     struct lmcs_content content;
     struct lmcs_content *base; /* gets a raw content: this one, or its delta's base. NULL: not wanted */
 };
-/* Reads in a read transaction. */
 enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root_tree_df *manifest,
                                     const struct lmcs_source *sources, size_t count, struct lmcs_previous *previous,
                                     struct lmcs_error *error);

@@ -15,7 +15,7 @@ typedef enum lmcs_status lmcs_repair_content_fn(struct lmcs_pool *pool, uint64_t
 /* Sets pool->compactor. `repair` gets each content that a round found damaged, after the round. */
 enum lmcs_status lmcs_compactor_new(struct lmcs_pool *pool, lmcs_repair_content_fn *repair, struct lmcs_error *error);
 void lmcs_compactor_free(struct lmcs_pool *pool);
-/* Since the pool was opened. */
+/* Counts contents replaced since the pool was opened. */
 uint64_t lmcs_compactor_replaced(const struct lmcs_pool *pool);
 
 /*

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/encode.c - encodes the contents of one snapshot of each shelf.
+ * compact/encode.c - encodes the contents of one snapshot of each shelf: the oldest after the watermark (`compacted`)
+ * that is not among the newest `keep_raw`.
  *
- * It is the oldest after the shelf's watermark (`compacted`) that is not among the newest `keep_raw`. First links are
- * made from it to the next snapshot. Then plan.c decides for each content whose run ends with it: a delta against a
- * newer content of its name, which is still raw, a keyframe, or the link that leads to it. Last, the watermark moves.
+ * First links are made from it to the next snapshot. Then each content whose run ends with it becomes a delta against a
+ * newer raw content, a keyframe, or is stored by its link (plan.c). Last, the watermark moves.
  */
 #include "compact/links.h"
 #include "compact/round.h"

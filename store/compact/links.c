@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/links.c - makes the links from one snapshot to the next.
+ * compact/links.c - makes the links from one snapshot to the next, by the rules of store/LINKS.md.
  *
- * The arrays on both sides are raw, so nothing is decoded. Those after the step are stored by the link a round later,
- * when the next link has been made from them. The transaction that enters a link checks these rules again:
- *
- *   - nothing rests on an array that gets a link: a line's length never grows later;
- *   - the arrays before a step are all those of one link, in order, or have no link and become keyframes: a line is
- *     straight, and reading it needs one state;
- *   - no delta rests on an array that has a link: deltas and links do not mix.
- *
- * Raw bytes may have rotted: the arrays before must match their hashes, and the link must yield the digests of those
- * after.
+ * The transaction that enters a link checks them again. Raw bytes may have rotted: the arrays before must match their
+ * hashes, and the link must yield the digests of those after.
  */
 #include "compact/links.h"
 

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/parity.c - makes, checks and uses the parity of a payload's stored bytes.
+ * compact/parity.c - makes, checks and uses the parity of a payload's stored bytes (store/REPAIR.md; layout:
+ * store/FORMAT.md, 10).
  *
- * The bytes are cut into units of at most a page and dealt to K columns in order. A stripe is one unit of each column
- * plus M units of parity (Reed-Solomon, by ISA-L); any M units of a stripe can be computed from the others. So
- * contiguous damage of up to M / K of the payload is repaired, and scattered damage of up to M units per stripe.
- *
- * Parity's own payload: a table of the checksums of all units, which locates damage; the units of parity; the table
- * again, as a spare. The record has the table's checksum. Parity changes only with the end or replacement of its
- * content.
+ * Parity changes only with the end or replacement of its content.
  */
 #include "compact/parity_batch.h"
 

@@ -2,10 +2,10 @@
 /*
  * compact/rebase.c - lets bases go that no snapshot has.
  *
- * Deltas or links still rest on them. The tree of dependents records them under base 0 (content.c), with the content
- * that came after. Dependents are encoded against another content (the heir) or alone, if that costs less than the
- * base. Links are not made again: where a line has lost its earlier steps, its oldest remaining step may begin one.
- * Then the base is settled: it stays until its last dependent goes, and is not considered again.
+ * The tree of dependents records them under base 0 (content.c), with the next content. Dependents are encoded against
+ * another content (the heir) or alone, if that costs less than the base. Links are not made again, but the oldest
+ * remaining step of a line may begin one. A settled base stays until its last dependent goes, and is not considered
+ * again.
  */
 #include <string.h>
 

@@ -2,8 +2,7 @@
 /*
  * compact/replace.c - gives one content another payload: encodes aside, verifies by decoding, switches.
  *
- * Raw bytes are encoded through a mapping; encoded contents and bases are decoded into memory first. The new payload is
- * read back and decoded; its digest must be the content's, which detects rotten raw bytes.
+ * The new payload is read back and decoded. Its digest must be the content's, which detects rotten raw bytes.
  */
 #include "compact/replace.h"
 

@@ -3,8 +3,7 @@
  * compact/round.h - a round of the compactor (private to compact/).
  *
  * A batch is encoded and verified outside of all locks. One transaction then switches all of it, after checking that
- * nothing it relies on has changed. A crash loses at most one batch. Damage, or a lack of space, concerns one content,
- * shelf or extent: it is recorded and skipped.
+ * nothing it relies on has changed. A crash loses at most a batch. Damage or lack of space is recorded and skipped.
  */
 #ifndef LMCS_COMPACT_ROUND_H
 #define LMCS_COMPACT_ROUND_H
@@ -22,7 +21,7 @@
 #define LMCS_BATCH_BYTES    ((uint64_t)64 << 20)
 #define LMCS_MOST_SUSPECTS  64u
 
-/* Outlives a round. */
+/* State that outlives a round. */
 struct lmcs_compactor {
     pthread_mutex_t round; /* held during a round */
     atomic_uint waiting;   /* callers that wait for `round` */
@@ -73,7 +72,7 @@ struct lmcs_round {
     struct lmcs_passed passed; /* first damage skipped */
 };
 
-/* Switched to in one transaction. */
+/* New payloads, switched to in one transaction. */
 struct lmcs_batch {
     struct lmcs_region region;
     struct lmcs_replace *items[LMCS_BATCH_CONTENTS];
@@ -102,7 +101,6 @@ enum lmcs_status lmcs_unless_full(enum lmcs_status status);
 
 enum lmcs_status lmcs_round_add(struct lmcs_round *round, const struct lmcs_candidate *candidate,
                                 struct lmcs_error *error);
-/* Batch by batch. */
 enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *error);
 
 /* Leaves out a content that can't be encoded. */

@@ -2,14 +2,13 @@
 /*
  * payload/block.c - one block of a content, however it is stored.
  *
- * A chain of deltas is undone upwards: the last link's block, raw or of a keyframe, is decoded; each delta above turns
- * it into its own, in two small buffers in turn. Only the topmost writes to the caller's memory. The record's digest
- * covers the block hashes, and those the bytes. The topmost checksum covers all links below; on a mismatch the chain is
- * undone again with every link's checksums, to name the damaged one.
+ * A chain is undone upwards in two small buffers in turn; only the topmost delta writes to the caller's memory. The
+ * record's digest covers the block hashes, and those the bytes. The topmost checksum covers all links below; on a
+ * mismatch the chain is undone again with every link's checksums, to name the damaged one.
  *
- * A line of links is undone for all arrays of its state in one call of the codec, which checks the final state.
- * Verification also compares the arrays at its beginning with their checksums: a link made from damaged bytes leads
- * from these to the right state, and from the right bytes to another.
+ * A line is undone for all arrays of its state in one call of the codec, which checks the final state. Verification
+ * also checks the arrays at its beginning: a link made from damaged bytes leads from these to the right state, and from
+ * the right bytes to another.
  */
 #include "payload/reading.h"
 

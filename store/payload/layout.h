@@ -22,7 +22,6 @@ enum lmcs_status lmcs_payload_write(struct lmcs_heap *heap, const struct lmcs_co
                                     const void *data, uint64_t bytes, struct lmcs_error *error);
 enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
                                    void *buffer, uint64_t bytes, struct lmcs_error *error);
-/* Uses lmcs_media_read_back. */
 enum lmcs_status lmcs_payload_read_back(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
                                         void *buffer, uint64_t bytes, struct lmcs_error *error);
 /* Writes the block hashes of a raw payload; none with at most one block. */
@@ -31,7 +30,7 @@ enum lmcs_status lmcs_raw_write_table(struct lmcs_heap *heap, const struct lmcs_
 /* Also sets the content's digest; `tensor`: dtype and shape. */
 enum lmcs_status lmcs_raw_finish(struct lmcs_heap *heap, struct lmcs_content *content, const struct lmcs_tensor *tensor,
                                  const struct lmc_hash *hashes, struct lmcs_error *error);
-/* Whether kind and parts are equal. */
+/* Whether payload kind and parts are equal. */
 bool lmcs_same_payload(const struct lmcs_content *a, const struct lmcs_content *b);
 /* Read-only mapping; NULL: not in one part, or not in the pool. */
 const void *lmcs_payload_at(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,

@@ -50,7 +50,7 @@ void lmcs_reading_end(struct lmcs_reading *r);
 enum lmcs_status lmcs_reading_fail(const struct lmcs_reading *r, const char *why, struct lmcs_error *error);
 /* LMCS_UNSUPPORTED: a sound frame has a feature that the codec lacks. */
 enum lmcs_status lmcs_reading_fail_newer(const struct lmcs_reading *r, const char *why, struct lmcs_error *error);
-/* Stored bytes of a link. */
+/* Copies stored bytes of a link. */
 enum lmcs_status lmcs_reading_copy(const struct lmcs_reading *r, const struct lmcs_reading_link *link, uint64_t at,
                                    void *to, uint64_t bytes, struct lmcs_error *error);
 /* Whether to read a link from the medium, not the page cache. */

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * repair/repair.c - restores the bytes of a damaged content.
+ * repair/repair.c - restores the bytes of a damaged content (order and reasons: store/REPAIR.md).
  *
- * Stored bytes are repaired in memory: by parity, from a replica, by block hashes that can be computed, and, for raw
- * payloads, from decoded copies (sources.c). A better image is written to new room and read back; a commit switches to
- * it and records the blocks that remain lost. If blocks of a frame are still bad, the tensor is decoded with blocks of
- * other sources and coded again: against the same base, else alone or raw.
- *
- * New room, because a failing place is not reused before it is rewritten, a reader never sees bytes change, and the
- * crash argument for commits covers repair.
+ * Stored bytes are repaired in memory, written to new room and read back; a commit switches to them and records the
+ * blocks that remain lost. If blocks of a frame are still bad, the tensor is decoded with blocks of other sources and
+ * coded again.
  */
 #include "repair/repair.h"
 

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * repair/scrub_pass.c - passes over all contents: whole, by samples, or in the background.
- *
- * Contents come by number. The root stores the end of the last sample, so samples add up to a pass across openings. The
- * background has its own position, saved each minute.
- */
+/* repair/scrub_pass.c - passes over all contents: whole, by samples, or in the background (store/REPAIR.md). */
 #include "repair/scrubbing.h"
 
 #include <stdio.h>

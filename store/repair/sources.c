@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * repair/sources.c - other copies of a content, or of a block of it.
+ * repair/sources.c - other copies of a content, or of a block of it (store/REPAIR.md).
  *
- * Contents of one digest have the same bytes in any form: in this pool (a state that recurred, a restore, two names),
- * another pool or an archive. Some tensors, such as embeddings, change in few blocks a step: a neighbour of the name
- * may have the block, as the hashes in its header show. Each source checks blocks against its digest, and the known
- * hash of the block.
+ * Each source checks blocks against its digest, and the known hash of the block. A neighbour of the name may have the
+ * block, as the hashes in its header show.
  */
 #include "repair/sources.h"
 

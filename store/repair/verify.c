@@ -2,8 +2,7 @@
 /*
  * repair/verify.c - verifies the structure, then the bytes of every content.
  *
- * All threads of the pool read one content after another, with its parity. Each is pinned in a short transaction, so
- * captures and the compactor continue; contents removed meanwhile are skipped.
+ * The pool's threads share each content. It is pinned in a short transaction, so captures and the compactor continue.
  */
 #include "repair/verify.h"
 

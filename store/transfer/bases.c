@@ -2,9 +2,9 @@
 /*
  * transfer/bases.c - provides bases in the pool for a restored content.
  *
- * A delta can't rest on a linked content or on a chain of full length. A link needs all outputs of another link, in
- * order, or arrays that rest on nothing. A base that the pool has in an unsuitable form gets a raw copy, on which
- * anything can rest. No snapshot has the copy, so the compactor removes it later.
+ * A delta can't rest on a linked content or on a chain of full length; a link needs all outputs of another link, in
+ * order, or arrays that rest on nothing. An unsuitable base gets a raw copy, on which anything can rest. No snapshot
+ * has it, so the compactor removes it later.
  */
 #include "transfer/bases.h"
 

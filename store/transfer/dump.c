@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/dump.c - lmcs_dump: sends snapshots of a pool as an archive.
+ * transfer/dump.c - lmcs_dump: sends snapshots of a pool as an archive (store/ARCHIVE.md, 11).
  *
- * One transaction plans the snapshots (dump_plan.c). Each is then sent (dump_snapshot.c) under a lease on its epoch,
- * like that of a reader in another process, which keeps its pages and payloads: no lock is held while a pipe is slow. A
- * snapshot removed before its turn is left out. A snapshot is sent as a whole list of entries or as changes to the one
- * before, a content with the first snapshot that needs it (write.c).
- *
- * A part of a pool may have bases outside (dump_outside.c). A canonical archive depends on names and bytes alone:
- * entries by name, payloads raw, each digest once. dump_continue.c reads older archives and continues one that was cut
- * short.
+ * One transaction plans the snapshots. Each is sent under a lease on its epoch, which keeps its pages and payloads: no
+ * lock is held while a pipe is slow. It is sent as a whole list of entries or as changes to the one before, a content
+ * with the first snapshot that needs it.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -2,13 +2,12 @@
 /*
  * transfer/restore.c - lmcs_restore: brings archives into the pool.
  *
- * The reader (archive/read.c) checks each record. Contents go to a staging shelf (stage.c), where payloads are
- * verified; the end of the last archive shows all at once. A content that the pool has is found by its digest
- * (found.c): an archive can rest on older ones, and an interrupted restore can be continued.
+ * The reader checks records, a staging shelf verifies payloads (stage.c), and the end of the last archive shows all at
+ * once. A content of the pool is found by its digest (found.c): archives can rest on older ones, and an interrupted
+ * restore can be continued.
  *
- * A part is restored from files, not pipes, which are read twice without payloads: for the list of snapshots, then for
- * the selected ones. At the end of each selected snapshot, only the payloads that it needs are fetched by offset, bases
- * first.
+ * For a part, files, not pipes, are read twice without payloads: for the list of snapshots, then for the selected ones.
+ * At the end of each, the payloads that it needs are fetched by offset, bases first.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -2,14 +2,14 @@
 /*
  * transfer/stage.c - stages the snapshots of a restore in shelves that no listing contains, and shows them at the end.
  *
- * One transaction stages a snapshot: its contents, their identities, and its manifest, a copy-on-write copy of the one
- * before. So a staged snapshot, or a delta, holds every content, and removing the staged snapshots removes everything:
- * after a failure, or at the next open after a crash (shelves/drop.c). Payloads of an uncommitted snapshot are beyond
- * the ends of their extents, which a crash returns.
+ * One transaction stages a snapshot: contents, identities, and its manifest, a copy-on-write copy of the one before. So
+ * a staged snapshot, or a delta, holds every content, and removing the snapshots removes everything, after a failure or
+ * at the next open after a crash (shelves/drop.c). Uncommitted payloads are beyond the ends of their extents, which a
+ * crash returns.
  *
- * The manifests of a staging shelf form a lineage (records/manifest.c). So one transaction shows them unchanged: it
- * clears the shelf's mark, or moves the records to the existing shelf. It also records contents that are only bases as
- * unused; sooner, they could go while deltas against them still arrive.
+ * The manifests of a staging shelf form a lineage, so one transaction shows them unchanged: it clears the shelf's mark,
+ * or moves the records to the existing shelf. It also records mere bases as unused; sooner, they could go while deltas
+ * against them still arrive.
  */
 #include "transfer/stage.h"
 

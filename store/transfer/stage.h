@@ -117,7 +117,7 @@ enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const
 /* Commits the current snapshot, verifies every content that arrived with it, and compares it with its number in the
  * existing shelf. */
 enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error);
-/* Shows all in one transaction. */
+/* Shows all snapshots in one transaction. */
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error);
 /* Removes the staging shelves; the next open removes the rest. */
 void lmcs_stage_drop(struct lmcs_stage *stage);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/write.c - sends the records of an archive: each identity and content once.
+ * transfer/write.c - sends the records of an archive: each identity and content once (store/ARCHIVE.md, 11).
  *
- * The compactor may change a content between two snapshots. A base sent in an older form still serves, unless the
- * archive's chain would become too long: then the chain is sent again as it is now. A content of an older archive is
- * only named. An outside base, or a line of links, is sent unless the contents on it take less whole. A link is sent
- * with bases that the archive has, all outputs of one link or all complete; missing bases are sent first. Memory: 8
- * bytes for each content sent, 8 more if linked or only named, 40 for each known by its digest.
+ * The compactor may change a content between two snapshots. Its older sent form still serves as a base, unless the
+ * archive's chain would become too long: then the chain is sent again. A link is sent after its bases: all outputs of
+ * one link, or all complete. Memory: 8 bytes for each content sent, 8 more if linked or only named, 40 for each known
+ * by its digest.
  */
 #include "transfer/write.h"
 
