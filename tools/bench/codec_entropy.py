@@ -12,37 +12,37 @@ KINDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def entropy(counts: Words) -> float:
-    """Return bits a symbol from counts."""
+    """Return bits a symbol."""
     p = counts[counts > 0] / counts.sum()
     return float(-(p * np.log2(p)).sum())
 
 
 def plane_bits(words: Words) -> float:
-    """Sum over the planes of bytes."""
+    """Sum over byte planes."""
     octets = words.view(np.uint8).reshape(-1, words.itemsize)
     return sum(entropy(np.bincount(octets[:, i], minlength=256)) for i in range(words.itemsize))
 
 
 def rotate(words: Words) -> Words:
-    """Move the sign to the lowest bit, so that the exponent has its own byte (bf16 and fp32)."""
+    """Move the sign lowest, so that the exponent has its own byte (bf16, fp32)."""
     turned: Words = (words << words.dtype.type(1)) | (words >> words.dtype.type(8 * words.itemsize - 1))
     return turned
 
 
 def zigzag(words: Words) -> Words:
-    """Write signed numbers as unsigned ones, small for small."""
+    """Write signed as unsigned numbers, small for small."""
     signed = words.view(f"i{words.itemsize}")
     return ((signed << 1) ^ (signed >> (8 * words.itemsize - 1))).view(words.dtype)
 
 
 def given(symbols: Words, context: Words, bits: int) -> float:
-    """Return the entropy of symbols, of a number of bits, given a context."""
+    """Return the entropy of symbols given a context."""
     joint = np.bincount((context.astype(np.int64) << bits) | symbols)
     return entropy(joint) - entropy(np.bincount(context))
 
 
 def length_bits(difference: Words, exponent: Words) -> float:
-    """Bits of a difference coded as its sign and the length of its magnitude given the exponent, then raw bits."""
+    """Count bits of a difference: sign and length of magnitude given the exponent, then raw bits."""
     signed = difference.view(f"i{difference.itemsize}").astype(np.int64)
     length = np.frexp(np.abs(signed).astype(np.float64))[1].astype(np.int64)
     return given((length << 1) | (signed < 0), exponent, 8) + float(np.maximum(length - 1, 0).mean())

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The codecs that liblmc is compared with, in a process of their own: one thread.
+"""Other codecs, in a process and thread of their own.
 
-Usage: codec_peers.py PACKAGES, run by the Python that has them. PACKAGES is a folder with packages that this Python
-lacks (torch, which ZipNN imports). It reads lines of JSON and answers each in kind: {"load": [DTYPE, DATA, BASE or
-null, BYTES]}, then {"size": PEER} for one pass over the tensor as it is, checked, {"round": PEER} for one over the
-tensor repeated to BYTES. Work that a peer cannot do (XOR with the base, differences, grouping by bytes) is done
-before, and not timed.
+Usage: codec_peers.py PACKAGES, run by the Python that has them; PACKAGES is a folder with the packages that it lacks
+(torch, which ZipNN imports). Reads and answers lines of JSON: {"load": [DTYPE, DATA, BASE or null, BYTES]}, then
+{"size": PEER}, a checked pass over the tensor, {"round": PEER}, one over the tensor repeated to BYTES. Preparations
+that a peer cannot do (XOR, differences, grouping by bytes) are not timed.
 """
 
 import bz2
@@ -21,33 +20,33 @@ from typing import Any
 import numpy as np
 from codec_entropy import KINDS, Words, zigzag
 
-SAMPLE_BYTES = 2 << 20  # that a peer's ways are tried on
+SAMPLE_BYTES = 2 << 20  # for trying a peer's ways
 WIDTHS = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2}
 
 
 @dataclass
 class Way:
-    """One way to use a peer: its input and its two calls."""
+    """A way to use a peer: its input and two calls."""
 
     name: str
     prepare: Callable[[Words, Words | None], Any]
     encode: Callable[[Any], Any]
     decode: Callable[[Any, Any], Any]  # of a blob, and of the prepared base
-    spoils: bool = False  # its input, which is therefore copied for it
+    spoils: bool = False  # it overwrites its input, so that is copied
 
 
 def octets(value: Any) -> Words:
-    """View anything that holds bytes as bytes."""
+    """View as bytes."""
     return np.frombuffer(value, np.uint8) if isinstance(value, bytes | bytearray) else value.reshape(-1).view(np.uint8)
 
 
 def planes(words: Words) -> bytes:
-    """Group by bytes: first of each element, second of each."""
+    """Group the elements' first bytes, second bytes, ..."""
     return np.ascontiguousarray(words.view(np.uint8).reshape(-1, words.itemsize).T).tobytes()
 
 
 def handed(delta: bool, form: Callable[[Words], Any]) -> list[tuple[str, Callable[[Words, Words | None], Any]]]:
-    """List the inputs for a codec without deltas: a tensor, or its difference and its XOR with the base."""
+    """List inputs for a codec without deltas: a tensor, or its difference and XOR with the base."""
     if not delta:
         return [("alone", lambda x, b: form(x))]
     return [("difference", lambda x, b: form(zigzag(x - b))), ("XOR", lambda x, b: form(x ^ b))]
@@ -57,7 +56,7 @@ def handed(delta: bool, form: Callable[[Words], Any]) -> list[tuple[str, Callabl
 
 
 def ways_zipnn(dtype: str, delta: bool) -> list[Way]:
-    """ZipNN, which has no deltas of its own."""
+    """Yield ZipNN, which has no deltas."""
     from zipnn import ZipNN
 
     name = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[dtype]
@@ -69,7 +68,7 @@ def ways_zipnn(dtype: str, delta: bool) -> list[Way]:
 
 
 def ways_pcodec(dtype: str, delta: bool) -> list[Way]:
-    """Pcodec at its default level: as numbers of each supported type."""
+    """Yield pcodec at its default level, for each supported number type."""
     from pcodec import ChunkConfig, standalone
 
     width = WIDTHS[dtype]
@@ -89,12 +88,12 @@ def ways_pcodec(dtype: str, delta: bool) -> list[Way]:
 
 
 def z4ai_dtype(dtype: str) -> str:
-    """Name a type as z4ai does."""
+    """Name a type for z4ai."""
     return {"f16": "fp16", "f32": "fp32"}.get(dtype, dtype)
 
 
 def ways_z4ai(dtype: str, delta: bool, effort: str | None = None) -> list[Way]:
-    """z4ai; its default effort has deltas."""
+    """Yield z4ai; its default effort has deltas."""
     import z4ai
 
     name = z4ai_dtype(dtype)
@@ -119,12 +118,12 @@ def ways_z4ai(dtype: str, delta: bool, effort: str | None = None) -> list[Way]:
 
 
 def ways_z4ai_max(dtype: str, delta: bool) -> list[Way]:
-    """z4ai's other effort, for small size."""
+    """Yield z4ai's effort for small size."""
     return ways_z4ai(dtype, delta, "max")
 
 
 def openzl_graphs(dtype: str, delta: bool) -> dict[str, Callable[[Any], Any]]:
-    """Return graphs of OpenZL for such numbers: its parts for floats, and planes of bytes."""
+    """Return OpenZL's graphs: parts of floats, and byte planes."""
     import openzl.ext as zl
 
     graphs, nodes = zl.graphs, zl.nodes
@@ -143,7 +142,7 @@ def openzl_graphs(dtype: str, delta: bool) -> dict[str, Callable[[Any], Any]]:
 
 
 def openzl_way(name: str, prepare: Callable[[Words, Words | None], Any], graph: Callable[[Any], Any]) -> Way:
-    """Use OpenZL by a graph."""
+    """Use a graph of OpenZL."""
     import openzl.ext as zl
 
     compressor = zl.Compressor()
@@ -159,7 +158,7 @@ def openzl_way(name: str, prepare: Callable[[Words, Words | None], Any], graph: 
 
 
 def ways_openzl(dtype: str, delta: bool) -> list[Way]:
-    """OpenZL: each graph on each input."""
+    """Yield OpenZL: each graph on each input."""
     return [
         openzl_way(f"{way}, {name}", prepare, graph)
         for way, prepare in handed(delta, lambda x: x)
@@ -168,7 +167,7 @@ def ways_openzl(dtype: str, delta: bool) -> list[Way]:
 
 
 def zstd_ways(delta: bool, level: int) -> list[Way]:
-    """Zstandard, of planes."""
+    """Yield Zstandard, of planes."""
     import zstandard
 
     encoder, decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
@@ -179,17 +178,17 @@ def zstd_ways(delta: bool, level: int) -> list[Way]:
 
 
 def ways_zstd_3(dtype: str, delta: bool) -> list[Way]:
-    """Zstandard at its default level."""
+    """Yield Zstandard's default level."""
     return zstd_ways(delta, 3)
 
 
 def ways_zstd_19(dtype: str, delta: bool) -> list[Way]:
-    """Zstandard at its highest level of ordinary memory."""
+    """Yield Zstandard's highest level of ordinary memory."""
     return zstd_ways(delta, 19)
 
 
 def ways_bzip2(dtype: str, delta: bool) -> list[Way]:
-    """bzip2, of planes."""
+    """Yield bzip2, of planes."""
     return [
         Way(f"{way}, planes", prepare, lambda x: bz2.compress(x, 9), lambda blob, _: bz2.decompress(blob))
         for way, prepare in handed(delta, planes)
@@ -197,7 +196,7 @@ def ways_bzip2(dtype: str, delta: bool) -> list[Way]:
 
 
 def blosc2_ways(delta: bool, codec: str) -> list[Way]:
-    """Blosc2: bits grouped, then a codec."""
+    """Yield Blosc2: grouped bits, then a codec."""
     import blosc2
 
     parameters = {"codec": blosc2.Codec[codec], "filters": [blosc2.Filter.BITSHUFFLE], "clevel": 5, "nthreads": 1}
@@ -213,16 +212,16 @@ def blosc2_ways(delta: bool, codec: str) -> list[Way]:
 
 
 def ways_blosc2_zstd(dtype: str, delta: bool) -> list[Way]:
-    """Blosc2 with Zstandard."""
+    """Yield Blosc2 with Zstandard."""
     return blosc2_ways(delta, "ZSTD")
 
 
 def ways_blosc2_lz4(dtype: str, delta: bool) -> list[Way]:
-    """Blosc2 with LZ4."""
+    """Yield Blosc2 with LZ4."""
     return blosc2_ways(delta, "LZ4")
 
 
-PEERS: dict[str, tuple[str | None, Callable[[str, bool], list[Way]]]] = {  # the package that each needs
+PEERS: dict[str, tuple[str | None, Callable[[str, bool], list[Way]]]] = {  # the package of each
     "ZipNN": ("zipnn", ways_zipnn),
     "pcodec": ("pcodec", ways_pcodec),
     "OpenZL": ("openzl", ways_openzl),
@@ -239,7 +238,7 @@ PEERS: dict[str, tuple[str | None, Callable[[str, bool], list[Way]]]] = {  # the
 
 
 def check(way: Way, prepared: Any, decoded: Any) -> None:
-    """Check that decoding returns the encoded bytes."""
+    """Check the decoded bytes."""
     wanted = prepared[0] if isinstance(prepared, tuple) else prepared
     if not np.array_equal(octets(wanted), octets(decoded)):
         raise ValueError("what it decoded differs from what it encoded")
@@ -274,7 +273,7 @@ class Tensor:
         self.copy = np.ones((2, self.data.nbytes * self.repeats), np.uint8)
 
     def _best(self, peer: str) -> Way:
-        """Choose the use that makes a sample from the middle smallest. The tensor is encoded later."""
+        """Choose the use that makes a sample from the middle smallest."""
         ways = PEERS[peer][1](self.dtype, self.base is not None)
         if len(ways) == 1:
             return ways[0]
@@ -285,17 +284,17 @@ class Tensor:
         return ways[sizes.index(min(sizes))]
 
     def size(self, peer: str) -> dict[str, Any]:
-        """Run one checked pass over the tensor."""
+        """Run a checked pass over the tensor."""
         way = self.best(peer)
         return measure(way, way.prepare(self.data, self.base), True)
 
     def round(self, peer: str) -> dict[str, Any]:
-        """Run one pass over the repeated tensor, and a memcpy of the same size."""
+        """Run a pass over the repeated tensor, and an equal memcpy."""
         way = self.best(peer)
         if self.prepared[0] != peer:
             base = None if self.base is None else np.tile(self.base, self.repeats)
             self.prepared = (peer, way.prepare(np.tile(self.data, self.repeats), base))
-            measure(way, self.prepared[1], False)  # to warm up: memory is touched, and kept
+            measure(way, self.prepared[1], False)  # warm-up: memory is touched and kept
         found = measure(way, self.prepared[1], False)
         begin = time.perf_counter()
         np.copyto(self.copy[0], self.copy[1])
@@ -323,7 +322,7 @@ def main() -> None:
         ((what, with_what),) = json.loads(line).items()
         try:
             if what == "load":
-                tensor = None  # frees the memory of the one before
+                tensor = None  # frees the previous tensor
                 tensor, answer = Tensor(*with_what), {}
             elif tensor:
                 answer = tensor.size(with_what) if what == "size" else tensor.round(with_what)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One tensor measured with all codecs: the tables of many, and the goals."""
+"""One tensor measured with all codecs: tables and goals."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ LEVELS = ("default", "dense")
 
 @dataclass
 class Row:
-    """The measurements of one tensor."""
+    """One tensor's measurements."""
 
     source: Source
     head: dict[str, Any]  # sizes
@@ -36,15 +36,15 @@ class Row:
         return float(self.head["bytes"] / self.seconds[f"{level}_{way}_s"] / 1e9)
 
     def share(self, level: str, way: str) -> float:
-        """Return the speed as a share of memcpy's."""
+        """Return the speed over memcpy's."""
         return self.seconds["memcpy_s"] / self.seconds[f"{level}_{way}_s"]
 
     def over_h(self, level: str) -> float:
-        """Return the per cent of a level above H."""
+        """Return a level's per cent above H."""
         return percent(self.bits(level), self.h)
 
     def smallest_peer(self) -> str:
-        """Name the peer with the smallest size, including LMC as published."""
+        """Name the smallest peer, with LMC as published."""
         names = [name for name, found in self.peers.items() if "bytes" in found]
         return min([*names, "published"], key=self.bits)
 
@@ -76,7 +76,7 @@ Bounds = dict[str, tuple[float | None, float | None, float | None]]  # level: in
 
 
 def bounds_of(source: Source) -> Bounds:
-    """Look up the goals of a row."""
+    """Look up a row's goals."""
     if source.kind == "file" or source.dtype not in ("bf16", "f32"):
         return {}
     weights = source.kind == "weights"
@@ -98,7 +98,7 @@ def bounds_of(source: Source) -> Bounds:
 
 
 def judge(section: Section, what: str, measured: float, relation: str, bound: float | None, text: str) -> str:
-    """Record a goal if there is a bound; return the table's cell."""
+    """Record a goal if there is a bound; return the cell."""
     if bound is None:
         return text
     section.goal(what, measured, relation, bound)
@@ -107,7 +107,7 @@ def judge(section: Section, what: str, measured: float, relation: str, bound: fl
 
 
 def level_goals(section: Section, row: Row, level: str) -> list[str]:
-    """Write the cells of a row and level: speeds, over H, beside the smallest peer."""
+    """Write the cells of a level: speeds, over H, beside the smallest peer."""
     name = f"{row.source.name}, {level}"
     bounds = bounds_of(row.source).get(level, (None, None, None))
     cells = []
@@ -124,7 +124,7 @@ def level_goals(section: Section, row: Row, level: str) -> list[str]:
 
 
 def other_goals(section: Section, row: Row, alone: Row | None) -> str:
-    """Write the goals of single rows as sentences."""
+    """Write goals of single rows as sentences."""
     name, kind, steps = row.source.name, row.source.kind, row.source.steps
     found = []
     if row.source.dtype == "bf16" and row.source.base is None and "in_s" in row.peers.get("ZipNN", {}):
@@ -143,7 +143,7 @@ def other_goals(section: Section, row: Row, alone: Row | None) -> str:
 
 
 def goals_table(rows: list[Row]) -> Section:
-    """All goals of the rows."""
+    """List all goals."""
     section = Section("Goals of the rows: measured, bound, met or missed", listed=False)
     section.head = ["row", "level", "in, of memcpy", "out, of memcpy", "over H, %", "over smallest peer, %", "other"]
     alone = {row.source.kind: row for row in rows if row.source.base is None and row.source.dtype == "f32"}

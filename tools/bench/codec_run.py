@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs that answer in lines of JSON, with alternating rounds: bench_codec, and the peers in their own Python."""
+"""Programs that answer in lines of JSON: bench_codec, and the peers in their own Python."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from codec_data import TOP, Source
 from tables import progress
 
 BENCH = TOP / "build/release/bin/bench_codec"
-# Peers and their versions. True: installed without dependencies, which are in .venv (torch, safetensors).
+# Peers and versions. True: installed without dependencies, which are in .venv (torch, safetensors).
 PINS = (
     ("zipnn==0.5.4", True),
     ("pcodec==1.1.0", False),
@@ -22,8 +22,7 @@ PINS = (
     ("blosc2==4.14.1", False),
     ("z4ai==0.2.0", False),
 )
-# Freed memory is kept, so that calls do not pay for page faults of their buffers. NumPy's arrays use small pages, as
-# ours do. One thread.
+# Keeps freed memory, so that calls don't pay for page faults. NumPy's arrays use small pages, like ours. One thread.
 PEER_ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -37,7 +36,7 @@ PEER_ENVIRONMENT = {
 
 
 class Program:
-    """A running program: its first line and its answers."""
+    """A running program with its first line and answers."""
 
     def __init__(self, words: list[Any], environment: dict[str, str]):
         self.name = Path(words[0]).name
@@ -59,13 +58,13 @@ class Program:
         return answer
 
     def ask(self, question: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a question, or request another round."""
+        """Send a question, or request a round."""
         assert self.process.stdin
         try:
             self.process.stdin.write((json.dumps(question) if question else "") + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it ended; reading tells
+            pass  # it ended; the read reports that
         return self._read()
 
     def close(self) -> None:
@@ -88,7 +87,7 @@ def ours(mode: str, source: Source, wanted: int, kernels: str | None = None, pag
 
 
 class Peers:
-    """The peers' Python, and the peers installed in it."""
+    """The peers' Python, and its installed peers."""
 
     def __init__(self, folder: Path, install: bool):
         self.python = folder / "bin/python"
@@ -120,7 +119,7 @@ class Peers:
         done.write_text(json.dumps(old))
 
     def stop(self) -> None:
-        """End the process and so release its memory: gigabytes after many tensors."""
+        """End the process to release its gigabytes."""
         if self.program:
             self.program.close()
             self.program = None
@@ -137,7 +136,7 @@ class Peers:
         return self.program
 
     def size(self, peer: str, source: Source) -> dict[str, Any]:
-        """Encode a tensor once with a peer, checked. Raises RuntimeError with the reason."""
+        """Encode once, checked; RuntimeError has the reason of a failure."""
         program = self.load(source, 1)
         if peer not in program.first:
             raise RuntimeError("it is not installed")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs that suites measure beside ours: found, or fetched from Debian."""
+"""Finds the programs that suites measure, or fetches them from Debian."""
 
 import shutil
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def debian_tool(name: str, folder: Path) -> Path:
-    """Find a program, or fetch its Debian package and unpack it into a folder, without installing it.
+    """Find a program, or unpack its Debian package into a folder without installing it.
 
     Raises
     ------
     RuntimeError
-        It is not to be had; the text says why.
+        It is unavailable, with the reason.
     """
     found = shutil.which(name)
     home = folder / name

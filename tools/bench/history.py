@@ -18,7 +18,7 @@ from tables import Run, Section, gbs, ms, run_suite
 
 
 def timed(*words: object) -> float:
-    """Run the command some times; give the median of the seconds from its start to its end."""
+    """Return the median seconds of some runs."""
     seconds = []
     for _ in range(9):
         begin = time.perf_counter()
@@ -28,7 +28,7 @@ def timed(*words: object) -> float:
 
 
 def names(setting: Setting) -> Section:
-    """Measure how fast snapshots of a long history are found."""
+    """Measure finding snapshots of a long history."""
     count = setting.of(100_000, 20_000, 1_000)
     section = Section(f"Finding snapshots in a history of {count:,}")
     section.head = ["what", "measured"]
@@ -55,7 +55,7 @@ def names(setting: Setting) -> Section:
 
 
 def fork(setting: Setting) -> Section:
-    """Measure forking a snapshot of many tensors."""
+    """Measure a fork of many tensors."""
     count = setting.of(100_000, 20_000, 1_000)
     section = Section(f"Forking a snapshot of {count:,} tensors")
     section.head = ["first snapshot", "fork", "metadata that it adds, KiB"]
@@ -66,7 +66,7 @@ def fork(setting: Setting) -> Section:
 
 
 def diff(setting: Setting) -> Section:
-    """Measure comparing two snapshots of a model's weights."""
+    """Measure comparing two snapshots of weights."""
     size = setting.of(512 * MIB, 128 * MIB, 16 * MIB)
     section = Section("Differences of two snapshots, all fp32 tensors changed")
     section.head = ["stored", "ms", "GB/s of each"]
@@ -91,16 +91,16 @@ SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this suite."""
+    """Add this suite's options."""
     parser.add_argument("--no-peers", action="store_true", help="without other codecs and restic, which it fetches")
     parser.add_argument("--plot", type=Path, default=TOP / "build/bench/topology.svg", help="where topology draws")
 
 
 def setting_of(run: Run) -> Setting:
-    """Find the histories that are kept, and a folder for the rest."""
+    """Find the kept histories, and a folder for the rest."""
     kept = run.options.dir.resolve() / "history-data"
     kept.mkdir(exist_ok=True)
-    torch.set_num_threads(1)  # sums are the same then on every machine, and nothing waits for a busy processor
+    torch.set_num_threads(1)  # equal sums on every machine, no wait for a busy processor
     peers = not (run.options.no_peers or run.options.smoke)
     return Setting(run.scratch(run.options.dir), kept, run.size, run.options.plot.absolute(), peers)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long a version takes to restore, by its age."""
+"""The time to restore a version, by age."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ BANDS = ((0, 3), (4, 7), (8, 15), (16, 31), (32, 63), (64, 127), (128, 1 << 30))
 
 
 def ages_of(setting: Setting, kind: str) -> Section:
-    """Restore every version of a run, some times each."""
+    """Restore every version, some times each."""
     t = bench_store("ages", pool_of(setting, kind), 0, setting.of(7, 5, 2), 1)
     versions: list[dict[str, Any]] = t["versions"][::-1]
     delta = t["delta_s"]
@@ -38,5 +38,5 @@ def ages_of(setting: Setting, kind: str) -> Section:
 
 
 def ages(setting: Setting) -> list[Section]:
-    """Measure the time to restore each version of the runs."""
+    """Measure the time to restore each version."""
     return [ages_of(setting, kind) for kind in KINDS]

@@ -24,7 +24,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 @contextmanager
 def on_cores(cores: list[int]) -> Iterator[None]:
-    """Keep this thread, and those that it starts, to some processors."""
+    """Bind this thread, and those that it starts, to processors."""
     os.sched_setaffinity(0, cores)
     try:
         yield
@@ -33,12 +33,12 @@ def on_cores(cores: list[int]) -> Iterator[None]:
 
 
 def turned(tensor: torch.Tensor, by: int) -> torch.Tensor:
-    """Copy a tensor with its elements moved on, so that two of one are as different as any two tensors."""
+    """Copy a tensor with rotated elements, so that it differs like another tensor."""
     return tensor.reshape(-1).roll(97 * by).reshape(tensor.shape)
 
 
 class Wide:
-    """The states of a run, several times side by side: as large as is wanted, and as compressible."""
+    """States of a run, several times side by side: large, and as compressible."""
 
     def __init__(self, setting: Setting, kind: str, size: int) -> None:
         self.setting, self.kind = setting, kind
@@ -53,7 +53,7 @@ class Wide:
             return flat_state(shelf, self.step)
 
     def go_on(self) -> None:
-        """Become the state of the next step."""
+        """Become the next step's state."""
         self.step += 1
         for name, tensor in self._read().items():
             for i, part in enumerate(self.state.values()):
@@ -64,7 +64,7 @@ class Wide:
 
 
 class WideRun(Wide):
-    """The same with models and optimizers, as a trainer hands them over: links can be made of their steps."""
+    """The same with models and optimizers as a trainer passes them, for links."""
 
     def __init__(self, setting: Setting, kind: str, size: int) -> None:
         super().__init__(setting, kind, size)
@@ -77,7 +77,7 @@ class WideRun(Wide):
         return {"model": state["model"], "optimizer": state["optimizer"]}
 
     def go_on(self) -> None:
-        """Become the state of the next step."""
+        """Become the next step's state."""
         super().go_on()
         self._fill(self._read_run())
 
@@ -90,7 +90,7 @@ class WideRun(Wide):
 
 
 def by_codec(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> float:
-    """Encode a state against the one after it and decode it, by the codec alone; seconds of this thread's processor."""
+    """Encode and decode a state against the next, by the codec alone; seconds of this thread."""
     room = {name: torch.empty_like(tensor) for name, tensor in old.items()}
     begin = time.thread_time()
     for name, tensor in old.items():
@@ -108,7 +108,7 @@ def timed_compact(store: lmcstore.Store) -> tuple[float, float]:
 
 
 def compactor(setting: Setting) -> Section:
-    """Compact snapshots of a large state on one core, into links and into deltas."""
+    """Compact a large state on one core, into links and deltas."""
     rounds = setting.of(6, 4, 2)
     wide = WideRun(setting, "fp32", setting.of(GIB, 256 * MIB, 4 * MIB))
     path = setting.folder / "compactor.pool"
@@ -127,7 +127,7 @@ def compactor(setting: Setting) -> Section:
             shelf.snapshot({"runs": wide.runs}, step=i)
             shelf.policy = policy
             times = timed_compact(store)
-            if i < 4:  # the first is a keyframe in both
+            if i < 4:  # a keyframe in both
                 continue
             walls[way].append(times[0])
             cpus[way].append(times[1])
@@ -165,7 +165,7 @@ def compactor(setting: Setting) -> Section:
 
 
 def train_beside(setting: Setting, store: lmcstore.Store) -> dict[bool, dict[str, list[float]]]:
-    """Train with the compactor paused and not, in turn; seconds of steps, and of snapshots."""
+    """Train with the compactor paused and not, in turn; seconds of steps and snapshots."""
     trainer = Trainer(RECIPES[setting.size]["fp32"], setting.folder / "text")
     found: dict[bool, dict[str, list[float]]] = {on: {"step": [], "cpu": [], "snapshot": []} for on in (False, True)}
     shelf = store["run"]
@@ -181,7 +181,7 @@ def train_beside(setting: Setting, store: lmcstore.Store) -> dict[bool, dict[str
             stepped, stepped_cpu = time.perf_counter(), time.thread_time()
             shelf.snapshot(trainer.state(), step=turn * block + i)
             done = time.perf_counter()
-            if turn >= 2:  # the first of each is to warm up
+            if turn >= 2:  # the first is warm-up
                 found[on]["step"].append(stepped - begin)
                 found[on]["cpu"].append(stepped_cpu - cpu)
                 found[on]["snapshot"].append(done - stepped)
@@ -191,7 +191,7 @@ def train_beside(setting: Setting, store: lmcstore.Store) -> dict[bool, dict[str
 
 
 def trainer(setting: Setting) -> Section:
-    """Measure a trainer's steps with compaction on and off."""
+    """Measure a trainer's steps with and without compaction."""
     path = setting.folder / "trainer.pool"
     with on_cores(CORES[-1:]):
         store = lmcstore.open(path, threads=1)
@@ -227,7 +227,7 @@ def trainer(setting: Setting) -> Section:
 
 
 def timed_write(file: int, state: dict[str, dict[str, torch.Tensor]]) -> float:
-    """Write the bytes of a state over a file and sync them; seconds."""
+    """Overwrite a file with the state's bytes and sync; seconds."""
     begin = time.perf_counter()
     offset = 0
     for part in state.values():
@@ -244,7 +244,7 @@ SLOW_RATE = 250_000_000
 
 
 def touch_memory() -> None:
-    """Touch all free memory once: a page that a virtual machine has never used costs its host some microseconds."""
+    """Touch all free memory: a virtual machine's unused pages cost its host microseconds."""
     size = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE // 8 * 7
     with contextlib.suppress(OSError), mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for offset in range(0, size, mmap.PAGESIZE):
@@ -252,7 +252,7 @@ def touch_memory() -> None:
 
 
 def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -> Section:
-    """Capture states that are one step apart, in three ways, beside plain writing."""
+    """Capture consecutive states in three ways, beside plain writing."""
     rounds = SLOW_WARM + setting.of(16, 8, 2)
     wide = Wide(setting, kind, setting.of(256 * MIB, 64 * MIB, 2 * MIB))
     path = folder / "slow.pool"
@@ -280,7 +280,7 @@ def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -
             if turn >= SLOW_WARM:
                 times[way].append(seconds)
         for way in ways:
-            if turn >= 2:  # so that there is space to use again; compacting would give it back
+            if turn >= 2:  # makes reusable space, which compaction would return
                 store[way].remove(turn - 1)
     os.close(file)
     store.close()
@@ -310,7 +310,7 @@ def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -
 
 
 def slow(setting: Setting) -> list[Section]:
-    """Measure captures that write deltas: on the folder's file system, and on an ext4 whose disk is slow."""
+    """Measure captures that write deltas: on the folder's file system and a slow ext4."""
     if setting.size != "smoke":
         touch_memory()
     sections = [slow_of(setting, kind, setting.folder, "this disk", False) for kind in KINDS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The training runs that histories are measured on: the quickstart's GPT, a snapshot after every step."""
+"""Training runs for histories: the quickstart's GPT, a snapshot after every step."""
 
 import shutil
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(TOP / "tools/quickstart"))  # behind this folder: both have a history.py
+sys.path.append(str(TOP / "tools/quickstart"))  # after this folder: both have a history.py
 
 import lmcstore  # noqa: E402
 import text  # noqa: E402
@@ -28,7 +28,7 @@ CLASSES = ("weights", "embeddings", "norms, biases", "exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A GPT, and how long it is trained."""
+    """A GPT and its number of steps."""
 
     layers: int
     heads: int
@@ -38,7 +38,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The folder that its pool is kept in."""
+        """The folder of its pool."""
         return f"gpt-{self.layers}-{self.heads}-{self.width}-{self.steps}-{self.kind}"
 
 
@@ -50,7 +50,7 @@ RECIPES = {
 
 
 def class_of(name: str, shape: tuple[int, ...]) -> str:
-    """Return the kind of tensor of a name in the state."""
+    """Return the kind of a tensor by its name."""
     last = name.rsplit(".", 1)[-1]
     if name.startswith("optimizer."):
         return last if last in CLASSES else "other"
@@ -60,7 +60,7 @@ def class_of(name: str, shape: tuple[int, ...]) -> str:
 
 
 class Trainer:
-    """The quickstart's training, step by step: AdamW, warm-up, windows of text at random."""
+    """The quickstart's training: AdamW, warm-up, random windows of text."""
 
     def __init__(self, recipe: Recipe, text_file: Path) -> None:
         torch.manual_seed(1234)
@@ -71,7 +71,7 @@ class Trainer:
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
 
     def step(self) -> float:
-        """Take a step; the loss before it."""
+        """Take a step; return the loss before it."""
         starts = torch.randint(len(self.data) - CONTEXT - 1, (BATCH,)).tolist()
         windows = torch.stack([self.data[i : i + CONTEXT + 1] for i in starts]).long()
         loss = self.model.loss(windows[:, :-1], windows[:, 1:])
@@ -91,7 +91,7 @@ POOLS = ("deltas", "links")
 
 
 def train(folder: Path, recipe: Recipe) -> None:
-    """Train and snapshot every step into each pool, compaction in the background and then to its end."""
+    """Train and snapshot every step into each pool; compact in the background and to the end."""
     trainer = Trainer(recipe, folder / "text")
     with ExitStack() as opened:
         stores = [opened.enter_context(lmcstore.open(folder / f"{way}.pool")) for way in POOLS]
@@ -108,14 +108,14 @@ def train(folder: Path, recipe: Recipe) -> None:
 
 
 def pool_of(setting: Setting, kind: str, way: str = "deltas") -> Path:
-    """Give a pool of a run, which is trained if there is none yet; to be opened for reading alone."""
+    """Return a run's pool for reading, after training if it is missing."""
     recipe = RECIPES[setting.size][kind]
     home = setting.kept / f"{recipe.name}-pools"
     if not home.exists():
         with tempfile.TemporaryDirectory(prefix="training-", dir=setting.kept) as made:
             train(Path(made), recipe)
             shutil.move(made, home)
-            Path(made).mkdir()  # for its context to remove
+            Path(made).mkdir()  # the context removes it
     return home / f"{way}.pool"
 
 
@@ -133,13 +133,13 @@ def described(setting: Setting, kind: str) -> str:
 
 @contextmanager
 def history(setting: Setting, kind: str) -> Iterator[lmcstore.shelf.Shelf]:
-    """Open the history of a run for reading."""
+    """Open a run's history for reading."""
     with lmcstore.open(pool_of(setting, kind), mode="r") as store:
         yield store["gpt"]
 
 
 def flat_state(shelf: lmcstore.shelf.Shelf, step: int) -> dict[str, torch.Tensor]:
-    """Read the tensors of a step, by dotted names, tied ones once, in memory of their own."""
+    """Read a step's tensors by dotted names, tied ones once, into memory."""
     seen: set[int] = set()
     flat = {}
     for name, tensor in tensors_of(shelf.at(step=step).state_dict()).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shared by the sections of tools/bench.sh history: where and how much to measure, and the C half."""
+"""Shared by the sections of tools/bench.sh history: settings, and the C half."""
 
 import json
 import os
@@ -18,7 +18,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 @dataclass
 class Setting:
-    """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
+    """Where and how much to measure: `full`, `quick`, or `smoke`."""
 
     folder: Path  # temporary
     kept: Path  # kept between runs
@@ -28,7 +28,7 @@ class Setting:
     notes: list[str] = field(default_factory=list)
 
     def of(self, full: int, quick: int, smoke: int) -> int:
-        """Choose a number by the size of the run."""
+        """Choose by size."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
 
@@ -43,10 +43,10 @@ def bench_store(section: str, folder: Path, size: int, rounds: int, threads: int
 
 
 def mean(values: list[float]) -> float:
-    """Give the arithmetic mean."""
+    """Return the mean."""
     return sum(values) / len(values)
 
 
 def median(values: list[float]) -> float:
-    """Give the middle one."""
+    """Return the median."""
     return statistics.median(values)

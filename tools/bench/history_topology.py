@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Size against time to restore: which content a delta should rest on, and how often there is a keyframe.
+"""Size against time to restore: the base of each delta, and the frequency of keyframes.
 
-A topology gives for each content, by its distance to the keyframe that ends its group, the distance of its base. Its
-cost follows from two curves that are measured with the codec on a real run: the size of a delta by its jump, and the
-time to decode it. Some topologies are then made with the store itself, to see that it comes out so.
+A topology maps a content's distance to its group's keyframe to the distance of its base. Its cost follows from two
+curves, measured by the codec on a real run: a delta's size and decoding time by its jump. The store makes some
+topologies, to check the prediction.
 """
 
 import math
@@ -23,7 +23,7 @@ from tables import Section, progress
 JUMPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 MOST_GROUP = 32
 DEFAULT = "jumps, chain 3, 4 raw"
-POLICIES = {  # topologies that the store can make
+POLICIES = {  # possible in the store
     "keyframes only": "chain=0",
     "next, chain 3": "chain=3 keep_raw=1",
     "next, chain 7": "chain=7 keep_raw=1",
@@ -36,14 +36,14 @@ POLICIES = {  # topologies that the store can make
 
 @dataclass
 class Curves:
-    """The measurements: bytes and seconds of a state's frames, by jump; 0: alone."""
+    """Bytes and seconds of a state's frames, by jump; 0: alone."""
 
     raw: float
     size: dict[int, float]
     seconds: dict[int, float]
 
     def at(self, curve: dict[int, float], jump: int) -> float:
-        """Read a curve, interpolated by the logarithm of the jump."""
+        """Interpolate a curve by the jump's logarithm."""
         if jump in curve:
             return curve[jump]
         low = max(at for at in curve if 0 < at < jump)
@@ -56,14 +56,14 @@ class Curves:
 
 @dataclass(frozen=True)
 class Topology:
-    """A way to lay deltas: jumps[i] is that of the content which came i + 1 before its group's keyframe."""
+    """A topology: jumps[i] is that of the content i + 1 before its group's keyframe."""
 
     name: str
     family: str
     jumps: tuple[int, ...]
 
     def chain_of(self, distance: int) -> list[int]:
-        """Give the jumps from a content down to its keyframe."""
+        """List the jumps from a content down to its keyframe."""
         path = []
         while distance > 0:
             path.append(self.jumps[distance - 1])
@@ -72,16 +72,16 @@ class Topology:
 
     @property
     def chain(self) -> int:
-        """Give the longest chain."""
+        """Return the longest chain."""
         return max((len(self.chain_of(i + 1)) for i in range(len(self.jumps))), default=0)
 
     def size(self, curves: Curves) -> float:
-        """Bytes of a step, on average."""
+        """Mean bytes of a step."""
         sizes = [curves.size[0], *(min(curves.at(curves.size, jump), curves.size[0]) for jump in self.jumps)]
         return sum(sizes) / len(sizes)
 
     def restores(self, curves: Curves) -> list[float]:
-        """Seconds to restore each content of a group."""
+        """Return seconds to restore each content of a group."""
         paths = [self.chain_of(i) for i in range(len(self.jumps) + 1)]
         return [curves.seconds[0] + sum(curves.at(curves.seconds, jump) for jump in path) for path in paths]
 
@@ -90,7 +90,7 @@ class Topology:
 
 
 def best_jumps(chain: int, raw: int, curves: Curves) -> tuple[int, ...]:
-    """Find the jumps that make a step smallest, with such a chain, and bases among so many raw snapshots."""
+    """Find the jumps of the smallest step, for a longest chain and bases among so many raw snapshots."""
 
     @cache
     def best(d: int, n: int) -> tuple[float, tuple[int, ...]]:
@@ -100,7 +100,7 @@ def best_jumps(chain: int, raw: int, curves: Curves) -> tuple[int, ...]:
         if d == 0:
             return math.inf, ()
         found: tuple[float, tuple[int, ...]] = (math.inf, ())
-        for k in range(1, min(raw, n) + 1):  # the farthest that rests on the base itself
+        for k in range(1, min(raw, n) + 1):  # the farthest that depends directly on the base
             near, far = best(d, k - 1), best(d - 1, n - k)
             size = curves.at(curves.size, k) + near[0] + far[0]
             if size < found[0]:
@@ -131,7 +131,7 @@ def topologies(curves: Curves) -> list[Topology]:
 
 
 def decode_seconds(frames: dict[str, bytes], bases: dict[str, torch.Tensor] | None, room: dict[str, Any]) -> float:
-    """Decode the frames of a state; seconds of this thread's processor."""
+    """Decode a state's frames; seconds of this thread."""
     begin = time.thread_time()
     for name, frame in frames.items():
         lmcstore.codec.decompress(frame, base=bases[name] if bases else None, out=room[name])
@@ -139,7 +139,7 @@ def decode_seconds(frames: dict[str, bytes], bases: dict[str, torch.Tensor] | No
 
 
 def measure_curves(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> Curves:
-    """Code some states against later ones, by the codec alone; means over places in the run."""
+    """Encode states against later ones, by the codec alone; means over places."""
     most = setting.of(32, 32, 8)
     jumps = [jump for jump in JUMPS if jump <= most]
     count = setting.of(3, 2, 1)
@@ -162,7 +162,7 @@ def measure_curves(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) ->
 
 
 def made_by_store(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> dict[str, dict[str, float]]:
-    """Make histories by policies of the store; share of raw, mean and worst time to restore, in deltas."""
+    """Make histories by the store's policies; share of raw, mean and worst restore in deltas."""
     count = setting.of(45, 30, 14)
     stores = {name: lmcstore.open(setting.folder / f"{i}.pool") for i, name in enumerate(POLICIES)}
     for step in range(steps - count, steps):
@@ -221,7 +221,7 @@ def plot(path: Path, points: Sequence[tuple[Topology, float, float]], title: str
 
 
 def draw(setting: Setting, draw_into: Callable[[Path], None]) -> str:
-    """Draw if that can be done; a sentence that says where."""
+    """Draw if possible; return a sentence with the place."""
     path = setting.plot
     try:
         draw_into(path)

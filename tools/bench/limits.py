@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Little memory, and slow disks, where they are wanted.
+"""Little memory, and slow disks.
 
-A program is run in a memory cgroup where one can be made, else by a limit on its data. A disk is a loop device, whose
-speed the kernel limits.
+A memory cgroup limits a program, or if unavailable a limit on its data. A disk is a loop device whose speed the kernel
+limits.
 """
 
 import os
@@ -19,23 +19,23 @@ GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass
 class Outcome:
-    """How a program ended: `peak_bytes` is its peak memory, with the cached pages of its files."""
+    """A program's end: `peak_bytes` includes cached pages of its files."""
 
     status: int
     output: str
     errors: str
     peak_bytes: int
-    kept_to: str  # the mechanism of its limit: "cgroup" or "rlimit"; "" without a limit
-    cpu_seconds: float  # of processor time, its own and the kernel's for it: others add less to that than by the clock
+    kept_to: str  # "cgroup", "rlimit", or "" without a limit
+    cpu_seconds: float  # of processor time, with the kernel's: less disturbed than the clock
 
     @property
     def out_of_memory(self) -> bool:
-        """Tell whether it ended for want of memory."""
+        """Tell whether it lacked memory."""
         return self.status == -9 or "MemoryError" in self.errors or "annot allocate memory" in self.errors
 
 
 class Group:
-    """A memory cgroup for one program. Making it raises OSError where it can't be made."""
+    """A memory cgroup for one program. OSError: unavailable."""
 
     def __init__(self, limit_bytes: int):
         version_one = (GROUPS / "memory").is_dir()
@@ -50,15 +50,15 @@ class Group:
             raise
 
     def write(self, name: str, value: int) -> None:
-        """Set a value of the group."""
+        """Set a value."""
         (self.folder / name).write_text(str(value))
 
     def peak_bytes(self) -> int:
-        """Give the most memory that it held."""
+        """Return its peak memory."""
         return int((self.folder / self.peak).read_text())
 
     def close(self) -> None:
-        """Remove the group, which nothing may be in."""
+        """Remove the group, which must be empty."""
         self.folder.rmdir()
 
 
@@ -74,7 +74,7 @@ def _run(words: Sequence[object], before: Callable[[], None] | None) -> Outcome:
 
 
 def run_limited(words: Sequence[object], limit_bytes: int | None) -> Outcome:
-    """Run a program that may hold so much memory, its files' pages included; None: as much as there is."""
+    """Run a program in so much memory, its files' pages included; None: unlimited."""
     if limit_bytes is None:
         return _run(words, None)
     try:
@@ -104,10 +104,10 @@ def _tool(*words: object) -> str:
 
 @contextmanager
 def slow_disk(folder: Path, size: int, bytes_per_second: int) -> Iterator[Path]:
-    """Give a folder on an ext4 of its own, which is written to at such a speed at most.
+    """Yield a folder on an ext4 of limited write speed.
 
-    It is in a file in `folder`, behind a loop device that passes the page cache by. OSError: that takes root, loop
-    devices, and version 1 of the block I/O cgroup, whose limits also hold for later writeback.
+    Its file is in `folder`, behind a loop device that bypasses the page cache. OSError: needs root, loop devices, and
+    version 1 of the block I/O cgroup, whose limits include later writeback.
     """
     limit = GROUPS / "blkio" / "blkio.throttle.write_bps_device"
     if not os.access(limit, os.W_OK):

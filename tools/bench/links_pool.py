@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Pools of training runs whose steps are links: their bytes, and the time to restore a step."""
+"""Pools of training runs with links: their bytes, and the time to restore a step."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ from states import disk_bytes, state_digest, tensors_of
 from tables import Section, figures, progress
 
 GIB = 1 << 30
-EVERY = 8  # steps, after which is compacted: no more stays raw than that
+EVERY = 8  # steps between compactions: at most so many stay raw
 QUICKSTART: dict[str, Any] = {"rate": 1e-3, "warm_up": 8, "betas": (0.9, 0.999), "dropout": 0.1, "fused": True}
 RUNS = (Way("fp32 gradients", bf16=False, **QUICKSTART), Way("bf16 gradients", **QUICKSTART))
 MOST = {"fp32 gradients": 31.0, "bf16 gradients": 17.0}  # % of raw
@@ -29,7 +29,7 @@ class Kept:
     name: str
     policy: str = ""
     told: bool = True  # the state has an optimizer, which gives the relations
-    every: int = 1  # of so many steps, one is snapshotted
+    every: int = 1  # snapshots one in so many steps
 
 
 ALL = Kept("every step")
@@ -43,7 +43,7 @@ KINDS = (
 
 
 class History:
-    """A pool that a run is kept in, one way."""
+    """A pool that keeps a run in one way."""
 
     def __init__(self, path: Path, kept: Kept) -> None:
         self.path, self.kept = path, kept
@@ -54,7 +54,7 @@ class History:
             self.shelf.policy = kept.policy
 
     def take(self, step: int, state: dict[str, Any]) -> None:
-        """Snapshot a step, if it is one of those."""
+        """Snapshot the step, if chosen."""
         if (step + 1) % self.kept.every == 0:
             self.shelf.snapshot(state if self.kept.told else tensors_of(state), step=step)
         if (step + 1) % EVERY == 0:
@@ -68,31 +68,31 @@ class History:
 
 @dataclass
 class Size:
-    """The bytes of a pool, by kind."""
+    """A pool's bytes by kind."""
 
     snapshots: int
     raw_bytes: int
     disk: int
     metadata: int
-    newest: int  # bytes of those that stay raw
-    stored: dict[str, int]  # contents, by how they are stored
-    notes: dict[str, int]  # why there are no links, and how often
+    newest: int  # of raw ones
+    stored: dict[str, int]  # contents by storage
+    notes: dict[str, int]  # reasons for missing links, counted
     longest_line: int
 
     @property
     def percent(self) -> float:
-        """Everything, of raw."""
+        """All bytes over raw."""
         return 100 * self.disk / self.raw_bytes
 
     @property
     def older_percent(self) -> float:
-        """All but the newest as a share of their raw bytes; NaN: there are no others."""
+        """All but the newest over their raw bytes; NaN: none."""
         older = self.raw_bytes - self.newest
         return 100 * (self.disk - self.newest) / older if older else math.nan
 
 
 def size_of(path: Path) -> Size:
-    """Add up the bytes of a pool."""
+    """Sum a pool's bytes."""
     with lmcstore.open(path, mode="r") as store:
         shelf = store["gpt"]
         snapshots = list(shelf)
@@ -114,7 +114,7 @@ def size_of(path: Path) -> Size:
 
 
 def check(path: Path, digests: dict[int, str], told: bool) -> None:
-    """Read some steps back: a difference from the saved state is an error."""
+    """Read some steps; a difference from the saved state is an error."""
     with lmcstore.open(path, mode="r") as store:
         for step, wanted in digests.items():
             snapshot = next((found for found in store["gpt"] if found.step == step), None)
@@ -123,7 +123,7 @@ def check(path: Path, digests: dict[int, str], told: bool) -> None:
 
 
 def keep(setting: Setting, way: Way, shape: tuple[int, int, int], steps: int, kinds: tuple[Kept, ...]) -> list[Size]:
-    """Train once and keep the run in each of these ways; return the bytes of each."""
+    """Train once and keep the run in each way; return the bytes."""
     training = Training(way, shape, setting.folder)
     histories = [History(setting.folder / f"{number}.pool", kept) for number, kept in enumerate(kinds)]
     digests: dict[int, str] = {}
@@ -181,13 +181,13 @@ def explained(setting: Setting, shape: tuple[int, int, int], steps: int) -> str:
 
 
 def run(setting: Setting) -> list[Section]:
-    """Keep each step of the quickstart's run, everything counted."""
+    """Keep each step of the quickstart's run."""
     shape, steps = setting.of((6, 6, 384), (2, 4, 128), (1, 2, 64)), setting.of(200, 48, 16)
     section = Section(f"{steps} steps of the quickstart, everything counted", HEAD)
     for way in RUNS:
         (size,) = keep(setting, way, shape, steps, (ALL,))
         add_history(section, way.name, ALL, size)
-        if setting.size == "full":  # raw snapshots count for more in a short run
+        if setting.size == "full":  # raw snapshots weigh more in a short run
             section.goal(f"{steps} steps of the quickstart, {way.name}: % of raw", size.percent, "<=", MOST[way.name])
     section.notes.insert(0, explained(setting, shape, steps))
     return [section, figures("Whole runs: figures", [section])] if section.goals else [section]
@@ -212,7 +212,7 @@ BOUND = 24
 
 
 def read_back(path: Path, line: int) -> dict[int, float]:
-    """Read some steps, whole, by one thread: processor time, the least of three, by the number of links undone."""
+    """Read whole steps by one thread: least processor time of three, by undone links."""
     seconds: dict[int, float] = {}
     with lmcstore.open(path, mode="r", threads=1) as store:
         shelf = store["gpt"]
@@ -257,7 +257,7 @@ def restore(setting: Setting) -> list[Section]:
         section.rows.append([str(links), f"{seconds[links]:.2f}", f"{each:.2f}", speed])
     section.numbers["seconds"] = {str(links): took for links, took in seconds.items()}
     section.numbers["raw_bytes"] = raw
-    compacted = raw / GIB / statistics.median(compacting[1:])  # the first of them has more than one snapshot to do
+    compacted = raw / GIB / statistics.median(compacting[1:])  # the first includes more than one snapshot
     section.numbers["compacted_gib_s"] = compacted
     links = min(BOUND, max(seconds))
     what = f"seconds for the last of {links} links, as many as the policy lets a line have, of a state of 1 GiB"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The training runs for links: the quickstart's GPT, trained in several ways."""
+"""Training runs for links: the quickstart's GPT, trained in several ways."""
 
 import copy
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 TOP = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(TOP / "tools/quickstart"))  # behind this folder: both have a history.py
+sys.path.append(str(TOP / "tools/quickstart"))  # after this folder: both have a history.py
 
 import text  # noqa: E402
 import torch  # noqa: E402
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class Setting:
-    """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
+    """Where and how much to measure: `full`, `quick`, or `smoke`."""
 
     folder: Path  # temporary
     kept: Path  # kept between runs
@@ -32,7 +32,7 @@ class Setting:
     notes: list[str] = field(default_factory=list)
 
     def of(self, full: T, quick: T, smoke: T) -> T:
-        """Choose by the size of the run."""
+        """Choose by size."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
 
@@ -46,7 +46,7 @@ class Way:
     clip: float = 0.0
     optimizer: str = "adamw"
     fused: bool = False
-    foreach: bool | None = None  # None: as torch chooses
+    foreach: bool | None = None  # None: torch's choice
     capturable: bool = False
     device: str = "cpu"
     rate: float = 3e-4
@@ -57,16 +57,16 @@ class Way:
 
     @property
     def moments(self) -> list[str]:
-        """Name the arrays that a state has beside the weights, in a link's order."""
+        """Name the state's arrays beside the weights, in a link's order."""
         return ["momentum_buffer"] if self.optimizer == "sgd" else ["exp_avg", "exp_avg_sq"]
 
     @property
     def arrays(self) -> int:
-        """How many arrays a state has."""
+        """The number of arrays."""
         return len(self.moments) + 1
 
     def optimizer_of(self, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-        """Make its optimizer."""
+        """Make the optimizer."""
         if self.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=self.rate, momentum=0.9, fused=self.fused, foreach=self.foreach)
         return torch.optim.AdamW(
@@ -81,7 +81,7 @@ class Way:
 
 
 class Training:
-    """A GPT (layers, heads, width) that is trained in one of these ways, step by step."""
+    """A GPT (layers, heads, width), trained step by step in one way."""
 
     def __init__(self, way: Way, shape: tuple[int, int, int], folder: Path) -> None:
         torch.manual_seed(1)
@@ -97,13 +97,13 @@ class Training:
         self.rng = Randomness()
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Windows of the text, and the same one byte on."""
+        """Return windows of the text, and the same one byte on."""
         starts = torch.randint(len(self.data) - CONTEXT - 1, (self.way.batch,)).tolist()
         rows = torch.stack([self.data[at : at + CONTEXT + 1] for at in starts]).long().to(self.way.device)
         return rows[:, :-1], rows[:, 1:]
 
     def gradients(self) -> None:
-        """Leave the step's gradients, f32, in the model's parameters."""
+        """Leave the step's f32 gradients in the parameters."""
         pairs = list(zip(self.low.parameters(), self.model.parameters(), strict=True))
         self.model.zero_grad()
         if self.way.bf16:
@@ -137,13 +137,13 @@ class Training:
         }
 
     def matrices(self, name: str) -> torch.Tensor:
-        """Lay the weights of all matrices side by side, or one of their moments."""
+        """Concatenate all matrices' weights, or one of their moments."""
         large = [parameter for parameter in self.model.parameters() if parameter.dim() == 2]
         arrays = large if name == "weight" else [self.optimizer.state[parameter][name] for parameter in large]
         return torch.cat([array.detach().flatten() for array in arrays]).cpu()
 
     def described(self) -> str:
-        """Name the model, and the size of its state."""
+        """Name the model and its state's size."""
         count = sum(parameter.numel() for parameter in self.model.parameters())
         raw = 4 * count * self.way.arrays
         return f"a GPT of {count / 1e6:.1f} M parameters, whose state takes {raw / 1e6:.0f} MB"

@@ -17,21 +17,21 @@ POLICIES = ("parity=none", "parity=64+2", "parity=16+1", "parity=16+2", "parity=
 
 @dataclass
 class Setting:
-    """Where to measure, and how much."""
+    """Where and how much to measure."""
 
     folder: Path
     mib: int
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Give the seconds that a call takes."""
+    """Return a call's seconds."""
     begun = time.perf_counter()
     call()
     return time.perf_counter() - begun
 
 
 def read_raw(data: bytes, path: Path) -> float:
-    """Give the seconds that it takes to read as many bytes from a file in the page cache."""
+    """Return seconds to read as many bytes from a file in the page cache."""
     path.write_bytes(data)
     buffer = bytearray(1 << 20)
 
@@ -46,7 +46,7 @@ def read_raw(data: bytes, path: Path) -> float:
 
 
 def parity(setting: Setting) -> Section:
-    """Measure each policy: the bytes of parity, making it, and a scrub."""
+    """Measure each policy: bytes of parity, making it, and a scrub."""
     size = setting.mib << 20
     state = {f"w{i}": np.random.default_rng(i).standard_normal(size // 4 // 8, dtype=np.float32) for i in range(8)}
     baseline = read_raw(b"".join(array.tobytes() for array in state.values()), setting.folder / "raw")
@@ -69,12 +69,12 @@ def parity(setting: Setting) -> Section:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this suite."""
+    """Add this suite's options."""
     parser.add_argument("--mib", type=int, help="so many MiB of tensors (512; 128 with --quick)")
 
 
 def setting_of(run: Run) -> Setting:
-    """Make a folder for the pools."""
+    """Make the pools' folder."""
     return Setting(run.scratch(run.options.dir), run.options.mib or {"full": 512, "quick": 128, "smoke": 8}[run.size])
 
 

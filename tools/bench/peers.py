@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ways to save a training state that lmc-store is measured beside, each under the same condition.
+"""Ways to save a training state, under equal conditions.
 
-Every saver writes one more version of a state and says how long its caller was blocked, and after how long the bytes
-were durable (synced), both from the same start. New version, new file: that is how each of them is used.
+Every saver writes one more version to a new file and returns how long its caller was blocked, and after how long the
+bytes were durable (synced), from the same start.
 """
 
 import os
@@ -22,7 +22,7 @@ State = dict[str, Any]
 
 @dataclass
 class Saved:
-    """One save: seconds from its start, and bytes that it left on disk."""
+    """One save: seconds from its start, and bytes on disk."""
 
     blocked_s: float
     durable_s: float
@@ -30,7 +30,7 @@ class Saved:
 
 
 def fsync_all(path: Path) -> None:
-    """Sync a file, or a folder's files and the folder."""
+    """Sync a file, or a folder with its files."""
     files = [path] if path.is_file() else [*path.rglob("*"), path]
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
@@ -43,7 +43,7 @@ def fsync_all(path: Path) -> None:
 
 
 def save_torch(state: State, path: Path) -> Saved:
-    """Call torch.save; its caller goes on before the bytes are durable."""
+    """Call torch.save; the caller continues before the bytes are durable."""
     start = time.perf_counter()
     torch.save(state, path)
     blocked = time.perf_counter() - start
@@ -52,7 +52,7 @@ def save_torch(state: State, path: Path) -> Saved:
 
 
 def save_safetensors(state: State, path: Path) -> Saved:
-    """Save a safetensors file and sync it: tensors alone, and tied ones once, for it refuses shared storage."""
+    """Save and sync a safetensors file: tensors alone, tied ones once, as it refuses shared storage."""
     start = time.perf_counter()
     seen: set[int] = set()
     flat = {}
@@ -67,7 +67,7 @@ def save_safetensors(state: State, path: Path) -> Saved:
 
 
 def start_dcp() -> None:
-    """Start the one-process group that DCP's asynchronous save asks for."""
+    """Start the one-process group for DCP's async_save."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -83,7 +83,7 @@ def stop_dcp() -> None:
 
 
 def save_dcp(state: State, path: Path) -> Saved:
-    """Save by PyTorch Distributed Checkpoint (DCP), which syncs its files itself."""
+    """Save by PyTorch Distributed Checkpoint (DCP), which syncs."""
     import torch.distributed.checkpoint as dcp
 
     with warnings.catch_warnings():
@@ -96,7 +96,7 @@ def save_dcp(state: State, path: Path) -> Saved:
 
 
 def save_dcp_async(state: State, path: Path) -> Saved:
-    """Save by DCP's async_save, which returns when it has copied the state."""
+    """Save by DCP's async_save, which returns once the state is copied."""
     import torch.distributed.checkpoint as dcp
 
     with warnings.catch_warnings():

@@ -30,18 +30,18 @@ THREADS = min(8, len(os.sched_getaffinity(0)))
 
 @dataclass
 class Setting:
-    """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
+    """Where and how much to measure: `full`, `quick`, or `smoke`."""
 
     folder: Path
     size: str
 
     def of(self, full: int, quick: int, smoke: int) -> int:
-        """Choose a number by the size of the run."""
+        """Choose by size."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
 
 def both_times(work: Callable[[], object]) -> tuple[float, float]:
-    """Do something once: by the clock, and of all threads' processor time, to which others add less."""
+    """Time a call: by the clock, and processor time of all threads, which is less disturbed."""
     gc.collect()
     begin, cpu = time.perf_counter(), time.process_time()
     work()
@@ -61,7 +61,7 @@ CAPTURE_WARM = 6
 
 
 def copy_all(pairs: list[tuple[Any, Any]], threads: int) -> None:
-    """Copy arrays by some threads, which NumPy lets run at the same time."""
+    """Copy arrays by threads, which NumPy runs at the same time."""
     if threads == 1:
         for target, source in pairs:
             np.copyto(target, source)
@@ -71,10 +71,10 @@ def copy_all(pairs: list[tuple[Any, Any]], threads: int) -> None:
 
 
 def capture(setting: Setting) -> Section:
-    """Measure the capture of a state_dict, all changed, beside memcpy of the same bytes, in turn.
+    """Measure the capture of a changed state_dict, alternating with memcpy of the same bytes.
 
-    memcpy goes to memory that it has written to before. So captures count from when they go to space that others have
-    left: before that, each page of the pool is a fault, and of the machine's memory perhaps a new one.
+    memcpy goes to memory that it has written before. Captures likewise count from the first into reused space: in new
+    space each page is a fault, perhaps in new memory of the machine.
     """
     section = Section("Capture of a state_dict from Python, beside memcpy", ["", "GB/s", "of memcpy"])
     size, rounds = setting.of(GIB, 256 * MIB, 16 * MIB), setting.of(9, 5, 3)
@@ -116,11 +116,11 @@ def capture(setting: Setting) -> Section:
 
 
 def many(setting: Setting) -> Section:
-    """Measure the cost per tensor: small ones, of which each changed, and views of all."""
+    """Measure the cost per tensor: capture of small changed ones, views of all."""
     section = Section("A state_dict of many small tensors", ["", "microseconds a tensor", "of processor time"])
     count, rounds = setting.of(10_000, 10_000, 500), setting.of(15, 7, 3)
     state = {f"layer.{i // 4}.part.{i % 4}": torch.randn(64) for i in range(count)}
-    captures, views = [], []  # each: by the clock, and of processor time
+    captures, views = [], []  # each: clock, processor time
     with lmcstore.open(setting.folder / "many.pool", background=False) as store:
         shelf = store["run"]
         for _ in range(rounds):
@@ -139,7 +139,7 @@ def many(setting: Setting) -> Section:
 
 
 def by_adam(count: int, size_bytes: int) -> dict[str, Any]:
-    """Make a state of `count` tensors: the parameters of a model, and both moments of each by AdamW."""
+    """Make `count` tensors: parameters, and both moments of AdamW."""
     named = [(f"layer.{i // 4}.part.{i % 4}", torch.randn(size_bytes // 4)) for i in range(count // 3)]
     group = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
     moments = {
@@ -153,7 +153,7 @@ def by_adam(count: int, size_bytes: int) -> dict[str, Any]:
 
 
 def trainer(setting: Setting) -> Section:
-    """Measure snapshots of a model and its optimizer: the first, whose relations are unknown, and later ones."""
+    """Measure snapshots of a model and its optimizer: the first, with unknown relations, and later ones."""
     section = Section("Snapshots of a model and its AdamW", ["", "first, ms", "all changed, ms", "nothing changed, ms"])
     rounds = setting.of(9, 5, 3)
     for count, size_bytes in ((5_000, 16 << 10), (100_000, 1 << 10)):
@@ -186,14 +186,14 @@ def trainer(setting: Setting) -> Section:
 
 
 def each(work: Callable[[int], None], count: int, rounds: int) -> float:
-    """Give the median of the microseconds of one of `count` operations."""
+    """Return the median microseconds of one of `count` operations."""
     return statistics.median(seconds(lambda: work(count)) / count * 1e6 for _ in range(rounds))
 
 
 def live_operations(
     shelf: Any, store: Any, places: list[int], size: str
 ) -> tuple[list[tuple[str, Callable[[int], None], float | None]], Callable[[int], None]]:
-    """Return the operations with their names and bounds in microseconds, and a transaction."""
+    """Return operations with names and bounds in microseconds, and a transaction."""
     tensor, counter = store["bench"].live.tensor("x"), store["bench"].live.value("counter")
     array = tensor.array
 
@@ -252,7 +252,7 @@ def live_operations(
 
 
 def live(setting: Setting) -> Section:
-    """Measure small updates of variables that live in the pool."""
+    """Measure small updates of variables in the pool."""
     section = Section("Variables in the pool", ["operation", "microseconds"])
     items = setting.of(GIB, GIB, 16 * MIB) // 8
     shelf = pymm.shelf("bench", size_mb=64, pmem_path=str(setting.folder))
@@ -279,7 +279,7 @@ def live(setting: Setting) -> Section:
 
 
 def start(setting: Setting) -> Section:
-    """Measure the imports, each in a process of its own."""
+    """Measure imports, each in a new process."""
     import subprocess
     import sys
 
@@ -302,7 +302,7 @@ SECTIONS = (capture, many, trainer, live, start)
 
 
 def setting_of(run: Run) -> Setting:
-    """Make a folder for the pools."""
+    """Make the pools' folder."""
     torch.set_num_threads(THREADS)
     return Setting(run.scratch(run.options.dir), run.size)
 

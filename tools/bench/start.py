@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A process that loads a training state in one way and takes a step: timed from outside by store.py.
+"""Loads a training state in one way and takes a step; store.py times it from outside.
 
-Usage: start.py WAY PATH. It prints the seconds from LMCS_BENCH_START (Unix time) to the end of the first step.
+Usage: start.py WAY PATH. Prints the seconds from LMCS_BENCH_START (Unix time) to the end of the first step.
 """
 
 import os
@@ -17,7 +17,7 @@ from model import CONTEXT, GPT
 
 
 def load(way: str, path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put a saved state into model and optimizer."""
+    """Load a saved state into model and optimizer."""
     if way == "lmc-store":
         import lmcstore
 
@@ -41,7 +41,7 @@ def load(way: str, path: str, model: torch.nn.Module, optimizer: torch.optim.Opt
 
 
 def main() -> None:
-    """Load, take a step, say when."""
+    """Load, take a step, print the time."""
     way, path = sys.argv[1:]
     torch.manual_seed(1)
     model = GPT()

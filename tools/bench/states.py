@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Training states: the RNG as an object with a state_dict, and a digest that is equal for equal states."""
+"""Training states: the RNG with a state_dict, and a digest that is equal for equal states."""
 
 import hashlib
 import random
@@ -15,20 +15,20 @@ except ImportError:  # states are then of NumPy arrays
 
 
 class Randomness:
-    """The random generators that training draws from, to be saved and loaded like a model."""
+    """The random generators of training, saved and loaded like a model."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of torch's and Python's generators."""
+        """Return torch's and Python's generator states."""
         return {"torch": torch.get_rng_state(), "python": random.getstate()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put them back."""
+        """Set them."""
         torch.set_rng_state(state["torch"])
         random.setstate(state["python"])
 
 
 def state_digest(state: Any) -> str:
-    """SHA-256 over structure, types and bytes of any nesting of dicts, lists, tuples, tensors and plain values."""
+    """Hash structure, types and bytes of nested dicts, lists, tuples, tensors and plain values by SHA-256."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:
@@ -56,13 +56,13 @@ def state_digest(state: Any) -> str:
 
 
 def disk_bytes(path: Path) -> int:
-    """Return the blocks that a file, or a folder's files, take on disk, in bytes."""
+    """Return the disk space of a file, or a folder's files, in bytes."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_blocks * 512 for file in files)
 
 
 def tensors_of(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten a state to the tensors and arrays in it, by dotted names: the part that a safetensors file can hold."""
+    """Flatten a state's tensors and arrays to dotted names, as a safetensors file holds them."""
     if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
         return {prefix: value}
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
@@ -73,7 +73,7 @@ def tensors_of(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def read_all(state: dict[str, Any]) -> None:
-    """Read every byte of the tensors in a state."""
+    """Read every byte of a state's tensors."""
     for tensor in tensors_of(state).values():
         if isinstance(tensor, np.ndarray):
             np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).sum()

@@ -31,19 +31,19 @@ THREADS = min(8, len(os.sched_getaffinity(0)))
 
 @dataclass
 class Setting:
-    """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
+    """Where and how much to measure: `full`, `quick`, or `smoke`."""
 
     disk: Path
     memory: Path
     size: str
 
     def of(self, full: int, quick: int, smoke: int) -> int:
-        """Choose a number by the size of the run."""
+        """Choose by size."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
 
 def bench_store(section: str, folder: Path, size: int, rounds: int, cgroup: Path | None = None) -> dict[str, Any]:
-    """Run a section of the C half; on a memory file system as on persistent memory."""
+    """Run a section of the C half; a memory file system counts as persistent memory."""
     words = [BENCH, section, folder, str(size), str(rounds), str(THREADS), *([cgroup] if cgroup else [])]
     environment = dict(os.environ)
     if folder.is_relative_to("/dev/shm"):
@@ -64,7 +64,7 @@ def bench_store(section: str, folder: Path, size: int, rounds: int, cgroup: Path
 
 
 def capture(setting: Setting) -> Section:
-    """Measure the capture's bandwidth, beside memcpy in memory and pwrite + fdatasync on disk."""
+    """Measure a capture beside memcpy in memory, and pwrite + fdatasync on disk."""
     section = Section("Capture, beside memcpy and pwrite + fdatasync of the same bytes")
     section.head = [
         "medium",
@@ -113,7 +113,7 @@ def commit(setting: Setting) -> Section:
 
 
 def memory(setting: Setting) -> Section:
-    """Measure the anonymous memory that a capture adds, and one under a memory limit."""
+    """Measure a capture's anonymous memory, and one under a memory limit."""
     section = Section("Memory that a capture takes beyond the process's own")
     section.head = ["capture", "limit", "seconds", "more anonymous memory, MiB"]
     for size in (256 * MIB, setting.of(2 * GIB, GIB, 512 * MIB)):
@@ -157,7 +157,7 @@ def make_cgroup() -> Path | None:
 
 
 def synthetic_state(size: int) -> dict[str, Any]:
-    """Make a state of about `size` bytes: 33 blocks of two large, two middle and two small fp32 tensors."""
+    """Make about `size` bytes: 33 blocks of two large, two middle and two small fp32 tensors."""
     generator = torch.Generator().manual_seed(1)
     large = size // 33 // 10
     counts = (large, large, large // 4, large // 4, 1536, 1536)
@@ -168,13 +168,13 @@ def synthetic_state(size: int) -> dict[str, Any]:
 
 
 def change(state: dict[str, Any]) -> None:
-    """Change every tensor, as a step does."""
+    """Change every tensor."""
     for tensor in tensors_of(state).values():
         tensor.add_(1e-3)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder if it is there."""
+    """Remove a file or folder, if any."""
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
@@ -197,7 +197,7 @@ def save_new(setting: Setting, name: str, state: Any, turn: int) -> Any:
 
 
 def save_again(setting: Setting, name: str, shelf: Any, state: Any, turn: int) -> Any:
-    """Save over the existing file, or into a pool that has the space."""
+    """Save over the existing file, or into space of the pool."""
     os.sync()
     if name in OURS:
         saved = save_lmcstore(shelf, state, turn, OURS[name])
@@ -206,12 +206,12 @@ def save_again(setting: Setting, name: str, shelf: Any, state: Any, turn: int) -
         return saved
     path = setting.disk / f"again-{name.replace(' ', '-')}"
     if name.startswith("DCP"):
-        remove(path)  # DCP does not write over its own checkpoint
+        remove(path)  # DCP does not overwrite its checkpoint
     return FILE_SAVERS[name](state, path)
 
 
 def durable_times(setting: Setting, state: Any) -> dict[str, dict[str, list[Any]]]:
-    """Save in all ways in turn; return the times of each, new and again."""
+    """Save in all ways in turn; return each one's times, new and again."""
     import lmcstore
 
     rounds = setting.of(5, 5, 2)
@@ -220,9 +220,9 @@ def durable_times(setting: Setting, state: Any) -> dict[str, dict[str, list[Any]
     pools = {name: setting.disk / f"again-{wait}.pool" for name, wait in OURS.items()}
     stores = {name: lmcstore.open(str(path)) for name, path in pools.items()}
     start_dcp()
-    for turn in range(-1, rounds):  # the first is for warming up
+    for turn in range(-1, rounds):  # warm-up
         change(state)
-        # Pending writeback of the previous way must not count for the next.
+        # Excludes the previous way's writeback.
         for name in random.Random(turn).sample(names, len(names)):
             times[name]["new"].append(save_new(setting, name, state, turn))
             shelf = stores[name]["run"] if name in stores else None
@@ -237,7 +237,7 @@ def durable_times(setting: Setting, state: Any) -> dict[str, dict[str, list[Any]
 
 
 def durable(setting: Setting) -> Section:
-    """Measure time blocked and time to durable, beside the other ways, from Python."""
+    """Measure time blocked and time to durable, beside the other ways."""
     section = Section("Saving from Python: the trainer blocked, and until durable; file system")
     section.head = ["way", "new: blocked, ms", "new: durable, ms", "again: blocked, ms", "again: durable, ms"]
     state = synthetic_state(setting.of(GIB, 256 * MIB, 16 * MIB))
@@ -266,7 +266,7 @@ def durable(setting: Setting) -> Section:
 
 
 def load(setting: Setting) -> Section:
-    """Measure loading the newest state, as views and with every byte looked at; and a view from Python."""
+    """Measure loading the newest state, as views and with every byte read; and a view."""
     import lmcstore
     from safetensors.torch import load_file, save_file
 
@@ -313,7 +313,7 @@ def load(setting: Setting) -> Section:
 
 
 def start(setting: Setting) -> Section:
-    """Measure from a process's start to the end of its first training step."""
+    """Measure from a process's start to its first step's end."""
     import lmcstore
     from safetensors.torch import save_file
 
@@ -372,7 +372,7 @@ def many(setting: Setting) -> Section:
 
 
 def view(setting: Setting) -> Section:
-    """Measure the latency of a view, by size and by length of the history."""
+    """Measure a view's latency, by size and length of history."""
     section = Section("A view of one tensor (C interface)")
     section.head = ["tensor", "history", "microseconds"]
     t = section.numbers = bench_store("view", setting.disk, 0, setting.of(2000, 200, 20))
@@ -410,7 +410,7 @@ def long(setting: Setting) -> Section:
         ):
             first, last = (t[k] for k in key)
             section.rows.append([medium, what, f"{first * 1e6:.0f}", f"{last * 1e6:.0f}", f"{last / first:.2f}"])
-        # Medians of 500 each; repeated runs differ by a tenth.
+        # Medians of 500; repeated runs differ by a tenth.
         section.goal(f"last snapshot over the first, {medium}", t["last_s"] / t["first_s"], "<=", 1.1)
         opening = t["open_late_s"] / t["open_early_s"]
         section.goal(f"open at the end over open at the beginning, {medium}", opening, "<=", 1.25)
@@ -448,7 +448,7 @@ def machine(setting: Setting) -> str:
 
 
 def setting_of(run: Run) -> Setting:
-    """Make the folders to measure in: on the file system, and in memory."""
+    """Make the folders: on the file system, and in memory."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(THREADS)
     return Setting(run.scratch(run.options.dir), run.scratch(Path("/dev/shm")), run.size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shared by the suites of tools/bench.sh: sections with their goals, and how they are printed."""
+"""Shared by the suites of tools/bench.sh: sections with their goals, and their output."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ TOP = Path(__file__).resolve().parent.parent.parent
 
 @dataclass
 class Section:
-    """The results of one section: tables to print, goals to compare with, numbers for scripts."""
+    """One section's results: tables, goals, numbers for scripts."""
 
     title: str
     head: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Section:
     listed: bool = True  # print each goal; otherwise the table has them
 
     def goal(self, what: str, measured: float, relation: str, bound: float) -> None:
-        """Record a goal and the measured value."""
+        """Record a goal and its measured value."""
         self.goals.append((what, measured, relation, bound))
 
 
@@ -45,7 +45,7 @@ def progress(text: str) -> None:
 
 
 def processor() -> str:
-    """Describe the processors and the kernel that this was measured on."""
+    """Describe processors and kernel."""
     name = platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -81,7 +81,7 @@ def markdown(section: Section) -> str:
 
 
 def figures(title: str, measured: list[Section]) -> Section:
-    """Write the goals of sections as one table: goal, measured value, met or missed."""
+    """Write all goals as one table: goal, measured value, met or missed."""
     section = Section(title, ["figure", "asked", "measured", "met"])
     for what, value, relation, bound in [goal for part in measured for goal in part.goals]:
         asked = f"{'at most' if relation == '<=' else 'at least'} {bound:g}"
@@ -98,7 +98,7 @@ def run_sections(
     report: dict[str, Any],
     as_json: bool,
 ) -> list[str]:
-    """Measure the sections that are wanted, print them or put them into the report; the names of those that failed."""
+    """Measure the wanted sections, print or collect them; return the failed ones' names."""
     failures = []
     for section in sections:
         name = section.__name__
@@ -150,10 +150,9 @@ def run_suite(
     options: Callable[[argparse.ArgumentParser], None] | None = None,
     machine: Callable[[Any], str] | None = None,
 ) -> None:
-    """Be the program of one suite: measure the chosen sections, print them; exit 1 when a section could not run.
+    """Run one suite: measure the chosen sections, print them; exit with 1 if one failed.
 
-    `options` adds to the command line; `machine` describes the machine; the `notes` of a setting are written to
-    have been left out.
+    `options` adds to the command line; `machine` describes the machine; the setting's `notes` name omitted parts.
     """
     parser = argparse.ArgumentParser(prog=f"tools/bench.sh {name}", description=description)
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")

@@ -20,26 +20,26 @@ MIB = 1 << 20
 
 @dataclass
 class Setting:
-    """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
+    """Where and how much to measure: `full`, `quick`, or `smoke`."""
 
     folder: Path
     size: str
 
     def of(self, full: int, quick: int, smoke: int) -> int:
-        """Choose a number by the size of the run."""
+        """Choose by size."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
 
 @dataclass
 class Ran:
-    """A run of an example; a report that it did not come to is empty."""
+    """An example's run; the report is empty if not reached."""
 
     outcome: Outcome
     report: dict[str, Any]
 
     @property
     def seconds(self) -> float:
-        """How long it took by the clock, without its start."""
+        """The time by the clock, without the start."""
         return float(sum(self.report["seconds"].values()))
 
 
@@ -54,19 +54,19 @@ def run_example(name: str, words: list[object], where: Path | None, limit_bytes:
 
 
 def measures(seconds: float, cpu_seconds: float, peak_bytes: int) -> list[str]:
-    """Give the last columns of a row."""
+    """Return a row's last columns."""
     return [f"{seconds:.1f} s", f"{cpu_seconds:.1f} s", f"{peak_bytes / MIB:.0f} MiB", "the same"]
 
 
 def median_row(place: str, runs: list[Ran]) -> list[str]:
-    """Give the row of a place where there was memory enough."""
+    """Return the row of a place with enough memory."""
     seconds = statistics.median(ran.seconds for ran in runs)
     cpu_seconds = statistics.median(ran.outcome.cpu_seconds for ran in runs)
     return [place, "", *measures(seconds, cpu_seconds, runs[-1].outcome.peak_bytes)]
 
 
 def limited_row(place: str, ran: Ran, limit_bytes: int) -> list[str]:
-    """Give the row of a place where there was not."""
+    """Return the row of a place without enough memory."""
     outcome, limit = ran.outcome, f"{limit_bytes / MIB:.0f} MiB ({ran.outcome.kept_to})"
     if ran.report:
         return [place, limit, *measures(ran.seconds, outcome.cpu_seconds, outcome.peak_bytes)]
@@ -77,7 +77,7 @@ def limited_row(place: str, ran: Ran, limit_bytes: int) -> list[str]:
 def compare(setting: Setting, section: Section, name: str, words: list[object], limit_bytes: int, rounds: int) -> None:
     """Fill a table: in memory and on shelves, in turn, then with too little memory for the data.
 
-    A shelf in /dev/shm is in memory as well; its pages are the data, so there is no limit that it could keep to.
+    No limit applies to a shelf in /dev/shm, whose pages are the data.
     """
     places = {"memory": None, "shelf": setting.folder}
     if os.access("/dev/shm", os.W_OK):
@@ -157,7 +157,7 @@ SECTIONS = (gmra, bayes)
 
 
 def setting_of(run: Run) -> Setting:
-    """Make a folder for the data."""
+    """Make the data's folder."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     return Setting(run.scratch(run.options.dir), run.size)
 

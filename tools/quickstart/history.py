@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Part 3: the compactor turns the older steps into links; their sizes and the time to read them."""
+"""Part 3: the compactor turns older steps into links; their sizes and read times."""
 
 import json
 import time
@@ -13,7 +13,7 @@ CLASSES = ("weights", "m", "v")
 
 
 def _class_of(name: str) -> str | None:
-    """Tell a parameter from AdamW's two moments by a tensor's name."""
+    """Tell a parameter from AdamW's two moments by name."""
     if name.endswith("exp_avg"):
         return "m"
     if name.endswith("exp_avg_sq"):
@@ -22,7 +22,7 @@ def _class_of(name: str) -> str | None:
 
 
 def _sizes(pool: Path, address: str) -> dict[str, list[int]]:
-    """Sum raw and stored bytes of a snapshot's tensors by class; a tensor with two names counts once."""
+    """Sum raw and stored bytes by class; a tensor with two names counts once."""
     listing = json.loads(command([TOOL, "ls", pool, address, "--json"], quiet=True))
     sums = {name: [0, 0] for name in CLASSES}
     seen = set()
@@ -36,7 +36,7 @@ def _sizes(pool: Path, address: str) -> dict[str, list[int]]:
 
 
 def show_history(pool: Path, expected: dict[int, str]) -> None:
-    """Compact, then read every step back, compare it with the uninterrupted run, and show its size."""
+    """Compact, read every step back, compare it with the uninterrupted run, and show its size."""
     import lmcstore
 
     heading(3, "The history: older steps become links")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Part 4: go back to an early step, leave as an archive, leave as safetensors."""
+"""Part 4: return to an early step, export an archive and a safetensors file."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from states import disk_bytes
 
 
 def _digests(pool: Path) -> list[tuple[int, str]]:
-    """Return number and digest of each snapshot of the shelf."""
+    """Return number and digest of each snapshot."""
     import lmcstore
 
     with lmcstore.open(str(pool), mode="r") as store:

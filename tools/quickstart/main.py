@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The quickstart: one real training run from its first snapshot to its costs. Run by tools/quickstart.sh."""
+"""The quickstart: one training run from its first snapshot to its costs. Run by tools/quickstart.sh."""
 
 import argparse
 import shutil
@@ -9,8 +9,8 @@ import warnings
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(TOP / "tools/bench"))  # behind this folder, which has a history.py too
-warnings.filterwarnings("ignore")  # of libraries beside ours; failures are checked
+sys.path.append(str(TOP / "tools/bench"))  # after this folder, which has a history.py too
+warnings.filterwarnings("ignore")  # of other libraries; failures are checked
 
 import text  # noqa: E402
 from crash import train_and_crash  # noqa: E402
@@ -22,7 +22,7 @@ MARK = ".made-by-quickstart"
 
 
 def _prepare(folder: Path) -> None:
-    """Make an empty work folder; one of an earlier run is emptied, anything else is left alone."""
+    """Make an empty work folder, or empty that of an earlier run; leave anything else alone."""
     if folder.exists():
         if not (folder / MARK).exists() and any(folder.iterdir()):
             raise SystemExit(f"quickstart: {folder} is there and is not mine; give another --dir")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Output of the quickstart: headings, sentences, commands and tables, each flushed at once."""
+"""The quickstart's output: headings, sentences, commands and tables, flushed at once."""
 
 import importlib.util
 import shlex
@@ -17,23 +17,23 @@ TRAIN = Path(__file__).resolve().parent / ("train.py" if WITH_TORCH else "train_
 
 
 def short(path: Path | str) -> str:
-    """Write a path as one would type it from the checkout."""
+    """Write a path as typed from the checkout."""
     path = Path(path)
     return str(path.relative_to(TOP)) if path.is_relative_to(TOP) else str(path)
 
 
 def heading(number: int, text: str) -> None:
-    """Print the title of a part, with the time since the start."""
+    """Print a part's title, with the time since the start."""
     print(f"\n[{number}/5] {text}  ({time.monotonic() - STARTED:.0f} s)", flush=True)
 
 
 def say(text: str = "") -> None:
-    """Print a line of the story."""
+    """Print a sentence."""
     print(f"  {text}" if text else "", flush=True)
 
 
 def command(words: Sequence[object], quiet: bool = False) -> str:
-    """Run a command, showing it as one would type it; return its output. A failure ends the quickstart."""
+    """Run and show a command; return its output. A failure ends the quickstart."""
     words = [str(word) for word in words]
     if not quiet:
         say("$ " + " ".join(shlex.quote(short(word)) for word in words))
@@ -55,20 +55,20 @@ def command(words: Sequence[object], quiet: bool = False) -> str:
 
 
 def failed(text: str) -> None:
-    """End the quickstart: something is not as promised."""
+    """End the quickstart: a promise is broken."""
     print(f"\nquickstart FAILED: {text}", file=sys.stderr, flush=True)
     raise SystemExit(1)
 
 
 def expect(holds: bool, text: str) -> None:
-    """Say that something holds, or end the quickstart because it does not."""
+    """Print that something holds, or end the quickstart."""
     if not holds:
         failed(f"this does not hold: {text}")
     say(f"✓ {text}")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a Markdown table: the first column to the left, numbers to the right."""
+    """Print a Markdown table: first column left, numbers right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
 
     def line(row: Sequence[str]) -> str:

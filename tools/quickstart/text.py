@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Gathers real text found on the machine: licences and documentation, and Python's own library."""
+"""Gathers text found on the machine: licences, documentation, and Python's library."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ AT_LEAST_BYTES = 64 << 10
 
 
 def _files() -> Iterator[Path]:
-    """Yield text files in an order that is the same on every run."""
+    """Yield text files in a repeatable order."""
     for folder, pattern in (
         ("/usr/share/common-licenses", "*"),
         ("/usr/share/doc", "*/README*"),
@@ -21,7 +21,7 @@ def _files() -> Iterator[Path]:
 
 
 def gather(target: Path) -> tuple[int, int]:
-    """Write up to WANTED_BYTES of text to `target`; return how many bytes of how many files."""
+    """Write up to WANTED_BYTES of text to `target`; return the bytes and files."""
     count, total = 0, 0
     with target.open("wb") as out:
         for path in _files():

@@ -3,8 +3,8 @@
 
     .venv/bin/python tools/quickstart/train.py --text FILE --pool run.pool --steps 24
 
-Run it again after a crash, or with more steps, and it goes on where the pool says that it was. Without --pool nothing
-is saved: that is the uninterrupted run which the quickstart compares with.
+Run again, after a crash or with more steps, it resumes from the pool. Without --pool it saves nothing: the quickstart
+compares with that uninterrupted run.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def batch_of(text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main() -> None:
-    """Train from the newest snapshot, or from the start, up to a step."""
+    """Train from the newest snapshot, or the start, up to a step."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--text", required=True, help="the file to learn from")
     parser.add_argument("--steps", type=int, required=True, help="train steps 0 to STEPS - 1")
@@ -43,12 +43,12 @@ def main() -> None:
     torch.manual_seed(1234)
     random.seed(1234)
     torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(2)  # fixed: sums in another order would round otherwise
+    torch.set_num_threads(2)  # fixed: another order of sums rounds differently
 
     text = torch.frombuffer(bytearray(Path(options.text).read_bytes()), dtype=torch.uint8)
     model = GPT()
-    # Fused, for runs that are compared to the bit: with the default, one process in some 25 rounded its first step's
-    # first parameter otherwise, in the half that one of two threads had (torch 2.13; the root is by MKL's functions).
+    # Fused, for bit-identical runs: by default one process in 25 rounded its first step's first parameter differently,
+    # in one of two threads' half (torch 2.13; the root is by MKL's functions).
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
     rng = Randomness()

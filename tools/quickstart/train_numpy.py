@@ -3,8 +3,8 @@
 
     .venv/bin/python tools/quickstart/train_numpy.py --text FILE --pool run.pool --steps 24
 
-The quickstart runs it where PyTorch is not installed; train.py has the same options. The model predicts a byte from
-the 32 bytes before it: embedding, one hidden layer, softmax; 2.3 M parameters in fp32, trained by AdamW.
+The quickstart runs it without PyTorch; train.py has the same options. The model predicts a byte from the previous 32:
+embedding, one hidden layer, softmax; 2.3 M fp32 parameters, trained by AdamW.
 """
 
 import argparse
@@ -24,13 +24,13 @@ Arrays = dict[str, np.ndarray]
 
 
 def new_model(rng: np.random.Generator) -> Arrays:
-    """Return the parameters before the first step."""
+    """Return the initial parameters."""
     shapes = {"token": (256, WIDTH), "hidden": (CONTEXT * WIDTH, HIDDEN), "head": (HIDDEN, 256)}
     return {name: rng.normal(0, 0.02, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def gradients(model: Arrays, data: np.ndarray, target: np.ndarray) -> tuple[float, Arrays]:
-    """Return the mean cross entropy of the next byte, and its gradient by each parameter."""
+    """Return the next byte's mean cross entropy, and its gradient by each parameter."""
     tokens = model["token"][data].reshape(len(data), -1)
     hidden = np.tanh(tokens @ model["hidden"])
     logits = hidden @ model["head"]
@@ -60,7 +60,7 @@ def adamw(model: Arrays, optimizer: dict, gradient: Arrays) -> None:
 
 
 def copied(state: dict) -> dict:
-    """Return the state with writable copies of its arrays: those of a snapshot are mapped."""
+    """Return the state with writable copies of a snapshot's mapped arrays."""
     return {
         key: copied(value) if isinstance(value, dict) else value.copy() if isinstance(value, np.ndarray) else value
         for key, value in state.items()
@@ -79,7 +79,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train from the newest snapshot, or from the start, up to a step."""
+    """Train from the newest snapshot, or the start, up to a step."""
     options = parse_options()
     text = np.frombuffer(Path(options.text).read_bytes(), np.uint8)
     rng = np.random.default_rng(1234)
