@@ -7,7 +7,7 @@
 
 /* ---- Reading (read.c); under body->lock ---- */
 
-/* Pending bytes included. */
+/* With pending bytes. */
 uint64_t lmcs_live_bytes_of(const struct lmcs_live_body *body);
 bool lmcs_live_is_inside(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes);
 /* Reads the cell of a value after a failed attempt. */
@@ -19,7 +19,7 @@ enum lmcs_status lmcs_live_fail_range(const struct lmcs_live *live, uint64_t off
 
 /* ---- Writing (write.c) ---- */
 
-/* Locks body->lock for a write, after live->lock if the write needs that (*both). Unlock also after a failure. */
+/* *both: live->lock was locked before body->lock, as the write needs. Unlock also after a failure. */
 enum lmcs_status lmcs_live_lock_body(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both,
                                      struct lmcs_error *error);
 void lmcs_live_unlock_body(struct lmcs_live_body *body, bool both);

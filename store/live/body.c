@@ -2,8 +2,8 @@
 /*
  * live/body.c - live variables in use.
  *
- * Two tables, by id and by name, find bodies. The table of names includes uncommitted changes, the tree of names does
- * not. So the table is searched first, and a record from the tree counts only if it has no body.
+ * The table of names includes uncommitted changes, the tree does not: a record from the tree counts only if it has no
+ * body.
  */
 #include "live/body.h"
 
@@ -13,8 +13,6 @@
 #include "live/cell.h"
 #include "live/map.h"
 #include "live/txn.h"
-
-/* ---- Tables ---- */
 
 static struct lmcs_live_body **id_bucket(const struct lmcs_live_store *live, uint64_t id)
 {
@@ -114,8 +112,6 @@ struct lmcs_live_body *lmcs_live_body_of_id(const struct lmcs_live_store *live, 
     return body;
 }
 
-/* ---- Bodies ---- */
-
 static void free_body(struct lmcs_live_body *body)
 {
     lmcs_live_unmap_all(body);
@@ -125,7 +121,6 @@ static void free_body(struct lmcs_live_body *body)
     free(body);
 }
 
-/* Keeps a reader's parts in place while the body exists. */
 static enum lmcs_status pin_parts(struct lmcs_live_body *body, bool pin, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -199,10 +194,7 @@ static void forget(struct lmcs_live_body *body)
     enter_id(body);
 }
 
-/*
- * Finds a variable in the tree. A record whose variable has a body does not count: a transaction, or in a reader the
- * writer, has renamed or erased it.
- */
+/* A found record with a body does not count: a transaction, or in a reader the writer, has renamed or erased it. */
 static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error)
 {
@@ -228,7 +220,7 @@ static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_sh
     return status;
 }
 
-/* Whether the writing process has changed a reader's record. */
+/* Has the writing process changed a reader's record? */
 static bool is_stale(struct lmcs_pool *pool, const struct lmcs_live_body *body)
 {
     struct lmcs_live_record *record = NULL;

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * live/body.h - live variables in use: the state of a pool's live variables, shelves, bodies and handles.
- *
- * Functions need live->lock unless stated otherwise.
- */
+/* live/body.h - live variables in use: shelves, bodies and handles. Needs live->lock unless stated otherwise. */
 #ifndef LMCS_LIVE_BODY_H
 #define LMCS_LIVE_BODY_H
 
@@ -14,7 +10,6 @@
 
 struct lmcs_mapping;
 
-/* A shelf with live variables in use. */
 struct lmcs_live_shelf {
     struct lmcs_live_shelf *next;
     uint64_t id;
@@ -26,36 +21,37 @@ struct lmcs_live_shelf {
 };
 
 struct lmcs_live_body {
-    struct lmcs_live_body *next_id; /* in the tables */
+    struct lmcs_live_body *next_id;
     struct lmcs_live_body *next_name;
     struct lmcs_pool *pool;
     struct lmcs_live_shelf *shelf;
     uint64_t id;
-    uint32_t references; /* of handles and of the transaction */
+    uint32_t references; /* of handles and the transaction */
     uint32_t handles;
-    bool stored;     /* record is in the tree */
+    bool stored;     /* its record is in the tree */
     bool named;      /* in the table of names */
     bool pinned;     /* by a reader */
-    bool is_damaged; /* its cell is damaged: it can be erased, named, replaced, not opened */
+    bool is_damaged; /* its cell is: erase, name or replace it, don't open it */
     struct lmcs_live_record *record;
     struct lmcs_transaction *transaction;
-    struct lmcs_live_body *next_in;  /* of the transaction */
+    struct lmcs_live_body *next_in;
     struct lmcs_live_record *before; /* the pool's record, if the transaction changed it */
     bool changed;
-    bool erased;            /* by the transaction: the record has no name */
-    bool is_private;        /* pages are mapped private */
-    unsigned char *pending; /* malloced value for commit to write */
+    bool erased;            /* by the transaction */
+    bool is_private;        /* mapped private */
+    unsigned char *pending; /* malloced value for commit */
     uint64_t pending_bytes;
     _Atomic(char *) data;          /* read without a lock, which a child must not take */
     struct lmcs_mapping *mappings; /* newest first */
-    struct lmcs_mapping *moving;   /* mapping for its next record, until lmcs_live_move */
+    struct lmcs_mapping *moving;   /* for its next record, until lmcs_live_move */
     /* Under `lock`: the value, and the version of either form */
     pthread_mutex_t lock;
     uint64_t version;
     uint64_t written_ns;
     uint64_t value_bytes;
     uint32_t slot;  /* of the value: 0 or 1 */
-    bool is_unread; /* reading the cell failed: retry before use */
+    bool is_unread; /* reading the cell failed: retry */
+    /* Under live->lock: locks of handles */
     uint32_t sharers;
     struct lmcs_live *owner;
 };
@@ -69,11 +65,11 @@ struct lmcs_live {
 
 struct lmcs_live_store {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* of locks of handles, and of holders of shelves */
+    pthread_cond_t changed;
     struct lmcs_live_shelf *shelves;
     struct lmcs_live_body **by_id;
     struct lmcs_live_body **by_name;
-    size_t bucket_count; /* of both tables; a power of two */
+    size_t bucket_count; /* a power of two */
     size_t body_count;
     struct lmcs_live_space space;
     unsigned forks; /* lmcs_live_forks() of the creating process */
@@ -81,50 +77,50 @@ struct lmcs_live_store {
     uint64_t sequence;                                 /* newest journal's */
     struct lmcs_page_range_df journals[LMCS_JOURNALS]; /* the root's; changed under `lock` */
     uint64_t journal_backed[LMCS_JOURNALS];
-    struct lmcs_transaction *undoing; /* uses the undo journal */
-    atomic_bool is_breaking;          /* `broken` is being set, or is set */
-    atomic_bool is_broken;            /* a journal is pending: no writes before the pool is opened again */
-    char broken[256];                 /* why */
+    struct lmcs_transaction *undoing;
+    atomic_bool is_breaking; /* `broken` is being set, or is set */
+    atomic_bool is_broken;   /* a journal is pending: no writes before the next open */
+    char broken[256];
 };
 
 /* ---- State (state.c) ---- */
 
 /*
- * Fails unless the pool belongs to this process and is no poolset; `to_write`: open for writing, nothing broken.
- * Writers call it before locking, because a child must not lock, and again under the lock.
+ * The pool must belong to this process and be no poolset; `to_write`: open for writing, nothing broken. Writers call it
+ * before locking, because a child must not lock, and again under the lock.
  */
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
-/* Fails all later writes until the pool is reopened. Needs live->lock or a body's. */
+/* Fails later writes until the next open. Needs live->lock or a body's. */
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why);
-/* Breaks after a failure that may have reached the medium, and says so in `error`. */
+/* Breaks after a failure that may have reached the medium, and adds that to `error`. */
 void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error);
 
 /* ---- Shelves (shelf_table.c) ---- */
 
-/* *shelf is NULL if it is missing, unless `make`. */
+/* *shelf NULL: missing (without `make`). */
 enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, bool make,
                                       struct lmcs_live_shelf **shelf, struct lmcs_error *error);
-/* Waits until the shelf is free and holds it. LMCS_IN_USE after wait_ms; LMCS_INVALID: this thread has it. */
+/* LMCS_IN_USE after wait_ms; LMCS_INVALID: this thread has it. */
 enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
                                       struct lmcs_error *error);
 void lmcs_live_shelf_release(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf);
-/* Waits for live->changed until a deadline (UINT32_MAX ms: forever). False once it has passed. */
+/* UINT32_MAX ms: forever. Waits for live->changed; false: the deadline has passed. */
 struct timespec lmcs_live_deadline(uint32_t wait_ms);
 bool lmcs_live_wait(struct lmcs_live_store *live, const struct timespec *until, uint32_t wait_ms);
 
 /* ---- Bodies (body.c) ---- */
 
-/* Finds or opens the body of a name and adds a reference. *body is NULL if there is no such variable. */
+/* Opens the body of a name if needed and adds a reference. *body NULL: no such variable. */
 enum lmcs_status lmcs_live_body_find(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error);
-/* The same, with LMCS_NOT_FOUND. `shelf` may be NULL. */
+/* Likewise, with LMCS_NOT_FOUND. `shelf` may be NULL. */
 enum lmcs_status lmcs_live_body_get(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *shelf_name,
                                     const char *name, struct lmcs_live_body **body, struct lmcs_error *error);
-/* Makes the body of a record, which it owns even on failure. */
+/* Owns the record, even on failure. */
 enum lmcs_status lmcs_live_body_new(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf,
                                     struct lmcs_live_record *record, bool stored, struct lmcs_live_body **body,
                                     struct lmcs_error *error);
-/* The body of a variable in use, without a reference, or NULL. */
+/* A body in use, or NULL. Adds no reference. */
 struct lmcs_live_body *lmcs_live_body_of_id(const struct lmcs_live_store *live, uint64_t shelf, uint64_t id);
 void lmcs_live_body_release(struct lmcs_live_body *body);
 /* Enters it in the table of names under its record's name, or removes it. */

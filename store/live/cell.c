@@ -2,10 +2,9 @@
 /*
  * live/cell.c - cells: the data that changes in place, a value's bytes and the version of either form.
  *
- * A new value goes to the other of two slots and counts once that slot is whole: the whole slot with the higher
- * sequence is the value. So a write takes a store, a flush and a fence at any length, and is never seen half done. A
- * torn slot and a damaged one are alike, so the cell also records, perhaps late, the *acknowledged* sequence, of a
- * durable value. If no whole slot is as new, a value was lost: damage.
+ * A new value goes to the other slot and counts once that is whole: never half done, for one fence. Since a torn slot
+ * and a damaged one are alike, the cell records, perhaps late, the *acknowledged* sequence of a durable value. If no
+ * whole slot is as new: damage.
  */
 #include "live/cell.h"
 
@@ -14,7 +13,7 @@
 
 #include "base/guard.h"
 
-#define TRIES 100 /* of a reader */
+#define TRIES 100
 
 static uint64_t identity_of(uint64_t shelf, uint64_t id, uint64_t place)
 {
@@ -69,9 +68,6 @@ enum lmcs_status lmcs_cell_init(struct lmcs_pool *pool, const struct lmcs_live_r
     return status;
 }
 
-/* ---- Reading ---- */
-
-/* Reads a slot's header in a copy of the cell. False: the slot is not whole. */
 static bool slot_is_whole(const struct lmcs_live_record *record, const unsigned char *image, uint32_t slot,
                           struct lmcs_value_df *df)
 {
@@ -88,7 +84,6 @@ static enum lmcs_status fail_cell(const struct lmcs_pool *pool, const struct lmc
                      record->name, what, (unsigned long long)record->df.cell);
 }
 
-/* Finds the value in a copy of the cell. */
 static enum lmcs_status decode_cell(const struct lmcs_pool *pool, const struct lmcs_live_record *record,
                                     const unsigned char *image, void *buffer, struct lmcs_cell_state *state,
                                     struct lmcs_error *error)
@@ -149,7 +144,7 @@ enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffe
             "%s: the writing process has erased or replaced live variable \"%.200s\"; close it here, and open the name "
             "again",
             body->pool->path, opened->name);
-    else if (status == LMCS_OK) /* the lease on the root keeps the place from reuse */
+    else if (status == LMCS_OK) /* the lease keeps the place from reuse */
         status = lmcs_cell_read(body->pool, record, buffer, state, error);
     lmcs_txn_end(&txn);
     if (now != NULL && !is_gone)
@@ -173,8 +168,6 @@ enum lmcs_status lmcs_cell_load(struct lmcs_live_body *body, struct lmcs_error *
     return LMCS_OK;
 }
 
-/* ---- Writing ---- */
-
 void lmcs_slot_image(const struct lmcs_live_body *body, const void *data, uint64_t bytes, uint64_t now_ns,
                      unsigned char *image, uint64_t *place, uint64_t *image_bytes)
 {
@@ -194,7 +187,7 @@ void lmcs_slot_switch(struct lmcs_live_body *body, uint64_t bytes, uint64_t now_
     (void)!lmcs_heap_write(body->pool->heap, place, &body->version, sizeof body->version, &ignored);
 }
 
-/* Destroys a slot that may be whole but is not durable: no later read may take it for the value. */
+/* Destroys a slot that may be whole but is not durable. */
 static void take_back(struct lmcs_live_body *body, uint64_t place, struct lmcs_error *error)
 {
     struct lmcs_value_df none = {.check = 0};

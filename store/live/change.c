@@ -2,8 +2,8 @@
 /*
  * live/change.c - erasing, naming and replacing live variables.
  *
- * Each function replaces a record by a new one, whose space is already written: by a metadata transaction, or, in a
- * transaction, in memory until its commit; `before` is then the pool's record.
+ * Each function replaces a record by one whose space is already written: by a metadata transaction, or in memory until
+ * the transaction's commit; `before` is then the pool's record.
  */
 #include "live/change.h"
 
@@ -13,7 +13,7 @@
 #include "live/map.h"
 #include "live/txn.h"
 
-/* Replaces a body's record after the commit; NULL: erased. */
+/* After the commit; NULL: erased. */
 static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
 {
     if (record == NULL) {
@@ -29,7 +29,7 @@ static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
     lmcs_live_body_name(body);
 }
 
-/* Gives back space of a record within the transaction that neither the new record nor `before` has. */
+/* Space that neither the new record nor `before` has. */
 static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_record *old)
 {
     const struct lmcs_live_record *record = body->record, *before = body->before;
@@ -47,7 +47,6 @@ static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_rec
     }
 }
 
-/* Replaces the record within the body's transaction. */
 static enum lmcs_status keep_for_later(struct lmcs_live_body *body, struct lmcs_live_record *record,
                                        struct lmcs_error *error)
 {
@@ -134,12 +133,10 @@ enum lmcs_status lmcs_live_replace_body(struct lmcs_live_body *old, struct lmcs_
     return lmcs_live_change_bodies(bodies, records, 2, error);
 }
 
-/* ---- Erasing and naming ---- */
-
 typedef enum lmcs_status work_on_two(struct lmcs_live_body *first, struct lmcs_live_body *second,
                                      const char *second_name, struct lmcs_error *error);
 
-/* Calls `work` on named variables; the second may be missing if `may_miss`. */
+/* `may_miss`: the second may be missing. */
 static enum lmcs_status on_names(struct lmcs_pool *pool, const char *shelf_name, const char *first, const char *second,
                                  bool may_miss, work_on_two *work, struct lmcs_error *error)
 {
@@ -273,8 +270,6 @@ enum lmcs_status lmcs_live_replace(struct lmcs_live *live, const char *name, str
     pthread_mutex_unlock(&live->pool->live->lock);
     return status;
 }
-
-/* ---- Notes ---- */
 
 static enum lmcs_status set_note(struct lmcs_live_body *body, const void *note, size_t note_bytes,
                                  struct lmcs_error *error)

@@ -2,8 +2,8 @@
 /*
  * live/checkout.c - makes live variables those of a snapshot.
  *
- * The bytes of each differing variable are written to new places; one commit changes all records; then addresses of
- * open variables are mapped to the new places. So no variable is ever half old and half new.
+ * Differing variables are written to new places; one commit changes all records; then open variables are mapped there.
+ * So none is ever half old and half new.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,10 +23,10 @@ struct restoring {
     uint64_t *reserves;
     struct lmcs_live_change *changes; /* owns `to` until the commit */
     size_t count;
-    bool has_equal; /* some tensors equal the snapshot already */
+    bool has_equal; /* some tensors equal the snapshot */
 };
 
-/* Checks that each open variable is in the snapshot with the same dtype and shape. */
+/* Each open variable must be in the snapshot with the same dtype and shape. */
 static enum lmcs_status check_held(struct restoring *r, struct lmcs_error *error)
 {
     for (size_t i = 0; i < r->now.count; i++) {
@@ -45,7 +45,7 @@ static bool same_note(const struct lmcs_live_record *a, const struct lmcs_live_r
     return a->df.note_bytes == b->df.note_bytes && memcmp(a->note, b->note, a->df.note_bytes) == 0;
 }
 
-/* Whether a variable equals the view. Views have not verified raw tensors; differing ones are read again, verified. */
+/* Views have not verified raw tensors; differing ones are read again, verified. */
 static bool is_unchanged(const struct restoring *r, const struct lmcs_live_record *now,
                          const struct lmcs_live_record *wanted, const void *data, uint64_t bytes)
 {
@@ -63,7 +63,6 @@ static bool is_unchanged(const struct restoring *r, const struct lmcs_live_recor
     return bytes == 0 || (there != NULL && lmcs_guard_equal(there, data, bytes, 2));
 }
 
-/* Reads a tensor into its new place, through a temporary mapping. */
 static enum lmcs_status fill_tensor(struct restoring *r, const struct lmcs_live_record *record,
                                     struct lmcs_error *error)
 {
@@ -81,7 +80,7 @@ static enum lmcs_status fill_tensor(struct restoring *r, const struct lmcs_live_
     return status;
 }
 
-/* An open tensor keeps its addresses, which bound its capacity. */
+/* An open tensor's addresses bound its capacity. */
 static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live_record *now, uint64_t wanted)
 {
     const struct lmcs_live_body *body = now != NULL ? lmcs_live_body_of_id(r->pool->live, r->shelf->id, now->id) : NULL;
@@ -89,7 +88,7 @@ static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live
     return wanted == 0 || wanted > most ? most : wanted;
 }
 
-/* A device is mapped as a whole: a new place has new addresses, which open handles would not know. */
+/* A device is mapped as a whole: open handles would not know a new place's addresses. */
 static enum lmcs_status check_address(const struct restoring *r, const struct lmcs_live_record *now,
                                       struct lmcs_error *error)
 {
@@ -101,7 +100,6 @@ static enum lmcs_status check_address(const struct restoring *r, const struct lm
                : lmcs_live_fail_in_use(body, "checked out (on a device its address would change)", error);
 }
 
-/* Makes the record and bytes of a variable that differs. */
 static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_live_record like = *r->wanted.records[i], *now = lmcs_live_list_find(&r->now, like.name), *made = NULL;
@@ -144,10 +142,7 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
     return tensor ? fill_tensor(r, made, error) : LMCS_OK;
 }
 
-/*
- * Maps an open variable to its new places. If that fails, its addresses keep the old ones, which are then not reused
- * until the pool is reopened.
- */
+/* If it can't be mapped to its new places, the old ones are not reused until the next open. */
 static void show(struct restoring *r, const struct lmcs_live_change *change)
 {
     struct lmcs_live_body *body =
@@ -168,7 +163,7 @@ static void show(struct restoring *r, const struct lmcs_live_change *change)
         free(record);
 }
 
-/* Needs live->lock, and the shelf held. */
+/* Needs live->lock and the shelf held. */
 static enum lmcs_status restore_all(struct restoring *r, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_live_list_load(r->pool, r->shelf->id, &r->now, error);

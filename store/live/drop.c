@@ -2,8 +2,8 @@
 /*
  * live/drop.c - erases the live variables of a removed shelf.
  *
- * The shelf first goes out of sight as a whole; then variables are erased, AT_ONCE per transaction. The next open for
- * writing erases those that a crash leaves, before any other write.
+ * First the shelf goes out of sight, then AT_ONCE variables per transaction. The next open for writing erases those
+ * that a crash leaves, before any other write.
  */
 #include <stdlib.h>
 
@@ -47,7 +47,7 @@ static enum lmcs_status take_one(void *context, struct lmcs_live_record *record,
     return some->count < AT_ONCE ? LMCS_OK : LMCS_CANCELLED;
 }
 
-/* Erases a batch in one transaction; *count 0: none left. Needs live->lock. */
+/* *count 0: none left. Needs live->lock. */
 static enum lmcs_status drop_some(struct lmcs_pool *pool, uint64_t shelf, struct lmcs_removal *removal, size_t *count,
                                   struct lmcs_error *error)
 {

@@ -2,8 +2,8 @@
 /*
  * live/fork.c - mappings of live tensors across a fork.
  *
- * A child must not store to the pool through inherited mappings: it makes all listed mappings read-only before fork
- * returns. It may read on while the parent erases variables, so it leases the pages that each mapping shows.
+ * A child makes all listed mappings read-only before fork returns, and leases their pages: the parent may erase
+ * variables.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +16,7 @@
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lmcs_mapping *known;
 static pthread_once_t watching = PTHREAD_ONCE_INIT;
-static atomic_uint forks; /* between the first pool's process and this one */
+static atomic_uint forks;
 
 static void before_fork(void)
 {
@@ -34,7 +34,7 @@ static void after_fork(void)
     pthread_mutex_unlock(&known_lock);
 }
 
-/* Pages that could not be leased may be reused: the child can't read them. */
+/* Unleased pages may be reused: the child can't read them. */
 static void in_child(void)
 {
     atomic_fetch_add(&forks, 1);
@@ -66,7 +66,7 @@ void lmcs_mapping_enter(struct lmcs_mapping *mapping)
     pthread_mutex_unlock(&known_lock);
 }
 
-/* Under the lock: a fork in between would leave the child an unlisted mapping. */
+/* Under the lock: a fork in between would leave an unlisted mapping. */
 void lmcs_mapping_unmap(struct lmcs_mapping *mapping)
 {
     pthread_mutex_lock(&known_lock);
@@ -118,7 +118,7 @@ void lmcs_mapping_drop_pages(struct lmcs_mapping *mapping, uint64_t from, uint64
             mapping->pages[i].bytes = from - pages.at;
             mapping->pages[mapping->page_count++] =
                 (struct lmcs_mapped){end, last - end, pages.place + (end - pages.at)};
-        } /* without memory, a child leases more than needed */
+        } /* without memory, a child leases more */
     }
     pthread_mutex_unlock(&known_lock);
 }

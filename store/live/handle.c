@@ -74,8 +74,6 @@ void lmcs_live_close(struct lmcs_live *live)
     (void)!lmcs_pool_close(pool, NULL);
 }
 
-/* ---- Locks ---- */
-
 static bool may_lock(const struct lmcs_live *live, enum lmcs_live_lock lock)
 {
     return live->body->owner == NULL && (lock == LMCS_LOCK_SHARED || live->body->sharers == 0);

@@ -2,8 +2,7 @@
 /*
  * live/info.c - which live variables there are.
  *
- * A list is the tree's records, corrected by bodies that a transaction has made, erased or renamed; complete before the
- * first visit.
+ * The tree's records, corrected by bodies that a transaction has made, erased or renamed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +40,8 @@ static void fill_state(const struct lmcs_live_record *record, const struct lmcs_
 }
 
 /*
- * Reports a variable of another process's pool: present name and value. A tensor's shape, and all fields of an erased
- * variable, are those at opening.
+ * Of another process's pool: present name and value; a tensor's shape, and all fields of an erased variable, from its
+ * opening.
  */
 static void fill_elsewhere(struct lmcs_live_body *body, struct lmcs_live_info *info)
 {
@@ -87,8 +86,6 @@ enum lmcs_status lmcs_live_info(struct lmcs_live *live, struct lmcs_live_info *i
     pthread_mutex_unlock(&live->pool->live->lock);
     return LMCS_OK;
 }
-
-/* ---- Lists ---- */
 
 struct listing {
     struct lmcs_pool *pool;

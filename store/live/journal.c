@@ -7,9 +7,7 @@
 
 #include "live/space.h"
 
-#define KEPT_BYTES ((uint64_t)1 << 20) /* of file space, kept after a journal ends */
-
-/* ---- Room ---- */
+#define KEPT_BYTES ((uint64_t)1 << 20) /* of file space */
 
 enum lmcs_status lmcs_journal_reserve(struct lmcs_pool *pool, enum lmcs_journal_kind kind, uint64_t bytes,
                                       struct lmcs_error *error)
@@ -71,8 +69,6 @@ static void trim(struct lmcs_pool *pool, enum lmcs_journal_kind kind)
     *backed = KEPT_BYTES;
 }
 
-/* ---- The header ---- */
-
 enum lmcs_status lmcs_journal_write_header(struct lmcs_pool *pool, enum lmcs_journal_kind kind,
                                            struct lmcs_journal_df *header, struct lmcs_error *error)
 {
@@ -109,8 +105,6 @@ enum lmcs_status lmcs_journal_clear(struct lmcs_pool *pool, enum lmcs_journal_ki
     return status;
 }
 
-/* ---- Entries ---- */
-
 uint64_t lmcs_journal_entry_check(const struct lmcs_journal_entry_df *entry, const void *data)
 {
     return lmc_hash64(data, entry->bytes, lmc_hash64(entry, 3 * sizeof(uint64_t), 0));
@@ -126,7 +120,7 @@ enum lmcs_status lmcs_journal_fail(const struct lmcs_pool *pool, uint64_t at, co
         pool->path, (unsigned long long)at, what);
 }
 
-/* Reads and checks an entry's data at `from`; *loaded is malloced. */
+/* *loaded is malloced. */
 static enum lmcs_status load_data(const struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                   void **loaded, struct lmcs_error *error)
 {
@@ -161,8 +155,8 @@ static bool overlaps(const struct lmcs_page_range_df *range, uint64_t place, uin
 }
 
 /*
- * A checksum does not prove origin. So entries apply only inside an object of live variables, which lmcs_check_heap has
- * found outside of libpmemobj's structures, and in no journal.
+ * A checksum does not prove origin: entries apply only inside objects of live variables (checked by lmcs_check_heap),
+ * in no journal.
  */
 enum lmcs_status lmcs_journal_check_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                           struct lmcs_error *error)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/journal.h - journals, which change several places of the pool together, in place. Functions need live->lock.
+ * live/journal.h - journals, which change several places of the pool together, in place. Needs live->lock.
  *
- * The redo journal has bytes and their places (redo.c). The undo journal has old bytes of places about to be stored to,
- * for media without private pages (undo.c). Recovery (recovery.c) applies them after a crash.
+ * Redo: bytes and their places. Undo, for media without private pages: old bytes of places about to be stored to.
  */
 #ifndef LMCS_LIVE_JOURNAL_H
 #define LMCS_LIVE_JOURNAL_H
@@ -28,7 +27,7 @@ static inline struct lmcs_page_range_df lmcs_journal_range(const struct lmcs_poo
     return pool->live->journals[kind];
 }
 
-/* Bytes of an entry with `bytes` of data. */
+/* With `bytes` of data. */
 static inline uint64_t lmcs_journal_entry_room(uint64_t bytes)
 {
     return (bytes + LMCS_CELL_ALIGN - 1) & ~(uint64_t)(LMCS_CELL_ALIGN - 1);
@@ -37,20 +36,20 @@ static inline uint64_t lmcs_journal_entry_room(uint64_t bytes)
 /* Enters a range of at least `bytes` in the root. */
 enum lmcs_status lmcs_journal_reserve(struct lmcs_pool *pool, enum lmcs_journal_kind kind, uint64_t bytes,
                                       struct lmcs_error *error);
-/* lmcs_journal_reserve, and file space. */
+/* The same, with file space. */
 enum lmcs_status lmcs_journal_make_room(struct lmcs_pool *pool, enum lmcs_journal_kind kind, uint64_t bytes,
                                         struct lmcs_error *error);
 /* Completes a header and writes it durably. */
 enum lmcs_status lmcs_journal_write_header(struct lmcs_pool *pool, enum lmcs_journal_kind kind,
                                            struct lmcs_journal_df *header, struct lmcs_error *error);
-/* *sealed: the header is whole and the journal may have to be applied. */
+/* *sealed: the header is whole, the journal may have to be applied. */
 enum lmcs_status lmcs_journal_load_header(struct lmcs_pool *pool, enum lmcs_journal_kind kind,
                                           struct lmcs_journal_df *header, bool *sealed, struct lmcs_error *error);
 /* Ends a journal durably. */
 enum lmcs_status lmcs_journal_clear(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error);
 
 uint64_t lmcs_journal_entry_check(const struct lmcs_journal_entry_df *entry, const void *data);
-/* Checks an entry, its data at `from`, and that its place is one of live variables. */
+/* The data are at `from`; the place must be one of live variables. */
 enum lmcs_status lmcs_journal_check_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                           struct lmcs_error *error);
 /* Copies the data, at `from`, to its place. */
@@ -58,20 +57,20 @@ enum lmcs_status lmcs_journal_apply_entry(struct lmcs_pool *pool, const struct l
                                           struct lmcs_error *error);
 enum lmcs_status lmcs_journal_fail(const struct lmcs_pool *pool, uint64_t at, const char *what,
                                    struct lmcs_error *error);
-/* Whether a journal's range is one of live variables, or none. */
+/* In objects of live variables, or none. */
 bool lmcs_journal_range_is_sound(const struct lmcs_pool *pool, enum lmcs_journal_kind kind);
 
 /* ---- Redo (redo.c) ---- */
 
-/* Writes a redo journal durably. `with_root`: the root that names its sequence commits it. *sequence 0: assigns one. */
+/* Durable. `with_root`: the root that names its sequence commits it. *sequence 0: assigns one. */
 enum lmcs_status lmcs_journal_write(struct lmcs_pool *pool, const struct lmcs_journaled *entries, size_t count,
                                     bool with_root, uint64_t *sequence, struct lmcs_error *error);
-/* Writes the entries to their places durably and ends the journal. */
+/* Writes the entries to their places durably, then ends the journal. */
 enum lmcs_status lmcs_journal_finish(struct lmcs_pool *pool, const struct lmcs_journaled *entries, size_t count,
                                      struct lmcs_error *error);
-/* Ends a journal that may be sealed, after a failure. If that fails, live variables are broken; `error` says so. */
+/* Ends a perhaps sealed journal after a failure. If that fails, live variables are broken; `error` says so. */
 void lmcs_journal_take_back(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Calls `work` for each entry of a sealed journal until a call fails. */
+/* Until a call fails. */
 enum lmcs_status lmcs_journal_each(struct lmcs_pool *pool, const struct lmcs_journal_df *header,
                                    lmcs_journal_work *work, struct lmcs_error *error);
 
@@ -88,10 +87,7 @@ enum lmcs_status lmcs_undo_check(struct lmcs_pool *pool, uint64_t sequence, stru
 
 /* ---- After a crash (recovery.c) ---- */
 
-/*
- * Checks that pending journals are whole and lead only to live variables. Writes nothing. Runs after
- * lmcs_live_space_begin.
- */
+/* Pending journals must be whole and lead only to live variables. Writes nothing. After lmcs_live_space_begin. */
 enum lmcs_status lmcs_journal_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error);
 /* Checks and applies pending journals, before any other change of the pool. */
 enum lmcs_status lmcs_journal_recover(struct lmcs_pool *pool, struct lmcs_error *error);

@@ -5,10 +5,7 @@
 #include "live/journal.h"
 #include "live/space.h"
 
-/*
- * Marks a record's space as used. Ids from next_live or next_shelf on would collide with the next one made:
- * rejected.
- */
+/* An id from next_live or next_shelf on would collide with the next one made. */
 static enum lmcs_status use_record(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
 {
     const struct lmcs_txn *txn = context;
@@ -29,7 +26,7 @@ static enum lmcs_status use_journals(struct lmcs_pool *pool, const struct lmcs_r
         uint64_t bytes = range.end - range.next;
         if (bytes == 0)
             continue;
-        /* Which pages have file space is not recorded: it keeps the first and gets others when needed. */
+        /* Which pages have file space is not recorded: it keeps the first. */
         status = lmcs_live_space_use_pages(pool, range.next, bytes, bytes, error);
         if (status == LMCS_OK && pool->heap != NULL)
             lmcs_live_unback(pool, range.next + LMCS_PAGE_BYTES, bytes - LMCS_PAGE_BYTES);

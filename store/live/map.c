@@ -2,9 +2,9 @@
 /*
  * live/map.c - the addresses of live tensors.
  *
- * A tensor has one range of addresses for all that it can grow to in place. Parts are mapped there in sequence, through
- * our own descriptor: libpmemobj's would keep its lock as long as the mapping. A transaction maps private pages at the
- * same addresses, and shared ones again at its end. The kernel replaces mappings in one step, so others may read.
+ * One range of addresses for all that a tensor can grow to in place. Parts are mapped through our own descriptor:
+ * libpmemobj's would keep its lock as long as the mapping. The kernel replaces mappings in one step, so other threads
+ * may read.
  */
 #include "live/map.h"
 
@@ -49,7 +49,7 @@ static enum lmcs_status map_pages(struct lmcs_live_body *body, const struct lmcs
     return status;
 }
 
-/* Reserves body->moving. */
+/* As body->moving. */
 static enum lmcs_status reserve(struct lmcs_live_body *body, const struct lmcs_live_record *record,
                                 struct lmcs_error *error)
 {
@@ -138,7 +138,7 @@ void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t 
     }
 }
 
-/* Only the newest addresses get private pages; those from before the tensor grew are always shared. */
+/* Only the newest addresses get private pages. */
 enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_live_record *record, bool private_pages,
                                  struct lmcs_error *error)
 {

@@ -5,7 +5,7 @@
 
 #include "live/body.h"
 
-/* ---- Mappings that a child inherits (fork.c) ---- */
+/* ---- Inherited mappings (fork.c) ---- */
 
 struct lmcs_mapped {
     uint64_t at; /* in the mapping */
@@ -13,10 +13,10 @@ struct lmcs_mapped {
     uint64_t place; /* in the pool */
 };
 struct lmcs_mapping {
-    struct lmcs_mapping *next; /* of the body */
+    struct lmcs_mapping *next;
     char *at;
-    uint64_t bytes;            /* of addresses */
-    struct lmcs_lease *lease;  /* of the pool */
+    uint64_t bytes; /* of addresses */
+    struct lmcs_lease *lease;
     struct lmcs_mapped *pages; /* mapped, or about to be */
     size_t page_count;
     size_t page_capacity;
@@ -25,20 +25,20 @@ struct lmcs_mapping {
 };
 
 void lmcs_mapping_enter(struct lmcs_mapping *mapping);
-/* Removes it from the list of the process, unmaps and frees it. */
+/* Also removes it from the process's list and frees it. */
 void lmcs_mapping_unmap(struct lmcs_mapping *mapping);
-/* Records pages before they are mapped. False: no memory. */
+/* Before they are mapped. False: no memory. */
 bool lmcs_mapping_add_pages(struct lmcs_mapping *mapping, struct lmcs_mapped pages);
-/* Forgets pages between `from` and `end` after `now` (NULL: nothing of the pool) was mapped there. */
+/* Forgets pages between `from` and `end`, where `now` (NULL: nothing of the pool) is mapped. */
 void lmcs_mapping_drop_pages(struct lmcs_mapping *mapping, uint64_t from, uint64_t end, const struct lmcs_mapped *now);
 
 /* ---- Addresses (map.c) ---- */
 
-/* Place of byte `offset` of a tensor. Reduces *bytes to those adjacent there. */
+/* The place of byte `offset`. Reduces *bytes to those adjacent there. */
 uint64_t lmcs_live_place(const struct lmcs_live_record *record, uint64_t offset, uint64_t *bytes);
 /*
- * Maps a tensor for its record or next one: at new addresses (body->moving) if it has none or has outgrown them, else
- * only pages behind `mapped_bytes`.
+ * For its record or next one: at new addresses (body->moving) if it has none or has outgrown them, else only pages
+ * behind `mapped_bytes`.
  */
 enum lmcs_status lmcs_live_map(struct lmcs_live_body *body, const struct lmcs_live_record *record,
                                uint64_t mapped_bytes, struct lmcs_error *error);
@@ -48,15 +48,15 @@ void lmcs_live_move(struct lmcs_live_body *body);
 void lmcs_live_unmap_growth(struct lmcs_live_body *body, uint64_t mapped_bytes, uint64_t bytes);
 void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t mapped_bytes);
 void lmcs_live_unmap_all(struct lmcs_live_body *body);
-/* Maps other pages at the same addresses: private, shared, or another record's. */
+/* Other pages at the same addresses: private, shared, or another record's. */
 enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_live_record *record, bool private_pages,
                                  struct lmcs_error *error);
 /*
- * Maps the addresses shared after a completed change. False: the system refused. Later stores there then reach no other
- * process, and live variables are broken (lmcs_live_break, with its locks).
+ * After a completed change. False: the system refused; later stores there reach no other process, and live variables
+ * are broken (lmcs_live_break, with its locks).
  */
 bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record *record);
-/* Makes bytes of a tensor durable at its address. */
+/* Makes a tensor's bytes durable at its address. */
 enum lmcs_status lmcs_live_persist_range(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
                                          struct lmcs_error *error);
 
@@ -64,8 +64,8 @@ enum lmcs_status lmcs_live_persist_range(struct lmcs_live_body *body, uint64_t o
 
 typedef enum lmcs_status lmcs_pages_visit(void *context, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 /*
- * Visits written runs of a private mapping that differ from the pool's pages. *has_equal: others were written but are
- * equal; the pool's bytes there, perhaps never persisted, are flushed and need a sync.
+ * Visits written runs of a private mapping that differ from the pool's. *has_equal: others are equal; the pool's bytes
+ * there, perhaps never persisted, are flushed and need a sync.
  */
 enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body, lmcs_pages_visit *visit, void *context,
                                          bool *has_equal, struct lmcs_error *error);

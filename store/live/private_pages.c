@@ -2,8 +2,8 @@
 /*
  * live/private_pages.c - which pages of a private mapping have been written to.
  *
- * They are anonymous memory, which /proc/self/pagemap reports: Linux 6.7 and newer list just those pages, older ones 8
- * bytes for each page. If neither works, the whole tensor is compared, which is slower.
+ * /proc/self/pagemap reports anonymous memory: Linux 6.7 and newer list such pages, older ones 8 bytes for each page.
+ * Otherwise the whole tensor is compared.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,12 +14,12 @@
 #include "base/guard.h"
 #include "live/map.h"
 
-#define ENTRIES_AT_ONCE 8192u /* of pagemap */
+#define ENTRIES_AT_ONCE 8192u
 #define PAGEMAP_FILE    (UINT64_C(1) << 61)
 #define PAGEMAP_SWAPPED (UINT64_C(1) << 62)
 #define PAGEMAP_PRESENT (UINT64_C(1) << 63)
 
-/* PAGEMAP_SCAN; linux/fs.h has it since 6.7. */
+/* linux/fs.h has these since 6.7. */
 #define REGIONS_AT_ONCE       64u
 #define PAGE_CATEGORY_FILE    (UINT64_C(1) << 2)
 #define PAGE_CATEGORY_PRESENT (UINT64_C(1) << 3)
@@ -52,7 +52,7 @@ struct page_scan {
     void *context;
     uint64_t from; /* of the run */
     uint64_t end;
-    uint64_t met; /* pages seen */
+    uint64_t met;
     bool has_equal;
 };
 
@@ -91,7 +91,7 @@ static enum lmcs_status add_page(struct page_scan *scan, uint64_t offset, struct
     return status;
 }
 
-/* Reads entries of `count` pages from `at` on. False: it can't, or pages have another size. */
+/* False: it can't, or pages have another size. */
 static bool read_pagemap(int fd, const char *at, uint64_t *entries, size_t count)
 {
     off_t offset = (off_t)((uintptr_t)at / LMCS_PAGE_BYTES * sizeof *entries);
@@ -104,7 +104,6 @@ static bool may_be_private(uint64_t entry)
     return (entry & PAGEMAP_SWAPPED) != 0 || ((entry & PAGEMAP_PRESENT) != 0 && (entry & PAGEMAP_FILE) == 0);
 }
 
-/* Reads an entry for each page. */
 static enum lmcs_status scan_entries(struct page_scan *scan, int fd, uint64_t end, struct lmcs_error *error)
 {
     uint64_t *entries = malloc(ENTRIES_AT_ONCE * sizeof *entries);
@@ -121,7 +120,7 @@ static enum lmcs_status scan_entries(struct page_scan *scan, int fd, uint64_t en
     return status;
 }
 
-/* Queries private pages (Linux 6.7). *asked: the query worked. */
+/* *asked: the query worked. */
 static enum lmcs_status scan_regions(struct page_scan *scan, int fd, uint64_t end, bool *asked,
                                      struct lmcs_error *error)
 {

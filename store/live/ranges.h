@@ -17,20 +17,20 @@ struct lmcs_ranges {
     size_t capacity;
 };
 
-/* Makes memory for one more range. */
+/* Makes memory for one more. */
 bool lmcs_ranges_reserve(struct lmcs_ranges *ranges);
-/* Adds bytes not in the set and joins neighbours. False, unchanged: no memory. */
+/* Not yet in the set; joins neighbours. False, unchanged: no memory. */
 bool lmcs_ranges_add(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* The range with all of these bytes, or NULL. */
+/* Contains all of these bytes; or NULL. */
 struct lmcs_range *lmcs_ranges_find(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* Removes bytes that one range contains. False: none does, or no memory. */
+/* From one range. False: none contains them all, or no memory. */
 bool lmcs_ranges_take(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* Removes the first `bytes` of the smallest sufficient range. */
+/* The first `bytes` of the smallest sufficient range. */
 bool lmcs_ranges_take_best(struct lmcs_ranges *ranges, uint64_t bytes, uint64_t *offset);
-/* First run of the set between `offset` and `end`. */
+/* The first run of the set between `offset` and `end`. */
 bool lmcs_ranges_find_common(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t end,
                              struct lmcs_range *common);
-/* Removes those of these bytes that are in the set. Needs lmcs_ranges_reserve before. */
+/* Removes those bytes that are in the set. After lmcs_ranges_reserve. */
 void lmcs_ranges_cut(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
 
 #endif

@@ -53,7 +53,7 @@ enum lmcs_status lmcs_live_read_bytes(struct lmcs_live_body *body, uint64_t offs
     return status;
 }
 
-/* Reads a value of another process's pool from its present place: a reader's body may be outdated. */
+/* In a reader the body may be outdated: finds the value's present place. */
 static enum lmcs_status read_elsewhere(struct lmcs_live *live, unsigned char **all, uint64_t *bytes,
                                        struct lmcs_error *error)
 {

@@ -2,7 +2,7 @@
 /*
  * live/record.h - records of live variables: read, checked, found, replaced.
  *
- * Reading checks that sizes fit one another and places are inside the pool; space.c checks that no place is used twice.
+ * Reading checks that sizes fit and places are inside the pool; space.c, that no place is used twice.
  */
 #ifndef LMCS_LIVE_RECORD_H
 #define LMCS_LIVE_RECORD_H
@@ -25,26 +25,26 @@ struct lmcs_live_record {
 typedef enum lmcs_status lmcs_live_record_visit(void *context, struct lmcs_live_record *record,
                                                 struct lmcs_error *error);
 
-/* Copies `like` and its arrays; its counts of dimensions, parts and bytes must be right. */
+/* With its arrays; counts of dimensions, parts and bytes must be right. */
 struct lmcs_live_record *lmcs_live_record_new(const struct lmcs_live_record *like, struct lmcs_error *error);
 /* Removes the name, the last field. */
 void lmcs_live_record_unname(struct lmcs_live_record *record);
 /* The caller frees the checked record. *found false: none. */
 enum lmcs_status lmcs_live_record_get(struct lmcs_txn *txn, uint64_t shelf, uint64_t id,
                                       struct lmcs_live_record **record, bool *found, struct lmcs_error *error);
-/* Checks a record with a given tree value. */
+/* From a given tree value, checked. */
 enum lmcs_status lmcs_live_record_read(struct lmcs_pool *pool, struct lmcs_key_df key, const void *value, size_t bytes,
                                        struct lmcs_live_record **record, struct lmcs_error *error);
 enum lmcs_status lmcs_live_record_find(struct lmcs_txn *txn, uint64_t shelf, const char *name,
                                        struct lmcs_live_record **record, bool *found, struct lmcs_error *error);
-/* Visits a shelf's records (0: all shelves) until `visit`, which owns each, fails. */
+/* Of a shelf (0: of all), until `visit`, which owns each, fails. */
 enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf, lmcs_live_record_visit *visit,
                                        void *context, struct lmcs_error *error);
 
 /* Bytes of all parts. */
 uint64_t lmcs_live_capacity(const struct lmcs_live_record *record);
 bool lmcs_live_is_variable_length(const struct lmcs_live_record *record);
-/* Whether holders of `a` may get `b`: equal form, dtype and shape, except a length that varies. */
+/* May holders of `a` get `b`? Form, dtype and shape are equal, except a length that varies. */
 bool lmcs_live_same_kind(const struct lmcs_live_record *a, const struct lmcs_live_record *b);
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error);
 

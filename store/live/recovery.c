@@ -2,8 +2,8 @@
 /*
  * live/recovery.c - journals after a crash.
  *
- * A damaged sealed journal prevents opening for writing, because its change is half done. So does an entry that leads
- * to anything but live variables: only an attacker writes one.
+ * A damaged sealed journal, whose change is half done, prevents opening for writing; so does an entry that leads
+ * elsewhere than to live variables.
  */
 #include <string.h>
 
@@ -37,7 +37,7 @@ static enum lmcs_status redo(struct lmcs_pool *pool, const struct lmcs_journal_d
     return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, error) : status;
 }
 
-/* A torn header needs nothing: its journal was not sealed yet, or was being ended. */
+/* A torn header needs nothing: not sealed yet, or being ended. */
 static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error)
 {
     struct lmcs_journal_df header;
@@ -46,7 +46,7 @@ static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind k
     if (status != LMCS_OK)
         return status;
     if (pool->live->sequence < header.last && header.last < MOST_SEQUENCE)
-        pool->live->sequence = header.last; /* sequences are never reused, even after a torn header */
+        pool->live->sequence = header.last; /* never reused, even after a torn header */
     bool committed = pool->root.live_committed == header.sequence;
     if (sealed && kind == LMCS_JOURNAL_UNDO && !committed)
         return lmcs_undo_roll_back(pool, header.sequence, error);

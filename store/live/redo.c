@@ -2,11 +2,11 @@
 /*
  * live/redo.c - the redo journal: bytes, and the places where they belong.
  *
- * 1. Write the entries, durably. 2. Write the header to the first page, durably. This seals the journal and commits it;
- * if records change in the same
- *    step, the root that names the sequence commits it instead. 3. Write the bytes to their places, durably. 4. Clear
- *    the header, durably, before returning: it must not be applied over later stores. After a crash a sealed journal is
- *    applied, an unsealed one ignored.
+ * 1. Write the entries, durably.
+ * 2. Write the header, durably: this seals and commits the journal. If records change in the same step, the root that
+ *    names its sequence commits it instead.
+ * 3. Write the bytes to their places, durably.
+ * 4. Clear the header, durably, before returning: it must not be applied over later stores.
  */
 #include <stdlib.h>
 

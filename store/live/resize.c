@@ -16,7 +16,7 @@ static enum lmcs_status fail_growth(struct lmcs_live_body *body, enum lmcs_statu
                      body->record->name, (unsigned long long)bytes, why);
 }
 
-/* Extends the parts of `like` to its bytes: the last part if the pages behind it are free, else by new parts. */
+/* The last part grows if the pages behind it are free, else there are new parts. */
 static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_record *like, struct lmcs_part_df *parts,
                               struct lmcs_error *error)
 {
@@ -44,10 +44,7 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
     return lmcs_live_take_parts(pool, &like->df, parts, wanted, error);
 }
 
-/*
- * Zeroes the bytes behind the old end, on its last page and on pages kept by the transaction: they may have old
- * contents.
- */
+/* Bytes behind the old end, on its last page and on pages kept by the transaction, may have old contents. */
 static enum lmcs_status zero_tail(struct lmcs_live_body *body, uint64_t from, uint64_t kept, uint64_t end,
                                   struct lmcs_error *error)
 {
@@ -76,7 +73,7 @@ static enum lmcs_status grow(struct lmcs_live_body *body, struct lmcs_live_recor
         status = lmcs_live_back_pages(body->pool, like, from, &done, error);
     if (status == LMCS_OK && (record = lmcs_live_record_new(like, error)) == NULL)
         status = LMCS_NO_MEMORY;
-    if (status == LMCS_OK) /* pages kept by a transaction are mapped already */
+    if (status == LMCS_OK) /* pages kept by a transaction are mapped */
         status = lmcs_live_map(body, like, old > kept ? old : kept, error);
     if (status != LMCS_OK) {
         free(record);

@@ -76,8 +76,6 @@ enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, 
     return LMCS_OK;
 }
 
-/* ---- Holding ---- */
-
 struct timespec lmcs_live_deadline(uint32_t wait_ms)
 {
     struct timespec until;
@@ -133,8 +131,6 @@ void lmcs_live_shelf_release(struct lmcs_pool *pool, struct lmcs_live_shelf *she
     lmcs_live_holder_leave(pool, &shelf->holder);
     pthread_cond_broadcast(&pool->live->changed);
 }
-
-/* ---- Renaming and removing ---- */
 
 static struct lmcs_live_shelf **known_shelf(struct lmcs_pool *pool, const char *name)
 {

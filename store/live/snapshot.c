@@ -2,8 +2,8 @@
 /*
  * live/snapshot.c - puts live variables into a snapshot.
  *
- * Tensors are put from their places through the mapping of the whole pool, values as copies. The capture compares bytes
- * to find unchanged tensors, because stores through addresses leave no reliable trace.
+ * Tensors are put from the mapping of the whole pool, values as copies. The capture compares bytes, because stores
+ * through addresses leave no reliable trace.
  */
 #include <stdlib.h>
 
@@ -74,7 +74,7 @@ static enum lmcs_status pin_record(struct lmcs_pool *pool, const struct lmcs_liv
     return status;
 }
 
-/* Lists, pins and copies the variables to put. Pinned tensors stay in place even if erased. Needs live->lock. */
+/* Lists, pins and copies the variables to put: pinned tensors stay even if erased. Needs live->lock. */
 static enum lmcs_status prepare(struct putting *putting, struct lmcs_live_shelf *shelf, struct lmcs_error *error)
 {
     struct lmcs_live_list *list = &putting->list;

@@ -2,16 +2,12 @@
 /*
  * live/space.c - where live variables are stored: objects of libpmemobj of their own, which never move.
  *
- * Free space is not recorded: opening for writing finds the space that no record has. So a crash leaks nothing, and
- * taking and giving write nothing. *Pages* hold tensors and journals; free ones have no file space, which counts
- * against the pool's limit. *Cells*, in units of 64 bytes, have pages of their own; a page without cells becomes a free
- * page.
+ * Free space is not recorded but found at opening. *Pages* hold tensors and journals; free ones are holes, so pages
+ * that get file space are zero. *Cells*, in units of 64 bytes, have pages of their own.
  *
- * Free pages are holes, so pages that get file space are zero. If the file system refuses to punch, the range is
- * recorded as old: reuse writes zeros, and the punch is retried after another one succeeds.
- *
- * Readers in other processes and forked children may still read given-back space. It is kept aside with the epoch of
- * the commit that freed it, until no process leases an older epoch or has it mapped (media/lease.h).
+ * If the file system refuses to punch, a range is old: reuse writes zeros, and the punch is retried after another one
+ * succeeds. Given-back space is kept aside with its commit's epoch, until no process leases an older one or has it
+ * mapped (media/lease.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +19,7 @@
 
 #define LEAST_OBJECT   ((uint64_t)1 << 20) /* bytes */
 #define MOST_OBJECT    ((uint64_t)64 << 20)
-#define CHECKS_AT_ONCE 16u /* freed ranges to check per call */
+#define CHECKS_AT_ONCE 16u /* freed ranges per call */
 
 /* ---- File space ---- */
 
@@ -38,7 +34,7 @@ static enum lmcs_status write_zeros(struct lmcs_pool *pool, uint64_t offset, uin
     return status;
 }
 
-/* Writes zeros over old bytes: on media without holes, or after a failed punch. */
+/* On media without holes, or after a failed punch. */
 static enum lmcs_status clear_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -69,7 +65,7 @@ static enum lmcs_status back(struct lmcs_pool *pool, uint64_t offset, uint64_t b
     return status;
 }
 
-/* Punches unused pages, or records them as old. */
+/* Unused pages become holes, or old. */
 static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -85,7 +81,6 @@ static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     return false;
 }
 
-/* Retries failed punches. */
 static void punch_old(struct lmcs_pool *pool)
 {
     struct lmcs_ranges *old = &pool->live->space.old;
@@ -121,7 +116,7 @@ static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     lmcs_ranges_add(&space->pages, first, end - first);
 }
 
-/* The part of a freed range between `from` and `end`. */
+/* Between `from` and `end`. */
 static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uint64_t from, uint64_t end)
 {
     struct lmcs_live_freed piece = *freed;
@@ -132,13 +127,13 @@ static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uin
     return piece;
 }
 
-/* Returns the pinned pages, `first` to `end`, of a freed range and appends the pages around them to the list. */
+/* Returns the pinned pages, `first` to `end`; the pages around them are appended to the list. */
 static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const struct lmcs_live_freed *freed,
                                           uint64_t first, uint64_t end)
 {
     uint64_t from = freed->range.offset, last = from + freed->range.bytes;
     if (!lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count + 1, sizeof *space->freed))
-        return *freed; /* keep all of it */
+        return *freed;
     if (from < first)
         space->freed[space->freed_count++] = cut_freed(freed, from, first);
     if (end < last)
@@ -146,7 +141,7 @@ static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const s
     return cut_freed(freed, first, end);
 }
 
-/* Frees range i unless a reader needs it; splits it if only a part is pinned. True: another range took its index. */
+/* Unless a reader needs it; splits it if a part is pinned. True: another range took its index. */
 static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -169,7 +164,7 @@ static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
     return true;
 }
 
-/* Frees ranges from i on, until `most` have to wait. Returns the next index. */
+/* From i on, until `most` have to wait. Returns the next index. */
 static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_t most)
 {
     while (i < pool->live->space.freed_count && most > 0)
@@ -181,8 +176,8 @@ static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_
 }
 
 /*
- * Frees ranges that no reader needs. Each check is a system call, and a child may block ranges as long as it lives. So
- * a call checks the last range, perhaps new, and some others in turn. `all`: before the pool grows or is full.
+ * Each check is a system call, and a child may block ranges as long as it lives: a call checks the last range, perhaps
+ * new, and some others in turn. `all`: before the pool grows or is full.
  */
 static void settle_freed(struct lmcs_pool *pool, bool all)
 {
@@ -277,7 +272,7 @@ static uint64_t object_bytes(const struct lmcs_pool *pool, uint64_t bytes)
     return wanted < bytes + 2 * (uint64_t)LMCS_PAGE_BYTES ? bytes + 2 * (uint64_t)LMCS_PAGE_BYTES : wanted;
 }
 
-/* Allocates an object and enters it in the tree, by a transaction of its own. */
+/* With its entry in the tree, by a transaction of its own. */
 static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -371,7 +366,7 @@ static enum lmcs_status note_object(struct lmcs_txn *txn, uint64_t offset, const
     space->object_bytes += df->bytes;
     if (df->first < offset) /* lmcs_live_store_check runs before lmcs_space_load */
         return fail_place(pool, "the first byte of an object", offset, error);
-    /* Free space is punched: no payload may be there. */
+    /* No payload may be in free space, which is punched. */
     enum lmcs_status status = lmcs_space_check_none(txn, offset, offset + df->bytes, error);
     if (status != LMCS_OK)
         return status;
@@ -455,7 +450,7 @@ static enum lmcs_status free_later(struct lmcs_pool *pool, struct lmcs_ranges *r
     for (size_t i = 0; status == LMCS_OK && i < ranges->count; i++) {
         struct lmcs_range range = ranges->all[i];
         if (!are_cells)
-            lmcs_space_count(pool, (int64_t)range.bytes); /* subtracted again by the punch */
+            lmcs_space_count(pool, (int64_t)range.bytes); /* the punch subtracts it */
         if (!lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
             status = lmcs_fail_memory(error);
         else
@@ -467,7 +462,7 @@ static enum lmcs_status free_later(struct lmcs_pool *pool, struct lmcs_ranges *r
     return status;
 }
 
-/* Punches bytes that a crash left in free pages, and keeps aside pages that readers of an earlier writer may need. */
+/* Punches bytes that a crash left in free pages; keeps aside pages that readers of an earlier writer may need. */
 enum lmcs_status lmcs_live_space_end(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;

@@ -59,7 +59,7 @@ enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct l
             "%s: a change of live variables could neither be completed nor undone (%s); close the pool and open it "
             "again",
             pool->path, pool->live->broken);
-    /* After a failed sync, bytes in memory look durable and may not be: a call with nothing to write must fail, too. */
+    /* After a failed sync, bytes in memory only look durable: a call with nothing to write must fail, too. */
     return status == LMCS_OK && to_write && pool->heap != NULL ? lmcs_heap_check_syncs(pool->heap, error) : status;
 }
 

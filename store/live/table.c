@@ -8,8 +8,6 @@
 #include "base/grow.h"
 #include "records/content.h"
 
-/* ---- Lists ---- */
-
 static enum lmcs_status add_record(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
 {
     struct lmcs_live_list *list = context;
@@ -56,8 +54,6 @@ void lmcs_live_list_free(struct lmcs_live_list *list)
     *list = (struct lmcs_live_list){0};
 }
 
-/* ---- The attachment ---- */
-
 static size_t entry_bytes(const struct lmcs_live_df *df)
 {
     return sizeof(struct lmcs_live_entry_df) + df->ndim * sizeof(uint64_t) + df->note_bytes + df->name_bytes;
@@ -98,7 +94,7 @@ enum lmcs_status lmcs_live_table_fail(const struct lmcs_snapshot *snapshot, stru
                      snapshot->pool->path, snapshot->shelf, (unsigned long long)snapshot->info.number);
 }
 
-/* Decodes one entry of an untrusted table, without places, and moves *at behind it. */
+/* Of an untrusted table, without places; moves *at behind it. */
 static enum lmcs_status decode_entry(const struct lmcs_snapshot *snapshot, const unsigned char **at, size_t *left,
                                      uint64_t *reserve_bytes, struct lmcs_live_record **record,
                                      struct lmcs_error *error)
@@ -170,7 +166,7 @@ enum lmcs_status lmcs_live_table_load(struct lmcs_snapshot *snapshot, struct lmc
         status = decode_entry(snapshot, &at, &left, &(*reserves)[i], &record, error);
         if (status == LMCS_OK)
             status = add_record(list, record, error);
-        /* Names ascend, so none comes twice. */
+        /* Names ascend: none comes twice. */
         if (status == LMCS_OK && i > 0 && strcmp(list->records[i - 1]->name, list->records[i]->name) >= 0)
             status = lmcs_live_table_fail(snapshot, error);
     }

@@ -2,13 +2,12 @@
 /*
  * live/txn.c - transactions on live variables.
  *
- * A transaction maps its tensors private, keeps new bytes of values in memory, and changes records in bodies only.
- * Commit writes private pages and slots of values to the redo journal and seals it: the moment of commit. (If records
- * change too, it is the switch of the root that names the journal.) Then the bytes go to their places, and addresses
- * are mapped shared again. Abort only maps them shared.
+ * Tensors are mapped private; new values are kept in memory, changed records in bodies. Commit seals a redo journal of
+ * private pages and value slots, or, if records change too, switches to a root that names it: the moment of commit.
+ * Then the bytes go to their places and addresses are mapped shared again. Abort only does the latter.
  *
- * A declared transaction stores in place, after saving the old bytes in the undo journal. Commit makes the stores
- * durable and ends that journal by its header, or by the root if other changes belong to the step.
+ * A declared transaction stores in place, with the old bytes in the undo journal. Commit makes the stores durable and
+ * ends the journal by its header, or by the root.
  */
 #include "live/txn.h"
 
@@ -56,7 +55,7 @@ static enum lmcs_status enter_some(struct lmcs_transaction *transaction, struct 
     return status;
 }
 
-/* Takes the one undo journal. Waiting for it releases live->lock. */
+/* Waiting for the one undo journal releases live->lock. */
 static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_t wait_ms, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = transaction->pool->live;
@@ -94,7 +93,7 @@ static uint64_t choose_limit(struct lmcs_pool *pool, uint64_t wanted)
     return limit < most ? limit : most;
 }
 
-/* Ends a transaction whose bodies are committed or reverted. */
+/* Bodies are committed or reverted. */
 static void end(struct lmcs_transaction *transaction)
 {
     struct lmcs_pool *pool = transaction->pool;
@@ -119,7 +118,7 @@ static void end(struct lmcs_transaction *transaction)
     (void)!lmcs_pool_close(pool, NULL);
 }
 
-/* Maps all pages of members as shared again; members keep their addresses. */
+/* Members keep their addresses. */
 static void share_again(struct lmcs_transaction *transaction)
 {
     for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in) {
@@ -159,7 +158,7 @@ static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, st
     shelf->transaction = transaction;
     if (status == LMCS_OK)
         status = lives == NULL ? enter_all(transaction, error) : enter_some(transaction, lives, count, error);
-    if (status != LMCS_OK) { /* no changes yet */
+    if (status != LMCS_OK) {
         struct lmcs_error ignored;
         if (pool->live->undoing == transaction)
             (void)!lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, &ignored);
@@ -266,7 +265,7 @@ static enum lmcs_status add_value(struct gathering *gathering, struct lmcs_live_
     return add_entry(gathering, place, bytes, image, error);
 }
 
-/* An erased variable leaves the pool, but open handles keep its bytes. */
+/* Open handles keep the bytes of an erased variable. */
 static bool is_kept(const struct lmcs_live_body *body)
 {
     return !body->erased || body->handles > 0;
@@ -309,7 +308,7 @@ static size_t list_changes(const struct lmcs_transaction *transaction, struct lm
     return count;
 }
 
-/* Persists stores in place, without a redo journal: new, grown and declared tensors. */
+/* Without a redo journal: new, grown and declared tensors. */
 static enum lmcs_status persist_in_place(const struct lmcs_transaction *transaction, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -330,7 +329,7 @@ static enum lmcs_status persist_in_place(const struct lmcs_transaction *transact
     return status;
 }
 
-/* Up to the moment of commit: the sealed journal or the new root. */
+/* Up to the sealed journal or the new root. */
 static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const struct gathering *gathering,
                                      struct lmcs_error *error)
 {
@@ -355,7 +354,7 @@ static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const
     return status;
 }
 
-/* After the moment of commit. The next open completes it after a failure. */
+/* The next open completes it after a failure. */
 static enum lmcs_status complete(struct lmcs_transaction *transaction, const struct gathering *gathering,
                                  struct lmcs_error *error)
 {
@@ -486,7 +485,7 @@ static void revert_body(struct lmcs_live_body *body)
 static void abort_now(struct lmcs_transaction *transaction)
 {
     struct lmcs_pool *pool = transaction->pool;
-    struct lmcs_error error; /* no caller to report to: the next write fails with it */
+    struct lmcs_error error; /* the next write fails with it */
     if (!atomic_load(&pool->live->is_broken) && transaction->is_declared &&
         lmcs_undo_roll_back(pool, transaction->sequence, &error) != LMCS_OK)
         lmcs_live_break(pool, &error);

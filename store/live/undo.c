@@ -2,8 +2,7 @@
 /*
  * live/undo.c - the undo journal of declared transactions, for media whose pages can't be private.
  *
- * Bytes are copied here, with a checksum and durably, before they are stored to. After a crash the entries are copied
- * back, the last first. A commit makes the stores durable and clears the header.
+ * Bytes are copied here durably before they are stored to. After a crash they are copied back, the last entry first.
  */
 #include <stdlib.h>
 
@@ -17,7 +16,7 @@ enum lmcs_status lmcs_undo_begin(struct lmcs_pool *pool, uint64_t limit_bytes, u
     enum lmcs_status status = LMCS_OK;
     if (range.end - range.next < limit_bytes)
         status = lmcs_journal_reserve(pool, LMCS_JOURNAL_UNDO, limit_bytes, error);
-    /* File space behind the last entry: the search for entries ends there. */
+    /* The search for entries ends in this file space. */
     if (status == LMCS_OK)
         status = lmcs_journal_make_room(pool, LMCS_JOURNAL_UNDO, LMCS_LEAST_JOURNAL, error);
     if (status != LMCS_OK)

@@ -12,7 +12,7 @@ static bool value_fits(const struct lmcs_live_body *body, uint64_t bytes)
     return sizeof(struct lmcs_value_df) + bytes <= body->record->df.slot_bytes;
 }
 
-/* Moves a value to a larger cell and replaces its note, in one step. Needs live->lock. */
+/* To a larger cell, with its note, in one step. Needs live->lock. */
 static enum lmcs_status put_elsewhere(struct lmcs_live_body *body, const void *data, uint64_t bytes, const void *note,
                                       size_t note_bytes, struct lmcs_error *error)
 {
@@ -46,7 +46,7 @@ static bool has_note(const struct lmcs_live_record *record, const void *note, si
     return record->df.note_bytes == note_bytes && (note_bytes == 0 || memcmp(record->note, note, note_bytes) == 0);
 }
 
-/* Replaces bytes and note of a value of variable length. Needs live->lock. */
+/* For variable length. Needs live->lock. */
 static enum lmcs_status set_value(struct lmcs_live_body *body, const void *data, uint64_t bytes, const void *note,
                                   size_t note_bytes, struct lmcs_error *error)
 {
@@ -104,7 +104,7 @@ enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_
     return status == LMCS_OK && !fits ? set_slowly(body, data, bytes, error) : status;
 }
 
-/* Makes a value, in place of `old` (or NULL). Needs live->lock. */
+/* In place of `old` (or NULL). Needs live->lock. */
 static enum lmcs_status put_new(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, struct lmcs_live_body *old,
                                 const char *name, const void *data, uint64_t bytes, const void *note, size_t note_bytes,
                                 struct lmcs_error *error)

@@ -2,9 +2,8 @@
 /*
  * live/write.c - writing live variables through functions.
  *
- * Every write is atomic and durable: of a value, to its other slot; of an aligned word of 1, 2, 4 or 8 bytes in a
- * tensor, one store; else by the redo journal. A transaction stores to a tensor's address and keeps values until
- * commit.
+ * Every write is atomic and durable: a value's other slot; one store for an aligned word of 1, 2, 4 or 8 bytes in a
+ * tensor; else the redo journal. A transaction stores to a tensor's address and keeps values until commit.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +17,12 @@
 
 #define MOST_INTEGER 16u /* bytes */
 
-/* ---- Locks ---- */
-
 static bool is_word(uint64_t offset, uint64_t bytes)
 {
     return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && offset % bytes == 0;
 }
 
-/* Writes without journal and transaction need body->lock only. */
+/* Writes without journal and transaction don't. */
 static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
 {
     return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
@@ -52,9 +49,7 @@ void lmcs_live_unlock_body(struct lmcs_live_body *body, bool both)
         pthread_mutex_unlock(&body->pool->live->lock);
 }
 
-/* ---- Persist ---- */
-
-/* Persists bytes stored before the transaction, at their places in the pool; its own stores wait for the commit. */
+/* Stores before the transaction, at their places in the pool; its own wait for the commit. */
 static enum lmcs_status persist_home(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
                                      struct lmcs_error *error)
 {
@@ -86,8 +81,6 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     pthread_mutex_unlock(&body->lock);
     return status;
 }
-
-/* ---- Bytes ---- */
 
 static void store_word(void *at, const void *data, uint64_t bytes)
 {
@@ -215,9 +208,7 @@ static enum lmcs_status write_part_of_value(struct lmcs_live_body *body, uint64_
     return status;
 }
 
-/* ---- Updates ---- */
-
-/* A read and a write in one step. `choose` computes the new bytes; false: don't write. */
+/* `choose` computes the new bytes; false: don't write. */
 struct update {
     uint64_t offset;
     uint64_t bytes;
@@ -281,8 +272,6 @@ enum lmcs_status lmcs_live_write(struct lmcs_live *live, uint64_t offset, const 
     lmcs_live_unlock_body(body, both);
     return status;
 }
-
-/* ---- Integers ---- */
 
 static bool choose_sum(const struct update *update, const void *now, void *then)
 {
