@@ -418,8 +418,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_resolve(struct lmcs_pool *po
  *   point   = number | tag | "latest"
  *           | "step:" step                    the newest of that step
  *           | "{" time "}"                    the newest that was taken by then
- *   range   = [ which ] ".." [ which ]        "5..9", "step:100..latest", "..best": both ends included; from the first or
- *                                             to the latest, where one is left out
+ *   range   = [ which ] ".." [ which ]        "5..9", "step:100..latest", "..best": both ends included; without one,
+ *                                             from the first or to the latest
  *   time    = "now" | "yesterday"             (24 hours ago)
  *           | count unit "ago"                seconds, minutes, hours, days, weeks; or s, min, h, d, w
  *           | date [ hh:mm [ :ss ] ] [ zone ] "2026-11-20", "2026-11-20 13:00", "2026-11-20T13:00:30+02:00": by the end
@@ -551,9 +551,9 @@ struct lmcs_prune_report {
 /*
  * Removes the snapshots that the shelf's rules do not keep, regardless of the budget. `words` (may be NULL) change the
  * policy for this call alone. `visit` (may be NULL) is called for each snapshot, oldest first, before anything is
- * removed; false: nothing is. dry_run: changes nothing. After a failure or a stop, removed snapshots stay removed. A snapshot
- * that is tagged meanwhile, or kept by a policy set meanwhile, stays unless already removed; it is visited again at the
- * end, with the reason.
+ * removed; false: nothing is. dry_run: changes nothing. After a failure or a stop, removed snapshots stay removed. A
+ * snapshot that is tagged meanwhile, or kept by a policy set meanwhile, stays unless already removed; it is visited
+ * again at the end, with the reason.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const char *words,
                                                     bool dry_run,

@@ -2,9 +2,8 @@
 /*
  * pool/background.c - the background thread of a pool that is open for writing: it compacts, prunes and scrubs.
  *
- * The thread runs when a commit wakes it, and else once every RETRY_SECONDS: readers release leases and views without a
- * sign, and scrubs are due by time. It stops and pauses between contents. It has the lowest priority for the processor
- * and the disk, and waits while a capture copies.
+ * A commit wakes the thread; else it runs every RETRY_SECONDS, since readers release leases and views without a sign
+ * and scrubs are due by time. It stops and pauses between contents, and waits while a capture copies.
  *
  * background->lock guards the fields of struct lmcs_background from `thread` on. No other lock is acquired under it.
  */
@@ -25,7 +24,7 @@
 
 #define BACKGROUND_NICE 10
 #define RETRY_SECONDS   1
-#define SCRUB_RATE      ((uint64_t)256 << 20) /* bytes a second within a content; on average far fewer are due */
+#define SCRUB_RATE      ((uint64_t)256 << 20) /* bytes a second within a content; on average far fewer */
 
 struct lmcs_background {
     struct lmcs_pool *pool;
@@ -50,7 +49,7 @@ static bool must_stop(void *context)
     return stop;
 }
 
-/* Lowers the priority of this thread for the processor and, if the disk's scheduler supports it, for the disk. */
+/* Lowers the priority for the processor and, if the disk's scheduler supports it, for the disk. */
 static void be_polite(void)
 {
     enum { WHO_PROCESS = 1, BEST_EFFORT_LAST = 2 << 13 | 7 }; /* linux/ioprio.h is not everywhere */
@@ -66,15 +65,14 @@ static bool scrub_may_go_on(void *context, uint64_t bytes)
     return lmcs_throttle_go_on(throttle);
 }
 
-/* Runs without the round lock, so that callers of lmcs_compact do not wait for a scrub. */
+/* Without the round lock, so that callers of lmcs_compact do not wait for a scrub. */
 static enum lmcs_status scrub_a_little(struct lmcs_background *background, struct lmcs_error *error)
 {
     struct lmcs_throttle throttle = {.pool = background->pool, .must_stop = must_stop, .context = background};
     enum lmcs_status status = lmcs_scrub_turn(background->pool, &background->scrub, scrub_may_go_on, &throttle, error);
-    return status == LMCS_FULL ? LMCS_OK : status; /* a scrub on request reports that there is no room to repair in */
+    return status == LMCS_FULL ? LMCS_OK : status; /* only a scrub on request reports missing room */
 }
 
-/* Compacts until nothing is left to do, then scrubs the bytes that are due. */
 static enum lmcs_status work(struct lmcs_background *background, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_compact_in_background(background->pool, must_stop, background, error);

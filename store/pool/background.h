@@ -7,9 +7,7 @@
 
 /* Makes the compactor, sets pool->wake and pool->make_room, and starts the thread unless LMCS_NO_BACKGROUND is set. */
 enum lmcs_status lmcs_background_new(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Ends the thread and the compactor. */
 void lmcs_background_free(struct lmcs_pool *pool);
-/* Fills in the part of lmcs_pool_info. */
 void lmcs_background_state(const struct lmcs_pool *pool, struct lmcs_pool_info *info);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pool/info.c - the identity of a pool, its medium, its use of space. */
+/* pool/info.c - identity, medium and use of space of a pool. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -37,7 +37,7 @@ static void fill_medium(const struct lmcs_pool *pool, struct lmcs_pool_info *inf
         info->medium = LMCS_MEDIUM_FSDAX;
 }
 
-/* Free bytes of a pool that another process may write: from the root, and from the disk or the device. */
+/* Free bytes of a pool that another process may write. */
 static uint64_t free_for_reader(const struct lmcs_pool *pool, const struct lmcs_root_df *root)
 {
     struct statvfs fs;
@@ -61,7 +61,7 @@ static void count_shelf(const struct lmcs_shelf *shelf, struct lmcs_pool_info *i
         info->compaction_backlog += raw - shelf->df.compacted;
 }
 
-/* Counts damaged shelves apart. A damaged list of shelves counts as one; there may be more after it. */
+/* Counts damaged shelves apart. A damaged list of shelves counts as one; more may follow it. */
 static enum lmcs_status count_shelves(struct lmcs_txn *txn, struct lmcs_pool_info *info, struct lmcs_error *error)
 {
     uint64_t ids[64], first = 0;

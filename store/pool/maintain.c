@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pool/maintain.c - the public lmcs_verify and lmcs_scrub.
- *
- * Both need pools opened by path or by libpmemobj's rules, which only this room can do; the work is in repair/.
+ * pool/maintain.c - the public lmcs_verify and lmcs_scrub. The work is in repair/; both need pools opened by path,
+ * which only this room can do.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -44,7 +43,7 @@ static void add_unread(struct unread *unread, const struct lmcs_error *error)
         lmcs_error_append(&unread->error, "; %s", error->message);
 }
 
-/* *is_own: the path is that of `repaired` itself, which is wrong use and not the fault of a source. */
+/* *is_own: the path is that of `repaired` itself: wrong use, not the fault of a source. */
 static enum lmcs_status add_source(struct lmcs_sources *sources, const struct lmcs_pool *repaired, const char *path,
                                    bool *is_own, struct lmcs_error *error)
 {
@@ -63,8 +62,7 @@ static enum lmcs_status add_source(struct lmcs_sources *sources, const struct lm
     return status == LMCS_OK ? lmcs_sources_add_pool(sources, path, pool, error) : status;
 }
 
-/* Opens the repair sources. Unreadable ones are collected, because the others may suffice; if all are, that is the
- * error. */
+/* Collects unreadable sources, because the others may suffice. Fails if all are unreadable. */
 static enum lmcs_status open_sources(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
                                      struct lmcs_sources **sources, struct unread *unread, struct lmcs_error *error)
 {
@@ -87,7 +85,6 @@ static enum lmcs_status open_sources(struct lmcs_pool *pool, const struct lmcs_s
     return status;
 }
 
-/* Adds unreadable sources to the result. */
 static enum lmcs_status report_unread(const struct unread *unread, const struct lmcs_scrub_report *report,
                                       enum lmcs_status status, struct lmcs_error *error)
 {

@@ -2,8 +2,8 @@
 /*
  * pool/open.c - opens and closes pools.
  *
- * A process has one struct lmcs_pool for each pool that it has open for writing. Their list, the registry, is the only
- * global state of the library. A new pool is created complete under another name and then opened like any other.
+ * The registry, the only global state of the library, lists one struct lmcs_pool for each pool that this process has
+ * open for writing. A new pool is created complete under another name and then opened like any other.
  *
  * registry_lock guards the registry. Creating, opening and the last close run under it, so that one pool is never
  * opened twice, and a fork waits for them.
@@ -111,7 +111,7 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
     return pool;
 }
 
-/* Makes the parts that reading metadata needs: media, leases, page cache. */
+/* Makes the parts that reading metadata needs. */
 static enum lmcs_status attach(struct lmcs_pool *pool, enum lmcs_status opened, struct lmcs_error *error)
 {
     enum lmcs_status status = opened;
@@ -126,7 +126,7 @@ static enum lmcs_status attach(struct lmcs_pool *pool, enum lmcs_status opened, 
 
 /* ---- Creation ---- */
 
-/* The file is sparse, so its size costs nothing. It allows a limit to be raised, or a disk to grow, manyfold. */
+/* The file is sparse: a large size costs nothing, and allows a limit to be raised or a disk to grow. */
 static uint64_t virtual_bytes(const char *path, uint64_t limit)
 {
     const uint64_t least = (uint64_t)16 << 30, most = (uint64_t)8 << 40;
@@ -224,7 +224,7 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     return LMCS_OK;
 }
 
-/* Checks the pool before libpmemobj opens it, which would follow any damaged or hostile metadata. */
+/* libpmemobj would follow any damaged or hostile metadata. */
 static enum lmcs_status look_before_opening(void *context, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = context;
@@ -248,8 +248,8 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
 }
 
 /*
- * libpmemobj writes a root word to one replica after the other, without its log if the word is the only change. After a
- * power failure in between, replicas have different roots. The first replica's root is the one that readers have seen.
+ * libpmemobj writes a root word to one replica after the other, without its log if the word is the only change, so a
+ * power failure may leave different roots. Readers have seen that of the first replica.
  */
 static enum lmcs_status align_replicas(struct lmcs_pool *pool, struct lmcs_error *error)
 {
@@ -264,7 +264,7 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
     enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
     if (status == LMCS_OK)
         status = lmcs_heap_open(pool->media, wait_ms, look_before_opening, pool, &pool->heap, error);
-    /* A file that has lost its name would lose all writes. Reported as in use, so that a waiting open tries again. */
+    /* A file without its name would lose all writes. Reported as in use, so that a waiting open tries again. */
     if (status == LMCS_OK && !lmcs_media_is_in_place(pool->media))
         status = lmcs_fail(error, LMCS_IN_USE, 0, "%s: was replaced or removed while it was opened; open it again",
                            pool->path);
@@ -305,7 +305,6 @@ enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error 
     return status;
 }
 
-/* The struct of a pool that this process has open for writing, or NULL. */
 static struct lmcs_pool *find_open(const char *path)
 {
     struct stat st;
@@ -328,9 +327,9 @@ static void after_fork(void)
 }
 
 /*
- * A fork waits until other threads have created, opened or closed their pools: the child would inherit this lock, and
- * those of libpmemobj, taken for ever. The lock of live mappings is acquired after this one, so its handler is
- * registered first (fork runs the handlers in reverse order).
+ * A fork waits for other threads that create, open or close: the child would inherit this lock, and those of
+ * libpmemobj, taken for ever. The lock of live mappings is acquired after this one, so its handler is registered first
+ * (fork runs handlers in reverse order).
  */
 static void watch_forks(void)
 {
@@ -359,7 +358,7 @@ static void enter_registry(struct lmcs_pool *pool)
     registry = pool;
 }
 
-/* Whether no pool is there yet: no file, a poolset without its parts, or a blank device. */
+/* No file, a poolset without its parts, or a blank device. */
 static bool is_absent(const char *path)
 {
     struct lmcs_media *media;
@@ -401,10 +400,7 @@ static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, co
     return status;
 }
 
-/*
- * Holds the registry's lock for one slice of the wait at a time. The nap lets another thread open the same pool, or
- * fork.
- */
+/* Holds the registry's lock for one slice of the wait at a time, so that other threads can open the pool or fork. */
 static enum lmcs_status open_patiently(const char *path, enum lmcs_open_mode mode,
                                        const struct lmcs_open_options *options, int node, struct lmcs_pool **pool,
                                        struct lmcs_error *error)
@@ -459,7 +455,7 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
 
 /* ---- Closing ---- */
 
-/* The pool has one open left, which counts until captures are settled: another thread may open the pool meanwhile. */
+/* The last open counts until captures are settled: another thread may open the pool meanwhile. */
 static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     enum lmcs_status status = pool->heap != NULL ? lmcs_busy_settle(pool, error) : LMCS_OK;

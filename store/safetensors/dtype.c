@@ -4,13 +4,13 @@
  *
  * The format (version 0.8 of the library): 8 bytes of header size, little-endian; a JSON object that maps each tensor's
  * name to {"dtype", "shape", "data_offsets"} and "__metadata__" to an object of strings; then the data, which the
- * tensors cover without gaps. header.c reads it; import.c and export.c convert.
+ * tensors cover without gaps.
  */
 #include "safetensors/safetensors.h"
 
 #include <string.h>
 
-/* In the order of the library's own enumeration, which is its sort order. */
+/* In the library's sort order. */
 static const struct lmcs_st_dtype dtypes[] = {
     {"BOOL", 0, LMC_BOOL},
     {"F4", 1, LMC_F4_E2M1FN_X2},

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * safetensors/export.c - writes a snapshot as a safetensors file.
+ * safetensors/export.c - writes a snapshot as a safetensors file, and verifies all checksums.
  *
- * The layout is that of the library: tensors by descending rank of their dtype, then by name, which aligns each to its
- * element; the header is padded to 8 bytes. Small tensors are gathered in one buffer, and large ones are viewed one at
- * a time, so memory is bounded by the largest tensor that is stored as a delta. All checksums are verified. Tensors
- * that the format can't hold are skipped and reported: attachments, c32 and c128, parts of larger tensors (a file with
- * a local shape would pass for the whole).
+ * Tensors are ordered by descending rank of their dtype, then by name, like the library's, which aligns each to its
+ * element; the header is padded to 8 bytes. Small tensors are gathered in one buffer, large ones viewed one at a time,
+ * so the largest tensor stored as a delta bounds the memory. Skipped and reported: attachments, c32 and c128, parts of
+ * larger tensors (a file with a local shape would pass for the whole).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -54,7 +53,7 @@ struct exporter {
 
 /* ---- The tensors to write ---- */
 
-/* The name without the part's prefix; NULL: not in the part. */
+/* NULL: not in the part. */
 static const char *name_in_part(const struct exporter *exporter, const char *name)
 {
     if (exporter->part == NULL)
@@ -152,7 +151,6 @@ static bool visit_entry(void *context, const struct lmcs_entry *entry)
     return true;
 }
 
-/* The library's order: rank descending, then name by bytes. */
 static int by_rank_and_name(const void *left, const void *right)
 {
     const struct item *l = *(const struct item *const *)left;
@@ -240,7 +238,6 @@ static int write_item(FILE *out, const struct item *item, uint64_t begin)
     return failed;
 }
 
-/* Writes the size and the JSON, padded to 8 bytes. */
 static int write_header(const struct exporter *exporter, const json_t *metadata, FILE *out)
 {
     uint64_t begin = 0;

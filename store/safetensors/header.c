@@ -3,9 +3,8 @@
  * safetensors/header.c - reads the header of an untrusted safetensors file.
  *
  * A JSON library would need up to fifty times the size of a hostile header ("[[],[],..."). A scanner that allocates
- * nothing cuts the two outer levels into keys and values. jansson gets one key, string or tensor at a time, each of
- * bounded size, and decides whether JSON and UTF-8 are valid. Accepts the format's description, a little
- * less than its library: the header starts with '{', names are unique.
+ * nothing cuts the two outer levels into keys and values; jansson validates one key, string or tensor at a time, each
+ * of bounded size. Stricter than the format's library in two points: the header starts with '{', names are unique.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -26,7 +25,6 @@
 #define MAX_KEY_BYTES    ((size_t)8192)
 #define MAX_TENSOR_BYTES ((size_t)65536)
 
-/* A piece of the header's text. */
 struct span {
     const char *at;
     size_t bytes;
@@ -70,7 +68,7 @@ static const char *scan_string(const char *at, const char *end)
     return NULL;
 }
 
-/* The end of the object that starts at `at`, found by counting braces outside of strings; NULL: none. */
+/* Counts braces outside of strings; NULL: the object has no end. */
 static const char *scan_object(const char *at, const char *end)
 {
     size_t depth = 0;
@@ -88,7 +86,7 @@ static const char *scan_object(const char *at, const char *end)
     return NULL;
 }
 
-/* The end of a value: an object, a string, or the text up to the next separator; NULL: none. */
+/* The end of an object, a string, or the text up to the next separator; NULL: none. */
 static const char *scan_value(const char *at, const char *end)
 {
     if (at < end && *at == '{')
@@ -125,7 +123,7 @@ static enum lmcs_status scan_member(struct parse *parse, const char **at, const 
     return visit(parse, key, value);
 }
 
-/* Visits the members of an object. Only white space may follow it. */
+/* Only white space may follow the object. */
 static enum lmcs_status scan_members(struct parse *parse, struct span object, member_fn visit)
 {
     const char *end = object.at + object.bytes;
@@ -243,7 +241,7 @@ static enum lmcs_status tensor_offsets(struct parse *parse, const json_t *json, 
     return LMCS_OK;
 }
 
-/* Converts a count of 4-bit elements into the bytes that hold two each. */
+/* Converts a count of 4-bit elements into bytes. */
 static bool halve_last(struct lmcs_st_tensor *tensor)
 {
     if (tensor->ndim == 0 || tensor->shape[tensor->ndim - 1] % 2)
@@ -459,7 +457,6 @@ static enum lmcs_status too_short(const char *path, uint64_t file_bytes, struct 
                      file_bytes);
 }
 
-/* Finds header and data from the file's size and its first 8 bytes. */
 static enum lmcs_status find_sections(const unsigned char size[8], uint64_t file_bytes, const char *path,
                                       struct lmcs_st_header *header, size_t *header_bytes, struct lmcs_error *error)
 {

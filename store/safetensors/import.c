@@ -2,8 +2,8 @@
 /*
  * safetensors/import.c - makes a snapshot of a safetensors file.
  *
- * The whole header is checked before anything is captured. The data are read by pread into space that the capture
- * reserved, without a copy in memory. A file that shrinks meanwhile is an error (a mapping would be a SIGBUS).
+ * The whole header is checked before anything is captured. pread fills space reserved by the capture. A file that
+ * shrinks meanwhile is an error (a mapping would be a SIGBUS).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -66,7 +66,7 @@ static enum lmcs_status import_tensor(struct importer *importer, const struct lm
     return status;
 }
 
-/* The caller's metadata with the file's as {"safetensors": {...}}; free it. *text NULL: there is none. */
+/* Adds the file's metadata to the caller's as {"safetensors": {...}}. The caller frees *text; NULL: there is none. */
 static enum lmcs_status merge_metadata(const char *meta_json, json_t *metadata, char **text, struct lmcs_error *error)
 {
     json_t *meta = NULL;

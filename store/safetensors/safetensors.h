@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * safetensors/safetensors.h - shared by the importer and the exporter of safetensors files.
- *
- * The room uses only base/ and the public functions of lmcstore.h.
- */
+/* safetensors/safetensors.h - shared by importer and exporter. The room uses only base/ and lmcstore.h. */
 #ifndef LMCS_SAFETENSORS_SAFETENSORS_H
 #define LMCS_SAFETENSORS_SAFETENSORS_H
 
@@ -21,7 +17,7 @@
 
 /* ---- dtype.c: dtypes and progress ---- */
 
-/* The format's name of a dtype, and its rank: files are ordered by descending rank, so that offsets are aligned. */
+/* The format's name of a dtype, and its rank: files are ordered by descending rank, which aligns offsets. */
 struct lmcs_st_dtype {
     const char *name;
     int rank;
@@ -32,7 +28,7 @@ struct lmcs_st_dtype {
 const struct lmcs_st_dtype *lmcs_st_dtype_by_name(const char *name);
 const struct lmcs_st_dtype *lmcs_st_dtype_of(uint32_t dtype);
 
-/* Reports progress. LMCS_CANCELLED: the function asks to stop. */
+/* LMCS_CANCELLED: the function asks to stop. */
 enum lmcs_status lmcs_st_progress(const struct lmcs_progress *progress, const char *what, uint64_t done, uint64_t total,
                                   struct lmcs_error *error);
 
@@ -56,7 +52,7 @@ struct lmcs_st_header {
     uint64_t data_bytes;
 };
 
-/* Reads exactly `bytes` of a file. LMCS_DAMAGED: it ends before. */
+/* LMCS_DAMAGED: the file ends before. */
 enum lmcs_status lmcs_st_read(int fd, const char *path, uint64_t offset, void *buffer, size_t bytes,
                               struct lmcs_error *error);
 /* Reads and checks the whole header. `path` is for messages. After a failure `header` is empty. */

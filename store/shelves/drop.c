@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * shelves/drop.c - removes whole shelves, and the staging shelves that a removal or a restore has left.
+ * shelves/drop.c - removes whole shelves, and staging shelves left by a removal or a restore.
  *
- * A shelf that is removed becomes a staging shelf, which is not listed, in one commit. Its snapshots then go, some in a
- * commit, and at last the shelf. After a crash or a full pool the next open for writing removes the rest. A restore
- * fills staging shelves (transfer/stage.c); those that it marks as kept stay until a restore continues or drops them.
+ * One commit turns the shelf into a staging shelf, which is not listed. Its snapshots then go, some in a commit, and at
+ * last the shelf. After a crash or a full pool the next open for writing removes the rest. A restore fills staging
+ * shelves (transfer/stage.c); those that it marks as kept stay until a restore continues or drops them.
  */
 #include "shelves/shelves.h"
 
@@ -134,7 +134,6 @@ static enum lmcs_status check_unprepared(struct lmcs_txn *txn, struct lmcs_shelf
     return status;
 }
 
-/* Turns the shelf into a staging shelf, which no listing contains. */
 static enum lmcs_status hide(struct lmcs_txn *txn, const char *name, uint64_t *id, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;

@@ -9,7 +9,6 @@
 #include "records/shelf.h"
 #include "shelves/shelves.h"
 
-/* Runs `change` on a shelf in a write transaction. */
 static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, bool make,
                                      enum lmcs_status (*change)(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                                                 void *context, struct lmcs_error *error),

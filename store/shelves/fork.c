@@ -2,10 +2,9 @@
 /*
  * shelves/fork.c - forks a shelf from a snapshot, and renames shelves.
  *
- * The first manifest of a fork is a copy of the snapshot's in which every entry begins a new run of its content. So the
- * rules on the life of pages and contents (records/manifest.c) hold without an exception, and removals in one shelf
- * never examine the other. (Sharing the pages would save 36 bytes a tensor, and every removal would have to ask all
- * forks.) The tree of origins records the source by the shelf's id, so that renames do not matter.
+ * The first manifest of a fork is a copy of the snapshot's in which every entry begins a new run of its content, so the
+ * rules on the life of pages and contents (records/manifest.c) hold, and removals in one shelf never examine the other.
+ * The tree of origins records the source by the shelf's id, so renames do not matter.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +52,6 @@ struct forking {
     bool no_memory;
 };
 
-/* Takes an entry over as a run that begins here. */
 static enum lmcs_status share_entry(void *context, uint64_t identity, const struct lmcs_manifest_df *entry, bool *stop,
                                     struct lmcs_error *error)
 {
@@ -231,7 +229,7 @@ enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, co
         return status;
     if (strcmp(from, name) == 0)
         return lmcs_fail(error, LMCS_EXISTS, 0, "%s: the shelf is called \"%.200s\" already", pool->path, name);
-    int order = strcmp(from, name) > 0; /* two shelves are acquired in the order of their names */
+    int order = strcmp(from, name) > 0; /* shelves are acquired in the order of their names */
     status = lmcs_shelf_take(pool, order ? name : from, &busy[order], error);
     if (status == LMCS_OK)
         status = lmcs_shelf_take(pool, order ? from : name, &busy[!order], error);

@@ -2,14 +2,13 @@
 /*
  * shelves/prune.c - removes the snapshots that a shelf's policy does not keep.
  *
- * One transaction gathers facts about all snapshots, a pure function (records/policy.c) decides, and batches remove,
- * each in a transaction. The caller owns the shelf meanwhile, so no capture adds to it. But tags and policies are set,
- * and groups resolved, without owning it, and their callers rely on the result. A batch therefore checks the tag of
- * each snapshot again, and gathers the facts again if any of them has changed. A snapshot that was to be kept is kept
- * in any case.
+ * One transaction gathers facts about all snapshots, a pure function (records/policy_keep.c) decides, and batches
+ * remove, each in a transaction. The caller owns the shelf, so no capture adds to it; but tags, policies and groups
+ * change without owning it, and their callers rely on the result. So each batch checks the tags again, and gathers the
+ * facts again if any has changed. A snapshot that was to be kept is kept in any case.
  *
- * Pruning in the background waits until an eighth too many have gathered: deltas that rest on several removed bases are
- * then encoded anew once, not once for each.
+ * The background waits until an eighth too many have gathered: deltas that rest on several removed bases are then
+ * encoded anew once.
  */
 #include "shelves/shelves.h"
 
@@ -29,7 +28,6 @@
 
 /* ---- Facts ---- */
 
-/* The kind of pruning. */
 struct request {
     bool is_asked_for;         /* lmcs_prune; else the background decides */
     const char *words;         /* changes to the policy (may be NULL) */
@@ -52,7 +50,6 @@ struct facts {
     bool has_changed; /* during this pruning */
 };
 
-/* Why a snapshot stays after it was to go. */
 static const char since[] = "tagged, or kept by a change, since pruning began";
 
 static void free_facts(struct facts *facts)
@@ -70,7 +67,7 @@ static void take_metrics(const struct lmcs_policy *policy, const struct lmcs_met
                 fact->metrics[r] = metrics[i].value;
 }
 
-/* Reads the metrics of a record, also from an attachment. Unreadable ones are absent, so no rule finds them. */
+/* Also from an attachment. Unreadable metrics are absent, so no rule finds them. */
 static enum lmcs_status read_metrics(struct lmcs_txn *txn, const struct lmcs_record *record,
                                      const struct lmcs_policy *policy, struct lmcs_policy_facts *fact,
                                      struct lmcs_error *error)
@@ -141,7 +138,7 @@ static enum lmcs_status hold_tagged(struct lmcs_txn *txn, struct lmcs_shelf *she
     return status;
 }
 
-/* Gathers all facts about a shelf's snapshots, and those that `facts->policy` keeps. */
+/* Gathers facts about all snapshots, and those that `facts->policy` keeps. */
 static enum lmcs_status gather(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts,
                                struct lmcs_error *error)
 {
@@ -187,7 +184,6 @@ bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy)
     return wanted / policy->budget_percent > all / 100;
 }
 
-/* The number of snapshots to remove now. */
 static size_t how_many(const struct facts *facts, const struct request *request)
 {
     size_t kept = count_kept(facts), due = facts->count - kept;
@@ -196,7 +192,7 @@ static size_t how_many(const struct facts *facts, const struct request *request)
     return request->is_asked_for || request->when == LMCS_PRUNE_ALL || due > kept / 8 ? due : 0;
 }
 
-/* A long history is not examined after every snapshot. Returns the snapshot number from which it is. */
+/* The snapshot number from which the shelf is examined again: a long history not after every snapshot. */
 static uint64_t not_before(struct lmcs_pool *pool, const char *name)
 {
     pthread_mutex_lock(&pool->captures);
@@ -220,7 +216,6 @@ void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf)
     set_not_before(pool, shelf, 0);
 }
 
-/* Whether to examine the shelf now. */
 static bool is_due(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
                    const struct request *request)
 {
@@ -243,7 +238,6 @@ static void note_shelf(struct lmcs_shelf *shelf, struct facts *facts)
     memcpy(facts->shelf_policy, shelf->policy, sizeof facts->shelf_policy);
 }
 
-/* Decides what a request removes, as of this transaction. */
 static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
                                struct facts *facts, struct lmcs_error *error)
 {
@@ -266,7 +260,7 @@ static bool is_as_it_was(struct lmcs_shelf *shelf, const struct facts *facts)
            strcmp(shelf->policy, facts->shelf_policy) == 0;
 }
 
-/* Decides again: a snapshot from `at` on that is now kept stays. */
+/* A snapshot from `at` on that is now kept stays. */
 static enum lmcs_status decide_again(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
                                      size_t at, struct facts *facts, struct lmcs_error *error)
 {
@@ -321,7 +315,7 @@ static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *she
     return status;
 }
 
-/* Removes them in a transaction of its own, which a dry run drops. */
+/* In a transaction of its own, which a dry run drops. */
 static enum lmcs_status remove_batch(struct lmcs_pool *pool, const struct request *request, struct facts *facts,
                                      size_t *at, size_t most, bool dry_run, struct lmcs_prune_report *report,
                                      struct lmcs_error *error)
@@ -468,7 +462,7 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
     bool mine = held != NULL && strcmp(held, name) == 0, is_held = true;
     size_t wanted = facts.wanted;
     if (status == LMCS_OK && wanted > 0 && (mine || lmcs_shelf_try(pool, name, &busy))) {
-        /* Decides again as the owner of the shelf. */
+        /* Again, as the owner of the shelf. */
         free_facts(&facts);
         facts = (struct facts){0};
         status = decide_by_id(pool, id, &request, &facts, now, error);

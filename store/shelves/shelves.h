@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * shelves/shelves.h - face of shelves/, the room of whole shelves: policies and tags, forks, renames, removal, pruning.
- *
- * Uses base, pages, records, payload, snapshots, live. Most of the room is public (lmcstore.h): fork.c, edit.c, drop.c,
- * prune.c.
+ * shelves/shelves.h - face of shelves/, the room of whole shelves: policies, tags, forks, renames, removal, pruning.
+ * Most of it is public (lmcstore.h).
  */
 #ifndef LMCS_SHELVES_SHELVES_H
 #define LMCS_SHELVES_SHELVES_H
@@ -12,16 +10,13 @@
 
 /* ---- prune.c ---- */
 
-/*
- * Whether the pool exceeds the policy's budget, or will with the next snapshot. False without a budget. Called within a
- * transaction.
- */
+/* Whether the pool exceeds the policy's budget, or will with the next snapshot; false: no budget. In a transaction. */
 bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy);
 
 enum lmcs_prune_when {
     LMCS_PRUNE_SURPLUS, /* policies without a budget, where an eighth too many have gathered */
     LMCS_PRUNE_BUDGETS, /* policies whose budget is exceeded: some at a time */
-    LMCS_PRUNE_ALL      /* every snapshot that the rules do not keep: there is no space left */
+    LMCS_PRUNE_ALL      /* all that the rules do not keep: there is no space left */
 };
 
 /*
@@ -30,7 +25,7 @@ enum lmcs_prune_when {
  */
 enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when when, const char *held, uint64_t *removed,
                                  struct lmcs_error *error);
-/* The shelf's policy has changed: examine the whole shelf next time. */
+/* After a change of the policy: examine the whole shelf next time. */
 void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf);
 
 /* ---- drop.c ---- */
@@ -38,17 +33,17 @@ void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf);
 #define LMCS_REMOVALS 16u /* snapshots in one transaction */
 
 /*
- * Removes `count` snapshots of a staging shelf in one transaction: those of `numbers`, or (NULL) the oldest. *done: no
- * snapshot was left, and the shelf was removed as well. Adds to *removal.
+ * Removes `count` snapshots of a staging shelf in one transaction: `numbers`, or (NULL) the oldest. *done: none was
+ * left, and the shelf was removed as well. Adds to *removal.
  */
 enum lmcs_status lmcs_staging_remove(struct lmcs_pool *pool, uint64_t id, const uint64_t *numbers, size_t count,
                                      struct lmcs_removal *removal, bool *done, struct lmcs_error *error);
-/* Removes a staging shelf with all snapshots and live variables, in several transactions. Adds to *removal. */
+/* With all snapshots and live variables, in several transactions. Adds to *removal. */
 enum lmcs_status lmcs_staging_drop(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
                                    struct lmcs_error *error);
-/* Removes the staging shelves that a crash has left, except kept ones. Called when a pool is opened for writing. */
+/* Removes those that a crash has left, except kept ones. Called when a pool is opened for writing. */
 enum lmcs_status lmcs_staging_drop_left(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Removes the kept staging shelves of earlier restores, unless a restore is using them. */
+/* Removes those that earlier restores kept, unless a restore is using them. */
 enum lmcs_status lmcs_staging_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error);
 
 #endif

@@ -2,10 +2,9 @@
 /*
  * snapshots/diff.c - the differences between two snapshots.
  *
- * Both manifests are sorted by identity (name, dtype and shape), so common identities are found by walking them side by
- * side; an identity that only one has is looked up in the other by its name. Equal contents and equal digests are not
- * read. Blocks of the others are decoded and compared by any free thread; results are added in the order of blocks, so
- * that the same snapshots give the same numbers.
+ * Both manifests are sorted by identity (name, dtype and shape) and walked side by side; an identity that only one has
+ * is looked up in the other by its name. Equal contents and digests are not read. Blocks of others are decoded and
+ * compared by any free thread; results are added in the order of blocks, so that the numbers are reproducible.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -115,7 +114,7 @@ struct diff {
     bool is_there[2];
 };
 
-/* Loads the content of one snapshot under an identity; `pin`: for reading. */
+/* `pin`: for reading. */
 static enum lmcs_status load_side(struct diff *diff, int which, const struct item *item, bool pin,
                                   struct lmcs_error *error)
 {
@@ -263,7 +262,6 @@ static void count_difference(struct lmcs_diff_report *report, enum lmcs_differen
     ++*counts[kind];
 }
 
-/* Reports a tensor of one or both sides. */
 static void report(struct diff *diff, enum lmcs_difference_kind kind, struct lmcs_difference *difference)
 {
     struct side *sides = diff->sides;
@@ -283,7 +281,6 @@ static void report(struct diff *diff, enum lmcs_difference_kind kind, struct lmc
         diff->stopped = true;
 }
 
-/* Compares an identity that both have. */
 static enum lmcs_status diff_both(struct diff *diff, const struct item *before, const struct item *after,
                                   struct lmcs_error *error)
 {
@@ -339,10 +336,7 @@ static enum lmcs_status find_namesake(struct diff *diff, int from, const struct 
     return status;
 }
 
-/*
- * Reports an identity that only one snapshot has. The other may have its name: a reshaped pair is reported once, with
- * `after`.
- */
+/* The other snapshot may have the name: a reshaped pair is reported once, with `after`. */
 static enum lmcs_status diff_one(struct diff *diff, int which, const struct item *item, struct lmcs_error *error)
 {
     struct lmcs_difference difference = {.cosine = NAN};

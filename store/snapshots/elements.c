@@ -2,9 +2,9 @@
 /*
  * snapshots/elements.c - statistics of the differences between two runs of elements of any dtype.
  *
- * Elements become doubles, some hundred at a time. Integers above 2^53 are rounded; which elements changed is decided
- * by their bytes. Complex numbers are pairs. Sums are kept in several lanes, which fit one register, and are added in a
- * fixed order: the same bytes give the same numbers with any number of threads.
+ * Elements become doubles, some hundred at a time (integers above 2^53 are rounded; bytes decide which changed).
+ * Complex numbers are pairs. Sums are kept in several lanes, which fit one register, and are added in a fixed order:
+ * the same bytes give the same numbers with any number of threads.
  */
 #include "snapshots/elements.h"
 
@@ -106,7 +106,7 @@ struct numbers {
     double (*value)(unsigned bits); /* of a byte, or of each half of one */
 };
 
-/* A switch without a default: the compiler rejects a dtype that is missing. */
+/* No default: the compiler rejects a missing dtype. */
 static struct numbers numbers_of(uint32_t dtype)
 {
     switch ((enum lmc_dtype)dtype) {
@@ -154,7 +154,7 @@ static struct numbers numbers_of(uint32_t dtype)
     return (struct numbers){0}; /* no dtype: the identity was checked when it was read */
 }
 
-/* Returns whether two numbers share a byte. */
+/* Whether two numbers share a byte. */
 static bool is_packed(uint32_t dtype)
 {
     return lmc_dtype_numbers(dtype) == 2 && lmc_dtype_kind(dtype) != LMC_KIND_COMPLEX;

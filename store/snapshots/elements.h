@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How two runs of elements of one dtype differ. */
+/* The difference of two runs of elements of one dtype. */
 struct lmcs_compared {
     uint64_t elements;
     uint64_t changed;           /* whose bytes differ */
@@ -20,12 +20,11 @@ struct lmcs_compared {
     double in_common; /* sum of the products (of complex numbers, the real part) */
 };
 
-/* The number of elements in `bytes` of a dtype; of a packed dtype, two a byte. */
+/* The elements in `bytes`; of a packed dtype, two a byte. */
 uint64_t lmcs_elements(uint32_t dtype, uint64_t bytes);
 /* Compares two runs of `bytes`, a multiple of the dtype's size, and adds the result to `compared`. */
 void lmcs_elements_compare(uint32_t dtype, const void *before, const void *after, uint64_t bytes,
                            struct lmcs_compared *compared);
-/* Adds one result to another. */
 void lmcs_compared_add(struct lmcs_compared *sum, const struct lmcs_compared *part);
 
 #endif

@@ -2,8 +2,8 @@
 /*
  * snapshots/snapshot.c - handles of snapshots: finding, entries, reading, listing, shelves.
  *
- * A handle names a snapshot, not a place: each call finds it again in a transaction of its own. So handles keep
- * nothing in place, and a removed snapshot is an error.
+ * Each call finds its snapshot again in a transaction of its own. So handles keep nothing in place, and a removed
+ * snapshot is an error.
  */
 #include "snapshots/snapshot.h"
 #include "base/grow.h"
@@ -53,7 +53,7 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
     return status;
 }
 
-/* Returns the stored bytes of a content; of an output of a link, its share. */
+/* Of an output of a link: its share. */
 static uint64_t stored_bytes(const struct lmcs_chain *chain)
 {
     const struct lmcs_content *top = &chain->links[0], *link = &chain->links[1];
@@ -68,7 +68,6 @@ static uint32_t to_undo(const struct lmcs_chain *chain)
     return (uint32_t)(chain->line > 0 ? chain->line : chain->length - 1);
 }
 
-/* Returns the reason that a snapshot is not linked to the one before it. */
 static const char *links_note(uint32_t links)
 {
     static const char *const notes[LMCS_LINKS_COUNT] = {
@@ -257,7 +256,7 @@ enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
     return status;
 }
 
-/* The contents of a snapshot, in the order of its manifest; shared ones repeat. */
+/* In the order of the manifest; shared ones repeat. */
 struct contents {
     uint64_t *ids;
     size_t count;
@@ -327,7 +326,7 @@ enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lm
     return status;
 }
 
-/* Adds the entries' hashes: the sum does not depend on their order, which is an internal of the pool. */
+/* The sum of the entries' hashes does not depend on their order. */
 static enum lmcs_status add_to_digest(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
                                       struct lmcs_error *error)
 {
@@ -614,7 +613,7 @@ enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *pool, const char *shelf, 
                 count, error);
 }
 
-/* Finds out whether the origin of a fork still exists, and the current name of its shelf. */
+/* Finds whether the origin of a fork still exists, and the current name of its shelf. */
 static enum lmcs_status fill_origin(struct lmcs_txn *txn, const struct lmcs_origin *origin,
                                     struct lmcs_shelf_info *info, struct lmcs_error *error)
 {

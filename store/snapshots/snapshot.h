@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * snapshots/snapshot.h - handles of snapshots. The face of the room snapshots, which reads, lists, views and compares
- * them; it may use base, media, pages, records and payload.
- */
+/* snapshots/snapshot.h - handles of snapshots; face of snapshots/, which reads, lists, views and compares them. */
 #ifndef LMCS_SNAPSHOTS_SNAPSHOT_H
 #define LMCS_SNAPSHOTS_SNAPSHOT_H
 
@@ -20,16 +17,16 @@ struct lmcs_snapshot {
     struct lmcs_snapshot_info info;
 };
 
-/* Begins a read transaction and finds the snapshot again; LMCS_NOT_FOUND when it was removed. */
+/* Begins a read transaction and finds the snapshot again. LMCS_NOT_FOUND: it was removed. */
 enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                      struct lmcs_record *record, struct lmcs_error *error);
 /* The same within a running transaction, which stays open after a failure. */
 enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, struct lmcs_txn *txn,
                                       struct lmcs_shelf *shelf, struct lmcs_record *record, struct lmcs_error *error);
-/* Computes the digest of a snapshot, which does not depend on how it is stored. */
+/* Does not depend on how the snapshot is stored. */
 enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     struct lmc_hash *digest, struct lmcs_error *error);
-/* Fills an entry from a loaded chain; its tensor points into the identity. */
+/* Its tensor points into the identity. */
 void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_chain *chain, struct lmcs_entry *entry);
 
 #endif

@@ -2,14 +2,13 @@
 /*
  * snapshots/view.c - addresses for the tensors of a snapshot.
  *
- * Raw payloads are mapped. A read-only view points into the one shared mapping that a pool has of its
- * file (never libpmemobj's own, which would keep the pool locked). A private one maps clusters of neighbouring
- * payloads copy on write: few mappings, for the kernel allows 65,530, and small tensors that share a page share its
- * private copy too. Deltas are decoded into anonymous memory. Mapped payloads are pinned until the view is closed; a
- * view holds the media and its leases itself, so it may outlive its pool.
+ * Raw payloads are mapped. A read-only view points into the one shared mapping that a pool has of its file (never
+ * libpmemobj's own, which would keep the pool locked). A private one maps clusters of neighbouring payloads copy on
+ * write: few mappings (the kernel allows 65,530), and small tensors that share a page share its private copy. Deltas
+ * are decoded into anonymous memory. Mapped payloads are pinned until the view is closed; the view holds media and
+ * leases itself, so it may outlive its pool.
  *
- * Any names with equal bytes may share a content (as in archives), so names of one content may be unrelated. Writes
- * through a private view are visible under one name only.
+ * Unrelated names with equal bytes may share a content, so each private name gets its own bytes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +24,7 @@
 #include "snapshots/snapshot.h"
 
 #define CLUSTER_GAP  ((uint64_t)1 << 20)
-#define DOUBLE_BYTES ((uint64_t)256 << 10) /* from here on, further names of a content are mapped instead of copied */
+#define DOUBLE_BYTES ((uint64_t)256 << 10) /* of a content: from here on, further names are mapped, not copied */
 #define DATA_ALIGN   64u
 
 struct viewed {
@@ -86,7 +85,7 @@ static bool must_decode(const struct lmcs_view *view, const struct lmcs_chain *c
            ((flags & LMCS_VIEW_PRIVATE) != 0 && lmcs_media_is_device(view->media));
 }
 
-/* Adds an entry and pins its chain, within the transaction. */
+/* Within the transaction; pins the entry's chain. */
 static enum lmcs_status add_item(struct lmcs_view *view, struct lmcs_txn *txn, const struct lmcs_identity *identity,
                                  uint64_t content, uint32_t flags, struct lmcs_error *error)
 {
@@ -249,8 +248,7 @@ static uint64_t copied_bytes(const struct viewed *item)
 }
 
 /*
- * Items whose bytes another item has been given, all or some: large ones get mappings, small ones copies in one
- * piece of memory.
+ * Items whose bytes another item has, all or some: large ones get mappings, small ones copies in one piece of memory.
  */
 static enum lmcs_status map_doubles(struct lmcs_view *view, struct viewed **doubles, size_t count,
                                     struct lmcs_error *error)
@@ -352,7 +350,7 @@ struct decoding {
     size_t count;
 };
 
-/* Returns the link that stores an item; 0: none. */
+/* 0: none. */
 static uint64_t link_of(const struct viewed *item)
 {
     return item->chain->line > 0 && item->entry.tensor.dtype == LMC_F32 ? item->chain->links[0].link : 0;
@@ -464,7 +462,7 @@ static void release_chains(struct lmcs_view *view, uint32_t flags, struct lmcs_p
     }
 }
 
-/* Protects the view's own memory too, if the view is read-only. */
+/* Of a read-only view, its own memory too. */
 static void protect(struct lmcs_view *view, uint32_t flags)
 {
     for (size_t i = 0; (flags & LMCS_VIEW_PRIVATE) == 0 && i < view->mapping_count; i++)
@@ -539,7 +537,7 @@ void lmcs_view_close(struct lmcs_view *view)
         return;
     for (size_t i = 0; i < view->mapping_count; i++)
         munmap(view->mappings[i].at, view->mappings[i].bytes);
-    /* In a child the leases are its parent's (the description is shared), and its locks may be held for ever. */
+    /* The leases of a child are its parent's (shared description), and its locks may be held for ever. */
     bool own = view->pid == getpid();
     for (size_t i = 0; i < view->count; i++) {
         struct viewed *item = &view->items[i];
