@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* bits_impl.h - packs the bits that vary among bytes: eight bytes become as many bytes as bits vary. */
+/* bits_impl.h - packs the bits that vary among bytes. */
 
 static unsigned bits_varying(const unsigned char *bytes, size_t n)
 {

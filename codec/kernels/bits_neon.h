@@ -2,15 +2,14 @@
 /*
  * bits_neon.h - packs and unpacks the bits of eight bytes with NEON.
  *
- * Lookups by half bytes pack each byte. Then neighbours join, three times: the high half of a word moves down to the
- * low half's bits, from position 8 (16) to position count (2 * count), by subtracting it times the difference of these
- * powers of two. Unpacking adds.
+ * Lookups by half bytes pack each byte; neighbours then join three times. A word's high half moves from position 8 (16)
+ * to count (2 * count) by subtracting it times the difference of these powers of two; unpacking adds.
  */
 #include "kernels/neon_impl.h"
 
 struct bits_map {
     unsigned count;
-    /* By the low and the high half of a byte. */
+    /* By half bytes. */
     uint8x16_t together_low, together_high, apart_low, apart_high;
     uint16x4_t moves8;  /* 2^8 - 2^count */
     uint32x2_t moves16; /* 2^16 - 2^(2 count) */
@@ -75,7 +74,7 @@ static inline uint64_t bits_together(const struct bits_map *map, uint64_t bytes)
 
 static inline uint64_t bits_apart(const struct bits_map *map, uint64_t bits)
 {
-    /* Bits above those of four bytes stay above the last byte's, where no lookup reads them. */
+    /* Bits above four bytes' stay above the last byte, where no lookup reads them. */
     const uint64_t halves = (uint32_t)bits | bits >> 4 * map->count << 32;
     uint32x2_t x4 = vreinterpret_u32_u64(vcreate_u64(halves));
     x4 = vmla_u32(x4, vshl_u32(x4, map->down16), map->moves16);

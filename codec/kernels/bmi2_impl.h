@@ -2,8 +2,8 @@
 /*
  * bmi2_impl.h - compresses and expands 32 bytes with AVX2 and BMI2, under masks of whole bytes.
  *
- * Compress: a pext for each 8 bytes, with masks in memory, at no cost. Expand: a shuffle takes half as long; the number
- * of mask bytes before a byte is the index of its source.
+ * Compress: a pext for each 8 bytes. Expand: a shuffle is twice as fast; the mask bytes before a byte number its
+ * source.
  */
 #ifndef LMC_BMI2_IMPL_H
 #define LMC_BMI2_IMPL_H
@@ -47,7 +47,7 @@ static inline unsigned mask_rank(uint32_t bits, unsigned k)
     return k != 0 ? (unsigned)__builtin_popcount(bits << (32 - 8 * k)) : 0;
 }
 
-/* Appends the bytes under the mask. Writes up to 32 bytes past the new end. */
+/* Appends masked bytes. Writes up to 32 bytes past the new end. */
 static inline void put_32(const struct bytes_32 *mask, const struct bytes_32 *bytes, unsigned char **list)
 {
     const uint32_t bits = mask_bits(mask);
@@ -72,7 +72,7 @@ static inline __m256i sums_so_far(__m256i v)
     return _mm256_add_epi8(v, _mm256_slli_si256(v, 8));
 }
 
-/* The next bytes of a list for each half of the mask. */
+/* The next bytes for each half of the mask. */
 static inline __m256i halves_at(uint32_t bits, const unsigned char *list)
 {
     const unsigned first = mask_rank(bits, 2);
@@ -80,7 +80,7 @@ static inline __m256i halves_at(uint32_t bits, const unsigned char *list)
                                    _mm_loadu_si128((const __m128i *)(const void *)(list + first)), 1);
 }
 
-/* The inverse of put_32: spreads the next bytes of a list, zeros between. */
+/* The inverse of put_32; zeros between. */
 static inline __m256i take_masked(__m256i mask, unsigned char **list)
 {
     const uint32_t bits = (uint32_t)_mm256_movemask_epi8(mask);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * checksum.c - hashes of bytes, and the digest of a tensor.
+ * checksum.c - hashes of bytes, and digests.
  *
- * A hasher's state is xxhash's own, laid out alike for all instruction sets. Empty input never reaches xxhash: NULL
- * with 0 bytes is valid.
+ * A hasher's state is xxhash's, laid out alike for all instruction sets. Empty input never reaches xxhash: NULL is
+ * valid.
  */
 #include "kernels/checksum.h"
 

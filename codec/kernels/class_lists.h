@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* class_lists.h - the classes of a block's words (block/classes.h), and their lists. */
+/* class_lists.h - classes of words (block/classes.h), and their lists. */
 #ifndef LMC_CLASS_LISTS_H
 #define LMC_CLASS_LISTS_H
 
@@ -18,9 +18,9 @@ struct lmci_classes {
     unsigned count;                  /* 1 to LMCI_MAX_CLASSES */
     uint8_t first[LMCI_MAX_CLASSES]; /* ascending; first[0] is 0 */
     uint8_t shift[LMCI_MAX_CLASSES]; /* bits; multiples of 4, at most 8 * word - 8 */
-    uint8_t finer[LMCI_MAX_CLASSES]; /* bits below the shift that the lengths of differences suggest */
-    uint32_t center;                 /* without a base: in place of its words */
-    bool rotate;                     /* without a base: rotate words left by one bit */
+    uint8_t finer[LMCI_MAX_CLASSES]; /* bits below the shift that lengths suggest */
+    uint32_t center;                 /* without a base: for its words */
+    bool rotate;                     /* without a base: rotate words left */
     bool fitted;                     /* shifts were chosen for this block */
 };
 
@@ -28,8 +28,8 @@ struct lmci_classes {
 struct lmci_class_lists {
     unsigned char *symbols[LMCI_MAX_CLASSES];
     unsigned char *low[3];   /* low[k]: byte k below the symbol, of words whose shift is at least 8 * k + 8 */
-    unsigned char *nibbles;  /* the last 4 bits of words whose shift is 4 more than whole bytes, one in a byte */
-    unsigned char *outliers; /* whole words; the other lists have no low bits of these */
+    unsigned char *nibbles;  /* the last 4 bits, a byte each, of words whose shift is 4 more than whole bytes */
+    unsigned char *outliers; /* whole words, absent from the lists above */
 };
 
 static inline unsigned lmci_class_key(unsigned word, uint32_t base)

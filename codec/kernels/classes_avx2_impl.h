@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * classes_avx2_impl.h - classes with AVX2 and BMI2, 32 elements at a time (bmi2_impl.h).
+ * classes_avx2_impl.h - classes with AVX2 and BMI2, 32 elements at a time.
  *
- * The halves of a vector of words are 16 elements apart, so packing to bytes preserves the order.
+ * Halves of a vector of words are 16 elements apart, so packing to bytes preserves order.
  */
 #include "kernels/bmi2_impl.h"
 
 struct class_vectors {
     unsigned count;
-    __m256i last[LMCI_MAX_CLASSES +
-                 1];   /* the last key before each class, as lane_keys() returns keys; and the last of all */
-    __m256i up;        /* class_key's `up` */
-    __m256i low[3];    /* whether it has such a byte: all bits or none */
-    __m256i nibble[3]; /* ... or half of it */
-    __m256i half;      /* any of these three */
+    __m256i last[LMCI_MAX_CLASSES + 1]; /* the last key before each class, as lane_keys() has keys; then the last */
+    __m256i up;                         /* class_key's `up` */
+    __m256i low[3];                     /* all ones or zeros: whether it has such a byte */
+    __m256i nibble[3];                  /* ... or half of it */
+    __m256i half;                       /* any of these three */
     bool any_low[3], any_nibble[3], any_half;
     bool all_low[3], all_half; /* whether all classes have it */
 };
@@ -136,7 +135,7 @@ static inline void class_prefetch(unsigned word, const unsigned char *from)
 
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
-#define CLASS_CHUNK 16 /* vectors of 32 elements; their data stay in the first-level cache */
+#define CLASS_CHUNK 16 /* vectors of 32 elements, for the first-level cache */
 
 struct class_chunk {
     struct bytes_32 masks[LMCI_MAX_CLASSES][CLASS_CHUNK]; /* elements of each class */
@@ -163,7 +162,7 @@ static inline void lane_pair(__m256i low, __m256i high, __m256i v[2])
     v[1] = _mm256_unpackhi_epi8(low, high);
 }
 
-/* Returns symbols, bytes below them (planes[0] first), and the mask of elements that are no outliers. */
+/* Symbols, bytes below (planes[0] first), and the mask of elements that are no outliers. */
 static inline __m256i symbols_2(const __m256i *x, const __m256i *b, const struct class_vectors *v, __m256i class,
                                 __m256i *planes)
 {
@@ -334,7 +333,7 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-/* Also computes classes. Bytes are signed: a class has the keys above last[class] up to last[class + 1]. */
+/* And classes: keys above last[class] up to last[class + 1], signed. */
 static inline __m256i join_symbols(__m256i keys, unsigned count, const __m256i *last, unsigned char **lists,
                                    __m256i *class)
 {

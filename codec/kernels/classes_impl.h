@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * classes_impl.h - deals the differences of a block to classes by the base's exponent, and joins them.
+ * classes_impl.h - deals differences to classes by the base's exponent, and joins them.
  *
- * AVX-512 VBMI2 compresses or expands 64 elements for each class, under the mask of its elements. It stores 64 bytes at
- * a time: lists have room past their ends. AVX2 with BMI2 takes 32 elements, NEON 64, the plain loops one.
+ * AVX-512 VBMI2 compresses or expands 64 elements for each class, under its mask, and stores 64 bytes at a time: lists
+ * have room past their ends. AVX2 with BMI2 takes 32 elements, NEON 64, plain loops one.
  */
 
 #include "kernels/vbmi2_impl.h"
@@ -21,9 +21,9 @@ static inline void class_store(unsigned word, unsigned char *to, size_t i, uint3
         lmci_store32(to + 4 * i, x);
 }
 
-/* Follows from an element's key, so that loops need no branches. */
+/* By an element's key: loops need no branches. */
 struct class_key {
-    uint32_t least, span; /* a difference of at least -`least` and less than `span` above is no outlier */
+    uint32_t least, span; /* differences from -`least` to below `span` above that are no outliers */
     uint32_t keep;        /* bits of a raised difference in whole bytes */
     uint32_t nibble;      /* 1 at the half byte's position; 0 without one */
     uint8_t class;
@@ -71,13 +71,13 @@ static inline uint32_t class_lowered(unsigned word, uint32_t raised, unsigned up
     return word == 2 ? (uint32_t)((int16_t)raised >> up) : (uint32_t)((int32_t)raised >> up);
 }
 
-/* Element by element. Writes one entry past each list. `word` and `kinds` are constants: unused lists cost nothing. */
+/* Writes one entry past each list. `word` and `kinds` are constants: unused lists cost nothing. */
 static inline __attribute__((always_inline)) void deal_kinds(unsigned word, struct class_kinds kinds,
                                                              const unsigned char *data, const unsigned char *base,
                                                              size_t n, const struct class_key keys[256],
                                                              struct lmci_class_lists *lists)
 {
-    struct lmci_class_lists own = *lists; /* a copy, which stores of bytes cannot alias */
+    struct lmci_class_lists own = *lists; /* a copy that stores of bytes cannot alias */
     for (size_t i = 0; i < n; i++) {
         const uint32_t x = class_word(word, data, i), b = class_word(word, base, i);
         const struct class_key *key = &keys[lmci_class_key(word, b)];
@@ -207,7 +207,7 @@ static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
 struct class_vectors {
     __m512i class[4]; /* of each key */
     __m512i up;       /* by class, in every lane: class_key's `up` */
-    __m512i below;    /* by class: flags of the lists below its symbols */
+    __m512i below;    /* by class: lists below symbols */
     bool low[3];      /* whether any class has it */
     bool nibble[3];   /* ... or half of it */
 };
@@ -377,7 +377,7 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
         _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
 }
 
-/* Hardware prefetching stops at pages. Addresses past the end are harmless. */
+/* See classes_avx2_impl.h. */
 static inline void class_prefetch(unsigned word, const unsigned char *from, size_t at)
 {
     for (unsigned k = 0; k < word; k++)
@@ -407,7 +407,7 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
     }
 }
 
-/* Unrolls for usual numbers of classes; extra classes are empty. */
+/* For usual numbers of classes; extra classes are empty. */
 #define FOR_CLASSES(how_many, what) \
     switch (how_many) {             \
     case 1:                         \
@@ -500,7 +500,7 @@ static void class_join(unsigned word, const unsigned char *base, size_t n, const
 
 /* ---- Words without a base -------------------------------------------------------------------------------------- */
 
-/* By one bit. Left separates a float's sign from its exponent; right is the inverse. */
+/* By one bit; left separates a float's sign from its exponent. */
 static void class_rotate(unsigned word, bool left, const unsigned char *from, size_t n, unsigned char *to)
 {
     const unsigned by16 = left ? 1 : 15;

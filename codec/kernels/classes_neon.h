@@ -2,16 +2,15 @@
 /*
  * classes_neon.h - classes with NEON, 64 elements at a time, in vectors of 16.
  *
- * Dealing compresses symbols once for each class (neon_impl.h). Joining looks up all classes at once: an element's
- * position in its class is a prefix sum; one byte holds the sums of two classes. Vectors are reversed, because NEON
- * accumulates right shifts only.
+ * Dealing compresses symbols once a class. Joining looks up all classes at once, by prefix sums; one byte holds the
+ * sums of two classes. Vectors are reversed: NEON accumulates right shifts only.
  */
 #include "kernels/neon_impl.h"
 
 #define CLASS_VECTOR 64
 #define CLASS_PAIRS  (LMCI_MAX_CLASSES / 2)
 
-/* Counters of two classes in one byte's halves; for each pair, by class. */
+/* Counters of two classes in a byte's halves; for each pair, by class. */
 struct class_pairs {
     uint8x16_t one[CLASS_PAIRS];  /* 1 for the pair's first class, 16 for its second, 0 for others */
     uint8x16_t half[CLASS_PAIRS]; /* all ones in the class's half */
@@ -34,13 +33,13 @@ struct class_vectors {
     unsigned count;
     uint8x16_t first[LMCI_MAX_CLASSES]; /* each class's least key */
     uint8x16_t up;                      /* by class: class_key's `up` */
-    uint8x16_t below;                   /* by class: flags of the lists below its symbols */
+    uint8x16_t below;                   /* by class: lists below symbols */
     struct class_pairs pairs;
     bool any_low[3], any_nibble[3], any_half; /* whether any class has it */
     bool all_low[3], all_half;                /* whether all classes have it */
 };
 
-/* Flags of `below`: bit k for low byte k, bit 4 + k for half of it. */
+/* Bit k: low byte k, bit 4 + k: half of it. */
 #define CLASS_LOW(k)    (1u << (k))
 #define CLASS_NIBBLE(k) (16u << (k))
 #define CLASS_HALF      (CLASS_NIBBLE(0) | CLASS_NIBBLE(1) | CLASS_NIBBLE(2))
@@ -114,7 +113,7 @@ static inline __attribute__((always_inline)) uint64_t bits_equal(const uint8x16_
     return bits_of(mask);
 }
 
-/* All ones where an element's class has one of these flags. */
+/* All ones where the class has a flag. */
 static inline uint8x16_t class_has(const struct class_vectors *v, uint8x16_t class, unsigned flags)
 {
     return vtstq_u8(vqtbl1q_u8(v->below, class), vdupq_n_u8((uint8_t)flags));
@@ -131,7 +130,7 @@ static inline __attribute__((always_inline)) uint64_t bits_below(const struct cl
 
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
-/* of[word - 1]: the symbols of 64 elements; of[word - 2]: bytes below them; and so on. */
+/* of[word - 1]: symbols of 64 elements; of[word - 2]: bytes below; and so on. */
 struct class_planes {
     uint8x16_t of[4][4];
 };
@@ -159,7 +158,7 @@ static inline __attribute__((always_inline)) void deal_planes(unsigned word, con
     }
 }
 
-/* Appends the bytes below symbols where bits are set. */
+/* Of symbols whose bits are set. */
 static inline __attribute__((always_inline)) void deal_below(unsigned word, const struct class_planes *planes,
                                                              uint64_t usual, const struct class_vectors *v,
                                                              const uint8x16_t class[4], struct lmci_class_lists *lists)
@@ -200,7 +199,7 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, const u
 
 /* ---- Joining --------------------------------------------------------------------------------------------------- */
 
-/* Of 16 elements, a byte for each of eight classes, from the sums of pairs. */
+/* Of 16 elements, a byte a class, from sums of pairs. */
 static inline uint64_t class_counts(const uint8x16_t *sums, unsigned pairs)
 {
     uint64x2_t all = vreinterpretq_u64_u8(sums[pairs - 1]);
@@ -222,14 +221,14 @@ static inline uint8x16_t sums_from(uint8x16_t v)
     return vreinterpretq_u8_u64(vsraq_n_u64(sums, sums, 32));
 }
 
-/* The next entry of list c. `before`: entries already used, a byte for each class. */
+/* The next entry of list c. `before`: entries used, a byte a class. */
 static inline const unsigned char *list_at(unsigned char *const *lists, unsigned c, const uint64_t before[2])
 {
     return lists[c] + (before[c / 8] >> c % 8 * 8 & 255);
 }
 
-/* Joins and counts symbols of 16 elements from so many pairs of lists. Four bits suffice: half a vector sums to at most
- * 8, and a position, which includes the first half's sum, is at most 15. */
+/* Joins and counts symbols of 16 elements from pairs of lists. Four bits suffice: half a vector sums to at most 8, and
+ * a position, including the first half's sum, to 15. */
 static inline __attribute__((always_inline)) uint8x16_t join_16(uint8x16_t class, unsigned pairs,
                                                                 const struct class_pairs *v,
                                                                 unsigned char *const *lists, uint64_t before[2])
@@ -266,7 +265,7 @@ static inline __attribute__((always_inline)) void join_symbols(const uint8x16_t 
         lists[c] += before[c / 8] >> c % 8 * 8 & 255;
 }
 
-/* Expands the bytes below symbols where bits are set; zeros elsewhere. */
+/* Of symbols whose bits are set; zeros elsewhere. */
 static inline __attribute__((always_inline)) void join_below(unsigned word, struct class_planes *planes, uint64_t usual,
                                                              const struct class_vectors *v, const uint8x16_t class[4],
                                                              struct lmci_class_lists *lists)
@@ -341,7 +340,7 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         join_64(word, pairs, base + word * at, v, lists, data + word * at);
 }
 
-/* Unrolls for each number of pairs; extra classes are empty. */
+/* For each number of pairs; extra classes are empty. */
 #define FOR_PAIRS(how_many, what)   \
     switch (((how_many) + 1) / 2) { \
     case 1:                         \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* count_impl.h - counts all bytes or a sample, and sums logarithms of counts. */
+/* count_impl.h - counts bytes, and sums logarithms of counts. */
 
 #define COUNT_CHUNK ((size_t)64)
 
-/* Eight tables: an increment would wait for the store of an equal neighbour. */
+/* Eight tables: increments would wait for an equal neighbour's store. */
 static inline void count_some(const unsigned char *symbols, size_t count, uint16_t part[8][256])
 {
     size_t i = 0;
@@ -29,7 +29,7 @@ static inline void add_counts(uint16_t part[8][256], uint32_t counts[256])
             counts[s] += part[k][s];
 }
 
-/* Below this, clearing and adding tables takes longer than waiting. */
+/* Fewer wait less than clearing and adding tables takes. */
 #define COUNT_FEW ((size_t)512)
 /* Symbols that overflow no table. */
 #define COUNT_MANY ((size_t)1 << 15)
@@ -59,7 +59,7 @@ static void count_symbols(const unsigned char *symbols, size_t count, size_t eve
     }
 }
 
-/* log2(x) in units of 1/65536 from a float's exponent and a parabola of its mantissa. Undefined for 0. */
+/* In 1/65536: a float's exponent, and a parabola of its mantissa. Not for 0. */
 static inline uint32_t log2_of_count(uint32_t x)
 {
     const float exact = (float)(int32_t)x;

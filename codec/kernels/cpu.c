@@ -3,8 +3,8 @@
  * cpu.c - chooses the kernels that this processor can run.
  *
  * The first use stores a table in the library's only global variable; racing threads store the same pointer.
- * LMC_KERNELS=portable|neon|avx2|avx512, read then, limits the choice; other values have no effect.
- * __builtin_cpu_supports also checks (XSAVE) that the operating system preserves wide registers.
+ * LMC_KERNELS=portable|neon|avx2|avx512, read then, limits the choice; other values are ignored. __builtin_cpu_supports
+ * also checks that the operating system preserves wide registers (XSAVE).
  */
 #include "kernels/kernels.h"
 #include "kernels/link_kernels.h"

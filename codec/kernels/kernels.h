@@ -2,8 +2,7 @@
 /*
  * kernels.h - the hot loops, as a table for each instruction set.
  *
- * All tables produce the same bytes. Each kernels_*.c compiles kernels_impl.h; cpu.c chooses. Kernels trust lengths,
- * not contents: no contents cause access outside the buffers.
+ * All tables produce the same bytes. Kernels trust lengths, not contents: no contents cause access outside the buffers.
  */
 #ifndef LMC_KERNELS_H
 #define LMC_KERNELS_H
@@ -35,16 +34,16 @@ struct lmci_kernels {
     void (*stream)(unsigned char *dst, const unsigned char *from, size_t bytes);
     void (*fence)(void);
 
-    /* Transforms `count` words and groups their bytes: the lowest to planes[0]. */
+    /* The lowest bytes go to planes[0]. */
     void (*split)(enum lmci_transform transform, unsigned word, const unsigned char *data, const unsigned char *base,
                   size_t count, unsigned char *const *planes);
     /* The inverse. `data` overlaps no input. */
     void (*merge)(enum lmci_transform transform, unsigned word, const unsigned char *const *planes,
                   const unsigned char *base, size_t count, unsigned char *data);
 
-    /* Counts all symbols, or (`every` above 1) one chunk of 64 in `every`. */
+    /* All, or (`every` above 1) one chunk of 64 in `every`. */
     void (*count)(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256]);
-    /* Sum of count * log2(count), in units of 1/65536, for counts below 2^24. *seen: counts that are not 0. */
+    /* Sum of count * log2(count), in 1/65536, for counts below 2^24. *seen: nonzero counts. */
     uint64_t (*sum_logs)(const uint32_t *counts, unsigned symbols, unsigned *seen);
     void (*rename)(const uint8_t lut[256], const unsigned char *from, size_t count, unsigned char *to);
 
@@ -77,29 +76,28 @@ struct lmci_kernels {
     /* By one bit, left or back. `from` may equal `to`. */
     void (*class_rotate)(unsigned word, bool left, const unsigned char *from, size_t count, unsigned char *to);
 
-    /* The stand-ins of a base with words of 1 or 8 bytes (block/keyed.h). */
+    /* Stand-ins of a base with words of 1 or 8 bytes (block/keyed.h). */
     void (*keyed_base)(unsigned word, const unsigned char *base, size_t count, unsigned char *to);
-    /* Those of the data. `against`: those of the base. Words of 8 bytes also fill the planes. */
+    /* Stand-ins of data, given the base's (`against`). Words of 8 bytes also fill the planes. */
     void (*keyed_split)(unsigned word, unsigned low, const unsigned char *data, const unsigned char *base,
                         const unsigned char *against, size_t count, unsigned char *const *planes, unsigned char *to);
     /* The inverse of keyed_split. */
     void (*keyed_join)(unsigned word, unsigned low, const unsigned char *const *planes, const unsigned char *from,
                        const unsigned char *against, const unsigned char *base, size_t count, unsigned char *data);
 
-    /* Lists of block/tree.c, not empty. Kernels read up to 64 bytes past a list and write as far past an output. Bits:
+    /* Lists of block/tree.c, not empty. Kernels read up to 64 bytes past lists and write as far past outputs. Bits:
      * one a symbol, lowest first, in (count + 7) / 8 bytes. */
-    /* Sets the bit of each rank that is at least `pivot`; clears the rest of the last byte. Returns the set bits. */
+    /* Sets the bits of ranks of at least `pivot`; clears the rest of the last byte. Returns the set bits. */
     size_t (*tree_bits)(const unsigned char *ranks, size_t count, unsigned char pivot, unsigned char *bits);
-    /* Like tree_bits; moves symbols with a set bit to `ones`, others to the start of `list`. */
+    /* And moves symbols with a set bit to `ones`, others to the start of `list`. */
     size_t (*tree_split)(unsigned char *list, size_t count, unsigned char pivot, unsigned char *bits,
                          unsigned char *ones);
-    /* Like tree_bits; moves symbols whose bit equals `ones` to the start of `list`. */
+    /* The same, moving only symbols whose bit equals `ones`, to the start of `list`. */
     size_t (*tree_keep)(unsigned char *list, size_t count, unsigned char pivot, bool ones, unsigned char *bits);
     size_t (*tree_count)(const unsigned char *bits, size_t count);
-    /* The inverse of tree_split: sides[0] has a symbol for each clear bit, sides[1] for each set bit. */
+    /* The inverse of tree_split: sides[0] for clear bits, sides[1] for set ones. */
     void (*tree_merge)(const unsigned char *bits, size_t count, const struct lmci_side sides[2], unsigned char *out);
 
-    /* Compiled separately. */
     const struct lmci_link_kernels *link;
 };
 
@@ -111,11 +109,11 @@ extern const struct lmci_kernels lmci_kernels_avx512;
 extern const struct lmci_kernels lmci_kernels_neon;
 #endif
 
-/* The fastest table that this processor runs and LMC_KERNELS does not exclude. */
+/* The fastest that this processor runs and LMC_KERNELS does not exclude. */
 const struct lmci_kernels *lmci_kernels(void);
 
-/* For tests: selects a table by name, ignoring LMC_KERNELS, or (NULL) the default. False, and no change: it does not
- * exist or cannot run here. No other thread may encode or decode meanwhile. */
+/* For tests: selects by name, ignoring LMC_KERNELS, or (NULL) the default. False, and no change: unknown or cannot run
+ * here. No other thread may encode or decode meanwhile. */
 bool lmci_kernels_use(const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* kernels_avx512.c - the hot loops, for AVX-512 (F, BW, VL, DQ, VBMI, VBMI2) and BMI2. */
+/* kernels_avx512.c - for AVX-512 (F, BW, VL, DQ, VBMI, VBMI2) and BMI2. */
 #define LMCI_KERNELS_TABLE lmci_kernels_avx512
 #define LMCI_LINK_TABLE    lmci_link_kernels_avx512
 #define LMCI_KERNELS_NAME  "avx512"

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * kernels_impl.h - one table of kernels, included once by each kernels_*.c, which names it.
- *
- * Plain C that compilers vectorize; loops for an instruction set are next to it, under its macro.
- */
+/* kernels_impl.h - one table of kernels, compiled by each kernels_*.c, which names it. Loops for an instruction set are
+ * next to plain C, under its macro. */
 #include "base/bytes.h"
 #include "kernels/class_lists.h"
 #include "kernels/kernels.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* kernels_neon.c - the hot loops with NEON, which every arm64 processor has. */
+/* kernels_neon.c - for NEON, which every arm64 processor has. */
 #define LMCI_NEON
 #define LMCI_KERNELS_TABLE lmci_kernels_neon
 #define LMCI_LINK_TABLE    lmci_link_kernels_neon

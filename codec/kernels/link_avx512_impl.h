@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_avx512_impl.h - loops of link_impl.h that AVX-512 intrinsics make faster than compilers do, with the same bits.
+ * link_avx512_impl.h - loops of link_impl.h that AVX-512 intrinsics make faster, with the same bits.
  *
- * Two divisions and a square root take most of a step. One divisor is the same for all elements: a product with its
- * inverse is close to the quotient, and the remainder proves that it is the nearest float. Where it does not, the
- * processor divides.
+ * Divisions and a square root dominate a step. With a divisor that all elements share, a product with its inverse is
+ * close to the quotient; where the remainder does not prove it the nearest float, the processor divides.
  */
 #ifndef LMC_LINK_AVX512_IMPL_H
 #define LMC_LINK_AVX512_IMPL_H
@@ -37,7 +36,7 @@ static inline __m512 known_lanes(__m512 x)
 
 /* ---- Quotients ------------------------------------------------------------------------------------------------- */
 
-/* At least 2^-100 and below 2^101 in absolute value: remainders are exact. */
+/* From 2^-100 to below 2^101 in absolute value: remainders are exact. */
 static inline __mmask16 is_moderate(__m512 x)
 {
     const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(x), vector_bits(0x7f800000));
@@ -63,8 +62,8 @@ static inline struct divisor divisor_of(float x)
                             is_moderate(value)};
 }
 
-/* A quotient q, no power of two, is the float nearest to a / b if its remainder, exact in a float, is less than half
- * the value of q's last bit times b. */
+/* A quotient q, no power of two, is nearest to a / b if its remainder, exact in a float, is less than half the value of
+ * q's last bit times b. */
 static inline __m512 quotient(__m512 a, const struct divisor *b)
 {
     __m512 q = _mm512_mul_ps(a, b->inverse);
@@ -134,7 +133,7 @@ static void adam_weights(const struct lmc_link_rule *rule, size_t n, const lmci_
     }
 }
 
-/* Stores differences; returns the lanes where they are not zero. */
+/* Returns the lanes where differences are not zero. */
 static inline __mmask16 miss_lanes(__mmask16 lanes, __m512 actual, __m512 predicted, unsigned char *rest)
 {
     const __m512i miss = _mm512_sub_epi32(_mm512_castps_si512(actual), _mm512_castps_si512(predicted));
@@ -151,7 +150,7 @@ static inline __attribute__((always_inline)) void adam_step(const struct lmc_lin
                                                             unsigned char *const *rest, size_t *missed)
 {
     const struct rule_lanes constants = rule_lanes(rule);
-    const struct lmci_link_view from = *view; /* a copy, which stores of bytes cannot alias */
+    const struct lmci_link_view from = *view; /* a copy that stores of bytes cannot alias */
     unsigned char *const to[LMC_MAX_BASES] = {rest[0], rest[1], rest[2], most ? rest[3] : NULL};
     size_t count[LMC_MAX_BASES] = {0};
     for (size_t i = 0; i < n; i += LANES) {
@@ -299,7 +298,7 @@ static inline __m512i sums_before(__m512i x)
     return _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 8));
 }
 
-/* 16 numbers of at most 24 bits start within 48 bytes, each within the four bytes at its first bit. */
+/* 16 numbers of at most 24 bits start within 48 bytes, each within four bytes. */
 static void link_unpack(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes)
 {
     const __m512i each = vector_bits(0x03020100), one = vector_bits(1);

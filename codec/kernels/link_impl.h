@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_impl.h - one table of the arithmetic of links, included once by each link_kernels_*.c, which names it.
+ * link_impl.h - one table of the arithmetic of links, compiled by each link_kernels_*.c, which names it.
  *
- * Compilers vectorize these loops. Bits are equal at every width: no sum's order can change, each operation is rounded
- * as in IEEE 754, and only products and sums that torch rounds once are fused (-ffp-contract=off). Without a fused
- * instruction, doubles compute it: the product is exact, and the sum is rounded to odd, which the second rounding
- * needs.
+ * Bits are equal at every vector width: no sum's order can change, operations are rounded as in IEEE 754, and only
+ * products and sums that torch rounds once are fused (-ffp-contract=off). Without a fused instruction, doubles compute
+ * it: the product is exact, and the sum rounded to odd, which the second rounding needs.
  */
 #include "base/bytes.h"
 #include "kernels/link_kernels.h"
 
 #include <math.h>
 
-/* No iteration depends on another; an output may be its own input. */
+/* Iterations are independent; an output may be its own input. */
 #if defined(__clang__)
 #define EACH
 #else
@@ -52,7 +51,7 @@ static inline float fused(float a, float b, float c)
     const double lost = (product - (sum - part)) + ((double)c - part);
     int64_t bits;
     memcpy(&bits, &sum, sizeof bits);
-    /* If an inexact, finite sum has an even last bit, its neighbour toward the exact sum is odd. */
+    /* An inexact, finite, even sum becomes its neighbour toward the exact sum. */
     const int64_t away = (lost > 0) == (sum > 0) ? 1 : -1;
     bits += (lost > 0 || lost < 0) && (bits & 1) == 0 ? away : 0;
     double odd;
@@ -255,7 +254,7 @@ static void link_from_bits(const struct lmc_link_rule *rule, enum lmci_gradient_
         from_bits(false, rule->scale, n, reference, gradients);
 }
 
-/* Bits of a mantissa that FULL drops: too small to change the first array. */
+/* Those too small to change the first array. */
 static inline uint32_t dropped_bits(uint32_t exponent, uint32_t first, int kappa)
 {
     const int drop = (int)exponent_of(first) - (int)exponent + kappa;
@@ -297,7 +296,7 @@ static size_t link_stored(enum lmci_gradient_mode mode, int kappa, size_t n, con
     return stored_bits(false, kappa, n, reference, first, gradients);
 }
 
-/* Two at a time: at most 48 bits, with at most 7 left over. */
+/* Two at a time: 48 bits, and at most 7 left over. */
 static size_t link_pack(size_t n, const struct lmci_gradients *gradients, unsigned char *dst)
 {
     const unsigned char *stored = gradients->stored;
@@ -345,7 +344,7 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
 
 /* ---- Encoding gradients ---------------------------------------------------------------------------------------- */
 
-/* The gradient from the change of the first array, in f32 precision. */
+/* From the change of the first array, in f32 precision. */
 static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float inverse, float before, float after)
 {
     if (!adam)
@@ -356,7 +355,7 @@ static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float 
     return fused(way, inverse, fused(lost, inverse, before));
 }
 
-/* The largest error of a guess; smaller guesses are taken for zero. */
+/* The largest error of a guess; smaller guesses count as zero. */
 static inline float doubt_of(bool adam, float inverse, float before, float after)
 {
     const float part = float_of(bits_of(after) & 0x7f800000) * inverse;
@@ -402,7 +401,7 @@ static void link_to_bytes(const struct lmc_link_rule *rule, size_t n, const stru
 }
 
 /* Elements converted at once. Plain loops copy them: compilers do not vectorize doubles from unaligned floats. AVX-512
- * loops copy only at an array's end. */
+ * copies only at an array's end. */
 #define STRIP ((size_t)256)
 
 #if defined(__AVX512VBMI2__)
@@ -418,14 +417,14 @@ typedef uint32_t strip_u32;
 struct strip {
     const strip_f32 *first, *first_after, *second, *second_after, *weight;
     const strip_u32 *reference;
-    uint32_t from[STRIP], to[STRIP]; /* bounds of the gradients that lead to the next state, without sign */
+    uint32_t from[STRIP], to[STRIP]; /* bounds of possible gradients, without sign */
     uint32_t middle[STRIP];          /* their middle, with the sign */
     uint32_t bits[STRIP];            /* the encoded gradient */
     uint32_t digits[STRIP], stored[STRIP];
     uint32_t copies[6][STRIP];
 };
 
-/* If no gradient leads to the next state, both bounds are the nearest one. */
+/* If no gradient leads to the next state, both are the nearest. */
 static inline void strip_ranges(const struct lmc_link_rule *rule, bool adam, bool l2, bool scaled, struct strip *strip);
 
 #if defined(__AVX512VBMI2__)
@@ -471,7 +470,7 @@ static inline float not_above(double x)
     return float_of(bits_of(near) + ((double)near > x ? step : 0));
 }
 
-/* The interval that rounds to floats of `range`, or, if there are none, to the float nearest to its middle. */
+/* The interval that rounds to `range`, or, if empty, to the float nearest to its middle. */
 static inline struct range rounded_to(struct range range)
 {
     const float up = not_below(range.low), down = not_above(range.high), near = (float)(0.5 * (range.low + range.high));
@@ -479,7 +478,7 @@ static inline struct range rounded_to(struct range range)
     return (struct range){(double)low - half_ulp(low), (double)high + half_ulp(high)};
 }
 
-/* Adam's gradients that lead to the first array. Their difference from it is rounded, too, which usually dominates. */
+/* Adam's gradients for the first array. Their difference from it is rounded, too, which usually dominates. */
 static inline struct range way_range(double inverse, float before, float after)
 {
     const double way = ((double)after - (double)before) * inverse, reach = half_ulp(after) * inverse;
@@ -487,7 +486,7 @@ static inline struct range way_range(double inverse, float before, float after)
     return (struct range){(double)before + range.low, (double)before + range.high};
 }
 
-/* Gradients that lead to the first array and, if any do, also to the second. */
+/* For the first array and, if any do, the second. */
 static inline struct range range_of(const struct lmc_link_rule *rule, bool adam, double inverse, float before,
                                     float after, float second, float second_after)
 {
@@ -508,7 +507,7 @@ static inline struct range range_of(const struct lmc_link_rule *rule, bool adam,
     return both;
 }
 
-/* The nearest float not closer to zero (up) or not farther (down) than a positive double. */
+/* The nearest float not closer to zero (up) or not farther (down). */
 static inline uint32_t bits_up(double x)
 {
     const float near = (float)x;
@@ -553,7 +552,7 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
 
 #endif
 
-/* The number in [from, to], not both 0, with the most trailing zeros. *place: its last set bit. */
+/* The number in [from, to], not both 0, with most trailing zeros. *place: its last set bit. */
 static inline uint32_t shortest(uint32_t from, uint32_t to, uint32_t *place)
 {
     uint32_t differ = (from - 1) ^ to;

@@ -2,9 +2,8 @@
 /*
  * link_kernels.h - the arithmetic of links, as a table for each instruction set.
  *
- * All tables produce the same bits: IEEE 754 operations, rounded once, in the written order, without contraction. NaN
- * is predicted as zero, since its bits differ between processors. Arrays have any alignment. An output may be the input
- * of the same name.
+ * All tables produce the same bits: IEEE 754 operations, rounded once, in written order. NaN is predicted as zero: its
+ * bits differ between processors. Arrays have any alignment. An output may be the input of its name.
  */
 #ifndef LMC_LINK_KERNELS_H
 #define LMC_LINK_KERNELS_H
@@ -31,13 +30,13 @@ enum lmci_gradient_mode {
     LMCI_GRADIENT_FULL = 3      /* as many bits as the states require */
 };
 
-/* Symbols are gradients' exponents less one derived from the state, except these two. */
+/* Others are gradients' exponents less one derived from the state. */
 #define LMCI_SYMBOL_ZERO 0
 #define LMCI_SYMBOL_RAW  255
 /* Marks a difference whose word is stored in full. */
 #define LMCI_REST_ESCAPE 0x80
 
-/* f32 arrays of a piece or a block. */
+/* f32 arrays. */
 struct lmci_link_view {
     const unsigned char *before[LMC_MAX_BASES];
     const unsigned char *after[LMC_MAX_BASES];
@@ -47,7 +46,7 @@ struct lmci_link_view {
 typedef float lmci_f32 __attribute__((aligned(1), may_alias));
 typedef uint32_t lmci_u32 __attribute__((aligned(1), may_alias));
 
-/* The array before the step that predicts gradients' exponents. */
+/* The array before the step that predicts exponents. */
 struct lmci_reference {
     const lmci_u32 *words;
     unsigned halved; /* 1: it holds squares of gradients */
@@ -76,11 +75,11 @@ struct lmci_link_kernels {
     void (*moments)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *weight,
                     const lmci_f32 *first, const lmci_f32 *second, lmci_f32 *to_first, lmci_f32 *to_second);
     void (*most)(size_t n, const lmci_f32 *second_after, const lmci_f32 *most, lmci_f32 *to);
-    /* Weights, from the moments after the step. With amsgrad, `second` is the greatest second moment. */
+    /* From the moments after the step; with amsgrad, `second` is the greatest second moment. */
     void (*weights)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *first,
                     const lmci_f32 *second, const lmci_f32 *weight, lmci_f32 *to);
-    /* All of the above for at most one chunk, compared with the state after. Fills `rest` (see below) of each array;
-     * adds nonzero entries to `missed`. */
+    /* At most one chunk of all of the above, compared with the state after. Fills `rest` (below) of each array; adds
+     * nonzero entries to `missed`. */
     void (*step)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const struct lmci_link_view *view,
                  unsigned char *const *rest, size_t *missed);
 
@@ -90,31 +89,28 @@ struct lmci_link_kernels {
     void (*from_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, size_t n,
                       const struct lmci_reference *reference, const struct lmci_gradients *gradients);
 
-    /* Moments after the step from symbols and bytes, in one pass, in place. Writes values only if the weights need
-     * them. */
+    /* From symbols and bytes, in one pass, in place. Writes values only if the weights need them. */
     void (*short_moments)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                           const struct lmci_gradients *gradients, const lmci_f32 *weight, lmci_f32 *first,
                           lmci_f32 *second);
 
-    /* bf16 gradients that lead from one state to the next: values, symbols, bytes. */
+    /* bf16 gradients from state to state: values, symbols, bytes. */
     void (*to_bytes)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                      const lmci_f32 *first, const lmci_f32 *first_after, const lmci_f32 *weight,
                      const struct lmci_gradients *gradients);
-    /* Gradients with the fewest bits (VARIABLE) or those FULL keeps: everything but bytes. */
+    /* With the fewest bits (VARIABLE) or those FULL keeps: everything but bytes. */
     void (*to_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, int kappa, size_t n,
                     const struct lmci_reference *reference, const struct lmci_link_view *view,
                     const struct lmci_gradients *gradients);
-    /* The stored bits of each gradient, from symbols and lengths, or symbols and the first array before the step.
-     * Returns the sum. */
+    /* Stored bits, from symbols and lengths, or symbols and the first array before the step. Returns the sum. */
     size_t (*stored)(enum lmci_gradient_mode mode, int kappa, size_t n, const struct lmci_reference *reference,
                      const lmci_u32 *first, const struct lmci_gradients *gradients);
-    /* Packs the stored bits; returns the bytes. Writes up to 8 bytes past them. */
+    /* Returns bytes. Writes up to 8 bytes past them. */
     size_t (*pack)(size_t n, const struct lmci_gradients *gradients, unsigned char *dst);
     /* The inverse. `bytes`: as the sum of `stored` requires. */
     void (*unpack)(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes);
 
-    /* rest: differences of words as bytes; returns how many are not zero. add_rest: adds them. The caller handles
-     * escapes. */
+    /* Differences as bytes; returns how many are not zero. add_rest adds them; the caller handles escapes. */
     size_t (*rest)(size_t n, const lmci_u32 *actual, const lmci_u32 *predicted, unsigned char *rest);
     void (*add_rest)(size_t n, const unsigned char *rest, lmci_u32 *words);
 };

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * link_range_avx512_impl.h - strip_ranges of link_impl.h for AVX-512: the same operations on the same doubles.
- *
- * Conversions that round up and down find a double's neighbours.
- */
+/* link_range_avx512_impl.h - strip_ranges of link_impl.h for AVX-512: the same operations on the same doubles. */
 #ifndef LMC_LINK_RANGE_AVX512_IMPL_H
 #define LMC_LINK_RANGE_AVX512_IMPL_H
 
@@ -66,7 +62,7 @@ static inline struct ranges sgd_ranges(const struct range_rule *rule, __m256 fir
     return around(middle, _mm512_mul_pd(powers_of(first_after), rule->half_inverse));
 }
 
-/* Adam's gradients that lead to the first array. */
+/* For the first array. */
 static inline struct ranges first_ranges(const struct range_rule *rule, __m256 first, __m256 first_after)
 {
     const __m512d before = _mm512_cvtps_pd(first);
@@ -76,7 +72,7 @@ static inline struct ranges first_ranges(const struct range_rule *rule, __m256 f
     return (struct ranges){_mm512_add_pd(before, rounded.low), _mm512_add_pd(before, rounded.high)};
 }
 
-/* The part of `range` that also leads to the second array, if any. */
+/* The part of `range` for the second array, if any. */
 static inline struct ranges both_ranges(const struct range_rule *rule, const struct ranges *range, __m256 second,
                                         __m256 second_after)
 {
@@ -123,7 +119,7 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
         .momentum = _mm256_set1_ps(rule->momentum),
         .beta2 = _mm256_set1_ps(rule->beta2),
     };
-    /* Two vectors interleave: the operations of one depend on each other. */
+    /* Interleaved: the operations of a vector depend on each other. */
     for (size_t i = 0; i < STRIP; i += 2 * DOUBLES) {
         struct ranges range[2];
         for (size_t k = 0; k < 2; k++) {

@@ -2,14 +2,14 @@
 /*
  * transform_impl.h - transforms words and groups their bytes into planes, and back.
  *
- * One loop transforms a chunk into a buffer in the first-level cache, another deals its bytes; compilers vectorize
- * both. With AVX-512 VBMI and NEON, words of 2 and 4 bytes stay in registers instead.
+ * By chunks in the first-level cache: one loop transforms, another deals bytes. With AVX-512 VBMI and NEON, words of 2
+ * and 4 bytes stay in registers.
  */
 #include "kernels/vbmi2_impl.h"
 
 #define CHUNK 1024 /* words; 8 KiB at most */
 
-/* forwardN transforms data (and base) to words; backwardN is the inverse. Any alignment. */
+/* forwardN: to words; backwardN: the inverse. Any alignment. */
 #define DEFINE_WORD(bits)                                                                                              \
     typedef uint##bits##_t word##bits;                                                                                 \
     static inline word##bits get##bits(const unsigned char *from, size_t i)                                            \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* transform_neon.h - transforms and groups words of 2 and 4 bytes in registers. */
+/* transform_neon.h - transforms and groups words in registers. */
 #include "kernels/neon_impl.h"
 
 /* Shifts d left by one, inverted where negative; and back. */

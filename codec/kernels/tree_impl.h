@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * tree_impl.h - partitions and merges the lists of a tree code by bits, 64 symbols at a time.
+ * tree_impl.h - partitions and merges lists of a tree code by bits, 64 symbols at a time.
  *
- * A partition and a merge are: with AVX-512 VBMI2, a compress for each side and an expand; with AVX2, a pext for each 8
- * symbols and a shuffle of 32 (bmi2_impl.h); with NEON, lookups of 8. The plain loops take one symbol.
+ * AVX-512 VBMI2: a compress for each side, an expand. AVX2: a pext for 8 symbols, a shuffle for 32. NEON: lookups of 8.
+ * Plain loops: one symbol.
  */
 #include "kernels/vbmi2_impl.h"
 
@@ -11,7 +11,7 @@
 #include "kernels/bmi2_impl.h"
 #endif
 
-/* At most 8 bytes; the compiler need not know the number. */
+/* At most 8; compilers need not know the number. */
 static inline uint64_t load_some(const unsigned char *from, size_t bytes)
 {
 #if defined(__AVX512VBMI2__)
@@ -34,7 +34,7 @@ static inline void store_some(unsigned char *to, uint64_t value, size_t bytes)
 #endif
 }
 
-/* At most 64 bits from symbol `i` on; `n` - `i` exist. */
+/* At most 64, from symbol `i` of `n` on. */
 static inline uint64_t load_bits(const unsigned char *bits, size_t i, size_t n)
 {
     return n - i >= 64 ? lmci_load64(bits + i / 8) : load_some(bits + i / 8, (n - i + 7) / 8);
@@ -60,14 +60,14 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
     return _mm512_cmp_epu8_mask(_mm512_loadu_si512(ranks), _mm512_set1_epi8((char)pivot), _MM_CMPINT_NLT);
 }
 
-/* Gathers bytes whose bit is set. Writes 64 bytes. */
+/* Gathers bytes of set bits. Writes 64 bytes. */
 static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
 {
     _mm512_storeu_si512(dst, compress_bytes(bits, _mm512_loadu_si512(from)));
     return (size_t)__builtin_popcountll(bits);
 }
 
-/* Gathers both sides. `zeros` may begin at `from`. */
+/* `zeros` may begin at `from`. */
 static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t valid, unsigned char **zeros,
                              unsigned char **ones)
 {
@@ -87,7 +87,7 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
     *zeros += 64 - __builtin_popcountll(bits);
 }
 
-/* The list's symbols where bits are set, `value` elsewhere. */
+/* `value` where bits are clear. */
 static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
 {
     __m512i x = _mm512_set1_epi8((char)value);
@@ -257,8 +257,7 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
     const unsigned char *o = *ones;
     for (unsigned i = 0; i < 64; i++) {
         unsigned one = bits >> i & 1;
-        out[i] =
-            (unsigned char)(*z ^ ((*z ^ *o) & (0 - one))); /* branch-free: a branch would be mispredicted too often */
+        out[i] = (unsigned char)(*z ^ ((*z ^ *o) & (0 - one))); /* a branch would be mispredicted too often */
         o += one;
         z += 1 - one;
     }
@@ -289,7 +288,7 @@ static inline void merge_values(uint64_t bits, unsigned char zero, unsigned char
 
 #if defined(__BMI2__)
 
-/* Rows of 16 byte values with more new names than the most frequent one. */
+/* Rows of 16 byte values with names other than the most frequent. */
 struct rename_rows {
     unsigned count;
     uint8_t usual;

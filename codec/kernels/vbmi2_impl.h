@@ -2,9 +2,8 @@
 /*
  * vbmi2_impl.h - compresses and expands 64 bytes; splits 64 words into bytes and back.
  *
- * On Zen 4, compress and expand depend on their destination's previous value even when zeroing it: five cycles each in
- * sequence instead of two. A freshly zeroed register breaks this; the empty assembly keeps compilers from the zeroing
- * form.
+ * On Zen 4, compress and expand wait for their destination's previous value even when zeroing it: five cycles each
+ * instead of two. A freshly zeroed register breaks this; empty assembly keeps compilers from the zeroing form.
  */
 #ifndef LMC_VBMI2_IMPL_H
 #define LMC_VBMI2_IMPL_H
