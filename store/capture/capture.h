@@ -8,7 +8,7 @@
  *   put      put.c, entries.c   checks and copies the description           struct lmcs_source
  *   compare  compare.c          looks it up in the base once, compares      struct lmcs_previous
  *   encode   delta.c            with encode= only: writes a delta           struct lmcs_previous
- *   copy     copy.c             allocates, copies and hashes differences    struct lmcs_copy
+ *   copy     copy.c             allocates, copies, hashes all that differs  struct lmcs_copy
  *   commit   commit.c, enter.c  enters names, contents and the snapshot     struct lmcs_captured
  *
  * While it compares, it leases the look-up's epoch, which keeps raw payloads of the base in place. Later it keeps ids

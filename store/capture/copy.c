@@ -124,7 +124,7 @@ static void drain_thread(void *context)
     lmcs_heap_drain(((struct copying *)context)->pool->heap);
 }
 
-/* Small and adjacent in the run from `first`. */
+/* Whether copy i is small and continues the run from `first`. */
 static bool joins(const struct lmcs_copy *copies, size_t first, size_t i)
 {
     uint64_t bytes = copies[i].source->raw_bytes;

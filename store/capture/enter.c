@@ -231,7 +231,7 @@ static enum lmcs_status check_group(struct committing *c, struct lmcs_error *err
     return status;
 }
 
-/* Large ones before the metadata lock, small ones with the metadata. */
+/* Syncs large payloads before the metadata lock; small ones are synced with the metadata. */
 static enum lmcs_status finish_payloads(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;

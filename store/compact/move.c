@@ -57,7 +57,7 @@ static enum lmcs_status collect_living(struct lmcs_round *round, uint64_t first,
     return status;
 }
 
-/* Only if the payload is in the extent: a wrong entry of the map would be moved for ever. */
+/* Moves only if the payload is in the extent: a wrong entry of the map would be moved for ever. */
 static enum lmcs_status move_one(struct lmcs_round *round, struct lmcs_batch *batch, uint64_t content, uint64_t first,
                                  uint64_t end, struct lmcs_error *error)
 {

@@ -153,7 +153,7 @@ static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, 
 
 /* ---- The search ------------------------------------------------------------------------------------------------- */
 
-/* In a thousandth of a search's time: parameters mostly share a rule. If samples mislead, the link is too large and is
+/* Takes a thousandth of a search's time: parameters mostly share a rule. If samples mislead, the link is too large and is
  * not made. */
 static bool explains(const struct lmc_link_rule *rule, struct sample *const *members, uint32_t count)
 {

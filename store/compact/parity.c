@@ -255,7 +255,7 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs
     return status;
 }
 
-/* If the content is still stored as it was. */
+/* Only if the content is still stored as it was. */
 static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool *entered, struct lmcs_error *error)
 {
     struct lmcs_content now;

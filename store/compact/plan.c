@@ -62,7 +62,7 @@ void lmcs_plan_pattern(uint32_t chain, uint32_t jump, struct lmcs_plan_pattern *
 
 /* ---- One content ---- */
 
-/* Or the longest possible below; 0: none. */
+/* The pattern's jump, or the longest possible below; 0: none. */
 static uint32_t choose_jump(const struct lmcs_plan_facts *facts, uint32_t wanted, uint32_t chain)
 {
     uint32_t jump = wanted < facts->successor_count ? wanted : facts->successor_count;

@@ -137,7 +137,7 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* Only if that costs less than keeping the base. */
+/* Encodes only if that costs less than keeping the base. */
 static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused_base *base, uint64_t dependent,
                                    struct lmcs_error *error)
 {
@@ -156,7 +156,7 @@ static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused
     return status;
 }
 
-/* Only if that costs less than the links kept for it, as after pruning to every tenth step. */
+/* Restarts only if that costs less than the links kept for it, as after pruning to every tenth step. */
 static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, struct lmcs_error *error)
 {
     struct lmcs_batch batch = {.count = 0};

@@ -201,7 +201,7 @@ static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t
     return true;
 }
 
-/* *at_ns: when the other links were. */
+/* *at_ns: when the other links were verified. */
 static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
 {
     const struct lmcs_chain *line = &replace->base;

@@ -183,7 +183,7 @@ static bool make_room(struct lmcs_scratch *scratch, uint64_t bytes)
     return scratch->line != NULL;
 }
 
-/* In all links: mapped, or copied into one buffer. */
+/* Finds the block in all links: mapped, or copied into one buffer. */
 static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64_t bytes, bool in_place,
                                   struct lmcs_scratch *scratch, struct lmc_link_step *steps, const char **why,
                                   struct lmcs_error *error)

@@ -32,7 +32,7 @@ struct lmcs_structure {
     size_t shelf_count;
     uint64_t snapshots; /* in the scope */
     uint64_t damages;
-    uint64_t unsupported;    /* newer records; no damages */
+    uint64_t unsupported;    /* records of a newer version; no damages */
     uint64_t repaired_pages; /* from another replica; no damages */
 };
 

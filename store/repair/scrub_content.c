@@ -73,7 +73,7 @@ static enum lmcs_status repair(struct lmcs_scrubbing *s, const struct held *held
         status = record_full(s, error);
         tried = false;
     }
-    if (status == LMCS_UNSUPPORTED) { /* a content of its chain is; its own damage is reported */
+    if (status == LMCS_UNSUPPORTED) { /* a content of its chain is newer; its own damage is reported */
         status = LMCS_OK;
         tried = false;
     }

@@ -10,10 +10,10 @@ struct lmcs_sources;
 /* Makes a list of the repaired pool alone. `capacity`: sources to add. */
 enum lmcs_status lmcs_sources_new(struct lmcs_pool *pool, size_t capacity, struct lmcs_sources **sources,
                                   struct lmcs_error *error);
-/* Closes `pool`, opened for reading, with the list or on failure. LMCS_INVALID: the repaired pool itself. */
+/* Adds `pool`, opened for reading. The list closes it, also on failure. LMCS_INVALID: the repaired pool itself. */
 enum lmcs_status lmcs_sources_add_pool(struct lmcs_sources *sources, const char *name, struct lmcs_pool *pool,
                                        struct lmcs_error *error);
-/* Adds an archive from the position of `fd` on. Closes `fd` with the list or on failure. */
+/* Adds an archive from the position of `fd` on. The list closes `fd`, also on failure. */
 enum lmcs_status lmcs_sources_add_archive(struct lmcs_sources *sources, const char *name, int fd,
                                           struct lmcs_error *error);
 void lmcs_sources_close(struct lmcs_sources *sources);

@@ -251,7 +251,7 @@ enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *err
     return status;
 }
 
-/* All but the digest. */
+/* Compares all but the digest. */
 static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content *content,
                                  const struct lmcs_stage_wanted *wanted, bool *yes, struct lmcs_error *error)
 {

@@ -313,7 +313,7 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Lower ids first: bases. */
+/* Fetches bases first: they have lower ids. */
 static enum lmcs_status fetch_content(struct restore *restore, uint64_t id, struct lmcs_error *error)
 {
     restore->wanted_count = 0;
@@ -365,7 +365,7 @@ static void leave_listed(struct restore *restore, size_t index)
     restore->listed_bytes -= identity->raw_bytes;
 }
 
-/* After each snapshot, wanted or not, without a walk through the list. */
+/* Runs after each snapshot, wanted or not, without a walk through the list. */
 static enum lmcs_status follow_list(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;

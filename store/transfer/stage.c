@@ -127,7 +127,7 @@ static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-/* An earlier archive of this restore may have the newest one's name. */
+/* Whether an earlier archive of this restore has the newest one's name. */
 static bool is_taken(const struct lmcs_stage *stage, const char *name)
 {
     for (size_t i = 0; i + 1 < stage->shelf_count; i++)
@@ -607,7 +607,7 @@ static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shel
     return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
 }
 
-/* Once all shelves are visible, unless the pool knows it. */
+/* Runs once all shelves are visible; skips an origin that the pool knows. */
 static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf, there;
@@ -650,7 +650,7 @@ static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *tx
     return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
 }
 
-/* Only deltas need these: the compactor may remove them. */
+/* Records contents that only deltas need: the compactor may remove them. */
 static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;

@@ -201,7 +201,7 @@ static enum lmcs_status fail_payload(struct lmcs_dump *dump, const struct lmcs_i
                      dump->pool->path, identity->name, why);
 }
 
-/* Restoring and verifying decode blocks; this only compares them. */
+/* Checks stored blocks; restoring and verifying the archive decode them. */
 static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_content *content,
                                     const struct lmcs_identity *identity, struct lmcs_error *error)
 {

@@ -46,6 +46,7 @@ struct lmcs_known {
     bool is_new;   /* in no archive: sent once for all copies */
 };
 
+/* Costs of a base outside of the part. */
 struct lmcs_outside {
     uint64_t base_bytes;  /* with those below it */
     uint64_t delta_bytes; /* against it */
@@ -89,7 +90,7 @@ struct lmcs_dump {
 
 enum lmcs_status lmcs_dump_flush(struct lmcs_dump *dump, struct lmcs_error *error);
 enum lmcs_status lmcs_dump_head(struct lmcs_dump *dump, struct lmcs_error *error);
-/* Its payload is `first`, then `rest`. */
+/* Sends a record with the payload `first`, `rest`. */
 enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const void *first, size_t first_bytes,
                                   const void *rest, size_t rest_bytes, struct lmcs_error *error);
 /* Sends a record once, a content after those below it. *sent: its id in the archive. */
