@@ -50,7 +50,6 @@ MEANING = {
 
 
 def statement(source: list[str], number: int) -> str:
-    """Return a line's text with the statement around it."""
     first = last = number - 1
     while first > 0 and not re.search(r"[;{}:/]\s*$|^\s*$|\*/$", source[first - 1]):
         first -= 1
@@ -60,7 +59,6 @@ def statement(source: list[str], number: int) -> str:
 
 
 def kind_of(file: str, source: list[str], number: int) -> str:
-    """Return a line's purpose, from its file, its statement, or the condition before it."""
     for kind, pattern in FILES.items():
         if re.fullmatch(pattern, file):
             return kind

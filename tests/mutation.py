@@ -27,7 +27,6 @@ class Mutant:
 
 
 def mutated(mutant: Mutant) -> dict[Path, str]:
-    """Return the broken text of each edited source file."""
     texts: dict[Path, str] = {}
     for old, new in mutant.edits:
         current = {path: texts.get(path) or path.read_text() for path in sorted((TOP / "store").rglob("*.c"))}
@@ -61,7 +60,6 @@ def compile_command(build: Path, source: Path) -> list[str]:
 
 
 def link_command(build: Path, program: str) -> list[str]:
-    """Return a program's link command."""
     commands = subprocess.run(
         ["ninja", "-C", str(build), "-t", "commands", f"bin/{program}"], check=True, capture_output=True, text=True
     )
@@ -70,7 +68,6 @@ def link_command(build: Path, program: str) -> list[str]:
 
 
 def make(mutant: Mutant, build: Path, folder: Path, name: str) -> Path:
-    """Build a mutant of that program in BUILD/bin/."""
     if not mutant.edits:
         return build / "bin" / name
     program = folder / f"{name}-{mutant.name}"

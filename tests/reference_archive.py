@@ -203,7 +203,6 @@ def name_of(data: bytes, size: int) -> str:
 
 
 def fields(layout: str, payload: bytes) -> tuple[Any, ...]:
-    """The fixed part of a record."""
     refuse(len(payload) < struct.calcsize(layout), "a record that is too short")
     return struct.unpack_from(layout, payload)
 

@@ -117,7 +117,6 @@ ctest_report() {
         END { print passed + 0, failed + 0, skipped + 0 >result }'
 }
 
-# run_ctest PRESET [CTEST OPTION...]
 run_ctest() {
     local preset=$1 status=0 numbers wrap=()
     shift
@@ -212,7 +211,6 @@ find_bugs() {
 mutants() { find_bugs --quick; }
 mutants_long() { find_bugs; }
 
-# Every build's tests include short runs.
 stress_long() {
     local status=0 place
     check "build release" cmake_build release || return 1
@@ -272,7 +270,6 @@ python() {
     run_pytest ordinary -m "not deep"
 }
 
-# The tests in conftest.py's DEEP.
 slow() { run_pytest deep -m deep; }
 
 docs() { check "tools/docs.sh" tools/docs.sh; }
@@ -434,7 +431,6 @@ arm_instructions() {
     done
 }
 
-# Installs the compiler for arm64 and the emulator, or skips the job.
 have_arm() {
     local wanted=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) log=$logs/arm-install.log
     if [ "$(uname -m)" != x86_64 ]; then
@@ -461,7 +457,6 @@ instructions() {
     check "instructions of the kernels on arm64" bash_function arm_instructions
 }
 
-# See tests/guest/README.md.
 guest() {
     local status=0 numbers
     check "build release" cmake_build release || return 1

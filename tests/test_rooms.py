@@ -26,8 +26,6 @@ SYMBOL = re.compile(r"^(lmc|lmci|lmcs|lmcsi|core)_")
 
 
 class Rooms:
-    """The table: the rooms, the rooms that each may use, and the room of a file."""
-
     def __init__(self, path):
         self.uses = {}
         for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -48,7 +46,6 @@ class Rooms:
         return found
 
     def of(self, file):
-        """Return the file's innermost room, or None."""
         if f"{Path(file).parent}/*" in self.uses:
             return f"{Path(file).parent}/*"
         return next((str(folder) for folder in Path(file).parents if str(folder) in self.uses), None)
@@ -63,7 +60,6 @@ class Rooms:
 
 
 def tracked(*patterns):
-    """List matching files of the checkout, including untracked ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", *patterns],
         cwd=TOP, check=True, capture_output=True, text=True,
@@ -96,7 +92,6 @@ def circles(edges):
 
 
 def library_of(file):
-    """Return the file's library, or None."""
     return next((one for one in LIBRARIES if file.startswith(one + "/")), None)
 
 
@@ -122,7 +117,6 @@ def included_files(file, text):
 
 
 def check_includes(rooms):
-    """The table allows every include."""
     for file in tracked("codec/*.[ch]", "store/*.[ch]", "python/src/*.[ch]", "tools/*.[ch]"):
         room = rooms.of(file)
         for other in included_files(file, (TOP / file).read_text()):
@@ -169,7 +163,6 @@ def symbols_of(objects):
 
 
 def calls_between_files():
-    """Yield (source, symbol, defining source)."""
     objects = objects_of_libraries()
     if not objects:
         raise SystemExit("test_rooms: no objects in build/release or build/dev; build one of these presets first")
@@ -197,7 +190,6 @@ def check_symbols(rooms):
 
 
 def check_circles(_rooms):
-    """No circle of files, by calls or by includes."""
     calls, includes = defaultdict(set), defaultdict(set)
     for source, _, other in calls_between_files():
         if library_of(source) == library_of(other):

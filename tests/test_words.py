@@ -25,7 +25,6 @@ C_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*
 
 
 def blank(text):
-    """Replace all but line ends by spaces."""
     return re.sub(r"[^\n]", " ", text)
 
 
@@ -52,7 +51,6 @@ def python_prose(text):
 
 
 def hash_prose(text):
-    """Keep comments of shell and CMake that begin a line or follow a space."""
     return "\n".join("".join(re.findall(r"(?:^|\s)#[^\"']*$", line)) for line in text.splitlines())
 
 
@@ -65,7 +63,6 @@ KINDS = {".c": c_prose, ".h": c_prose, ".py": python_prose, ".pyi": python_prose
 
 
 def prose_files(paths):
-    """List files with prose, tracked or not ignored."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", *(paths or ["."])],
         cwd=TOP, check=True, capture_output=True, text=True,

@@ -23,7 +23,6 @@ SYSTEM = {"pmemobj", "pmem", "numa", "ndctl", "daxctl", "isal", "jansson"}
 
 
 def check_contents(checkout: Path) -> Path:
-    """Check the installed files and their place; return the C module."""
     import lmcstore
     import lmcstore._core
 
@@ -40,7 +39,7 @@ def check_contents(checkout: Path) -> Path:
 
 
 def check_libraries(module: Path) -> None:
-    """Check that the module contains our libraries, and list the others."""
+    """Check that the module contains our libraries, and the others that it needs."""
     lines = subprocess.run(["ldd", str(module)], capture_output=True, text=True, check=True).stdout.splitlines()
     wanted = {line.split(".so")[0].strip().removeprefix("lib") for line in lines if line.strip().startswith("lib")}
     assert not {name for name in wanted if name.startswith("lmc")}, lines
@@ -49,14 +48,12 @@ def check_libraries(module: Path) -> None:
 
 
 def check_import_time() -> None:
-    """Check the best import time of new processes."""
     best = min(float(subprocess.check_output([sys.executable, "-c", TIMED], text=True)) for _ in range(TRIES))
     print(f"import lmcstore: {best:.1f} ms of the processor's time, the best of {TRIES}")
     assert best < MOST_MS
 
 
 def check_wants() -> None:
-    """Errors name the missing package."""
     done = subprocess.run([sys.executable, "-c", "import pymm"], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and last == "ImportError: pymm needs NumPy: pip install numpy", done.stderr

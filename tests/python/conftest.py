@@ -74,8 +74,6 @@ def report_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs Python code in another process, with its arguments in sys.argv."""
-
     def run(code: str, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
         skip_without_torch(code)
         return subprocess.run(

@@ -28,6 +28,5 @@ else:
 
 
 def skip_without_torch(code: str) -> None:
-    """Skip a test that runs a program that imports PyTorch."""
     if not HAS_TORCH and re.search(r"\b(import|from)\b[^\n]*\btorch\b|pymm\.torch_tensor", code):
         pytest.skip("needs PyTorch")

@@ -31,7 +31,6 @@ def s(folder: str) -> pymm.shelf:
 
 
 def new(folder: str) -> pymm.shelf:
-    """An empty shelf of 8 MB."""
     return pymm.shelf("test", size_mb=8, pmem_path=folder)
 
 
@@ -48,7 +47,6 @@ def run(folder: str, code: str, killed: bool = False) -> str:
 
 
 def again(folder: str, name: str = "test", **more: Any) -> pymm.shelf:
-    """The shelf, closed and opened again."""
     assert find_names(name, folder, None) is None, "the shelf was not closed"
     return pymm.shelf(name, pmem_path=folder, **more)
 

@@ -53,7 +53,6 @@ def _same_dicts(left: dict[Any, Any], right: dict[Any, Any], path: str) -> None:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """Row-major."""
     dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if dense.numel() == 0:
         return b""

@@ -23,7 +23,6 @@ QUIET_NAN = struct.unpack("<d", bytes.fromhex("efbeadde0000f87f"))[0]
 
 
 def of_dtype(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Bytes of all kinds."""
     count = math.prod(shape) * dtype.itemsize
     values = torch.arange(count, dtype=torch.int64).mul(37).add(11).remainder(256).to(torch.uint8)
     if dtype is torch.bool:
@@ -166,5 +165,4 @@ def training(steps: int = 2) -> tuple[dict[str, Any], Any]:
 
 
 def training_state(objects: dict[str, Any]) -> dict[str, Any]:
-    """The state that a script saves."""
     return {name: value.state_dict() for name, value in objects.items()} | {"rng": torch.get_rng_state()}

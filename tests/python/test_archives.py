@@ -105,7 +105,6 @@ def test_since_and_ls(full: lmcstore.Store, tmp_path: Path) -> None:
 
 @by_the_book
 def test_by_the_book(full: lmcstore.Store, tmp_path: Path) -> None:
-    """The reference reader reads each snapshot's state."""
     with (tmp_path / "a").open("wb") as file:
         full.dump(file)
     fill(full, 9, 10)
@@ -239,7 +238,7 @@ def test_what_does_not_change_the_bytes(full: lmcstore.Store, tmp_path: Path) ->
             file.write(b"before")
             full.dump(file, ["run"])
             file.seek(0)
-            assert file.read(6) == b"before"  # reads ahead
+            assert file.read(6) == b"before"
             assert len(archive.ls(file)["snapshots"]) == 8
         text.write("before")
         full.dump(text, ["run"])

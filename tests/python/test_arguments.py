@@ -39,8 +39,6 @@ CORE_ALLOWED = (*ALLOWED, OverflowError, BufferError, NotImplementedError, Memor
 
 
 class Raising:
-    """Raises from every special method."""
-
     def _raise(self, *_: object) -> Any:
         raise SpiteError
 
@@ -51,8 +49,6 @@ class Raising:
 
 
 class Lying:
-    """Claims to be another type."""
-
     def __index__(self) -> int:
         return -1
 
@@ -120,8 +116,6 @@ class HostileMapping(Mapping[str, float]):
 
 
 class Word(str):
-    """A str that is equal to nothing, not even itself."""
-
     __hash__ = str.__hash__
 
     def __eq__(self, other: object) -> bool:
@@ -129,8 +123,6 @@ class Word(str):
 
 
 class Number(int):
-    """An int with another index."""
-
     def __index__(self) -> int:
         raise SpiteError
 
@@ -343,8 +335,6 @@ def of_an_argument(error: Exception) -> bool:
 
 
 class World:
-    """A store with one snapshot that must not change."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = lmcstore.open(folder / "pool", size="512MiB", background=False)

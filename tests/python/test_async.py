@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""wait=False: captured when it returns, durable when wait() does."""
+"""wait=False: captured on return, durable after wait()."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from same import same
 def test_captured_then_durable(shelf: lmcstore.Shelf) -> None:
     tensor = torch.ones(1 << 20)
     snapshot = shelf.snapshot({"t": tensor}, step=5, tags=["x"], metrics={"m": 1.0}, wait=False)
-    tensor.zero_()  # captured: the trainer may go on
+    tensor.zero_()
     assert snapshot.number == 1 and snapshot.step == 5 and "run@1" in repr(snapshot)
     assert snapshot.wait() is snapshot and snapshot.done
     assert snapshot.wait() is snapshot
@@ -98,7 +98,6 @@ def test_full_is_told(tmp_path: Path) -> None:
 
 
 def test_two_threads_wait(shelf: lmcstore.Shelf) -> None:
-    """The second finds nothing to wait for, at any time."""
     snapshot = shelf.snapshot({"a": 1}, wait=False)
 
     class Raced(lmcstore.Snapshot):
@@ -253,7 +252,6 @@ def test_a_close_above_a_capture(pool_path: str, who: str, run_python: Callable[
 
 
 def test_what_becomes_durable_while_the_store_closes(pool_path: str) -> None:
-    """A waiting thread returns while the closing thread waits for another."""
     store = lmcstore.open(pool_path, background=False)
     store["run"].snapshot({"t": torch.ones(10)})
     verifying, go_on, told = threading.Event(), threading.Event(), []

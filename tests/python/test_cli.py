@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is n
 
 
 def cli(*arguments, code=0, **options):
-    """Run lmc-store, expect the exit code, and return the finished process, whose output is text."""
+    """Run lmc-store, expect the exit code, and return the finished process with text output."""
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("stdout", subprocess.PIPE)
     done = subprocess.run([BIN, *map(str, arguments)], stderr=subprocess.PIPE, timeout=120, **options)
@@ -44,7 +44,6 @@ def text(*arguments, **options):
 
 
 def as_json(*arguments, **options):
-    """The one JSON object of --json."""
     result = json.loads(cli(arguments[0], "--json", *arguments[1:], **options).stdout)
     assert isinstance(result, dict)
     return result
@@ -85,7 +84,6 @@ def pool(tmp_path):
 
 
 def digests(path):
-    """A pool's contents, in any form."""
     result = {}
     for shelf in as_json("ls", path)["shelves"]:
         for snapshot in shelf["snapshots"]:

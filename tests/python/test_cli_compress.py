@@ -51,7 +51,6 @@ def weights(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch
 
 
 def nudge(tensor: torch.Tensor, seed: int = 9) -> torch.Tensor:
-    """A training step of weights."""
     noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed))
     return (tensor.float() * (1 + 2e-3 * noise)).to(tensor.dtype)
 
@@ -74,7 +73,6 @@ def save(path: Path, tensors: dict[str, torch.Tensor], **metadata: str) -> Path:
 
 
 def raw_file(path: Path, header: dict[str, Any], data: bytes) -> Path:
-    """A safetensors file that no library would write."""
     head = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(head)) + head + data)
     return path
@@ -102,7 +100,6 @@ def round_trip(path: Path, *options: object, base: Path | None = None) -> bytes:
 
 
 def frames(image: bytes) -> list[dict[str, int]]:
-    """By their prefixes."""
     found = []
     at = 0
     while at < len(image):
@@ -206,7 +203,6 @@ def test_a_base_of_which_only_a_part_fits(tmp_path: Path) -> None:
 
 
 def test_a_base_that_does_not_help(tmp_path: Path) -> None:
-    """The file needs no base to be decompressed."""
     now = save(tmp_path / "now.safetensors", {"a": weights(1, 300, 300)})
     base = save(tmp_path / "base.safetensors", {"a": torch.randn(300, 300) * 1e30})
     assert as_json("compress", now, "-o", tmp_path / "o", "--base", base)["deltas"] == 0
@@ -230,7 +226,6 @@ def test_equal_tensors_are_one_base(tmp_path: Path) -> None:
 
 
 def test_thousands_of_scalars(tmp_path: Path) -> None:
-    """They share a frame and its header."""
     path = save(tmp_path / "a.safetensors", {f"s.{i}": torch.tensor(float(i)) for i in range(5000)})
     image = round_trip(path)
     assert len(frames(image)) == 1 and len(image) < path.stat().st_size
@@ -362,7 +357,6 @@ def test_a_long_pipe(tmp_path: Path) -> None:
 
 
 def test_output(tmp_path: Path) -> None:
-    """Existing files are replaced, inputs are not."""
     path, out = save(tmp_path / "a.safetensors", model()), tmp_path / "a.lmc"
     out.write_bytes(b"old")
     cli("compress", path, "-o", out)

@@ -37,7 +37,6 @@ def commands(path: object, output: Path) -> list[list[object]]:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Keeps holes."""
     subprocess.run(["cp", "--sparse=always", source, target], check=True)
 
 
@@ -123,7 +122,7 @@ def test_archives_cut_at_each_record(pool: Path, tmp_path: Path) -> None:  # noq
     at, cuts, seen = 40, [0, 39], set()
     while at < len(content):
         kind, size = struct.unpack_from("<II", content, at)
-        if kind not in seen:  # the tests in C cut at every byte
+        if kind not in seen:
             cuts += [at, at + 24 + size // 2]
         seen.add(kind)
         at += 24 + size
@@ -136,7 +135,6 @@ def test_archives_cut_at_each_record(pool: Path, tmp_path: Path) -> None:  # noq
 
 
 def test_a_file_system_that_is_full(pool: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Without room, nothing is left."""
     folder = tmp_path / "small"
     folder.mkdir()
     script = f"""

@@ -35,7 +35,6 @@ def pool(tmp_path):
 
 
 def graph(output):
-    """The graph's characters and the address of each line."""
     lines = output.splitlines()
     found = [re.match(r"([*|:/_ ]+?) *(?:(\S+)  step .*)?$", line) for line in lines]
     return [(match[1].rstrip(), match[2]) for match in found]
@@ -126,7 +125,7 @@ def test_diff(pool):
     assert output.splitlines()[-1].startswith("run@1 (step 10) to run@3 (step 30): 1 changed")
     assert text("diff", pool, "run@1..3") == output
     assert text("diff", pool, "run@1", "run@3") == output
-    assert "run@2 (step 20) to run@6" in text("diff", pool, "run@6")  # its parent
+    assert "run@2 (step 20) to run@6" in text("diff", pool, "run@6")
     found = as_json("diff", pool, "tune@1", "run@best")
     assert (found["changed"], found["tensors"]) == (0, [])
     (w,) = as_json("diff", pool, "run@1", "run@2")["tensors"]

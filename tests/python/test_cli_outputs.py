@@ -51,7 +51,6 @@ def looks(path: Path) -> tuple[int, int, bytes]:
 
 
 def outputs(pool: Path, folder: Path) -> list[list[object]]:  # noqa: F811
-    """Commands that write to the path behind them."""
     source = folder / "1.safetensors"
     cli("compress", source, "-o", folder / "1.lmc")
     cli("dump", pool, "-o", folder / "begun")
@@ -88,7 +87,7 @@ def test_outputs_over_the_pool_itself(pool: Path, tmp_path: Path) -> None:  # no
             if pool in command:
                 assert "is the pool itself" in cli(*command, target, code=2).stderr
     assert digests(pool) == before
-    (tmp_path / "report.html").hardlink_to(pool)  # a report's default output
+    (tmp_path / "report.html").hardlink_to(pool)
     assert "is the pool itself" in cli("report", pool, code=2, cwd=tmp_path).stderr
 
 

@@ -45,7 +45,6 @@ def trained(before: np.ndarray, seed: int = 1) -> np.ndarray:
 
 
 def check(data: Any, raw: bytes, name: str, /, **options: Any) -> bytes:
-    """Compress, check the header, decompress; return the frame."""
     frame = codec.compress(data, **options)
     assert type(frame) is bytes
     about = codec.info(frame)
@@ -369,7 +368,7 @@ def test_corpus(path: Path) -> None:
     for kind in (frame, bytearray(frame)):
         for threads in (1, 3):
             if path.parent.name == "good" and path.stem.startswith("link-") and base:
-                with pytest.raises(lmcstore.InvalidError):  # only C accepts these
+                with pytest.raises(lmcstore.InvalidError):
                     codec.decompress(kind, base, threads)
                 continue
             if path.parent.name == "good":
@@ -438,7 +437,6 @@ except OutOfMemoryError as error:
 
 
 def test_other_threads_run_meanwhile() -> None:
-    """A counting thread runs while another encodes."""
     data = weights(16 << 20)
     counts, busy = [0], threading.Event()
 
@@ -559,7 +557,7 @@ print("soon" if part < 0.8 * whole else f"{part} of {whole} s")
 def test_interrupts(what: str, threads: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, what, threads],
-        env={**os.environ, "LMC_KERNELS": "portable"},  # slow enough
+        env={**os.environ, "LMC_KERNELS": "portable"},
         capture_output=True,
         text=True,
         timeout=600,

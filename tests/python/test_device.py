@@ -87,7 +87,7 @@ def test_whatever_the_sizes(shelf: lmcstore.Shelf, device: Device) -> None:
     assert device.done == len(device.begun) and device.most_ahead <= 2 * CHUNK
     again = shelf.snapshot(state)
     contents = {entry["name"]: entry["content"] for entry in snap.entries()}
-    assert {entry["name"]: entry["content"] for entry in again.entries()} == contents  # nothing is stored twice
+    assert {entry["name"]: entry["content"] for entry in again.entries()} == contents
     state["17"] = on_device(plain["17"] + 1)
     entries = shelf.snapshot(state).entries()
     assert {entry["name"] for entry in entries if entry["content"] != contents[entry["name"]]} == {"17"}
@@ -158,7 +158,7 @@ def test_sparse_and_meta_are_refused_by_name(shelf: lmcstore.Shelf, kind: str) -
     other = torch.zeros(3)
     with pytest.raises(lmcstore.UnsupportedError, match=r"model\.w.*(sparse|meta)"):
         snap.load_into(a=other, model={"w": SPARSE[kind]()})
-    assert not other.any()  # refused before any change
+    assert not other.any()
 
 
 def test_a_module_on_meta_is_refused(shelf: lmcstore.Shelf) -> None:

@@ -26,7 +26,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> gmra.Place:
 
 @pytest.fixture
 def tree(place: gmra.Place, monkeypatch: pytest.MonkeyPatch) -> tuple[gmra.Tree, np.ndarray]:
-    monkeypatch.setattr(gmra, "BLOCK_BYTES", 100_000)  # several blocks
+    monkeypatch.setattr(gmra, "BLOCK_BYTES", 100_000)
     points = gmra.draw_points(place, 3000, 12)
     return gmra.build_tree(place, points, 20), np.array(points)
 

@@ -68,7 +68,6 @@ def found_members(relations):
 
 
 def by_dimensions(module):
-    """Weights with decay, the rest without, as usual."""
     return [
         {"params": [p for p in module.parameters() if p.dim() > 1], "weight_decay": 0.1},
         {"params": [p for p in module.parameters() if p.dim() < 2], "weight_decay": 0.0},

@@ -20,7 +20,6 @@ from optional import torch
 
 
 def craft(shelf: lmcstore.Shelf, skeleton: Any, values: bytes = b"", tensors: tuple[str, ...] = ("t",)) -> Any:
-    """Any skeleton and values, and float tensors of two elements."""
     capture = shelf.store._pool.begin(shelf.name)
     data = torch.tensor([1.0, 2.0])
     count = len(tensors)
@@ -295,7 +294,6 @@ def test_empty_and_far_too_large(shelf: lmcstore.Shelf) -> None:
         capture.abort()
         with pytest.raises(lmcstore.InvalidError):
             shelf.live.create("z", shape, "float32")
-    # Existing data from elsewhere
     shape = (0, huge, huge, huge)
     with pytest.raises(lmcstore.UnsupportedError, match="empty tensor of shape"):
         torch_of(torch).tensor(None, _core.DTYPES["f32"], shape)  # type: ignore[arg-type]

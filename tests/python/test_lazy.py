@@ -42,7 +42,6 @@ def snap(shelf: lmcstore.Shelf) -> lmcstore.Snapshot:
 
 
 def equal(left: Any, right: Any) -> None:
-    """Equal, also where neither is row-major."""
     if isinstance(left, torch.Tensor):
         assert type(right) is torch.Tensor
         left, right = left.contiguous(), right.contiguous()
@@ -91,7 +90,7 @@ def test_masks_and_other_steps(snap: lmcstore.Snapshot) -> None:
     array = snap.state_dict("numpy")["a"]
     for step in (-1, -3):
         same(array[15:2:step], snap["numpy"]["a"][15:2:step])
-        with pytest.raises(ValueError):  # as in torch
+        with pytest.raises(ValueError):
             lazy["w"][15:2:step]
     for index in (40, -41, [0, 40], (40, 0)):
         with pytest.raises(IndexError):
@@ -116,8 +115,8 @@ def test_what_it_is_made_of(snap: lmcstore.Snapshot) -> None:
     assert snap["half"]["h"].dtype == torch.bfloat16 and snap["half"]["empty"][0:2].shape == (0, 3)
     assert type(snap["list"]) is list and type(snap["list"][0]) is lmcstore.LazyTensor and snap["list"][2] == "text"
     assert type(snap["list"][1]["deep"]) is lmcstore.LazyTensor
-    assert type(snap["plain"]) is dict and snap["step"] == 3  # nothing lazy
-    assert type(snap["model.w"]) is torch.Tensor  # a tensor itself is read
+    assert type(snap["plain"]) is dict and snap["step"] == 3
+    assert type(snap["model.w"]) is torch.Tensor
     everything = snap[()]
     assert type(everything["model"]["w"]) is lmcstore.LazyTensor and everything["plain"] == snap["plain"]
     with pytest.raises(TypeError):
@@ -234,9 +233,9 @@ def test_what_is_changed_in_a_part_counts(shelf: lmcstore.Shelf) -> None:
     assert again._metadata == model.state_dict()._metadata
     same(torch.zeros(4, 4), again["weight"])
     same([snap.state_dict("model")["bias"], {1, 2}], again["more"]["deep"])
-    assert weights.copy()["weight"] is weights["weight"]  # unchanged
+    assert weights.copy()["weight"] is weights["weight"]
     assert copy.deepcopy(weights)["weight"] is not weights["weight"]
-    same(model.state_dict()["bias"], snap["model"]["bias"].torch())  # the snapshot is unchanged
+    same(model.state_dict()["bias"], snap["model"]["bias"].torch())
 
 
 def test_copies_of_parts_of_several_snapshots(shelf: lmcstore.Shelf) -> None:
@@ -280,7 +279,7 @@ def test_an_imported_snapshot(pool_path: str, tmp_path: Any) -> None:
 def damage_all(path: str, needle: bytes) -> None:
     """Damage all copies of the bytes, also unused ones."""
     damage(path, needle, 0)
-    with contextlib.suppress(AssertionError, OSError):  # none is left
+    with contextlib.suppress(AssertionError, OSError):
         while True:
             damage(path, needle, 0)
 

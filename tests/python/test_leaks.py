@@ -33,13 +33,11 @@ pytestmark = pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
 
 @pytest.fixture
 def folder() -> Iterator[str]:
-    """In memory: a busy disk does not matter."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="lmcs-leaks-") as name:
         yield name
 
 
 def grown(folder: str, out: Path, how: str, snapshots: int) -> set[str]:
-    """The quantities that grew in a run."""
     options = ["--snapshots", str(snapshots), "--keep", "100", "--samples", "60", "--in", folder, "--out", str(out)]
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(STRESS), how, *options],

@@ -175,7 +175,7 @@ def test_training_runs_in_place(shelf: lmcstore.Shelf) -> None:
         setattr(model, name, torch.nn.Parameter(shelf.live[f"model.{name}"]))
     data = torch.randn(8, 4)
     optimizers = [torch.optim.Adam(one.parameters(), lr=0.1) for one in (model, reference)]
-    for parameter in model.parameters():  # its moments are in the pool, too
+    for parameter in model.parameters():
         number = sum("moment" in name for name in shelf.live)
         for slot in ("exp_avg", "exp_avg_sq"):
             shelf.live[f"moment.{number}.{slot}"] = torch.zeros_like(parameter)
@@ -244,7 +244,7 @@ def test_an_augmented_assignment_leaves_its_holders(shelf: lmcstore.Shelf, value
     live["w"] = value
     held, version = live["w"], live.info("w").version
     live["w"] += 1
-    assert live.info("w").version > version  # durable
+    assert live.info("w").version > version
     live["w"] = live.tensor("w")
     live["w"] = live["w"]
     held[...] = 5
@@ -369,7 +369,7 @@ def test_growth_that_is_aborted_leaves_memory_valid(shelf: lmcstore.Shelf) -> No
     view[:] = 1
     transaction.abort()
     assert tensor.shape == (8,)
-    assert view[40_000] == 0  # no signal
+    assert view[40_000] == 0
     view[40_000] = 1
 
 
@@ -659,7 +659,7 @@ def test_a_shelf_with_live_variables_is_renamed_and_dropped(store: lmcstore.Stor
     gc.collect()
     shelf.rename("walk")
     assert shelf.live["epoch"] == 7 and store["walk"].live["w"].tolist() == [0, 1, 2, 3, 4, 5]
-    store["run"].live["epoch"] = 1  # another shelf, with the first one's earlier name
+    store["run"].live["epoch"] = 1
     assert store["walk"].live["epoch"] == 7
     gc.collect()
     dry = shelf.drop(dry_run=True)

@@ -188,7 +188,7 @@ def test_all_or_nothing(shelf: lmcstore.Shelf, kind: str) -> None:
     with pytest.raises(lmcstore.Error):
         shelf[1].load_into(**good, **bad)
     same(before, {name: value.state_dict() for name, value in good.items()})
-    assert shelf.snapshot({}).parent == 2  # not loaded
+    assert shelf.snapshot({}).parent == 2
 
 
 def test_what_is_missing_is_named(shelf: lmcstore.Shelf) -> None:
@@ -274,7 +274,7 @@ def test_the_generators_behind_the_modules(shelf: lmcstore.Shelf) -> None:
     before = random.getstate(), np.random.get_state()
     try:
         legacy = np.random.RandomState(3)
-        legacy.standard_normal()  # keeps a second one
+        legacy.standard_normal()
         snapshot = shelf.snapshot(
             {"random": random.getstate(), "numpy": np.random.get_state(), "legacy": [legacy.get_state()]}
         )
@@ -331,7 +331,7 @@ def test_generators_of_torch_deep_in_containers(shelf: lmcstore.Shelf, kind: str
     else:
         snapshot.load_into(rng=target["rng"])
     same(generator.get_state(), other.get_state())
-    assert "Generator" in repr(target["rng"])  # not its state instead
+    assert "Generator" in repr(target["rng"])
 
 
 def test_what_cannot_be_replaced_in_a_tuple(shelf: lmcstore.Shelf) -> None:

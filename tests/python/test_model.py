@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from same import same
 
 EXAMPLES = int(os.environ.get("LMCS_MODEL_EXAMPLES", "0"))
-MEMORY = Path("/dev/shm")  # no waiting for a disk
+MEMORY = Path("/dev/shm")
 SHELVES = ("a", "b")
 TAGS = ("best", "keep", "x")
 DTYPES = ("<f4", "<f8", "<f2", "|u1", "<i8")
@@ -43,7 +43,6 @@ def new_array(seed: int) -> np.ndarray[Any, Any]:
 
 
 def changed(array: np.ndarray[Any, Any], how: str, seed: int) -> np.ndarray[Any, Any]:
-    """Change a tensor as training does, or leave it."""
     random = np.random.default_rng(seed)
     if how == "step" and array.dtype.kind == "f":
         return (array + random.normal(size=array.shape) * 1e-3).astype(array.dtype)
@@ -57,8 +56,6 @@ def changed(array: np.ndarray[Any, Any], how: str, seed: int) -> np.ndarray[Any,
 
 
 class Kept:
-    """A snapshot of the model."""
-
     def __init__(self, state: dict[str, np.ndarray[Any, Any]], step: int | None, metrics: dict[str, float]) -> None:
         self.state = {name: array.copy() for name, array in state.items()}
         self.step = step
@@ -66,8 +63,6 @@ class Kept:
 
 
 class Model(RuleBasedStateMachine):
-    """The store beside the model."""
-
     @initialize()
     def create(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="lmcs-model-", dir=MEMORY if MEMORY.is_dir() else None))
@@ -209,7 +204,6 @@ class Model(RuleBasedStateMachine):
 
     @rule(shelf=shelves, seed=seeds)
     def look(self, shelf: str, seed: int) -> None:
-        """Views keep their bytes through all changes."""
         self.settle()
         numbers = sorted(self.kept[shelf])
         if numbers and len(self.views) < 8:

@@ -14,7 +14,7 @@ NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is no
 
 
 def forge(path):
-    """Set an unknown incompatible flag in each frame and seal it. Return their number."""
+    """Set an unknown incompatible flag in each frame and seal it."""
     count = 0
     with open(path, "r+b", buffering=0) as file:
         descriptor, end, place = file.fileno(), os.fstat(file.fileno()).st_size, 0

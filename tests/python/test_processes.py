@@ -77,7 +77,7 @@ def test_one_writer(pool_path: str) -> None:
         started = time.monotonic()
         with pytest.raises(lmcstore.InUseError, match=str(writer.pid)):
             lmcstore.open(pool_path, wait=0.5)
-        assert time.monotonic() - started > 0.4  # it waited
+        assert time.monotonic() - started > 0.4
     finally:
         writer.kill()
         writer.wait()
@@ -111,7 +111,7 @@ def test_killed_anywhere(pool_path: str) -> None:
         last = int(rest[-1]) if rest else last
         with lmcstore.open(pool_path) as store:
             latest = store["run"].latest
-            assert latest is not None and latest.step in (last, last + 1)  # reported snapshots exist
+            assert latest is not None and latest.step in (last, last + 1)
             state = latest.state_dict()
             assert state["step"] == latest.step and bool((state["t"] == float(latest.step)).all())
             assert store.verify()["damages"] == 0

@@ -115,8 +115,6 @@ def test_saved_dicts_of_strange_keys(folder: str, node: bytes, text: str) -> Non
 
 
 class lmcstore_name:
-    """Gives the variable a saved structure's name."""
-
     def __init__(self, shelf: Any, name: str) -> None:
         self._live, self._name = shelf._names.pool.live, name
 

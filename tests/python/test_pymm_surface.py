@@ -433,7 +433,7 @@ def test_aliases_of_numbers(s: pymm.shelf) -> None:
     assert s.n == alias == 6
     old = s.n
     s.n += 1
-    old += 10  # no longer on the shelf
+    old += 10
     assert s.n == 7 and old == 16 and type(old) is int
 
 
@@ -656,7 +656,7 @@ def test_views_outlive_the_shelf(folder: str) -> None:
     t[0] = 8
     n += 1
     assert view[0] == 9 and float(t[0]) == 8 and n == 8
-    s = again(folder)  # the same open pool
+    s = again(folder)
     assert s.x[1] == 9 and s.n == 7
 
 
@@ -677,7 +677,7 @@ def test_variables_in_a_snapshot(folder: str, tmp_path: Any) -> None:
         shelf.w.fill(0)
         back = store["run"].latest.state_dict()
     assert type(back["w"]) is torch.Tensor and torch.equal(back["w"], torch.arange(12.0).reshape(3, 4))
-    assert back["module"]["weight"].data_ptr() == back["w"].data_ptr()  # tied
+    assert back["module"]["weight"].data_ptr() == back["w"].data_ptr()
     assert type(back["a"]) is np.ndarray and back["a"].tolist() == [0, 1, 2, 3, 4, 5] and back["a"].dtype == np.int16
     assert back["part"].tolist() == [1, 2]
 
@@ -691,7 +691,7 @@ def change_tensors(s: pymm.shelf) -> None:
     module.weight = torch.nn.Parameter(s.w)
     loss = module(torch.ones(3)).square().sum()
     module.weight.data = module.weight.data + 1
-    loss.backward()  # ignores data
+    loss.backward()
     module.to(torch.float32)
     for wrong in (torch.ones(7), torch.ones(6, dtype=torch.float64), torch.ones(6, device="meta"), 5):
         with pytest.raises(RuntimeError, match="keeps its memory"):
@@ -707,7 +707,7 @@ def change_tensors(s: pymm.shelf) -> None:
         with pytest.raises(RuntimeError, match="keeps its memory"):
             change()
     assert tensor.resize_(6) is tensor and tensor.resize_((6,)).resize_as_(torch.ones(6)).tolist() == [0.5] * 6
-    plain = tensor.as_tensor().unsqueeze_(0)  # no variable
+    plain = tensor.as_tensor().unsqueeze_(0)
     assert plain.shape == (1, 6) and module.weight.dtype == torch.float32
 
 

@@ -27,7 +27,6 @@ def enabled(tmp_path: Path) -> Iterator[Path]:
 
 
 def mapped(place: Path) -> int:
-    """Mapped bytes of files in a folder."""
     total = 0
     for line in Path("/proc/self/maps").read_text().splitlines():
         if f"{place}/" in line:
@@ -96,7 +95,7 @@ def test_other_threads_are_left_alone(enabled: Path) -> None:
     thread.join()
     assert mapped(enabled) == before and made[0].sum() == LARGE
     here = [np.ones(LARGE)]
-    thread = threading.Thread(target=here.clear)  # freed by another thread
+    thread = threading.Thread(target=here.clear)
     thread.start()
     thread.join()
     assert mapped(enabled) == before

@@ -90,7 +90,7 @@ def test_assigning_one_variable_to_another_copies(s: pymm.shelf) -> None:
     s.j += 1
     s.r += "!"
     assert s.m[0] == 0 and int(s.t[0]) == 0 and s.k == 5 and s.q == "text" and s.r == "text!"
-    s.n = s.m  # already exists
+    s.n = s.m
     s.m[1] = 8
     assert s.n.tolist() == [0, 1, 2]
     s.n = s.m.reshape(1, -1)

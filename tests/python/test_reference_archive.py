@@ -41,7 +41,6 @@ def read(data: bytes) -> Archive:
 
 
 def fill(store: lmcstore.Store) -> None:
-    """Deltas, keyframes, bases, ties, attachments, long metadata, gaps."""
     generator = torch.Generator().manual_seed(1)
     run = store["run"]
     run.keep_raw = 1
@@ -85,7 +84,7 @@ def expect_same(store: lmcstore.Store, archive: Archive) -> int:
             assert found.meta == snapshot.meta
             assert repr(found.metrics) == repr(snapshot.metrics)
             names, kinds, dtypes, shapes, buffers = snapshot._handle.view(None, 0, 0).unpack()
-            own = {"lmcstore.meta", "lmcstore.relations", "lmcstore.constants"}  # hidden attachments
+            own = {"lmcstore.meta", "lmcstore.relations", "lmcstore.constants"}
             assert len(names) == sum(identity.name not in own for identity, _ in found.entries.values())
             for name, kind, dtype, shape, buffer in zip(names, kinds, dtypes, shapes, buffers, strict=True):
                 identity, content = found.find(name, kind)
@@ -110,7 +109,6 @@ def test_every_tensor(store: lmcstore.Store, tmp_path: Path) -> None:
 
 
 def expect_steps(store: lmcstore.Store, archive: Archive) -> None:
-    """Every tensor of every step, and every content, listed or not."""
     for found in archive.shelves["run"].snapshots:
         names, kinds, _, _, buffers = store["run"][found.number]._handle.view(None, 0, 0).unpack()
         for name, kind, buffer in zip(names, kinds, buffers, strict=True):

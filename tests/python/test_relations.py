@@ -42,7 +42,7 @@ def test_steps_are_linked(pool_path: str) -> None:
         assert storage["longest_line"] == 3
         assert storage["links_note"] is None
         assert storage["stored_bytes"] < 0.5 * shelf[4].raw_bytes
-        assert {entry["stored_as"] for entry in shelf[4].entries()} == {"link"}  # nothing of the store's
+        assert {entry["stored_as"] for entry in shelf[4].entries()} == {"link"}
         for number, (old_buffer, old_weight) in enumerate(states, 1):
             np.testing.assert_array_equal(dict(shelf[number].tensors())["buffer"], old_buffer)
             np.testing.assert_array_equal(dict(shelf[number].tensors())["weight"], old_weight)

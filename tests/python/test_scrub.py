@@ -70,7 +70,7 @@ def test_what_is_damaged_is_named_and_repaired(pool, weights):
                 store.dump(file)
             file.truncate(0)
             file.seek(0)
-            assert store.dump(file, skip_lost=True)["snapshots"] == 1  # the others lost something
+            assert store.dump(file, skip_lost=True)["snapshots"] == 1
         (left,) = lmcstore.archive.ls(pool + ".part")["snapshots"]
         assert (left["shelf"], left["number"]) == ("fine", 1)
 
@@ -161,7 +161,7 @@ def test_the_command(pool, tmp_path):
     assert "lost: w" in lost and "1 content lost in part" in lost
     assert "1 tensor content lost in part" in text("info", pool)
     assert as_json("info", pool)["scrub"]["lost_contents"] == 1
-    subprocess.run(["cp", "--sparse=always", pool, tmp_path / "copy"], check=True)  # as damaged as the pool
+    subprocess.run(["cp", "--sparse=always", pool, tmp_path / "copy"], check=True)
     cli("scrub", pool, "--repair", "--from", tmp_path / "copy", code=1)
     repaired = text("scrub", pool, "--repair", "--from", tmp_path / "copy", "--from", pool + ".archive")
     assert f"repaired from {pool}.archive" in repaired and "1 damage, 1 repaired" in repaired

@@ -72,7 +72,6 @@ def test_too_short_to_say(soak: Any, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.fixture
 def pools() -> Iterator[Path]:
-    """In memory: a busy disk does not matter."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="lmcs-soak-") as folder:
         yield Path(folder)
 

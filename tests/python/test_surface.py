@@ -308,7 +308,7 @@ def test_parents(shelf: lmcstore.Shelf) -> None:
     shelf[1].load_into(target)
     assert shelf.snapshot(ONE).parent == 1
     assert shelf.snapshot(ONE).parent == 3
-    shelf[2].state_dict()  # reading is not loading
+    shelf[2].state_dict()
     assert shelf.snapshot(ONE).parent == 4
     assert shelf.snapshot(ONE, parent=2).parent == 2
     assert shelf.snapshot(ONE, parent=shelf[1]).parent == 1
@@ -332,7 +332,7 @@ def test_removing(shelf: lmcstore.Shelf, store: lmcstore.Store) -> None:
     with pytest.raises(lmcstore.NotFoundError):
         kept.state_dict()
     same({"a": big + 1}, view)
-    assert shelf.snapshot(ONE).number == 3  # numbers are unique for ever
+    assert shelf.snapshot(ONE).number == 3
     shelf.remove(-1)
     shelf.remove(shelf[1])
     assert len(shelf) == 0 and shelf.latest is None
