@@ -15,7 +15,7 @@
 #define LMCI_MOST_COPIES (LMCI_MOST_LINES - 1)
 #define LMCI_COPY_BYTES  6 /* of a stored run */
 
-/* Lines from `first` on equal those from `source` on, which come before. */
+/* `lines` lines from `first` on equal those from `source` on, which come before. */
 struct lmci_copy {
     uint16_t first, lines, source;
 };

@@ -37,7 +37,7 @@ uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total)
 
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
 
-/* Counts up to 63 have a bucket each; greater ones share one by length and three bits. */
+/* Counts up to 63 have a bucket each; greater ones share one by length and the three bits below the first. */
 #define BUCKETS (64 + 8 * 26)
 
 static inline unsigned bucket_of(uint32_t count)

@@ -17,8 +17,8 @@ struct lmci_tree_node {
     uint8_t pivot; /* least rank of the right child */
 };
 
-/* Leaves are in the order of codes; `rank` numbers bytes so, those without a code like the escape. Ranks of at least
- * the pivot go right. */
+/* Leaves are in the order of codes; a byte's `rank` is its place there, or the escape's if it has no code. Ranks of at
+ * least the pivot go right. */
 struct lmci_tree {
     struct lmci_tree_node nodes[LMCI_SYMBOLS];
     uint16_t symbol[LMCI_SYMBOLS]; /* of each leaf */

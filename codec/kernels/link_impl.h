@@ -51,7 +51,7 @@ static inline float fused(float a, float b, float c)
     const double lost = (product - (sum - part)) + ((double)c - part);
     int64_t bits;
     memcpy(&bits, &sum, sizeof bits);
-    /* An inexact, finite, even sum becomes its neighbour toward the exact sum. */
+    /* An inexact, finite sum with an even last bit becomes its neighbour toward the exact sum. */
     const int64_t away = (lost > 0) == (sum > 0) ? 1 : -1;
     bits += (lost > 0 || lost < 0) && (bits & 1) == 0 ? away : 0;
     double odd;
@@ -507,7 +507,7 @@ static inline struct range range_of(const struct lmc_link_rule *rule, bool adam,
     return both;
 }
 
-/* The nearest float not closer to zero (up) or not farther (down). */
+/* The nearest float not closer to zero (up) or not farther (down); x is positive. */
 static inline uint32_t bits_up(double x)
 {
     const float near = (float)x;

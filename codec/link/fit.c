@@ -216,7 +216,7 @@ static double as_written(double x, double digits)
     return (double)(int64_t)(x * digits + 0.5) / digits;
 }
 
-/* The decimal number behind a constant: torch rounds only its powers. */
+/* The decimal number behind a constant: torch computes powers before rounding. */
 static double before_rounding(float constant)
 {
     for (double digits = 10; digits < 1e7; digits *= 10)
@@ -248,7 +248,9 @@ static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool
     return best;
 }
 
-#define GOOD 0.9 /* a share: torch rounds some square roots incorrectly, and the tails of arrays otherwise */
+#define GOOD \
+    0.9 /* a share: torch rounds some square roots incorrectly, and the tails of its arrays differ from its
+                  * vectors */
 
 /* And AdamW's decay, for the rule's root. Returns the share of exact weights. */
 static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
