@@ -220,7 +220,7 @@ static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_sh
     return status;
 }
 
-/* Has the writing process changed a reader's record? */
+/* Whether the writing process has changed a reader's record. */
 static bool is_stale(struct lmcs_pool *pool, const struct lmcs_live_body *body)
 {
     struct lmcs_live_record *record = NULL;

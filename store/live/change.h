@@ -32,7 +32,7 @@ enum lmcs_status lmcs_live_change_body(struct lmcs_live_body *body, struct lmcs_
  */
 enum lmcs_status lmcs_live_replace_body(struct lmcs_live_body *old, struct lmcs_live_body *body,
                                         struct lmcs_live_record *record, struct lmcs_error *error);
-/* An unused record, and space that only it has. */
+/* Frees an unused record, and space that only it has. */
 void lmcs_live_record_discard(struct lmcs_live_body *body, struct lmcs_live_record *record);
 
 /* ---- New variables (make.c) ---- */
@@ -40,7 +40,7 @@ void lmcs_live_record_discard(struct lmcs_live_body *body, struct lmcs_live_reco
 /* Appends parts for `capacity` bytes to the df->part_count entries of `parts`. */
 enum lmcs_status lmcs_live_take_parts(struct lmcs_pool *pool, struct lmcs_live_df *df, struct lmcs_part_df *parts,
                                       uint64_t capacity, struct lmcs_error *error);
-/* File space for a tensor's pages from byte `from` on; *done: the end of those that have it. */
+/* Allocates file space for a tensor's pages from byte `from` on; *done: the end of those that have it. */
 enum lmcs_status lmcs_live_back_pages(struct lmcs_pool *pool, const struct lmcs_live_record *record, uint64_t from,
                                       uint64_t *done, struct lmcs_error *error);
 /* In bytes; reserve_bytes 0: the default. */

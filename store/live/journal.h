@@ -57,7 +57,7 @@ enum lmcs_status lmcs_journal_apply_entry(struct lmcs_pool *pool, const struct l
                                           struct lmcs_error *error);
 enum lmcs_status lmcs_journal_fail(const struct lmcs_pool *pool, uint64_t at, const char *what,
                                    struct lmcs_error *error);
-/* In objects of live variables, or none. */
+/* Whether the range is in objects of live variables, or none. */
 bool lmcs_journal_range_is_sound(const struct lmcs_pool *pool, enum lmcs_journal_kind kind);
 
 /* ---- Redo (redo.c) ---- */

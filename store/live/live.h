@@ -27,7 +27,7 @@
 /* ---- Opening and closing a pool (state.c, load.c) ---- */
 
 enum lmcs_status lmcs_live_store_new(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Can the pool, after lmcs_check_heap, be recovered and opened for writing? Writes nothing. */
+/* Checks, after lmcs_check_heap, that the pool can be recovered and opened for writing. Writes nothing. */
 enum lmcs_status lmcs_live_store_check(struct lmcs_pool *pool, const struct lmcs_root_df *root,
                                        struct lmcs_error *error);
 /* Recovers journals and finds free space, for writing. */
@@ -47,16 +47,16 @@ unsigned lmcs_live_forks(void);
 enum lmcs_status lmcs_live_shelf_begin(struct lmcs_pool *pool, const char *name, const char *action,
                                        struct lmcs_error *error);
 void lmcs_live_shelf_end(struct lmcs_pool *pool, const char *name, bool gone);
-/* Adds the bytes that removal frees. */
+/* Adds the bytes that removing a shelf's variables frees. */
 enum lmcs_status lmcs_live_count_removal(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_removal *removal,
                                          struct lmcs_error *error);
-/* For a shelf out of sight, in batches. Locks live->lock. */
+/* Erases a shelf that is out of sight, in batches. Locks live->lock. */
 enum lmcs_status lmcs_live_drop(struct lmcs_pool *pool, uint64_t shelf, struct lmcs_removal *removal,
                                 struct lmcs_error *error);
 
 /* ---- Usage (info.c) ---- */
 
-/* Data bytes. Locks live->lock. */
+/* Counts a shelf's variables and their data bytes. Locks live->lock. */
 enum lmcs_status lmcs_live_count(struct lmcs_pool *pool, const char *shelf, uint64_t *variables, uint64_t *bytes,
                                  struct lmcs_error *error);
 

@@ -27,7 +27,7 @@ struct lmcs_mapping {
 void lmcs_mapping_enter(struct lmcs_mapping *mapping);
 /* Also removes it from the process's list and frees it. */
 void lmcs_mapping_unmap(struct lmcs_mapping *mapping);
-/* Before they are mapped. False: no memory. */
+/* Records pages before they are mapped. False: no memory. */
 bool lmcs_mapping_add_pages(struct lmcs_mapping *mapping, struct lmcs_mapped pages);
 /* Forgets pages between `from` and `end`, where `now` (NULL: nothing of the pool) is mapped. */
 void lmcs_mapping_drop_pages(struct lmcs_mapping *mapping, uint64_t from, uint64_t end, const struct lmcs_mapped *now);

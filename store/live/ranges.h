@@ -19,13 +19,13 @@ struct lmcs_ranges {
 
 /* Makes memory for one more. */
 bool lmcs_ranges_reserve(struct lmcs_ranges *ranges);
-/* Not yet in the set; joins neighbours. False, unchanged: no memory. */
+/* Adds bytes not in the set; joins neighbours. False, unchanged: no memory. */
 bool lmcs_ranges_add(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* Contains all of these bytes; or NULL. */
+/* The range with all of these bytes, or NULL. */
 struct lmcs_range *lmcs_ranges_find(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* From one range. False: none contains them all, or no memory. */
+/* Removes bytes that one range contains. False: none does, or no memory. */
 bool lmcs_ranges_take(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* The first `bytes` of the smallest sufficient range. */
+/* Removes the first `bytes` of the smallest sufficient range. */
 bool lmcs_ranges_take_best(struct lmcs_ranges *ranges, uint64_t bytes, uint64_t *offset);
 /* The first run of the set between `offset` and `end`. */
 bool lmcs_ranges_find_common(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t end,

@@ -44,7 +44,7 @@ enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf, lmc
 /* Bytes of all parts. */
 uint64_t lmcs_live_capacity(const struct lmcs_live_record *record);
 bool lmcs_live_is_variable_length(const struct lmcs_live_record *record);
-/* May holders of `a` get `b`? Form, dtype and shape are equal, except a length that varies. */
+/* Whether holders of `a` may get `b`: equal form, dtype and shape, except a length that varies. */
 bool lmcs_live_same_kind(const struct lmcs_live_record *a, const struct lmcs_live_record *b);
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error);
 

@@ -164,7 +164,7 @@ static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
     return true;
 }
 
-/* From i on, until `most` have to wait. Returns the next index. */
+/* Frees ranges from i on, until `most` have to wait. Returns the next index. */
 static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_t most)
 {
     while (i < pool->live->space.freed_count && most > 0)

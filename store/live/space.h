@@ -29,7 +29,7 @@ struct lmcs_live_space {
  * space.
  */
 enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error *error);
-/* In one object. Between begin and the first use. */
+/* Whether the bytes are in one object. Between begin and the first use. */
 bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
 enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_live_record *record,
                                      struct lmcs_error *error);
@@ -38,7 +38,7 @@ enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offs
 enum lmcs_status lmcs_live_space_end(struct lmcs_pool *pool, struct lmcs_error *error);
 void lmcs_live_space_free(struct lmcs_live_space *space);
 
-/* Adjacent pages without file space. LMCS_FULL. */
+/* Takes adjacent pages without file space. LMCS_FULL. */
 enum lmcs_status lmcs_live_take(struct lmcs_pool *pool, uint64_t bytes, uint64_t *offset, struct lmcs_error *error);
 /* False: not free. */
 bool lmcs_live_take_at(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
@@ -50,7 +50,7 @@ void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
 enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uint64_t *offset,
                                      struct lmcs_error *error);
 void lmcs_live_give_cell(struct lmcs_pool *pool, uint64_t offset, uint32_t bytes);
-/* Space of `from` that `keep` lacks. Either may be NULL. */
+/* Gives back space of `from` that `keep` lacks. Either may be NULL. */
 void lmcs_live_give_difference(struct lmcs_pool *pool, const struct lmcs_live_record *from,
                                const struct lmcs_live_record *keep);
 

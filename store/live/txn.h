@@ -33,7 +33,7 @@ enum lmcs_status lmcs_transaction_enter(struct lmcs_transaction *transaction, st
 /* A body just opened or made enters if it was made or the transaction (or NULL) has all variables. */
 enum lmcs_status lmcs_transaction_join(struct lmcs_live_body *body, struct lmcs_transaction *transaction, bool made,
                                        struct lmcs_error *error);
-/* Does a member have this name in the pool but not in the transaction (or NULL)? */
+/* Whether a member has this name in the pool but not in the transaction (or NULL). */
 bool lmcs_transaction_gave_up(const struct lmcs_transaction *transaction, const char *name);
 /* Saves bytes about to be stored to, if declared. */
 enum lmcs_status lmcs_transaction_will_store(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,

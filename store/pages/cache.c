@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * pages/cache.c - pages read and checked, and a cache of their copies by offset and checksum.
- *
- * A reference's content never changes, so copies need no invalidation.
- */
+/* pages/cache.c - pages read and checked, and a cache of their copies by offset and checksum. */
 #include "pages/cache.h"
 
 #include <pthread.h>
@@ -84,8 +80,6 @@ void lmcs_cache_put(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref
     pthread_mutex_unlock(&cache->locks[i % CACHE_LOCKS]);
 }
 
-/* ---- Checking pages ---- */
-
 uint64_t lmcs_page_check(const void *page, uint64_t offset)
 {
     unsigned char copy[LMCS_PAGE_BYTES];
@@ -100,7 +94,7 @@ bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref)
     return node->check == ref->check && lmcs_page_check(page, ref->offset) == ref->check;
 }
 
-/* Marks an entry's bytes as used. False: some were used already. */
+/* False: another entry uses some of them. */
 static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t bytes)
 {
     for (size_t end = from + bytes, next; from < end; from = next) {
@@ -114,8 +108,8 @@ static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t
 }
 
 /*
- * A forged page may have a right checksum. tree.c relies on the sums: entries don't overlap, and with the removed ones
- * they fill all bytes from `low` on.
+ * A forged page may have a right checksum. tree.c relies on the sums: entries, with the removed ones, fill all bytes
+ * from `low` on without overlap.
  */
 static bool node_is_sound(const struct lmcs_node_df *node, uint8_t kind, uint64_t offset)
 {

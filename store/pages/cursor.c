@@ -12,10 +12,10 @@ struct lookup {
     int level;               /* of the next page; -1: any */
     struct lmcs_ref_df next; /* the page below; 0: it was a leaf */
     void *value;
-    size_t least, most; /* bounds of the value's size */
+    size_t least, most;
     size_t bytes;
     bool found;
-    const char *why; /* the damage, or NULL */
+    const char *why; /* NULL: sound */
 };
 
 static void look_in_page(void *context, const struct lmcs_node_df *node)
@@ -82,8 +82,8 @@ struct cursor_level {
 struct lmcs_cursor {
     struct lmcs_txn *txn;
     uint8_t kind;
-    int leaf;                /* level of the leaf; -1: past the end */
-    struct lmcs_ref_df tail; /* visited after the other pages; 0: none or done */
+    int leaf;                /* its level; -1: past the end */
+    struct lmcs_ref_df tail; /* visited last; 0: none or done */
     struct cursor_level levels[LMCS_MAX_LEVEL + 1];
 };
 
@@ -119,7 +119,7 @@ const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes)
     return lmcs_node_value(level->node, level->index);
 }
 
-/* Descends from `ref` at `depth` to `key` (NULL: the first entry). */
+/* From `ref` at `depth` to `key` (NULL: the first entry). */
 static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df ref, int depth,
                                 const struct lmcs_key_df *key, struct lmcs_error *error)
 {
@@ -140,7 +140,6 @@ static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df r
     }
 }
 
-/* The same in the tail. */
 static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs_key_df *key, struct lmcs_error *error)
 {
     struct lmcs_ref_df tail = cursor->tail;
@@ -153,7 +152,6 @@ static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs
     return status;
 }
 
-/* Moves to the next leaf if this one is at its end. */
 static enum lmcs_status settle(struct lmcs_cursor *cursor, struct lmcs_error *error)
 {
     int depth = cursor->leaf;
@@ -186,7 +184,7 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
         lmcs_tree_in_tail(tree, key) ? enter_tail(cursor, &key, error) : descend(cursor, tree->ref, 0, &key, error);
     if (status == LMCS_OK)
         status = settle(cursor, error);
-    /* In the next leaf, keys less than `key` would make a walk repeat entries. */
+    /* Keys less than `key` in the next leaf would make a walk repeat entries. */
     if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), key) < 0) {
         cursor->leaf = -1;
         status = lmcs_tree_fail_order(cursor->txn, error);
@@ -253,8 +251,8 @@ static enum lmcs_status before_below(struct lmcs_txn *txn, uint8_t kind, struct 
         return LMCS_OK;
     }
     /*
-     * If the key's child has only greater keys, the child to its left has a smaller one. A forged page may break that;
-     * searching on would visit each page as often as there are paths to it.
+     * If the key's child has only greater keys, its left neighbour has a smaller one. In a forged page searching on
+     * would visit each page as often as there are paths to it.
      */
     size_t i = lmcs_node_child_of(node, key);
     status = before_below(txn, kind, lmcs_node_child(node, i), node->level - 1, key, before, found, error);

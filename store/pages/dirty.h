@@ -6,11 +6,11 @@
 #include "base/map.h"
 #include "pages/page.h"
 
-/* A free page and its range in the tree of free pages. */
+/* With its range in the tree of free pages. */
 struct lmcs_free_page {
-    uint64_t epoch; /* no root from this epoch on reaches it */
+    uint64_t epoch; /* no root from here on reaches it */
     uint64_t offset;
-    uint64_t left; /* pages of its range from this one on */
+    uint64_t left; /* pages of its range, from this one on */
 };
 
 struct lmcs_txn_pages {
@@ -18,18 +18,18 @@ struct lmcs_txn_pages {
     size_t count;
     struct lmcs_node_df **order; /* to be written */
     size_t order_capacity;
-    struct lmcs_free_page *freed; /* to be entered in the tree of free pages */
+    struct lmcs_free_page *freed; /* for the tree of free pages */
     size_t freed_count;
     size_t freed_capacity;
     uint64_t freed_pages;
-    uint64_t *recycled; /* taken and dropped by this transaction */
+    uint64_t *recycled; /* taken and dropped */
     size_t recycled_count;
     size_t recycled_capacity;
     size_t avail_used;
     struct lmcs_action actions[LMCS_MAX_ACTIONS];
     size_t action_count;
-    size_t reserved_count;               /* of the actions; those that can be cancelled come first */
-    uint64_t slabs[LMCS_MAX_ACTIONS][3]; /* offset, bytes, first page: to be entered in the tree of objects */
+    size_t reserved_count;               /* actions; those that can be cancelled come first */
+    uint64_t slabs[LMCS_MAX_ACTIONS][3]; /* offset, bytes, first page: for the tree of objects */
     size_t slab_count;
 };
 
@@ -38,13 +38,13 @@ static inline uint64_t lmcs_range_pages(const struct lmcs_page_range_df *range)
     return (range->end - range->next) / LMCS_PAGE_BYTES;
 }
 
-/* Takes a page that the transaction dropped, else a free one of the pool, else a never used one. */
+/* Takes one that the transaction dropped, a free one of the pool, or a never used one. */
 enum lmcs_status lmcs_page_take(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error);
-/* Records `count` pages for the tree of free pages. False: out of memory. */
+/* Records pages for the tree of free pages. False: out of memory. */
 bool lmcs_page_push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count);
 /*
- * Reserves a slab of at least `least` bytes as `range`. Slabs grow with the pool and with this commit's slabs, which
- * can contain few of them; the latter growth stops where there is no room.
+ * Reserves at least `least` bytes as `range`. Slabs grow with the pool and, as far as there is room, with this commit's
+ * slabs, which can contain few of them.
  */
 enum lmcs_status lmcs_slab_new(struct lmcs_txn *txn, uint64_t least, struct lmcs_page_range_df *range,
                                struct lmcs_error *error);

@@ -2,7 +2,7 @@
 /*
  * pages/extents.h - the table of extents in memory. Private to space.c, trim.c, region.c.
  *
- * The table's lock guards all of it. It comes after the metadata lock; no page is read under it.
+ * Its lock comes after the metadata lock; no page is read under it.
  */
 #ifndef LMCS_PAGES_EXTENTS_H
 #define LMCS_PAGES_EXTENTS_H
@@ -13,21 +13,21 @@
 
 struct lmcs_extent {
     uint64_t offset;            /* libpmemobj's */
-    struct lmcs_object_df now;  /* as committed; a region that fills it is ahead in `backed` and `cursor` */
-    struct lmcs_object_df next; /* as the open transaction changes it */
-    bool touched;               /* by the open transaction */
-    bool fresh;                 /* created by it */
-    bool freeing;               /* freed by it */
-    bool claimed;               /* by a region or `trim` */
+    struct lmcs_object_df now;  /* as committed; `backed` and `cursor` are ahead while a region fills it */
+    struct lmcs_object_df next; /* in the open transaction */
+    bool touched;
+    bool fresh; /* created by the open transaction */
+    bool freeing;
+    bool claimed; /* by a region or `trim` */
     const struct lmcs_trim *trim;
-    bool needs_trim_check; /* a crash before this open may have left file space that its record omits */
-    bool stays;            /* this trim gives back only file space that the record omits */
-    bool tail_known;       /* searched: no payload at or after the cursor */
-    bool empty_known;      /* no payload in it, or none since the pool was opened */
-    uint64_t stuck_bytes;  /* dead, but on pages with live bytes: the last trim could not free them */
+    bool needs_trim_check; /* opened since: a crash may have left unrecorded file space */
+    bool stays;            /* only unrecorded file space is given back */
+    bool tail_known;       /* no payload at or after the cursor (searched) */
+    bool empty_known;      /* no payload in it (searched, or never since opening) */
+    uint64_t stuck_bytes;  /* dead, but on pages with live bytes */
     uint64_t committed_cursor;
     struct lmcs_untrimmed {
-        bool any; /* a transaction that gives file space back is open; these are restored if it fails */
+        bool any; /* a transaction that gives file space back is open: restore these if it fails */
         uint64_t backed;
         uint64_t punched_bytes;
         uint64_t stuck_bytes;
@@ -39,14 +39,13 @@ struct lmcs_space {
     struct lmcs_extent **extents; /* by offset */
     size_t count;
     size_t capacity;
-    uint64_t used;          /* file space of extents and live variables */
-    uint64_t limit_bytes;   /* the root's, for reading without the metadata lock; 0: none */
+    uint64_t used;          /* of extents and live variables */
+    uint64_t limit_bytes;   /* the root's, readable without the metadata lock; 0: none */
     uint64_t slab_bytes;    /* likewise */
-    uint64_t largest_taken; /* by a capture since the pool was opened */
-    uint64_t largest_bytes; /* bound of a standard extent */
+    uint64_t largest_taken; /* by a capture since opening */
+    uint64_t largest_bytes; /* of a standard extent */
 };
 
-/* In the tree of retired ranges. */
 struct lmcs_retired {
     struct lmcs_key_df key; /* epoch, offset */
     uint64_t bytes;
@@ -73,7 +72,7 @@ static inline bool lmcs_extent_is_free(const struct lmcs_extent *extent)
     return !extent->claimed && !extent->freeing && lmcs_extent_is_empty(extent) && !extent->touched;
 }
 
-/* Records the state to restore if giving file space back fails. */
+/* Restored if the transaction that gives file space back fails. */
 static inline void lmcs_extent_note_untrimmed(struct lmcs_extent *extent)
 {
     extent->untrimmed.any = true;
@@ -87,27 +86,27 @@ static inline void lmcs_extent_note_untrimmed(struct lmcs_extent *extent)
 /* The extent that contains an offset, or NULL. */
 struct lmcs_extent *lmcs_extent_find(const struct lmcs_space *space, uint64_t offset);
 struct lmcs_extent *lmcs_extent_add(struct lmcs_space *space, uint64_t offset, const struct lmcs_object_df *df);
-/* Likewise, with `next` begun for the open transaction. */
+/* Also begins `next`. */
 struct lmcs_extent *lmcs_extent_touch(struct lmcs_space *space, uint64_t offset);
-/* Whether moving its few live bytes elsewhere is worth the space. No payload may be moved into it. */
+/* Whether so little is live that moving it pays. No payload may be moved into it. */
 bool lmcs_extent_is_sparse(const struct lmcs_extent *extent);
-/* Size of a new extent: grows with the pool's contents and the bytes expected. */
+/* Size of a new extent: grows with the pool's contents and `expected` bytes. */
 uint64_t lmcs_extent_standard(const struct lmcs_space *space, uint64_t expected);
 /* File space of free extents. */
 uint64_t lmcs_space_ready(const struct lmcs_space *space);
 /*
- * Bytes of a limit or disk that captures leave: the compactor writes a content again before it frees the old bytes.
- * `largest`: the largest payload.
+ * Bytes that captures leave: the compactor writes a content again before it frees the old bytes. `largest`: the largest
+ * payload.
  */
 uint64_t lmcs_space_share(uint64_t largest, uint64_t whole);
 /* Adds file space about to be taken. `leaves_share`: LMCS_FULL rather than use the compactor's share. */
 enum lmcs_status lmcs_space_need(struct lmcs_pool *pool, uint64_t need, uint64_t largest, bool leaves_share,
                                  struct lmcs_error *error);
 
-/* These lock it themselves: */
+/* These lock the table: */
 
 enum lmcs_status lmcs_extent_fail(struct lmcs_txn *txn, uint64_t offset, struct lmcs_error *error);
-/* Collects up to `most` retired ranges: those no reader needs (`releasable`), or all. *list: to be freed. */
+/* Collects up to `most`: those that no reader needs (`releasable`), or all. *list: to be freed. */
 enum lmcs_status lmcs_retired_collect(struct lmcs_txn *txn, bool releasable, size_t most, struct lmcs_retired **list,
                                       size_t *count, struct lmcs_error *error);
 /* Releases retired ranges, which may free extents. *some: there was one. */

@@ -2,10 +2,9 @@
 /*
  * pages/freelist.c - the tree of free pages: loaded for a transaction, and brought up to date by its commit.
  *
- * A commit of epoch E enters each page that its root no longer reaches under E. A later transaction may write to it
- * when no reader in another process leases an epoch before E. Taking and entering pages changes the tree, which takes
- * and frees pages, so the commit repeats until nothing is left. It ends soon: a page written by this transaction is not
- * copied again.
+ * Pages that a root no longer reaches are free under its epoch E; they are reused when no other process leases an epoch
+ * before E. Changes of this tree take and free pages, so a commit repeats until nothing is left. It ends: a page
+ * written by this transaction is not copied again.
  */
 #include "pages/freelist.h"
 
@@ -89,7 +88,7 @@ static enum lmcs_status enter_range(struct lmcs_txn *txn, struct lmcs_free_page 
                          (struct lmcs_key_df){range.epoch, range.offset}, &range.left, sizeof range.left, error);
 }
 
-/* Takes up to *count first pages of a range from the tree. */
+/* At most *count pages, the first ones. */
 static enum lmcs_status take_from_range(struct lmcs_txn *txn, struct lmcs_free_page range, size_t *count,
                                         struct lmcs_error *error)
 {

@@ -5,9 +5,9 @@
 
 #include "pages/page.h"
 
-/* Loads more of the committed tree into pool->avail, as far as readers' leases allow. */
+/* Loads more into pool->avail, as far as readers' leases allow. */
 enum lmcs_status lmcs_freelist_load(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Enters the pages that the transaction took and freed, and its slabs. */
+/* Enters pages taken and freed, and new slabs. */
 enum lmcs_status lmcs_freelist_settle(struct lmcs_txn *txn, struct lmcs_error *error);
 
 #endif

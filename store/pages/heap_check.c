@@ -2,19 +2,13 @@
 /*
  * pages/heap_check.c - libpmemobj's map of its heap, checked against our objects.
  *
- * libpmemobj trusts its heap: after a flipped bit it may crash, hang, or hand out space with data. So before it opens a
- * pool, its map (512 KiB for each 16 GiB in use) is compared with our tree of objects. Each of our objects must be a
- * used chunk of its size, each used chunk our object, and the rest free, except one run with the superblock alone. With
- * both sides' checksums, this verifies every word that an allocation relies on. The slabs among our objects are
- * remembered: a written page must be in one.
+ * After a flipped bit libpmemobj may crash, hang, or hand out space with data. So before it opens a pool, its map (512
+ * KiB for each 16 GiB in use; FORMAT.md, section 2) is compared with our tree of objects: each object is a used chunk
+ * of its size, the rest is free, except one run with the superblock alone. With both sides' checksums this verifies
+ * every word that an allocation relies on. The slabs found are remembered: a written page must be in one.
  *
- * The map: zones follow the heap's header. A used zone begins with a magic number and its number of chunks of 256 KiB;
- * one header for each chunk follows; chunks begin 512 KiB after the zone. The first header of a range of chunks applies
- * to all, the others mean nothing (libpmemobj rewrites the last before it reads it). An object begins 16 bytes into its
- * first chunk.
- *
- * Free space may have file space, from a transaction that did not commit. No record mentions it: a writer gives it back
- * here.
+ * Only the first header of a range of chunks counts (libpmemobj rewrites the last before it reads it). Free space may
+ * have file space of an uncommitted transaction: a writer gives it back here.
  */
 #include "pages/heap_check.h"
 
@@ -36,17 +30,17 @@ struct object {
 
 struct heap_map {
     struct lmcs_pool *pool;
-    struct object *objects; /* ours, ascending by offset */
+    struct object *objects; /* ascending by offset */
     size_t count;
     size_t capacity;
-    size_t met; /* objects confirmed so far */
+    size_t met; /* confirmed so far */
     bool superblock_met;
-    uint64_t slab_bytes;      /* of all slabs */
-    struct lmcs_root_df root; /* with these objects */
+    uint64_t slab_bytes; /* of all slabs */
+    struct lmcs_root_df root;
     uint64_t heap_bytes;
-    uint64_t more_bytes;          /* of the file after the heap */
-    struct lmcs_chunk_df *chunks; /* of one zone */
-    struct object *gaps;          /* free space, ascending by offset */
+    uint64_t more_bytes; /* of the file after the heap */
+    struct lmcs_chunk_df *chunks;
+    struct object *gaps; /* ascending by offset */
     size_t gap_count;
     size_t gap_capacity;
 };
@@ -101,7 +95,7 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
     return status;
 }
 
-/* A slab recorded as an extent would be filled or punched, pages and all. */
+/* A slab recorded as an extent would be filled or punched. */
 static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_error *error)
 {
     if (map->slab_bytes == map->root.slab_bytes)
@@ -113,7 +107,7 @@ static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_erro
         map->pool->path, (unsigned long long)map->slab_bytes, (unsigned long long)map->root.slab_bytes);
 }
 
-/* It must be our next object, of the right size. */
+/* Must be our next object. */
 static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, const struct lmcs_chunk_df *chunk,
                                    struct lmcs_error *error)
 {
@@ -132,15 +126,15 @@ static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, cons
     return LMCS_OK;
 }
 
-/* The superblock's units and those after the last one are in use. */
+/* Units of the superblock, or after the last, are used. */
 static bool unit_is_used(uint64_t unit, uint64_t units, uint64_t first, uint64_t end)
 {
     return unit >= units || (unit >= first && unit < end);
 }
 
 /*
- * The run must contain the superblock alone: an empty run counts as free chunks, a full one hides a lost bit. Its
- * bitmap fills its header's cache line and more as its units need.
+ * An empty run counts as free chunks; a full one hides a lost bit. The bitmap fills its header's cache line and more as
+ * its units need.
  */
 static enum lmcs_status check_bitmap(const struct heap_map *map, uint64_t at, const struct lmcs_run_df *run,
                                      struct lmcs_error *error)
@@ -235,13 +229,13 @@ static enum lmcs_status check_zone(struct heap_map *map, uint64_t zone_at, uint6
     return status == LMCS_OK ? check_chunks(map, zone_at, header[1], error) : status;
 }
 
-/* The size of a poolset or a device is not that of one file. */
+/* Not a poolset or a device. */
 static bool can_be_longer(const struct heap_map *map)
 {
     return !lmcs_media_is_device(map->pool->media) && !lmcs_media_is_poolset(map->pool->media);
 }
 
-/* The part of the descriptor without a checksum. */
+/* The part without a checksum. */
 static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error *error)
 {
     struct lmcs_pobj_root_df root;
@@ -256,7 +250,7 @@ static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error
     return LMCS_OK;
 }
 
-/* Reports the file's size, if the heap is sound for the size in its header. */
+/* Reports the file's size, if the heap fits the size in its header. */
 static enum lmcs_status check_size(const struct heap_map *map, struct lmcs_error *error)
 {
     unsigned long long is = lmcs_media_bytes(map->pool->media), was = is - map->more_bytes;
@@ -298,7 +292,7 @@ enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *erro
         status = fail_heap(&map, lmcs_media_superblock(pool->media), "its root object is not in its map", error);
     if (status == LMCS_OK)
         status = check_slabs(&map, error);
-    if (status == LMCS_OK) /* only now the slabs are known, to check pages against */
+    if (status == LMCS_OK) /* only now the slabs are known */
         status = lmcs_root_check(pool, &map.root, error);
     if (status == LMCS_OK)
         status = check_size(&map, error);

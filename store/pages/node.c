@@ -57,7 +57,7 @@ void lmcs_node_set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df
     memcpy((char *)node + node->slots[i].offset + LMCS_KEY_BYTES, &ref, sizeof ref);
 }
 
-/* An inner page's first key is ignored: when the page before it is removed, its first child may get smaller keys. */
+/* An inner page's first key is ignored: its first child may get smaller keys when the page before it is removed. */
 size_t lmcs_node_find(const struct lmcs_node_df *node, struct lmcs_key_df key)
 {
     size_t low = node->level > 0 && node->count > 0, high = node->count;

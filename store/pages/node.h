@@ -11,11 +11,11 @@
 #define LMCS_KEY_BYTES  sizeof(struct lmcs_key_df)
 #define LMCS_SLOT_BYTES sizeof(struct lmcs_slot_df)
 
-/* First slot with a key not less than `key`. An inner page's first key is ignored (node.c). */
+/* An inner page's first key is ignored (node.c). */
 size_t lmcs_node_find(const struct lmcs_node_df *node, struct lmcs_key_df key);
 size_t lmcs_node_child_of(const struct lmcs_node_df *node, struct lmcs_key_df key);
 void lmcs_node_set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df ref);
-size_t lmcs_node_used(const struct lmcs_node_df *node); /* bytes of its entries and slots */
+size_t lmcs_node_used(const struct lmcs_node_df *node); /* entries and slots */
 size_t lmcs_node_entry_bytes(const struct lmcs_node_df *node, size_t i);
 
 /*
@@ -41,7 +41,6 @@ static inline bool lmcs_tree_in_tail(const struct lmcs_root_tree_df *tree, struc
     return lmcs_tree_has_tail(tree) && lmcs_key_compare(key, tree->tail_from) >= 0;
 }
 
-/* Return LMCS_DAMAGED with a message. */
 enum lmcs_status lmcs_tree_fail(struct lmcs_txn *txn, const char *why, struct lmcs_error *error);
 enum lmcs_status lmcs_tree_fail_order(struct lmcs_txn *txn, struct lmcs_error *error);
 

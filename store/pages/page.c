@@ -2,7 +2,7 @@
 /*
  * pages/page.c - the pages of a transaction: read, copied on write, taken from slabs and dropped.
  *
- * A write transaction writes only to pages that no committed root reaches.
+ * Only pages that no committed root reaches are written.
  */
 #include "pages/page.h"
 
@@ -31,7 +31,7 @@ size_t lmcs_pages_dirty(const struct lmcs_txn *txn)
     return txn->pages == NULL ? 0 : txn->pages->count;
 }
 
-/* The transaction's memory for a page, perhaps one that it dropped. New: magic 0. */
+/* May be a page that the transaction dropped. New: magic 0. */
 static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
 {
     struct lmcs_node_df *node = (struct lmcs_node_df *)(uintptr_t)lmcs_map_get(&pages->by_offset, offset);
@@ -62,8 +62,6 @@ void lmcs_txn_pages_free(struct lmcs_txn_pages *pages)
     free(pages->recycled);
     free(pages);
 }
-
-/* ---- Slabs: the space of pages ---- */
 
 static uint64_t slab_first(uint64_t offset)
 {
@@ -106,7 +104,7 @@ bool lmcs_slabs_hold(const struct lmcs_pool *pool, uint64_t offset, uint64_t pag
            pages <= (slab->end - offset) / LMCS_PAGE_BYTES;
 }
 
-/* Whether a page is writable: in a slab, or in one reserved by this transaction. */
+/* In a slab, or in one reserved by this transaction. */
 static bool is_ours(const struct lmcs_txn *txn, uint64_t offset)
 {
     const struct lmcs_txn_pages *pages = txn->pages;
@@ -134,7 +132,7 @@ bool lmcs_page_push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count)
     return true;
 }
 
-/* Reserves an object with its file space, or nothing. */
+/* With its file space, or nothing. */
 static enum lmcs_status take_slab(struct lmcs_txn *txn, uint64_t bytes, uint64_t *offset, uint64_t *got,
                                   struct lmcs_error *error)
 {
@@ -145,7 +143,7 @@ static enum lmcs_status take_slab(struct lmcs_txn *txn, uint64_t bytes, uint64_t
         return status;
     status = lmcs_heap_back(heap, *offset, *got, error);
     if (status != LMCS_OK) {
-        lmcs_heap_punch(heap, *offset, *got); /* of the part that succeeded */
+        lmcs_heap_punch(heap, *offset, *got);
         lmcs_heap_cancel(heap, &pages->actions[--pages->action_count], 1);
     }
     return status;
@@ -173,7 +171,7 @@ enum lmcs_status lmcs_slab_new(struct lmcs_txn *txn, uint64_t least, struct lmcs
     pages->slabs[pages->slab_count][1] = got;
     pages->slabs[pages->slab_count++][2] = first;
     txn->root.slab_bytes += got;
-    /* The rest of the old range was never used: free at once. */
+    /* The rest of the old range was never used. */
     for (uint64_t left = lmcs_range_pages(range); left > 0; left = lmcs_range_pages(range)) {
         uint64_t count = left < LMCS_FREE_RANGE_MOST ? left : LMCS_FREE_RANGE_MOST;
         if (!lmcs_page_push_freed(txn, range->next, count))
@@ -213,7 +211,7 @@ static enum lmcs_status choose_page(struct lmcs_txn *txn, uint64_t *offset, stru
     return LMCS_OK;
 }
 
-/* Checks the page, which will be overwritten: a forged record may name one outside of slabs, the root, or one twice. */
+/* The page will be overwritten: a forged record may name one outside of slabs, the root, or one twice. */
 enum lmcs_status lmcs_page_take(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error)
 {
     enum lmcs_status status = choose_page(txn, offset, error);
@@ -317,8 +315,6 @@ enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shar
     own->magic = 0;
     return push_recycled(pages, offset) ? LMCS_OK : lmcs_fail_memory(error);
 }
-
-/* ---- Objects ---- */
 
 size_t lmcs_txn_room(const struct lmcs_txn *txn)
 {

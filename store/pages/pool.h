@@ -87,22 +87,22 @@ struct lmcs_shelf_waiter;
 struct lmcs_live_holder;
 struct lmcs_live_store;
 
-/* Of captures: changed bytes per second until durable; 0: not measured. */
+/* Changed bytes per second until durable; 0: not measured. */
 struct lmcs_pace {
     double raw;
     double coded;
     unsigned since; /* captures since the slower way was tried */
 };
 
-/* The table of space's part of a commit (space.c). NULL before lmcs_space_load. */
+/* The table of space's part of a commit; NULL before lmcs_space_load. */
 struct lmcs_space_hook {
     enum lmcs_status (*flush)(struct lmcs_txn *txn, struct lmcs_error *error);
     void (*settle)(struct lmcs_pool *pool, bool committed);
 };
 
 struct lmcs_pool {
-    struct lmcs_pool *next; /* in the registry */
-    atomic_uint opens;      /* under registry_lock when it becomes 0 or a pool found in the registry is opened */
+    struct lmcs_pool *next;
+    atomic_uint opens; /* under registry_lock when it becomes 0 or a pool found in the registry is opened */
     pid_t pid;
     dev_t device;
     ino_t inode;
@@ -117,16 +117,16 @@ struct lmcs_pool {
     struct lmcs_workers *workers;
 
     pthread_rwlock_t meta;
-    struct lmcs_root_df root; /* newest committed, of a writer */
+    struct lmcs_root_df root; /* newest committed (writer) */
     _Atomic uint64_t epoch;   /* the root's, for reading without the lock; perhaps outdated */
     struct lmcs_superblock_df superblock;
-    struct lmcs_page_range_df *slabs; /* a writer's ranges with pages, ascending */
+    struct lmcs_page_range_df *slabs; /* writer: ranges with pages, ascending */
     size_t slab_count;
     size_t slab_capacity;
-    struct lmcs_free_page *avail; /* first free pages of their tree, one by one */
+    struct lmcs_free_page *avail; /* the first free pages, one by one */
     size_t avail_count;
     size_t avail_capacity;
-    struct lmcs_space *space; /* a writer's */
+    struct lmcs_space *space; /* writer */
     struct lmcs_space_hook space_hook;
     uint64_t lineage; /* for the next restore */
     struct lmcs_live_store *live;
@@ -134,36 +134,35 @@ struct lmcs_pool {
     pthread_mutex_t captures; /* guards the fields from `busy` to `pace` */
     pthread_cond_t captures_changed;
     struct lmcs_busy_shelf *busy;
-    struct lmcs_shelf_waiter *waiters; /* threads that wait for a shelf */
+    struct lmcs_shelf_waiter *waiters;
     struct lmcs_live_holder *live_holders;
-    struct lmcs_loaded *loaded; /* snapshots that this process continues from */
-    unsigned encoding;          /* captures that write deltas */
-    bool rebasing;              /* the compactor replaces bases */
+    struct lmcs_loaded *loaded;
+    unsigned encoding; /* captures that write deltas */
+    bool rebasing;     /* the compactor replaces bases */
     struct lmcs_pace pace;
     struct lmcs_compactor *compactor;
     struct lmcs_background *background;
     atomic_uint copying; /* captures copying now; the compactor waits */
     uint64_t part_bytes; /* largest part of a payload; less than libpmemobj's 16 GiB */
 
-    /* Hooks: see above. */
     enum lmcs_status (*last_close)(struct lmcs_pool *pool, struct lmcs_error *error);
     void (*wake)(struct lmcs_pool *pool); /* NULL without a compactor, as the next */
     bool (*make_room)(struct lmcs_pool *pool, const char *held);
 };
 
-/* LMCS_INVALID in a forked child: the pool is its parent's. LMCS_READ_ONLY: `to_write`, and open for reading. */
+/* LMCS_INVALID: the pool of a forked child's parent. LMCS_READ_ONLY: `to_write`, and open for reading. */
 enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
 /* Whether a writer could open the file now, apart from another writer. */
 enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error *error);
 
-/* Adds an open; lmcs_pool_close ends it. */
+/* Adds an open, for lmcs_pool_close. */
 void lmcs_pool_keep(struct lmcs_pool *pool);
 
-/* Wakes the background thread, if any, after a commit or removal. */
+/* Wakes the background thread, if any. */
 void lmcs_pool_wake(struct lmcs_pool *pool);
 /*
- * Compacts harder, prunes by policies and gives unused space back, for a caller without space that holds the shelf
- * `held` (NULL: none). True: there is more space.
+ * Compacts harder, prunes and gives unused space back, for a holder of shelf `held` (or NULL) without space. True:
+ * there is more space.
  */
 bool lmcs_pool_make_room(struct lmcs_pool *pool, const char *held);
 

@@ -2,9 +2,8 @@
 /*
  * pages/region.c - room for payloads, in extents that a region claims.
  *
- * Room comes from an extent of the region, else a free or partly filled one, else a new one. Extents come from
- * libpmemobj in a small transaction that enters them as empty, so a crash leaks nothing. File space is allocated in
- * steps as an extent is filled, so a small pool stays small.
+ * An extent of the region, else a free or partly filled one, else a new one. A small transaction gets new ones from
+ * libpmemobj and enters them as empty: a crash leaks nothing. File space is allocated in steps as an extent is filled.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +17,7 @@
 #define LARGEST_EXTENT ((uint64_t)64 << 20)
 #define LARGEST_STEP   (LARGEST_EXTENT / 16) /* of file space */
 
-/*
- * Whether a capture that fills a free extent leaves the compactor's share. back_up_to checks extents without file
- * space. Under the lock.
- */
+/* For captures that fill a free extent; back_up_to checks those without file space. Under the lock. */
 static bool leaves_share(const struct lmcs_region *region, const struct lmcs_extent *extent)
 {
     const struct lmcs_space *space = region->pool->space;
@@ -31,8 +27,6 @@ static bool leaves_share(const struct lmcs_region *region, const struct lmcs_ext
     uint64_t left = (limit > taken ? limit - taken : 0) + lmcs_space_ready(space) - lmcs_extent_used(&extent->now);
     return left >= lmcs_space_share(region->largest, limit);
 }
-
-/* ---- Taking room ---- */
 
 void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32_t purpose)
 {
@@ -130,7 +124,7 @@ static struct lmcs_extent *open_extent(struct lmcs_region *region, uint64_t byte
     return NULL;
 }
 
-/* A free extent, or one partly filled for this purpose. Best fit; backed before unbacked. */
+/* Free, or partly filled for this purpose. Best fit; backed before unbacked. */
 static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t bytes)
 {
     struct lmcs_space *space = region->pool->space;
@@ -160,7 +154,7 @@ static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t by
     return best;
 }
 
-/* Creates empty extents for `bytes`: the more, the more there are. */
+/* For `bytes`: the more, the more there are. */
 static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = region->pool;
@@ -228,7 +222,7 @@ static enum lmcs_status grow_somehow(struct lmcs_region *region, uint64_t bytes,
     return status;
 }
 
-/* Allocates and counts file space, in steps, up to `end`. */
+/* Allocates and counts file space, in steps. */
 static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_extent *extent, uint64_t end,
                                    struct lmcs_error *error)
 {
@@ -267,7 +261,7 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
     return status;
 }
 
-/* Returns an extent that could not be begun; an unsound one stays claimed until the pool closes. */
+/* An unsound extent stays claimed until the pool closes. */
 static void leave_claimed(struct lmcs_region *region, struct lmcs_extent *extent, bool is_sound)
 {
     pthread_mutex_lock(&region->pool->space->lock);
@@ -314,7 +308,7 @@ static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t byt
     return LMCS_OK;
 }
 
-/* The lock also covers the region's cursors: another thread's commit adopts records meanwhile (space_settle). */
+/* Another thread's commit adopts records (space_settle), so the lock also covers the region's cursors. */
 static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error)
 {
@@ -334,7 +328,7 @@ static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, ui
         status = back_up_to(region, extent, end, error);
         if (status != LMCS_FULL || again)
             break;
-        /* Extents freed by the release may have file space. */
+        /* Extents freed now may have file space. */
         bool some = true;
         if (!released && lmcs_space_release_some(region->pool, &some, error) != LMCS_OK)
             break;
@@ -395,7 +389,7 @@ enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *re
     return LMCS_OK;
 }
 
-/* Before it fails, gives back unneeded file space of free extents and holes. */
+/* Before failing, gives back unneeded file space. */
 enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error)
 {

@@ -11,14 +11,14 @@ struct lmcs_pool;
 /* Reads and checks the superblock and its root page. */
 enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *root, struct lmcs_error *error);
 /*
- * Checks a writer's root, once slabs are known: free ranges are in slabs, next ids unused. (Loading live variables
+ * Once slabs are known, checks that a writer's free ranges are in slabs and next ids unused. (Loading live variables
  * checks theirs.)
  */
 enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error);
 /* LMCS_DAMAGED: the next id of a `kind` ("shelf", "content") is in use. */
 enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *kind, uint64_t number,
                                        struct lmcs_error *error);
-/* Whether next ids are possible: not 0, without the bit that marks parity. */
+/* Whether next ids are not 0, and without the bit that marks parity. */
 bool lmcs_root_counts(const struct lmcs_root_df *root);
 uint64_t lmcs_root_word(uint64_t page_offset);
 /* Sets time and checksum. */

@@ -2,11 +2,11 @@
 /*
  * pages/space.c - the table of extents, and the trees that it follows.
  *
- * The table in memory follows the tree of objects. A transaction keeps an extent's new record beside the old one,
- * writes it before the commit (space_flush) and adopts it afterwards (space_settle), so a failed commit changes
- * nothing. Bytes that a region took and did not commit are in the table only: a crash gives them back.
+ * A transaction keeps an extent's new record beside the old one, writes it to the tree of objects before the commit
+ * (space_flush) and adopts it afterwards (space_settle). Bytes taken by a region and not committed are in the table
+ * only: a crash gives them back.
  *
- * A record with a right checksum may be forged. Before bytes are written, punched or given to libpmemobj on its word,
+ * A record may be forged with a right checksum: before bytes are written, punched or given to libpmemobj on its word,
  * the tree of space is searched for a payload there.
  */
 #include "pages/space.h"
@@ -21,13 +21,13 @@
 
 #define LARGEST_EXTENT    ((uint64_t)64 << 20)
 #define SMALLEST_EXTENT   ((uint64_t)512 << 10)
-#define COMPACTOR_SHARE   64  /* a 64th of the limit */
+#define COMPACTOR_SHARE   64  /* of the limit */
 #define EXTENTS_OF_A_POOL 128 /* of a full pool */
-#define EXTENTS_IN_USE    8   /* at least, as a pool grows */
+#define EXTENTS_IN_USE    8   /* at least */
 
 /*
- * Limit of file space. In a pool of fixed size (device, poolset) it is below the size: otherwise captures' last extents
- * would leave the compactor no space. A sixteenth is for gaps between extents and for their ends.
+ * A pool of fixed size (device, poolset) has a limit below its size: else captures' last extents would leave the
+ * compactor no space. A sixteenth is for gaps between extents and for their ends.
  */
 static uint64_t limit_of(const struct lmcs_pool *pool)
 {
@@ -57,8 +57,6 @@ uint64_t lmcs_space_ready(const struct lmcs_space *space)
     return ready;
 }
 
-/* ---- The table ---- */
-
 static size_t find_index(const struct lmcs_space *space, uint64_t offset)
 {
     size_t low = 0, high = space->count;
@@ -69,7 +67,7 @@ static size_t find_index(const struct lmcs_space *space, uint64_t offset)
         else
             high = middle;
     }
-    return low; /* the first that begins after it */
+    return low; /* first that begins after it */
 }
 
 struct lmcs_extent *lmcs_extent_find(const struct lmcs_space *space, uint64_t offset)
@@ -162,8 +160,6 @@ enum lmcs_status lmcs_space_need(struct lmcs_pool *pool, uint64_t need, uint64_t
     return LMCS_OK;
 }
 
-/* ---- Checking records ---- */
-
 enum lmcs_status lmcs_space_check_none(struct lmcs_txn *txn, uint64_t from, uint64_t end, struct lmcs_error *error)
 {
     const struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_SPACE];
@@ -190,8 +186,6 @@ enum lmcs_status lmcs_space_check_none(struct lmcs_txn *txn, uint64_t from, uint
                            (unsigned long long)end)
                : status;
 }
-
-/* ---- Within a transaction ---- */
 
 struct lmcs_extent *lmcs_extent_touch(struct lmcs_space *space, uint64_t offset)
 {
@@ -249,7 +243,7 @@ enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64
     return status;
 }
 
-/* An unsound range would never be released, or would punch a live payload. */
+/* It would never be released, or would punch a live payload. */
 static bool retired_is_sound(struct lmcs_txn *txn, const struct lmcs_retired *one)
 {
     struct lmcs_space *space = txn->pool->space;
@@ -349,7 +343,7 @@ static enum lmcs_status space_flush(struct lmcs_txn *txn, struct lmcs_error *err
     return status;
 }
 
-/* After a failed trim, before others get the metadata lock and record the extent. */
+/* After a failed trim, before others get the metadata lock. */
 static void settle_trim(struct lmcs_space *space, struct lmcs_extent *extent, bool committed)
 {
     const struct lmcs_untrimmed *was = &extent->untrimmed;
@@ -381,7 +375,7 @@ static void space_settle(struct lmcs_pool *pool, bool committed)
             extent->committed_cursor = extent->next.cursor;
             extent->now.backed = backed;
             if (extent->claimed && cursor > extent->now.cursor)
-                extent->now.cursor = cursor; /* its region filled it further during the commit */
+                extent->now.cursor = cursor; /* its region filled it meanwhile */
         }
         extent->touched = extent->fresh = extent->freeing = false;
         if (remove) {

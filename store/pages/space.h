@@ -2,9 +2,9 @@
 /*
  * pages/space.h - extents: the places of payloads.
  *
- * An extent is filled from its first byte to its last and never reused in part. A dead payload leaves a hole, whose
- * file space can be given back. An extent without live payloads is filled anew. A *region* is a writer's own set of
- * open extents: captures and the compactor fill theirs side by side, and bytes captured together die together.
+ * An extent is filled from its first byte to its last and never reused in part; a dead payload leaves a hole, whose
+ * file space can be given back; without live payloads it is filled anew. A *region* is a writer's own set of open
+ * extents: bytes captured together die together.
  */
 #ifndef LMCS_PAGES_SPACE_H
 #define LMCS_PAGES_SPACE_H
@@ -17,15 +17,15 @@ struct lmcs_space;
 struct lmcs_region {
     struct lmcs_pool *pool;
     uint32_t purpose;
-    bool leaves_share;            /* leaves the compactor's share of space: set for purpose 0 */
+    bool leaves_share;            /* the compactor's share of space: set for purpose 0 */
     struct lmcs_extent **extents; /* claimed */
     size_t count;
     size_t capacity;
-    uint64_t largest;  /* largest payload, as far as known */
+    uint64_t largest;  /* as far as known */
     uint64_t expected; /* bytes still to be taken, as far as known */
 };
 
-/* Copies an object's record from its tree value. LMCS_UNSUPPORTED: kind or purpose of a newer version. */
+/* From its tree value. LMCS_UNSUPPORTED: kind or purpose of a newer version. */
 enum lmcs_status lmcs_object_read(struct lmcs_pool *pool, uint64_t offset, const void *value, size_t bytes,
                                   struct lmcs_object_df *df, struct lmcs_error *error);
 enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *error);
@@ -36,17 +36,17 @@ void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32
 void lmcs_region_leave_share(struct lmcs_region *region);
 /* Announces bytes to be taken and the largest payload, so that extents fit. */
 void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes, uint64_t largest);
-/* Takes backed room for a part of `bytes`. LMCS_FULL. */
+/* Takes backed room for a part. LMCS_FULL. */
 enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error);
-/* Gives back all but the first `bytes` of the part taken last, at `offset`. */
+/* Gives back all but the first `bytes` of the part taken last. */
 void lmcs_region_shrink(struct lmcs_region *region, uint64_t offset, uint64_t bytes);
-/* Records how far the region's extents are filled. */
+/* Records how far its extents are filled. */
 enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *region, struct lmcs_error *error);
-/* Releases the extents; uncommitted room is free again. */
+/* Uncommitted room is free again. */
 void lmcs_region_end(struct lmcs_region *region);
 
-/* LMCS_DAMAGED: a payload is between the offsets, which an object's record declares free. */
+/* LMCS_DAMAGED: a payload is in a range that an object's record declares free. */
 enum lmcs_status lmcs_space_check_none(struct lmcs_txn *txn, uint64_t from, uint64_t end, struct lmcs_error *error);
 /* Records that a part of a content begins (add) or ceases (retire) to be referred to. */
 enum lmcs_status lmcs_space_add(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, uint64_t content,
@@ -56,19 +56,19 @@ enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64
 enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *done, struct lmcs_error *error);
 
 /*
- * Gives back file space without live payloads, except `keep` bytes of free extents. LMCS_DAMAGED after skipping extents
- * with unsound records.
+ * Gives back file space without live payloads, but keeps `keep` bytes of free extents. LMCS_DAMAGED, at the end:
+ * extents with unsound records were skipped.
  */
 enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct lmcs_error *error);
-/* About the file space that lmcs_space_trim(keep) would give back. */
+/* About the bytes that lmcs_space_trim(keep) would give back. */
 uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep);
-/* The next sparse extent from `from` on that no region has: first and end offset of its used part. */
+/* The next sparse extent from `from` on that no region has: *first to *end are used. */
 bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t from, uint64_t *first, uint64_t *end);
-/* Bytes that captures can still take: under the limit, on the disk, in free extents. */
+/* Bytes for captures: under the limit, on the disk, in free extents. */
 uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool);
 /* Counts file space that live variables are about to take. LMCS_FULL: limit or disk. */
 enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error);
-/* Counts file space that they have taken or (negative) given back. */
+/* Counts bytes taken or (negative) given back by them. */
 void lmcs_space_count(struct lmcs_pool *pool, int64_t bytes);
 /* File space of extents and live variables, in bytes. */
 uint64_t lmcs_space_used(struct lmcs_pool *pool);

@@ -2,12 +2,11 @@
 /*
  * pages/tree.c - copy-on-write B+ trees, changed.
  *
- * The descent copies each page on its first change; splits and merges go up as the recursion returns. Ascending keys
- * fill pages completely: a page that overflows at its right end stays as it is. A page below a quarter is merged with a
- * neighbour if both fit in one.
+ * The descent copies pages; splits and merges go up as the recursion returns. A page that overflows at its right end
+ * stays full, for ascending keys. A page below a quarter is merged with a neighbour if both fit in one.
  *
- * Most keys ascend: numbers, steps, times, contents, epochs. So the newest entries are kept in a leaf beside the tree,
- * the tail: adding one writes one page at any height. A full tail becomes the tree's last leaf, and a new one begins.
+ * The newest entries are in a leaf beside the tree, the tail: adding one writes one page at any height. A full tail
+ * becomes the tree's last leaf.
  */
 #include "pages/tree.h"
 
@@ -16,13 +15,11 @@
 #include "pages/node.h"
 #include "pages/pool.h"
 
-/* ---- Putting ---- */
-
 struct change {
     struct lmcs_txn *txn;
     struct lmcs_root_tree_df *tree;
     uint8_t kind;
-    uint8_t level; /* put: of the page for the entry */
+    uint8_t level; /* put: of the page */
     bool shared;
     bool added; /* put: new key */
     bool last;  /* put: only last children so far */
@@ -49,7 +46,7 @@ static void drop_tail(struct lmcs_root_tree_df *tree)
     tree->tail_from = (struct lmcs_key_df){0, 0};
 }
 
-/* Entries, with the new one at `at`, that the left page keeps so that both pages fit. */
+/* Entries, with the new one at `at`, of the left page so that both fit. */
 static size_t choose_cut(const struct lmcs_node_df *node, size_t at, size_t bytes)
 {
     size_t total = lmcs_node_used(node) + LMCS_SLOT_BYTES + LMCS_KEY_BYTES + bytes;
@@ -170,7 +167,7 @@ static enum lmcs_status raise_root(struct change *change, const struct split *sp
     return LMCS_OK;
 }
 
-/* Makes the tail the last leaf below the root. */
+/* As the last leaf below the root. */
 static enum lmcs_status attach_tail(struct change *change)
 {
     struct lmcs_root_tree_df *tree = change->tree;
@@ -248,9 +245,7 @@ enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_r
     return status;
 }
 
-/* ---- Deleting ---- */
-
-/* Merges child i + 1 of `node` into child i if both fit. */
+/* Child i + 1 into child i if both fit. */
 static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *node, size_t i)
 {
     struct lmcs_ref_df left_ref = lmcs_node_child(node, i), right_ref = lmcs_node_child(node, i + 1);
@@ -283,7 +278,7 @@ static enum lmcs_status repair_child(struct change *change, struct lmcs_node_df 
 {
     if (child->count == 0) {
         enum lmcs_status status = lmcs_page_free(change->txn, child->self, change->shared, change->error);
-        /* The next child takes over the range: the page's keys still begin at its parent's key. */
+        /* The next child takes over the range: keys still begin at the parent's key. */
         if (i == 0 && node->count > 1)
             memcpy((char *)node + node->slots[1].offset, (char *)node + node->slots[0].offset, LMCS_KEY_BYTES);
         lmcs_node_remove(node, i);
@@ -410,11 +405,9 @@ enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs
     return status;
 }
 
-/* ---- Sealing ---- */
-
 /*
- * A forged reference may lead to a page that this transaction took: upwards, to another tree, or to one page
- * repeatedly. `left`: its pages that this walk has not met.
+ * A forged reference may lead to a page that this transaction took: upwards, to another tree, or repeatedly. `left`:
+ * its pages not met by this walk.
  */
 static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *ref, int level, size_t *left)
 {

@@ -2,9 +2,9 @@
 /*
  * pages/tree.h - copy-on-write B+ trees from 16-byte keys to values of at most LMCS_MAX_VALUE bytes.
  *
- * A tree is references to its root page and its tail, and a count, stored by its owner: the root page (the pool's
- * trees), a shelf's record (its indexes), a snapshot's record (its manifest). Neighbouring snapshots share pages of
- * manifests, which have no tail: changing one frees no page (records/manifest.c frees them later).
+ * The owner stores a tree's references and count: the root page (the pool's trees), a shelf's record (its indexes), a
+ * snapshot's record (its manifest). Neighbouring snapshots share pages of manifests, which have no tail; changing one
+ * frees no page (records/manifest.c does later).
  */
 #ifndef LMCS_PAGES_TREE_H
 #define LMCS_PAGES_TREE_H
@@ -18,38 +18,34 @@ static inline int lmcs_key_compare(struct lmcs_key_df a, struct lmcs_key_df b)
     return a.low < b.low ? -1 : a.low > b.low;
 }
 
-/*
- * *found: whether the key exists. Copies its value to `value`, the size to *bytes (or NULL). LMCS_DAMAGED: the size is
- * not between `least` and `most`.
- */
+/* Copies the value to `value`, its size to *bytes (or NULL). LMCS_DAMAGED: not `least` to `most` bytes. */
 enum lmcs_status lmcs_tree_get(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, void *value, size_t least, size_t most, size_t *bytes,
                                bool *found, struct lmcs_error *error);
-/* Inserts or replaces an entry. */
 enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, const void *value, size_t bytes, struct lmcs_error *error);
 /* `found` NULL: a missing key is LMCS_DAMAGED. */
 enum lmcs_status lmcs_tree_delete(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                   struct lmcs_key_df key, bool *found, struct lmcs_error *error);
-/* Frees all pages and makes the tree empty. Not for trees that share pages. */
+/* Frees all pages. Not for trees that share pages. */
 enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                  struct lmcs_error *error);
-/* Computes checksums of changed pages, so that tree->ref can be stored. */
+/* Computes checksums, so that tree->ref can be stored. */
 enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                 struct lmcs_error *error);
 
-/* A position in a tree, valid until the transaction changes the tree. Keys that do not ascend are damage. */
+/* A position, valid until the transaction changes the tree. Keys that do not ascend are damage. */
 struct lmcs_cursor;
 enum lmcs_status lmcs_cursor_new(struct lmcs_cursor **cursor, struct lmcs_error *error);
 void lmcs_cursor_free(struct lmcs_cursor *cursor);
-/* Moves to the first key not less; past the end the cursor is not valid. */
+/* Moves to the first key not less; past the end not valid. */
 enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *txn, uint8_t kind,
                                   const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error *error);
 bool lmcs_cursor_valid(const struct lmcs_cursor *cursor);
 struct lmcs_key_df lmcs_cursor_key(const struct lmcs_cursor *cursor);
-/* The value, valid until the cursor moves. */
+/* Valid until the cursor moves. */
 const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes);
 /*
  * Creates a cursor and seeks `key`. Free *cursor always; NULL is allowed and not valid. A loop:
@@ -60,7 +56,7 @@ const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes);
 enum lmcs_status lmcs_cursor_open(struct lmcs_cursor **cursor, struct lmcs_txn *txn, uint8_t kind,
                                   const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
                                   struct lmcs_error *error);
-/* Receives an entry. *more is true; false ends the walk. Must not change the tree. */
+/* *more is true; false ends the walk. Must not change the tree. */
 typedef enum lmcs_status lmcs_tree_visit(void *context, struct lmcs_key_df key, const void *value, size_t bytes,
                                          bool *more, struct lmcs_error *error);
 /* Visits entries from `from` on, in order, until a call fails or ends the walk. */
@@ -77,18 +73,18 @@ struct lmcs_key_df lmcs_node_key(const struct lmcs_node_df *node, size_t i);
 const void *lmcs_node_value(const struct lmcs_node_df *node, size_t i);
 struct lmcs_ref_df lmcs_node_child(const struct lmcs_node_df *node, size_t i);
 
-/* Of the keys of a page and all pages below it. */
+/* Of the keys of a page and the pages below. */
 struct lmcs_bounds {
     struct lmcs_key_df low;  /* inclusive */
     struct lmcs_key_df high; /* exclusive */
     bool has_high;
 };
 bool lmcs_in_bounds(const struct lmcs_bounds *bounds, struct lmcs_key_df key);
-/* Bounds of child i. The first child's own key is ignored: the parent's bound applies. */
+/* The first child's own key is ignored: the parent's bound applies. */
 struct lmcs_bounds lmcs_child_bounds(const struct lmcs_node_df *node, size_t i, const struct lmcs_bounds *bounds);
 /*
- * Whether a page's keys ascend within its bounds. Bounds of two children never overlap, so a walk that checks every
- * page descends below none twice, even with forged references.
+ * Whether keys ascend within the bounds. Children's bounds never overlap, so a walk that checks every page descends
+ * below none twice, even with forged references.
  */
 bool lmcs_node_in_bounds(const struct lmcs_node_df *node, const struct lmcs_bounds *bounds);
 

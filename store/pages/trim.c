@@ -2,9 +2,8 @@
 /*
  * pages/trim.c - giving file space back.
  *
- * A trim punches file space without live or retired payloads. The commit comes before the punching: bytes recorded as
- * backed must be backed. A crash in between leaves file space in recorded holes, a crash during a capture after the
- * recorded end; the first trim after opening punches both.
+ * Space is punched after the commit: bytes recorded as backed must be. A crash in between, or during a capture, leaves
+ * unrecorded file space; the first trim after opening punches it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +32,8 @@ enum lmcs_status lmcs_space_release_some(struct lmcs_pool *pool, bool *some, str
 }
 
 /*
- * Empty extents, so that libpmemobj can join them. Only in pools of fixed size (device, poolset): a file has addresses
- * enough and keeps free extents for payloads that fit. Extents with unsound records stay.
+ * For pools of fixed size (device, poolset), so that libpmemobj can join extents; a file has addresses enough. Extents
+ * with unsound records stay.
  */
 enum lmcs_status lmcs_space_free_some(struct lmcs_pool *pool, bool *some, struct lmcs_error *error)
 {
@@ -78,8 +77,6 @@ enum lmcs_status lmcs_space_free_some(struct lmcs_pool *pool, bool *some, struct
     return status;
 }
 
-/* ---- Trimming ---- */
-
 static int by_offset(const void *a, const void *b)
 {
     const struct lmcs_retired *x = a, *y = b;
@@ -94,7 +91,7 @@ struct hole {
 struct trimmed {
     struct lmcs_extent *extent; /* claimed */
     uint64_t offset;            /* a copy: the extent may be freed */
-    uint64_t hole_bytes;        /* between its payloads */
+    uint64_t hole_bytes;        /* between payloads */
     bool is_sound;
 };
 
@@ -122,7 +119,7 @@ static bool add_hole(struct lmcs_trim *trim, uint64_t offset, uint64_t bytes)
     return true;
 }
 
-/* The first retired range from `at` on, or an empty one at `end`. */
+/* The first from `at` on, or an empty one at `end`. */
 static struct hole next_retired(const struct lmcs_trim *trim, uint64_t at, uint64_t end)
 {
     size_t low = 0, high = trim->retired_count;
@@ -138,7 +135,7 @@ static struct hole next_retired(const struct lmcs_trim *trim, uint64_t at, uint6
     return (struct hole){trim->retired[low].key.low, trim->retired[low].bytes};
 }
 
-/* Adds the whole pages between live and retired payloads as holes. *total: their bytes. */
+/* Whole pages between live and retired payloads. *total: their bytes. */
 static enum lmcs_status find_holes(struct lmcs_trim *trim, const struct lmcs_extent *extent, uint64_t *total,
                                    struct lmcs_error *error)
 {
@@ -181,8 +178,8 @@ static enum lmcs_status find_holes(struct lmcs_trim *trim, const struct lmcs_ext
 }
 
 /*
- * File space that a trim may give back. The tail, which is filled next, counts only if nothing is to be kept; bytes
- * that an earlier trim could not free, on pages shared with others, don't count.
+ * File space to give back. The tail, filled next, counts only if nothing is to be kept; bytes that an earlier trim
+ * could not free, on pages shared with others, don't.
  */
 static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
 {
@@ -194,8 +191,8 @@ static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
 }
 
 /*
- * Claims free extents beyond `keep` bytes, those with holes, and, in the first trim after opening, those that a crash
- * may have left with unrecorded file space. Under the lock.
+ * Claims free extents beyond `keep` bytes, those with holes, and, first after opening, those with perhaps unrecorded
+ * file space. Under the lock.
  */
 static void choose_extents(struct lmcs_space *space, struct lmcs_trim *trim)
 {
@@ -218,14 +215,14 @@ static void choose_extents(struct lmcs_space *space, struct lmcs_trim *trim)
         trim->from = trim->items[trim->count - 1].offset + 1;
 }
 
-/* Whether file space after the last payload, which is filled next, is given back, too. */
+/* Whether file space after the last payload, filled next, is given back, too. */
 static bool is_cut(const struct lmcs_trim *trim, const struct lmcs_extent *extent)
 {
     return !lmcs_extent_is_empty(extent) && trim->keep == 0 &&
            lmcs_page_up(extent->committed_cursor) < extent->now.backed;
 }
 
-/* Checks an extent against the tree of space and adds its holes. */
+/* Against the tree of space. */
 static enum lmcs_status check_and_add_holes(struct lmcs_trim *trim, struct trimmed *item, struct lmcs_error *error)
 {
     struct lmcs_extent *extent = item->extent;
@@ -249,7 +246,7 @@ static enum lmcs_status check_and_add_holes(struct lmcs_trim *trim, struct trimm
     return status;
 }
 
-/* Skips extents with unsound records; reports the first at the end. */
+/* Skips unsound records; reports the first at the end. */
 static enum lmcs_status check_all(struct lmcs_trim *trim, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -291,10 +288,7 @@ static bool is_oversized(struct lmcs_space *space, const struct lmcs_extent *ext
            extent->now.bytes > 2 * lmcs_extent_standard(space, 0);
 }
 
-/*
- * Their space is punched by now: after this commit libpmemobj may give their room to an extent that is filled at
- * once.
- */
+/* Already punched: after this commit libpmemobj may give their room to an extent that is filled at once. */
 static enum lmcs_status free_oversized(struct lmcs_pool *pool, struct lmcs_trim *trim, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -319,10 +313,10 @@ static enum lmcs_status free_oversized(struct lmcs_pool *pool, struct lmcs_trim 
         status = lmcs_txn_commit(&txn, error);
     else
         lmcs_txn_end(&txn);
-    return status == LMCS_FULL ? LMCS_OK : status; /* such an extent uses addresses only */
+    return status == LMCS_FULL ? LMCS_OK : status; /* only addresses are used */
 }
 
-/* Trims up to TRIM_EXTENTS extents in one transaction. *from: where the next call continues. */
+/* At most TRIM_EXTENTS extents in one transaction. *from: where the next call continues. */
 static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, uint64_t *from, bool *more,
                                   struct lmcs_passed *passed, struct lmcs_error *error)
 {
@@ -357,7 +351,7 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, uint64_
         status = free_oversized(pool, &trim, error);
     pthread_mutex_lock(&space->lock);
     for (size_t i = 0; i < trim.count; i++) {
-        /* It may be freed by now, and another one, of a capture or trim, may be in its place. */
+        /* May be freed by now, and another extent be in its place. */
         struct lmcs_extent *extent = lmcs_extent_find(space, items[i].offset);
         if (extent == NULL || extent->trim != &trim)
             continue;
@@ -406,7 +400,7 @@ bool lmcs_space_trim_all(struct lmcs_pool *pool)
     return status == LMCS_OK || status == LMCS_DAMAGED;
 }
 
-/* If free extents have file space, the only shortage may be that: gives it back and tries again. */
+/* Perhaps only file space of free extents is missing: gives it back and tries again. */
 enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;

@@ -2,8 +2,8 @@
 /*
  * pages/txn.c - metadata transactions: begun, committed, ended.
  *
- * A commit writes the pages, syncs everything, and publishes once in libpmemobj: objects are claimed or freed and the
- * root word is switched. A crash before leaves the old root, and new pages that nothing reaches.
+ * A commit writes the pages, syncs, and publishes once in libpmemobj: objects are claimed or freed and the root word is
+ * switched. A crash before leaves new pages that nothing reaches.
  */
 #include "pages/txn.h"
 
@@ -20,8 +20,6 @@
 
 #define LEAST_RESERVE 24u   /* pages */
 #define MOST_RESERVE  8192u /* pages: for a snapshot of 100,000 tensors */
-
-/* ---- Begin and end ---- */
 
 enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error)
 {
@@ -45,7 +43,7 @@ enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, str
                 break;
             lmcs_lease_epoch_end(pool->lease, txn->root.epoch);
         }
-        /* The writer may have committed twice between the two reads and reused the page: read again. */
+        /* Two commits of the writer between the two reads may have reused the page. */
         if (status != LMCS_OK && tries >= 100)
             return status;
     }
@@ -128,8 +126,8 @@ static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *err
 }
 
 /*
- * Keeps pages in reserve so that snapshots can be removed on a full disk: a removal takes pages before it frees some. A
- * transaction that only allocates leaves enough for a large removal.
+ * So that a full disk can be emptied: a removal takes pages before it frees some. A transaction that only allocates
+ * leaves enough for a large removal.
  */
 static enum lmcs_status leave_reserve(struct lmcs_txn *txn, struct lmcs_error *error)
 {
@@ -174,7 +172,7 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
     enum lmcs_status status = lmcs_heap_check_name(pool->heap, error);
     if (status == LMCS_OK)
         status = prepare_commit(txn, error);
-    /* Gets memory: lmcs_slabs_add must not fail after the publish. */
+    /* lmcs_slabs_add must not fail after the publish. */
     for (size_t i = 0; status == LMCS_OK && i < pages->slab_count; i++)
         if (!lmcs_grow(&pool->slabs, &pool->slab_capacity, pool->slab_count + i, sizeof *pool->slabs))
             status = lmcs_fail_memory(error);

@@ -2,9 +2,8 @@
 /*
  * pages/txn.h - metadata transactions: copy-on-write pages under one root, switched all at once.
  *
- * A read transaction sees one root and everything that it refers to. The one write transaction at a time holds
- * pool->meta from begin to end, works on a copy of the root page and writes pages that nothing reaches. Its commit
- * makes them durable, then switches the root.
+ * A read transaction sees one root. The one write transaction holds pool->meta from begin to end, works on a copy of
+ * the root page and writes pages that nothing reaches; its commit makes them durable, then switches the root.
  */
 #ifndef LMCS_PAGES_TXN_H
 #define LMCS_PAGES_TXN_H
@@ -13,23 +12,17 @@
 #include "pages/root.h"
 
 enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
-/*
- * Begins a read transaction that leases the newest root instead of holding pool->meta: this process can commit
- * meanwhile.
- */
+/* Reads under a lease of the newest root instead of pool->meta: this process can commit meanwhile. */
 enum lmcs_status lmcs_txn_hold(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
 enum lmcs_status lmcs_txn_write(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
-/* Ends a read transaction, or drops a write transaction and its changes. */
+/* Ends a read transaction, or drops a write transaction. */
 void lmcs_txn_end(struct lmcs_txn *txn);
-/*
- * Commits and ends a write transaction; after a failure it is dropped. The same sync makes earlier payload writes
- * durable.
- */
+/* Ends the transaction; drops it on failure. The same sync makes earlier payload writes durable. */
 enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error);
-/* Commits if `status` is LMCS_OK, else drops the transaction. Returns the first failure. */
+/* Commits if `status` is LMCS_OK, else drops. Returns the first failure. */
 enum lmcs_status lmcs_txn_finish(struct lmcs_txn *txn, enum lmcs_status status, struct lmcs_error *error);
 
-/* Writes a new pool's first root. */
+/* The first root of a new pool. */
 enum lmcs_status lmcs_root_create(struct lmcs_pool *pool, uint64_t limit_bytes, struct lmcs_error *error);
 
 #endif
