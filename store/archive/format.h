@@ -15,9 +15,9 @@ struct lmcs_archive_head_df {
     char magic[8];
     uint32_t version;
     uint32_t reserved;
-    uint64_t incompatible; /* features */
+    uint64_t incompatible;
     uint64_t compatible;
-    uint64_t check; /* hash64 of the bytes before it, seed 0 */
+    uint64_t check;
 };
 static_assert(sizeof(struct lmcs_archive_head_df) == 40, "archive head layout");
 
@@ -40,9 +40,9 @@ enum lmcs_archive_type {
 
 struct lmcs_archive_record_df {
     uint32_t type;
-    uint32_t bytes;         /* of the payload, which follows */
-    uint64_t payload_check; /* hash64; seed: the record's number, from 0 */
-    uint64_t check;         /* hash64 of the 16 bytes before it, same seed */
+    uint32_t bytes; /* of the payload, which follows */
+    uint64_t payload_check;
+    uint64_t check;
 };
 static_assert(sizeof(struct lmcs_archive_record_df) == 24, "archive record layout");
 
@@ -69,12 +69,11 @@ struct lmcs_archive_snapshot_df {
 };
 static_assert(sizeof(struct lmcs_archive_snapshot_df) == 56, "archive snapshot layout");
 
-/* Identities and contents are each numbered from 1 in order of arrival. */
 struct lmcs_archive_identity_df {
     uint8_t kind;
     uint8_t dtype;
     uint8_t ndim;
-    uint8_t is_part; /* 1: global shape and offsets follow the shape */
+    uint8_t is_part;
     uint32_t name_bytes;
     /* shape, [global shape, offsets], name */
 };
@@ -85,17 +84,16 @@ struct lmcs_archive_content_df {
     uint64_t digest_low;
     uint64_t digest_high;
     uint64_t raw_bytes;
-    uint64_t stored_bytes; /* of the data records that follow */
-    uint8_t payload;       /* enum lmcs_payload_kind */
-    uint8_t flags;         /* LMCS_CONTENT_SETTLED */
+    uint64_t stored_bytes;
+    uint8_t payload; /* enum lmcs_payload_kind */
+    uint8_t flags;   /* LMCS_CONTENT_SETTLED */
     uint8_t base_count;
-    uint8_t output; /* linked: index among the link's outputs */
+    uint8_t output; /* of a linked content */
     uint8_t reserved[4];
     /* bases (u64 content each) follow; linked: the link */
 };
 static_assert(sizeof(struct lmcs_archive_content_df) == 48, "archive content layout");
 
-/* Stands for a content of an older archive; numbered among the contents. */
 struct lmcs_archive_known_df {
     uint64_t identity;
     uint64_t digest_low;
@@ -104,9 +102,8 @@ struct lmcs_archive_known_df {
 };
 static_assert(sizeof(struct lmcs_archive_known_df) == 32, "archive known content layout");
 
-/* An older archive that is needed; after the head. */
 struct lmcs_archive_since_df {
-    uint64_t hash_low; /* of its end record */
+    uint64_t hash_low;
     uint64_t hash_high;
 };
 static_assert(sizeof(struct lmcs_archive_since_df) == 16, "archive since layout");
@@ -118,7 +115,7 @@ struct lmcs_archive_entry_df {
 static_assert(sizeof(struct lmcs_archive_entry_df) == 16, "archive entry layout");
 
 struct lmcs_archive_snapshot_end_df {
-    uint64_t entry_count; /* of the whole snapshot */
+    uint64_t entry_count;
 };
 
 struct lmcs_archive_tag_df {
@@ -129,9 +126,8 @@ struct lmcs_archive_tag_df {
 };
 static_assert(sizeof(struct lmcs_archive_tag_df) == 16, "archive tag layout");
 
-/* Follows the record of a forked shelf. */
 struct lmcs_archive_origin_df {
-    uint64_t number; /* source snapshot */
+    uint64_t number;
     uint64_t time_ns;
     uint32_t name_bytes; /* of the source shelf */
     uint32_t reserved;
@@ -145,8 +141,8 @@ struct lmcs_archive_end_df {
     uint64_t identities;
     uint64_t contents;
     uint64_t tags;
-    uint64_t records;  /* before this one */
-    uint64_t hash_low; /* hash128 of the head and the headers of these records */
+    uint64_t records; /* before this one */
+    uint64_t hash_low;
     uint64_t hash_high;
 };
 static_assert(sizeof(struct lmcs_archive_end_df) == 64, "archive end layout");

@@ -2,7 +2,7 @@
 /*
  * archive/index.c - shelves, snapshots and tags of an archive, and the part that addresses select.
  *
- * A visitor of the reader records them. Addresses are those of a pool, without words that need one.
+ * Addresses are those of a pool, without words that need one.
  */
 #include "archive/index.h"
 
@@ -13,8 +13,6 @@
 #include <string.h>
 
 #include "base/grow.h"
-
-/* ---- Noting ---- */
 
 static enum lmcs_status note_since(void *context, const struct lmcs_archive_since_df *df, struct lmcs_error *error)
 {
@@ -123,8 +121,6 @@ const struct lmcs_index_snapshot *lmcs_index_number(const struct lmcs_index_shel
                ? NULL
                : bsearch(&wanted, shelf->snapshots, shelf->snapshot_count, sizeof *shelf->snapshots, by_number);
 }
-
-/* ---- Addresses ---- */
 
 bool lmcs_range_cut(const char *range, char **first, const char **last)
 {

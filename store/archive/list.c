@@ -23,8 +23,6 @@ static bool is_file(int fd)
     return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && lseek(fd, 0, SEEK_CUR) >= 0;
 }
 
-/* ---- Listing ---- */
-
 /* Tags arrive by text; those of a snapshot keep that order. */
 static int by_snapshot(const void *a, const void *b)
 {
@@ -152,8 +150,6 @@ enum lmcs_status lmcs_archive_list(int fd, bool (*visit)(void *context, const st
     lmcs_archive_reader_fini(&reader);
     return status;
 }
-
-/* ---- Verifying ---- */
 
 /* The last link of a line checks the others and their outputs. */
 static enum lmcs_status decode_content(struct lmcs_decoding *d, const struct lmcs_archive_content *content, bool *done,

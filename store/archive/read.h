@@ -2,10 +2,7 @@
 /*
  * archive/read.h - face of archive/, the room of the archive format: reads and checks an archive record by record.
  *
- * Uses base, records, payload; no pool. source.h reads records, index.h lists snapshots and resolves addresses,
- * decode.h decodes contents, pieces.h reads payloads by offset.
- *
- * Visitors restore, list and verify. Ids of identities and contents are indices + 1 into the reader's arrays.
+ * Uses base, records, payload; no pool. Ids of identities and contents are indices + 1 into the reader's arrays.
  */
 #ifndef LMCS_ARCHIVE_READ_H
 #define LMCS_ARCHIVE_READ_H

@@ -15,8 +15,6 @@
 
 #define SMALL_AT_ONCE 64 /* sources below LMCS_ALIGNED_BYTES in a job */
 
-/* ---- Looking up ---- */
-
 static enum lmcs_status find_base(struct lmcs_txn *txn, const struct lmcs_source *source,
                                   struct lmcs_previous *previous, struct lmcs_error *error)
 {
@@ -59,8 +57,6 @@ enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root
     }
     return status;
 }
-
-/* ---- Comparing ---- */
 
 struct comparing {
     struct lmcs_jobs jobs;

@@ -42,8 +42,6 @@ static uint64_t place_of(const struct lmcs_copy *copy)
     return copy->content->parts[0].offset;
 }
 
-/* ---- Jobs ---- */
-
 struct block_copy {
     struct copying *copying;
     const struct lmcs_job *job;
@@ -221,8 +219,6 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
     pthread_mutex_destroy(&copying.lock);
     return status;
 }
-
-/* ---- Tensors that the caller fills in place ---- */
 
 enum lmcs_status lmcs_reserve(struct lmcs_region *region, struct lmcs_captured *entry, struct lmcs_error *error)
 {

@@ -124,8 +124,6 @@ enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_region *re
     return status;
 }
 
-/* ---- Whether to encode ---- */
-
 #define TRY_AGAIN_AFTER 200u /* captures */
 #define LEAST_MEASURED  ((uint64_t)4 << 20)
 

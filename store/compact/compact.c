@@ -20,8 +20,6 @@
 #include "pages/space.h"
 #include "shelves/shelves.h"
 
-/* ---- Parity ---- */
-
 static bool parity_may_go_on(void *context, uint64_t bytes)
 {
     struct lmcs_round *round = context;
@@ -41,8 +39,6 @@ static enum lmcs_status make_parity(struct lmcs_round *round, struct lmcs_error 
     round->worked |= worked;
     return status;
 }
-
-/* ---- Rounds ---- */
 
 static void begin_round(struct lmcs_round *round)
 {
@@ -90,7 +86,7 @@ static enum lmcs_status run_last_round(struct lmcs_round *round, struct lmcs_err
     return status;
 }
 
-/* Called without compactor->round, which is acquired after shelves. */
+/* Without compactor->round, which is acquired after shelves. */
 static enum lmcs_status prune(struct lmcs_round *round, enum lmcs_prune_when when, struct lmcs_error *error)
 {
     uint64_t removed;
@@ -148,8 +144,6 @@ enum lmcs_status lmcs_compact_in_background(struct lmcs_pool *pool, bool (*must_
     pthread_rwlock_unlock(&pool->meta);
     return run_until_idle(&round, error);
 }
-
-/* ---- State ---- */
 
 enum lmcs_status lmcs_compactor_new(struct lmcs_pool *pool, lmcs_repair_content_fn *repair, struct lmcs_error *error)
 {

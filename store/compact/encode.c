@@ -188,8 +188,6 @@ static enum lmcs_status collect_snapshot(struct lmcs_round *round, uint64_t shel
                              : status;
 }
 
-/* ---- Shelves ---- */
-
 static enum lmcs_status move_watermark(struct lmcs_round *round, uint64_t shelf_id, uint64_t number,
                                        struct lmcs_error *error)
 {

@@ -38,7 +38,7 @@ struct search {
     size_t found, capacity;
 };
 
-/* ---- Samples ---------------------------------------------------------------------------------------------------- */
+/* ---- Samples ---- */
 
 static double element(const void *array, uint64_t at)
 {
@@ -63,7 +63,7 @@ static void take_sample(const struct lmcs_search_array *array, struct sample *sa
     sample->is_second = not_negative == PLACES && !sample->is_still;
 }
 
-/* ---- Do they belong together? ----------------------------------------------------------------------------------- */
+/* ---- Do they belong together? ---- */
 
 static int ascending(const void *a, const void *b)
 {
@@ -151,10 +151,10 @@ static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, 
     return true;
 }
 
-/* ---- The search ------------------------------------------------------------------------------------------------- */
+/* ---- The search ---- */
 
-/* Takes a thousandth of a search's time: parameters mostly share a rule. If samples mislead, the link is too large and is
- * not made. */
+/* Takes a thousandth of a search's time: parameters mostly share a rule. If samples mislead, the link is too large and
+ * is not made. */
 static bool explains(const struct lmc_link_rule *rule, struct sample *const *members, uint32_t count)
 {
     const struct sample *m = members[0], *v = members[1], *w = members[count - 1];

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-/* ---- The pattern ---- */
-
 /* A jump of 1 saves 1000, a keyframe 0, others 1000 - 150 ln(jump), as measured. */
 static const uint32_t savings[LMCS_PLAN_MOST_JUMP + 1] = {0, 1000, 896, 835, 792, 759, 731, 708, 688};
 
@@ -60,8 +58,6 @@ void lmcs_plan_pattern(uint32_t chain, uint32_t jump, struct lmcs_plan_pattern *
     lay_out(&search, chain, pattern->length - 1, 0, pattern->length - 1, pattern->jumps);
 }
 
-/* ---- One content ---- */
-
 /* The pattern's jump, or the longest possible below; 0: none. */
 static uint32_t choose_jump(const struct lmcs_plan_facts *facts, uint32_t wanted, uint32_t chain)
 {
@@ -82,8 +78,6 @@ struct lmcs_plan lmcs_plan_content(const struct lmcs_plan_facts *facts, const st
     plan.next_place = plan.jump > 0 ? (facts->place + 1) % pattern->length : 0;
     return plan;
 }
-
-/* ---- The rest ---- */
 
 bool lmcs_plan_rebase(uint64_t old_bytes, uint64_t new_bytes, uint64_t base_bytes, uint32_t base_uses)
 {

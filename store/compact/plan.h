@@ -16,13 +16,8 @@ struct lmcs_plan_pattern {
     uint8_t jumps[LMCS_PLAN_MOST_GROUP];
 };
 
-/*
- * Minimizes the mean size with chains of at most `chain` deltas (0: keyframes only) and jumps of at most `jump` (1 or
- * more), since a base must still be raw.
- *
- * A longer jump saves less: by its logarithm in measured histories (tools/bench.sh history), nearly alike for weights
- * and moments, bf16 and fp32. So one pattern serves all.
- */
+/* Minimizes the mean size with chains of at most `chain` deltas (0: keyframes only) and jumps of at most `jump` (1 or
+ * more), since a base must still be raw. One pattern serves all tensors (store/LINKS.md). */
 void lmcs_plan_pattern(uint32_t chain, uint32_t jump, struct lmcs_plan_pattern *pattern);
 
 struct lmcs_plan_facts {

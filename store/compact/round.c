@@ -76,8 +76,6 @@ enum lmcs_status lmcs_round_add(struct lmcs_round *round, const struct lmcs_cand
     return LMCS_OK;
 }
 
-/* ---- Batches ---- */
-
 void lmcs_batch_end(struct lmcs_batch *batch)
 {
     for (size_t i = 0; i < batch->count; i++) {

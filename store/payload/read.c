@@ -11,8 +11,6 @@
 
 #include "records/safety.h"
 
-/* ---- All blocks ---- */
-
 static bool note_lost(struct lmcs_reading *r, uint64_t block)
 {
     if (r->lost == NULL)
@@ -158,8 +156,6 @@ enum lmcs_status lmcs_line_check(struct lmcs_pool *pool, const struct lmcs_chain
                              .stored_links = links};
     return read_all(&r, error);
 }
-
-/* ---- Block by block ---- */
 
 struct lmcs_reader {
     struct lmcs_reading r;

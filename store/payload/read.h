@@ -57,9 +57,8 @@ enum lmcs_status lmcs_chain_read_arrays(struct lmcs_pool *pool, const struct lmc
 
 /*
  * Checks a line without decoding: all headers, that each link leads from the state that the one before leads to, and
- * the stored checksums of its `links` newest links; if these are all, also of its first arrays. Each link was decoded
- * when it was made, between states whose digests its header has, so it yields the same while this holds. `chain`: of
- * the newest link. LMCS_DAMAGED: something differs.
+ * the stored checksums of its `links` newest links; if these are all, also of its first arrays (store/LINKS.md).
+ * `chain`: of the newest link. LMCS_DAMAGED: something differs.
  */
 enum lmcs_status lmcs_line_check(struct lmcs_pool *pool, const struct lmcs_chain *chain, size_t links,
                                  const struct lmcs_tensor *tensor, struct lmcs_error *error);

@@ -2,8 +2,8 @@
 /*
  * payload/scan.c - checks the stored bytes of a content.
  *
- * The record's digest covers the block hashes, which a frame's header or the end of a raw payload has. For raw
- * payloads, hashes computed from the blocks, or a mixture of both, replace damaged ones if the digest agrees.
+ * The record's digest covers the block hashes. For raw payloads, computed hashes, or a mixture, replace damaged ones if
+ * the digest agrees.
  */
 #include "payload/scan.h"
 

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * payload/scan.h - checks the stored bytes of a content, without its base and without decoding.
- *
- * Raw and coded blocks have checksums, so damage is located where it is, not in contents that rest on it. Only
- * lmcs_verify decodes, and so finds errors of the codec.
- */
+/* payload/scan.h - checks the stored bytes of a content, without its base and without decoding (store/REPAIR.md). */
 #ifndef LMCS_PAYLOAD_SCAN_H
 #define LMCS_PAYLOAD_SCAN_H
 

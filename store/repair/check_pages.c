@@ -20,8 +20,6 @@
 #include "records/safety.h"
 #include "records/shelf.h"
 
-/* ---- Damage ---- */
-
 void lmcs_check_report(struct lmcs_checking *c, const char *shelf, uint64_t number, const char *tensor,
                        const char *format, ...)
 {
@@ -95,8 +93,6 @@ struct lmcs_checked_object *lmcs_check_find_object(struct lmcs_checking *c, uint
     return i != SIZE_MAX && offset - c->objects[i].offset < c->objects[i].df.bytes ? &c->objects[i] : NULL;
 }
 
-/* ---- Pages ---- */
-
 bool lmcs_check_use_page(struct lmcs_checking *c, uint64_t offset, enum lmcs_page_use use)
 {
     static const char *const names[] = {"unknown", "in use", "free", "never used"};
@@ -157,8 +153,6 @@ enum lmcs_status lmcs_check_read_page(struct lmcs_checking *c, uint8_t kind, str
         *node = found;
     return lmcs_check_absorb(c, status, c->shelf != NULL ? c->shelf->name : "", number);
 }
-
-/* ---- Trees, except manifests ---- */
 
 typedef enum lmcs_status (*lmcs_check_fn)(struct lmcs_checking *c, struct lmcs_key_df key, const void *value,
                                           size_t bytes);

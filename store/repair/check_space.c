@@ -22,8 +22,6 @@
 #include "records/safety.h"
 #include "records/shelf.h"
 
-/* ---- Objects ---- */
-
 static enum lmcs_status add_object(struct lmcs_checking *c, uint64_t offset, const void *value, size_t bytes)
 {
     struct lmcs_checked_object object = {.offset = offset};
@@ -113,8 +111,6 @@ void lmcs_check_leaks(struct lmcs_checking *c)
         REPORT(c, "%llu metadata pages are lost: neither in use nor free (one at offset %llu)", ULL(leaks), ULL(one));
 }
 
-/* ---- Payloads ---- */
-
 static enum lmcs_status visit_retired(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
 {
     struct lmcs_checked_range range = {.offset = key.low};
@@ -194,8 +190,6 @@ enum lmcs_status lmcs_check_space(struct lmcs_checking *c)
     }
     return status;
 }
-
-/* ---- Live variables ---- */
 
 static enum lmcs_status add_live_range(struct lmcs_checking *c, uint64_t offset, uint64_t bytes)
 {

@@ -16,8 +16,6 @@
 
 #define MOST_FINDINGS 100000u /* kept; the counts include all */
 
-/* ---- Progress ---- */
-
 bool lmcs_scrub_show(struct lmcs_scrubbing *s)
 {
     const struct lmcs_progress *progress = s->progress;
@@ -44,8 +42,6 @@ bool lmcs_scrub_pace(void *context, uint64_t bytes)
     }
     return !s->stopped;
 }
-
-/* ---- Damages ---- */
 
 enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *damage,
                                        struct lmcs_error *error)

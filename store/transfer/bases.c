@@ -25,8 +25,6 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
     return status;
 }
 
-/* ---- Suitable bases ---- */
-
 /* Bases as the pool has them; id 0: to be written. */
 struct ground {
     struct lmcs_content bases[LMC_MAX_BASES];
@@ -74,8 +72,6 @@ static bool may_bear_delta(const struct ground *ground)
     return ground->bases[0].link == 0 && ground->bases[0].df.payload < LMCS_PAYLOAD_LINK &&
            ground->depths[0] < LMCS_CHAIN_BOUND;
 }
-
-/* ---- Copies ---- */
 
 static enum lmcs_status write_blocks(struct lmcs_stage *stage, struct lmcs_reader *reader,
                                      const struct lmcs_content *copy, struct lmcs_error *error)
@@ -197,8 +193,6 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
     }
     return status;
 }
-
-/* ---- Entering ---- */
 
 enum lmcs_status lmcs_stage_fail_overtaken(struct lmcs_stage *stage, const struct lmcs_archive_content *content,
                                            struct lmcs_error *error)

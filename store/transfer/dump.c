@@ -114,8 +114,6 @@ static enum lmcs_status dump_shelf(struct lmcs_dump *dump, struct lmcs_dump_shel
     return status == LMCS_OK ? dump_tags(dump, plan, error) : status;
 }
 
-/* ---- The whole ---- */
-
 static enum lmcs_status put_end(struct lmcs_dump *dump, struct lmcs_error *error)
 {
     struct lmc_hash hash = lmc_hasher_final(&dump->headers);

@@ -84,8 +84,6 @@ enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const stru
                              : status;
 }
 
-/* ---- Canonical lists ---- */
-
 struct sorted_entry {
     uint64_t identity; /* of the pool */
     uint64_t content;  /* of the pool; later of the archive */

@@ -3,11 +3,10 @@
  * transfer/restore.c - lmcs_restore: brings archives into the pool.
  *
  * The reader checks records, a staging shelf verifies payloads (stage.c), and the end of the last archive shows all at
- * once. A content of the pool is found by its digest (found.c): archives can rest on older ones, and an interrupted
- * restore can be continued.
+ * once. Contents of the pool are found by digest (found.c): so an interrupted restore can be continued.
  *
  * For a part, files, not pipes, are read twice without payloads: for the list of snapshots, then for the selected ones.
- * At the end of each, the payloads that it needs are fetched by offset, bases first.
+ * At the end of each, its payloads are fetched by offset, bases first.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -580,12 +579,11 @@ static bool rewind_all(const int *fds, const off_t *starts, size_t count)
 }
 
 /*
- * A found content may be removed, or stored otherwise, before the snapshot that needs it is staged. Then the restore
- * starts again, if the archives can be read again. The last attempt shares nothing that the archives have.
+ * Restarts: store/ARCHIVE.md, 11.6.
  *
- * Rejected: keeping such contents in place by a set in memory that removals and the compactor consult. A removal would
- * leave a content without a run and without dependents, which verification reports as damage and no writer removes
- * after a crash. It would also stop compaction of shared contents during the restore.
+ * Rejected: a set in memory that keeps found contents. A removal would leave a content without a run and without
+ * dependents, which verification reports as damage and no writer removes after a crash. The set would also stop
+ * compaction of shared contents.
  */
 #define ATTEMPTS 4
 
