@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * count_instructions.c - runs one kernel over synthetic weights, for an emulator that counts instructions
- * (tests/run.sh).
+ * count_instructions.c - runs one kernel, for an emulator that counts instructions (tests/run.sh).
  *
- * `count_instructions KERNEL run` minus `KERNEL skip`, which only prepares, is the kernel's count. LMC_KERNELS chooses
+ * The count is that of `count_instructions KERNEL run` minus `KERNEL skip`, which only prepares. LMC_KERNELS chooses
  * the table. Without arguments it lists the kernels.
  */
 #include "base/bytes.h"
@@ -28,7 +27,6 @@ static uint32_t next_random(void)
     return (uint32_t)(state >> 32);
 }
 
-/* Weights of many scales; a step moves all by similar amounts. */
 static void take_step(unsigned word)
 {
     for (size_t i = 0; i < ELEMENTS; i++) {
@@ -84,7 +82,6 @@ static void run_join(unsigned word)
     lmci_kernels()->class_join(word, base, ELEMENTS, &classes, &from, out);
 }
 
-/* Only the bits of `mask` vary. */
 static void prepare_bytes(unsigned mask)
 {
     for (size_t i = 0; i < ELEMENTS; i++)

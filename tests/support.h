@@ -135,7 +135,6 @@ uint64_t take_snapshot(struct lmcs_pool *pool, const char *shelf, const struct s
 /* Exactly these tensors and bytes. */
 void expect_state(struct lmcs_pool *pool, const char *shelf, const char *which, const struct state *state);
 void expect_snapshot(struct lmcs_pool *pool, const char *shelf, uint64_t number, const struct state *state);
-/* Equal: a shared content. */
 uint64_t content_of(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *tensor);
 struct lmcs_snapshot_storage storage_of(struct lmcs_pool *pool, const char *shelf, uint64_t number);
 /* Makes a poolset full of dead extents; only snapshot FREE_EXTENTS + 1 of "run" exists. */
@@ -145,6 +144,6 @@ struct lmcs_pool *poolset_of_free_extents(struct place *place, char path[static 
 /* Runs `work` in a forked child, which exits with the result (0: success) or by a failed OK, FAILS or EXPECT. */
 pid_t start_child(int (*work)(void *argument), void *argument);
 void expect_child(pid_t child);
-int run_child(int (*work)(void *argument), void *argument, unsigned seconds); /* status as of waitpid */
+int run_child(int (*work)(void *argument), void *argument, unsigned seconds);
 
 #endif

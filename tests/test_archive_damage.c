@@ -80,7 +80,7 @@ static struct lmcs_pool *empty_pool(const struct scene *scene)
     return open_quiet(path);
 }
 
-/* Damages a copy in a random way. False: unchanged. */
+/* False: unchanged. */
 static bool damage(struct scene *scene, const struct archive *archive, size_t turn, struct archive *copy)
 {
     size_t at = rng_below(&scene->rng, archive->bytes), n = 1 + rng_below(&scene->rng, 4096);
@@ -178,7 +178,7 @@ static size_t next_record(const struct archive *archive, size_t at, struct lmcs_
     return at + sizeof *record + record->bytes;
 }
 
-/* Frames based on an older archive can't be decoded; their records and checksums are checked. */
+/* Frames based on an older archive can't be decoded; only records and checksums are checked. */
 static void forged_parts(void **state)
 {
     struct scene scene;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_archive_faults.c - restores into full pools, cancelled, killed, and beside captures and rivals. */
+/* test_archive_faults.c - restores into full pools, cancelled, killed, and beside others. */
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_support.h"
 
@@ -156,7 +156,6 @@ static bool take_base_away(void *context, const char *what, uint64_t done, uint6
     return true;
 }
 
-/* A missing base that nothing needs is no damage. */
 static void test_base_has_gone(void **state)
 {
     static const char *const addresses[] = {"rival@1", "rival@3"};
@@ -280,7 +279,6 @@ static void wait_for_waiters(struct lmcs_pool *pool)
     }
 }
 
-/* Each restore has a shelf that the other wants: one fails without remains. */
 static void test_each_others_shelves(void **state)
 {
     const struct place *place = *state;

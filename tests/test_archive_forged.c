@@ -97,7 +97,6 @@ static void test_flipped(void **state)
     close_pool(pool);
 }
 
-/* A forged archive is sound or refused without remains. */
 static bool try_forged(const struct place *place, struct lmcs_pool **pool, int fd, const struct counters *before)
 {
     struct lmcs_transfer_report report;
@@ -150,7 +149,6 @@ static void test_forged(void **state)
     close_pool(pool);
 }
 
-/* Omitted, doubled and swapped records with valid checksums. */
 static void test_forged_order(void **state)
 {
     const struct place *place = *state;

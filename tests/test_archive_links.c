@@ -81,7 +81,6 @@ static void all_optimizers(void **state)
     }
 }
 
-/* An archive is about as large as the pool, and much smaller than one of deltas or raw contents. */
 static void as_small_as_the_pool(void **state)
 {
     const struct place *place = *state;
@@ -227,7 +226,6 @@ static void parts_of_a_line(void **state)
         close(fd);
         close_pool(other);
     }
-    /* A restore of a part reads only the needed records. */
     int fd = dump_run(place, pool, "a");
     for (size_t i = 0; i < 4; i++) {
         struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -247,7 +245,7 @@ static void parts_of_a_line(void **state)
     run_end(&run);
 }
 
-/* The other arrays of the link come along, hidden. */
+/* The link's other arrays come along, hidden. */
 static void one_tensor(void **state)
 {
     const struct place *place = *state;
@@ -320,7 +318,6 @@ static void since_another(void **state)
         since_into(place, &run, early, late, "keep_raw=1 links=off");
         since_into(place, &run, early, late, "keep_raw=1 chain=1 links=off");
         since_into(place, &run, early, late, "keep_raw=1 links=2");
-        /* Both at once; the second alone is incomplete. */
         struct lmcs_pool *other = new_pool(place, "to.pool");
         const int both[] = {early, late};
         rewind_to_start(early);
@@ -338,7 +335,6 @@ static void since_another(void **state)
     }
 }
 
-/* No link is restored onto deltas or onto arrays of unrelated steps. */
 static void since_what_bears_no_link(void **state)
 {
     const struct place *place = *state;

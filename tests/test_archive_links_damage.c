@@ -17,7 +17,6 @@ static void expect_refused(struct lmcs_pool *pool, int fd, uint64_t contents)
     EXPECT(status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED);
 }
 
-/* Each record damaged, and each byte of content records forged with valid checksums. */
 static void damage_to_each_line(void **state)
 {
     const struct place *place = *state;
@@ -144,7 +143,6 @@ static void damage_links(struct lmcs_pool *pool, const char *path)
     }
 }
 
-/* Damaged links are repaired from an archive or a pool, but not from a forged one. */
 static void links_repaired_from_links(void **state)
 {
     const struct place *place = *state;
@@ -199,7 +197,7 @@ static void links_repaired_from_links(void **state)
     run_end(&run);
 }
 
-/* Forges the links of an archive in one of twelve ways; returns a part of the expected message. */
+/* One of twelve ways; returns a part of the expected message. */
 static const char *forge_line(unsigned char *copy, size_t bytes, unsigned way)
 {
     enum { BASES = sizeof(struct lmcs_archive_content_df), OUTPUT = offsetof(struct lmcs_archive_content_df, output) };
@@ -318,7 +316,6 @@ static void the_longest_line(void **state)
     run_end(&run);
 }
 
-/* A known content with the digest of a link. */
 static void a_link_is_no_tensor(void **state)
 {
     const struct place *place = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_archive_links_resume.c - resumed archives of links, and restores onto the same bytes in other forms. */
+/* test_archive_links_resume.c - resumed archives of links, and restores onto other forms. */
 /* ctest: timeout=900 labels=slow,no-tsan */
 #include "test_archive_links_files.h"
 

@@ -249,7 +249,6 @@ static void flip_and_seal(unsigned char *data)
     memcpy(data + at, &record, sizeof record);
 }
 
-/* Verification finds each truncation and flipped bit, and damage with valid checksums. */
 static void test_verify(void **state)
 {
     const struct place *place = *state;

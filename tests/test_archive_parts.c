@@ -121,7 +121,6 @@ static void test_since(void **state)
     expect_numbers(to, "run", &run, 1, 16);
     EXPECT(tagged(to, "best") == 12 && tagged(to, "old") == 2);
     close_pool(to);
-    /* All at once, in one commit; the third needs more than the second. */
     to = new_pool(place, "to.pool");
     for (int i = 0; i < 3; i++)
         rewind_to_start(fds[i]);
@@ -218,7 +217,6 @@ static void test_canonical_order(void **state)
     close_pool(other);
 }
 
-/* A shelf with a very large next number can be dumped and restored. */
 static void test_largest_numbers(void **state)
 {
     const struct place *place = *state;

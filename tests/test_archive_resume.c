@@ -128,7 +128,6 @@ static int attempt_in_child(void *argument)
     return failed ? 2 : 0;
 }
 
-/* After any first attempt, the second and third show only sound snapshots. */
 static void damage_is_not_taken_up(void **state)
 {
     struct scene scene;
@@ -165,7 +164,6 @@ static void damage_is_not_taken_up(void **state)
     end(&scene);
 }
 
-/* No attempt can verify a frame of a newer codec. */
 static void unsupported_is_not_taken_up(void **state)
 {
     struct scene scene;
@@ -210,7 +208,6 @@ static void what_has_gone_bad_is_not_shared(void **state)
     end(&scene);
 }
 
-/* Contents of all staged snapshots but the newest are not read again. */
 static void what_was_verified_is_not_read_again(void **state)
 {
     struct scene scene;

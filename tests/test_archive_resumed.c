@@ -153,7 +153,6 @@ static void test_resume_restore(void **state)
     free_run(&run);
 }
 
-/* Some of eight tensors, of which one sometimes changes its shape, and an attachment. */
 static struct state *some_of(struct rng *rng)
 {
     struct state *state = calloc(1, sizeof *state);
@@ -168,7 +167,6 @@ static struct state *some_of(struct rng *rng)
     return state;
 }
 
-/* Each snapshot gets its own names. */
 static void test_names_that_come_and_go(void **state)
 {
     static const struct {

@@ -194,7 +194,6 @@ static inline void take_rich(struct lmcs_pool *pool, struct run *run, size_t lon
     free(meta);
 }
 
-/* Two shelves with raw, delta, keyframe and shared contents, and contents that are only bases. */
 static inline struct lmcs_pool *make_run(const struct place *place, struct run *run, size_t floats)
 {
     struct lmcs_pool *pool = new_pool(place, "from.pool");

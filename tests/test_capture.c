@@ -35,7 +35,6 @@ static void every_dtype_and_shape(void **state)
     state_free(mixed);
 }
 
-/* Strided data against an element by element reference. */
 static void strided_data_is_gathered(void **state)
 {
     struct place *place = *state;
@@ -205,7 +204,6 @@ static void tensors_above_the_part_limit(void **state)
         OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
     verify_pool(pool);
-    /* More parts than a payload may have. */
     struct state *large = state_weights(&rng, 1, (34u << 20) / 4);
     uint64_t number;
     FAILS(LMCS_UNSUPPORTED, try_snapshot(pool, "large", large, 0, &number, &err));

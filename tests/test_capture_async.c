@@ -100,7 +100,6 @@ static struct lmcs_capture *failing(struct lmcs_pool *pool, const unsigned char 
     return capture;
 }
 
-/* A failure that a wait reports is not reported again; others are. */
 static void each_failure_is_told(void **state)
 {
     struct place *place = *state;

@@ -54,7 +54,6 @@ static void captures_write_deltas(void **state)
     state_free(now);
 }
 
-/* All dtypes and sizes, some larger than the encoder's part, and strided tensors. */
 static void any_tensor_may_be_coded(void **state)
 {
     struct place *place = *state;
@@ -266,7 +265,7 @@ static void the_faster_way_is_taken(void **state)
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
     lmcs_pace_measured(&pace, false, 1 << 30, 1000000000);
     assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
-    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, true)); /* never with DAX */
+    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, true));
     lmcs_pace_measured(&pace, true, 1 << 30, 2000000000);
     assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
     lmcs_pace_measured(&pace, true, 1000, 1);

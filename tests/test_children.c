@@ -31,7 +31,6 @@ static void a_view_that_its_parent_closes(void **state)
     state_free(shown);
 }
 
-/* After the child closes a view, the parent alone holds it. */
 static void a_view_that_its_parent_keeps(void **state)
 {
     struct place *place = *state;
@@ -56,7 +55,6 @@ static void a_view_that_its_parent_keeps(void **state)
     state_free(shown);
 }
 
-/* A long-lived child, and a parent that opens and closes views. */
 static void what_is_pinned_after_the_fork(void **state)
 {
     struct place *place = *state;

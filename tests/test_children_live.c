@@ -188,7 +188,6 @@ static void erase_some(struct lmcs_pool *pool, struct lmcs_live **lives, int cou
     }
 }
 
-/* Space of an ended child is usable, however much another child holds. */
 static void room_of_an_ended_child(void **state)
 {
     enum { MANY = 300, FEW = 8 };
@@ -261,7 +260,6 @@ static void a_killed_parent(void **state)
     state_free(shown);
 }
 
-/* The record of a mapping follows each change. */
 static void what_is_mapped_where(void **state)
 {
     struct place *place = *state;

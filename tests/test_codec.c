@@ -164,7 +164,6 @@ static int first_method(const struct encoded *made)
     return made->frame[at];
 }
 
-/* Deltas by classes, with and without outliers, at all lengths of a vector. */
 static void test_steps_of_training(void **unused)
 {
     (void)unused;
@@ -349,7 +348,6 @@ static void test_blocks_decode_by_themselves(void **unused)
                          LMC_INVALID);
         assert_int_equal(lmc_decode_block(&frame, i, coded, block.coded_bytes, NULL, back, block_bytes, &message),
                          LMC_INVALID);
-        /* lmc_decode_base agrees. */
         memset(back, 0, block_bytes);
         assert_int_equal(lmc_decode_base(&frame, i, coded, block.coded_bytes, bases, back, block_bytes, &message),
                          LMC_OK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
-/* test_codec_damage.c - damaged, hostile and newer frames, and failing allocations: an error for each, no crash. */
+/* test_codec_damage.c - damaged, hostile and newer frames, and failing allocations. */
 #define _GNU_SOURCE
 #include "test_codec_support.h"
 
@@ -407,7 +407,7 @@ static void test_extreme_prefixes(void **unused)
     free(made.frame);
 }
 
-/* A frame may claim any size: only the caller's sizes are used. */
+/* Only the caller's sizes are used. */
 static void test_huge_claims(void **unused)
 {
     (void)unused;

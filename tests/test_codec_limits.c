@@ -221,7 +221,6 @@ static void *encode_some(void *of)
     return NULL;
 }
 
-/* Blocks by threads equal lmc_compress's, and each decodes alone. */
 static void assert_by_threads(enum lmc_level level, uint32_t dtype, const unsigned char *data,
                               const unsigned char *base, size_t bytes)
 {
@@ -281,7 +280,6 @@ static void test_blocks_by_threads(void **unused)
     free(base);
 }
 
-/* Any alignment, and no other bytes are written. */
 static void test_streams(void **unused)
 {
     (void)unused;

@@ -371,7 +371,6 @@ static struct lmc_link_rule fitted(const struct lmc_link_hints *hints, const str
     return rule;
 }
 
-/* Changed rate, decay and clip are found to the last bit. */
 static void test_fit_finds_what_moved(void **unused)
 {
     (void)unused;
@@ -655,7 +654,7 @@ static void test_float_environment(void **unused)
     struct link plain = make_link(&rule, &before, &after);
     fesetround(FE_UPWARD);
     FLUSH();
-    const unsigned control = CONTROL() & ~0x3fu; /* without exception flags */
+    const unsigned control = CONTROL() & ~0x3fu;
     struct link other = make_link(&rule, &before, &after);
     assert_leads(&plain, &before, &after);
     assert_int_equal(CONTROL() & ~0x3fu, control);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
-/*
- * test_codec_link_damage.c - truncated, sealed and handmade links: a status and a message, and no access outside the
- * buffers.
- */
+/* test_codec_link_damage.c - truncated, sealed and handmade links. */
 #define _GNU_SOURCE
 #include "data/codec/seal.h"
 #include "test_codec_link_support.h"
@@ -52,7 +49,6 @@ static void fail_allocation(const struct lmc_link_params *params, const struct s
     free(frame);
 }
 
-/* A link in pieces with one array as a delta, and a link in deltas. */
 static void test_memory_runs_out(void **unused)
 {
     (void)unused;
@@ -162,7 +158,6 @@ static void test_every_bit(void **unused)
     }
 }
 
-/* No forged frame gives a wrong state. */
 static void test_every_byte_sealed(void **unused)
 {
     (void)unused;

@@ -28,7 +28,6 @@ static void history_stays_bit_exact(void **state)
     assert_true(pool_info(pool).live_bytes < before);
     assert_int_equal(pool_info(pool).compaction_backlog, 0);
     verify_pool(pool);
-    /* A second run changes nothing. */
     uint64_t epoch = pool_info(pool).epoch;
     OK(lmcs_compact(pool, NULL, &err));
     assert_true(pool_info(pool).epoch <= epoch + 2);
@@ -296,7 +295,6 @@ static bool stop_soon(void *context, const char *what, uint64_t done, uint64_t t
     return ++*calls < 3;
 }
 
-/* Each batch of switched tensors ends with a commit, and no tensor is forgotten between two. */
 static void many_tensors_take_few_commits(void **state)
 {
     enum { COUNT = 1300 };

@@ -92,7 +92,6 @@ static void a_damaged_shelf_does_not_stop_the_others(void **state)
     free_history(states, 6);
 }
 
-/* A content that can't be switched does not keep the others of its batch. */
 static void a_damaged_content_does_not_stop_its_batch(void **state)
 {
     struct place *place = *state;

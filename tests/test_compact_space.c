@@ -168,7 +168,6 @@ static void space_is_given_back_after_a_crash(void **state)
     free_history(states, 16);
 }
 
-/* Sizes from 100 bytes to 1 MiB: snapshot, prune, sometimes compact. */
 static void long_pruned_run_does_not_grow(void **state)
 {
     struct place *place = *state;
@@ -264,7 +263,6 @@ static bool comes_to_an_end(void *context, const char *what, uint64_t done, uint
     return ++*(unsigned *)context < 10000;
 }
 
-/* Contents based on a removed snapshot are encoded again, which takes room that a full pool lacks. */
 static void no_room_to_replace_a_base(void **state)
 {
     struct place *place = *state;
@@ -308,7 +306,6 @@ static void change_sparsely(struct rng *rng, struct held *held)
     }
 }
 
-/* Removals in the middle: bases outlive snapshots and are replaced, and chains rest on chains. */
 static void random_removals_keep_chains_short(void **state)
 {
     enum { KEPT = 12 };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_concurrency.c - many threads on one pool: captures, reads, tags, removals, compaction, checks, opening and
- * closing.
+ * test_concurrency.c - many threads on one pool.
  *
  * The bytes of a snapshot follow from its shelf and number, so each read is checked. The work is counted, not timed.
  * The thread sanitizer finds races.
@@ -206,7 +205,6 @@ static void *keep_copying(void *argument)
     return NULL;
 }
 
-/* Readers always find the newest. */
 static void *keep_removing(void *argument)
 {
     struct stage *stage = argument;
@@ -503,7 +501,7 @@ static void one_shelf_of_many_threads(void **state)
     size_t count;
     OK(lmcs_snapshot_numbers(stage.pool, "shared", 0, numbers, 512, &count, &err));
     for (size_t i = 0; i < count; i++)
-        assert_int_equal(numbers[i], i + 1); /* an aborted one takes no number */
+        assert_int_equal(numbers[i], i + 1);
     verify_pool(stage.pool);
     close_pool(stage.pool);
 }
@@ -533,7 +531,7 @@ static void *open_and_close(void *argument)
             EXPECT(again == pool);
             OK(lmcs_pool_close(pool, &err));
             enum lmcs_status status = lmcs_snapshot_find(again, shelf, NULL, &snapshot, &err);
-            if (status == LMCS_NOT_FOUND && n == 1) { /* an asynchronous commit may be running */
+            if (status == LMCS_NOT_FOUND && n == 1) {
                 OK(lmcs_pool_close(again, &err));
                 continue;
             }

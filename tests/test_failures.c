@@ -2,9 +2,9 @@
 /*
  * test_failures.c - system failures: memory, file space, writes, syncs, libpmemobj's reservations and commits.
  *
- * This program interposes malloc, fallocate, pwrite, pmemobj_reserve and others. Each call of the API is made with the
- * first, second, ... call of one of them failing, once or from then on, until none fails. It must succeed or fail with
- * a fitting status and message; the pool must be whole and usable; no memory may leak.
+ * refuse.h interposes libc and libpmemobj. Each call of the API is made with the first, second, ... call of one
+ * function failing, once or from then on, until none fails. It must succeed or fail with a fitting status and message;
+ * the pool must be usable; no memory may leak.
  *
  * LMCS_TEST_EVERY=1 fails every call; otherwise later ones are sampled.
  */
@@ -543,7 +543,6 @@ static void a_failed_sync_is_everyones(void **state)
     state_free(scene.now);
 }
 
-/* A new payload is read back through a mapping, or otherwise if mapping fails. */
 static void mappings_refused_to_the_compactor(void **state)
 {
     struct place *place = *state;

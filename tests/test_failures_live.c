@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_failures_live.c - system failures under live variables: memory, file space, writes, syncs, mappings,
- * libpmemobj's reservations and commits (refuse.h).
+ * test_failures_live.c - system failures under live variables.
  *
  * As in test_failures.c. A *digest* represents all variables: a failed call leaves the old one, a successful call makes
  * that of a run without failures. A failure after the commit of a transaction refuses all changes until the pool is
  * opened again; then the digest is either. No other call may fail.
- *
- * LMCS_TEST_EVERY=1 fails every call; otherwise later ones are sampled.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include "live/body.h"
@@ -153,7 +150,6 @@ static void expect_zeros(struct lmcs_live *live, uint64_t from, uint64_t end)
         EXPECT(((const float *)lmcs_live_data(live))[i] == 0);
 }
 
-/* Pages that the file system refused to punch are zeros in their next variable. */
 static void holes_refused(void **state)
 {
     const uint64_t floats = 100000, few = 1000;
@@ -200,7 +196,6 @@ static void holes_refused(void **state)
     }
 }
 
-/* A change that may be durable after a disk failure is reported as such. */
 static void what_is_not_known_is_said(void **state)
 {
     static const struct step asked[] = {
@@ -354,7 +349,6 @@ static void what_is_there_already_is_synced(void **state)
     refuse(SYNCING, 1000, false);
     OK(lmcs_transaction_commit(transaction, &err));
     EXPECT(1000 - calls_left > 0);
-    /* After a failed sync the bytes look durable, but are not. */
     w[0] = 2;
     refuse(MSYNCING, 0, false);
     FAILS(LMCS_IO, lmcs_live_persist(live, 0, 4, &err));
@@ -457,7 +451,6 @@ static void start_other(void)
     usleep(50000);
 }
 
-/* Writes a word, or persists, while a commit's pages cannot be mapped shared again. */
 static void use_while_unshared(struct place *place, const void *data)
 {
     unlink(place->pool);

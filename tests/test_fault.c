@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_fault.c - killed creation and full disks: committed data stay, incomplete data are invisible, the pool works on.
- */
+/* test_fault.c - killed creation and full disks: committed data stay, incomplete data are invisible. */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include "support.h"
 

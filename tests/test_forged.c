@@ -322,7 +322,6 @@ static void a_manifest_of_shared_pages(void **state)
     expect_soon(find_holders, place->pool);
 }
 
-/* A reference to a page of the same transaction. */
 static int seal_new_pages(void *path)
 {
     struct lmcs_pool *pool = open_quiet(path);
@@ -513,7 +512,6 @@ static void a_damaged_shelf_is_scrubbed_past(void **state)
     close_pool(pool);
 }
 
-/* A walk by next numbers ends. */
 static void numbers_that_come_back(void **state)
 {
     enum { STEPS = 200 };

@@ -90,7 +90,6 @@ static void test_a_fork_is_the_snapshot(void **state)
     expect_snapshot(pool, "branch", 1, held);
     EXPECT(content_of(pool, "branch", 1, "t0") == content_of(pool, "run", 2, "t0"));
 
-    /* Unchanged tensors are shared; the parent is the fork's first snapshot. */
     state_step(held, &rng, 0, 1);
     EXPECT(take_snapshot(pool, "branch", held, 71) == 2);
     EXPECT(content_of(pool, "branch", 2, "t1") == content_of(pool, "run", 2, "t1"));
@@ -148,7 +147,6 @@ static void test_long_metadata_goes_along(void **state)
     close_pool(pool);
 }
 
-/* Removals in either order keep shared contents for the other shelf, and finally leave nothing. */
 static void test_what_is_shared_lives_as_long_as_one_has_it(void **state)
 {
     struct place *place = *state;
@@ -322,7 +320,6 @@ static void test_drop(void **state)
     EXPECT(pool_info(pool).shelf_count == 1 && pool_info(pool).snapshot_count == 1);
     struct lmcs_shelf_info info = shelf_info(pool, "branch");
     EXPECT(!info.origin_is_there && strcmp(info.origin_shelf, "run") == 0 && info.origin_number == 40);
-    /* A new shelf of that name is unrelated; its first snapshot has no parent. */
     OK(try_fork(pool, "branch", "run"));
     EXPECT(!shelf_info(pool, "branch").origin_is_there && shelf_info(pool, "run").origin_is_there);
     expect_snapshot(pool, "run", 1, states[39]);
@@ -456,7 +453,6 @@ static void test_archives_of_forks(void **state)
     OK(try_fork(pool, "run@2", "branch"));
     uint64_t contents = pool_info(pool).content_count;
 
-    /* Both shelves: shared contents are sent once, and the origin is found again. */
     int fd = dump_to_file(place, pool, NULL);
     copy = open_quiet(path);
     OK(lmcs_restore(copy, fd, NULL, &report, &err));

@@ -225,7 +225,6 @@ static int compactor_leaves_what_it_cannot_read_here(void *argument)
 }
 IN_CHILD(compactor_leaves_what_it_cannot_read)
 
-/* A capture that writes deltas writes a tensor raw if its base is unreadable. */
 static int capture_codes_nothing_on_what_it_cannot_read_here(void *argument)
 {
     const struct place *place = argument;
@@ -306,7 +305,7 @@ static int delta_is_read_from_the_file_then_here(void *argument)
 }
 IN_CHILD(delta_is_read_from_the_file_then)
 
-/* The same for a line with two broken links; the caller's floating-point environment stays. */
+/* A line with two broken links is read from the file; the caller's floating-point environment stays. */
 static int line_is_read_from_the_file_then_here(void *argument)
 {
     const struct place *place = argument;
@@ -335,7 +334,6 @@ static int line_is_read_from_the_file_then_here(void *argument)
 }
 IN_CHILD(line_is_read_from_the_file_then)
 
-/* Its second page is unreadable, at its address or in the pool. */
 static struct lmcs_live *broken_live(struct lmcs_pool *pool, const char *name, bool in_pool)
 {
     const uint64_t floats = 4000;

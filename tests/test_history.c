@@ -96,7 +96,6 @@ static void at_the_same_time(void **state)
         TAKEN(committed(1, 10, 1, 0), found(2, 9, OP_FIND_LATEST, 0, seen));
     REFUSED(committed(1, 10, 1, 0), found(2, 3, OP_FIND_LATEST, 0, 1), found(4, 5, OP_FIND_LATEST, 0, 0));
     TAKEN(committed(1, 10, 1, 0), found(2, 5, OP_FIND_LATEST, 0, 1), found(4, 6, OP_FIND_LATEST, 0, 0));
-    /* Only one of two removals finds it. */
     TAKEN(committed(1, 2, 1, 0), removed(3, 9, 1, 0), missing(at(4, 8, OP_REMOVE, 1)));
     REFUSED(committed(1, 2, 1, 0), removed(3, 9, 1, 0), removed(4, 8, 1, 0));
 }
@@ -107,7 +106,6 @@ static void tags_are_registers(void **state)
     const struct event one = committed(1, 2, 1, 0), two = committed(3, 4, 2, 0);
     TAKEN(one, two, tagged(5, 6, 0, 1), tagged(7, 8, 0, 2), found(9, 10, OP_FIND_TAG, 0, 2));
     REFUSED(one, two, tagged(5, 6, 0, 1), tagged(7, 8, 0, 2), found(9, 10, OP_FIND_TAG, 0, 1)); /* stale */
-    /* A moving tag has exactly one place. */
     REFUSED(one, two, tagged(5, 6, 0, 1), tagged(7, 20, 0, 2), found(8, 9, OP_FIND_TAG, 0, 0));
     REFUSED(one, two, tagged(5, 6, 0, 1), tagged(7, 20, 0, 2), tags_of(8, 9, 2, 1), tags_of(10, 11, 1, 1));
     TAKEN(one, two, tagged(5, 6, 0, 1), tagged(7, 20, 0, 2), tags_of(8, 9, 1, 1), tags_of(10, 11, 2, 1));
@@ -116,7 +114,6 @@ static void tags_are_registers(void **state)
     REFUSED(one, tagged(5, 6, 3, 1), removed(7, 8, 1, 0));
     REFUSED(one, two, tagged(5, 6, 3, 1), removed(7, 8, 1, 1), tagged(9, 10, 3, 0));
     REFUSED(one, missing(tagged(5, 6, 3, 1)));
-    /* A commit and its tags are one change. */
     REFUSED(one, committed(3, 20, 2, 1), found(4, 5, OP_FIND_LATEST, 0, 2), found(6, 7, OP_FIND_TAG, 0, 0));
     TAKEN(one, committed(3, 20, 2, 1), found(4, 5, OP_FIND_LATEST, 0, 2), found(6, 7, OP_FIND_TAG, 0, 2));
 }
@@ -153,7 +150,7 @@ static void wrong_bytes_of_a_ticket(void **state)
     (void)state;
     struct event other = found(3, 4, OP_FIND_NUMBER, 0, 1);
     TAKEN(committed(1, 2, 1, 0), other);
-    other.ticket++; /* another snapshot's state under this number */
+    other.ticket++;
     REFUSED(committed(1, 2, 1, 0), other);
 }
 

@@ -155,7 +155,6 @@ static void reasons_are_said(void **state)
     close_pool(pool);
 }
 
-/* Links need neither relations nor names. */
 static void steps_are_found_in_the_data(void **state)
 {
     struct place *place = *state;
@@ -281,7 +280,6 @@ static void relations_are_checked(void **state)
     state_free(weights);
 }
 
-/* Constant weights, parameters without gradient, repeated steps, captures that write deltas. */
 static void odd_histories(void **state)
 {
     struct place *place = *state;
@@ -292,7 +290,7 @@ static void odd_histories(void **state)
     for (size_t i = 0; i < 30; i++) {
         double lr = run.hints.lr;
         struct trained_state kept = trained_copy(&run.parameters[i % PARAMETERS]);
-        if (i % 5 == 2) { /* rate 0: moments move, weights stay */
+        if (i % 5 == 2) {
             run.hints.lr = 0;
             run.hints.weight_decay = 0;
         }

@@ -74,7 +74,6 @@ static void damage_is_found_and_named(void **state)
     run_end(&run);
 }
 
-/* One turned byte, and the unreadable tensors of each snapshot. */
 struct rot {
     uint64_t number;
     const char *tensor;
@@ -135,7 +134,7 @@ static void a_line_rots(void **state)
 {
 #define FROM_1_ON .at_once = {[1] = 1, [2] = 3, [3] = 3}, .in_the_end = {[1] = 1, [2] = 3, [3] = 3}, .lost = 1
     static const struct rot cases[] = {
-        /* Its first contents, at either end, and links between them and the one that replaces raw bytes. */
+        /* The line's first contents, at either end, and links between them and the one that replaces raw bytes. */
         {.number = 1, .tensor = "p2.weight", FROM_1_ON},
         {.number = 1, .tensor = "p1.exp_avg", .at = 10, FROM_1_ON},
         {.number = 2,
@@ -172,7 +171,6 @@ static uint64_t damages_of(struct lmcs_pool *pool)
     return report.damages;
 }
 
-/* A valid link that leads elsewhere than its array. */
 static void a_link_leads_elsewhere(void **state)
 {
     struct place *place = *state;
@@ -252,7 +250,6 @@ static void the_longest_line_goes(void **state)
     run_end(&run);
 }
 
-/* Requested parity of an array that becomes a link meanwhile is made of the link. */
 static void wanted_parity_is_of_the_link(void **state)
 {
     struct place *place = *state;

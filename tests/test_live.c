@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_live.c - created, named, resized, swapped, erased and replaced live variables persist at the promised addresses;
- * refused calls change nothing.
- */
+/* test_live.c - live variables persist at the promised addresses; refused calls change nothing. */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
 
@@ -141,7 +138,6 @@ static void wrong_calls_are_refused(void **state)
     close_pool(pool);
 }
 
-/* Each of many open variables is found by name and shared with other handles. */
 static void many_at_once(void **state)
 {
     enum { MANY = 700 };
@@ -648,7 +644,7 @@ static void a_small_one_that_is_read_stays(void **state)
         OK(lmcs_live_erase(pool, "run", "a", &err));
         make_many(pool, "m", 150, 1000);
         expect_filled(seen, 1);
-        pool = reopen(pool, place); /* free space is found again, joined with it; the rest is not kept */
+        pool = reopen(pool, place);
         EXPECT(pool_info(pool).used_bytes < (uint64_t)4 << 20);
         make_many(pool, "n", 300, 1000);
         expect_filled(seen, 1);

@@ -139,7 +139,6 @@ static void each_byte_of_a_value(void **state)
             seen += look_for_damage(place->pool, i, cases % 16 == 0 ? LMCS_OPEN_WRITE : LMCS_OPEN_READ);
             flip(place->pool, cells.at[i] + at, bit);
         }
-    /* Its owner, and the header and data of the newer slot. */
     EXPECT(seen >= 8 + 24 + 12 && seen < cases);
     struct lmcs_pool *pool = open_quiet(place->pool);
     for (size_t i = 0; i < VALUES; i++)
@@ -377,7 +376,7 @@ static void a_journal_that_leads_elsewhere(void **state)
         {superblock, 128},
         {zone, 8},
         {zone + 64, 64},
-        {4096, 64}, /* libpmemobj's descriptor */
+        {4096, 64},
         {f.pool->root.self, 64},
         {f.extent, 256},
         {f.object - 16, 8},
@@ -411,7 +410,6 @@ static void a_journal_that_leads_elsewhere(void **state)
     close_pool(f.pool);
 }
 
-/* A journal or a variable in a tensor's place, with valid checksums: the tensor keeps its bytes. */
 static void what_lies_where_something_else_does(void **state)
 {
     struct place *place = *state;

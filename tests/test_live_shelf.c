@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_live_shelf.c - renamed and removed shelves: open variables stay usable, names never lead to another shelf's, and
- * interrupted removals are completed.
- */
+/* test_live_shelf.c - renamed and removed shelves, and interrupted removals. */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
 
@@ -58,7 +55,6 @@ static void a_name_changes(void **state)
     close_pool(pool);
 }
 
-/* A cached shelf is not found after its removal. */
 static void a_name_is_used_again(void **state)
 {
     struct place *place = *state;

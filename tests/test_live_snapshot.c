@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_live_snapshot.c - live variables into snapshots and back: sharing, checkout at the open addresses, and refusals
- * before any change.
- */
+/* test_live_snapshot.c - live variables into snapshots and back. */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
 

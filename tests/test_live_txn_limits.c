@@ -132,7 +132,6 @@ static void wait_until_held(struct lmcs_pool *pool, const char *shelf)
     EXPECT(err.status == LMCS_IN_USE);
 }
 
-/* Changes by others while a transaction waits belong to none. */
 static void one_that_never_begins_has_nothing(void **state)
 {
     static const char longer[] = "a much longer text than there was, so that it moves to another cell of the pool";
@@ -170,7 +169,6 @@ static void one_that_never_begins_has_nothing(void **state)
     close_pool(pool);
 }
 
-/* Variables of another shelf or pool, or without a name, are refused, and the shelf is free then. */
 static void strangers_are_refused(void **state)
 {
     struct place *place = *state;

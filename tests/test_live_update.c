@@ -86,7 +86,6 @@ static void put_replaces_anything(void **state)
     close_pool(pool);
 }
 
-/* All sizes at all places of a tensor and a value, against a copy. */
 static void writes_go_where_they_should(void **state)
 {
     struct place *place = *state;
@@ -213,7 +212,6 @@ static void *write_all_the_time(void *argument)
     return NULL;
 }
 
-/* Each put moves the value to another cell while a thread reads it or writes a byte. */
 static void values_move_under_their_users(void **state)
 {
     struct place *place = *state;
@@ -347,7 +345,6 @@ static void *use_all(void *argument)
     return NULL;
 }
 
-/* A tensor outgrows its addresses while other threads use the old ones. */
 static void growth_while_in_use(void **state)
 {
     struct place *place = *state;

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_newer.c - records and payloads of a newer version are LMCS_UNSUPPORTED, never damage, and unchanged; the rest
- * stays usable. With a wrong checksum they are damage.
- *
- * The store's own transactions forge them.
+ * test_newer.c - records and payloads of a newer version are LMCS_UNSUPPORTED, never damage, and unchanged; with a
+ * wrong checksum they are damage. The store's own transactions forge them.
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -22,7 +20,7 @@
 struct record {
     uint8_t kind;
     struct lmcs_key_df key;
-    bool of_shelf; /* its tree belongs to the shelf "run" */
+    bool of_shelf;
     unsigned char value[LMCS_MAX_VALUE];
     size_t bytes;
 };
@@ -674,7 +672,7 @@ static void a_newer_table_of_live_variables(void **state)
     expect_message("version 2 of its table of live variables is unknown to this version");
     close_pool(pool);
     set_attachment(place, "live", 1, LMCS_LIVE_NAME, 4, 1);
-    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 16 + 8, 0x00016301); /* the first: form 1, dtype 99 */
+    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 16 + 8, 0x00016301);
     pool = open_quiet(place->pool);
     FAILS(LMCS_UNSUPPORTED, lmcs_live_checkout(pool, "live", "1", &err));
     expect_message("dtype 99");

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_old_pools.c - pools and archives of earlier versions (tests/data/pools) open, verify, read and continue. Uses
- * public functions only.
- */
+/* test_old_pools.c - pools and archives of earlier versions (tests/data/pools). Uses public functions only. */
 /* ctest: timeout=600 */
 #include "support.h"
 
@@ -154,7 +151,6 @@ static void put_changed(struct lmcs_capture *capture, struct lmcs_view *view, si
     OK(lmcs_capture_put(capture, &entry->tensor, &from, 1, &err));
 }
 
-/* Changes each readable tensor a little, and adds one. */
 static void capture_next(struct lmcs_pool *pool, const char *shelf)
 {
     const uint64_t shape[] = {100, 7};
@@ -245,7 +241,6 @@ static void write_first(struct lmcs_pool *pool, const char *shelf, const struct 
     }
 }
 
-/* Writes to all variables in transactions of both kinds, one of them aborted, and takes snapshots. */
 static void change_lives(struct lmcs_pool *pool, const char *shelf)
 {
     struct lives *lives = calloc(1, sizeof *lives);
@@ -295,7 +290,6 @@ static void scrub_pool(struct lmcs_pool *pool, enum lmcs_status whole)
     EXPECT(whole == LMCS_DAMAGED || (report.damages == 0 && report.lost == 0));
 }
 
-/* Archives, restores and compares everything but damaged snapshots. */
 static void dump_and_restore(const struct place *place, struct lmcs_pool *pool, enum lmcs_status whole)
 {
     char path[512];
@@ -455,7 +449,6 @@ static void parity(void **state)
     read_and_go_on(*state, "safety", "parity.pool");
 }
 
-/* Recorded damage stays, other work continues; parity repairs its part. */
 static void noted_damage(void **state)
 {
     struct place *place = *state;
@@ -557,7 +550,6 @@ static void dumps_go_on(void **state)
     run("cmp %s/new.archive %s/canonical.archive", place->folder, place->folder);
 }
 
-/* A resumed restore uses received snapshots; one without `resume` removes them. */
 static void restores_go_on(void **state)
 {
     struct place *place = *state;

@@ -115,7 +115,6 @@ static void momenta_are_found(void **state)
     drop(&heap);
 }
 
-/* Noise, unchanged, not finite, too small: no match. */
 static void nothing_is_made_up(void **state)
 {
     enum { COUNT = 8192, ARRAYS = 12 };

@@ -240,7 +240,6 @@ static void metrics_decide(void **state)
     state_free(now);
 }
 
-/* A policy of a newer version prunes nothing, and is not overwritten. */
 static void unknown_words_prune_nothing(void **state)
 {
     struct place *place = *state;
@@ -296,7 +295,6 @@ static void *tag_it(void *context)
     return NULL;
 }
 
-/* Another thread tags the first reported snapshot. */
 static bool tag_first(void *context, const struct lmcs_pruned *snapshot)
 {
     struct meanwhile *meanwhile = context;
@@ -349,7 +347,6 @@ static bool change_once(void *context, const char *what, uint64_t done, uint64_t
     return true;
 }
 
-/* Nothing goes that the old or a new policy keeps. */
 static void a_policy_set_meanwhile_holds(void **state)
 {
     struct place *place = *state;

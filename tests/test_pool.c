@@ -287,7 +287,6 @@ static void forked_child_cannot_use_it(void **state)
     take_snapshot(pool, "run", weights, 1);
     int status = run_child(use_parents_pool, pool, 20);
     assert_int_equal(status, 0);
-    /* The parent's pool is unchanged, also after the child's close. */
     take_snapshot(pool, "run", weights, 2);
     expect_state(pool, "run", "latest", weights);
     verify_pool(pool);

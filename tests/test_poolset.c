@@ -197,7 +197,6 @@ static void full_pool_of_tensors_of_all_sizes(void **state)
     close_pool(pool);
 }
 
-/* A full poolset, whose size is fixed, can be compacted and its space reused. */
 static void full_poolset_goes_on(void **state)
 {
     struct place *place = *state;

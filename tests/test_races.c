@@ -112,7 +112,6 @@ static void replaced_while_one_waits(void **state)
     close_pool(pool);
 }
 
-/* No snapshot is acknowledged in a file without a name. */
 static void removed_before_libpmemobj_opens(void **state)
 {
     struct place *place = *state;
@@ -161,7 +160,6 @@ static void hard_and_symbolic_links(void **state)
     FAILS(LMCS_EXISTS, lmcs_pool_open(symbolic, LMCS_OPEN_CREATE, NULL, &same, &err));
 }
 
-/* A relative path keeps its meaning from the opening. */
 static int work_elsewhere(void *argument)
 {
     const struct place *place = argument;

@@ -196,7 +196,6 @@ static uint64_t used_when_compacted(struct lmcs_pool *pool)
     return pool_info(pool).used_bytes;
 }
 
-/* A kill during a walk frees the process's payloads and pages. */
 static void what_a_killed_reader_held_comes_back(void **state)
 {
     struct place *place = *state;
@@ -279,7 +278,6 @@ static int write_to_another(void *argument)
     return 0;
 }
 
-/* A child inherits nothing of its parent's open pools, not even addresses. */
 static void a_child_writes_to_another_pool(void **state)
 {
     struct place *place = *state;

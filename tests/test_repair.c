@@ -40,7 +40,6 @@ static void hashes_from_the_blocks(void **state)
     free_rows(states, 2);
 }
 
-/* Another shelf's content with the same digest. */
 static void the_same_tensor_stored_twice(void **state)
 {
     struct place *place = *state;
@@ -86,7 +85,7 @@ static void a_block_that_a_neighbour_has(void **state)
     struct lmcs_content coded = record_of(pool, "run", 2, "table");
     EXPECT(coded.df.payload == LMCS_PAYLOAD_FRAME);
     raw = record_of(pool, "run", 7, "table");
-    damage_content(place->pool, &raw, 10, 1); /* the block without another copy */
+    damage_content(place->pool, &raw, 10, 1);
     damage_content(place->pool, &raw, (2 << 20) + 10, 1);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 2 && telling.items[0].state == LMCS_DAMAGE_LOST && telling.items[0].row_count == 256 &&
@@ -152,7 +151,6 @@ static void from_an_archive(void **state)
         EXPECT(pool_info(pool).lost_contents == 0);
         expect_all(pool, states, COUNT);
     }
-    /* A damaged archive gives only its sound contents. */
     struct stat info;
     damage_some(pool, place->pool);
     EXPECT(stat(early, &info) == 0);
@@ -168,7 +166,6 @@ static void from_an_archive(void **state)
     free_rows(states, COUNT);
 }
 
-/* An unreadable source is reported; others do the work. */
 static void past_a_bad_source(void **state)
 {
     struct place *place = *state;
@@ -358,7 +355,6 @@ static void what_parity_repairs(void **state)
     EXPECT(strstr(telling.items[0].source, "parity") != NULL && strcmp(telling.items[1].source, "the tensor") == 0);
     check_pool(pool);
     expect_clean(pool);
-    /* Beyond parity's reach: the possible part is repaired, the rest lost. */
     moving = record_of(pool, "run", COUNT, "moving");
     damage_content(place->pool, &moving, 0, moving.df.stored_bytes / 2);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
@@ -405,7 +401,6 @@ static void parity_follows_the_contents(void **state)
         check_pool(pool);
     }
     EXPECT(all_have_parity(pool, 1, COUNT + 2));
-    /* Encoded ones are repaired without decoding. */
     for (uint64_t i = 1; i <= COUNT; i++) {
         struct lmcs_content content = record_of(pool, "run", i, "moving");
         damage_content(place->pool, &content, i % 2 ? 0 : content.df.stored_bytes - 2000, 2000);

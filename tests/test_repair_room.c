@@ -79,7 +79,6 @@ static void parity_and_a_budget(void **state)
     close_pool(pool);
 }
 
-/* Damaged parity without room does not end a scrub. */
 static void no_room_for_parity(void **state)
 {
     struct place *place = *state;
@@ -164,7 +163,6 @@ static void parity_that_finds_no_room(void **state)
     state_free(noise);
 }
 
-/* A damaged content, neither repaired nor recorded, is not read each time. */
 static void parity_of_what_is_damaged(void **state)
 {
     struct place *place = *state;

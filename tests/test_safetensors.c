@@ -187,7 +187,6 @@ static const char every_dtype[] =
     ",\"f4\":{\"dtype\":\"F4\",\"shape\":[2,4],\"data_offsets\":[67,71]}"
     ",\"bool\":{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[71,72]}}";
 
-/* The header without members that an export adds or drops. */
 static void drop_metadata(struct blob *blob)
 {
     assert_int_equal(json_object_del(blob->header, "__metadata__"), 0);
@@ -369,7 +368,6 @@ static void test_hostile_files_are_refused(void **state)
     assert_int_equal(snapshot_count(f, "run"), 0);
 }
 
-/* Names with a meaning for file systems or addresses. */
 static void test_odd_names_are_names(void **state)
 {
     struct fixture *f = *state;

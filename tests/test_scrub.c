@@ -60,7 +60,6 @@ static void all_that_share_it_are_named(void **state)
     EXPECT(told->first_row == BLOCK_ROWS && told->row_count == BLOCK_ROWS);
     EXPECT(strcmp(told->holders, "run@1..9 still; fork@1..1 still; ") == 0);
     EXPECT(pool_info(pool).scrub_found == 1);
-    /* The damage is in exactly these addresses. */
     const char *inside[] = {"fork", "run@5", "run@7..9"};
     for (size_t i = 0; i < 3; i++) {
         struct lmcs_scrub_options options;
@@ -113,7 +112,6 @@ static void deltas_that_rest_on_it_are_named(void **state)
         unreadable -= last - first + 1;
     }
     EXPECT(unreadable == 0);
-    /* A scrub of dependents reads the base. */
     char address[32];
     const char *which = address;
     struct lmcs_scrub_options options;
@@ -250,7 +248,7 @@ static void what_is_lost_is_said_and_the_rest_is_read(void **state)
         EXPECT(says("rows 512 to 575 of 576"));
         FAILS(LMCS_DAMAGED, read_tensor(pool, "run@2", held, 560 * ROW_BYTES, ROW_BYTES));
         EXPECT(says("rows 512 to 575 of 576"));
-        OK(read_tensor(pool, "run@9", held, 0, 512 * ROW_BYTES)); /* the rows before it */
+        OK(read_tensor(pool, "run@9", held, 0, 512 * ROW_BYTES));
         OK(view_tensor(pool, "run@9", "moving"));
         OK(view_tensor(pool, "run@9", "small"));
         close_pool(pool);
@@ -264,7 +262,6 @@ static void what_is_lost_is_said_and_the_rest_is_read(void **state)
     EXPECT(content_of(pool, "run", 10, "still") != still.id);
     EXPECT(content_of(pool, "run", 10, "moving") == content_of(pool, "run", 9, "moving"));
     expect_snapshot(pool, "run", 10, states[8]);
-    /* That snapshot is a copy of it. */
     OK(repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_REPAIRED && telling.report.lost == 0);
     expect_clean(pool);
@@ -416,7 +413,6 @@ static void the_background_scrubs_when_asked(void **state)
     free_rows(states, 3);
 }
 
-/* A pass is due once a period, also with nothing to read. */
 static void an_empty_pool_is_scrubbed_seldom(void **state)
 {
     struct place *place = *state;

@@ -12,7 +12,7 @@
 #include "records/safety.h"
 #include "support.h"
 
-enum { ROWS = 576, COLUMNS = 1024, ROW_BYTES = COLUMNS * 4, BLOCK_ROWS = 256 /* in 1 MiB */ };
+enum { ROWS = 576, COLUMNS = 1024, ROW_BYTES = COLUMNS * 4, BLOCK_ROWS = 256 };
 
 /* "moving" changes with every step, "still" never, "table" in one row; all have 2.25 MiB in 576 rows. */
 static inline struct state *make_rows(struct rng *rng)

@@ -124,7 +124,6 @@ static void addresses(void **state)
     close_pool(pool);
 }
 
-/* Numbers are unique for ever; addresses count existing snapshots. */
 static void addresses_after_removal(void **state)
 {
     struct place *place = *state;

@@ -158,7 +158,6 @@ static void storage_counts_a_content_once(void **state)
     assert_int_equal(storage.raw_contents, 3);
     assert_int_equal(storage.stored_bytes, 3 * 200000);
     assert_int_equal(storage.delta_contents + storage.keyframe_contents + storage.longest_chain, 0);
-    /* Shared contents count in full for both. */
     state_step(now, &rng, 2, 1);
     take_snapshot(pool, "run", now, 1);
     assert_int_equal(storage_of(pool, "run", 2).stored_bytes, 3 * 200000);
@@ -211,7 +210,7 @@ static void removal_says_what_it_frees(void **state)
     }
     OK(lmcs_compact(pool, NULL, &err));
     uint64_t freed = 0, later = 0, live = pool_info(pool).live_bytes;
-    for (uint64_t n = 12; n > 3; n--) { /* the newest first: they are the bases */
+    for (uint64_t n = 12; n > 3; n--) {
         OK(lmcs_snapshot_remove(pool, "run", n, false, &removal, &err));
         freed += removal.freed_bytes;
         later += removal.later_bytes;

@@ -333,7 +333,6 @@ static void parents(void **state)
     close_pool(pool);
     pool = open_quiet(place->pool);
     assert_int_equal(parent_of(pool, take(pool, "run", 8, &options)), 7);
-    /* A removed parent keeps its name. */
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     assert_int_equal(parent_of(pool, 6), 2);
     check_pool(pool);

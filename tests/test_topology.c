@@ -50,7 +50,6 @@ static void memory_file_system_is_named(void **state)
     assert_true(topology.is_memory);
     assert_false(topology.is_network);
     assert_no_nvdimm(&topology);
-    /* A missing pool is classified by its directory. */
     lmcs_topology_detect("/dev/shm/no-such-pool", &topology);
     assert_string_equal(topology.file_system, "tmpfs");
 }

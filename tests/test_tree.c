@@ -285,7 +285,7 @@ static void hundred_thousand_keys(void **state)
             metadata_bytes = pool_info(pool).metadata_bytes;
     }
     const struct lmcs_pool_info info = pool_info(pool);
-    assert_int_equal(info.metadata_bytes, metadata_bytes); /* the same pages again */
+    assert_int_equal(info.metadata_bytes, metadata_bytes);
     /* All but a few, and the list's own, are free. */
     assert_in_range(info.metadata_bytes - info.metadata_free_bytes, LMCS_PAGE_BYTES, info.metadata_bytes / 10);
     close_pool(pool);
@@ -415,7 +415,6 @@ static void one_commit_may_be_large(void **state)
     expect_keys_and_clear(pool, &txn, 0, LEAF * PAGES);
 }
 
-/* Appends rewrite pages of a large tree only one time in a hundred. */
 static void appending_spares_the_tree(void **state)
 {
     enum { OLD = 30000, NEW = 1000 };
@@ -545,7 +544,7 @@ static void readers_see_one_moment(void **state)
         change(&txn, &model, &rng, 200, 8);
     commit(&txn);
     close_pool(pool);
-    struct lmcs_pool *reader = open_pool(place->pool, LMCS_OPEN_READ, 0); /* before: a later one would be the writer */
+    struct lmcs_pool *reader = open_pool(place->pool, LMCS_OPEN_READ, 0);
     pool = open_quiet(place->pool);
     assert_ptr_not_equal(reader, pool);
     for (int round = 0; round < 30; round++) {

@@ -31,7 +31,6 @@ static void note_damage(void *context, const struct lmcs_damage *damage)
     found->covering += found->at >= damage->first_byte && found->at < damage->first_byte + damage->byte_count;
 }
 
-/* A failed opening is a finding, too. */
 static enum lmcs_status verify_file(const char *path, const char *address, struct found *found)
 {
     struct lmcs_pool *pool;
@@ -307,7 +306,6 @@ static void objects_that_are_not_of_live_variables(void **state)
     }
 }
 
-/* Extents with payloads, recorded as free or partly free. */
 static void extents_that_are_not_empty(void **state)
 {
     const struct place *place = *state;

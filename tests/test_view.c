@@ -245,7 +245,6 @@ static void private_writes_are_seen_by_one_view_alone(void **state)
     for (uint64_t n = 1; n <= 6; n++) {
         struct lmcs_view *shared = view_of(pool, n, 0), *first = view_of(pool, n, LMCS_VIEW_PRIVATE);
         struct lmcs_view *second = view_of(pool, n, LMCS_VIEW_PRIVATE | (n % 2 == 0 ? LMCS_VIEW_COPY : 0));
-        /* A write to one tensor leaves neighbours on its pages unchanged. */
         struct held *fifth = &states[n - 1]->tensors[4];
         memset(lmcs_view_data(first, 4), 0x5a, fifth->bytes);
         for (size_t i = 0; i < states[n - 1]->count; i++)

@@ -144,7 +144,6 @@ static void a_file_that_is_cut_while_it_is_read(void **state)
     state_free(now);
 }
 
-/* Names of one content, small and large, have separate writable memory. */
 static void names_of_one_content_have_memory_of_their_own(void **state)
 {
     struct place *place = *state;

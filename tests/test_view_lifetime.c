@@ -164,7 +164,7 @@ static void watched_by_another_process(void **state)
             if (t % 3 != 0)
                 rng_fill(&rng, now->tensors[t].data, now->tensors[t].bytes / (1 + t % 5 * 20));
     }
-    close_pool(pool); /* opened before the parent's next opening: nothing is inherited */
+    close_pool(pool);
     struct watcher watchers[2] = {{.path = place->pool, .states = states, .first = 1, .last = SNAPSHOTS - 4},
                                   {.path = place->pool, .states = states, .first = 5, .last = SNAPSHOTS}};
     pid_t children[2] = {start_watcher(&watchers[0]), start_watcher(&watchers[1])};
@@ -218,7 +218,7 @@ static void killed_readers_hold_nothing(void **state)
     struct place *place = *state;
     struct rng rng = {12};
     struct lmcs_pool *pool = open_limited(place->pool, 40 << 20);
-    struct state *now = state_weights(&rng, 4, 1500000); /* 24 of 40 MB: no room for two */
+    struct state *now = state_weights(&rng, 4, 1500000);
     take_snapshot(pool, "run", now, 0);
     struct watcher watcher = {.path = place->pool};
     assert_true(pipe2(watcher.to_child, O_CLOEXEC) == 0 && pipe2(watcher.to_parent, O_CLOEXEC) == 0);
@@ -346,7 +346,6 @@ static void leases_against_a_model(void **state)
             size_t i = step % 100 == 0 ? k : rng_below(&rng, PLACES);
             bool expected = expected_pinned(pins, count, offsets[i], sizes[i]);
             assert_int_equal(lmcs_lease_is_pinned(pool->lease, offsets[i], sizes[i]), expected);
-            /* Writers ask with the payload's recorded room. */
             assert_int_equal(lmcs_lease_is_pinned(pool->lease, offsets[i], lmcs_room(sizes[i])), expected);
         }
     }
@@ -366,7 +365,6 @@ static void leases_against_a_model(void **state)
     close_pool(pool);
 }
 
-/* Each of very many leases lasts until its release. */
 static void many_leases(void **state)
 {
     enum { MANY = 1500, EPOCHS = 100 };
@@ -379,7 +377,7 @@ static void many_leases(void **state)
     for (uint64_t i = 0; i < EPOCHS; i++)
         OK(lmcs_lease_epoch(lease, 1000 + i, &err));
     for (uint64_t i = 0; i < MANY; i += 2) {
-        OK(lmcs_lease_pin(lease, i << 20, 65536, &err)); /* twice: needs two releases */
+        OK(lmcs_lease_pin(lease, i << 20, 65536, &err));
         lmcs_lease_unpin(lease, i << 20, 65536);
         lmcs_lease_unpin(lease, (i + 1) << 20, 65536);
     }
