@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * crash.c - explores power failures.
+ * crash.c - explores power failures (tests/README.md).
  *
- * A worker process per seed and medium records random operations on a small pool. Children then open the images that
- * power failures could have left, with the store's own recovery, and check everything in them. One image begins the
- * next generation, so that power also fails during recovery. A child that crashes or hangs is a finding; another
- * continues after its image.
+ * A worker process per seed and medium records operations; its children open the images. A child that crashes or hangs
+ * is a finding; another continues after its image.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,15 +30,14 @@
 #define SEEN           ((size_t)1 << 17)
 #define MOST_OF_A_SEED 3u /* findings */
 #define MOST_FINDINGS  20u
-#define READ_EVERY     8u /* images: first read without recovery */
-#define GOES_ON_EVERY  8u /* images: the pool is used further */
+#define READ_EVERY     8u /* first read without recovery */
+#define GOES_ON_EVERY  8u /* used further */
 #define WHERE_BYTES    1024
 
-/* Counted by all processes. */
 struct totals {
     atomic_uint_fast64_t images;
     atomic_uint_fast64_t points;
-    atomic_uint_fast64_t same; /* images seen before */
+    atomic_uint_fast64_t same;
     atomic_uint_fast64_t runs;
     atomic_uint_fast64_t operations;
     atomic_uint_fast64_t read;
@@ -56,13 +53,13 @@ struct settings {
     uint64_t first_seed;
     unsigned jobs;
     bool media[2];
-    const char *keep; /* for the wrong images */
+    const char *keep; /* for wrong images */
     bool until_finding;
     enum recorder_loss lose;
     uint64_t lose_every;
     uint64_t chain[GENERATIONS]; /* images at which generations end, if before `generation` */
     unsigned chain_length;       /* only images of this generation ... */
-    uint64_t image;              /* ... and of this index; UINT64_MAX: all */
+    uint64_t image;              /* ... and index; UINT64_MAX: all */
 };
 
 static struct settings settings = {.images = 20000,
@@ -83,11 +80,11 @@ static void *shared_memory(int fd, size_t bytes)
 
 /* ---- One seed ---- */
 
-/* A child's report to its parent; it survives the child. */
+/* A child's report; survives the child. */
 struct progress {
     uint64_t image;
     char where[WHERE_BYTES];
-    bool has_next; /* for the next generation: */
+    bool has_next;
     uint64_t next;
     size_t next_least[MOST_SHELVES];
     size_t next_found[MOST_SHELVES];
@@ -102,7 +99,7 @@ struct work {
     char pool[320];
     char first[320];
     char image[320];
-    char next[320]; /* the next generation begins with them */
+    char next[320];
     struct record record;
     struct expected *expected;
     struct progress *progress;
@@ -153,7 +150,7 @@ static bool is_new(struct exploration *x, uint64_t hash)
     return true;
 }
 
-/* Follows which operations were begun and acknowledged; returns the newest begun. */
+/* Returns the newest begun operation. */
 static uint64_t follow_marks(struct exploration *x, uint64_t event)
 {
     static uint64_t newest;
@@ -227,7 +224,7 @@ static void keep_image(struct exploration *x, size_t i, const char *path)
     copy_file(x->work->image, path);
 }
 
-/* Picks each image with the same probability, or the requested one. */
+/* Picks uniformly, or the requested image. */
 static bool is_next(struct exploration *x)
 {
     if (x->work->generation < settings.chain_length)
@@ -281,7 +278,6 @@ static void say_where(struct exploration *x, const struct power_point *point, ui
              expected->operations[operation].acknowledged ? ", acknowledged" : "", power_words(x->power, i));
 }
 
-/* Returns false at a wrong image. */
 static bool explore(struct exploration *x, uint64_t start)
 {
     struct work *work = x->work;
@@ -337,7 +333,6 @@ static void make_first(struct work *work)
     close(fd);
 }
 
-/* Each child ends at its first finding. */
 static void explore_record(struct work *work)
 {
     uint64_t start = 0;
@@ -478,7 +473,6 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Of ended processes. */
 static double processor_seconds(void)
 {
     struct rusage usage;
@@ -560,7 +554,7 @@ static int work_on_all(char **arguments, int count)
             shown = seconds_now();
         }
     }
-    nftw(base, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* present when a run ended by itself */
+    nftw(base, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     say(begin, true);
     return totals->findings == 0 ? 0 : 1;
 }
@@ -661,7 +655,7 @@ static int work_as(const char *worker, int argc, char **argv)
     if (sscanf(worker, "%llu:%d:%d", &seed, &medium, &totals_fd) != 3 || optind != argc - 1)
         usage();
     totals = shared_memory(totals_fd, sizeof *totals);
-    /* Avoids zeroing large blocks at each of thousands of opens. */
+    /* Avoids zeroing large blocks at each open. */
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 28);
     mallopt(M_TOP_PAD, 1 << 24);

@@ -7,7 +7,7 @@
 
 #define SHELVES    3u
 #define WORDS      160
-#define MOST_LATER 2u /* not yet durable */
+#define MOST_LATER 2u /* not durable yet */
 
 struct later {
     struct lmcs_capture *capture;
@@ -29,8 +29,8 @@ struct driver {
     struct expected *expected;
     struct lmcs_pool *pool;
     struct rng rng;
-    uint64_t serial;  /* for unique names and numbers */
-    bool wants_large; /* the next tensor exceeds a block */
+    uint64_t serial;  /* for unique names */
+    bool wants_large; /* next tensor exceeds a block */
     struct later later[MOST_LATER];
     struct archive archive;
     struct lmcs_error error;
@@ -38,10 +38,10 @@ struct driver {
 
 uint64_t driver_below(struct driver *d, uint64_t bound);
 bool driver_chance(struct driver *d, uint64_t percent);
-/* Begins an operation: returns its number. The second records its acknowledgement. */
+/* The first returns the operation's number. */
 uint64_t driver_begin(struct driver *d, const char *words);
 void driver_acknowledged(uint64_t operation);
-/* The shelf's version after this operation, to be changed. */
+/* The shelf's version after this operation. */
 struct shelf_version *driver_next_version(struct driver *d, const char *shelf, uint64_t operation);
 /* LMCS_FULL is not a finding. */
 bool driver_worked(struct driver *d, enum lmcs_status status);
@@ -49,7 +49,7 @@ bool driver_worked(struct driver *d, enum lmcs_status status);
 static const char *const shelf_names[SHELVES] = {"run", "eval", "ema"};
 
 bool is_busy(const struct driver *d, const char *shelf);
-/* A shelf without a pending capture; NULL: none, or by chance. */
+/* Without a pending capture; NULL: none, or by chance. */
 const char *some_shelf(struct driver *d);
 const struct expected_snapshot *some_snapshot(struct driver *d, const char *shelf);
 unsigned char *some_bytes(struct driver *d, uint64_t bytes);
@@ -75,12 +75,12 @@ void do_fork(struct driver *d);
 void do_rename(struct driver *d);
 void do_drop(struct driver *d);
 void do_dump(struct driver *d);
-/* Restores into the pool of origin, which has lost some of the snapshots. */
+/* Into the pool of origin, which has lost some snapshots. */
 void do_restore(struct driver *d);
 void do_export(struct driver *d);
 void do_import(struct driver *d);
 
-/* Live variables: an operation, and the preparation before a run's first. */
+/* Live variables: an operation, and a run's preparation. */
 void live_begin(struct driver *d);
 void live_operation(struct driver *d);
 

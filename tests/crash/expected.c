@@ -161,9 +161,9 @@ struct looking {
     char *why;
     size_t why_bytes;
     size_t seen;
-    uint64_t *contents; /* compared byte by byte already, at most 64 */
+    uint64_t *contents; /* compared already, at most 64 */
     size_t content_count;
-    uint64_t fresh[MOST_TENSORS]; /* not yet compared */
+    uint64_t fresh[MOST_TENSORS];
 };
 
 static bool wrong(struct looking *looking, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -287,7 +287,7 @@ static bool look_at_tags(struct looking *looking)
     return true;
 }
 
-/* The tags of each snapshot are counted, because no call counts a shelf's. */
+/* No call counts a shelf's tags. */
 static bool count_tag(void *context, const char *tag)
 {
     (void)tag;
@@ -314,7 +314,7 @@ static bool look_at_tag_count(struct looking *looking)
            wrong(looking, "%zu tags, not %zu", count, looking->version->tag_count);
 }
 
-/* The shelf's prepared snapshot, which no public call reports; 0: none. */
+/* No public call reports it; 0: none. */
 static uint64_t prepared_number(struct lmcs_pool *pool, const char *name)
 {
     struct lmcs_txn txn;
@@ -458,7 +458,7 @@ static bool find_version(const struct expected *expected, const struct expected_
 {
     char *why = looking->why;
     size_t why_bytes = looking->why_bytes, used = 0;
-    /* Only a writer completes a pending journal; a reader may see half of it. */
+    /* Only a writer completes a pending journal. */
     for (*found = 0; shelf->name[0] == '=' && !looking->pool->writable; ++*found)
         if (is_possible(expected, shelf, *found))
             return true;
@@ -517,7 +517,7 @@ static bool is_same(const struct shelf_version *a, const struct shelf_version *b
     return memcmp(a->snapshots, b->snapshots, a->snapshot_count * sizeof a->snapshots[0]) == 0;
 }
 
-/* An operation on several shelves changes all or none. A reader doesn't see live variables (find_version). */
+/* All or none of the shelves changed. A reader doesn't see live variables (find_version). */
 static bool is_joint(const struct expected *expected, bool is_reader, const size_t found[MOST_SHELVES], char *why,
                      size_t why_bytes)
 {
@@ -587,7 +587,7 @@ static bool look_at_space(int fd, uint64_t offset, const struct lmcs_object_df *
 {
     uint64_t page = LMCS_PAGE_BYTES - 1, end = (offset + df->bytes) & ~page;
     if (df->kind == LMCS_OBJECT_LIVE)
-        return true; /* from look_at_live_space */
+        return true;
     if (df->kind == LMCS_OBJECT_SLAB) {
         uint64_t is = allocated_bytes(fd, df->first, end);
         return is >= end - df->first || wrong_space(why, why_bytes, df, is, end - df->first);
@@ -634,9 +634,9 @@ static enum lmcs_status look_at_record(void *context, struct lmcs_live_record *r
 }
 
 /*
- * Space recorded as backed must be backed: a store to it must not kill the process on a full disk. Empty extents with
- * holes are excluded: they are punched whole and allocated again before a store. `exactly`: space recorded as holes has
- * none, as after full compaction. (A new extent may have an earlier object's space past its backed part.)
+ * A store to space recorded as backed must not kill the process on a full disk. Empty extents with holes are excluded:
+ * they are punched whole and allocated again before a store. `exactly`: space recorded as holes has none, as after full
+ * compaction. (A new extent may have an earlier object's space past its backed part.)
  */
 bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_bytes)
 {
@@ -663,7 +663,7 @@ bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_
     return space.right;
 }
 
-/* Prepared snapshots are invisible, so they are resolved here, which changes the pool. */
+/* Changes the pool, since prepared snapshots are invisible. */
 static bool resolve_prepared(const struct expected *expected, const size_t found[MOST_SHELVES], struct looking *looking)
 {
     for (size_t i = 0; i < expected->shelf_count; i++) {
@@ -682,7 +682,7 @@ static bool resolve_prepared(const struct expected *expected, const size_t found
     return true;
 }
 
-/* Opening for writing removes a restore's staging; contents kept for it go when no restore needs them. */
+/* Opening for writing removes a restore's staging, and contents kept for it that no restore needs. */
 static bool no_staging(const struct expected *expected, struct lmcs_pool *pool, const size_t found[MOST_SHELVES],
                        struct looking *looking)
 {
@@ -700,7 +700,6 @@ static bool no_staging(const struct expected *expected, struct lmcs_pool *pool, 
            wrong(looking, "%llu shelves, of which %zu can be seen", (unsigned long long)there, shelves);
 }
 
-/* Whether the run itself damaged something to repair it. */
 static bool is_damage_meant(const struct expected *expected)
 {
     for (size_t i = 0; i < expected->operation_count; i++) {

@@ -2,9 +2,9 @@
 /*
  * expected.h - the state that a pool must have after a power failure.
  *
- * Each numbered operation takes one shelf (a restore: several) to its next version; one without a visible effect, such
- * as compaction, takes none. After a power failure each shelf must have, bit for bit, its version after the last
- * acknowledged operation or after one begun later. The pool's limit is a shelf named "".
+ * Each numbered operation takes a shelf (a restore: several) to its next version, or changes nothing visible.
+ * Afterwards each shelf must have, bit for bit, its version after the last acknowledged operation or a later begun one.
+ * The pool's limit is a shelf named "".
  */
 #ifndef LMCS_CRASH_EXPECTED_H
 #define LMCS_CRASH_EXPECTED_H
@@ -19,7 +19,7 @@
 #define LIVE_SHELF     "vars"  /* the shelf with live variables ... */
 #define LIVE_STATE     "=vars" /* ... whose state is a shelf of its own */
 
-/* Immutable; never freed, because versions share them. */
+/* Immutable; never freed: versions share them. */
 struct expected_tensor {
     char name[24];
     uint32_t kind;
@@ -36,7 +36,7 @@ struct expected_snapshot {
     int64_t step;
     uint64_t time_ns;
     uint64_t parent;
-    double loss; /* one metric; negative: none */
+    double loss; /* negative: no metric */
     char meta[1600];
     unsigned char group[16];
     struct expected_tensor tensors[MOST_TENSORS];
@@ -49,8 +49,8 @@ struct expected_tag {
 };
 
 /*
- * A live variable; a tensor is f32 in one dimension. `mixed`, if any, is stored and not persisted: each word of 8 bytes
- * may be of either. Immutable and never freed.
+ * Immutable, never freed; a tensor is f32 in one dimension. `mixed` is stored, not persisted: each word of 8 bytes may
+ * be of either.
  */
 struct expected_live {
     char name[12];
@@ -61,12 +61,12 @@ struct expected_live {
 };
 
 struct shelf_version {
-    uint64_t operation; /* the creating operation; 0: present at the beginning */
+    uint64_t operation; /* 0: present at the beginning */
     bool exists;
     uint32_t keep_raw;
     uint64_t next_number;
     uint64_t limit;         /* of the pool: "" only */
-    uint64_t origin_number; /* snapshot of origin of a fork; 0: none */
+    uint64_t origin_number; /* snapshot of origin; 0: no fork */
     char origin_shelf[16];
     const struct expected_snapshot *snapshots[MOST_SNAPSHOTS];
     size_t snapshot_count;
@@ -84,7 +84,7 @@ struct expected_shelf {
     size_t capacity;
 };
 
-/* Operations that damage and repair: until acknowledged they may leave repairable damage. */
+/* Operations that may leave repairable damage until acknowledged. */
 #define EXPECTED_REPAIR      "scrub repair"
 #define EXPECTED_REPAIR_LEFT "scrub repair of what is left"
 
@@ -105,15 +105,13 @@ struct expected {
 struct expected *expected_new(void);
 void expected_free(struct expected *expected);
 uint64_t expected_operation(struct expected *expected, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The newest version; the first one has no shelf. */
+/* The first version has no shelf. */
 struct shelf_version *expected_newest(struct expected *expected, const char *shelf);
-/* The version after `operation`, to be changed. */
 struct shelf_version *expected_next(struct expected *expected, const char *shelf, uint64_t operation);
-/* The oldest versions allowed. */
 void expected_least(const struct expected *expected, size_t least[MOST_SHELVES]);
 /*
- * For a run that begins with an image in which expected_check found these versions after recovery: until operation 1,
- * the open, is acknowledged, a reader may see older ones.
+ * For a run from an image with these versions after recovery: until operation 1, the open, is acknowledged, a reader
+ * may see older ones.
  */
 struct expected *expected_from(const struct expected *expected, const size_t least[MOST_SHELVES],
                                const size_t found[MOST_SHELVES]);
@@ -123,12 +121,12 @@ void expected_put_tag(struct shelf_version *version, const char *tag, uint64_t n
 void expected_drop_tag(struct shelf_version *version, const char *tag);
 
 /*
- * Checks the structure and every byte of an open pool, then the shelves; `found` gets their versions. False: `why`
- * describes the error. Resolves prepared snapshots when the pool is open for writing.
+ * Checks structure, all bytes, then the shelves, whose versions go to `found`. False: `why` describes the error.
+ * Resolves prepared snapshots if open for writing.
  */
 bool expected_check(const struct expected *expected, struct lmcs_pool *pool, size_t found[MOST_SHELVES], char *why,
                     size_t why_bytes);
-/* Whether the file space of extents and slabs agrees with their records; `exactly`: has no more. */
+/* Compares file space with the records of extents and slabs; `exactly`: no more. */
 bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_bytes);
 
 #endif

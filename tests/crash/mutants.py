@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Breaks the store in ways that lose data only when power fails, and sees that `crash` finds each.
+"""Breaks the store in ways that lose data only when power fails; `crash` must find each.
 
     mutants.py [--quick] [--only NAME...] [--build build/release]
 
-tests/mutation.py defines mutants. In the last few the recorder omits some flushes, fences and syncs of libpmemobj.
+tests/mutation.py defines mutants; in the last ones the recorder omits flushes, fences and syncs of libpmemobj.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ BUDGET = ["--until-finding", "--images", "20000", "--of-a-seed", "400"]
 PUBLISH = """    pmemobj_set_value(heap->pool, &all[count], lmcs_heap_at(heap, word_offset), word);
     if (pmemobj_publish(heap->pool, all, count + 1) != 0)
 """
-# A null action.
 NOTHING = """    PMEMoid nowhere = pmemobj_root(heap->pool, LMCS_SUPERBLOCK_BYTES);
     pmemobj_set_value(heap->pool, (struct pobj_action *)action, lmcs_heap_at(heap, nowhere.off + 2048), 0);
 """

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * operations.c - a run of random operations.
+ * operations.c - a run of random operations, functions in the weighted table at the end.
  *
- * An operation is a function in the weighted table at the end. It picks random arguments, names itself with
- * driver_begin(), calls the store, changes driver_next_version() to the expected state, and is acknowledged.
+ * An operation picks random arguments, calls driver_begin() and the store, changes driver_next_version() to the
+ * expected state, and is acknowledged.
  */
 #include "operations.h"
 
@@ -46,7 +46,7 @@ void driver_acknowledged(uint64_t operation)
     recorder_mark(MARK_ACKNOWLEDGED, operation);
 }
 
-/* The store's counts are trusted while it runs; the explorer checks that they are durable. */
+/* The store's counts are trusted; the explorer checks their durability. */
 struct shelf_version *driver_next_version(struct driver *d, const char *shelf, uint64_t operation)
 {
     struct shelf_version *version = expected_next(d->expected, shelf, operation);
@@ -98,7 +98,7 @@ static void do_compact(struct driver *d)
         driver_acknowledged(operation);
 }
 
-/* Consecutive optimizer steps, which give links. */
+/* Gives links. */
 static void do_train(struct driver *d)
 {
     const char *shelf = some_shelf(d);
@@ -132,7 +132,7 @@ static void do_verify(struct driver *d)
         driver_acknowledged(operation);
 }
 
-/* A content with parity, and a place in its payload; false: none. */
+/* Content and place of a payload with parity; false: none. */
 static bool some_protected(struct driver *d, uint64_t *place, uint64_t *bytes)
 {
     struct lmcs_txn txn;
@@ -170,7 +170,6 @@ static void turn_bytes(struct driver *d, uint64_t place, uint64_t bytes)
     close(fd);
 }
 
-/* Makes the parity of the policies, damages some bytes, and repairs them. */
 static void do_repair(struct driver *d)
 {
     struct lmcs_scrub_options options;
@@ -184,14 +183,13 @@ static void do_repair(struct driver *d)
     if (status == LMCS_OK && some_protected(d, &place, &bytes)) {
         turn_bytes(d, place, bytes);
         status = lmcs_scrub(d->pool, &options, NULL, NULL, NULL, NULL, &d->error);
-        if (status == LMCS_FULL) /* not repaired: the bytes are restored */
+        if (status == LMCS_FULL) /* unrepaired: restored */
             turn_bytes(d, place, bytes);
     }
     (void)driver_worked(d, status);
     driver_acknowledged(operation);
 }
 
-/* Resumes an interrupted repair. */
 static void repair_what_is_left(struct driver *d)
 {
     struct lmcs_scrub_options options;
@@ -272,7 +270,7 @@ void run_operations(const struct run *run, struct expected *expected)
     if (!made && !run->tight)
         repair_what_is_left(&d);
     live_begin(&d);
-    /* Rare state: hashes of blocks, written by a thread that does not commit them. */
+    /* For rare states: hashes by a thread that does not commit. */
     d.wants_large = run->large;
     if (made && run->large)
         capture_now_or_later(&d, shelf_names[0], &d.later[0]);

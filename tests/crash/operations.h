@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* operations.h - a run of random operations on a pool, and its expected state after each of them. */
+/* operations.h - a run of random operations, and its expected states. */
 #ifndef LMCS_CRASH_OPERATIONS_H
 #define LMCS_CRASH_OPERATIONS_H
 
@@ -9,21 +9,21 @@ struct run {
     uint64_t seed;
     const char *folder; /* beside the pool */
     const char *pool_path;
-    bool large;    /* some tensors exceed a block */
-    bool threaded; /* several threads and the compactor's own; not repeatable */
+    bool large;    /* some exceed a block */
+    bool threaded; /* not repeatable */
     bool tight;    /* soon reached */
     bool lively;
     size_t operations;
 };
 
 /*
- * Opens or creates the pool and works on it. Calls recorder_mark(1, operation) when an operation begins, and
- * recorder_mark(2, operation) when it is acknowledged.
+ * Opens or creates the pool. recorder_mark(1, operation) marks a beginning, recorder_mark(2, operation) an
+ * acknowledgement.
  */
 void run_operations(const struct run *run, struct expected *expected);
 enum { MARK_BEGIN = 1, MARK_ACKNOWLEDGED = 2 };
 
-/* Works on after a power failure: captures, compaction and verification must succeed. */
+/* After a power failure, captures, compaction and verification must succeed. */
 bool run_goes_on(struct lmcs_pool *pool, uint64_t seed, char *why, size_t why_bytes);
 
 /* NULL: `error` is set. */

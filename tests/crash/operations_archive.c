@@ -55,7 +55,7 @@ static bool note_tag(void *context, const char *tag)
     return true;
 }
 
-/* The store decides which tags win; they must stay. */
+/* The store decides which tags win. */
 static void read_tags(struct driver *d, const char *shelf, struct shelf_version *version)
 {
     version->tag_count = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* operations_capture.c - captures of a run, and their tensors. */
+/* operations_capture.c - captures of a run. */
 #include "operations.h"
 
 #include <fcntl.h>
@@ -59,7 +59,7 @@ static void make_tensor(struct driver *d, struct expected_tensor *tensor)
     expected_digest(tensor);
 }
 
-/* Changes each element a little, as training does. */
+/* As training does. */
 static void step_tensor(struct driver *d, struct expected_tensor *tensor)
 {
     unsigned char *data = malloc(tensor->bytes + 8);
@@ -113,7 +113,7 @@ static void make_parameter(struct driver *d, struct expected_snapshot *snapshot)
     }
 }
 
-/* One step of SGD with momentum; the gradients have few bits, like bf16. */
+/* SGD with momentum; gradients of few bits, like bf16. */
 static void step_parameter(struct driver *d, struct expected_tensor *buffer, struct expected_tensor *weight)
 {
     float *m = malloc(buffer->bytes + 8), *w = malloc(weight->bytes + 8);
@@ -146,7 +146,6 @@ static bool is_of_parameter(const struct expected_tensor *tensor)
     return strncmp(tensor->name, "sgd.", 4) == 0;
 }
 
-/* Most tensors change, some stay, few are new or removed. */
 static void next_state(struct driver *d, const char *shelf, struct expected_snapshot *snapshot)
 {
     const struct shelf_version *version = expected_newest(d->expected, shelf);
@@ -182,7 +181,7 @@ static void describe(const struct expected_tensor *tensor, struct lmcs_tensor *d
 
 /* ---- Captures ---- */
 
-/* Puts most by value, some in place, some as a second name. */
+/* By value, in place, or as a second name. */
 static enum lmcs_status put_tensors(struct driver *d, struct lmcs_capture *capture, struct expected_snapshot *snapshot)
 {
     struct lmcs_tensor tensors[MOST_TENSORS];
@@ -273,7 +272,7 @@ void committed(struct driver *d, const char *shelf, uint64_t operation, struct e
 
 void some_tag(struct driver *d, char tag[16])
 {
-    snprintf(tag, 16, "tag%llu", (unsigned long long)driver_below(d, 4)); /* few: most are moved */
+    snprintf(tag, 16, "tag%llu", (unsigned long long)driver_below(d, 4));
 }
 
 bool is_crowded(struct driver *d, const char *shelf)

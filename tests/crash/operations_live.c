@@ -2,9 +2,8 @@
 /*
  * operations_live.c - operations on live variables, and their expected state.
  *
- * An operation changes the pool and a copy of the expected state, the *model*, which becomes the next version when
- * acknowledged. A store through an address is two operations: after the stores each word is old or new, after persist
- * new.
+ * An operation changes the pool and a *model*, the next version if acknowledged. A store through an address is two
+ * operations: after the stores each word is old or new, after persist new.
  */
 #include "driver.h"
 #include "lmcstore_live.h"
@@ -75,7 +74,7 @@ static struct expected_live *some(struct driver *d, struct model *model, bool te
     return tensor && (live->is_value || live->bytes == 0) ? NULL : live;
 }
 
-/* A free name; NULL: none, by chance. */
+/* NULL: none, by chance. */
 static const char *free_name(struct driver *d, struct model *model)
 {
     const char *name = names[driver_below(d, sizeof names / sizeof *names)];
@@ -271,7 +270,7 @@ static void change_one(struct driver *d)
 
 /* ---- Stores ---- */
 
-/* Stores some words of a tensor. `transaction` may be NULL. Returns the new bytes; NULL: too little room. */
+/* `transaction` may be NULL. Returns the new bytes; NULL: too little room. */
 static unsigned char *store(struct driver *d, struct lmcs_transaction *transaction, struct lmcs_live *handle,
                             const struct expected_live *live, uint64_t *first, uint64_t *end)
 {
@@ -370,7 +369,7 @@ static bool note_entry(void *context, const struct lmcs_entry *entry)
     return true;
 }
 
-/* The contents are trusted (the module has its own tests); the explorer checks that they stay. */
+/* Contents are trusted; the explorer checks that they stay. */
 static void snapshot_all(struct driver *d)
 {
     const struct shelf_version *now = expected_newest(d->expected, LIVE_SHELF);
@@ -436,7 +435,7 @@ static void check_out(struct driver *d)
     becomes(d, operation, &model);
 }
 
-/* Removes variables and snapshots together; the next operations make the shelf anew. */
+/* Variables and snapshots together. */
 static void drop_all(struct driver *d)
 {
     const struct model none = {.count = 0};
@@ -445,13 +444,13 @@ static void drop_all(struct driver *d)
         return;
     driver_acknowledged(operation);
     *expected_next(d->expected, LIVE_SHELF, operation) = (struct shelf_version){.operation = operation};
-    if (model_of(d).count > 0) /* otherwise nothing there is visible */
+    if (model_of(d).count > 0)
         becomes(d, operation, &none);
 }
 
 /* ---- All of them ---- */
 
-/* Values stored and not persisted before the power failure keep the value found now. */
+/* Unpersisted values become those found. */
 static void settle_stores(struct driver *d)
 {
     struct model model = model_of(d);

@@ -108,7 +108,7 @@ void do_limit(struct driver *d)
 
 /* ---- Whole shelves ---- */
 
-/* A name not in use or in preparation; NULL: none. */
+/* Not in use or preparation; NULL: none. */
 static const char *missing_shelf(struct driver *d)
 {
     size_t first = driver_below(d, SHELVES);
@@ -155,7 +155,7 @@ void do_fork(struct driver *d)
         expected_put_tag(version, tags[i].tag, 1);
 }
 
-/* Forks know their origin by its new name or by the name at the fork. */
+/* Forks record their origin's new name, or the name at the fork. */
 static void rename_origins(struct driver *d, const char *from, uint64_t operation)
 {
     for (size_t i = 0; i < SHELVES; i++) {

@@ -15,13 +15,12 @@
 #define LINES      (RECORD_SPAN / RECORD_LINE)
 #define PAGES      (RECORD_SPAN / PAGE)
 
-/* A line's bytes after the store of `event`. */
+/* After the store of `event`. */
 struct version {
     uint64_t event;
     const unsigned char *bytes;
 };
 
-/* A line that may differ from its durable state. */
 struct dirty {
     uint64_t line;
     struct version *versions;
@@ -35,7 +34,7 @@ struct flushed {
     uint32_t thread;
 };
 
-/* Dirty lines that arrive together, as places in their sorted list. */
+/* Lines that arrive together, as places in the sorted list. */
 struct unit {
     size_t first;
     size_t count;
@@ -64,20 +63,20 @@ struct power {
     uint64_t points;
     bool shown;
     bool stopped;
-    uint32_t *index; /* of each line: 1 + its place among the dirty ones */
+    uint32_t *index; /* 1 + place among the dirty lines */
     struct dirty *dirty;
     size_t dirty_count;
     size_t dirty_capacity;
-    struct flushed *flushed; /* not yet fenced */
+    struct flushed *flushed;
     size_t flushed_count;
     size_t flushed_capacity;
     unsigned char *backed; /* with file space */
-    uint64_t pages;        /* none is backed from here on */
+    uint64_t pages;        /* none from here on */
     /* the point */
     struct unit *units;
     size_t unit_count;
     size_t unit_capacity;
-    size_t *runs; /* first units of adjacent runs, and the end */
+    size_t *runs; /* starts of adjacent runs, and the end */
     size_t run_count;
     struct image *images;
     size_t image_count;
@@ -177,7 +176,7 @@ static void punch(struct power *power, uint64_t page)
 
 void power_take_back(struct power *power)
 {
-    /* Reading a page of a file in memory allocates it, so punched pages must be punched again. */
+    /* Reading a page in memory allocates it: punch again. */
     for (uint64_t page = 0; page < power->pages; page++) {
         unsigned char *now = power->mapped + page * PAGE, *then = power->durable + page * PAGE;
         if (power->backed[page] && memcmp(now, then, PAGE) != 0)
@@ -231,12 +230,12 @@ static void clean(struct power *power, size_t i)
     if (&power->dirty[i] != last) {
         power->dirty[i] = *last;
         power->index[last->line] = (uint32_t)(i + 1);
-        *last = gone; /* its room is reused */
+        *last = gone;
     }
     power->dirty_count--;
 }
 
-/* The state at `event`, or a later one, is durable. */
+/* `event` or a later state is durable. */
 static void guarantee(struct power *power, uint64_t line, uint64_t event)
 {
     if (power->index[line] == 0)
@@ -276,7 +275,7 @@ static void flush(struct power *power, const struct record_event *event)
     }
 }
 
-/* msync rounds its range to whole pages. */
+/* Rounds to whole pages, like msync. */
 static void synchronize(struct power *power, uint64_t offset, uint64_t bytes)
 {
     uint64_t first = offset / PAGE * PAGE_LINES, end = (offset + bytes + PAGE - 1) / PAGE * PAGE_LINES;
@@ -307,7 +306,7 @@ static void happen(struct power *power, const struct record_event *event)
         EXPECT(fallocate(power->file, 0, (off_t)event->offset, (off_t)event->bytes) == 0);
         break;
     case RECORD_PUNCH:
-        break; /* zeros follow as a store */
+        break;
     case RECORD_PUNCHED:
         set_backed(power, event->offset, event->bytes, false);
         if (power->medium == RECORD_DAX)
@@ -361,7 +360,6 @@ static int by_line(const void *a, const void *b)
     return (x->line > y->line) - (x->line < y->line);
 }
 
-/* Sorts the dirty lines; finds the units and their adjacent runs. */
 static void find_units(struct power *power)
 {
     uint64_t lines = power->medium == RECORD_DAX ? 1 : PAGE_LINES;
@@ -389,7 +387,7 @@ static void find_units(struct power *power)
         power->runs[power->run_count] = power->unit_count;
 }
 
-/* Picks isolated units, such as metadata, as often as all of a long payload. */
+/* Picks isolated units (metadata) as often as all of a long payload. */
 static uint64_t some_unit(const struct power *power, struct rng *rng)
 {
     uint64_t run = rng_below(rng, power->run_count), first = power->runs[run];
@@ -453,7 +451,7 @@ static const unsigned char *as_of(const struct power *power, const struct dirty 
     return bytes;
 }
 
-/* A moment at which a line of the unit was stored, or before the first. */
+/* A store to the unit, or before the first. */
 static uint64_t some_moment(const struct power *power, const struct unit *unit, struct rng *rng)
 {
     const struct dirty *dirty = &power->dirty[unit->first + rng_below(rng, unit->count)];

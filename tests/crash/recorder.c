@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* recorder.c - see recorder.h. One lock orders the events of all threads; it is not held during a call. */
+/* recorder.c - see recorder.h. One lock orders all events; it is not held during a call. */
 #include "recorder.h"
 
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ static struct recorder {
     atomic_bool on;
     enum record_medium medium;
     char path[4096];
-    bool known; /* its identity */
+    bool known;
     dev_t device;
     ino_t inode;
     int fd;
@@ -56,7 +56,7 @@ static struct recorder {
 
 static _Thread_local uint32_t thread_number;
 
-/* The symbol's next definition after this library's. */
+/* After this library. */
 static void *next_symbol(const char *name)
 {
     void *symbol = dlsym(RTLD_NEXT, name);
@@ -67,7 +67,6 @@ static void *next_symbol(const char *name)
     return symbol;
 }
 
-/* The real function, as `real`. */
 #define REAL(name)                                 \
     static _Atomic(void *) address;                \
     if (atomic_load(&address) == NULL)             \
@@ -118,7 +117,7 @@ static void add_store(uint64_t offset, uint64_t bytes)
     recorder.data_bytes += bytes;
 }
 
-/* Records changed runs of lines. */
+/* By runs of lines. */
 static void look(uint64_t offset, uint64_t bytes)
 {
     uint64_t at = offset & ~(uint64_t)(RECORD_LINE - 1), end = offset + bytes;
@@ -152,7 +151,6 @@ static bool lost(enum recorder_loss kind)
     return recorder.lose_every != 0 && recorder.lost_kind == kind && ++recorder.lost_count % recorder.lose_every == 0;
 }
 
-/* Whether libpmemobj itself made the call. */
 static bool from_library(const void *caller)
 {
     Dl_info info;
@@ -160,8 +158,8 @@ static bool from_library(const void *caller)
 }
 
 /*
- * The next mapped piece of an address range, as a range of the file; false: none. A live tensor in several parts has
- * adjacent mappings of separate places.
+ * The next mapped piece of a range, as a range of the file; false: none. A live tensor in several parts has adjacent
+ * mappings of separate places.
  */
 static bool next_piece(const char **at, uint64_t *bytes, uint64_t *offset, uint64_t *piece_bytes)
 {
@@ -230,7 +228,7 @@ static bool is_recorded(int fd)
            st.st_ino == recorder.inode;
 }
 
-/* Uses a descriptor of our own, because a mapping by libpmemobj's would keep its lock. */
+/* A mapping by libpmemobj's descriptor would keep its lock. */
 static void learn(int fd)
 {
     char link[64], path[4096];
@@ -376,7 +374,7 @@ int pmem_deep_persist(const void *at, size_t bytes)
 static void note_copy(const void *to, size_t bytes, unsigned flags, const void *caller)
 {
     if (flags & PMEM_F_MEM_NOFLUSH)
-        return; /* like any store, seen at the next fence */
+        return; /* seen at the next fence */
     note_flush(to, bytes, caller);
     if (!(flags & PMEM_F_MEM_NODRAIN))
         note_fence(caller);
@@ -448,7 +446,6 @@ static void enter(struct mapping mapping)
     recorder.mappings[i] = mapping;
 }
 
-/* The range is unmapped or replaced. */
 static void forget(const void *at, size_t bytes)
 {
     const char *first = at, *end = first + bytes;
@@ -477,7 +474,7 @@ void *mmap(void *hint, size_t bytes, int protection, int flags, int fd, off_t of
     pthread_mutex_lock(&recorder.lock);
     if (!recorder.known)
         learn(fd);
-    /* Ignores the same mapping at the same place. */
+    /* Ignores an unchanged mapping. */
     bool is_there = false;
     for (size_t i = 0; i < MAPPINGS; i++)
         is_there = is_there || (recorder.mappings[i].at == at && recorder.mappings[i].bytes >= bytes &&
@@ -555,7 +552,7 @@ int fsync(int fd)
     return real(fd);
 }
 
-/* tmpfs reports allocated, unwritten pages as holes: writing them makes them distinct. */
+/* tmpfs reports unwritten pages as holes; writing makes them distinct. */
 static void fill_holes(int fd, off_t offset, off_t bytes)
 {
     static const unsigned char zeros[PAGE];
@@ -583,8 +580,8 @@ static void fill_holes(int fd, off_t offset, off_t bytes)
 }
 
 /*
- * Records the zeros as stores. Compares allocated space only: a range may reach to the end of the pool, and reading a
- * page of a file in memory allocates it.
+ * Records the zeros as stores, of allocated space only: a range may reach to the end of the pool, and reading a page in
+ * memory allocates it.
  */
 static void note_punch(int fd, int mode, off_t offset, off_t bytes)
 {
@@ -627,7 +624,7 @@ int fstatfs(int fd, struct statfs *fs)
     int (*real)(int, struct statfs *);
     REAL("fstatfs");
     int result = real(fd, fs);
-    /* A pool in memory is written by stores, one on a disk by pwrite. */
+    /* A pool in memory is written by stores, on a disk by pwrite. */
     if (result == 0 && fs->f_type == TMPFS_MAGIC && recorder.medium == RECORD_FILE)
         fs->f_type = EXT4_SUPER_MAGIC;
     return result;

@@ -91,7 +91,7 @@ void flip_payload(struct damage *damage, const char *path)
              payload->is_raw ? "raw" : "a frame", ULL(payload->bytes));
 }
 
-/* Zeroes or randomizes at most LMCS_PAGE_BYTES. */
+/* At most LMCS_PAGE_BYTES, to zeros or random bytes. */
 static void overwrite(struct damage *damage, const char *path, uint64_t at, uint64_t bytes)
 {
     unsigned char page[LMCS_PAGE_BYTES] = {0}, before[LMCS_PAGE_BYTES];

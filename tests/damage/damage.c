@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * damage.c - damages a pool, a poolset and an archive, and checks the reports and the results (README.md).
+ * damage.c - damages a pool, a poolset and an archive, and checks the reports and results (README.md).
  *
  * damage [--count N] [--seed S] [--only CASE] [--kind KIND] [--verbose]
  *
- * A case's damage follows from its seed and number. Status 0: all requirements are met.
+ * A case's damage follows from its seed and number.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <fcntl.h>
@@ -73,7 +73,7 @@ static enum outcome look(struct damage *damage, const char *path)
     close_pool(pool);
     uint64_t lost = read_what_is_left(damage->bench->subject, path, 1);
     if (lost > 0 && found.damages == 0)
-        return WRONG; /* verify must find the damage that a read finds */
+        return WRONG; /* as the read did */
     return found.damages == 0 ? UNSEEN : found.named > 0 ? REPORTED : UNNAMED;
 }
 
@@ -86,8 +86,8 @@ static struct state *new_state(struct rng *rng, uint64_t bytes)
 }
 
 /*
- * A writer takes and frees room; then everything is read. Removes run@1 and big@1. `must_work`: the pool was accepted
- * as sound, so nothing may fail.
+ * Takes and frees room, reads everything, removes run@1 and big@1. `must_work`: the pool was accepted as sound, so
+ * nothing may fail.
  */
 static enum outcome write_on(struct damage *damage, const char *path, bool must_work)
 {
@@ -120,7 +120,7 @@ static enum outcome write_on(struct damage *damage, const char *path, bool must_
     return UNSEEN;
 }
 
-/* The reader always reports damage to our bytes. A quarter of the cases also try a writer. */
+/* The reader reports damage to our bytes. A quarter of the cases add a writer. */
 static enum outcome judge_ours(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -138,7 +138,6 @@ static enum outcome judge_ours(struct damage *damage, void (*apply)(struct damag
     return outcome;
 }
 
-/* A file cut past its content has lost nothing. */
 static enum outcome judge_cut(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -180,7 +179,7 @@ static void flip_pending(struct damage *damage, const char *path)
              ULL(bench->pending_log_bytes));
 }
 
-/* The last commit took an extent; it is applied or absent. Every eighth turn is undamaged: it must be applied. */
+/* The last commit took an extent; it is applied or absent. Every eighth turn is undamaged: applied. */
 static enum outcome judge_pending(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -297,7 +296,7 @@ static void damage_archive(struct damage *damage, const char *path)
     free(copy);
 }
 
-/* A damaged archive leaves nothing visible, and the pool usable. */
+/* Nothing is visible, and the pool usable. */
 static enum outcome judge_archive(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -343,11 +342,11 @@ static const struct kind {
 
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* Returns the kind of case n and its index within the kind. Kinds alternate by share. */
+/* Returns case n's kind and index within it. Kinds alternate by share. */
 static size_t kind_of(uint64_t n, uint64_t *turn)
 {
     uint64_t in_cycle = n % 1000, cycle = n / 1000;
-    uint64_t step = in_cycle * 7 % 1000; /* mixed, so that few cases still cover all */
+    uint64_t step = in_cycle * 7 % 1000; /* mixed, so that few cases cover all */
     uint64_t first = 0;
     for (size_t i = 0; i < KINDS; i++) {
         if (step < first + kinds[i].share) {
@@ -422,7 +421,7 @@ static void make_set(struct bench *bench)
         copy_file(bench->parts[i], bench->whole_parts[i]);
 }
 
-/* Restores a word's value before the last commit, and logs the new one. */
+/* Restores a word's old value; logs the new one. */
 static void put_back(struct bench *bench, uint64_t at, struct lmcs_log_entry_df *entries, size_t *count)
 {
     uint64_t before, after;
@@ -446,7 +445,7 @@ static uint64_t fletcher(const void *log, size_t bytes)
     return (uint64_t)high << 32 | low;
 }
 
-/* Makes the state of a kill just after libpmemobj's log is durable, for a commit that took an extent. */
+/* As after a kill just after libpmemobj's log is durable, for a commit that took an extent. */
 static void make_pending(struct bench *bench)
 {
     struct rng rng = {5};
@@ -459,7 +458,7 @@ static void make_pending(struct bench *bench)
     size_t count = 0;
     copy_file(bench->whole, bench->pending);
     struct lmcs_pool *pool = open_quiet(bench->pending);
-    OK(lmcs_compact(pool, NULL, &err)); /* leaves no space to release first */
+    OK(lmcs_compact(pool, NULL, &err)); /* no space to release first */
     close_pool(pool);
     copy_file(bench->pending, bench->work);
     pool = open_quiet(bench->pending);
@@ -563,7 +562,7 @@ static uint64_t run_cases(struct bench *bench, const struct wishes *wishes)
     uint64_t findings = 0, done = 0;
     time_t start = time(NULL), shown = start;
     uint64_t first = wishes->only == UINT64_MAX ? 0 : wishes->only;
-    signal(SIGTERM, stop); /* prints the table so far */
+    signal(SIGTERM, stop);
     signal(SIGINT, stop);
     for (uint64_t n = first; done < wishes->count && !asked_to_stop; n++) {
         uint64_t turn;

@@ -9,30 +9,29 @@
 
 #define RUN_BITMAP_END  128u /* of a run, before its units */
 
-#define LINES_OF_CHUNKS 64u /* chunk headers: those in use and some more */
+#define LINES_OF_CHUNKS 64u /* headers in use, and some more */
 
 enum outcome {
-    REFUSED,  /* not opened or restored, with a reason */
-    REPORTED, /* opened; verify or a read reported the damage */
-    UNSEEN,   /* no report, and everything is right */
-    WRONG,    /* wrong without a report, or permanently */
-    UNNAMED,  /* reported without the damaged thing's name, or refused without a reason */
+    REFUSED,  /* with a reason */
+    REPORTED, /* by verify or a read */
+    UNSEEN,   /* no report, all is right */
+    WRONG,    /* unreported, or permanent */
+    UNNAMED,  /* reported without a name, or refused without a reason */
     CRASHED,
     HUNG,
     OUTCOMES
 };
 
-/* Inherited by children through fork. */
 struct bench {
     struct subject *subject;
     char folder[300];
     char whole[400];
     char work[400]; /* for the writer */
-    char set[400];  /* two parts, and their original bytes */
+    char set[400];  /* and the parts' original bytes */
     char parts[2][400];
     char whole_parts[2][420];
     struct state *set_state;
-    char pending[400]; /* killed after its last commit's log, before the log is applied */
+    char pending[400]; /* killed before the last commit's log is applied */
     uint64_t pending_log, pending_log_bytes, pending_epoch;
     unsigned char *archive;
     size_t archive_bytes;
@@ -42,10 +41,9 @@ struct bench {
     struct shared *shared;
 };
 
-/* Shared by parent and child. */
 struct shared {
     enum outcome outcome;
-    char what[512]; /* damage and report */
+    char what[512];
 };
 
 struct damage {
@@ -56,14 +54,14 @@ struct damage {
     const char *tensor2; /* or this one */
     bool has_byte;       /* the report must cover ... */
     uint64_t byte;       /* ... this byte of the tensor */
-    uint8_t tree;        /* enum lmcs_tree_kind of the damaged page; 0: of the pool, or none */
+    uint8_t tree;        /* enum lmcs_tree_kind of the damaged page; 0: none */
 };
 
 void describe(struct damage *damage, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define ULL(n) ((unsigned long long)(n))
 
-/* Picks another line each turn, in an order by seed; enough turns pick all. */
+/* Another line each turn, in an order by seed; enough turns pick all. */
 uint64_t spread(const struct damage *damage, uint64_t count);
 void flip_superblock(struct damage *damage, const char *path);
 void flip_root(struct damage *damage, const char *path);
@@ -72,17 +70,17 @@ void flip_payload(struct damage *damage, const char *path);
 void overwrite_page(struct damage *damage, const char *path);
 void overwrite_payload(struct damage *damage, const char *path);
 void swap_pages(struct damage *damage, const char *path);
-/* Swaps ranges of equal size if possible, else of the smaller size. */
+/* Of equal size if possible, else of the smaller size. */
 void swap_payloads(struct damage *damage, const char *path);
-/* Cuts the used part, or the sparse rest. */
+/* Cuts the used or the sparse part. */
 void cut_file(struct damage *damage, const char *path);
 void flip_header(struct damage *damage, const char *path);
-/* Half of them hit lanes in use. */
+/* Half hit lanes in use. */
 void flip_log(struct damage *damage, const char *path);
 void flip_heap(struct damage *damage, const char *path);
 void flip_chunk(struct damage *damage, const char *path);
 void flip_object(struct damage *damage, const char *path);
-/* Zeroes or fills sectors and pages of libpmemobj's data. */
+/* Zeroes or fills sectors and pages. */
 void overwrite_heap(struct damage *damage, const char *path);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* subject.c - makes the pool to damage, and locates everything by the store's own trees. */
+/* subject.c - makes the pool to damage, and locates everything by its trees. */
 #include "subject.h"
 
 #include <fcntl.h>
@@ -228,7 +228,7 @@ enum lmcs_status try_open(const char *path, enum lmcs_open_mode mode, struct lmc
     struct lmcs_open_options options;
     lmcs_open_options_init(&options);
     options.flags = LMCS_NO_BACKGROUND;
-    options.threads = 1; /* for thousands of short lives */
+    options.threads = 1;
     return lmcs_pool_open(path, mode, &options, pool, &err);
 }
 

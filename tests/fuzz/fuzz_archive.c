@@ -2,9 +2,8 @@
 /*
  * fuzz_archive.c - fuzz target for restoring forged archives.
  *
- * The input is an archive, whose checksums and dependent numbers (counts, sizes, digests) are corrected first. Flags in
- * byte 12, which readers ignore, exclude some corrections. A refused archive must leave the pool unchanged; an accepted
- * one must verify and pass another dump and restore.
+ * Checksums and dependent numbers (counts, sizes, digests) of the input are corrected; flags in byte 12, which readers
+ * ignore, exclude some. A refused archive must leave the pool unchanged; an accepted one must verify, dump and restore.
  */
 #include "support.h"
 
@@ -24,7 +23,7 @@ enum { LEAVE_ALL = 1, LEAVE_SIZES = 2, LEAVE_COUNTS = 4, THROUGH_PIPE = 8 };
 #define FLAGS_AT 12
 #define HEAD     sizeof(struct lmcs_archive_head_df)
 #define HEADER   sizeof(struct lmcs_archive_record_df)
-#define MOST     1024u /* identities and contents followed */
+#define MOST     1024u /* followed identities and contents */
 
 /* ---- Making checksums and sums right ---- */
 
@@ -64,7 +63,7 @@ static void seal_identity(struct sealer *sealer, const unsigned char *payload, u
         sealer->identity[i] = NULL;
 }
 
-/* `data`: the record after the content's (for an output of a link, the link's). `data_bytes` 0: none or several. */
+/* `data`: the record after the content's (a link's output: the link's). `data_bytes` 0: none or several. */
 static struct lmc_hash digest_of(const struct sealer *sealer, const struct lmcs_archive_content_df *df,
                                  const unsigned char *data, uint64_t data_bytes)
 {
@@ -137,7 +136,7 @@ static void seal_content(struct sealer *sealer, unsigned char *payload, uint32_t
     memcpy(payload, &df, sizeof df);
 }
 
-/* An older archive's content; its size follows from its identity. */
+/* The size follows from the identity. */
 static void seal_known(struct sealer *sealer, unsigned char *payload, uint32_t bytes)
 {
     uint64_t i = ++sealer->end.contents;
@@ -271,7 +270,7 @@ static void find_records(const uint8_t *bytes, size_t count, struct spots *spots
     }
 }
 
-/* Replaces the bytes from `at` to `end` by `from`; returns the new size, or `count` if there is no room. */
+/* Replaces the bytes from `at` to `end`; returns the new size, or `count` if there is no room. */
 static size_t replace(uint8_t *bytes, size_t count, size_t most, size_t at, size_t end, const uint8_t *from,
                       size_t from_bytes)
 {
@@ -297,7 +296,7 @@ static size_t change_payload(uint8_t *bytes, size_t count, size_t most, size_t a
     return replace(bytes, count, most, at, end, record, HEADER + now);
 }
 
-/* Adds a small number to a field of 4 or 8 bytes, as ids and sizes are small. */
+/* Ids and sizes are small. */
 static size_t nudge(uint8_t *bytes, size_t count, size_t at, size_t end, unsigned random)
 {
     size_t width = random & 64 ? 8 : 4, places = (end - at - HEADER) / width;
@@ -330,7 +329,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t count, size_t most, unsign
     case 2:
         return replace(bytes, count, most, at, end, copy, 0);
     case 3:
-    case 4: /* copies another in front, or in its place */
+    case 4: /* in front, or in its place */
         if (bytes_k > sizeof copy)
             return count;
         memcpy(copy, bytes + spots.at[k], bytes_k);
@@ -363,7 +362,7 @@ static int file_of(const uint8_t *bytes, size_t count, bool through_pipe)
     return fd;
 }
 
-/* Its snapshot is on a shelf that the corpus has too. */
+/* Has a snapshot on a shelf of the corpus. */
 static struct lmcs_pool *make_pool(void)
 {
     const uint64_t shape = 3;
@@ -395,7 +394,7 @@ static bool add_name(void *context, const struct lmcs_shelf_info *info)
     return names->count < 64;
 }
 
-/* Checks that a capture could have had these fields. */
+/* As if captured. */
 static void expect_valid(struct lmcs_snapshot *snapshot)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
@@ -431,7 +430,7 @@ static void expect_all_valid(struct lmcs_pool *pool)
     }
 }
 
-/* Checks that all is whole after compaction and that another pool accepts its archive. */
+/* Also after compaction, and another pool accepts its archive. */
 static void expect_sound(struct lmcs_pool *pool)
 {
     struct lmcs_transfer_report report, again;
@@ -455,7 +454,7 @@ static void expect_sound(struct lmcs_pool *pool)
     fuzz_close(pool);
 }
 
-/* A whole archive must restore, except for metadata, which a list doesn't need. */
+/* A whole archive must restore, except metadata, which a list doesn't need. */
 static bool is_whole(int fd)
 {
     struct lmcs_error error;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_cli.c - fuzz target for the command line: lmc-store's own main, in this process.
+ * fuzz_cli.c - fuzz target for the command line: lmc-store's main, in this process.
  *
- * The input is the arguments, each ended by a byte below 3; a byte above 0xEF is a word of the table below. The exit
- * code must be documented, a failure must have one message, and no control sequence may be printed. It runs in its own
- * folder, from which new files are removed; a '/' is never passed on.
+ * Arguments end with a byte below 3; a byte above 0xEF is a word of the table. The exit code must be documented, a
+ * failure have one message, and no control sequence be printed. New files in its folder are removed; '/' is never
+ * passed on.
  */
 /* cli: links the command */
 #include "support.h"
@@ -88,7 +88,7 @@ static const char *const words[] = {
 
 static const char *const kept[] = {"a.pool", "a.lmc", "a.safetensors", "an.archive", "raw"};
 #define TEMPORARY ".lmc-store-"
-static bool is_asked_for; /* begins like a temporary file's name */
+static bool is_asked_for; /* like a temporary file */
 static char *said[2];     /* on standard output, on standard error */
 static size_t said_bytes[2];
 
@@ -102,7 +102,6 @@ static void tidy(bool all)
         bool keep = entry->d_name[0] == '.' && (entry->d_name[1] == '\0' || strcmp(entry->d_name, "..") == 0);
         for (size_t i = 0; !all && i < sizeof kept / sizeof *kept; i++)
             keep = keep || strcmp(entry->d_name, kept[i]) == 0;
-        /* Temporary files are always removed. */
         REQUIRE(all || keep || is_asked_for || strncmp(entry->d_name, TEMPORARY, strlen(TEMPORARY)) != 0, NULL);
         if (!keep)
             unlink(entry->d_name);
@@ -150,14 +149,14 @@ static void run_well(int argc, const char *const *arguments)
 #define RUN(...) \
     run_well((int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *)), (const char *[]){__VA_ARGS__})
 
-/* A pool with three snapshots, and a file of each kind made from it. */
+/* Three snapshots, and a file of each kind. */
 static void make(void)
 {
     static const unsigned char zeros[4096];
     fuzz_place_init();
-    atexit(end); /* before the folder is removed */
+    atexit(end); /* before the folder */
     REQUIRE(chdir(fuzz_place.folder) == 0, NULL);
-    REQUIRE(setenv("PATH", "/dev/null", 1) == 0, NULL); /* otherwise `report` may replace this process */
+    REQUIRE(setenv("PATH", "/dev/null", 1) == 0, NULL); /* else `report` may replace this process */
     int fd = open("raw", O_WRONLY | O_CREAT | O_CLOEXEC, 0600), null = open("/dev/null", O_RDWR | O_CLOEXEC);
     REQUIRE(fd >= 0 && write(fd, zeros, sizeof zeros) == (ssize_t)sizeof zeros && close(fd) == 0, NULL);
     REQUIRE(dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0 && close(null) == 0, NULL);
@@ -177,7 +176,7 @@ static void make(void)
 
 /* ---- Output ---- */
 
-/* UTF-8 without control characters except newlines, C1 controls, or marks of direction. */
+/* UTF-8 without controls (except newlines), C1 controls or marks of direction. */
 static void check_text(const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {

@@ -2,8 +2,8 @@
 /*
  * fuzz_each.c - fuzz target: each kernel does the same in all tables, and stays within its buffers.
  *
- * The input chooses kernel, amount and contents, which may be inconsistent. Buffers have exactly the room that
- * kernels.h requires: all end at an inaccessible page, or all begin after one.
+ * The input chooses kernel, amount and contents, possibly inconsistent. Buffers have exactly the room of kernels.h,
+ * before or after an inaccessible page.
  */
 #include "base/bytes.h"
 #include "block/classes.h"
@@ -35,7 +35,6 @@ enum { TABLES = sizeof tables / sizeof *tables };
 
 /* ---- Buffers --------------------------------------------------------------------------------------------------- */
 
-/* Choices read from the input. */
 struct wishes {
     const uint8_t *at;
     size_t left;
@@ -70,7 +69,7 @@ static size_t slot_bytes(void)
     return (8 * MOST_ELEMENTS + PAD + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-/* Returns `bytes` bytes directly before an inaccessible page, or after one. */
+/* Directly before an inaccessible page, or after one. */
 static unsigned char *slot(unsigned index, size_t bytes, const struct wishes *wishes)
 {
     static unsigned char *memory[SLOTS];
@@ -85,7 +84,7 @@ static unsigned char *slot(unsigned index, size_t bytes, const struct wishes *wi
     return wishes->at_end ? memory[index] + slot_bytes() - bytes : memory[index];
 }
 
-/* `few`: only so many different values. */
+/* `few`: of so many values. */
 static unsigned char *filled(unsigned index, size_t bytes, unsigned few, struct wishes *wishes)
 {
     unsigned char *at = slot(index, bytes, wishes);
@@ -134,7 +133,7 @@ static struct lmci_classes wished_classes(unsigned word, struct wishes *wishes)
     return classes;
 }
 
-/* Keys are mostly of the classes, else mostly near them. */
+/* Keys mostly of the classes, else near them. */
 static void fill_words(unsigned word, const struct lmci_classes *classes, struct wishes *wishes, unsigned char *data,
                        unsigned char *base)
 {
@@ -192,7 +191,7 @@ static void made_lists(struct made *made, unsigned word, unsigned count, const s
     made_list(made, start.outliers, end->outliers, bytes);
 }
 
-/* Deals and joins words, or joins inconsistent lists. */
+/* Also joins inconsistent lists. */
 static void try_classes(struct wishes *wishes, struct made *made)
 {
     const unsigned what = wish(wishes), word = (what & 1) != 0 ? 4 : 2;
@@ -267,7 +266,7 @@ static void try_tree(struct wishes *wishes, struct made *made)
     made_bytes(made, bits, bit_bytes);
     REQUIRE(lmci_kernels()->tree_count(bits, n) == count);
 
-    /* The lists contain only the symbols that the bits require. */
+    /* Only the symbols that the bits require. */
     const unsigned char *zero = memcpy(slot(LIST + 2, n - count + PAD, wishes), list, n - count);
     const unsigned char *one = memcpy(slot(LIST + 3, count + PAD, wishes), ones, count);
     struct lmci_side sides[2] = {{zero, 0}, {one, 0}};
@@ -342,7 +341,7 @@ static void try_words(struct wishes *wishes, struct made *made)
     REQUIRE(n == 0 || memcmp(out, data, word * n) == 0);
 }
 
-/* Words of 1 and 8 bytes, through their stand-ins. */
+/* Through their stand-ins. */
 static void try_keyed(struct wishes *wishes, struct made *made)
 {
     const unsigned word = (wish(wishes) & 1) != 0 ? 8 : 1, own = lmci_keyed_word(word);

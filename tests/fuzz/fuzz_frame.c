@@ -2,9 +2,8 @@
 /*
  * fuzz_frame.c - fuzz target for frames: decodes any bytes, and round-trips any tensor.
  *
- * First byte even: the rest is a frame, tried unchanged, with valid checksums (which fuzzers can't guess), and as the
- * only coded block of a generated frame, so that every input reaches the decoder. Odd: the rest is a tensor (above 127:
- * describes one, tensor.h), which is encoded, decoded and compared.
+ * First byte even: a frame, tried unchanged, with valid checksums, and as the only coded block of a generated frame, so
+ * that every input reaches the decoder. Odd: a tensor (above 127: described, tensor.h).
  */
 #include "tensor.h"
 
@@ -83,12 +82,12 @@ static void try_params(const struct lmc_params *params)
     free(back);
 }
 
-/* Reads the dtype, the kind of base, repetitions of the rest (four bits), and the level (one). */
+/* Reads the dtype, the kind of base, repetitions of the rest (four bits), the level (one). */
 static void try_round_trip(const uint8_t *bytes, size_t count)
 {
     if (count < 3)
         return;
-    unsigned times = bytes[2] % 16 != 0 ? 1 + bytes[2] % 4 : 40; /* longer than usual inputs */
+    unsigned times = bytes[2] % 16 != 0 ? 1 + bytes[2] % 4 : 40;
     size_t piece = count - 3;
     struct lmc_params params = {.dtype = 1 + bytes[0] % (LMC_DTYPE_END - 1)};
     params.raw_bytes = piece * times - piece * times % lmc_dtype_size(params.dtype);

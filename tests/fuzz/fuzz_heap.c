@@ -2,9 +2,9 @@
 /*
  * fuzz_heap.c - fuzz target for pools whose libpmemobj data was changed.
  *
- * The input is a byte of flags and changes to the pool's header, lanes, the heap's header, a zone's chunk headers, the
- * root object's run and headers of objects. Checksums are then corrected, unless flags exclude that. Our pages are
- * unchanged: a writer must be refused, or every bit must survive its captures, pruning and compaction.
+ * A byte of flags, then changes to the pool's header, lanes, heap header, chunk headers, the root object's run and
+ * object headers; checksums are corrected unless excluded. A writer must be refused, or every bit survive captures,
+ * pruning and compaction.
  */
 #include "image.h"
 
@@ -27,16 +27,16 @@ static uint64_t heap_at, lanes_at;
 static struct lmc_hash digests[2]; /* of snapshots that stay */
 static const char *const kept[2] = {"run@4", "wide@1"};
 
-#define HEADER_SUMMED  2048u /* of the pool's header; the bytes after it change while a pool is open */
+#define HEADER_SUMMED  2048u /* of the pool's header; later bytes change while open */
 #define HEADER_CHECK   4088u
 #define DESCRIPTOR     4096u
 #define DESCRIPTOR_SUM 2048u
 #define HEAP_CHECK     (LMCS_HEAP_HEADER_BYTES - 8)
-#define LANES_CHANGED  4u /* the first ones, which are used */
+#define LANES_CHANGED  4u /* the used ones */
 #define CHUNKS_CHANGED 64u
 static const uint32_t log_at[LMCS_LANE_LOGS] = {0, 256, 960};
 
-/* Fletcher's checksum of 32-bit words; the word at `check` and all from `summed` on count as zero. */
+/* 32-bit words; the one at `check` and all from `summed` on count as zero. */
 static uint64_t fletcher(uint64_t at, uint64_t bytes, uint64_t check, uint64_t summed)
 {
     uint32_t low = 0, high = 0;
@@ -55,7 +55,7 @@ static void seal_at(uint64_t at, uint64_t bytes, uint64_t check)
     memcpy(image.map + at + check, &sum, sizeof sum);
 }
 
-/* A log's checksum covers its entries. */
+/* Covers the entries. */
 static void seal_log(uint64_t at, uint64_t room)
 {
     uint64_t bytes = sizeof(struct lmcs_log_df), place;
@@ -92,7 +92,6 @@ static uint64_t word_at(uint64_t at)
     return word;
 }
 
-/* Finds objects by the chunk headers, including the root object's run. */
 static void find_parts(void)
 {
     heap_at = word_at(LMCS_POBJ_HEAP);
@@ -143,7 +142,7 @@ static void change(const uint8_t *bytes)
     case 3:
         value = image_number(value);
         break;
-    case 4: /* a place of libpmemobj or the root word, with a log operation */
+    case 4: /* of libpmemobj or the root word, with a log operation */
         value = (bytes[1] & 1 ? word_at(LMCS_POBJ_ROOT) + offsetof(struct lmcs_superblock_df, root)
                               : other->at + value % other->bytes / 8 * 8) |
                 (uint64_t)(bytes[1] >> 5) << 61;
@@ -178,7 +177,7 @@ static void require_all(struct lmcs_pool *pool)
     }
 }
 
-/* Permits only lack of room or of snapshots. */
+/* Only lack of room or snapshots. */
 static void require_done(enum lmcs_status status, const struct lmcs_error *error)
 {
     REQUIRE(status == LMCS_OK || status == LMCS_FULL || status == LMCS_NOT_FOUND, error);
@@ -215,7 +214,7 @@ static void make(void)
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         digest_of(pool, kept[i], &digests[i]);
     fuzz_close(pool);
-    seal_all(); /* as libpmemobj did: no change */
+    seal_all(); /* no change */
     REQUIRE(memcmp(image.map, image_original(0), 2 * LMCS_PAGE_BYTES) == 0, NULL);
     REQUIRE(memcmp(image.map + heap_at, image_original((off_t)heap_at), LMCS_HEAP_HEADER_BYTES) == 0, NULL);
 }

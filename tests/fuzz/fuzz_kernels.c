@@ -2,9 +2,8 @@
 /*
  * fuzz_kernels.c - fuzz target: all tables of kernels that this processor can run behave alike.
  *
- * First byte even: the rest describes a tensor (tensor.h). Each table must produce the same frame and decode it; the
- * last bytes then damage it. Odd: the rest is a coded block. Each table must report the same error for a damaged frame,
- * and the same content if only its hash is wrong.
+ * First byte even: a tensor (tensor.h), whose frame the last bytes then damage. Odd: a coded block. Frames, errors and
+ * contents must be equal, the content also if only its hash is wrong.
  */
 #include "tensor.h"
 
@@ -43,7 +42,7 @@ static struct decoded decode(const unsigned char *frame, size_t frame_bytes, con
     return decoded;
 }
 
-/* The content of a damaged frame is defined if all was decoded. */
+/* Defined if all was decoded. */
 static bool is_whole(const struct decoded *decoded)
 {
     return decoded->status == LMC_OK || strncmp(decoded->message, "a decoded block is not", 22) == 0;
@@ -65,7 +64,6 @@ static void decode_by_all(const unsigned char *frame, size_t frame_bytes, const 
     free(first.content);
 }
 
-/* All tables must produce the same frame. */
 static unsigned char *encode_by_all(const struct tensor *tensor, size_t *frame_bytes)
 {
     const size_t raw_bytes = (size_t)tensor->params.raw_bytes, bound = (size_t)lmc_frame_bound(raw_bytes);
@@ -92,7 +90,7 @@ static unsigned char *encode_by_all(const struct tensor *tensor, size_t *frame_b
     return first;
 }
 
-/* A damage is three of the input's last bytes: the offset from the header's end, and the value. */
+/* Three of the input's last bytes: offset from the header's end, value. */
 static void try_damages(unsigned char *frame, size_t frame_bytes, const struct tensor *tensor, struct source end)
 {
     uint64_t header_bytes;

@@ -2,9 +2,8 @@
 /*
  * fuzz_link.c - fuzz target for links: decodes any bytes, and round-trips any states.
  *
- * First byte even: the rest is a frame, tried unchanged, with valid checksums, and as the only coded block of a
- * generated link. Each set of kernels must report the same and leave the same state. Odd: the rest describes two
- * states, which each set must link by the same frame.
+ * First byte even: a frame, tried unchanged, with valid checksums, and as the only coded block of a generated link.
+ * Odd: two states to link. Each set of kernels must give the same.
  */
 #include "tensor.h"
 
@@ -42,7 +41,7 @@ static struct state state_new(size_t bytes)
     return state;
 }
 
-/* Floats of all kinds, mostly typical of training. */
+/* Mostly typical of training. */
 static void fill_state(struct state *state, const uint8_t *bytes, size_t count, uint64_t seed)
 {
     for (size_t i = 0; i < LMC_MAX_BASES * state->bytes; i += 4) {
@@ -139,7 +138,6 @@ static struct lmc_link_params params_of(const struct lmc_link_rule *rule, const 
     return params;
 }
 
-/* Tries a link whose only block is the input. */
 static void try_block(const uint8_t *bytes, size_t count)
 {
     if (count < 3)
@@ -167,7 +165,7 @@ static void try_block(const uint8_t *bytes, size_t count)
     free(before.memory);
 }
 
-/* Computes roughly the state after a step with gradients from the input. */
+/* Roughly a step with gradients from the input. */
 static void make_step(const struct lmc_link_rule *rule, const struct state *before, struct state *after,
                       const uint8_t *bytes, size_t count)
 {

@@ -2,10 +2,9 @@
 /*
  * fuzz_live.c - fuzz target for live variables whose records, values and journals were changed.
  *
- * The input is a byte of flags and changes as in image.h, to a pool with live variables and journals. Checksums of
- * pages and journal headers are corrected, unless flags exclude that; those of values and journal entries are not.
- * Calls may be refused, but must not crash, hang or read out of bounds. Half of the inputs are also opened for writing,
- * which applies pending journals, and changed.
+ * A byte of flags, then changes as in image.h. Checksums of pages and journal headers are corrected unless excluded;
+ * those of values and journal entries are not. Calls may be refused, but must not crash, hang or read out of bounds.
+ * Half of the inputs are also opened for writing, which applies pending journals.
  */
 #include "image.h"
 #include "lmcstore_live.h"

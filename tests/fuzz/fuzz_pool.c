@@ -2,22 +2,21 @@
 /*
  * fuzz_pool.c - fuzz target for pools whose own pages were changed.
  *
- * The input is two bytes of flags and changes as in image.h. Checksums are then corrected, unless flags exclude that.
- * Flags choose the ways of opening and reading, and whether a writer captures, prunes, compacts, closes and verifies.
- * Calls may be refused, but must not crash, hang or read out of bounds. fuzz_heap.c changes libpmemobj's data.
+ * Two bytes of flags, then changes as in image.h; checksums are corrected unless excluded. Calls may be refused, but
+ * must not crash, hang or read out of bounds.
  */
 #include "image.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 /*
- * The first byte: the writer's actions (none: all). Its two highest bits: no writer, wrong checksums stay. A writer
- * takes ten times as long, and wrong checksums are found at once, so both are rare.
+ * First byte: the writer's actions (none: all). Highest bits: whether to write, whether wrong checksums stay; both
+ * rare, because a writer takes ten times as long and wrong checksums are found at once.
  */
 enum { WRITE_CAPTURE = 1, WRITE_PRUNE = 2, WRITE_COMPACT = 4, WRITE_VERIFY = 8, WRITE = 64, LEAVE = 128 };
 #define MODE      (WRITE | LEAVE)
 #define WRITE_ALL (WRITE_CAPTURE | WRITE_PRUNE | WRITE_COMPACT | WRITE_VERIFY)
-/* The second: one way of reading, or with the second highest bit all; the first shelf, or with the highest all. */
+/* Second byte: a way of reading, or with the second highest bit all; the first shelf, or with the highest all. */
 enum { READ_VIEWS, READ_TENSORS, READ_DIGESTS, READ_LISTS, READ_VERIFY, READ_DUMP, READ_EXPORT, READ_NOTHING };
 enum { READ_EVERY_WAY = 64, READ_ALL_SHELVES = 128 };
 #define HEADER_BYTES 2u
@@ -95,7 +94,7 @@ static void read_view(struct lmcs_snapshot *snapshot, uint32_t flags)
     for (size_t i = 0; i < lmcs_view_count(view); i++)
         sum += sum_of(lmcs_view_data(view, i), lmcs_view_entry(view, i)->raw_bytes);
     lmcs_view_close(view);
-    REQUIRE(sum != 0xfeedbeef, NULL); /* forces the read */
+    REQUIRE(sum != 0xfeedbeef, NULL);
 }
 
 static void read_tensors(struct lmcs_snapshot *snapshot)

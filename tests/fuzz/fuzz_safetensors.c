@@ -2,8 +2,8 @@
 /*
  * fuzz_safetensors.c - fuzz target for importing safetensors files.
  *
- * The input is imported unchanged, and with its header's length corrected (up to the last brace), which a fuzzer of the
- * JSON rarely achieves. An accepted file must export, and the export must be accepted.
+ * Imports the input unchanged, and with its header's length corrected (up to the last brace). An accepted file must
+ * export, and the export be accepted.
  */
 #include "support.h"
 

@@ -2,9 +2,9 @@
 /*
  * image.h - a small pool for fuzz targets: made once, changed in place, restored.
  *
- * The file in /dev/shm stays mapped, beside a copy of its data outside of holes. After a writer every page is compared;
- * after a reader only the pages changed by the target. The pages are those of the trees (the superblock first) and the
- * payloads. image_seal corrects all checksums from the leaves up.
+ * The file in /dev/shm stays mapped, beside a copy of its data. After a writer every page is compared; after a reader
+ * only changed ones. Pages are those of the trees (the superblock first) and payloads. image_seal corrects all
+ * checksums from the leaves up.
  */
 #ifndef LMCS_FUZZ_IMAGE_H
 #define LMCS_FUZZ_IMAGE_H
@@ -59,7 +59,7 @@ static inline void image_keep(void)
     close(fd);
 }
 
-/* A page's original bytes; NULL: a hole. */
+/* NULL: a hole. */
 static inline const unsigned char *image_original(off_t at)
 {
     for (size_t i = 0; i < image.piece_count; i++)
@@ -77,7 +77,7 @@ static inline void image_restore_page(int fd, off_t at)
         memcpy(image.map + at, original, LMCS_PAGE_BYTES);
 }
 
-/* Restores everything that a writer may have changed or punched. */
+/* After a writer. */
 static inline void image_restore_all(void)
 {
     int fd = open(fuzz_place.pool, O_RDWR | O_CLOEXEC);
@@ -93,7 +93,7 @@ static inline void image_restore_all(void)
     close(fd);
 }
 
-/* Restores the pages, if only the target wrote. (The superblock may cross a page boundary.) */
+/* After the target alone. (The superblock may cross a page boundary.) */
 static inline void image_restore_pages(void)
 {
     image_restore_page(-1, (off_t)((image.page_at[0] | (LMCS_PAGE_BYTES - 1)) + 1));
@@ -127,7 +127,7 @@ static inline void image_seal_ref(unsigned char *ref_at, unsigned depth)
     memcpy(ref_at, &ref, sizeof ref);
 }
 
-/* Payloads are pages too; only their digests cover their checksums. */
+/* Only digests cover payloads' checksums. */
 static inline void image_collect_parts(const unsigned char *value, size_t bytes)
 {
     struct lmcs_content_df df;
@@ -141,7 +141,6 @@ static inline void image_collect_parts(const unsigned char *value, size_t bytes)
     }
 }
 
-/* So are a live variable's cell and first page. */
 static inline void image_collect_live(const unsigned char *value, size_t bytes)
 {
     struct lmcs_live_df df;
@@ -154,7 +153,7 @@ static inline void image_collect_live(const unsigned char *value, size_t bytes)
     }
 }
 
-/* Each journal header is on a page of its own. */
+/* Each on a page of its own. */
 static inline void image_seal_journals(const unsigned char *root)
 {
     struct lmcs_page_range_df range;
@@ -239,7 +238,7 @@ static inline void image_seal(void)
 
 /* ---- Making it ---- */
 
-/* A step of SGD with momentum: two arrays that a link derives from the previous snapshot. */
+/* SGD with momentum: two arrays linked to the previous snapshot. */
 static inline void image_step(struct lmcs_capture *capture, unsigned step)
 {
     static float buffer[400], weight[400];
@@ -258,7 +257,7 @@ static inline void image_step(struct lmcs_capture *capture, unsigned step)
     REQUIRE(lmcs_capture_put(capture, tensors, both, 2, &error) == LMCS_OK, &error);
 }
 
-/* Two larger tensors, `parts` small ones and an attachment; partly deltas of the previous snapshot. */
+/* Two larger tensors, `parts` small ones, an attachment; partly deltas. */
 static inline void image_snapshot(struct lmcs_pool *pool, const char *shelf, unsigned step, unsigned parts)
 {
     static unsigned char large[70000], data[4096];
@@ -309,7 +308,7 @@ static inline void image_snapshot(struct lmcs_pool *pool, const char *shelf, uns
     REQUIRE(lmcs_capture_commit(capture, &options, NULL, &error) == LMCS_OK, &error);
 }
 
-/* "run" with deltas, links and a removed snapshot; "wide" with a manifest of several pages. */
+/* "run": deltas, links, a removed snapshot; "wide": a manifest of several pages. */
 static inline void image_make(void)
 {
     struct lmcs_error error;
@@ -379,7 +378,7 @@ static inline uint64_t image_number(uint64_t which)
                                                : (uint64_t)image.bytes - LMCS_PAGE_BYTES;
 }
 
-/* A place in a page: with the highest bit within its n-th entry, because most of a page may be empty. */
+/* With the highest bit, within the n-th entry, because most of a page may be empty. */
 static inline size_t image_place(const unsigned char *page, uint16_t where, size_t most)
 {
     struct lmcs_node_df node;
@@ -394,8 +393,8 @@ static inline size_t image_place(const unsigned char *page, uint16_t where, size
 }
 
 /*
- * A change: page (u16, in walk order), place in it (u16), operation (u8: set, add, flip, a number above, or copy from
- * another page), number of bytes (u8), value (u64).
+ * Page (u16, in walk order), place in it (u16), operation (u8: set, add, flip, a number above, or copy from another
+ * page), number of bytes (u8), value (u64).
  */
 static inline void image_change(const uint8_t *bytes)
 {
@@ -405,7 +404,7 @@ static inline void image_change(const uint8_t *bytes)
     memcpy(&where, bytes + 2, 2);
     memcpy(&value, bytes + 6, 8);
     size_t page = which % image.page_count, width = 1 + bytes[5] % 8u;
-    /* The superblock is not a page of its own. */
+    /* The superblock is not a page. */
     size_t most = page == 0 ? sizeof(struct lmcs_superblock_df) : LMCS_PAGE_BYTES;
     unsigned char *start = image.map + image.page_at[page];
     unsigned char *at = start + image_place(start, where, most - width + 1);
@@ -424,7 +423,7 @@ static inline void image_change(const uint8_t *bytes)
     case 4:
         memcpy(&value, other + image_place(other, (uint16_t)(value >> 16), LMCS_PAGE_BYTES - 7), sizeof value);
         break;
-    case 5: /* a whole reference, key or start of a record */
+    case 5: /* a whole reference, key or record start */
         width = 16 + bytes[5] % 64u;
         width = (size_t)(start + most - at) < width ? (size_t)(start + most - at) : width;
         memmove(at, other + image_place(other, (uint16_t)(value >> 16), LMCS_PAGE_BYTES - width), width);
@@ -445,10 +444,7 @@ static inline uint64_t image_random(uint64_t *state)
     return lmc_hash64(state, sizeof *state, 0);
 }
 
-/*
- * For LLVMFuzzerCustomMutator: a header of `header` bytes, then whole changes. Adds, removes, remakes or alters one
- * change, or alters the header.
- */
+/* A header of `header` bytes, then whole changes. Adds, removes, remakes or alters one, or alters the header. */
 static inline size_t image_mutate(uint8_t *bytes, size_t count, size_t most, size_t header, uint64_t seed)
 {
     size_t changes = count < header ? 0 : (count - header) / IMAGE_CHANGE_BYTES;
@@ -463,7 +459,7 @@ static inline size_t image_mutate(uint8_t *bytes, size_t count, size_t most, siz
         one = bytes + header + changes++ * IMAGE_CHANGE_BYTES;
         what = 1;
     }
-    if (what <= 1) { /* large values as often as small ones */
+    if (what <= 1) {
         uint64_t words[2] = {image_random(&seed), image_random(&seed) >> image_random(&seed) % 64};
         memcpy(one, (uint8_t *)words + 2, IMAGE_CHANGE_BYTES);
     } else if (what == 2 && changes > 1) {

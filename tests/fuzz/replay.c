@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* replay.c - runs a fuzz target over files without libFuzzer: the corpora are tests in every build. */
+/* replay.c - runs a fuzz target over files: the corpora are tests in every build. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static int replay(const char *path)
         return perror(path), 1;
     long size = ftell(file);
     rewind(file);
-    uint8_t *bytes = malloc(size > 0 ? (size_t)size : 1); /* exact, so that an over-read of one byte is detected */
+    uint8_t *bytes = malloc(size > 0 ? (size_t)size : 1); /* exact: detects an over-read of one byte */
     if (size < 0 || bytes == NULL || fread(bytes, 1, (size_t)size, file) != (size_t)size)
         return perror(path), 1;
     fclose(file);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* support.h - a pool in memory for fuzz targets, made anew after a change. */
+/* support.h - a pool in memory for fuzz targets, remade after a change. */
 #ifndef LMCS_FUZZ_SUPPORT_H
 #define LMCS_FUZZ_SUPPORT_H
 
@@ -10,16 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* libpmemobj keeps pointers in the pool's mapping, which LeakSanitizer ignores. */
+/* libpmemobj's pointers are in the pool's mapping. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
     return "leak:libpmemobj\n";
 }
 
-#define FUZZ_LIMIT_BYTES ((uint64_t)16 << 20)
+#define FUZZ_LIMIT_BYTES          ((uint64_t)16 << 20)
 
-/* Ends the run, as a finding, unless `condition` holds. */
 #define REQUIRE(condition, error) require((condition), #condition, __LINE__, (error))
 
 static inline void require(bool condition, const char *what, int line, const struct lmcs_error *error)
@@ -36,7 +35,7 @@ struct fuzz_place {
     char file[96];
 };
 
-static struct fuzz_place fuzz_place; /* one fuzz target in a process */
+static struct fuzz_place fuzz_place; /* one target per process */
 
 static void fuzz_tidy(void)
 {

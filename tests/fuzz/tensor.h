@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * tensor.h - tensors described by a few bytes, since fuzzers make small inputs but much of the codec needs large ones.
+ * tensor.h - tensors described by a few bytes, since much of the codec needs large ones; frames around one block.
  *
- * A tensor consists of sections. In each, the bytes at one position of the words follow a recipe of four bytes: a kind
- * and three parameters. Recipes may read the rest of the input. Also makes frames around one coded block.
+ * In each section of a tensor, the bytes at one position of the words follow a recipe of four bytes: a kind and three
+ * parameters. Recipes may read the rest of the input.
  */
 #ifndef LMC_FUZZ_TENSOR_H
 #define LMC_FUZZ_TENSOR_H
@@ -22,7 +22,7 @@ static inline void *allocate(size_t bytes)
     return memory;
 }
 
-/* The input by bits; zeros after its end. */
+/* By bits; zeros after the end. */
 struct source {
     const uint8_t *at;
     size_t left;
@@ -64,7 +64,7 @@ static inline uint64_t tensor_random(uint64_t *state)
     return *state * UINT64_C(0x2545f4914f6cdd1d);
 }
 
-/* Byte i of a plane. `before`: the byte 64 before it, or 0. `below`: the next lower byte of its word. */
+/* Byte i of a plane. `before`: the byte 64 before, or 0. `below`: the word's next lower byte. */
 static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uint8_t below, uint64_t random,
                            const struct source *in)
 {
@@ -91,14 +91,14 @@ static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uin
         return (uint8_t)(low % ((random & 63) != 0 ? 1 + r->a : 256));
     case STEPS:
         return (uint8_t)(i * r->a + (i >> 8) * r->b);
-    case OF_BELOW: /* correlated like a float's exponent and mantissa, with or without signs */
+    case OF_BELOW: /* like a float's exponent and mantissa, with or without signs */
         return (uint8_t)(r->a + zeros + (below > r->b ? r->c : 0)) ^ (uint8_t)(random >> 56 & r->kind & 0x80);
     default:
         return low;
     }
 }
 
-/* One recipe from `from` for each byte of a word and each section. */
+/* A recipe for each byte of a word and each section. */
 static inline void cook_tensor(struct source *from, size_t word, unsigned sections, unsigned char *data, size_t bytes)
 {
     struct recipe recipes[4][16];
@@ -117,7 +117,7 @@ static inline void cook_tensor(struct source *from, size_t word, unsigned sectio
     }
 }
 
-/* Makes some rows, of 64 to 1024 bytes, equal to earlier ones. */
+/* Repeats rows of 64 to 1024 bytes. */
 static inline void repeat_rows(unsigned kind, unsigned char *data, size_t bytes)
 {
     const size_t row = (size_t)64 << kind % 5;
@@ -129,7 +129,7 @@ static inline void repeat_rows(unsigned kind, unsigned char *data, size_t bytes)
     }
 }
 
-/* A tensor of the same size. `kind`: equal, a few units away in some words, with changed signs, or unrelated. */
+/* `kind`: equal, a few units away in some words, with changed signs, or unrelated. */
 static inline unsigned char *cook_base(const unsigned char *data, size_t word, size_t bytes, unsigned kind)
 {
     unsigned char *base = allocate(bytes);
@@ -155,7 +155,7 @@ struct tensor {
     unsigned char *base; /* NULL: none */
 };
 
-/* Reads eight bytes, the recipes and their bytes. Makes at most `most` bytes. */
+/* Reads eight bytes, the recipes and their bytes; at most `most` bytes. */
 static inline struct tensor cook_params(struct source *from, size_t most)
 {
     struct tensor tensor = {.params = {.dtype = 1 + take_byte(from) % (LMC_DTYPE_END - 1u)}};
@@ -178,7 +178,7 @@ static inline struct tensor cook_params(struct source *from, size_t most)
     return tensor;
 }
 
-/* A frame of `raw_bytes` (at most one block) with the given coded block. */
+/* `raw_bytes`: at most one block. */
 static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64_t raw_bytes, const uint8_t *coded,
                                             size_t coded_bytes, size_t *frame_bytes)
 {
@@ -202,8 +202,8 @@ static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64
 }
 
 /*
- * Reads a dtype, whether there is a base, the content's size above its minimum (u16, and three bits of the second
- * byte), and a coded block. NULL: impossible.
+ * Reads dtype, whether there is a base, the size above its minimum (u16, and three bits of the second byte), a coded
+ * block. NULL: impossible.
  */
 static inline unsigned char *frame_of_input(const uint8_t *bytes, size_t count, size_t *frame_bytes)
 {

@@ -4,8 +4,7 @@
  *
  * kill [--kills N] [--seed S] [--in FOLDER]
  *
- * SIGKILL comes at a random time within a fifth of a second of the opening. In /dev/shm the program runs itself with
- * PMEM_IS_PMEM_FORCE=1. A finding prints the command that repeats its calls, and keeps the folder.
+ * SIGKILL comes within a fifth of a second of the opening. A finding prints the command that repeats its calls.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <fcntl.h>
@@ -29,7 +28,6 @@
 #define SNAPSHOTS_KEPT  7u
 #define ULL(n)          ((unsigned long long)(n))
 
-/* Shared by parent, worker and checker. */
 struct shared {
     struct model models[SHELVES];
     struct lively lively;
@@ -41,13 +39,13 @@ struct driver {
     char folder[300];
     char pool[320];
     char archive[330];
-    char log[64]; /* in memory: survives the worker, not the machine */
+    char log[64]; /* in memory: survives the worker */
     uint64_t seed;
     uint64_t round;
     off_t read_to;
     struct shared *shared;
     uint64_t calls[CALLS]; /* acknowledged */
-    uint64_t open_calls;   /* interrupted by a kill */
+    uint64_t open_calls;   /* by a kill */
     uint64_t took_place;   /* of those */
     uint64_t failed_calls;
     uint64_t most_disk_bytes;
@@ -191,7 +189,6 @@ static void retag(struct work *work)
 static void take_one_away(struct work *work)
 {
     struct record record = {.call = REMOVE, .tag = NO_TAG};
-    /* Mostly an old one. */
     record.number = work->model.numbers[rng_below(&work->rng, 1 + rng_below(&work->rng, work->model.count))];
     tell(work, &record, BEGUN);
     went_well(work, &record, lmcs_snapshot_remove(work->pool, work->name, record.number, false, NULL, &err));
@@ -245,7 +242,7 @@ static void *live_on(void *argument)
     return NULL;
 }
 
-/* Snapshots may be removed during a read. */
+/* Snapshots may be removed meanwhile. */
 static void *read_on(void *argument)
 {
     struct work *work = argument;
@@ -307,7 +304,7 @@ static void *maintain(void *argument)
     return NULL;
 }
 
-/* In a forked process; ends by a kill. */
+/* Ends by a kill. */
 static void work_until_killed(const struct driver *driver)
 {
     static struct work works[SHELVES + 3];
@@ -331,7 +328,7 @@ static void work_until_killed(const struct driver *driver)
 
 /* ---- Checking the pool ---- */
 
-/* Returns whether a prepared snapshot was resolved. */
+/* Returns whether there was one. */
 static bool resolve_left(struct lmcs_pool *pool, uint32_t shelf, uint64_t number, bool commit)
 {
     unsigned char group[16];
@@ -341,7 +338,7 @@ static bool resolve_left(struct lmcs_pool *pool, uint32_t shelf, uint64_t number
     return status == LMCS_OK;
 }
 
-/* Requires the state before or after the interrupted call; returns whether the call took place. */
+/* Before or after the interrupted call; returns whether it took place. */
 static bool check_shelf(struct lmcs_pool *pool, struct model *model, const struct record *open, uint32_t shelf,
                         bool commit)
 {
@@ -402,7 +399,7 @@ static int check_what_is_left(void *argument)
     check_pool(pool);
     for (uint32_t i = 0; i < SHELVES; i++) {
         bool took_place = check_shelf(pool, &shared->models[i], &shared->open[i], i, rng_below(&rng, 2) == 0);
-        shared->open[i].commit = took_place; /* for the count */
+        shared->open[i].commit = took_place;
         shelf_name(i, name);
         for (size_t k = 0; k < shared->models[i].count; k++) {
             struct state *state = state_of(i, shared->models[i].numbers[k]);
@@ -464,7 +461,7 @@ static off_t log_bytes(const struct driver *driver)
     return st.st_size;
 }
 
-/* A view held across the worker's life and death. */
+/* Held across the worker's life and death. */
 struct witness {
     struct lmcs_pool *pool;
     struct lmcs_view *view;
@@ -515,7 +512,7 @@ static unsigned now_ms(void)
     return (unsigned)(now.tv_sec * 1000 + now.tv_nsec / 1000000);
 }
 
-/* Kills some during the open, most at work. */
+/* Some during the open, most at work. */
 static bool run_and_kill(struct driver *driver, useconds_t delay, bool early)
 {
     off_t before = log_bytes(driver);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lively.c - live variables of a process that is killed, and their required state afterwards. */
+/* lively.c - see lively.h. */
 #include "lively.h"
 
 #include "lmcstore_live.h"
@@ -19,7 +19,7 @@ enum {
 };
 enum { MOST_FLOATS = 20000, BYTES = 9000, MOST_VALUE = 6000, KEPT = 3 };
 
-/* Not in turn: any kind may follow any. */
+/* Any kind may follow any. */
 static unsigned kind_of(uint64_t n)
 {
     return (unsigned)(lmc_hash64(&n, sizeof n, 5) % KINDS);
@@ -206,7 +206,6 @@ void lively_set_up(struct lmcs_pool *pool, struct lively *lively)
 
 /* ---- Checking ---- */
 
-/* Reads a variable, or its state in a snapshot. */
 struct look {
     struct lmcs_pool *pool;
     struct lmcs_snapshot *snapshot; /* NULL: live */

@@ -2,9 +2,8 @@
 /*
  * lively.h - live variables of a process that is killed, and their required state afterwards.
  *
- * One thread changes one shelf's variables step by step: values, journaled writes, transactions of both kinds,
- * committed and aborted, resizing, swapping, replacing, snapshots, checkouts. A step's number determines its changes
- * and the state after it. A kill must leave the state after the last acknowledged or the interrupted step.
+ * One thread changes one shelf's variables. A step's number determines its changes and the state after it; a kill must
+ * leave the state after the last acknowledged or the interrupted step.
  */
 #ifndef LMCS_TEST_KILL_LIVELY_H
 #define LMCS_TEST_KILL_LIVELY_H
@@ -31,7 +30,7 @@ struct lively {
 };
 
 void lively_set_up(struct lmcs_pool *pool, struct lively *lively);
-/* Does step n to the pool. LMCS_FULL: nothing changed. */
+/* LMCS_FULL: nothing changed. */
 enum lmcs_status lively_step(struct lmcs_pool *pool, const struct lively *lively, uint64_t n);
 void lively_apply(struct lively *lively, uint64_t n);
 bool lively_is_right(struct lmcs_pool *pool, const struct lively *lively);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * model.c - the effect of calls on a shelf, in a few arrays.
- */
+/* model.c - see model.h. */
 #include "model.h"
 
 const char *const call_names[CALLS] = {"capture", "tag",     "untag",   "remove",
@@ -106,8 +104,8 @@ void group_of(uint32_t shelf, uint64_t number, unsigned char group[16])
 }
 
 /*
- * Weights that change a little, some of them every third time; a constant tensor; small ones; and every eighth time a
- * large one, so that the pool grows and has extents of several sizes.
+ * Weights that change a little, some every third time; a constant; small ones; every eighth time a large one, for
+ * growth and extents of several sizes.
  */
 struct state *state_of(uint32_t shelf, uint64_t number)
 {

@@ -2,8 +2,7 @@
 /*
  * model.h - the required content of a pool after a kill, computed from the acknowledged calls.
  *
- * Each worker thread has its own shelf and records every changing call before and after it. A kill interrupts at most
- * one call per shelf, which must be in the state before or after that call.
+ * Each worker thread has its own shelf, so a kill interrupts at most one call per shelf, which is done or absent.
  */
 #ifndef LMCS_TEST_KILL_MODEL_H
 #define LMCS_TEST_KILL_MODEL_H
@@ -12,7 +11,7 @@
 
 enum { WRITERS = 2, ARCHIVED = WRITERS, SHELVES = WRITERS + 1, TAGS = 3, MOST_SNAPSHOTS = 24, ARCHIVE_SNAPSHOTS = 4 };
 
-/* Captures fill writers' shelves; archive restores fill the last one. */
+/* Writers' shelves have captures, the last one archive restores. */
 struct model {
     uint64_t numbers[MOST_SNAPSHOTS]; /* ascending */
     size_t count;
@@ -21,7 +20,7 @@ struct model {
 };
 
 enum call { CAPTURE, TAG, UNTAG, REMOVE, PREPARE, RESOLVE, RESTORE, LIVE, CALLS };
-#define LIVELY SHELVES /* instead of a shelf: live variables (lively.h) */
+#define LIVELY SHELVES /* instead of a shelf */
 enum phase { BEGUN, DONE, FAILED };
 #define NO_TAG UINT32_MAX
 
@@ -30,7 +29,7 @@ struct record {
     uint32_t call;
     uint32_t phase;
     uint32_t tag;    /* index */
-    uint64_t number; /* of the snapshot; RESOLVE: also whether to commit */
+    uint64_t number; /* RESOLVE: also whether to commit */
     uint32_t commit;
     uint32_t check; /* of the preceding bytes */
 };
@@ -47,7 +46,7 @@ void tag_name(uint32_t tag, char name[16]);
 void group_of(uint32_t shelf, uint64_t number, unsigned char group[16]);
 struct state *state_of(uint32_t shelf, uint64_t number);
 
-/* Reads a shelf; `prepared` becomes 0. */
+/* `prepared` becomes 0. */
 void model_of_pool(struct lmcs_pool *pool, uint32_t shelf, struct model *model);
 
 #endif

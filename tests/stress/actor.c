@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* actor.c - one thread that makes random calls of all kinds on a pool and records each. */
+/* actor.c - see actor.h. */
 #include "actor.h"
 #include "lively.h"
 
@@ -117,7 +117,7 @@ static bool is_full(const struct actor *actor, enum lmcs_status status)
     return false;
 }
 
-/* By value, so the buffers may be overwritten afterwards. */
+/* By value: the buffers may be overwritten afterwards. */
 static enum lmcs_status put(struct actor *actor, const struct making *making, unsigned entry)
 {
     uint64_t shape, bytes = content_bytes(actor->stage->content, entry);
@@ -140,7 +140,7 @@ static enum lmcs_status fill_in_place(struct actor *actor, const struct making *
     return status;
 }
 
-/* Tensors filled in place share nothing, so most are not. */
+/* Tensors filled in place share nothing: most are not. */
 static enum lmcs_status put_all(struct actor *actor, const struct making *making)
 {
     enum lmcs_status status = LMCS_OK;
@@ -232,7 +232,7 @@ static void act_tag(struct actor *actor, unsigned shelf)
     act_end(actor, &event, status);
 }
 
-/* Keeps enough for long chains; sometimes removes the newest, whose number is not reused. */
+/* Keeps long chains; sometimes removes the newest, whose number is not reused. */
 static uint64_t number_to_remove(struct actor *actor, unsigned shelf)
 {
     uint64_t numbers[MOST_PRESENT];
@@ -368,7 +368,7 @@ static void disturb_compactor(struct actor *actor)
     OK(lmcs_compactor_start(actor->pool, &err));
 }
 
-/* Other threads may take room meanwhile, so the limit may become too small. */
+/* Other threads take room, so the limit may become too small. */
 static void move_limit(struct actor *actor)
 {
     struct lmcs_pool_info info;
@@ -393,7 +393,7 @@ static void verify(struct actor *actor, unsigned shelf)
     EXPECT(report.damages == 0);
 }
 
-/* Scrubs a sample or everything: a sound pool has no damage, also under load. */
+/* A sound pool has no damage, also under load. */
 static void scrub(struct actor *actor)
 {
     struct lmcs_scrub_options options;

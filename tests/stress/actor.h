@@ -2,8 +2,8 @@
 /*
  * actor.h - one thread that makes random calls of all kinds on a pool and records each.
  *
- * An actor in a reading process makes only a reader's calls. Every byte read is compared with its computed value; views
- * are kept for a while and compared again. A wrong answer ends the process.
+ * In a reading process it makes a reader's calls. It compares every byte, and held views repeatedly. A wrong answer
+ * ends the process.
  */
 #ifndef LMCS_STRESS_ACTOR_H
 #define LMCS_STRESS_ACTOR_H
@@ -15,7 +15,7 @@
 
 enum { LOG_EVENTS = 12000, LOG_SPARE = 8, HELD_VIEWS = 4, KNOWN = 32 };
 
-/* An actor's calls in this round, in shared memory; complete when its process is killed. */
+/* In shared memory; complete when its process is killed. */
 struct log {
     atomic_uint count;
     atomic_uint_fast64_t bytes_checked;
@@ -23,13 +23,13 @@ struct log {
     struct event events[LOG_EVENTS];
 };
 
-/* Shared by the actors of a process. */
+/* Shared by a process's actors. */
 struct stage {
     struct lmcs_pool *pool;
     const char *path;
     const struct content *content;
     uint64_t room_bytes; /* least room under the limit */
-    bool tight;          /* ... little in this round: a full pool is no finding */
+    bool tight;          /* little: a full pool is no finding */
 };
 
 struct held_view {
@@ -59,7 +59,7 @@ uint64_t monotonic_ns(void);
 void actor_init(struct actor *actor, const struct stage *stage, struct log *log, unsigned index, uint64_t seed,
                 bool writes);
 bool actor_log_is_full(const struct actor *actor);
-/* Record the time before and after a call. `found`: not LMCS_NOT_FOUND. All other errors are findings. */
+/* Record the time before and after a call. `found`: not LMCS_NOT_FOUND. Other errors are findings. */
 struct event actor_begin(enum op op, unsigned shelf);
 bool actor_ended(struct actor *actor, struct event *event, enum lmcs_status status);
 void actor_act(struct actor *actor);
@@ -67,16 +67,16 @@ void actor_act(struct actor *actor);
 void actor_look_at_held(struct actor *actor);
 void actor_end(struct actor *actor);
 
-/* Reads everything that the model has of a shelf. At rest each call has one right answer. */
+/* Reads everything in the model; at rest each call has one right answer. */
 void actor_ask_everything(struct actor *actor, unsigned shelf);
 
 enum { KEEP_ABOUT = 20, KEEP_AT_MOST = 40, LIST_MOST = 64 };
 
 bool act_chance(struct actor *actor, uint64_t one_in);
 struct event act_begin(enum op op, unsigned shelf);
-/* An event counts once complete. */
+/* Counts once complete. */
 void act_write_down(struct actor *actor, const struct event *event);
-/* Records the return of a call that succeeded or found nothing. */
+/* After success, or nothing found. */
 bool act_end(struct actor *actor, struct event *event, enum lmcs_status status);
 void act_took(struct actor *actor, enum span span, const struct event *event);
 void act_know(struct actor *actor, unsigned shelf, uint64_t number, uint64_t ticket);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* actor_reading.c - an actor's calls on a snapshot: entries, views, reads, digests, storage and tags. */
+/* actor_reading.c - an actor's calls on a snapshot. */
 #include "actor.h"
 #include "lively.h"
 
@@ -93,7 +93,7 @@ void act_close_held(struct held_view *held)
     held->view = NULL;
 }
 
-/* Keeps or closes the view. First overwrites private memory, which must be invisible to others. */
+/* Overwrites private memory first, which must be invisible to others. */
 static void keep_or_close(struct actor *actor, struct lmcs_view *view, const struct looking *looking, uint32_t flags)
 {
     struct held_view *held = &actor->held[rng_below(&actor->rng, HELD_VIEWS)];

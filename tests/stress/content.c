@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* content.c - computes the bytes of a snapshot, so that every reader can check every byte. */
+/* content.c - see content.h. */
 #include "content.h"
 
 static const uint64_t smallest[TENSORS] = {30000, 16384, 9000, 700, 16368, 50};
-/* Versions of each tensor; 0: as many as tickets. */
+/* Versions; 0: as many as tickets. */
 static const uint64_t versions[TENSORS] = {0, 6, 3, 2, 4, 0};
 
 struct content {
@@ -95,7 +95,7 @@ struct lmcs_tensor content_tensor(const struct content *content, unsigned entry,
                                 .shape = shape};
 }
 
-/* The number added to each element of version 0. */
+/* Added to each element of version 0. */
 static uint32_t step_of(unsigned tensor, uint64_t ticket)
 {
     uint64_t version = mix(ticket * TENSORS + tensor);

@@ -2,28 +2,28 @@
 /*
  * content.h - computes the bytes of a snapshot, so that every reader can check every byte.
  *
- * A snapshot's step is a unique ticket. Shelf and ticket, or a part of it, determine its bytes, so neighbours share
- * some tensors; all are close to those of other snapshots, as deltas need.
+ * They follow from shelf and ticket, a snapshot's unique step; some tensors use part of the ticket, so neighbours share
+ * them. All are close to each other, as deltas need.
  */
 #ifndef LMCS_STRESS_CONTENT_H
 #define LMCS_STRESS_CONTENT_H
 
 #include "support.h"
 
-/* Tensors, one of which has a second name, and an attachment. */
+/* One tensor has a second name; one entry is an attachment. */
 enum { TENSORS = 6, TENSOR_TWICE = 3, SECOND_NAME = TENSORS, ATTACHMENT, ENTRIES };
 enum { SHELVES = 2, TAGS = 4 };
 
 struct content;
 
-/* `scale`: a snapshot's size in quarters of a megabyte. */
+/* `scale`: quarters of a megabyte a snapshot. */
 struct content *content_new(unsigned scale);
 void content_free(struct content *content);
 
 const char *content_shelf(unsigned shelf);
 const char *content_tag(unsigned tag);
 const char *content_name(unsigned entry);
-/* ENTRIES: none has the name. */
+/* ENTRIES: none. */
 unsigned content_entry(const char *name);
 /* Some snapshots lack the last tensor. */
 bool content_has(unsigned entry, uint64_t ticket);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * crew.c - the participants: threads of the writing process, and reading processes.
+ * crew.c - see crew.h.
  *
- * A round is a number in shared memory, incremented to begin (odd) and to end (even). A resting participant stores the
- * ended round. No locks, because a participant may be killed at any time.
+ * The round is a number in shared memory, odd while it runs. A resting participant stores the ended round. No locks: a
+ * participant may be killed at any time.
  */
 #include "crew.h"
 #include "stacks.h"
@@ -23,7 +23,6 @@ struct participant {
     struct log log;
 };
 
-/* Shared by the processes. */
 struct common {
     atomic_uint round;
     char path[512];
@@ -40,7 +39,7 @@ struct crew {
     pthread_t threads[MOST_WRITERS];
     struct actor *actors;
     pid_t readers[MOST_READERS];
-    uint64_t started; /* each has its own seed */
+    uint64_t started; /* for seeds */
     struct crew_counts counts;
 };
 
@@ -155,7 +154,7 @@ struct crew *crew_new(const struct crew_options *options, const struct stage *st
 
 /* ---- A round ---- */
 
-/* A reading process that ended by itself has reported a finding. */
+/* It has reported a finding if it ended by itself. */
 static void expect_alive(struct crew *crew)
 {
     for (unsigned i = 0; i < crew->options.readers; i++) {
@@ -184,7 +183,7 @@ static void kill_reader(struct crew *crew, unsigned i)
     crew->counts.killed++;
 }
 
-/* Kills and stops of readers in a round. The first reader is never killed. */
+/* Kills and stops in a round; the first reader is never killed. */
 struct fate {
     unsigned at_ms;
     unsigned killed;  /* 0: none */

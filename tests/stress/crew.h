@@ -2,8 +2,8 @@
 /*
  * crew.h - the participants: threads of the writing process, and reading processes.
  *
- * They work in rounds. Between rounds all rest, the records can be read, and views stay open. A reading process is this
- * program executed anew, so it inherits nothing. It may be stopped, or killed and replaced in the next round.
+ * Between rounds all rest, the records can be read, and views stay open. A reading process is this program executed
+ * anew; it may be stopped, or killed and replaced in the next round.
  */
 #ifndef LMCS_STRESS_CREW_H
 #define LMCS_STRESS_CREW_H
@@ -28,21 +28,21 @@ struct crew_counts {
 
 struct crew;
 
-/* They rest at first. The threads share `stage`, which changes only at rest. */
+/* At rest at first. The threads share `stage`, which changes only at rest. */
 struct crew *crew_new(const struct crew_options *options, const struct stage *stage);
-/* At most `ms`; less if a participant lacks room for records. */
+/* At most `ms`; less without room for records. */
 void crew_round(struct crew *crew, unsigned ms);
-/* At rest: the records of participant i, below crew_size; the times of all, which are then cleared. */
+/* At rest: participant i's records, i below crew_size; all times, which are then cleared. */
 unsigned crew_size(const struct crew *crew);
 const struct log *crew_log(const struct crew *crew, unsigned i);
 void crew_take_spans(struct crew *crew, struct spans *into);
-/* A reading process that lives as long as the crew; 0: none. */
+/* Lives as long as the crew; 0: none. */
 pid_t crew_reader(const struct crew *crew);
 struct crew_counts crew_counts(const struct crew *crew);
 /* Compares and closes all views first. */
 void crew_end(struct crew *crew);
 
-/* A reading process's main function; crew_new passes the arguments. */
+/* crew_new passes the arguments. */
 int crew_reader_main(int fd, unsigned index, uint64_t seed);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * history.c - whether a history of concurrent calls is that of a shelf.
+ * history.c - see history.h.
  *
- * Events are arranged in lanes of consecutive ones. A state of the search is a position in each lane and the model's
- * state. The next event is a lane's head that began before any other head ended. Fitting events without a change are
- * taken at once; others branch. Visited states are not searched again.
+ * A state of the search is a position in each lane of consecutive events, and the model's state. The next event is a
+ * head that began before any other head ended. Fitting events without a change are taken at once; others branch.
  */
 #include "history.h"
 
@@ -62,7 +61,7 @@ static uint64_t listed(const struct model *model, uint64_t first, size_t most)
     return list_hash(numbers, count);
 }
 
-/* Whether the snapshot `back` before index i (count: none) was found. */
+/* Whether the one `back` before index i (count: none) was found. */
 static bool fits(const struct model *model, const struct event *event, size_t i, uint64_t back)
 {
     bool there = i < model->count && back <= i;
@@ -113,7 +112,6 @@ static unsigned bits(uint64_t mask)
     return (unsigned)__builtin_popcountll(mask);
 }
 
-/* Whether the model gives this answer now. */
 static bool allows(const struct model *model, const struct event *event)
 {
     bool there;
@@ -246,7 +244,7 @@ struct lane {
     uint32_t capacity;
 };
 
-/* A state, and the change by which the search leaves it. */
+/* And the change by which the search leaves it. */
 struct frame {
     uint32_t at[MOST_LANES];
     size_t done;
@@ -362,7 +360,6 @@ static void widen(struct search *search)
     free(old);
 }
 
-/* False: already searched. */
 static bool remember(struct search *search, const struct frame *frame)
 {
     uint64_t key = lmc_hash64(frame->at, search->lane_count * sizeof frame->at[0], model_hash(search->model)) | 1;
@@ -387,7 +384,7 @@ static struct frame *push(struct search *search)
     return &search->frames[search->depth++];
 }
 
-/* Picks the untried change that ended first. MOST_LANES: none. */
+/* The untried change that ended first. MOST_LANES: none. */
 static unsigned choose(const struct search *search, const struct frame *frame)
 {
     unsigned best = MOST_LANES;
@@ -403,7 +400,7 @@ static unsigned choose(const struct search *search, const struct frame *frame)
     return best;
 }
 
-/* Takes the fitting reads. False: searched before. */
+/* False: searched before. */
 static bool enter(struct search *search, struct frame *frame)
 {
     take_reads(search, frame);

@@ -4,10 +4,8 @@
 
     leaks.py [--snapshots 100000] [--keep 1000] [--samples 200] [--in FOLDER] [--out build/leaks] [--seed N]
 
-One process repeats a small training script: snapshots (some without waiting, some refused), reads (states, parts,
-slices, rows, held views, differences), loads, live values, second opens for reading; it removes all but the newest
-snapshots (--keep 0: none). A sample is a line of OUT/leaks.csv. The closing table lists quantities that grew in the
-second half, by soak.py's rule; the exit status is then 1.
+Repeats snapshots, reads, loads, live values and second opens; removes old snapshots (--keep 0: none). A sample is a
+line of OUT/leaks.csv. Lists quantities that grew by soak.py's rule; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ import soak  # noqa: E402  (beside this file)
 GROWTH = {
     "anon_kib": soak.MEMORY,
     **dict.fromkeys(("fds", "maps", "threads"), soak.COUNT),
-    "objects": soak.Limit(0.01, 500),  # Python's, known to the garbage collector
+    "objects": soak.Limit(0.01, 500),
     "blocks": soak.Limit(0.01, 2000),  # of Python's allocator
     **dict.fromkeys(("used_kib", "live_kib", "file_kib"), soak.SPACE),
     "snapshot_us": soak.TIME,
@@ -61,7 +59,7 @@ class Load:
         self.took: list[float] = []
 
     def snapshot(self, step: int) -> None:
-        """Train a step and snapshot."""
+        """Train and snapshot."""
         self.optimizer.step()
         state = {
             "model": self.model.state_dict(),
@@ -76,7 +74,7 @@ class Load:
         self.held.append(snap)
 
     def work(self, step: int) -> None:
-        """Do the work between two snapshots."""
+        """Work between two snapshots."""
         if step % 5 == 0:
             self.held.append(self.shelf.latest.state_dict())
         if step % 7 == 0:
@@ -100,7 +98,7 @@ class Load:
             self.shelf.prune(f"keep=last:{self.keep}")
 
     def sample(self, step: int) -> dict[str, float]:
-        """Return the resources of process and pool."""
+        """Return the resources."""
         gc.collect()
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         info = self.store.info()
@@ -123,7 +121,7 @@ class Load:
 
 
 def run(arguments: argparse.Namespace, leak: Callable[[int], object] | None = None) -> int:
-    """Run the work; return the number of growing quantities."""
+    """Run; return the number of growing quantities."""
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "leaks.csv"
     every = max(1, arguments.snapshots // arguments.samples)
@@ -135,7 +133,7 @@ def run(arguments: argparse.Namespace, leak: Callable[[int], object] | None = No
             load.work(step)
             if leak is not None:
                 leak(step)
-            if step % every == 0 or step == 1:  # no snapshot is kept in memory
+            if step % every == 0 or step == 1:
                 sample = {"seconds": round(time.monotonic() - begun, 1), **load.sample(step)}
                 file.write(",".join(map(str, sample if step == 1 else sample.values())) + "\n")
             if time.monotonic() > shown + 20:
@@ -149,7 +147,7 @@ def run(arguments: argparse.Namespace, leak: Callable[[int], object] | None = No
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser."""
     made = argparse.ArgumentParser(description="Many snapshots from Python, and whether anything grows.")
     made.add_argument("--snapshots", type=int, default=100_000)
     made.add_argument("--keep", type=int, default=1000, help="how many stay; 0: all")

@@ -66,7 +66,7 @@ void lively_change(struct actor *actor, unsigned shelf)
     enum lmcs_status status;
     bool swapped;
     if (how == 0) {
-        event.value = few; /* so that some swaps find the expected value */
+        event.value = few; /* some swaps find the expected value */
         status = lmcs_live_write(live, PLACE, &few, sizeof few, &err);
     } else if (how == 1) {
         event.number = word;

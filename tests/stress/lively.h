@@ -2,9 +2,8 @@
 /*
  * lively.h - the actors' calls on live variables.
  *
- * Each shelf has a *register*, a live variable of eight bytes (tensor or value) whose calls (set, add, compare and
- * swap, read) must be linearisable with the shelf's others. Transactions change a *pair*, a tensor and a value: a
- * snapshot must show both changes or neither.
+ * Each shelf has a *register*, a live variable of eight bytes, linearisable with its other calls. Transactions change a
+ * *pair*, a tensor and a value: a snapshot must show both changes or neither.
  */
 #ifndef LMCS_STRESS_LIVELY_H
 #define LMCS_STRESS_LIVELY_H

@@ -4,7 +4,7 @@
 
     mutants.py [--quick] [--only NAME...] [--build build/release] [--seconds 60]
 
-tests/mutation.py defines mutants. A run that ends with a finding or a signal, or hangs, has found its mutant.
+tests/mutation.py defines mutants. A finding, a signal or a hang counts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mutation import TOP, Mutant, make, try_edits
 
-HANG_SECONDS = 240  # allowed delay of a run
+HANG_SECONDS = 240  # allowed delay
 SECONDS_OF_A_POOL = 6
 
-# Lets other threads run for some milliseconds, as the race's window is short.
+# Other threads run for milliseconds, as the race's window is short.
 LINGER = "    for (volatile int linger = 0; linger < 3000000; linger++)\n        ;\n"
 
 MUTANTS = [
@@ -226,7 +226,7 @@ MUTANTS = [
 
 
 def run(program: Path, folder: str, seconds: int, seed: int) -> tuple[bool, str]:
-    """Run a mutant; return whether it was caught, and the reason."""
+    """Return whether it was caught, and the reason."""
     command = [str(program), "--seconds", str(seconds), "--in", folder, "--seed", str(seed), "--threads", "8"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + HANG_SECONDS, check=False)
@@ -238,7 +238,7 @@ def run(program: Path, folder: str, seconds: int, seed: int) -> tuple[bool, str]
 
 
 def run_again(program: Path, folder: str, seconds: int) -> tuple[bool, str]:
-    """Run it on one new pool after another: some mutants show only while little of a pool is free."""
+    """Run on one new pool after another: some show only while little is free."""
     caught, how = False, ""
     for seed in range(1, 1 + max(1, seconds // SECONDS_OF_A_POOL)):
         caught, how = run(program, folder, min(seconds, SECONDS_OF_A_POOL), seed)

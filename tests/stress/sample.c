@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* sample.c - samples of the resources of processes and pool, each a line of a CSV file. */
+/* sample.c - see sample.h. */
 #include "sample.h"
 
 #include <dirent.h>
@@ -32,7 +32,7 @@ static uint64_t count_lines(const char *path)
     return lines;
 }
 
-/* Excludes the descriptor that counts them. */
+/* Without its own descriptor. */
 static uint64_t count_entries(const char *path)
 {
     DIR *folder = opendir(path);
@@ -102,7 +102,7 @@ static void write_process(FILE *file, const struct process *p)
             p->fds, p->maps);
 }
 
-/* The bytes that malloc allocated, without its reserves. */
+/* Allocated bytes, without malloc's reserves. */
 static void write_heap(FILE *file)
 {
     struct mallinfo2 info = mallinfo2();

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * sample.h - samples of the resources of processes and pool, each a line of a CSV file.
- */
+/* sample.h - samples of resources, each a line of a CSV file. */
 #ifndef LMCS_STRESS_SAMPLE_H
 #define LMCS_STRESS_SAMPLE_H
 

@@ -5,14 +5,14 @@
     soak.py [--hours H | --seconds N] [--in FOLDER] [--out build/soak] [--scale N] [--threads N] [--readers N]
     soak.py --evaluate FILE.csv
 
-Runs `stress` (tests/README.md), which samples its resources every few seconds. OUT gets soak.csv and, with matplotlib,
-soak.png; a table lists growth. The exit status is 1 if `stress` reported a finding or a quantity grew.
+Runs `stress` (tests/README.md). OUT gets soak.csv and, with matplotlib, soak.png. The exit status is 1 if `stress`
+reported a finding or a quantity grew.
 
-The first half is warm-up: the page cache and malloc's arenas approach their bound in ever rarer steps, whereas a leak
-continues. The pool's metadata is a cache: pages are reused, never returned, and stopped readers delay reuse. So only
-space outside of free pages is judged; a leaked page is not free. The second half is cut into at most 40 pieces of equal
-length, each represented by its median. The slope is Theil and Sen's, the median over all pairs of pieces. A quantity
-grows if slope times duration exceeds a share of its median and an amount (GROWTH below), and Kendall's z is above 3.
+The first half is warm-up: the page cache and malloc's arenas approach their bound in ever rarer steps; a leak
+continues. The pool reuses metadata pages and never returns them, and stopped readers delay reuse, so only space outside
+of free pages is judged. The second half is cut into at most 40 pieces of equal length, each represented by its median.
+The slope is Theil and Sen's, the median over all pairs. A quantity grows if slope times duration exceeds a share of its
+median and an amount (GROWTH below), and Kendall's z is above 3.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ CHANCE_Z = 3.0
 
 @dataclass
 class Limit:
-    """The permitted growth: a share of the median, and an amount; growth exceeds both."""
+    """Permitted growth: a share of the median, and an amount; both must be exceeded."""
 
     share: float
     amount: float
 
 
 MEMORY = Limit(0.05, 2048)
-ALLOCATOR = Limit(0.10, 8192)  # malloc's reserves move in steps; allocated bytes are judged separately
+ALLOCATOR = Limit(0.10, 8192)  # moves in steps; allocated bytes are separate
 COUNT = Limit(0.05, 2)
 SPACE = Limit(0.10, 4096)
 TIME = Limit(0.30, 20)
 GROWTH = {
-    "heap_kib": MEMORY,  # of the writing process: allocated by malloc and not freed
+    "heap_kib": MEMORY,  # allocated by malloc
     **{f"{who}_anon_kib": ALLOCATOR for who in ("writer", "reader")},
     **{f"{who}_{what}": COUNT for who in ("writer", "reader") for what in ("threads", "fds", "maps")},
     **{f"{what}_less_free_kib": SPACE for what in ("used", "live", "metadata", "file")},
@@ -64,7 +64,7 @@ GROWTH = {
 
 @dataclass
 class Trend:
-    """The trend of a quantity after the warm-up."""
+    """The trend after the warm-up."""
 
     median: float
     growth: float  # slope times duration
@@ -73,7 +73,7 @@ class Trend:
 
 
 def load(path: Path) -> dict[str, list[tuple[float, float]]]:
-    """Read the samples: each column's (seconds, value) pairs."""
+    """Read each column's (seconds, value) pairs."""
     series: dict[str, list[tuple[float, float]]] = {}
     with path.open(newline="") as lines:
         for row in csv.DictReader(lines):
@@ -88,7 +88,7 @@ def load(path: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def pieces_of(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Drop the warm-up and cut the rest into pieces: the middle and median of each."""
+    """Drop the warm-up and cut the rest into pieces: middle and median of each."""
     end = samples[-1][0]
     begin = samples[0][0] + WARM_UP * (end - samples[0][0])
     kept = [s for s in samples if s[0] >= begin]
@@ -101,7 +101,7 @@ def pieces_of(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def kendall_z(values: list[float]) -> float:
-    """Return Mann and Kendall's statistic for a trend, corrected for equal values."""
+    """Return Mann and Kendall's statistic, corrected for equal values."""
     n = len(values)
     s = sum((b > a) - (b < a) for a, b in combinations(values, 2))
     ties = (values.count(v) for v in set(values))
@@ -110,7 +110,7 @@ def kendall_z(values: list[float]) -> float:
 
 
 def trend_of(samples: list[tuple[float, float]], limit: Limit) -> Trend | None:
-    """Judge a quantity; None if there are too few samples."""
+    """Judge a quantity; None: too few samples."""
     pieces = pieces_of(samples) if len(samples) > 1 else []
     if len(pieces) < LEAST_PIECES:
         return None
@@ -161,7 +161,7 @@ PANELS: list[tuple[str, bool, list[str]]] = [
 
 
 def plot(series: dict[str, list[tuple[float, float]]], path: Path) -> bool:
-    """Draw all quantities over time; False without matplotlib."""
+    """Draw all quantities; False without matplotlib."""
     try:
         import matplotlib
     except ImportError:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* stacks.c - the stack of each thread, written by a signal handler. */
+/* stacks.c - see stacks.h. A signal handler writes the stack. */
 #include "stacks.h"
 
 #include <dirent.h>
@@ -29,7 +29,7 @@ void stacks_can_be_asked(void)
     struct sigaction action;
     void *first;
     memset(&action, 0, sizeof action);
-    backtrace(&first, 1); /* the first call loads a library, which no handler may */
+    backtrace(&first, 1); /* loads a library, which no handler may */
     action.sa_handler = say_stack;
     action.sa_flags = SA_RESTART;
     sigaction(ASKED, &action, NULL);

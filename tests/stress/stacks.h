@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* stacks.h - the stack of each thread of a process that hangs, without a debugger. */
+/* stacks.h - the stacks of a process that hangs, without a debugger. */
 #ifndef LMCS_TEST_STACKS_H
 #define LMCS_TEST_STACKS_H
 
 #include <sys/types.h>
 
-/* Call before the process starts threads. */
+/* Call before threads start. */
 void stacks_can_be_asked(void);
 
-/*
- * Makes each thread of such a process write its stack to stderr, for `addr2line -fpe PROGRAM ADDRESS...`. This disturbs
- * the process, which should end afterwards.
- */
+/* Writes each thread's stack to stderr, for `addr2line -fpe PROGRAM ADDRESS...`. The process should end afterwards. */
 void stacks_say(pid_t process);
 
 #endif

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * stress.c - many threads and processes on one pool at the same time, every answer checked.
+ * stress.c - many threads and processes on one pool at the same time, every answer checked (tests/README.md).
  *
  * stress [--seconds N] [--seed S] [--in FOLDER] [--threads N] [--readers N] [--scale N] [--round-ms N] [--csv FILE]
  *
- * Actors (actor.h) record calls and check all bytes read. At rest after each round (crew.h) the history is checked
- * (history.h). Every third round has a limit just above the used space. In every fifth rest the pool is reopened, with
- * open views and readers; in every eighth the structure and all checksums are verified.
- *
- * --csv writes a line of resources every few seconds (soak.py). A finding is printed on stderr and keeps the pool. In
- * /dev/shm the program runs itself with PMEM_IS_PMEM_FORCE=1.
+ * --csv writes a line of resources every few seconds. In every eighth rest the structure and all checksums are
+ * verified. A finding is printed on stderr and keeps the pool.
  */
 /* ctest: timeout=600 */
 #include <inttypes.h>
@@ -36,7 +32,7 @@ struct options {
     const char *csv;
 };
 
-/* All answers must have the same digest. */
+/* All answers must be equal. */
 struct known_digest {
     uint64_t ticket;
     uint64_t digest;
@@ -96,7 +92,7 @@ static int by_number_and_op(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/* A detached commit is durable when the shelf's next capture begins, so before that capture's commit. */
+/* A detached commit ends when the shelf's next capture begins, so before that one's commit. */
 static void end_detached(struct event *events, size_t count, uint64_t rest_ns)
 {
     qsort(events, count, sizeof *events, by_number_and_op);
@@ -183,7 +179,7 @@ static void ask_everything(struct driver *driver)
         actor_ask_everything(&driver->asking, s);
 }
 
-/* Restarts a compactor that found no room in a tight round. */
+/* Restarts a compactor without room in a tight round. */
 static void choose_limit(struct driver *driver)
 {
     struct lmcs_pool_info info;
