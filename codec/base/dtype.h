@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes of the unit of encoding: 1, 2, 4 or 8; 0 for no dtype. */
+/* Bytes of a word, the unit of encoding: 1, 2, 4 or 8; 0 for no dtype. */
 unsigned lmci_dtype_word(uint32_t dtype);
 /* Floats of at least 16 bits, whose sign precedes an exponent. */
 bool lmci_dtype_is_float(uint32_t dtype);

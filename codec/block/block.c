@@ -50,7 +50,7 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
     return 1 + shape->bytes;
 }
 
-/* The first `raw` planes are in place. 0: exceeds a raw block. */
+/* The first `raw` planes are already in place. Returns 0 if the result exceeds a raw block. */
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
@@ -168,7 +168,7 @@ static enum lmc_status encode_lines(const struct lmci_block_shape *shape, const 
 #define COPIES_SAVE 2 /* runs must save this many times their own size */
 #define SPARSE_BITS 2 /* bits a byte: below, copied lines may be as cheap as the rest (zeros) */
 
-/* *coded_bytes 0: not smaller. *uncertain: may be smaller without runs. */
+/* Leaves *coded_bytes at 0 if not smaller. *uncertain: may be smaller without runs. */
 static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                    const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes,
                                    bool *uncertain)
@@ -208,7 +208,7 @@ static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, cons
     return status;
 }
 
-/* *coded_bytes 0: too few lines repeat. */
+/* Leaves *coded_bytes at 0 if too few lines repeat. */
 static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                      size_t *coded_bytes)

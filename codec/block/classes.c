@@ -24,7 +24,7 @@ struct room {
     unsigned char *scratch;
 };
 
-/* At most the words of the block. */
+/* Entries of lists: at most the words of the block. */
 struct amounts {
     size_t symbols[LMCI_MAX_CLASSES];
     size_t low[3];
@@ -365,7 +365,7 @@ static void join_alone(const struct lmci_block_shape *shape, const struct lmci_c
     }
 }
 
-/* With the right base, lists end evenly. */
+/* With a base, uneven ends of lists mean that it is the wrong one. */
 static enum lmc_status join_lists(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                   const struct amounts *amounts, const struct room *room, const unsigned char *base,
                                   unsigned char *dst, struct lmc_hasher *hasher, const char **message)

@@ -30,7 +30,7 @@ struct lmci_copies {
     unsigned char *base; /* or NULL */
 };
 
-/* In a sample. Lines equal to the base's do not count. */
+/* Samples lines. Those equal to the base's do not count. */
 bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, size_t bytes);
 
 enum lmc_status lmci_copies_take(const unsigned char *data, const unsigned char *base, size_t bytes,

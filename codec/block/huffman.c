@@ -11,7 +11,7 @@
 
 /* ---- Entropy --------------------------------------------------------------------------------------------------- */
 
-/* In 1/65536, for x > 0: the top bit and a parabola (error at most 0.008). */
+/* log2(x) in 1/65536, for x > 0: the top bit and a parabola (error at most 0.008). */
 static uint64_t log2_q16(uint64_t x)
 {
     unsigned top = 63 - (unsigned)__builtin_clzll(x);
@@ -48,7 +48,7 @@ static inline unsigned bucket_of(uint32_t count)
     return 64 + 8 * (length - 6) + (count >> (length - 3) & 7);
 }
 
-/* Ascending count << 9 | symbol of occurring symbols; returns their number. Counts are below 2^23. */
+/* Stores count << 9 | symbol of occurring symbols, ascending; returns their number. Counts are below 2^23. */
 static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
 {
     uint32_t found[LMCI_SYMBOLS];
@@ -97,7 +97,7 @@ static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
     memcpy(depths, depth, n);
 }
 
-/* Symbols are by ascending count; lengths become complete. */
+/* Symbols are by ascending count. Completes the lengths. */
 static void limit_depths(uint8_t *depths, unsigned n)
 {
     const uint32_t one = 1u << LMCI_MAX_BITS;

@@ -20,7 +20,7 @@
 /* Order-0 entropy of counts that sum to `total`; within 0.02 bits a symbol. */
 uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total);
 
-/* For a sample, whose entropy is too low (Miller and Madow). */
+/* The same from a sample, whose entropy is too low (Miller and Madow). */
 uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total);
 
 /* At least two counts are not zero. Absent symbols get 0. */

@@ -66,7 +66,7 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     return true;
 }
 
-/* Evenly spaced pieces, or all. Returns bytes. */
+/* Copies evenly spaced pieces, or all. Returns bytes. */
 static size_t gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
 {
     size_t piece_bytes = sample->words / PIECES * sample->word;
@@ -80,7 +80,7 @@ static size_t gather(const struct sample *sample, const unsigned char *from, uin
     return PIECES * piece_bytes;
 }
 
-/* Whole lines show repeated rows, but fewer columns. */
+/* Copies whole lines, which show repeated rows, but fewer columns. */
 static size_t gather_lines(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes,
                            unsigned char *to)
 {
@@ -129,7 +129,7 @@ struct group {
     uint64_t loss; /* by joining the next group */
 };
 
-/* For keys `first` to `last` only. */
+/* Counts for keys `first` to `last` only. */
 static void count_lengths(const struct sample *sample, unsigned first, unsigned last,
                           uint32_t counts[256][LMCI_BIT_LENGTHS])
 {
@@ -302,7 +302,7 @@ static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
     return x >> (bits - VALUE_BITS);
 }
 
-/* Of the window of 255 values with the most words. */
+/* Finds the middle of the window of 255 values with the most words. */
 static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
 {
     uint32_t inside = 0, most = 0;
@@ -339,7 +339,7 @@ static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmc
 
 /* ---- Keys ------------------------------------------------------------------------------------------------------ */
 
-/* Bytes of an f64 difference below the middle: the fewest that leave few differences with bits above. */
+/* Chooses the bytes of an f64 difference below the middle: the fewest that leave few differences with bits above. */
 static unsigned choose_low(const struct sample *sample)
 {
     size_t above[LMCI_KEYED_LOW_MOST] = {0};
@@ -355,7 +355,7 @@ static unsigned choose_low(const struct sample *sample)
     return low;
 }
 
-/* Only if smaller than `least`. */
+/* Chooses keys only if smaller than `least`. */
 static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, uint64_t least,
                                     struct lmci_scheme *scheme)
 {
@@ -417,7 +417,7 @@ static unsigned count_noise(const struct sample *sample, enum lmci_transform tra
     return noise;
 }
 
-/* Only if this saves one part in 1024: it takes twice the time. */
+/* Chooses values only if this saves one part in 1024: it takes twice the time. */
 static void choose_values(const struct sample *sample, bool possible, uint64_t alone, struct lmci_scheme *scheme)
 {
     struct lmci_classes values;

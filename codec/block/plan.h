@@ -6,7 +6,7 @@
 #include "block/scheme.h"
 #include "lmc.h"
 
-/* Without a base if that is as good. Allocates. */
+/* Chooses no base if that is as good. Allocates. */
 enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme);
 
 #endif

@@ -13,7 +13,7 @@
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-/* At least 7.94 bits a byte. Samples measure about 184 bits too few. */
+/* Noise has at least 7.94 bits a byte. Samples measure about 184 bits too few. */
 static bool is_noise(const uint32_t counts[256], size_t counted)
 {
     return 100 * (lmci_entropy_bits(counts, 256, counted) + 184) >= 794 * (uint64_t)counted;
@@ -70,7 +70,7 @@ struct tree_plan {
     size_t bytes; /* an estimate */
 };
 
-/* Of a long plane: more hardly improve the code. */
+/* Symbols counted of a long plane: more hardly improve the code. */
 #define COUNTED       ((size_t)4 << 10)
 #define COUNTED_LEAST ((size_t)1 << 10) /* of a short plane: half, but at least so many */
 #define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to compare pieces */
@@ -398,7 +398,7 @@ static uint32_t sum_of_differences(const unsigned char *restrict a, const unsign
     return sum;
 }
 
-/* Where bytes are most alike: a row, or the least distance. */
+/* Finds where bytes are most alike: a row, or the least distance. */
 static size_t choose_distance(const unsigned char *plane, size_t bytes)
 {
     const size_t stride = (bytes - DISTANCE_MOST - 64) / DISTANCE_PLACES;

@@ -16,12 +16,12 @@ enum lmci_plane_kind {
     LMCI_PLANE_CONTEXT = 6
 };
 
-/* Symbols in a segment. */
+/* Log2 of symbols in a segment. */
 #define LMCI_SEGMENT_LOG2_LEAST 10
 #define LMCI_SEGMENT_LOG2_USUAL 15
 #define LMCI_SEGMENT_LOG2_MOST  20
 
-/* Bytes in a piece. */
+/* Log2 of bytes in a piece. */
 #define LMCI_PIECE_LOG2_LEAST 14
 #define LMCI_PIECE_LOG2_MOST  20
 
@@ -41,7 +41,7 @@ static inline size_t lmci_plane_scratch(size_t bytes)
     return 4 * bytes + 10 * LMCI_PLANE_PAD + lmci_tree_scratch(bytes);
 }
 
-/* Varying bits if packing them saves as much as any code, otherwise 0. */
+/* Returns the varying bits if packing them saves as much as any code, otherwise 0. */
 unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted);
 
 /* Whether encoding does not pay, from a sample. */
@@ -53,11 +53,11 @@ struct lmci_plane_coder {
     bool contexts;
 };
 
-/* At least one byte. Returns bytes, or 0 if they exceed `room`. */
+/* Encodes at least one byte. Returns bytes, or 0 if they exceed `room`. */
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room);
 
-/* Two halves of `half` bytes, the second depending on the first. */
+/* Encodes two halves of `half` bytes, the second depending on the first. */
 size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
                                 unsigned char *dst, size_t room);
 

@@ -18,7 +18,7 @@ enum lmci_method {
     LMCI_METHOD_COPIES = 5
 };
 
-/* Where the method fails: transform and planes. */
+/* Where the method fails for a block: transform and planes. */
 struct lmci_scheme {
     enum lmci_method method;
     enum lmci_transform transform;

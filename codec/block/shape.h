@@ -17,7 +17,7 @@ struct lmci_block_shape {
 /* Such content leaves the caches before use. */
 #define LMCI_STREAM_LEAST ((uint64_t)16 << 20)
 
-/* For one call of a kernel; fits the second-level cache. */
+/* Bytes for one call of a kernel; fits the second-level cache. */
 #define LMCI_PIECE_BYTES ((size_t)64 << 10)
 /* Joined, hashed and copied together; fits the first-level cache. */
 #define LMCI_OUT_BYTES ((size_t)8 << 10)

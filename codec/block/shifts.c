@@ -37,7 +37,7 @@ uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word)
     return shift;
 }
 
-/* With the shift less 4. */
+/* Whether the shift less 4 leaves few outliers. */
 static bool few_outliers(const struct lmci_bit_lengths *class, unsigned shift)
 {
     uint32_t outliers = 0;

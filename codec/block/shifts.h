@@ -39,10 +39,10 @@ static inline unsigned lmci_bit_length(int32_t difference)
     return 63 - (unsigned)__builtin_clzll((uint64_t)size << 1 | 1);
 }
 
-/* With the fewest bits. */
+/* Returns the shift with the fewest bits. */
 uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word);
 
-/* For one block; keeps those of classes with few words in its sample. */
+/* Chooses for one block; keeps shifts of classes with few words in its sample. */
 void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
                       struct lmci_classes *classes);
 

@@ -20,7 +20,7 @@ struct maker {
     uint16_t first[LMCI_SYMBOLS + 1]; /* rank of each leaf */
 };
 
-/* By length, then symbol. */
+/* Orders by length, then symbol. */
 static void order_leaves(const uint8_t lengths[LMCI_SYMBOLS], struct maker *maker)
 {
     unsigned of_length[LMCI_MAX_BITS + 2] = {0};
@@ -61,7 +61,7 @@ static void number_ranks(const uint8_t lengths[LMCI_SYMBOLS], struct maker *make
         tree->rank[tree->byte[r]] = (uint8_t)r;
 }
 
-/* Above leaves `low` to `high` - 1, whose codes agree above `bit`. */
+/* Makes the node above leaves `low` to `high` - 1, whose codes agree above `bit`. */
 static int16_t make_node(struct maker *maker, unsigned low, unsigned high, uint32_t bit)
 {
     if (high - low == 1)

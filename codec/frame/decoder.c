@@ -18,7 +18,7 @@ static enum lmc_status check_decoded(const struct lmc_frame *frame, const struct
     return lmci_damaged(message, "a decoded block differs from the encoded one");
 }
 
-/* `is_base`: of the block decoded next, whose checks cover both; stays in the cache. */
+/* `is_base`: the block is the base of the one decoded next, whose checks cover both; it stays in the cache. */
 static enum lmc_status decode(const struct lmc_frame *frame, uint64_t index, const void *coded, size_t coded_bytes,
                               const void *const *bases, bool is_base, void *dst, size_t dst_bytes, const char **message)
 {

@@ -175,7 +175,7 @@ static enum lmc_status check_sizes(const unsigned char *prefix, struct lmc_frame
     return LMC_OK;
 }
 
-/* All but the digests and `header`. */
+/* Sets all fields but the digests and `header`. */
 static enum lmc_status read_prefix(const unsigned char *prefix, size_t prefix_bytes, struct lmc_frame *frame,
                                    const char **message)
 {

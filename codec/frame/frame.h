@@ -55,18 +55,18 @@ struct lmci_header {
     const struct lmc_link_block *link_blocks; /* or NULL */
 };
 
-/* Without constants, tables and extensions. */
+/* Bytes without constants, tables and extensions. */
 uint64_t lmci_header_bytes(uint32_t base_count, uint64_t block_count);
 uint64_t lmci_link_header_bytes(uint32_t array_count, uint64_t block_count);
 struct lmc_hash lmci_frame_raw_hash(const struct lmc_frame *frame, uint64_t index, uint32_t output);
-/* Of an existing output. LMC_INVALID: too many dimensions, or no shape. */
+/* `output` exists. LMC_INVALID: too many dimensions, or no shape. */
 enum lmc_status lmci_frame_digest(const struct lmc_frame *frame, uint32_t output, uint32_t dtype, uint32_t ndim,
                                   const uint64_t *shape, struct lmc_hash *digest);
 void lmci_header_write(const struct lmci_header *header, unsigned char *dst);
 
 /* ---- Whole frames ---------------------------------------------------------------------------------------------- */
 
-/* Of a tensor or a link. */
+/* Encodes blocks and header of a tensor or a link. */
 struct lmci_frame_encoder {
     const void *encoder;
     uint64_t block_count;
@@ -76,7 +76,7 @@ struct lmci_frame_encoder {
     enum lmc_status (*encode_header)(const void *encoder, const void *entries, void *dst, size_t dst_bytes);
 };
 
-/* All blocks, then the header. */
+/* Encodes all blocks, then the header. */
 enum lmc_status lmci_compress(const struct lmci_frame_encoder *frame, unsigned char *dst, size_t dst_bytes,
                               size_t *frame_bytes, const char **message);
 

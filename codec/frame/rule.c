@@ -80,7 +80,7 @@ enum lmc_status lmc_link_frame_rule(const struct lmc_frame *frame, struct lmc_li
     return frame->header != NULL && frame->predictor != 0 ? lmci_rule_read(frame, rule, &unused) : LMC_INVALID;
 }
 
-/* As deltas: the method; each array's size and coded block. */
+/* The size of deltas: the method; each array's size and coded block. */
 size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes)
 {
     return 1 + array_count * (4 + lmc_block_bound(raw_bytes));

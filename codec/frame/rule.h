@@ -14,7 +14,7 @@ bool lmci_rule_is_valid(const struct lmc_link_rule *rule);
 void lmci_rule_write(const struct lmc_link_rule *rule, unsigned char *dst);
 enum lmc_status lmci_rule_read(const struct lmc_frame *frame, struct lmc_link_rule *rule, const char **message);
 
-/* Of all coded blocks. */
+/* Bound of all coded blocks. */
 uint64_t lmci_link_blocks_bound(uint32_t array_count, uint64_t raw_bytes);
 
 #endif

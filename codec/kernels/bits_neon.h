@@ -9,7 +9,7 @@
 
 struct bits_map {
     unsigned count;
-    /* By half bytes. */
+    /* Tables by half bytes. */
     uint8x16_t together_low, together_high, apart_low, apart_high;
     uint16x4_t moves8;  /* 2^8 - 2^count */
     uint32x2_t moves16; /* 2^16 - 2^(2 count) */

@@ -72,7 +72,7 @@ static inline __m256i sums_so_far(__m256i v)
     return _mm256_add_epi8(v, _mm256_slli_si256(v, 8));
 }
 
-/* The next bytes for each half of the mask. */
+/* Loads the next bytes for each half of the mask. */
 static inline __m256i halves_at(uint32_t bits, const unsigned char *list)
 {
     const unsigned first = mask_rank(bits, 2);
@@ -80,7 +80,7 @@ static inline __m256i halves_at(uint32_t bits, const unsigned char *list)
                                    _mm_loadu_si128((const __m128i *)(const void *)(list + first)), 1);
 }
 
-/* The inverse of put_32; zeros between. */
+/* The inverse of put_32; fills zeros between. */
 static inline __m256i take_masked(__m256i mask, unsigned char **list)
 {
     const uint32_t bits = (uint32_t)_mm256_movemask_epi8(mask);

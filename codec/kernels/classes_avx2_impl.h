@@ -69,7 +69,7 @@ static inline void lane_store(unsigned word, unsigned char *to, const __m256i *v
     }
 }
 
-/* Less 128: comparisons are of signed bytes. */
+/* Keys less 128: comparisons are of signed bytes. */
 static inline __m256i lane_keys(unsigned word, const __m256i *base)
 {
     __m256i keys;
@@ -86,7 +86,7 @@ static inline __m256i lane_keys(unsigned word, const __m256i *base)
     return _mm256_xor_si256(keys, _mm256_set1_epi8(-128));
 }
 
-/* Words are all ones or all zeros. */
+/* Packs words that are all ones or all zeros. */
 static inline __m256i lane_flags(unsigned word, const __m256i *v)
 {
     if (word == 2)
@@ -162,7 +162,7 @@ static inline void lane_pair(__m256i low, __m256i high, __m256i v[2])
     v[1] = _mm256_unpackhi_epi8(low, high);
 }
 
-/* Symbols, bytes below (planes[0] first), and the mask of elements that are no outliers. */
+/* Returns symbols, bytes below (planes[0] first), and the mask of elements that are no outliers. */
 static inline __m256i symbols_2(const __m256i *x, const __m256i *b, const struct class_vectors *v, __m256i class,
                                 __m256i *planes)
 {
@@ -333,7 +333,7 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-/* And classes: keys above last[class] up to last[class + 1], signed. */
+/* Also computes classes: keys above last[class] up to last[class + 1], signed. */
 static inline __m256i join_symbols(__m256i keys, unsigned count, const __m256i *last, unsigned char **lists,
                                    __m256i *class)
 {

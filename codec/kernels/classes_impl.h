@@ -21,7 +21,7 @@ static inline void class_store(unsigned word, unsigned char *to, size_t i, uint3
         lmci_store32(to + 4 * i, x);
 }
 
-/* By an element's key: loops need no branches. */
+/* Depends on an element's key, so that loops need no branches. */
 struct class_key {
     uint32_t least, span; /* differences from -`least` to below `span` above that are no outliers */
     uint32_t keep;        /* bits of a raised difference in whole bytes */
@@ -133,7 +133,7 @@ static inline __attribute__((always_inline)) void join_kinds(unsigned word, stru
     *lists = own;
 }
 
-/* Elements `from` to `to` - 1. */
+/* Deals elements `from` to `to` - 1. */
 static void deal_plain(unsigned word, const unsigned char *data, const unsigned char *base, size_t from, size_t to,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
@@ -384,7 +384,7 @@ static inline void class_prefetch(unsigned word, const unsigned char *from, size
         _mm_prefetch((const char *)((uintptr_t)from + at * word + 64 * k + 2048), _MM_HINT_T0);
 }
 
-/* `word` and `count` are constants. */
+/* Callers pass constants for `word` and `count`. */
 static inline __attribute__((always_inline)) void deal_vectors(unsigned word, unsigned count, const unsigned char *data,
                                                                const unsigned char *base, size_t n,
                                                                const struct class_vectors *v,
@@ -407,7 +407,7 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
     }
 }
 
-/* For usual numbers of classes; extra classes are empty. */
+/* Unrolls for usual numbers of classes; extra classes are empty. */
 #define FOR_CLASSES(how_many, what) \
     switch (how_many) {             \
     case 1:                         \
@@ -500,7 +500,7 @@ static void class_join(unsigned word, const unsigned char *base, size_t n, const
 
 /* ---- Words without a base -------------------------------------------------------------------------------------- */
 
-/* By one bit; left separates a float's sign from its exponent. */
+/* Rotates by one bit; left separates a float's sign from its exponent. */
 static void class_rotate(unsigned word, bool left, const unsigned char *from, size_t n, unsigned char *to)
 {
     const unsigned by16 = left ? 1 : 15;

@@ -158,7 +158,7 @@ static inline __attribute__((always_inline)) void deal_planes(unsigned word, con
     }
 }
 
-/* Of symbols whose bits are set. */
+/* Appends the bytes below symbols whose bits are set. */
 static inline __attribute__((always_inline)) void deal_below(unsigned word, const struct class_planes *planes,
                                                              uint64_t usual, const struct class_vectors *v,
                                                              const uint8x16_t class[4], struct lmci_class_lists *lists)
@@ -199,7 +199,7 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, const u
 
 /* ---- Joining --------------------------------------------------------------------------------------------------- */
 
-/* Of 16 elements, a byte a class, from sums of pairs. */
+/* Counts 16 elements by class, a byte each, from sums of pairs. */
 static inline uint64_t class_counts(const uint8x16_t *sums, unsigned pairs)
 {
     uint64x2_t all = vreinterpretq_u64_u8(sums[pairs - 1]);
@@ -265,7 +265,7 @@ static inline __attribute__((always_inline)) void join_symbols(const uint8x16_t 
         lists[c] += before[c / 8] >> c % 8 * 8 & 255;
 }
 
-/* Of symbols whose bits are set; zeros elsewhere. */
+/* Expands the bytes below symbols whose bits are set; zeros elsewhere. */
 static inline __attribute__((always_inline)) void join_below(unsigned word, struct class_planes *planes, uint64_t usual,
                                                              const struct class_vectors *v, const uint8x16_t class[4],
                                                              struct lmci_class_lists *lists)
@@ -331,7 +331,7 @@ static void deal_whole(unsigned word, const unsigned char *data, const unsigned 
     *lists = own;
 }
 
-/* `word` and `pairs` are constants. */
+/* Callers pass constants for `word` and `pairs`. */
 static inline __attribute__((always_inline)) void join_vectors(unsigned word, unsigned pairs, const unsigned char *base,
                                                                size_t n, const struct class_vectors *v,
                                                                struct lmci_class_lists *lists, unsigned char *data)
@@ -340,7 +340,7 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         join_64(word, pairs, base + word * at, v, lists, data + word * at);
 }
 
-/* For each number of pairs; extra classes are empty. */
+/* Unrolls for each number of pairs; extra classes are empty. */
 #define FOR_PAIRS(how_many, what)   \
     switch (((how_many) + 1) / 2) { \
     case 1:                         \

@@ -28,7 +28,7 @@ static inline __m512i context_classes(const struct context_vectors *v, const uns
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(keys), low, high);
 }
 
-/* Index of the first byte left. */
+/* Returns the index of the first byte left. */
 static size_t context_pick_whole(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,
                                  size_t distance, size_t i, unsigned char **list)
 {
@@ -63,7 +63,7 @@ static size_t context_join_whole(const uint8_t classes[256], unsigned count, siz
 
 #elif defined(__AVX2__) && defined(__BMI2__)
 
-/* The last byte before each class, less 128. False: the classes do not ascend. */
+/* Stores the last byte before each class, less 128. False: the classes do not ascend. */
 static bool context_bounds(const uint8_t classes[256], unsigned count, __m256i last[LMCI_MAX_CLASSES + 1])
 {
     unsigned class = 0;

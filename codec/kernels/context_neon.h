@@ -40,7 +40,7 @@ static size_t context_pick_whole(const uint8_t classes[256], unsigned class, con
     return i;
 }
 
-/* `pairs` is a constant. */
+/* Callers pass a constant for `pairs`. */
 static inline __attribute__((always_inline)) size_t context_join_pairs(const uint8_t *first, unsigned count,
                                                                        unsigned pairs, size_t n, size_t distance,
                                                                        size_t i, unsigned char **lists,

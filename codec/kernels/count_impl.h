@@ -59,7 +59,7 @@ static void count_symbols(const unsigned char *symbols, size_t count, size_t eve
     }
 }
 
-/* In 1/65536: a float's exponent, and a parabola of its mantissa. Not for 0. */
+/* log2(x) in 1/65536: a float's exponent, and a parabola of its mantissa. Not for 0. */
 static inline uint32_t log2_of_count(uint32_t x)
 {
     const float exact = (float)(int32_t)x;

@@ -34,14 +34,14 @@ struct lmci_kernels {
     void (*stream)(unsigned char *dst, const unsigned char *from, size_t bytes);
     void (*fence)(void);
 
-    /* The lowest bytes go to planes[0]. */
+    /* Transforms and groups bytes: the lowest go to planes[0]. */
     void (*split)(enum lmci_transform transform, unsigned word, const unsigned char *data, const unsigned char *base,
                   size_t count, unsigned char *const *planes);
     /* The inverse. `data` overlaps no input. */
     void (*merge)(enum lmci_transform transform, unsigned word, const unsigned char *const *planes,
                   const unsigned char *base, size_t count, unsigned char *data);
 
-    /* All, or (`every` above 1) one chunk of 64 in `every`. */
+    /* Counts all, or (`every` above 1) one chunk of 64 in `every`. */
     void (*count)(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256]);
     /* Sum of count * log2(count), in 1/65536, for counts below 2^24. *seen: nonzero counts. */
     uint64_t (*sum_logs)(const uint32_t *counts, unsigned symbols, unsigned *seen);
@@ -89,10 +89,10 @@ struct lmci_kernels {
      * one a symbol, lowest first, in (count + 7) / 8 bytes. */
     /* Sets the bits of ranks of at least `pivot`; clears the rest of the last byte. Returns the set bits. */
     size_t (*tree_bits)(const unsigned char *ranks, size_t count, unsigned char pivot, unsigned char *bits);
-    /* And moves symbols with a set bit to `ones`, others to the start of `list`. */
+    /* Like tree_bits; moves symbols with a set bit to `ones`, others to the start of `list`. */
     size_t (*tree_split)(unsigned char *list, size_t count, unsigned char pivot, unsigned char *bits,
                          unsigned char *ones);
-    /* The same, moving only symbols whose bit equals `ones`, to the start of `list`. */
+    /* Like tree_bits; moves symbols whose bit equals `ones` to the start of `list`. */
     size_t (*tree_keep)(unsigned char *list, size_t count, unsigned char pivot, bool ones, unsigned char *bits);
     size_t (*tree_count)(const unsigned char *bits, size_t count);
     /* The inverse of tree_split: sides[0] for clear bits, sides[1] for set ones. */

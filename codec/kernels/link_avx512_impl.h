@@ -36,7 +36,7 @@ static inline __m512 known_lanes(__m512 x)
 
 /* ---- Quotients ------------------------------------------------------------------------------------------------- */
 
-/* From 2^-100 to below 2^101 in absolute value: remainders are exact. */
+/* Lanes from 2^-100 to below 2^101 in absolute value, where remainders are exact. */
 static inline __mmask16 is_moderate(__m512 x)
 {
     const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(x), vector_bits(0x7f800000));

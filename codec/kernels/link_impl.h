@@ -254,7 +254,7 @@ static void link_from_bits(const struct lmc_link_rule *rule, enum lmci_gradient_
         from_bits(false, rule->scale, n, reference, gradients);
 }
 
-/* Those too small to change the first array. */
+/* Bits that FULL drops: too small to change the first array. */
 static inline uint32_t dropped_bits(uint32_t exponent, uint32_t first, int kappa)
 {
     const int drop = (int)exponent_of(first) - (int)exponent + kappa;
@@ -296,7 +296,7 @@ static size_t link_stored(enum lmci_gradient_mode mode, int kappa, size_t n, con
     return stored_bits(false, kappa, n, reference, first, gradients);
 }
 
-/* Two at a time: 48 bits, and at most 7 left over. */
+/* Packs two at a time: 48 bits, and at most 7 left over. */
 static size_t link_pack(size_t n, const struct lmci_gradients *gradients, unsigned char *dst)
 {
     const unsigned char *stored = gradients->stored;
@@ -344,7 +344,7 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
 
 /* ---- Encoding gradients ---------------------------------------------------------------------------------------- */
 
-/* From the change of the first array, in f32 precision. */
+/* Estimates the gradient from the change of the first array, in f32 precision. */
 static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float inverse, float before, float after)
 {
     if (!adam)
@@ -486,7 +486,7 @@ static inline struct range way_range(double inverse, float before, float after)
     return (struct range){(double)before + range.low, (double)before + range.high};
 }
 
-/* For the first array and, if any do, the second. */
+/* Gradients for the first array and, if any do, the second. */
 static inline struct range range_of(const struct lmc_link_rule *rule, bool adam, double inverse, float before,
                                     float after, float second, float second_after)
 {

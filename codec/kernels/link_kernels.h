@@ -42,7 +42,7 @@ struct lmci_link_view {
     const unsigned char *after[LMC_MAX_BASES];
 };
 
-/* At any alignment. */
+/* Floats and words at any alignment. */
 typedef float lmci_f32 __attribute__((aligned(1), may_alias));
 typedef uint32_t lmci_u32 __attribute__((aligned(1), may_alias));
 
@@ -75,11 +75,11 @@ struct lmci_link_kernels {
     void (*moments)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *weight,
                     const lmci_f32 *first, const lmci_f32 *second, lmci_f32 *to_first, lmci_f32 *to_second);
     void (*most)(size_t n, const lmci_f32 *second_after, const lmci_f32 *most, lmci_f32 *to);
-    /* From the moments after the step; with amsgrad, `second` is the greatest second moment. */
+    /* Weights from the moments after the step; with amsgrad, `second` is the greatest second moment. */
     void (*weights)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *first,
                     const lmci_f32 *second, const lmci_f32 *weight, lmci_f32 *to);
-    /* At most one chunk of all of the above, compared with the state after. Fills `rest` (below) of each array; adds
-     * nonzero entries to `missed`. */
+    /* Takes all of the above for at most one chunk and compares it with the state after. Fills `rest` (below) of each
+     * array; adds nonzero entries to `missed`. */
     void (*step)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const struct lmci_link_view *view,
                  unsigned char *const *rest, size_t *missed);
 
@@ -89,16 +89,16 @@ struct lmci_link_kernels {
     void (*from_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, size_t n,
                       const struct lmci_reference *reference, const struct lmci_gradients *gradients);
 
-    /* From symbols and bytes, in one pass, in place. Writes values only if the weights need them. */
+    /* Moments from symbols and bytes, in one pass, in place. Writes values only if the weights need them. */
     void (*short_moments)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                           const struct lmci_gradients *gradients, const lmci_f32 *weight, lmci_f32 *first,
                           lmci_f32 *second);
 
-    /* bf16 gradients from state to state: values, symbols, bytes. */
+    /* Finds the bf16 gradients from state to state: values, symbols, bytes. */
     void (*to_bytes)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                      const lmci_f32 *first, const lmci_f32 *first_after, const lmci_f32 *weight,
                      const struct lmci_gradients *gradients);
-    /* With the fewest bits (VARIABLE) or those FULL keeps: everything but bytes. */
+    /* Finds gradients with the fewest bits (VARIABLE) or those FULL keeps: everything but bytes. */
     void (*to_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, int kappa, size_t n,
                     const struct lmci_reference *reference, const struct lmci_link_view *view,
                     const struct lmci_gradients *gradients);

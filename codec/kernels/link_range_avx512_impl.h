@@ -62,7 +62,7 @@ static inline struct ranges sgd_ranges(const struct range_rule *rule, __m256 fir
     return around(middle, _mm512_mul_pd(powers_of(first_after), rule->half_inverse));
 }
 
-/* For the first array. */
+/* Adam's gradients for the first array. */
 static inline struct ranges first_ranges(const struct range_rule *rule, __m256 first, __m256 first_after)
 {
     const __m512d before = _mm512_cvtps_pd(first);
@@ -119,7 +119,7 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
         .momentum = _mm256_set1_ps(rule->momentum),
         .beta2 = _mm256_set1_ps(rule->beta2),
     };
-    /* Interleaved: the operations of a vector depend on each other. */
+    /* Interleaves two vectors: the operations of one depend on each other. */
     for (size_t i = 0; i < STRIP; i += 2 * DOUBLES) {
         struct ranges range[2];
         for (size_t k = 0; k < 2; k++) {

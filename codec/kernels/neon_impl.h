@@ -31,7 +31,7 @@
 #define RANK6(m) (RANK5(m) + BIT(m, 5))
 #define RANK7(m) (RANK6(m) + BIT(m, 6))
 
-/* From the zeros (0 to 7) or the ones (8 to 15). */
+/* Symbol i comes from the zeros (0 to 7) or the ones (8 to 15). */
 #define MERGED(m, i) (BIT(m, i) ? 8 + RANK##i(m) : (i)-RANK##i(m))
 #define MERGE_ROW(m)                                                                                                   \
     {                                                                                                                  \
@@ -205,7 +205,7 @@ static inline uint8x16_t word_sub(unsigned word, uint8x16_t a, uint8x16_t b)
                      : vreinterpretq_u8_u32(vsubq_u32(U32(a), U32(b)));
 }
 
-/* Left by the lowest byte of each word of `by`, or right where negative. */
+/* Shifts left by the lowest byte of each word of `by`, or right where negative. */
 static inline uint8x16_t word_shift(unsigned word, uint8x16_t a, uint8x16_t by)
 {
     return word == 2 ? vreinterpretq_u8_s16(vshlq_s16(S16(a), S16(by)))

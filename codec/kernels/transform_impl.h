@@ -104,7 +104,7 @@ static void gather4(const unsigned char *restrict p0, const unsigned char *restr
         y[i] = (word32)p0[i] | (word32)p1[i] << 8 | (word32)p2[i] << 16 | (word32)p3[i] << 24;
 }
 
-/* By halves. */
+/* Deals words of 8 bytes by halves. */
 static void deal8(const word64 *restrict y, size_t n, unsigned char *const *p, size_t at)
 {
     word32 low[CHUNK], high[CHUNK];
@@ -207,7 +207,7 @@ static inline __attribute__((always_inline)) __m512i backward_512(enum lmci_tran
                      : _mm512_add_epi32(base, _mm512_xor_si512(_mm512_srli_epi32(y, 1), _mm512_sub_epi32(zero, odd)));
 }
 
-/* `transform` and `word` are constants. */
+/* Callers pass constants for `transform` and `word`. */
 static inline __attribute__((always_inline)) void split_whole(enum lmci_transform transform, unsigned word,
                                                               const unsigned char *data, const unsigned char *base,
                                                               size_t count, unsigned char *const *planes)

@@ -47,7 +47,7 @@ static inline __attribute__((always_inline)) uint8x16_t backward_vector(enum lmc
     return word_add(word, transform == LMCI_SUBTRACT ? y : unzigzag_vector(word, y), base);
 }
 
-/* `transform` and `word` are constants. */
+/* Callers pass constants for `transform` and `word`. */
 static inline __attribute__((always_inline)) void split_whole(enum lmci_transform transform, unsigned word,
                                                               const unsigned char *data, const unsigned char *base,
                                                               size_t count, unsigned char *const *planes)

@@ -11,7 +11,7 @@
 #include "kernels/bmi2_impl.h"
 #endif
 
-/* At most 8; compilers need not know the number. */
+/* Loads at most 8 bytes; compilers need not know the number. */
 static inline uint64_t load_some(const unsigned char *from, size_t bytes)
 {
 #if defined(__AVX512VBMI2__)
@@ -34,7 +34,7 @@ static inline void store_some(unsigned char *to, uint64_t value, size_t bytes)
 #endif
 }
 
-/* At most 64, from symbol `i` of `n` on. */
+/* Loads at most 64 bits, from symbol `i` of `n` on. */
 static inline uint64_t load_bits(const unsigned char *bits, size_t i, size_t n)
 {
     return n - i >= 64 ? lmci_load64(bits + i / 8) : load_some(bits + i / 8, (n - i + 7) / 8);
@@ -67,7 +67,7 @@ static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned cha
     return (size_t)__builtin_popcountll(bits);
 }
 
-/* `zeros` may begin at `from`. */
+/* Gathers both sides. `zeros` may begin at `from`. */
 static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t valid, unsigned char **zeros,
                              unsigned char **ones)
 {
@@ -87,7 +87,7 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
     *zeros += 64 - __builtin_popcountll(bits);
 }
 
-/* `value` where bits are clear. */
+/* Writes the list's symbols where bits are set, `value` elsewhere. */
 static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
 {
     __m512i x = _mm512_set1_epi8((char)value);

@@ -61,7 +61,7 @@ static void share_moments(struct room *room, const struct lmc_link_rule *rule, f
         shares[1] = (float)share(room, LMCI_SECOND, room->predicted[1]);
 }
 
-/* With the gradients found last. */
+/* Uses the gradients found last. */
 static double share_weights(struct room *room, const struct lmc_link_rule *rule)
 {
     const unsigned second = (rule->flags & LMC_LINK_AMSGRAD) != 0 ? LMCI_ADAM_MOST : LMCI_SECOND;
@@ -111,7 +111,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A number in most intervals. Sorts starts and ends separately. */
+/* Returns a number in most intervals. Sorts starts and ends separately. */
 static double suits_most(double *begins, double *ends, size_t count)
 {
     size_t open = 0, most = 0, e = 0;
@@ -174,7 +174,7 @@ static double near_rate(const struct room *room, const struct lmc_link_rule *rul
     return yy - *rate * xy - (*decay - 1) * wy;
 }
 
-/* From the intervals of weights, given the decay. */
+/* Finds the rate from the intervals of weights, given the decay. */
 static double exact_rate(struct room *room, const struct lmc_link_rule *rule, double near)
 {
     const unsigned weight = lmci_weight_of(rule);
@@ -249,10 +249,9 @@ static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool
 }
 
 #define GOOD \
-    0.9 /* a share: torch rounds some square roots incorrectly, and the tails of its arrays differ from its
-                  * vectors */
+    0.9 /* a share: torch rounds some square roots incorrectly, and the tails of its arrays differ from its vectors */
 
-/* And AdamW's decay, for the rule's root. Returns the share of exact weights. */
+/* Finds the rate, and AdamW's decay, for the rule's root. Returns the share of exact weights. */
 static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     double decay, rate;
@@ -319,7 +318,7 @@ static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rul
     return found;
 }
 
-/* From the root of least squares, while the share improves. */
+/* Starts at the root of least squares; continues while the share improves. */
 static double fit_root_and_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     const double beta2 = before_rounding(rule->beta2), near = fit_root(room, rule, decays);
@@ -363,7 +362,7 @@ static double fit_weights(struct room *room, struct lmc_link_rule *rule, bool hi
 
 #define TERMS 4
 
-/* The last column is the right side. False: singular. */
+/* Eliminates; the last column is the right side. False: singular. */
 static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
 {
     for (unsigned k = 0; k < TERMS; k++) {
@@ -453,7 +452,7 @@ struct interval {
     double low, high; /* bounds of a gradient's absolute value */
 };
 
-/* Including the leading bit; x is positive. */
+/* Rounds x, which is positive, to `bits` bits, including the leading one. */
 static double shortened(double x, unsigned bits)
 {
     const uint64_t last = UINT64_C(1) << (53 - bits);
@@ -472,7 +471,7 @@ static bool is_short(const struct interval *at, double unscale, unsigned bits, d
     return *whole >= low && *whole <= high;
 }
 
-/* Of the first arrays; narrow ones only. */
+/* Keeps narrow intervals, of the first arrays. */
 static size_t scale_intervals(const struct room *room, const struct lmc_link_rule *rule, struct interval *list,
                               size_t most)
 {
@@ -516,7 +515,7 @@ static double mantissa_of(double x)
     return x;
 }
 
-/* Between 1/2 and 1, with most short gradients; 0: too few. */
+/* Finds the scale, between 1/2 and 1, with most short gradients; 0: too few. */
 static double near_scale(const struct interval *list, size_t count, unsigned bits)
 {
     double best = 0;
@@ -536,7 +535,7 @@ static double near_scale(const struct interval *list, size_t count, unsigned bit
     return best;
 }
 
-/* A missed gradient counts 23. */
+/* Mean bits; a missed gradient counts 23. */
 static double length_with(struct room *room, const struct lmc_link_rule *rule)
 {
     float shares[2] = {1, 1};
@@ -579,7 +578,7 @@ static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bi
 
 #define SHORT_LENGTH 9.0 /* mean bits: shorter gradients need no scale */
 
-/* bf16 before sums: with a wrong scale, some sums are as short as bf16. */
+/* Tries bf16 before sums: with a wrong scale, some sums are as short as bf16. */
 static void fit_scales(struct room *room, struct lmc_link_rule *rule)
 {
     const float hinted = rule->scale;

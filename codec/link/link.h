@@ -22,7 +22,7 @@ enum lmci_link_method {
     LMCI_LINK_PIECES = 1  /* each piece's size (u24) and bytes */
 };
 
-/* Of an array's differences: two bits in a piece's second byte, the first array lowest. */
+/* Kind of an array's differences: two bits in a piece's second byte, the first array lowest. */
 enum lmci_rest_kind {
     LMCI_REST_NONE = 0,
     LMCI_REST_LIST = 1, /* indexes and differences */
@@ -73,7 +73,7 @@ size_t lmci_link_piece_bound(uint32_t array_count, size_t elements);
 enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const struct lmci_link_plan *plan,
                                        const struct lmci_link_view *view, size_t elements, unsigned char *scratch,
                                        unsigned char *dst, size_t *coded_bytes);
-/* The smallest plan for a sample, and its bytes. */
+/* Finds the smallest plan for a sample, and its bytes. */
 enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
                                struct lmci_link_plan *plan, size_t *bytes);
 
@@ -84,7 +84,7 @@ double lmci_power(double base, double exponent);
 
 /* ---- Floating point -------------------------------------------------------------------------------------------- */
 
-/* The caller's, while the library's (round to nearest, keep denormals, no traps) is in force. */
+/* The caller's environment, while the library's (round to nearest, keep denormals, no traps) is in force. */
 struct lmci_float_environment {
     uint64_t control;
 };

@@ -88,7 +88,7 @@ static enum lmc_status get_bytes(struct piece *piece, struct room *room, const c
     return LMC_OK;
 }
 
-/* VARIABLE: and lengths. */
+/* In VARIABLE, also reads lengths. */
 static enum lmc_status get_symbols(struct piece *piece, struct room *room, const char **message)
 {
     const bool both = piece->mode == LMCI_GRADIENT_VARIABLE;
@@ -218,7 +218,7 @@ static void apply(struct rest *rest, size_t at, size_t n, unsigned char *words)
         memcpy(words, rest->own + 4 * at, 4 * n);
 }
 
-/* They start with a byte of their own. */
+/* A chunk's bits start with a byte of their own. */
 static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lmci_reference *reference,
                                   const lmci_u32 *first, const struct lmci_gradients *gradients, const char **message)
 {
@@ -269,7 +269,7 @@ static lmci_f32 *floats(unsigned char *array)
     return (lmci_f32 *)(void *)array;
 }
 
-/* Without differences; in one pass if all gradients are SHORT. */
+/* Computes moments without differences; in one pass if all gradients are SHORT. */
 static enum lmc_status chunk_moments(struct piece *piece, size_t n, unsigned char *const *now,
                                      const struct lmci_gradients *gradients, const char **message)
 {

@@ -81,7 +81,7 @@ static struct lmci_link_view view_at(const struct piece *piece, size_t at)
     return view;
 }
 
-/* Where SHORT gradients miss a moment. */
+/* Finds where SHORT gradients miss a moment. */
 static size_t find_missed(const struct piece *piece, size_t n, unsigned char *const *rest, uint16_t *places)
 {
     const unsigned char *first = rest[LMCI_FIRST];
@@ -113,7 +113,7 @@ static struct lmci_link_view gather(const struct piece *piece, const struct lmci
     return gathered;
 }
 
-/* Where no bf16 leads to the moments, searches all floats. */
+/* Searches all floats where no bf16 leads to the moments. */
 static void find_raw(struct piece *piece, const struct lmci_link_view *view, size_t n,
                      const struct lmci_gradients *gradients, unsigned char *const *rest)
 {
@@ -264,7 +264,7 @@ static void put_words(struct piece *piece, unsigned array)
         put(piece, piece->view->after[array] + 4 * (at - rest), 4);
 }
 
-/* Index of the next nonzero byte, which exists. */
+/* Returns the index of the next nonzero byte, which exists. */
 static size_t next_missed(const unsigned char *rest, size_t at)
 {
     while (lmci_load64(rest + at) == 0)
@@ -312,7 +312,7 @@ static size_t escapes_of(const struct piece *piece, unsigned array)
     return escapes;
 }
 
-/* A plane or, with many escapes, a delta if smaller. */
+/* Stores a plane or, with many escapes, a delta if smaller. */
 static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_rest_kind *kind)
 {
     unsigned char *start = piece->at;
@@ -406,7 +406,7 @@ enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const s
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* SIZE_MAX: fails. *raw_count: gradients stored as they are. */
+/* SIZE_MAX: the mode fails. *raw_count: gradients stored as they are. */
 static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, int kappa, size_t *raw_count,
                       enum lmc_status *status)
 {

@@ -17,7 +17,7 @@ struct lmci_link_sample {
     float values[2][LMC_MAX_BASES][LMCI_SAMPLE_ELEMENTS];
 };
 
-/* At most `most` elements (LMCI_SAMPLE_RUNS to LMCI_SAMPLE_ELEMENTS). */
+/* Copies at most `most` elements (LMCI_SAMPLE_RUNS to LMCI_SAMPLE_ELEMENTS). */
 static inline void lmci_link_sample(unsigned arrays, const void *const *before, const void *const *after,
                                     uint64_t raw_bytes, size_t most, struct lmci_link_sample *sample)
 {
