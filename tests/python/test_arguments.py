@@ -100,8 +100,6 @@ class Growing(dict[Any, Any]):
 
 
 class HostileMapping(Mapping[str, float]):
-    """A mapping with other keys each time."""
-
     calls = 0
 
     def __getitem__(self, key: str) -> float:
@@ -445,8 +443,6 @@ def test_what_changes_its_size_meanwhile(world: World) -> None:
 
 
 def test_nothing_is_kept(world: World) -> None:
-    """A thousand refused calls leave no objects."""
-
     class Marker(Raising):
         pass
 

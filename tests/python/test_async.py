@@ -153,7 +153,6 @@ def test_a_handler_while_one_waits(tmp_path: Path, run_python: Callable[..., Any
 
 
 def test_waiting_while_another_closes(pool_path: str) -> None:
-    """A thread that waits while the store closes gets the outcome."""
     for _ in range(5):
         store = lmcstore.open(pool_path, background=False)
         snapshot = store["run"].snapshot({"t": torch.randn(1 << 21)}, wait=False)

@@ -127,7 +127,6 @@ def reseal(image: bytes, at: int, **fields: tuple[str, int, int]) -> bytes:
 
 
 def refused(image: bytes, folder: Path, *options: object) -> str:
-    """Decompression fails, with one message and no remains."""
     bad, out = folder / "bad.lmc", folder / "bad.out"
     bad.write_bytes(image)
     command = [BIN, "decompress", str(bad), "-o", str(out), *map(str, options)]
@@ -261,7 +260,6 @@ def test_no_tensors(tmp_path: Path) -> None:
 
 
 def test_more_threads_than_processors(tmp_path: Path) -> None:
-    """Slow and fast blocks: threads wait for each other, and the bytes stay the same."""
     generator = np.random.default_rng(3)
     slow = (generator.standard_normal(BLOCK // 4) * 0.02).astype(np.float32).tobytes()
     path = tmp_path / "a"
@@ -270,7 +268,6 @@ def test_more_threads_than_processors(tmp_path: Path) -> None:
 
 
 def test_threads_and_many_small_frames(tmp_path: Path) -> None:
-    """Hundreds are encoded while a thread is busy with a large one."""
     tensors = {f"{i:04}": weights(i, 500_000 if i % 1000 == 0 else 150) for i in range(4000)}
     check_threads(save(tmp_path / "a", tensors))
 
@@ -346,7 +343,6 @@ def test_pipes(tmp_path: Path) -> None:
 
 
 def test_a_long_pipe(tmp_path: Path) -> None:
-    """Longer than a pipe's first buffer."""
     path = tmp_path / "a"
     np.arange(20 << 20, dtype=np.uint32).tofile(path)
     with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as cat:
@@ -525,7 +521,6 @@ def test_frames_in_another_order(image: bytes, tmp_path: Path) -> None:
 
 
 def test_forged_headers(image: bytes, tmp_path: Path) -> None:
-    """Valid checksums protect from nothing."""
     second = frames(image)[1]
     for at in (0, second["at"]):
         for value in (0, 1, 1 << 20, (1 << 20) + 1, 1 << 40, 1 << 55, (1 << 55) + 1, (1 << 64) - 1):
@@ -575,7 +570,6 @@ def constant_frame(raw_bytes: int) -> bytes:
 
 
 def test_more_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """The file fits, the result does not: nothing is read or written."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     sparse = tmp_path / "sparse"
     with sparse.open("wb") as file:
@@ -616,7 +610,6 @@ def test_the_reference_reader_refuses_too(image: bytes, tmp_path: Path) -> None:
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
-    """During reads, which a pipe delays."""
     arguments = [BIN, "compress", "-", "--dtype", "bf16", "-o", tmp_path / "out"]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin and process.stderr

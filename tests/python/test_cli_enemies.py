@@ -46,7 +46,6 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[by
 
 
 def printable(data: bytes) -> bool:
-    """A terminal shows all of it, and obeys nothing."""
     text = data.decode()
     return all(c == "\n" or (c.isprintable() and not "\u202a" <= c <= "\u202e") for c in text)
 
@@ -112,7 +111,7 @@ def test_a_pager_that_nobody_scrolls(tmp_path: Path, command: str) -> None:
                 time.sleep(0.01)
                 assert process.poll() is None
             time.sleep(0.2)
-            assert process.poll() is None  # more output follows
+            assert process.poll() is None
             assert work() <= before + (1 << 20)
             assert len(process.communicate()[0]) > 65536
         assert process.returncode == 0
@@ -120,7 +119,6 @@ def test_a_pager_that_nobody_scrolls(tmp_path: Path, command: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_at_any_moment(pool: Path, tmp_path: Path, number: int) -> None:  # noqa: F811
-    """The file is complete or absent; nothing else is left."""
     source = tmp_path / "1.safetensors"
     folder = tmp_path / "out"
     folder.mkdir()
@@ -250,7 +248,6 @@ def shared() -> Iterator[Path]:
 
 
 def test_another_user(shared: Path) -> None:
-    """A file's rights hold for reading and for writing."""
     path = shared / "p"
     cli("create", path)
     mode = stat.S_IMODE(path.stat().st_mode)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Tensors on devices: captured and loaded through pinned memory; on CUDA if available.
 
-Otherwise memory plays a device, whose copies run at once, or as late as allowed with the buffers' present bytes: reads
-too early and overwritten bytes show as wrong.
+Otherwise memory plays a device, whose copies run at once, or as late as allowed, to show early reads and overwritten
+bytes.
 """
 
 from __future__ import annotations

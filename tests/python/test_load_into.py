@@ -496,7 +496,7 @@ def test_an_optimizers_state_keeps_its_dtypes(shelf: lmcstore.Shelf) -> None:
     other.state_dict()["state"][0]["master"].zero_()
     same(optimizer.state_dict(), snapshot.state_dict("o"))
     third = made()
-    snapshot.load_into(o=third, cast=True)  # numbers that are no counters and no codes
+    snapshot.load_into(o=third, cast=True)
     slots = third.state_dict()["state"][0]
     assert slots["master"].dtype == torch.bfloat16
     assert slots["seen"].item() == 2**24 + 1 and slots["codes"].dtype == torch.uint8

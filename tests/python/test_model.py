@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A store against a simple model: dictionaries of copies.
 
-Hypothesis draws histories of snapshots, removals, tags, compaction, closing and opening, archives, and longer-lived
-views. After each step the store must agree with the model, at the end bit by bit. A failing history is printed as a
-shortened program. ``LMCS_MODEL_EXAMPLES=2000`` draws so many new histories; by default they are the same in every run.
+After each step of a random history the store must agree with the model, at the end bit by bit. A failing history is
+printed as a shortened program. ``LMCS_MODEL_EXAMPLES=2000`` draws so many new histories; by default they are the same
+in every run.
 """
 
 from __future__ import annotations

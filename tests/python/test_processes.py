@@ -437,7 +437,6 @@ print(len(store["run"]), os.waitpid(child, 0)[1], flush=True)
 
 
 def test_an_import_that_fails_or_is_left(pool_path: str, tmp_path: Path) -> None:
-    """Another saving thread does not matter; a child has no thread that would end it."""
     process = start(FAILING_IMPORT, pool_path, str(tmp_path))
     assert line(process) == "1 0"
     assert process.wait(600) == 0

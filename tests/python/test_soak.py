@@ -78,7 +78,6 @@ def pools() -> Iterator[Path]:
 
 @pytest.mark.skipif(not STRESS.exists(), reason="build/release/bin/stress is not built")
 def test_a_short_one(tmp_path: Path, pools: Path) -> None:
-    """Too short to judge growth: everything works, and the columns are filled."""
     done = subprocess.run(
         [sys.executable, str(SOAK), "--seconds", "20", "--in", str(pools), "--out", str(tmp_path / "out")],
         capture_output=True,
