@@ -56,8 +56,8 @@ bool lmcs_file_is_in_memory(int fd)
 }
 
 /*
- * On DAX, file space never written costs the file system a transaction for each page first stored to, because the
- * mapping is synchronous; zeros take few. A bad block is then an error here, not a SIGBUS later.
+ * On DAX, each first store to never-written file space would be a transaction of the file system, because the mapping
+ * is synchronous; zeros take few. A bad block is then an error, not a SIGBUS later.
  */
 static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
@@ -78,8 +78,7 @@ static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, ui
 }
 
 /*
- * Checked first: file systems use up all space before they refuse, and every other write fails meanwhile. (A file
- * system without blocks has no limit.)
+ * File systems use up all space before they refuse, and other writes fail meanwhile. (One without blocks has no limit.)
  */
 static bool can_not_fit(int fd, uint64_t offset, uint64_t bytes)
 {
@@ -126,9 +125,7 @@ enum lmcs_status lmcs_sync_folder_of(const char *path, struct lmcs_error *error)
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "%s: can't make it durable", folder);
 }
 
-/* ---- Forgotten files ---- */
-
-/* Whether it is empty, zeros, or begins as a pool: as an unfinished pool does. */
+/* Empty, zeros, or with a pool's beginning: as an unfinished pool is. */
 static bool begins_as_pool(int fd)
 {
     unsigned char begin[8];
@@ -138,8 +135,7 @@ static bool begins_as_pool(int fd)
 }
 
 /*
- * Removes a file that is an unfinished pool, unopened and unchanged for a while, or a second name of the pool at
- * `path`, whose creator was killed before it removed the first name.
+ * Unfinished pools, unopened and unchanged for a while, and second names of the pool at `path`: creators were killed.
  */
 static void remove_if_forgotten(int folder, const char *name, const char *path)
 {
@@ -176,9 +172,7 @@ void lmcs_remove_forgotten(const char *path)
         closedir(dir);
 }
 
-/* ---- The process that uses a file ---- */
-
-/* The process with the flock by the kernel's list of locks; 0: not listed. */
+/* By the kernel's list of locks; 0: not listed. */
 static int listed_holder(const struct stat *st)
 {
     FILE *file = fopen("/proc/locks", "re");

@@ -9,14 +9,14 @@
 
 bool lmcs_path_is_device(const char *path);
 bool lmcs_path_is_poolset(const char *path);
-/* Whether the kernel grants a synchronous mapping. */
+/* The kernel grants a synchronous mapping. */
 bool lmcs_file_is_dax(int fd);
 bool lmcs_file_is_in_memory(int fd);
-/* Allocates file space for a range, so that stores can't fail; on DAX also fills it with zeros. */
+/* Allocates file space, so that stores can't fail; fills it with zeros on DAX. */
 enum lmcs_status lmcs_file_back(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
-/* Makes the names in the folder of `path` durable, as far as the file system can. */
+/* Makes the names in its folder durable, as far as the file system can. */
 enum lmcs_status lmcs_sync_folder_of(const char *path, struct lmcs_error *error);
-/* Removes files beside `path` that killed processes left while creating a pool there. */
+/* Removes files beside `path` of processes killed while creating a pool there. */
 void lmcs_remove_forgotten(const char *path);
 /* LMCS_IN_USE, with the process that has the file's flock, if known. */
 enum lmcs_status lmcs_fail_in_use(const char *path, struct lmcs_error *error);

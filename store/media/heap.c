@@ -2,10 +2,9 @@
 /*
  * media/heap.c - objects and bytes of a pool open for writing.
  *
- * heap.c and heap_open.c alone use libpmemobj, with three additions. Files are sparse, so space is allocated before
- * anything, libpmemobj's metadata included, is stored through a mapping: a full disk is an error, never a SIGBUS. On
- * page-cached files payloads are written by pwrite, as fast as to a plain file and with errors. The mapping is kept out
- * of forked children (MADV_DONTFORK): libpmemobj's flock lasts as long as any mapping, and a child must not hold it.
+ * heap.c and heap_open.c alone use libpmemobj. File space is allocated before anything, libpmemobj's metadata included,
+ * is stored through a mapping. On page-cached files payloads are written by pwrite: as fast as to a plain file, with
+ * errors. The mapping is kept out of forked children (MADV_DONTFORK): libpmemobj's flock lasts as long as any mapping.
  */
 #include "media/heap.h"
 
@@ -27,12 +26,9 @@
 
 static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room for libpmemobj's action");
 
-/* ---- Failed syncs ---- */
-
 /*
- * Linux reports unwritable pages once for each open file description, at its next sync, then considers them clean:
- * another sync would succeed without them. So after a failed sync every later sync and publish fails. A lock for each
- * description covers a sync and the record of its failure. (PostgreSQL, https://wiki.postgresql.org/wiki/Fsync_Errors.)
+ * Linux reports unwritable pages once for each open file description, at its next sync (REPAIR.md). So after a failed
+ * sync every later sync and publish fails. A lock for each description covers a sync and the record of its failure.
  */
 int lmcs_heap_failure(const struct lmcs_heap *heap)
 {
@@ -50,13 +46,13 @@ enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs
                            heap->path, strerror(failure));
 }
 
-/* Of libpmemobj's mapping, which has its own description; libpmemobj would end the process at the error. */
+/* libpmemobj's mapping has its own description, and libpmemobj would end the process at the error. */
 static int take_error(struct lmcs_heap *heap)
 {
     return heap->method == LMCS_WRITE_FILE && msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC) != 0 ? errno : 0;
 }
 
-/* Releases the lock. `failure`: errno of the sync under it, or 0. */
+/* `failure`: errno of the sync under the lock, or 0. */
 static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, int failure, struct lmcs_error *error)
 {
     int none = 0;
@@ -64,7 +60,7 @@ static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, 
     if (failure != 0 && atomic_compare_exchange_strong(&heap->failure, &none, failure)) {
         (void)take_error(heap);
         status = lmcs_fail_errno(error, failure, "%s: can't make it durable", heap->path);
-    } else { /* after the exchange: the other lock's holder may have recorded a failure */
+    } else { /* the other lock's holder may have recorded a failure meanwhile */
         status = lmcs_heap_check_syncs(heap, error);
     }
     pthread_mutex_unlock(lock);
@@ -120,8 +116,6 @@ enum lmcs_status lmcs_heap_superblock(struct lmcs_heap *heap, uint64_t *offset, 
     return LMCS_OK;
 }
 
-/* ---- Objects ---- */
-
 void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset)
 {
     if (heap->highest < offset)
@@ -129,8 +123,8 @@ void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset)
 }
 
 /*
- * Allocates file space for zone metadata that libpmemobj may write when it allocates `bytes`: of zones in use, and of
- * the next one if the object is large or the last zone half full.
+ * File space for zone metadata that libpmemobj may write when it allocates `bytes`: of zones in use, and of the next
+ * one if the object is large or the last zone half full.
  */
 static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_error *error)
 {
@@ -186,10 +180,7 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     return LMCS_OK;
 }
 
-/*
- * libpmemobj reads from this header how much it frees, and no checksum covers it. Its value is known, and the chunk's
- * header was checked.
- */
+/* No checksum covers this header, by which libpmemobj frees. Its value is known, and the chunk's header was checked. */
 static void repair_header(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 {
     const struct lmcs_object_header_df right = {bytes + LMCS_OBJECT_HEADER_BYTES, LMCS_OBJECT_TYPE};
@@ -227,8 +218,6 @@ enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *a
         return lmcs_fail_errno(error, errno, "%s: libpmemobj can't commit (%s)", heap->path, pmemobj_errormsg());
     return LMCS_OK;
 }
-
-/* ---- Bytes ---- */
 
 enum lmcs_status lmcs_heap_back(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
@@ -276,7 +265,7 @@ struct storing {
 static void store_bytes(void *context)
 {
     const struct storing *s = context;
-    /* Short data leave the cache fastest by a flush; longer data bypass it. */
+    /* Short data leave the cache fastest by a flush. */
     unsigned way = s->bytes < SHORT_STORE ? 0 : PMEM_F_MEM_NONTEMPORAL;
     pmem_memcpy(s->to, s->from, s->bytes, way | PMEM_F_MEM_NODRAIN);
 }

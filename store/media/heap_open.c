@@ -19,7 +19,7 @@
 #include "media/pmemobj_layout.h"
 
 #define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
-#define LIBRARY_BYTES        ((size_t)16 << 20)  /* memory that libpmemobj needs for a pool, and more */
+#define LIBRARY_BYTES        ((size_t)16 << 20)  /* for libpmemobj, and more */
 #define RETRY_NS             20000000L
 
 static struct lmcs_heap *new_heap(void)
@@ -62,7 +62,7 @@ static void choose_method(struct lmcs_heap *heap)
     heap->method = heap->persistent || lmcs_file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
-/* Detects the kind of a mapped pool. `door`: the path of its file. */
+/* `door`: the path of the mapped pool's file. */
 static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct lmcs_error *error)
 {
     const unsigned char *base = (const unsigned char *)heap->pool;
@@ -83,7 +83,7 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct l
     } else {
         heap->bytes = lmcs_media_device_bytes(heap->path);
     }
-    /* A child must not hold the lock, which lasts as long as any mapping. */
+    /* The lock lasts as long as any mapping: a child must have none. */
     if (heap->bytes > 0)
         madvise(heap->pool, heap->bytes, MADV_DONTFORK);
     choose_method(heap);
@@ -109,7 +109,7 @@ enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_
 }
 
 /*
- * libpmemobj takes some 12 MB for a pool in 10,000 pieces and does not survive every refusal: without its lanes' locks
+ * libpmemobj takes some 12 MB for a pool in 10,000 pieces and may not survive a refusal: without its lanes' locks
  * (lane_boot of 1.12) it crashes; without room for an error's text it ends the process.
  */
 static enum lmcs_status check_memory(struct lmcs_error *error)
@@ -120,8 +120,6 @@ static enum lmcs_status check_memory(struct lmcs_error *error)
     free(room);
     return LMCS_OK;
 }
-
-/* ---- Creation ---- */
 
 /* Allocates the parts that libpmemobj stores to as it creates a pool: header, lanes, starts of zones. */
 static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
@@ -147,7 +145,7 @@ static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint
     if (fd < 0) {
         int failure = errno;
         free(heap->shown_path);
-        heap->shown_path = NULL; /* no file to remove */
+        heap->shown_path = NULL;
         return failure == ENOENT ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: its folder does not exist", path)
                                  : lmcs_fail_errno(error, failure, "%s: can't create", path);
     }
@@ -158,7 +156,7 @@ static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint
                                      (unsigned long long)bytes);
             break;
         }
-        bytes /= 2; /* the file system's limit of a file */
+        bytes /= 2; /* the file system's limit */
     }
     if (status == LMCS_OK)
         status = back_new_file(fd, path, bytes, error);
@@ -174,7 +172,7 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
     configure_library();
     heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
     if (heap->pool == NULL && errno == ENOTSUP) {
-        /* A DAX device without a counter of unsafe shutdowns: `info` reports them as unknown. */
+        /* A DAX device may have no counter of unsafe shutdowns. */
         int no = 0;
         pmemobj_ctl_set(NULL, "sds.at_create", &no);
         heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
@@ -238,14 +236,12 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
     return status;
 }
 
-/* ---- Opening ---- */
-
 static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_error *error)
 {
     const char *said = pmemobj_errormsg();
     if (failure == EAGAIN)
         return lmcs_fail_in_use(path, error);
-    /* "An ADR failure was detected": the counter of unsafe shutdowns changed while the pool was open. */
+    /* The counter of unsafe shutdowns changed while the pool was open. */
     if (failure == EINVAL && strstr(said, "ADR failure") != NULL)
         return lmcs_fail(error, LMCS_DAMAGED, 0,
                          "%s: the power failed while it was open and the device may have lost writes (%s); check it "
@@ -275,7 +271,7 @@ enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *c
     return status;
 }
 
-/* By path for devices, which other users can't replace, and poolsets, which name other files. */
+/* By path: other users can't replace a device, and a poolset names other files. */
 static void find_door(const struct lmcs_media *media, char *door, size_t bytes)
 {
     if (lmcs_media_is_device(media) || lmcs_media_is_poolset(media))
@@ -298,10 +294,9 @@ static void repair_footers_of_zone(struct lmcs_heap *heap, uint64_t at, uint32_t
 }
 
 /*
- * The footer in a free range's last chunk leads libpmemobj to the range when the chunk after it becomes free. It writes
- * the footer after the range's header without a flush, and an open rewrites footers of used ranges only. So after a
- * crash an old footer may lead to a free range further down, and everything between would count as free. This repair
- * precedes the first request for an object, which reads footers.
+ * libpmemobj writes the footer of a free range (FORMAT.md, section 2) without a flush, and opening rewrites those of
+ * used ranges only. An old one may lead to a free range further down, and everything between would count as free.
+ * libpmemobj reads footers when it is first asked for an object.
  */
 static enum lmcs_status repair_footers(struct lmcs_heap *heap, const struct lmcs_media *media, struct lmcs_error *error)
 {
@@ -328,8 +323,8 @@ struct first_look {
 };
 
 /*
- * Writes the first page to itself: libpmemobj ends the process if its first sync fails, even because of a dead
- * process's pages. Drops unwritable pages, so that the next look reads the disk.
+ * Rewrites the first page: libpmemobj ends the process if its first sync fails, even because of a dead process's pages.
+ * Drops unwritable pages: the next look reads the disk.
  */
 static enum lmcs_status ask_disk(const char *door, const char *path, struct lmcs_error *error)
 {
@@ -338,7 +333,7 @@ static enum lmcs_status ask_disk(const char *door, const char *path, struct lmcs
     if (fd < 0 || lmcs_file_is_in_memory(fd) || lmcs_file_is_dax(fd)) {
         if (fd >= 0)
             close(fd);
-        return LMCS_OK; /* libpmemobj reports missing permission */
+        return LMCS_OK; /* libpmemobj reports it */
     }
     ssize_t n = pread(fd, page, sizeof page, 0);
     bool written = n <= 0 || pwrite(fd, page, (size_t)n, 0) == n;
@@ -414,8 +409,6 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
     return LMCS_OK;
 }
 
-/* ---- Closing ---- */
-
 void lmcs_heap_close(struct lmcs_heap *heap)
 {
     if (heap == NULL)
@@ -425,7 +418,7 @@ void lmcs_heap_close(struct lmcs_heap *heap)
         (void)lmcs_heap_take_errors(heap, NULL);
         pmemobj_close(heap->pool);
     }
-    /* The next open must not read unwritten pages from the page cache. */
+    /* The next open must not read unwritten pages. */
     if (heap->fd >= 0 && lmcs_heap_failure(heap) != 0)
         posix_fadvise(heap->fd, 0, 0, POSIX_FADV_DONTNEED);
     if (heap->map_fd >= 0)

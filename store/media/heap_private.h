@@ -13,12 +13,12 @@
 struct lmcs_heap {
     PMEMobjpool *pool;
     char *path;
-    char *shown_path; /* NULL once it has that name */
+    char *shown_path; /* NULL once shown */
     int fd;           /* for pwrite, fallocate; -1: poolset, device */
-    int map_fd;       /* another description, for our mappings: the kernel reports errors for each */
+    int map_fd;       /* another description, for our mappings: errors are reported for each */
     uint64_t bytes;   /* mapped by libpmemobj; 0: unknown */
     uint64_t zones_start;
-    uint64_t zones_backed; /* zones whose metadata has file space */
+    uint64_t zones_backed; /* with file space for metadata */
     uint64_t highest;      /* our highest object */
     enum lmcs_write_method method;
     struct lmcs_writeback *writeback; /* with LMCS_WRITE_FILE */
@@ -31,7 +31,7 @@ struct lmcs_heap {
     pthread_mutex_t persisting; /* ... and during one of `map_fd` */
 };
 
-/* Collects errors of earlier writes; libpmemobj ends the process at one. */
+/* libpmemobj ends the process at an error of an earlier write. */
 enum lmcs_status lmcs_heap_take_errors(struct lmcs_heap *heap, struct lmcs_error *error);
 
 #endif

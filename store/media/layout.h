@@ -42,14 +42,14 @@ static_assert(sizeof(struct lmcs_superblock_df) == 136, "superblock layout");
 
 /* ---- Pages ---- */
 
-/* A page's offset and checksum: the root vouches for every page below it. */
+/* A page's offset and checksum: the root vouches for every page below. */
 struct lmcs_ref_df {
     uint64_t offset; /* 0: none */
     uint64_t check;
 };
 static_assert(sizeof(struct lmcs_ref_df) == 16, "reference layout");
 
-/* The pool's trees, which the root page refers to. Values are part of the format. */
+/* The pool's trees. Values are part of the format. */
 enum lmcs_tree_kind {
     LMCS_TREE_SHELVES = 0,     /* (shelf, 0) -> lmcs_shelf_df */
     LMCS_TREE_SHELF_NAMES,     /* (hash of name, shelf) -> nothing */
@@ -69,7 +69,7 @@ enum lmcs_tree_kind {
     LMCS_TREE_SAFETY,          /* (content, 0) -> lmcs_parity_df; (content, 1 + block) -> lmcs_lost_df;
                                   (0, content) -> lmcs_wanted_df */
     LMCS_ROOT_TREES = 16,      /* of the root page; those not listed are zero */
-    /* The trees of a shelf, in its record. */
+    /* A shelf's trees, in its record. */
     LMCS_TREE_NUMBERS = 16, /* (number, 0) -> lmcs_snapshot_df */
     LMCS_TREE_STEPS,        /* (step with its sign bit flipped, number) -> nothing */
     LMCS_TREE_TIMES,        /* (time_ns, number) -> nothing */
@@ -91,8 +91,8 @@ struct lmcs_slot_df {
 };
 
 /*
- * A tree node: header, slots ascending by key, free bytes, entries. Level 0 is a leaf. An inner entry's value is a
- * child's lmcs_ref_df; its key is at most the child's smallest.
+ * Header, slots ascending by key, free bytes, entries. Level 0 is a leaf. An inner entry's value is a child's
+ * lmcs_ref_df; its key is at most the child's smallest.
  */
 struct lmcs_node_df {
     uint32_t magic;
@@ -160,7 +160,7 @@ struct lmcs_root_df {
     uint64_t next_live;
     uint64_t live_committed; /* sequence of the newest journal committed by this root or an earlier one */
     struct lmcs_page_range_df journals[LMCS_JOURNALS]; /* of live variables; 0, 0: none */
-    uint64_t lost_contents;                            /* contents with records of lost blocks */
+    uint64_t lost_contents;                            /* with records of lost blocks */
     uint64_t parity_bytes;                             /* the parity part of live_bytes */
     uint64_t scrub_next;                               /* content where the next sample, or the background, begins */
     uint64_t scrub_begun_ns;                           /* of the current pass; 0: none */
@@ -176,7 +176,7 @@ static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 56 + 14 * 8 + 6 * 8 + 55 
 
 /* ---- Records ---- */
 
-/* An object of live variables uses kind, bytes and first only; variables' records describe its contents. */
+/* LMCS_OBJECT_LIVE uses kind, bytes and first only; variables' records describe its contents. */
 enum lmcs_object_kind { LMCS_OBJECT_SLAB = 1, LMCS_OBJECT_EXTENT = 2, LMCS_OBJECT_LIVE = 3 };
 
 /* Our object of libpmemobj at user offset key.high. */
@@ -222,11 +222,10 @@ struct lmcs_shelf_df {
 };
 static_assert(sizeof(struct lmcs_shelf_df) == 56 + 5 * 56 + 40, "shelf layout");
 
-/* The origin of a forked shelf. */
 struct lmcs_origin_df {
-    uint64_t shelf;      /* the original's id; 0: no longer in this pool */
-    uint64_t number;     /* of the snapshot */
-    uint64_t time_ns;    /* of the snapshot: distinguishes it from another of that number on a shelf of that name */
+    uint64_t shelf; /* the original's id; 0: no longer in this pool */
+    uint64_t number;
+    uint64_t time_ns;    /* distinguishes it from another of that number on a shelf of that name */
     uint32_t name_bytes; /* of the shelf's last known name */
     uint32_t reserved;
     /* the name follows */
@@ -251,7 +250,7 @@ struct lmcs_snapshot_df {
     uint64_t tensor_count;
     uint64_t raw_bytes;
     unsigned char group[16];
-    uint32_t links; /* enum lmcs_links: of links from the previous snapshot */
+    uint32_t links; /* enum lmcs_links */
     uint32_t reserved0;
     uint64_t reserved;
     /* {"metrics": {...}, "meta": {...}} follows */
@@ -260,7 +259,7 @@ static_assert(sizeof(struct lmcs_snapshot_df) == 128, "snapshot layout");
 #define LMCS_META_NAME "lmcstore.meta"
 #define LMCS_META_MOST ((uint64_t)64 << 20)
 
-/* Two attachments of snapshots with declared relations: the tensors of each optimizer's state. */
+/* Attachments of snapshots with declared relations. */
 #define LMCS_RELATIONS_MAGIC 0x58434d4cu /* "LMCX" */
 #define LMCS_CONSTANTS_MAGIC 0x43434d4cu /* "LMCC" */
 
@@ -287,17 +286,17 @@ struct lmcs_constants_df {
 };
 static_assert(sizeof(struct lmcs_constants_df) == 80, "constants layout");
 
-/* The result of linking a snapshot to its predecessor. */
+/* Of linking a snapshot to its predecessor. */
 enum lmcs_links {
     LMCS_LINKS_UNKNOWN = 0, /* not tried, or nothing changed together */
     LMCS_LINKS_MADE,
-    LMCS_LINKS_FIRST,       /* the line had the policy's length: this snapshot begins the next */
+    LMCS_LINKS_FIRST,       /* the line had the policy's length: begins the next */
     LMCS_LINKS_GAP,         /* the step before is missing */
     LMCS_LINKS_UNEXPLAINED, /* no known arithmetic explains the step */
     LMCS_LINKS_LARGE,       /* a link is not smaller than deltas */
     LMCS_LINKS_OFF,         /* disabled by the policy */
     LMCS_LINKS_UNFIT,       /* declared tensors are missing or differ in form */
-    LMCS_LINKS_NOT_RAW,     /* they or the previous ones are coded already, or have dependents */
+    LMCS_LINKS_NOT_RAW,     /* they or the previous ones are coded, or have dependents */
     LMCS_LINKS_NOT_FOUND,   /* no relations are declared, and the data show no optimizer step */
     LMCS_LINKS_COUNT
 };
@@ -311,7 +310,7 @@ struct lmcs_tag_df {
 
 struct lmcs_manifest_df {
     uint64_t content;
-    uint64_t birth; /* snapshot number where this run of the content under this name began */
+    uint64_t birth; /* snapshot where this run of the content under this name began */
 };
 
 struct lmcs_identity_df {
@@ -327,7 +326,7 @@ static_assert(sizeof(struct lmcs_identity_df) == 16, "identity layout");
 
 /*
  * A link is a content without a tensor. Its payload, a link frame, leads from its bases, the arrays before a step, to
- * the contents that name it. A linked one of those has no payload: the link stores it.
+ * the contents that name it. A linked one of those has no payload.
  */
 enum lmcs_payload_kind { LMCS_PAYLOAD_RAW = 0, LMCS_PAYLOAD_FRAME = 1, LMCS_PAYLOAD_LINK = 2, LMCS_PAYLOAD_LINKED = 3 };
 #define LMCS_CONTENT_SETTLED  1u /* encoding was tried: a frame is not smaller */
@@ -353,15 +352,15 @@ struct lmcs_content_df {
     uint8_t base_count;
     uint8_t output; /* with a link: its index among the link's arrays */
     /*
-     * Contents of its name encoded since the last keyframe: a hint for the compactor. A link: links to undo to read its
-     * outputs, itself included.
+     * Contents of its name encoded since the last keyframe: a hint. A link: links to undo to read its outputs, with
+     * itself.
      */
     uint32_t place;
     /* parts, then bases (u64 content each), then the link (u64 content) */
 };
 static_assert(sizeof(struct lmcs_content_df) == 64, "content layout");
 
-/* Unreadable blocks of a content that could not be repaired. */
+/* Unreadable blocks that could not be repaired. */
 struct lmcs_lost_df {
     uint64_t blocks; /* from the key's block on */
     uint64_t found_ns;
@@ -387,7 +386,7 @@ struct lmcs_wanted_df {
 
 #define LMCS_SPACE_PARITY ((uint64_t)1 << 63) /* in lmcs_space_df.content: parity, not the payload */
 
-/* In place of a successor: the compactor can do no more for this base; it is freed with its last dependent. */
+/* In place of a successor: nothing more to do for this base, which is freed with its last dependent. */
 #define LMCS_BASE_SETTLED UINT64_MAX
 #define LMCS_MAX_PARTS    16u /* of a payload */
 #define LMCS_CHAIN_BOUND  7u  /* most deltas to undo to read a content */
@@ -395,7 +394,7 @@ struct lmcs_wanted_df {
 
 /* ---- Live variables ---- */
 
-/* The record of a variable. A tensor's parts are whole pages; pages with its bytes have file space. */
+/* A tensor's parts are whole pages; pages with its bytes have file space. */
 struct lmcs_live_df {
     uint64_t created_ns;
     uint64_t bytes; /* of its data; of a value of variable length (u8, one dimension): see its slots */
@@ -415,7 +414,7 @@ static_assert(sizeof(struct lmcs_live_df) == 56, "live variable layout");
 
 #define LMCS_CELL_ALIGN 64u
 
-/* The part of a variable that changes in place, without its record. A value's two slots follow. */
+/* Changes in place, without the record. A value's two slots follow. */
 struct lmcs_cell_df {
     uint64_t identity;     /* hash64 of u64 shelf, u64 variable, seed: its offset */
     uint64_t version;      /* tensors; a value's version is its sequence */
@@ -436,7 +435,7 @@ struct lmcs_value_df {
 };
 static_assert(sizeof(struct lmcs_value_df) == 32, "slot layout");
 
-/* The attachment of a snapshot with live variables: a header, then an entry for each. */
+/* Of a snapshot with live variables: a header, then an entry for each. */
 #define LMCS_LIVE_NAME  "lmcstore.live"
 #define LMCS_LIVE_MAGIC 0x4c434d4cu /* "LMCL" */
 
@@ -495,14 +494,14 @@ static inline uint64_t lmcs_page_up(uint64_t bytes)
     return (bytes + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
 }
 
-/* File space of a payload, up to the earliest start of the next. */
+/* Up to the earliest start of the next payload. */
 static inline uint64_t lmcs_room(uint64_t bytes)
 {
     return bytes >= LMCS_ALIGNED_BYTES ? lmcs_page_up(bytes)
                                        : (bytes + LMCS_PACK_ALIGN - 1) & ~(uint64_t)(LMCS_PACK_ALIGN - 1);
 }
 
-/* Offsets of locks, beyond the end of any file (lease.c). */
+/* Offsets of locks, beyond any file's end (FORMAT.md, section 11). */
 #define LMCS_LEASE_EPOCHS ((uint64_t)1 << 61)
 #define LMCS_LEASE_RANGES ((uint64_t)1 << 62)
 #define LMCS_LEASE_BLOCKS (((uint64_t)1 << 62) + ((uint64_t)1 << 61))

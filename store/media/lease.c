@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/lease.c - bytes that readers keep unchanged, visible to a writer in any process.
+ * media/lease.c - bytes that readers keep unchanged, visible to a writer in any process. See LOCKS.md.
  *
- * A process's leases on a pool share one open file description, so pins are counted here: a range is locked with its
- * first pin and unlocked with its last. The writer queries through the media's description, for which even its own
- * process's leases are foreign.
+ * A process's leases on a pool share one description, so pins are counted here. The writer queries through the media's
+ * description, for which even its own process's leases are foreign.
  *
- * The kernel lists a file's locks, so a snapshot of 100,000 small tensors must not take as many. Small payloads are
- * locked by the MiB that contains them, in a lock space of their own; larger ones exactly, up to their neighbour's
- * first page, whose lock the kernel then joins.
+ * The kernel lists a file's locks. Small payloads are locked by the MiB that contains them, in a lock space of their
+ * own; larger ones exactly, up to their neighbour's first page, whose lock the kernel then joins. A payload's constant
+ * size determines the kind of lock. A live tensor changes size, and its free pages are joined to others: for those both
+ * spaces are queried (lmcs_lease_find_pin), and pins that begin at one offset may end at different ones.
  *
- * A payload's constant size determines the kind of lock. A live tensor changes size in place, and its free pages are
- * joined to others. So for those both spaces are queried (lmcs_lease_find_pin), and pins that begin at one offset may
- * end at different ones.
- *
- * A forked child sees its parent's mappings at will, and would lose leases on the shared description when the parent
- * unpins. So each fork opens another description, kept open only by the child and its children, which locks everything
- * pinned, or mapped of live variables, at that moment. The kernel drops the locks when the last of them has ended or
- * called exec. Later pins don't concern the child.
+ * Each fork opens another description, kept open only by the child and its children, which locks everything pinned, or
+ * mapped of live variables, at that moment. The kernel drops the locks when the last of them has ended or called exec.
  */
 #include "media/lease.h"
 
@@ -46,7 +40,7 @@ struct span { /* to lock */
 };
 
 struct lmcs_lease {
-    struct lmcs_lease *next; /* of this process; under all_lock */
+    struct lmcs_lease *next; /* under all_lock */
     struct lmcs_lease **at;
     atomic_int references;
     struct lmcs_media *media;
@@ -66,7 +60,7 @@ struct lmcs_lease {
 #define RANGE_KEY ((uint64_t)1 << 63)
 #define BLOCK_KEY ((uint64_t)3 << 62)
 
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* acquired before a lease's own */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* before a lease's own */
 static struct lmcs_lease *all;
 
 static void enter(struct lmcs_lease *lease)
@@ -89,7 +83,7 @@ static void leave(struct lmcs_lease *lease)
     pthread_mutex_unlock(&all_lock);
 }
 
-/* The same file, even if another has its name by now. */
+/* Even if another file has its name by now. */
 static int open_again(struct lmcs_media *media)
 {
     char path[64];
@@ -193,7 +187,7 @@ static int set_lock(int fd, short type, uint64_t start, uint64_t bytes)
     return fcntl(fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
-/* Read locks are compatible: only a foreign write lock conflicts, and the store takes none. */
+/* Only a foreign write lock conflicts; the store takes none. */
 static enum lmcs_status fail_lock(struct lmcs_lease *lease, int failure, uint64_t start, uint64_t bytes,
                                   struct lmcs_error *error)
 {
@@ -373,8 +367,6 @@ bool lmcs_lease_find_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t byt
     return true;
 }
 
-/* ---- Children ---- */
-
 static void add_span(struct lmcs_lease *lease, uint64_t start, uint64_t bytes)
 {
     if (!lmcs_grow(&lease->spans, &lease->span_capacity, lease->span_count, sizeof *lease->spans))
@@ -432,7 +424,7 @@ static bool lock_spans(const struct lmcs_lease *lease)
     return true;
 }
 
-/* Without a description for the child, the present pins last until the lease ends: this pin is never ended. */
+/* Without a description for the child, this pin is never ended: the present pins last until the lease ends. */
 static void keep_pins(struct lmcs_lease *lease)
 {
     for (size_t i = 0; i < lease->bucket_count; i++)
@@ -464,7 +456,6 @@ void lmcs_lease_after_fork(void)
     pthread_mutex_unlock(&all_lock);
 }
 
-/* Drops the parent's locks of epochs. */
 void lmcs_lease_in_child(void)
 {
     for (struct lmcs_lease *lease = all; lease != NULL; lease = lease->next) {

@@ -2,10 +2,9 @@
 /*
  * media/lease.h - bytes that readers keep unchanged, visible to a writer in any process.
  *
- * A *lease* is an open-file-description lock on bytes far beyond the end of the pool's file: the kernel drops it when
- * its holder ends. A reader in another process leases the epoch of the root that it walks. A view, in any process,
- * leases (*pins*) the ranges of its payloads. A forked child leases the bytes that its parent has pinned, or mapped of
- * live variables, while it exists.
+ * A *lease* is an open-file-description lock far beyond the end of the pool's file, which ends with its holder. A
+ * reader in another process leases the epoch of the root that it walks. A view, in any process, leases (*pins*) its
+ * payloads. A forked child leases the bytes that its parent has pinned, or mapped of live variables.
  */
 #ifndef LMCS_MEDIA_LEASE_H
 #define LMCS_MEDIA_LEASE_H
@@ -24,14 +23,14 @@ void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch);
 /* The lowest leased epoch, or `current`: pages unreachable up to it may be reused. */
 uint64_t lmcs_lease_safe_epoch(struct lmcs_lease *lease, uint64_t current);
 
-/* Counted: each pin needs its unpin. The range is a whole payload, or a whole part of a live tensor. */
+/* Pins are counted. The range is a whole payload, or a whole part of a live tensor. */
 enum lmcs_status lmcs_lease_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
 /* Whether any process pins this payload. Below LMCS_ALIGNED_BYTES, a neighbour's pin counts. */
 bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
 /*
- * Whether any process pins any of these whole pages. *first and *end: one such pin, in whole pages; others may be
- * before and after it.
+ * Whether any process pins any of these whole pages. *first and *end: one such pin, in whole pages, among perhaps
+ * others.
  */
 bool lmcs_lease_find_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, uint64_t *first, uint64_t *end);
 

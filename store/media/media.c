@@ -2,9 +2,8 @@
 /*
  * media/media.c - the bytes of a pool, read without libpmemobj.
  *
- * libpmemobj maps the parts of a poolset in sequence: the first whole, the others without their header page, each
- * rounded down to the alignment of mappings. The same arithmetic here maps offsets to places in files. Reads use pread:
- * a truncated file is an error, not a signal. Only views and devices use mappings.
+ * Offsets are mapped to places in the parts of a poolset as libpmemobj maps them (FORMAT.md, section 1). Reads use
+ * pread: a truncated file is an error, not a signal. Only views and devices use mappings.
  */
 #include "media/media.h"
 
@@ -48,11 +47,11 @@ struct lmcs_media {
     uint64_t bytes;
     uint64_t superblock;
     uint64_t heap;
-    void *map;          /* whole pool, read-only */
-    void *_Atomic back; /* another mapping, for lmcs_media_read_back; NULL: not yet */
+    void *map;
+    void *_Atomic back; /* for lmcs_media_read_back; NULL: not yet */
     lmcs_media_overlay_fn *overlay;
     const void *overlay_context;               /* NULL: no overlay */
-    struct lmcs_media *replicas[MAX_REPLICAS]; /* others of a poolset; read with lmcs_media_read only */
+    struct lmcs_media *replicas[MAX_REPLICAS]; /* of a poolset, for lmcs_media_read only */
     size_t replica_count;
 };
 
@@ -100,11 +99,11 @@ void lmcs_media_reopen_path(int fd, const char *path, char *door, size_t door_by
         snprintf(door, door_bytes, "%s", path);
 }
 
-/* `path` is for messages; `door` is opened. */
+/* `path`: for messages. */
 static enum lmcs_status open_file(const char *path, const char *door, int *fd, struct stat *st,
                                   struct lmcs_error *error)
 {
-    /* O_NONBLOCK: a FIFO must not block us */
+    /* a FIFO must not block us */
     *fd = open(door, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return errno == ENOENT || errno == ENOTDIR
@@ -166,10 +165,7 @@ static struct lmcs_media *new_replica(const struct lmcs_media *of)
     return NULL;
 }
 
-/*
- * Finds the other replicas on this machine whose parts all open. They have the same bytes, and are read only for bytes
- * that the first lost.
- */
+/* On this machine, with parts that all open; read only for bytes that the first replica lost. */
 static void parse_replicas(struct lmcs_media *media, FILE *file)
 {
     char line[PATH_MAX + 256];
@@ -196,7 +192,7 @@ static void parse_replicas(struct lmcs_media *media, FILE *file)
     lmcs_media_release(replica);
 }
 
-/* Reads "SIZE PATH" lines: the first replica's, then the others'. */
+/* "SIZE PATH" lines: the first replica's, then the others'. */
 static enum lmcs_status parse_poolset(struct lmcs_media *media, struct lmcs_error *error)
 {
     int fd = fcntl(media->fd, F_DUPFD_CLOEXEC, 0);
@@ -253,7 +249,7 @@ static enum lmcs_status map_all(const struct lmcs_media *media, void **made, str
     return LMCS_OK;
 }
 
-/* Reads the words that we use; libpmemobj checks its checksums itself. */
+/* The words that we use; libpmemobj checks its checksums. */
 static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error *error)
 {
     unsigned char page[LMCS_POBJ_END];
@@ -317,7 +313,7 @@ static enum lmcs_status open_door(const char *path, const char *door, struct lmc
     if (status == LMCS_OK && m->bytes == 0)
         status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool: it is empty", path);
     if (status == LMCS_OK && m->is_device)
-        status = map_all(m, &m->map, error); /* devices are read through the mapping */
+        status = map_all(m, &m->map, error); /* a device's reads */
     if (status == LMCS_OK)
         status = read_header(m, error);
     if (status == LMCS_OK && m->map == NULL)
@@ -510,7 +506,7 @@ enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t o
     const char *map = !media->is_device && inside(media, offset, bytes) ? map_to_read_back(media) : NULL;
     if (map == NULL || !lmcs_guard_holds() || !lmcs_guard_copy(buffer, map + offset, bytes))
         return lmcs_media_read(media, offset, buffer, bytes, error);
-    /* Its pages are not read again, and should not count as resident twice. */
+    /* Its pages should not count as resident twice. */
     const uint64_t first = offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
     madvise((void *)(uintptr_t)(map + first), (size_t)(offset - first + bytes), MADV_DONTNEED);
     return LMCS_OK;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * media/pmemobj_layout.h - libpmemobj's format as far as the store relies on it: descriptor, lanes with logs, zones and
- * chunks of the heap. See FORMAT.md, section 2.
- */
+/* media/pmemobj_layout.h - libpmemobj's format as far as the store relies on it (FORMAT.md, section 2). */
 #ifndef LMCS_MEDIA_PMEMOBJ_LAYOUT_H
 #define LMCS_MEDIA_PMEMOBJ_LAYOUT_H
 
@@ -50,7 +47,7 @@ struct lmcs_log_entry_df {
 #define LMCS_LOG_AND       (UINT64_C(1) << 61)
 #define LMCS_LOG_OR        (UINT64_C(2) << 61)
 
-/* ---- The heap: a header, then zones; a zone is a header, the headers of its chunks, and the chunks ---- */
+/* ---- The heap: a header, then zones: a header, headers of chunks, chunks ---- */
 
 #define LMCS_HEAP_HEADER_BYTES   1024u
 #define LMCS_ZONE_MAGIC          0xC3F0A2D2u
@@ -79,7 +76,7 @@ struct lmcs_object_header_df {
 };
 #define LMCS_OBJECT_BYTES_MASK ((UINT64_C(1) << 48) - 1)
 
-/* A run: a chunk of small objects. Its bitmap of used units fills, with this header, whole cache lines. */
+/* A chunk of small objects. Its bitmap of used units fills, with this header, whole cache lines. */
 struct lmcs_run_df {
     uint64_t unit_bytes;
     uint64_t alignment;

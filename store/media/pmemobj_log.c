@@ -2,15 +2,14 @@
 /*
  * media/pmemobj_log.c - libpmemobj's logs, read without it.
  *
- * On opening a pool, libpmemobj applies the redo logs of its 1024 lanes and rolls back their undo logs. It trusts
- * headers and kinds of entries before any checksum: a flipped bit can hang or crash it, or make it store anywhere. So
- * only remains of our own commits pass here:
+ * libpmemobj trusts headers and kinds of entries in the logs of its 1024 lanes before any checksum: a flipped bit can
+ * hang or crash it, or make it store anywhere. So only remains of our own commits pass:
  *
  *   undo logs    empty: we use no transactions of libpmemobj
  *   redo logs    one, without successors. Entries set, and, or or a word: with a right checksum, our root word or a
  *                chunk's header. With a wrong one the log is incomplete or finished, and skipped.
  *
- * Pending entries are kept: the pool is checked as it will be after them.
+ * The pool is checked as it will be after pending entries.
  */
 #include "media/pmemobj_log.h"
 
@@ -92,7 +91,6 @@ static enum lmcs_status add_entries(struct lmcs_pmemobj_log **pending, const str
     return LMCS_OK;
 }
 
-/* Up to the first empty entry. */
 static enum lmcs_status load_entries(const struct lmcs_media *media, const unsigned char *log, uint64_t capacity,
                                      struct lmcs_pmemobj_log **pending, struct lmcs_error *error)
 {

@@ -9,16 +9,15 @@ struct lmcs_media;
 struct lmcs_pmemobj_log;
 
 /*
- * Reads the logs while no process writes. LMCS_DAMAGED: they are not as libpmemobj leaves them, or would change bytes
- * that no commit changes. *pending: to be freed, or NULL.
+ * While no process writes. LMCS_DAMAGED: not as libpmemobj leaves them, or changing bytes that no commit changes.
+ * *pending: to be freed, or NULL.
  */
 enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **pending,
                                        struct lmcs_error *error);
 void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *pending);
 
 /*
- * Applies the entries of `context`, a struct lmcs_pmemobj_log, to a copy of bytes from `offset` on (an overlay of
- * media.h).
+ * Applies the entries to a copy of bytes from `offset` on (an overlay of media.h). `context`: struct lmcs_pmemobj_log.
  */
 void lmcs_pmemobj_log_apply(const void *context, uint64_t offset, void *buffer, uint64_t bytes);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/writeback.c - a thread that starts writeback of stored ranges while more is being stored.
+ * media/writeback.c - starts writeback of stored ranges while more is being stored.
  *
- * sync_file_range waits while the disk's queue is full; the thread waits instead of an asynchronous capture, whose
- * bytes are safe from the trainer once in the page cache.
+ * sync_file_range waits while the disk's queue is full, and an asynchronous capture, whose bytes are safe once in the
+ * page cache, must not.
  */
 #include "media/writeback.h"
 
