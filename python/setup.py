@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Builds ``lmcstore._core``: the C libraries of the checkout as static archives by CMake, then the module over them.
 
-The module contains the libraries, so it needs no RPATH and no installed liblmcstore; libpmemobj and the others come
-from the system.
+The module contains the libraries, so it needs no RPATH and no installed liblmcstore.
 """
 
 import os

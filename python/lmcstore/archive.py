@@ -53,22 +53,13 @@ def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
 def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
     """Read all of an archive, check every record, and decode every content that needs no older archive.
 
-    Parameters
-    ----------
-    file
-        As for `ls`. Of a pipe only the records are checked; nothing is decoded.
+    Takes a file and raises as `ls`; DamagedError states the first damage and its place. Of a pipe only the records are
+    checked; nothing is decoded.
 
     Returns
     -------
     dict
         As for `ls`, with ``decoded_contents``; ``snapshots`` is a count.
-
-    Raises
-    ------
-    DamagedError
-        The first damage and its place.
-    UnsupportedError
-        A newer lmcstore wrote it.
     """
     if isinstance(file, str | Path):
         with open(file, "rb") as opened:

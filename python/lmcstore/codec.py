@@ -14,10 +14,10 @@ True
 >>> codec.decompress(delta, base=before) == after.tobytes()
 True
 
-Data and bases are anything with a buffer (bytes, memoryview, mmap, array.array), NumPy arrays or torch tensors. Their
-bytes count, in row-major (C) order; shapes are not kept. Contiguous CPU memory is read in place, others (strided,
-Fortran-ordered, on a GPU) are copied first. A concurrent write damages the frame. (Nothing crashes unless memory is
-freed or resized, as a torch storage or a mapped file can be.)
+Data, bases, frames and outputs are anything with a buffer (bytes, memoryview, mmap, array.array), NumPy arrays or torch
+tensors. Their bytes count, in row-major (C) order; shapes are not kept. Contiguous CPU memory is read in place, others
+(strided, Fortran-ordered, on a GPU) are copied first. A concurrent write damages the frame. (Nothing crashes unless
+memory is freed or resized, as a torch storage or a mapped file can be.)
 
 The result is one frame (codec/FORMAT.md), the same bytes for any number of threads. A file of several frames is read
 frame by frame: see `info`.
@@ -59,12 +59,10 @@ class FrameInfo(NamedTuple):
     ----------
     dtype : str
         Of the elements: "bf16", "f32", "u8", ...
-    raw_bytes : int
-        Bytes of the decoded content.
-    frame_bytes : int
-        Bytes of the frame.
+    raw_bytes, frame_bytes : int
+        Bytes of the decoded content, and of the frame.
     blocks : int
-        Blocks of the frame; as many threads can share the work.
+        As many threads can share the work.
     base_digest : str or None
         `digest` of the base that it needs; None: the frame stands alone.
     version : int
@@ -87,11 +85,11 @@ def compress(data: Any, base: Any = None, dtype: Any = None, level: str = "defau
 
     Parameters
     ----------
-    data : bytes-like, numpy.ndarray or torch.Tensor
-        The data.
-    base : bytes-like, numpy.ndarray or torch.Tensor, optional
-        A similar tensor of as many bytes, such as an earlier version. The frame holds the difference and needs the base
-        to be decompressed. The base's bytes count as elements of the dtype of `data`. A frame that the base does not
+    data
+        The tensor.
+    base
+        A similar tensor of as many bytes, such as an earlier version, whose bytes count as elements of the dtype of
+        `data`. The frame holds the difference and needs the base to be decompressed. A frame that the base does not
         help stands alone: its ``base_digest`` is None.
     dtype : str, numpy.dtype or torch.dtype, optional
         The dtype of the bytes of `data`: a name ("bf16", "f32", ...) or a dtype of NumPy or torch. Default: that of the
@@ -142,14 +140,14 @@ def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = Non
 
     Parameters
     ----------
-    frame : bytes-like, numpy.ndarray or torch.Tensor
+    frame
         One whole frame. Immutable bytes are read in place; others are copied block by block.
-    base : bytes-like, numpy.ndarray or torch.Tensor, optional
+    base
         The base of the compression, or any tensor with the same bytes; ignored if the frame stands alone.
     threads
-        Threads that share the work, at least 1.
-    out : writable buffer, numpy.ndarray or torch.Tensor, optional
-        The output: contiguous, of exactly that size, disjoint from `frame` and `base`. Undefined after an error.
+        As for `compress`.
+    out
+        A writable output: contiguous, of exactly that size, disjoint from `frame` and `base`. Undefined after an error.
 
     Returns
     -------

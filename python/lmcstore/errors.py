@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Exceptions of lmcstore: one class for each kind of failure, all of them `Error`.
 
-Each class also derives from the matching built-in exception, such as KeyError or OSError. A wrong argument type or text
-that is not valid UTF-8 may raise Python's own TypeError or ValueError; exceptions of an argument's methods
-(``__index__``, say) pass through.
+Each also derives from the matching built-in exception, such as KeyError or OSError. A wrong argument type or text that
+is not valid UTF-8 may raise Python's own TypeError or ValueError; exceptions of an argument's methods (``__index__``,
+say) pass through.
 """
 
 from typing import Any

@@ -73,8 +73,9 @@ class Shelf:
     """A named history of snapshots in a store: ``store[name]``.
 
     ``shelf[7]`` is a snapshot by its number, ``shelf[-1]`` the newest; text is the part of an address after the ``@``:
-    ``shelf["best"]``, ``shelf["latest~1"]``, ``shelf["step:120"]``, ``shelf["{2 hours ago}"]``, ``shelf["{2026-11-20
-    13:00}"]`` (UTC). Iterating gives the snapshots, oldest first; ``reversed`` newest first; `range` some of them.
+    ``shelf["best"]``, ``shelf["latest~1"]``, ``shelf["step:120"]``, ``shelf["{2 hours ago}"]``,
+    ``shelf["{2026-11-20 13:00}"]`` (UTC). Iterating gives the snapshots, oldest first; ``reversed`` newest first;
+    `range` some of them.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -146,12 +147,11 @@ class Shelf:
             True: return when the snapshot is durable. False: return when it is captured, and the state may change. It
             becomes `latest` once durable; `Snapshot.wait`, the next snapshot and the store's close raise a failure.
         gradient_scale
-            The factor of bf16 gradients before the step: the clip's coefficient divided by the loss scale. Giving it
-            saves a search in the data. It affects sizes only; a value that is not finite is ignored.
+            The factor of bf16 gradients before the step: the clip's coefficient divided by the loss scale. Saves a
+            search in the data. It affects sizes only; a value that is not finite is ignored.
         gradients : module, optimizer, or iterable of tensors, optional
-            The gradients of the step as the optimizer got them (a model before its `zero_grad`, or tensors), instead of
-            `gradient_scale`, which is computed from some thousand of them. They are not stored. Sparse and complex ones
-            are ignored.
+            The gradients as the optimizer got them (a model before its `zero_grad`, or tensors), from which
+            `gradient_scale` is computed. They are not stored. Sparse and complex ones are ignored.
 
         Raises
         ------
@@ -194,24 +194,9 @@ class Shelf:
         return Snapshot(self, number, None if wait else capture, step)
 
     def remove(self, which: int | str | Snapshot, *, dry_run: bool = False) -> Removal:
-        """Remove a snapshot permanently.
+        """Remove a snapshot permanently; `dry_run`: only report the space.
 
-        Parameters
-        ----------
-        which
-            As for ``shelf[which]``.
-        dry_run
-            Only report the space that it would free.
-
-        Returns
-        -------
-        Removal
-            The space that is free now, and after compaction.
-
-        Raises
-        ------
-        NotFoundError
-            There is no such snapshot.
+        Returns the space that is free now, and after compaction. NotFoundError: there is no such snapshot.
         """
         self._store._check_writable()
         return Removal(*self._store._pool.remove(self._name, self._number(which), dry_run))
@@ -221,15 +206,8 @@ class Shelf:
     ) -> None:
         """Put tags on a snapshot, moving those that are elsewhere on the shelf: all of them, or none.
 
-        Parameters
-        ----------
-        which
-            As for ``shelf[which]``.
-        *tags
-            The tags.
-        expect
-            The snapshot that they must be on now; None: on none. Default: anywhere. Keeps two programs that move a tag
-            from undoing each other's work.
+        `expect` is the snapshot that they must be on now (None: on none; default: anywhere). It keeps two programs that
+        move a tag from undoing each other's work.
 
         Raises
         ------
@@ -298,12 +276,8 @@ class Shelf:
     def prune(self, words: str | None = None, *, dry_run: bool = False) -> Pruned:
         """Remove the snapshots that the policy does not keep, now and regardless of its budget.
 
-        Parameters
-        ----------
-        words
-            Changes to the policy for this call: ``shelf.prune("keep=last:10", dry_run=True)`` tries a policy.
-        dry_run
-            Only report the snapshots.
+        `words` changes the policy for this call, and `dry_run` only reports the snapshots:
+        ``shelf.prune("keep=last:10", dry_run=True)``.
 
         Raises
         ------
@@ -349,15 +323,7 @@ class Shelf:
     def drop(self, *, dry_run: bool = False) -> Removal:
         """Remove the shelf with its snapshots and live variables permanently; its forks keep shared contents.
 
-        Returns
-        -------
-        Removal
-            The space that is free now, and after compaction.
-
-        Raises
-        ------
-        InUseError
-            One of its live variables is open in this process.
+        Returns the space that is free now, and after compaction. InUseError: a live variable is open in this process.
         """
         self._store._check_writable()
         return Removal(*self._store._pool.drop(self._name, dry_run))
@@ -389,20 +355,10 @@ class Shelf:
             return None
 
     def at(self, *, step: int | None = None, time: datetime.datetime | datetime.date | str | None = None) -> Snapshot:
-        """Return the newest snapshot of a step, or the newest that was taken by a time.
+        """Return the newest snapshot of a step, or the newest that was taken by a time; NotFoundError: there is none.
 
-        Parameters
-        ----------
-        step
-            The step.
-        time
-            The end of that second or day counts; text as in an address: ``"2 hours ago"``, ``"2026-11-20 13:00"``.
-            Without a zone: UTC.
-
-        Raises
-        ------
-        NotFoundError
-            There is none.
+        Of a time, the end of that second or day counts; text as in an address: ``"2 hours ago"``,
+        ``"2026-11-20 13:00"``. Without a zone: UTC.
         """
         if (step is None) == (time is None):
             raise InvalidError("give a step or a time")
@@ -424,14 +380,8 @@ class Shelf:
     def range(self, which: str) -> Iterator[Snapshot]:
         """Yield the snapshots of a range such as ``"5..9"``, ``"step:100.."``, ``"..best"``, oldest first.
 
-        Both ends belong to it; an omitted end is the first or the latest snapshot.
-
-        Raises
-        ------
-        NotFoundError
-            An end does not exist.
-        InvalidError
-            It is no range, or its ends are in the wrong order.
+        Both ends belong to it; an omitted end is the first or the latest snapshot. NotFoundError: an end does not
+        exist; InvalidError: it is no range, or its ends are in the wrong order.
         """
         first, last = self._store._pool.range(self._name, address(which))
         return self._between(first, last)

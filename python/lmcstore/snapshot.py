@@ -90,10 +90,7 @@ class Snapshot:
     def meta(self) -> dict[str, Any]:
         """The metadata of the capture.
 
-        Raises
-        ------
-        DamagedError
-            It is nested more than 200 levels deep, which no capture allows.
+        DamagedError: it is nested more than 200 levels deep, which no capture allows.
         """
         try:
             meta: dict[str, Any] = json.loads(self._info["meta_json"])
@@ -142,10 +139,7 @@ class Snapshot:
     def wait(self) -> Self:
         """Wait until a snapshot taken with ``wait=False`` is durable, and return it.
 
-        Raises
-        ------
-        Error
-            It could not be made durable and does not exist. Every call raises this.
+        If it could not be made durable, it does not exist, and every call raises the failure.
         """
         capture = self._capture  # another thread may reset it
         if capture is not None:
@@ -195,10 +189,7 @@ class Snapshot:
         `lmcstore.LazyTensor` for each of them: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows. `state_dict` reads
         whole parts.
 
-        Parameters
-        ----------
-        path : str or tuple
-            Keys and indexes, joined by dots, or as a tuple where dots are ambiguous.
+        `path` has keys and indexes, joined by dots, or is a tuple of them where dots are ambiguous.
 
         Raises
         ------
@@ -213,10 +204,7 @@ class Snapshot:
     def select(self, pattern: str) -> dict[str, Any]:
         """Read only the tensors whose names (see `names`) match a pattern, by name.
 
-        Parameters
-        ----------
-        pattern
-            With ``*``, ``?`` and ``[...]`` as in file names: ``"model.*.weight"``.
+        The pattern has ``*``, ``?`` and ``[...]`` as in file names: ``"model.*.weight"``.
         """
         decoded = self._decode()
         return decoded.read_refs(decoded.fitting(pattern))
@@ -224,37 +212,17 @@ class Snapshot:
     def rows(self, path: Any, start: int | None = None, stop: int | None = None) -> Any:
         """Read some rows of a tensor, as a copy: ``snap.rows("model.wte.weight", 0, 64)``.
 
-        Reads and decodes only the blocks of 1 MiB that contain them.
-
-        Parameters
-        ----------
-        path : str or tuple
-            As for ``snap[path]``; a tensor with one dimension or more.
-        start, stop
-            As in a slice.
-
-        Raises
-        ------
-        InvalidError
-            It is no tensor, or has no rows.
+        Reads and decodes only the blocks of 1 MiB that contain them. `path` is as for ``snap[path]``, `start` and
+        `stop` as in a slice. InvalidError: it is no tensor, or has no rows.
         """
         decoded = self._decode()
         return decoded.read_rows(decoded.find(path), start, stop)
 
     def tensors(self, pattern: str = "*", budget: int | str = "1GiB") -> Iterator[tuple[str, Any]]:
-        """Iterate over tensors by name, within a bound on their memory.
+        """Yield names and tensors in the order of `names`, within a bound on their memory.
 
-        Parameters
-        ----------
-        pattern
-            As for `select`.
-        budget
-            Bytes to decode at a time, one tensor at least. Earlier tensors are freed unless the caller keeps them.
-
-        Yields
-        ------
-        tuple of str and tensor
-            In the order of `names`.
+        Decodes `budget` bytes (int, or text such as "1GiB") at a time, one tensor at least; earlier tensors are freed
+        unless the caller keeps them. `pattern` is as for `select`.
         """
         decoded = self._decode()
         for batch in decoded.batches(decoded.fitting(pattern), parse_size(budget)):
@@ -293,30 +261,19 @@ class Snapshot:
     def diff(
         self, other: Snapshot, *, same: bool = False, numbers: bool = True, progress: Progress | None = None
     ) -> diff.Diff:
-        """Compare with `other`, for example a later snapshot, of any shelf of this store.
+        """Compare with `other`, for example a later snapshot, of any shelf of this store (else InvalidError).
 
-        Only tensors with different digests are read, block by block, in the pool's threads.
+        Only tensors with different digests are read, block by block, in the pool's threads. The result is a sequence of
+        `TensorDiff`, which prints as a table.
 
         Parameters
         ----------
-        other
-            The second snapshot.
         same
             List equal tensors, too.
         numbers
             False: read no tensor and only list the different ones.
         progress
             Called now and then; may raise to stop it.
-
-        Returns
-        -------
-        Diff
-            A sequence of `TensorDiff`, which prints as a table.
-
-        Raises
-        ------
-        InvalidError
-            They are of different stores.
         """
         if not isinstance(other, Snapshot):
             raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
@@ -325,15 +282,10 @@ class Snapshot:
         return diff.make(self._address, other._address, rows, report)
 
     def fork(self, name: str) -> Shelf:
-        """Make a shelf whose first snapshot is this one.
+        """Make a shelf whose first snapshot is this one; ExistsError: there is a shelf of that name.
 
         It has the same tensors, step, time, metrics, metadata and tags; nothing is copied. Shared contents stay until
         neither shelf needs them.
-
-        Raises
-        ------
-        ExistsError
-            There is a shelf of that name.
         """
         store = self._shelf._store
         store._check_writable()
@@ -344,7 +296,7 @@ class Snapshot:
         """Load the state into existing objects, and make this snapshot the parent of the next one.
 
         Everything is read, its checksums verified, and checked against the targets before anything changes. Targets get
-        copies.
+        copies. Returns the snapshot: ``start = shelf.latest.load_into(model=model).step + 1``.
 
         A target that only itself can check (a module with hooks or its own loading function, an object that is neither
         module nor optimizer) is loaded before the others. If it raises, it and those before it get back their earlier
@@ -365,11 +317,6 @@ class Snapshot:
             Convert to the targets' dtypes, which may round. Without it every saved bit is loaded, also an optimizer's
             state in another dtype than its parameters, which torch would convert. (Load a part called "cast" by a
             dict.)
-
-        Returns
-        -------
-        Snapshot
-            This one: ``start = shelf.latest.load_into(model=model).step + 1``.
 
         Raises
         ------

@@ -164,13 +164,7 @@ class Store:
         return self._pool.info()
 
     def set_limit(self, size: int | str | None) -> None:
-        """Set the limit of the pool's size on disk; None: no limit.
-
-        Raises
-        ------
-        InvalidError
-            The pool is larger already.
-        """
+        """Set the limit of the pool's size on disk; None: no limit. InvalidError: the pool is larger already."""
         self._check_writable()
         self._pool.set_limit(0 if size is None else parse_size(size))
 
@@ -181,14 +175,8 @@ class Store:
     def compact(self, progress: Progress | None = None) -> None:
         """Compact older snapshots and release unused space, until nothing is left to do.
 
-        Raises
-        ------
-        FullError
-            There is no room to work in.
-        DamagedError
-            A snapshot can't be read.
-        KeyboardInterrupt
-            SIGINT arrived; completed work stays.
+        FullError: there is no room to work in. DamagedError: a snapshot can't be read. SIGINT raises KeyboardInterrupt;
+        completed work stays.
         """
         self._check_writable()
         self._pool.compact(progress)
@@ -378,12 +366,8 @@ class Store:
     def close(self) -> None:
         """Close this open of the pool, after snapshots under way. A second call does nothing.
 
-        Tensors and arrays that were read stay valid.
-
-        Raises
-        ------
-        Error
-            A snapshot taken with ``wait=False`` failed and no call has reported that. The store is closed all the same.
+        Tensors and arrays that were read stay valid. Raises an unreported failure of a snapshot taken with
+        ``wait=False``; the store is closed all the same.
         """
         self._finalizer.detach()
         self._pool.close()

@@ -104,7 +104,6 @@ def _check_own_view(current: Any, value: Any) -> None:
 
 @raises_shelf_errors
 def assigned(names: Names, name: str, value: Any) -> Any:
-    """Replace the variable of a name by a value, in one step; return its object."""
     check_name(name)
     current = names.get(name)
     if current is None and isinstance(value, ShelvedCommon):
@@ -151,7 +150,7 @@ def check_name(name: str) -> None:
 
 @raises_shelf_errors
 def opened(names: Names, name: str) -> Any:
-    """Open a variable; None: there is none of that name."""
+    """None: there is none of that name."""
     core = names.pool.open(name)
     return None if core is None else object_of(names, name, core)
 

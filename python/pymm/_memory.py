@@ -53,7 +53,7 @@ def shelf_errors() -> Iterator[None]:
 
 
 def raises_shelf_errors(function: _Function) -> _Function:
-    """Let a function raise the errors of a shelf in place of the store's."""
+    """Turn the store's errors into those of a shelf."""
     import functools
 
     @functools.wraps(function)
@@ -75,7 +75,7 @@ class Shadow(ABC):
 
 
 class Makers:
-    """Functions of `_make` that variables call. `_make` sets them: it imports the variables."""
+    """Functions of `_make`, which imports the variables and sets these for them."""
 
     shadow_of: Callable[..., Any]
     object_of: Callable[..., Any]
@@ -100,8 +100,6 @@ class ShelvedCommon:
 
 
 class Names(dict[str, Any]):
-    """The used variables of a pool's shelf, by name."""
-
     def __init__(self, pool: Pool) -> None:
         super().__init__()
         self.pool = pool
@@ -114,11 +112,10 @@ class Names(dict[str, Any]):
         return self is other
 
     def variables(self) -> dict[str, Any]:
-        """Return the open variables, without a shelf's other attributes."""
         return {name: value for name, value in self.items() if isinstance(value, ShelvedCommon)}
 
     def forget(self) -> None:
-        """Release all open variables; later uses open them again."""
+        """Later uses open them again."""
         for name in self.variables():
             del self[name]
 
@@ -134,7 +131,7 @@ class Pool:
         self.core = store._pool
 
     def growing(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function; if the pool is full, raise its limit and call it once more."""
+        """If the pool is full, raise its limit and call once more."""
         while True:
             try:
                 return function(*args)
@@ -155,7 +152,7 @@ class Pool:
             return None
 
     def create(self, shape: tuple[int, ...], dtype: int, note: str, reserve: int = 0) -> _core.Live:
-        """Make a tensor without a name, which can grow in place to `reserve` bytes."""
+        """Make an unnamed tensor, which can grow in place to `reserve` bytes."""
         encoded = note_bytes(note, "the variable")
         return self.growing(  # type: ignore[no-any-return]
             self.core.live_create,
@@ -170,7 +167,7 @@ class Pool:
         )
 
     def create_value(self, data: bytes, note: str) -> _core.Live:
-        """Make a value without a name."""
+        """Make an unnamed value."""
         core = self.growing(
             self.core.live_create,
             self.shelf,
@@ -189,7 +186,6 @@ class Pool:
         return self.core.live_list(self.shelf, prefix, 0, 0, True)
 
     def erase(self, name: str) -> None:
-        """Remove a variable without holders."""
         self.core.live_erase(self.shelf, name)
 
 
@@ -221,7 +217,6 @@ class MemoryReference:
 
     @property
     def varname(self) -> str:
-        """The name on the shelf."""
         return self.name
 
     @property
@@ -230,7 +225,7 @@ class MemoryReference:
         return memoryview(self.core.buffer() if self.address else self.core.get())
 
     def addr(self) -> tuple[str, int]:
-        """Return the address of the bytes, as hexadecimal text, and their count; a value has no address."""
+        """Return address, as hexadecimal text, and count of the bytes; a value has no address."""
         return hex(self.address), self.nbytes if self.address else len(self.core.get())
 
     def persist(self) -> None:
@@ -239,7 +234,6 @@ class MemoryReference:
                 self.core.persist(0, self.nbytes)
 
     def persist_between(self, low: int, high: int) -> None:
-        """Make stores between two addresses durable, within the variable."""
         low, high = max(low - self.address, 0), min(high - self.address, self.nbytes)
         if low < high:
             with shelf_errors():
@@ -247,12 +241,10 @@ class MemoryReference:
 
 
 def make_note(store_note: str, **extra: Any) -> str:
-    """Encode a note: the store's part, then PyMM's."""
     return f"{store_note}\n{json.dumps(extra, separators=(',', ':'))}" if extra else store_note
 
 
 def read_note(note: bytes) -> tuple[str, dict[str, Any]]:
-    """Decode a note: the store's part, then PyMM's."""
     text, _, own = note.decode("utf-8", "replace").partition("\n")
     try:
         extra = json.loads(own) if own else {}

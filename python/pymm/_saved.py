@@ -41,13 +41,10 @@ def is_saved(name: str) -> bool:
 
 
 def name_of(name: str) -> str:
-    """Return the name that a structure was saved under."""
     return name[len(_PREFIX) :]
 
 
 class _Packer:
-    """Packs a structure, and collects its arrays and tensors."""
-
     def __init__(self) -> None:
         self.arrays: list[Any] = []
 

@@ -35,7 +35,6 @@ class Small(ShelvedCommon):
 
     @classmethod
     def over(cls, value: Any, memory: MemoryReference) -> Self:
-        """Make the object of a value."""
         self: Any = cls.plain.__new__(cls, value)
         self._value_named_memory = memory
         return self  # type: ignore[no-any-return]
@@ -69,7 +68,7 @@ class Small(ShelvedCommon):
         return Reader(data).value()
 
     def _changed(self, shadow: Any) -> Self | None:
-        """Set another value of the same kind in place; None: it does not fit."""
+        """None: a value of another kind, or it does not fit."""
         if type(self) is not getattr(shadow, "shelved", None) or self._value_named_memory.extra != shadow.extra:
             return None
         return self._stored(shadow.value)
@@ -101,7 +100,7 @@ class Small(ShelvedCommon):
 
 
 def in_place(operation: Callable[[Any, Any], Any], plain: Any) -> Callable[[Small, Any], Any]:
-    """Make an in-place operator: its result is the variable's new value when it is of the same type."""
+    """Make an in-place operator whose result, if of the same type, is the variable's new value."""
 
     def method(self: Small, other: Any) -> Any:
         result = operation(self, other)

@@ -213,7 +213,7 @@ def _delete(path: str, name: str) -> None:
 
 
 def _close_all() -> None:
-    """Make open variables durable when the interpreter ends: objects may not be finalized then."""
+    """Make open variables durable at the interpreter's end: objects may not be finalized then."""
     for names in list(_known.values()):
         if names.pool.core.is_foreign:
             continue

@@ -28,7 +28,6 @@ from ._memory import (
 
 
 def _bounds(array: Any) -> tuple[int, int]:
-    """Return the first address of an array's elements, and the one past the last."""
     low = high = array.__array_interface__["data"][0]
     if array.size == 0:
         return low, low
@@ -112,7 +111,6 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
             raise ShelfError(text) from error
 
     def _place_of_items(self, first: int, count: int) -> int:
-        """Return the place of a view's items in the variable, in items."""
         if not (first >= 0 and count >= 0 and first + count <= self.size):
             raise ValueError("they are not in the array")
         if not self.flags.c_contiguous:
@@ -157,8 +155,6 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make an in-place operator whose result is durable."""
-
     def method(self: Any, other: Any) -> Any:
         operation(self.asndarray(), other)
         self.persist()
@@ -178,13 +174,11 @@ class ndarray(Shadow):
     Parameters
     ----------
     shape : int or tuple or list of int
-        Its shape.
     dtype
         Any dtype of NumPy except objects.
     strides : tuple of int, optional
         Bytes from one item to the next in each dimension; positive. Default: by `order`.
     order : {"C", "F"}
-        The order of its items.
     zero
         Ignored.
     """
@@ -213,7 +207,6 @@ class ndarray(Shadow):
         return self
 
     def _unusual(self, strides: Any) -> tuple[int, ...] | None:
-        """Return strides that match no order."""
         if strides is None:
             return None
         with shelf_errors():
@@ -256,9 +249,9 @@ class ndarray(Shadow):
 
 
 def _layout(extra: dict[str, Any], item_bytes: int, nbytes: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape and the strides of a note, if the whole array fits in the variable's bytes.
+    """Return the shape and the strides of an untrusted note, if the whole array fits in the variable's bytes.
 
-    The note may come from an untrusted pool, and NumPy's own check of strides overflows 64 bits.
+    NumPy's own check of strides overflows 64 bits.
     """
     shape, strides = extra.get("shape"), extra.get("strides")
     for sizes in (shape, strides):

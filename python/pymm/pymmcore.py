@@ -75,7 +75,6 @@ def disable_transient_memory() -> None:
 
 
 def _functions() -> Any:
-    """Return NumPy's table of functions for C."""
     for package in ("numpy._core", "numpy.core"):  # of NumPy 2 and 1
         with contextlib.suppress(ImportError, AttributeError):
             module = importlib.import_module(f"{package}._multiarray_umath")

@@ -320,14 +320,8 @@ class shelf:
     def save(self, data: Any, shelf_var_name: str, is_inplace: bool = True) -> None:
         """Save a structure under a name, replacing an earlier one, all or nothing.
 
-        Parameters
-        ----------
-        data
-            Lists, tuples, dicts and OrderedDicts of arrays, tensors, numbers, texts and so on: a ``state_dict``.
-        shelf_var_name
-            The name, for `load`.
-        is_inplace
-            Ignored.
+        `data` is a ``state_dict``: lists, tuples, dicts and OrderedDicts of arrays, tensors, numbers, texts and so on.
+        `is_inplace` is ignored.
         """
         _saved.save(self._names, data, shelf_var_name)
 

@@ -36,8 +36,6 @@ def _torch() -> Any:
 
 
 class _Methods(ShelvedCommon):
-    """The methods that differ from torch's."""
-
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
@@ -124,7 +122,6 @@ class _Methods(ShelvedCommon):
 
 
 def _shelved_class() -> Any:
-    """Return the class of tensors on a shelf."""
     if "class" in _made:
         return _made["class"]
     torch = _torch()
@@ -160,7 +157,6 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def _put_data(tensor: Any, value: Any) -> None:
-    """Copy a value assigned to a tensor's `data` into its memory."""
     torch = _tools().torch
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.is_cpu:
         raise ShelfError(_KEEPS.format(tensor.name_on_shelf, "other data"))
@@ -171,8 +167,6 @@ def _put_data(tensor: Any, value: Any) -> None:
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make an in-place operator whose result is durable."""
-
     def method(self: Any, other: Any) -> Any:
         result = operation(self, other)
         if result is NotImplemented:

@@ -35,9 +35,7 @@ struct core_state {
     PyTypeObject *transaction_type;
 };
 
-/*
- * A thread that runs Python code inside a call: a progress function, or a destructor that the garbage collector runs.
- */
+/* A thread in Python code inside a call: a progress function, or a destructor that the garbage collector runs. */
 struct core_callback {
     unsigned long thread;
     struct core_callback *next;
@@ -146,7 +144,7 @@ bool core_load_exceptions(struct core_state *state);
 PyObject *core_raise(struct core_state *state, const struct lmcs_error *error);
 /* With the attribute `report`. */
 PyObject *core_raise_with(struct core_state *state, const struct lmcs_error *error, PyObject *report);
-/* Whether a check found damage or records of a newer version: its report states them, so nothing is raised. */
+/* Whether a check found damage or newer records: its report states them, so nothing is raised. */
 static inline bool core_is_report(enum lmcs_status status, uint64_t damages, uint64_t unsupported)
 {
     return (status == LMCS_DAMAGED && damages > 0) || (status == LMCS_UNSUPPORTED && unsupported > 0);
@@ -172,7 +170,7 @@ bool core_append(PyObject *list, PyObject *item);
 /* Around a call into the store; enter fails with an exception when the pool is closed. */
 bool core_pool_enter(struct pool_object *pool);
 void core_pool_leave(struct pool_object *pool);
-/* The same with a snapshot's handle, which ends with its pool; core_pool_leave(self->pool) follows. */
+/* Also with a snapshot's handle, which ends with its pool; core_pool_leave(self->pool) follows. */
 bool core_snapshot_enter(struct snapshot_object *self);
 /* Around Python code between them. A close in there is refused: it would wait for its own thread. */
 void core_callback_begin(struct pool_object *pool, struct core_callback *callback);
@@ -228,8 +226,8 @@ void core_visit_end(struct core_progress *self);
 
 /* Monotonic. */
 uint64_t core_now_ms(void);
-/* The next slice of a wait of wait_ms (UINT32_MAX: for ever) since start_ms; false at its end, or with an exception by
- * a signal. */
+/* The next slice of a wait of wait_ms (UINT32_MAX: for ever) since start_ms; false at its end, or with a signal's
+ * exception. */
 bool core_next_slice(uint32_t wait_ms, uint64_t start_ms, uint32_t *slice_ms);
 
 /* ---- Types and their constructors; a constructor that fails ends the handle ---- */

@@ -60,8 +60,8 @@ _Static_assert(sizeof(struct block) == 64, "the data behind a header is aligned 
 
 /* ---- Blocks --------------------------------------------------------------------------------------------------- */
 
-/* Returns 0 or an errno. Refuses blocks that can't fit before it allocates: file systems allocate all free space before
- * they report that it is too little, and other writers fail meanwhile. */
+/* Returns 0 or an errno. First refuses blocks that can't fit: file systems allocate all free space before they report
+ * that it is too little, and other writers fail meanwhile. */
 static int take_space(int fd, size_t bytes)
 {
     struct statvfs disk;

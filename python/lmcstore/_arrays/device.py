@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Copies between a device's memory and the CPU's through two pinned buffers.
+"""Copies between a device's memory and the CPU's, in chunks through two pinned buffers.
 
-A device copies asynchronously only from and to pinned memory. Large copies go in chunks through two pinned buffers:
-while the device uses one, the CPU works on the other. All copies are on the device's current stream: they follow
-earlier work there, and are complete when a function returns.
-
+A device copies asynchronously only from and to pinned memory; while it uses one buffer, the CPU works on the other. All
+copies are on the device's current stream: they follow earlier work there, and are complete when a function returns.
 `Cuda` is the only interface to devices; tests replace it.
 """
 
@@ -33,7 +31,7 @@ class Cuda:
             return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
 
     def copy(self, target: Any, source: Any) -> None:
-        """Begin a copy of bytes; one of the two is on the device."""
+        """Begin a copy; one of the two is on the device."""
         device = target.device if target.is_cuda else source.device
         with self._torch.cuda.device(device):
             target.copy_(source, non_blocking=True)
@@ -70,17 +68,9 @@ class Stage:
         self._buffers = [backend.pinned(chunk_bytes), backend.pinned(chunk_bytes)]
 
     def to_host(self, tensors: Iterable[tuple[Any, Any]]) -> Iterator[list[Piece]]:
-        """Copy tensors to the CPU, chunk by chunk.
+        """Copy tensors of devices to the CPU, made row-major there, chunk by chunk.
 
-        Parameters
-        ----------
-        tensors
-            On devices. Each is made row-major there.
-
-        Yields
-        ------
-        list of Piece
-            In order; a tensor that fits in a chunk is one piece. Valid until the next list.
+        Yields lists of `Piece` in order, each valid until the next; a tensor that fits in a chunk is one piece.
         """
         waiting = None
         turn = 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dtypes: one row for each, with its name in every package. All other tables of dtypes derive from this one.
+"""The dtypes: one row for each, with its name in every package; all other tables of dtypes derive from this one.
 
-The store's names, numbers and sizes come from codec/lmc.h by way of ``_core``.
+Names, numbers and sizes of the store come from codec/lmc.h by way of ``_core``.
 """
 
 from __future__ import annotations

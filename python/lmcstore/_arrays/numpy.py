@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """NumPy arrays as tensors of a store and back.
 
-An array is stored by its address, shape and strides. Arrays of the other byte order are stored as bytes with one more
-dimension, which NumPy can read in place. An array is read as read-only, over a mapping that it keeps.
+An array is stored by its address, shape and strides; one of the other byte order as bytes with one more dimension,
+which NumPy reads in place. An array is read as read-only, over a mapping that it keeps.
 """
 
 from __future__ import annotations
@@ -41,19 +41,9 @@ class Described:
 
 
 def describe(array: Any, path: str) -> Described:
-    """Describe how an array is stored.
+    """Describe how an array of exactly type ``ndarray`` is stored; `path` is its place in the state, for errors.
 
-    Parameters
-    ----------
-    array : numpy.ndarray
-        Of exactly that type.
-    path
-        Its place in the state, for errors.
-
-    Raises
-    ------
-    UnsupportedError
-        Its dtype is not numeric: objects, records, dates, text, or ``longdouble``.
+    UnsupportedError: its dtype is not numeric (objects, records, dates, text), or is ``longdouble``.
     """
     dtype = array.dtype
     special = None
@@ -96,13 +86,7 @@ def _is_numpys_own(dtype: Any) -> bool:
 
 
 def dtype_of(number: int, path: str) -> Any:
-    """Return the dtype of NumPy or ml_dtypes for one of the store's.
-
-    Raises
-    ------
-    UnsupportedError
-        There is none, or ml_dtypes is not installed.
-    """
+    """Return NumPy's or ml_dtypes' dtype for a store's; UnsupportedError: there is none, or no ml_dtypes."""
     import numpy
 
     if number in _BY_NUMBER:
@@ -129,7 +113,7 @@ def _is_ml_dtype(dtype: Any) -> bool:
 
 
 def is_swapped(special: str | None) -> bool:
-    """Whether an array is stored as bytes with one more dimension: of the other byte order, or `is_described`."""
+    """Whether an array is stored as bytes with one more dimension: other byte order, or `is_described`."""
     return special is not None and (special[:1] in "<>" or is_described(special))
 
 
@@ -147,20 +131,12 @@ def can_read(number: int) -> bool:
 
 
 def special_of(number: int) -> str | None:
-    """Return the `special` argument of `array` for a dtype that only ml_dtypes has."""
+    """Return `array`'s `special` argument for a dtype that only ml_dtypes has."""
     return _ML_BY_NUMBER.get(number)
 
 
 def special_dtype(special: str, path: str) -> Any:
-    """Return the dtype that `describe` recorded.
-
-    Raises
-    ------
-    DamagedError
-        There is no such dtype.
-    UnsupportedError
-        It needs ml_dtypes, which is not installed.
-    """
+    """Return the dtype that `describe` recorded; DamagedError: none; UnsupportedError: needs ml_dtypes."""
     import numpy
 
     if is_described(special):
@@ -179,7 +155,7 @@ def special_dtype(special: str, path: str) -> Any:
 
 
 def described_dtype(note: str, what: str) -> Any:
-    """Read the dtype from a note of `lmcstore.live`, which may come from an untrusted archive."""
+    """Read the dtype from a note of `lmcstore.live`, possibly untrusted."""
     from numpy.lib.format import descr_to_dtype
 
     def tuples(value: Any) -> Any:  # JSON has lists only: fields are tuples in a list, shapes tuples

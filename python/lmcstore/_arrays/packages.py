@@ -10,10 +10,9 @@ from types import ModuleType
 
 
 def loaded(name: str) -> ModuleType | None:
-    """Return a module that the program has imported, or None: then no state contains its tensors.
+    """Return a module that the program has imported, or None: no state contains its tensors.
 
-    Waits for a module that another thread is importing: until then it lacks some names. A child forked at such a moment
-    has no such thread and gets None.
+    Waits while another thread imports it: until then it lacks some names. A child forked meanwhile gets None.
     """
     module = sys.modules.get(name)
     if module is None or not _is_half_imported(module):

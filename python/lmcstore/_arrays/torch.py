@@ -3,8 +3,7 @@
 
 A tensor in CPU memory is stored by its address, shape and strides, without a copy. Others, and lazily conjugated or
 negated ones, are copied: small ones in groups, large ones into room that the capture reserves, CUDA ones through pinned
-memory (`_arrays.device`). A tensor is read as a writable one over a private mapping (`torch.frombuffer`), which it
-keeps.
+memory (`_arrays.device`). A tensor is read as a writable one over a private mapping, which it keeps.
 """
 
 from __future__ import annotations
@@ -65,14 +64,9 @@ class Torch:
         return type(value) in self.types and value.dtype is self.torch.float32 and value.layout is self._strided
 
     def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int] | None:
-        """Describe a tensor of the usual kind: on the CPU, row-major, not empty, not complex.
+        """Return dtype, shape and address of a usual tensor: on the CPU, row-major, not empty, not complex; else None.
 
         Checks as little as possible: a capture of many small tensors spends its time here.
-
-        Returns
-        -------
-        tuple of dtype, shape and address, or None
-            None: call `describe`.
         """
         known = self._usual.get(tensor.dtype)
         if known is None or not tensor.is_cpu or tensor.layout is not self._strided or tensor.is_nested:
@@ -90,19 +84,9 @@ class Torch:
         return known[0], shape, start + offset
 
     def describe(self, tensor: Any, path: str) -> Described:
-        """Describe how a tensor is stored.
+        """Describe how a tensor (of exactly that type, or a Parameter) is stored; `path` is its place, for errors.
 
-        Parameters
-        ----------
-        tensor : torch.Tensor
-            Of exactly that type, or a Parameter.
-        path
-            Its place in the state, for errors.
-
-        Raises
-        ------
-        UnsupportedError
-            It is sparse, quantized, nested, on no device, or has a dtype that the store lacks.
+        UnsupportedError: it is sparse, quantized, nested, on no device, or has a dtype that the store lacks.
         """
         dtype = self.number_of.get(tensor.dtype)
         if dtype is None:
@@ -145,7 +129,7 @@ class Torch:
         return None if number is None else name_of(number)
 
     def backend(self, tensor: Any) -> Any:
-        """Return the `_device.Cuda` for a tensor; None: it is not on such a device."""
+        """Return the `_device.Cuda` for a tensor; None: not on such a device."""
         return Cuda(self.torch) if tensor.is_cuda else None
 
     def copy_back(self, target: Any, source: Any) -> None:
@@ -176,13 +160,7 @@ class Torch:
         return self.torch.empty(size_bytes, dtype=self.torch.uint8, device="cpu")
 
     def tensor(self, buffer: _core.Buffer, dtype: int, shape: tuple[int, ...]) -> Any:
-        """Make a tensor over a buffer, which it keeps.
-
-        Returns
-        -------
-        torch.Tensor
-            On the CPU, row-major, writable if the buffer is, no view of another tensor.
-        """
+        """Make a tensor over a buffer, which it keeps: on the CPU, row-major, writable if the buffer is, no view."""
         found = self.dtype(dtype)
         if 0 in shape:
             return self._empty(shape, found)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The factor that gradients were multiplied by before a step, found from the gradients.
+"""The factor that gradients were multiplied by before a step, found from a sample of the gradients.
 
 Links (see codec/README.md) encode a step by its gradient, which is short if it came from bf16; a clip or a loss scale
-makes it long until the factor is known. Only a sample is read; none of it is kept.
+makes it long until the factor is known.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ _ELEMENTS = 256
 def scale_of(gradients: Any) -> float:
     """Find the factor; 0: none makes the gradients short.
 
-    Parameters
-    ----------
-    gradients
-        A module or an optimizer whose parameters have gradients; or tensors, in a mapping or any other iterable.
+    `gradients` is a module or an optimizer whose parameters have gradients, or any iterable or mapping of tensors.
     """
     try:
         tensors = list(_tensors(gradients))

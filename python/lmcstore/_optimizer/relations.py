@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The tensors of a state that an optimizer's step changes together, and the constants of the step.
 
-A link (see codec/README.md) encodes a step of Adam, AdamW or SGD by its gradient, given a parameter and its moments. A
-state has no names for that: `Optimizer.state_dict()` numbers the parameters in the optimizer's order, group by group; a
-module's `state_dict()` lists them in the module's order, among its buffers. `Finder` matches the two.
+A link (see codec/README.md) encodes a step of Adam, AdamW or SGD by its gradient, given a parameter and its moments.
+`Finder` matches these: `Optimizer.state_dict()` numbers the parameters in the optimizer's order, group by group; a
+module's `state_dict()` lists them in the module's order, among its buffers.
 
-A wrong match, such as two parameters of one shape exchanged, loses nothing: the store tries every relation on a sample
-before it uses it, and encodes other data by ordinary deltas.
+A wrong match loses nothing: the store tries every relation on a sample before it uses it.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def _rule_of(group: Mapping[str, Any]) -> _Rule | None:
 
 
 def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> list[list[_Slot]]:
-    """List the parameters whose moments links can encode, in the optimizer's order, by groups."""
+    """List the parameters with moments that links can encode, in the optimizer's order, by groups."""
     slots: list[list[_Slot]] = []
     for index, group in enumerate(optimizer["param_groups"]):
         try:
@@ -139,7 +138,7 @@ def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> li
 
 
 def _by_order(slots: list[_Slot], tensors: list[tuple[str, Any]], taken: set[int]) -> list[int] | None:
-    """Match slots and tensors in order: the places, or None if some are missing."""
+    """Match slots and tensors in order; None: some are missing."""
     places = []
     at = 0
     for slot in slots:
@@ -201,8 +200,8 @@ def _is_copy(path: Way) -> bool:
 def _best_places(path: Way, groups: list[list[_Slot]], modules: _Modules, taken: set[int]) -> list[Any] | None:
     """Find the parameters of the optimizer at `path` in the smallest container that has them all.
 
-    Among equally small ones it prefers one not called a copy, then the nearest to the optimizer, then the first.
-    Tensors in `taken` (by `id`) belong to another optimizer.
+    Of equally small ones it prefers one not called a copy, then the nearest to the optimizer, then the first. Tensors
+    in `taken` (by `id`) belong to another optimizer.
     """
 
     def rank(container: tuple[Way, int, int]) -> tuple[int, bool, int]:
@@ -218,28 +217,23 @@ def _best_places(path: Way, groups: list[list[_Slot]], modules: _Modules, taken:
 
 
 class Finder:
-    """Finds the relations of a shelf's states; keeps the plan for the next state with the same tensors."""
+    """Finds the relations of a shelf's states; keeps the plan for a next state with the same tensors."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._plan: list[tuple[Way, list[_Group]]] = []
 
     def find(self, outline: Outline, is_tensor: Callable[[Any], bool], scale: float) -> list[Relation]:
-        """Find the relations of a state.
+        """Find the relations of a state: one for each optimizer, parameter group and step.
 
         Parameters
         ----------
         outline
             Of the state. One with the tensor names of the state before is taken to be built like it.
         is_tensor
-            Whether a link can have a value as an array: a dense tensor of f32.
+            Whether a value is a dense tensor of f32, as links need.
         scale
             The factor that bf16 gradients were multiplied by before the step; 0: unknown.
-
-        Returns
-        -------
-        list of Relation
-            One for each optimizer, parameter group and step.
         """
         names = outline.records[1 :: Outline.FIELDS]
         if names != self._names:

@@ -200,19 +200,8 @@ def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
 class Decoded:
     """The structure of a snapshot's state. `read` reads tensors and large values, as often as called.
 
-    Parameters
-    ----------
-    handle
-        The snapshot.
-    owner
-        Kept with it: the store, which closes after its last reference.
-
-    Raises
-    ------
-    DamagedError
-        `Encoded` did not write the skeleton or the values.
-    UnsupportedError
-        A newer lmcstore wrote them.
+    `owner` is kept with it: the store, which closes after its last reference. DamagedError: `Encoded` did not write the
+    skeleton or the values; UnsupportedError: a newer lmcstore wrote them.
     """
 
     def __init__(self, handle: _core.Snapshot, owner: object) -> None:
@@ -241,12 +230,7 @@ class Decoded:
     def find(self, path: Any) -> Node:
         """Find a part: by a dotted path (str), by one key, or by a tuple of keys.
 
-        Raises
-        ------
-        NotFoundError
-            There is none.
-        InvalidError
-            The dotted path fits several parts.
+        NotFoundError: there is none; InvalidError: the dotted path fits several.
         """
         if type(path) is tuple:
             return self._find_keys(path)
@@ -295,19 +279,11 @@ class Decoded:
         return branch
 
     def read(self, node: Node, flags: int = _core.VIEW_PRIVATE) -> Any:
-        """Make the objects of a part, its tensors over a new view.
-
-        Parameters
-        ----------
-        node
-            The root, or a result of `find`.
-        flags
-            For the view: `_core.VIEW_PRIVATE` and others.
-        """
+        """Make the objects of a part (the root, or a result of `find`), its tensors over a new view with `flags`."""
         return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)
 
     def fitting(self, pattern: str) -> list[TensorRef]:
-        """Return the tensors whose names match a pattern, in the order of the names."""
+        """Return the tensors whose names match a pattern, in order."""
         refs = refs_of(self.root)
         by_name = {ref.name: ref for ref in refs}
         names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
@@ -389,7 +365,7 @@ class Decoded:
         return _numpy.dtype_of(number, ref.name) if ref.special is None else _numpy.special_dtype(ref.special, ref.name)
 
     def read_as(self, ref: TensorRef, is_torch: bool) -> Any:
-        """Read a tensor as one of torch's or as a NumPy array, regardless of its saved type."""
+        """Read a tensor as torch's or NumPy's, regardless of its saved type."""
         if is_torch and _numpy.is_swapped(ref.special):
             raise UnsupportedError(f"{ref.name}: torch has no dtype for {ref.special}: read it by numpy()")
         other = TensorRef(ref.name, is_torch)
@@ -405,7 +381,7 @@ def _flat_root(names: list[str]) -> Branch:
 
 
 def _live_root(handle: _core.Snapshot) -> Branch | None:
-    """Return the root of a snapshot of live variables from their table; None: it has none."""
+    """Return the root of a snapshot of live variables; None: it is none."""
     try:
         table = bytes(_attachments(handle, [LIVE])[0])
     except NotFoundError:

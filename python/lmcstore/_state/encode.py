@@ -89,17 +89,9 @@ class _Tied:
 
 
 class Encoded:
-    """A state, ready for a capture. It refers to the state's tensors, whose bytes `put` reads.
+    """A state, ready for a capture. Its tensors must not be freed before `put`, which reads their bytes.
 
-    Parameters
-    ----------
-    state : any nesting of the types that the package's documentation lists
-        Its tensors must not be freed before `put`.
-
-    Raises
-    ------
-    UnsupportedError
-        A part of it can't be stored; the text begins with its path.
+    UnsupportedError: a part of it can't be stored; the text begins with its path.
     """
 
     def __init__(self, state: Any) -> None:
@@ -180,7 +172,7 @@ class Encoded:
     def _put_from_devices(self, capture: _core.Capture, torch: Torch, staged: list[tuple[Any, ...]]) -> None:
         """Put tensors through pinned memory: small ones from its buffers, others once complete.
 
-        None is filled in place: nothing would be compared then, and unchanged tensors would be stored again.
+        None is filled in place: it would not be compared, and stored again even if unchanged.
         """
         stage = Stage(torch.torch, torch.backend(staged[0][1]))
         aside: Any = None  # collects a tensor that arrives in pieces

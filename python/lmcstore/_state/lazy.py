@@ -73,23 +73,11 @@ class LazyTensor:
         return self._decoded.read(self._ref)
 
     def torch(self) -> Any:
-        """Read it as a new writable ``torch.Tensor``.
-
-        Raises
-        ------
-        UnsupportedError
-            torch lacks the dtype of the saved array, or is not installed.
-        """
+        """Read it as a new writable ``torch.Tensor``; UnsupportedError: torch is missing or lacks the dtype."""
         return self._decoded.read_as(self._ref, True)
 
     def numpy(self) -> Any:
-        """Read it as a read-only ``numpy.ndarray``; never needs torch.
-
-        Raises
-        ------
-        UnsupportedError
-            NumPy and ml_dtypes lack the dtype, or ml_dtypes is not installed.
-        """
+        """Read it as a read-only ``numpy.ndarray``, without torch; UnsupportedError: NumPy lacks the dtype."""
         return self._decoded.read_as(self._ref, False)
 
     def __getitem__(self, index: Any) -> Any:
@@ -193,8 +181,8 @@ class Part(dict[Any, Any]):
     def copy(self) -> Any:
         """Read it: the saved containers and tensors, as from `lmcstore.Snapshot.state_dict`.
 
-        Includes later additions: containers are copied, tensors and other objects are not.
-        ``torch.optim.Optimizer.load_state_dict`` begins with a copy, so it accepts a part.
+        Includes later additions: containers are copied, tensors and other objects are not. Optimizers'
+        ``load_state_dict`` begins with a copy, so it accepts a part.
         """
         return _Reading(self).copy(self)
 
@@ -281,7 +269,7 @@ def _make_tensor(decoded: Decoded, ref: TensorRef) -> LazyTensor:
 
 
 def _rows_for(index: Any, count: int) -> tuple[int, int, Any] | None:
-    """Return the rows that an index needs, and the index among them; None: all rows, the index unchanged."""
+    """Return the rows that an index needs, and the index among them; None: all rows, same index."""
     if isinstance(index, slice):
         chosen = range(count)[index]
         if not chosen:

@@ -62,7 +62,7 @@ class StoredVariable(NamedTuple):
 
 
 def read_table(table: bytes) -> list[StoredVariable]:
-    """Read a snapshot's table of live variables, which may be untrusted; DamagedError: the store did not write it."""
+    """Read a snapshot's table of live variables; DamagedError: the store did not write it."""
     try:
         magic, version, count = _TABLE.unpack_from(table)
         if magic != _TABLE_MAGIC or version != _TABLE_VERSION:

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Loading a state into existing objects: `Snapshot.load_into`.
+"""Loading a state into existing objects: `Snapshot.load_into`, which lists the targets.
 
 Planning walks the targets beside the state, checks everything, and records the actions; only a complete plan runs.
-Targets get copies: none keeps memory of the snapshot's views.
-
-A target is a torch module, an optimizer or anything else with ``load_state_dict``; a ``torch.Generator``, a NumPy
-Generator or RandomState, a ``random.Random``, or the module ``random`` or ``numpy.random``; a tensor or an array,
-filled in place; or a dict, list or tuple of such targets, in which plain values are replaced (in a tuple, if it is in a
-dict or list).
+Targets get copies: none keeps memory of the snapshot's views. Plain values in a dict or list are replaced, in a tuple
+only if that is in a dict or list.
 
 A target whose loading runs code other than torch's may refuse its state at any time. Such targets are loaded first, and
 get back their earlier ``state_dict`` if one of them raises.
@@ -40,7 +36,7 @@ class Copier:
         self._by_memory: dict[int, Any] = {}
 
     def copy(self, value: Any) -> Any:
-        """Copy tensors and arrays; containers were made for this read, and are changed in place."""
+        """Copy tensors and arrays; containers, made for this read, are changed in place."""
         kind = type(value)
         if self._torch is not None and kind is self._torch.Tensor:
             return self._tensor(value)
@@ -69,10 +65,7 @@ class Copier:
 class Plan:
     """The actions of `load_into`. Planning raises; running is not expected to.
 
-    Parameters
-    ----------
-    cast
-        Whether numbers may be converted to the targets' dtypes.
+    `cast`: numbers may be converted to the targets' dtypes.
     """
 
     def __init__(self, cast: bool = False) -> None:
@@ -120,25 +113,10 @@ class Plan:
             return None
 
     def add(self, target: Any, source: Any, path: str) -> None:
-        """Plan the loading of one target.
+        """Plan the loading of the value `source` into one target; `path` is its place, for errors.
 
-        Parameters
-        ----------
-        target
-            See the module's text.
-        source
-            The value for it.
-        path
-            Its place, for errors.
-
-        Raises
-        ------
-        InvalidError
-            Shapes, dtypes, keys or groups don't fit.
-        NotFoundError
-            The snapshot lacks a part.
-        UnsupportedError
-            The target can't be loaded into.
+        InvalidError: shapes, dtypes, keys or groups don't fit. NotFoundError: the snapshot lacks a part.
+        UnsupportedError: the target can't be loaded into.
         """
         if self._is_tensor(target):
             self._add_tensor(target, source, path)
@@ -483,7 +461,7 @@ def _renames_keys(module: Any, torch: Any) -> bool:
 
 
 def _may_keep(module: Any, torch: Any) -> bool:
-    """Whether a module may keep the tensors that it gets instead of copying them."""
+    """Whether a module may keep the tensors that it gets."""
     for part in module.modules():
         if type(part).load_state_dict is not torch.nn.Module.load_state_dict:
             return True

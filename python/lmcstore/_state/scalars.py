@@ -90,10 +90,7 @@ _PACKERS: dict[type, Callable[[Any], bytes]] = {
 def pack(value: Any) -> bytes:
     """Pack a leaf, or a tuple or set of leaves as a dict key may be.
 
-    Raises
-    ------
-    Unpackable
-        The value is of another type; its one argument is the innermost value that can't be packed.
+    Unpackable: another type; its one argument is the innermost value that can't be packed.
     """
     packer = _PACKERS.get(type(value))
     if packer is not None:
@@ -161,8 +158,8 @@ def pack_attached(number: int) -> bytes:
 def are_too_alike(keys: Collection[Any]) -> bool:
     """Whether so many keys of a dict, or elements of a set, share a hash that making it would take long.
 
-    Hashes of numbers are predictable: a dict of 100,000 crafted integers with one hash takes minutes. The count is by
-    text, whose hashes are random.
+    Hashes of numbers are predictable: a dict of 100,000 crafted integers takes minutes. The count is by text, whose
+    hashes are random.
     """
     if len(keys) <= MAX_COLLISIONS or set(map(type, keys)) <= {str, bytes}:
         return False

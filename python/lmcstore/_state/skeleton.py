@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How a training state becomes tensors and attachments of a snapshot, and comes back.
 
-Every torch tensor and NumPy array becomes a tensor of the snapshot, named by its dotted path ("model.h.0.weight").
-Attachments contain the rest:
+A torch tensor or NumPy array becomes a tensor of the snapshot, named by its dotted path ("model.h.0.weight");
+attachments contain the rest:
 
 ``lmcstore.skeleton``
-    The structure: containers, their keys, the places of tensors. Compact JSON, which snapshots share as long as the
-    structure is equal.
+    The structure: containers, their keys, the places of tensors. Compact JSON, shared by snapshots of equal structure.
 ``lmcstore.values.0``, ``.1``, ...
-    The other leaves, packed (`_state.scalars`), 4096 per attachment, in order: a changed learning rate changes one
-    attachment.
+    The other leaves, packed (`_state.scalars`), 4096 per attachment, in order: a changed one changes one attachment.
 ``lmcstore.value.0``, ``.1``, ...
     Leaves of 4 KiB and more, each alone.
 

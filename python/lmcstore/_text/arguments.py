@@ -24,13 +24,7 @@ _NAMED_TEMPORARY = getattr(tempfile, "_TemporaryFileWrapper", None)
 
 
 def parse_size(size: int | str) -> int:
-    """Return bytes: an int, or text such as ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (K to T: powers of 1024).
-
-    Raises
-    ------
-    InvalidError
-        It is no size.
-    """
+    """Return bytes: an int, or text: ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (powers of 1024); else InvalidError."""
     if isinstance(size, str):
         found = _SIZE.fullmatch(size.lower())
         if found is None or found[3] not in _UNITS:
@@ -101,10 +95,7 @@ def milliseconds(seconds: float, most: int, what: str) -> int:
 def descriptor(file: Any) -> int:
     """Return the descriptor of an open file, flushed and positioned like the file, or an int that is one.
 
-    Raises
-    ------
-    UnsupportedError
-        It is no file, or one that transforms its bytes.
+    UnsupportedError: it is no file, or one that transforms its bytes.
     """
     if isinstance(file, int):
         return within(file, 0, _MAX_DESCRIPTOR, "a descriptor")

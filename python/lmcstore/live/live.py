@@ -76,10 +76,7 @@ class Live(MutableMapping[str, Any]):
 
         Parameters
         ----------
-        name
-            Its name.
         shape : int or tuple of int, optional
-            Its shape.
         dtype : str, torch.dtype or NumPy dtype
             ``"float32"``, ``"bfloat16"``, or a dtype of torch or NumPy, which also decides the package of
             ``live[name]``. Default: NumPy's float64.
@@ -114,16 +111,9 @@ class Live(MutableMapping[str, Any]):
         return LiveTensor(self._create(name, shape_of(shape, name), kind, parse_size(reserve), 0))
 
     def value(self, name: str, dtype: Any = "int64", initial: Any = 0) -> LiveValue:
-        """Open a value of one number, which allows atomic updates; make it if there is none.
+        """Open a value of one number, which allows atomic updates; make it (`initial`) if there is none.
 
-        Parameters
-        ----------
-        name
-            Its name.
-        dtype : str, torch.dtype or NumPy dtype
-            ``"int64"``, ``"uint8"``, ``"float64"`` ...
-        initial : number
-            Its first value.
+        `dtype` is text (``"int64"``, ``"uint8"``, ``"float64"`` ...) or a dtype of torch or NumPy.
         """
         number = kind_of(dtype, name).dtype
         code = code_of(number)
@@ -204,15 +194,7 @@ class Live(MutableMapping[str, Any]):
     # Finding
 
     def open(self, name: str) -> LiveTensor | LiveValue:
-        """Return a variable as an object that holds it.
-
-        Raises
-        ------
-        NotFoundError
-            There is none of that name.
-        DamagedError
-            It can't be used.
-        """
+        """Return a variable as an object that holds it; NotFoundError: none; DamagedError: it can't be used."""
         _check_name(name)
         core = self._pool.live_open(self._shelf.name, name)
         return LiveTensor(core) if core.info()["form"] == _core.LIVE_TENSOR else LiveValue(core)
@@ -280,14 +262,9 @@ class Live(MutableMapping[str, Any]):
             self._open_tensor(one).persist()
 
     def erase(self, name: str) -> None:
-        """Remove a variable, and free its space.
+        """Remove a variable, and free its space; NotFoundError: there is none.
 
-        Raises
-        ------
-        InUseError
-            This process holds it, or an array or tensor over it. Nothing changes.
-        NotFoundError
-            There is none.
+        InUseError: this process holds it, or an array or tensor over it. Nothing changes.
         """
         _check_name(name)
         self._shelf._store._check_writable()
@@ -359,18 +336,8 @@ class Live(MutableMapping[str, Any]):
 
         No thread may store to tensors or resize them meanwhile. Waits for a transaction of the shelf to end.
 
-        Parameters
-        ----------
-        message
-            A description: ``meta["message"]``.
-        step, tags, metrics, meta
-            As for `Shelf.snapshot`.
-
-        Returns
-        -------
-        Snapshot
-            Its ``state_dict()`` has the tensors and values by name, as ``live[name]`` gave them: arrays read-only,
-            tensors as writable copies.
+        `message` becomes ``meta["message"]``; the rest is as for `Shelf.snapshot`. The ``state_dict()`` of the result
+        has the tensors and values by name, as ``live[name]`` gave them: arrays read-only, tensors as writable copies.
         """
         shelf = self._shelf
         shelf._store._check_writable()
@@ -392,12 +359,8 @@ class Live(MutableMapping[str, Any]):
     def checkout(self, which: int | str | Snapshot = "latest") -> None:
         """Set the live variables to those of a snapshot, in one step; variables that it lacks are erased.
 
-        Held arrays and tensors of the same dtype and shape then show the snapshot's bytes.
-
-        Parameters
-        ----------
-        which
-            As for ``shelf[which]``; a snapshot of live variables.
+        Held arrays and tensors of the same dtype and shape then show the snapshot's bytes. `which` is as for
+        ``shelf[which]``.
 
         Raises
         ------

@@ -80,17 +80,9 @@ class LiveTensor(LiveVariable):
         return shape[0]
 
     def persist(self, start: int = 0, stop: int | None = None) -> None:
-        """Make stores to it durable.
+        """Make stores to it, or to the elements from `start` to `stop`, durable.
 
-        Parameters
-        ----------
-        start, stop
-            Elements from and to, counted row by row through all dimensions. Default: all.
-
-        Raises
-        ------
-        InvalidError
-            The range is not in the tensor.
+        Elements count row by row through all dimensions. InvalidError: the range is not in the tensor.
         """
         item = self._element_bytes
         start = operator.index(start)
@@ -118,19 +110,9 @@ class LiveTensor(LiveVariable):
         self._core.resize(wanted)
 
     def write(self, start: int, data: Any) -> None:
-        """Write elements atomically and durably, 64 KiB at most.
+        """Write elements atomically and durably, 64 KiB at most, from element `start` on, counted row by row.
 
-        Parameters
-        ----------
-        start
-            The first element, counted row by row.
-        data : bytes-like or array
-            The elements, C-contiguous: an array of the tensor's dtype, or bytes.
-
-        Raises
-        ------
-        InvalidError
-            It is an array of another dtype.
+        `data` is a C-contiguous array of the tensor's dtype (else InvalidError), or bytes.
         """
         start = within(start, 0, MAX_BYTES, "start")
         self._core.write(start * self._element_bytes, self._bytes_of(data))

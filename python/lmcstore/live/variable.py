@@ -108,17 +108,14 @@ class LiveVariable:
     def lock(self, *, shared: bool = False, timeout: float | None = None) -> _Unlock:
         """Take the lock of the variable for this object. Only other calls of `lock` respect it.
 
+        Returns a context manager that releases the lock at the end of a ``with`` block; or call `unlock`.
+
         Parameters
         ----------
         shared
             Allow other shared locks.
         timeout
             Seconds to wait; 0 tries, None waits for ever.
-
-        Returns
-        -------
-        context manager
-            Releases the lock at the end of a ``with`` block; or call `unlock`.
 
         Raises
         ------
