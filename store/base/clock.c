@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * base/clock.c - the time of day, which tests can set.
- *
- * A set clock is the system's plus a constant, so waits still end.
- */
+/* base/clock.c - the time of day, which tests can set. */
 #include "base/clock.h"
 
 #include <stdatomic.h>

@@ -5,12 +5,9 @@
 
 #include <stdint.h>
 
-/* ns since 1970, UTC: moments on the medium, ages, schedules. Jumps when the system's clock is set. */
+/* ns since 1970, UTC, for moments on the medium, ages, schedules. Jumps when the system's clock is set. */
 uint64_t lmcs_now_ns(void);
-/*
- * For tests: sets this process's clock, which runs on from `now_ns`; 0: the system's again. Waits and rates use it,
- * too: a long age passes at once, a wait still ends.
- */
+/* For tests: this process's clock runs on from `now_ns`; 0: the system's again. Waits use it, too, and still end. */
 void lmcs_clock_set(uint64_t now_ns);
 
 #endif

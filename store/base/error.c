@@ -2,8 +2,8 @@
 /*
  * base/error.c - filling in the caller's struct lmcs_error.
  *
- * A message is one line for a person, with names from media as stored: a program that shows it on a terminal escapes
- * control characters, which only forged names contain.
+ * Messages have names from media as stored: a terminal program escapes control characters, which only forged names
+ * contain.
  */
 #include "base/error.h"
 

@@ -10,28 +10,28 @@
 
 #include "lmcstore.h"
 
-/* Stores status, message and errno (0: none; else with its text) and returns the status. `error` may be NULL. */
+/* Stores message and errno (0: none; else its text is appended) and returns the status. `error` may be NULL. */
 enum lmcs_status lmcs_fail(struct lmcs_error *error, enum lmcs_status status, int system_errno, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 enum lmcs_status lmcs_fail_full(struct lmcs_error *error, uint64_t needed, uint64_t available, int system_errno,
                                 const char *format, ...) __attribute__((format(printf, 5, 6)));
 enum lmcs_status lmcs_fail_memory(struct lmcs_error *error);
-/* Status of a file operation's errno: LMCS_FULL for ENOSPC, EDQUOT and EFBIG, LMCS_NO_MEMORY, else LMCS_IO. */
+/* For a file operation: LMCS_FULL for ENOSPC, EDQUOT and EFBIG, LMCS_NO_MEMORY, else LMCS_IO. */
 enum lmcs_status lmcs_fail_errno(struct lmcs_error *error, int system_errno, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /*
- * LMCS_UNSUPPORTED for a sound record or payload with a value unknown to this version, such as "content 12: payload
- * kind 9". Appends reason and remedy.
+ * LMCS_UNSUPPORTED for a sound record or payload with an unknown value ("content 12: payload kind 9"). Appends reason
+ * and remedy.
  */
 enum lmcs_status lmcs_fail_newer(struct lmcs_error *error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Whether one record or payload among many is at fault: damaged, or of a newer version. It is left as it is. */
+/* Whether one record or payload among many is at fault: damaged or of a newer version. It is left as it is. */
 static inline bool lmcs_is_unusable(enum lmcs_status status)
 {
     return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED;
 }
 /*
- * Skips unusable records. lmcs_pass_over: LMCS_OK for LMCS_DAMAGED and LMCS_UNSUPPORTED, and keeps the first error,
+ * Skips unusable records. lmcs_pass_over: LMCS_OK for LMCS_DAMAGED and LMCS_UNSUPPORTED; keeps the first error,
  * preferably damage. lmcs_passed_over: that error, if all else went well.
  */
 struct lmcs_passed {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /*
- * Makes room in an array of `count` items of `item` bytes for one more. `array`: address of the pointer to the items,
+ * Makes room for an item in an array of `count` items of `item` bytes. `array`: address of the pointer to the items,
  * which are to be freed. False: out of memory; unchanged.
  */
 static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t item)
@@ -30,7 +30,7 @@ static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t
     return true;
 }
 
-/* Adds a copy of a text to a short array. False: out of memory; unchanged. */
+/* For short arrays. False: out of memory; unchanged. */
 static inline bool lmcs_add_text(char ***texts, size_t *count, const char *text)
 {
     char **grown = realloc(*texts, (*count + 1) * sizeof *grown);

@@ -2,12 +2,10 @@
 /*
  * base/guard.c - access to mapped bytes that the medium may fail to deliver.
  *
- * The first guard installs a handler of SIGBUS that is never removed: that could remove an application's later handler.
- * It jumps back to its thread's guard if the address is in the guard's ranges, and forwards other signals to the
- * previous handler. Opening a pool makes it the first handler again.
- *
- * A later handler of the application must forward likewise. The kernel ends a thread that blocks SIGBUS. Both also hold
- * without guards.
+ * The first guard installs a handler of SIGBUS; removing it could remove an application's later one. It jumps back to
+ * its thread's guard if the address is in the guard's ranges, and forwards other signals to the previous handler.
+ * Opening a pool makes it the first again. An application's later handler must forward likewise, and the kernel ends a
+ * thread that blocks SIGBUS: both also hold without guards.
  */
 #include "base/guard.h"
 
@@ -25,14 +23,14 @@ struct guard {
     size_t count;
 };
 
-/* No call into the dynamic linker in a handler, even when the library was loaded late. */
+/* No call into the dynamic linker in a handler, even if the library was loaded late. */
 static _Thread_local struct guard *volatile innermost __attribute__((tls_model("initial-exec")));
 static _Thread_local volatile sig_atomic_t passing __attribute__((tls_model("initial-exec")));
 static pthread_once_t installed = PTHREAD_ONCE_INIT;
 static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction previous;
 
-/* The kernel reports the page and, for failed memory, the size of the failed piece. */
+/* The kernel reports the page and the size of a failed piece of memory. */
 static bool expects(const struct guard *guard, const siginfo_t *info)
 {
     uintptr_t piece = SMALLEST_PAGE, at = (uintptr_t)info->si_addr;
@@ -84,7 +82,7 @@ static bool is_on_top(struct sigaction *now)
 
 void lmcs_guard_install(void)
 {
-    /* SA_NODEFER: the handler is left by a jump, and the next signal must be delivered */
+    /* SA_NODEFER: a jump leaves the handler, and the next signal must be delivered */
     struct sigaction now, action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
     pthread_mutex_lock(&install_lock);

@@ -6,7 +6,7 @@
 
 #include "lmc.h"
 
-/* Length of the valid UTF-8 sequence at s, no control character; 0: none. */
+/* Length of the UTF-8 sequence at s, no control character; 0: invalid. */
 static size_t sound_character(const unsigned char *s)
 {
     if (s[0] < 0x80)
@@ -76,10 +76,7 @@ enum lmcs_status lmcs_tensor_check(const struct lmcs_tensor *tensor, uint64_t *r
     return LMCS_OK;
 }
 
-/*
- * An empty tensor has no bytes, but strides are products of its other dimensions. An overflow is refused in a new
- * tensor only: stored ones are still read.
- */
+/* Strides of an empty tensor are products of its other dimensions. Only a new one is refused for an overflow. */
 static bool has_possible_strides(const struct lmcs_tensor *tensor)
 {
     uint64_t n = lmc_dtype_size(tensor->dtype);

@@ -2,8 +2,8 @@
 /*
  * base/outfile.h - an output file that appears whole, durable and under its name, or not at all.
  *
- * Written under a temporary name in the same directory (mode 0600), synced, renamed; then the directory is synced.
- * Pipes and devices are written in place; symbolic links are followed; pools and poolset files are never replaced.
+ * Written under a temporary name in its directory (mode 0600), synced, renamed; then the directory is synced. Pipes and
+ * devices are written in place, symbolic links followed, pools and poolset files never replaced.
  */
 #ifndef LMCS_BASE_OUTFILE_H
 #define LMCS_BASE_OUTFILE_H
@@ -21,8 +21,8 @@ struct lmcs_outfile {
 /* LMCS_INVALID: a pool or poolset file; LMCS_IO: unreadable. */
 enum lmcs_status lmcs_outfile_check(const char *path, struct lmcs_error *error);
 /*
- * Opens "-" (standard output), a pipe or device in place, or a new temporary file. Reserves expected_bytes (0: none),
- * so that a full disk fails before the work (LMCS_FULL). `path` must outlive the file.
+ * "-" (standard output), a pipe or a device opens in place, else a new temporary file. Reserves expected_bytes (0:
+ * none): a full disk fails before the work (LMCS_FULL). `path` must outlive the file.
  */
 enum lmcs_status lmcs_outfile_open(const char *path, uint64_t expected_bytes, struct lmcs_outfile *file,
                                    struct lmcs_error *error);

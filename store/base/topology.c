@@ -8,8 +8,8 @@
  *        -> libndctl: namespace -> region: persistence domain, NUMA node, bad blocks -> DIMMs: health, shutdowns
  *   path -> character device (/sys/dev/char) -> "dax0.0" -> libndctl as above, or libdaxctl alone (CXL, soft-reserved)
  *
- * Most machines lack all this, and containers hide parts: each stage may end the search without an error. libndctl is
- * used for devices named pmem or dax only: an open on an ordinary disk costs three small reads of /proc and /sys.
+ * Each stage may end the search without an error. libndctl is used for devices named pmem or dax only: an open on an
+ * ordinary disk costs three small reads of /proc and /sys.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -51,7 +51,7 @@ bool lmcs_topology_type_is_network(const char *file_system)
     return strncmp(file_system, "fuse.", 5) == 0;
 }
 
-/* By statfs, where /proc is not readable: the types that matter here. */
+/* By statfs, without /proc: the types that matter here. */
 static const char *type_by_magic(uint32_t magic)
 {
     static const struct {
@@ -86,8 +86,8 @@ static int mount_id(int fd)
 }
 
 /*
- * Type and source ("/dev/pmem0") of a mount by its id: on btrfs and overlay, stat's device number is not the mount's. A
- * line: "36 35 98:0 /root /point options optional... - type source options".
+ * Of a mount by its id: on btrfs and overlay, stat's device number is not the mount's. A line: "36 35 98:0 /root /point
+ * options optional... - type source options".
  */
 static bool find_mount(int id, char *type, size_t type_bytes, char *source, size_t source_bytes)
 {
@@ -117,8 +117,8 @@ static bool find_mount(int id, char *type, size_t type_bytes, char *source, size
 /* ---- Devices ---- */
 
 /*
- * The part of the device's path in /sys that begins with `prefix` and a digit: a partition (.../block/pmem0/pmem0p1)
- * gives its disk. "": none.
+ * The part of its path in /sys that begins with `prefix` and a digit: a partition (.../block/pmem0/pmem0p1) gives its
+ * disk. "": none.
  */
 static void device_name(const char *kind, dev_t number, const char *prefix, char *name, size_t name_bytes)
 {
@@ -344,9 +344,7 @@ bool lmcs_topology_bind_thread(int node)
     return bound;
 }
 
-/* ---- All of it ---- */
-
-/* For stat alone (O_PATH does not affect locks or devices); -1: none. */
+/* For stat alone; -1: none. */
 static int open_nearest(const char *path)
 {
     char directory[PATH_MAX];

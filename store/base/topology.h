@@ -30,15 +30,15 @@ struct lmcs_topology {
     uint64_t unsafe_shutdowns;   /* 0; sum over the region's DIMMs */
 };
 
-/* Of a file, a directory, a devdax device, or the directory of a file to be created. Never fails or prints. */
+/* Of a file, directory or devdax device, or the directory of a file to be created. Never fails or prints. */
 void lmcs_topology_detect(const char *path, struct lmcs_topology *topology);
 
 /* Whether a type (as in /proc/self/mountinfo) is remote or served by a program. */
 bool lmcs_topology_type_is_network(const char *file_system);
 
 /*
- * Binds the calling thread to the processors of a NUMA node, or of the nearest with some, within its affinity. Without
- * NUMA or for node -1 does nothing. True: it was bound.
+ * Binds the thread to the processors of a NUMA node, or of the nearest with some, within its affinity. Does nothing
+ * without NUMA or for node -1. True: it was bound.
  */
 bool lmcs_topology_bind_thread(int node);
 

@@ -2,8 +2,8 @@
 /*
  * base/workers.c - the threads of a pool, for copying, encoding and decoding.
  *
- * A run is a job on a list. The caller works on its own job, idle threads on the first with items left: a run always
- * progresses.
+ * A run is a job on a list. The caller works on its own, so that a run always progresses; idle threads join the first
+ * job with items left.
  */
 #include "base/workers.h"
 
@@ -22,7 +22,7 @@ struct job {
     void *context;
     uint64_t count;
     atomic_uint_fast64_t taken;
-    uint32_t helpers; /* threads besides the caller; under the lock */
+    uint32_t helpers; /* besides the caller; under the lock */
 };
 
 struct lmcs_workers {
@@ -32,7 +32,7 @@ struct lmcs_workers {
     struct job *jobs;
     bool stop;
     int node;
-    atomic_uint wanted; /* threads besides the caller; lowered when the system refuses one */
+    atomic_uint wanted; /* besides the caller; lowered when the system refuses one */
     uint32_t started;
     pthread_t *threads;
 };
@@ -73,7 +73,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* Blocks signals, which are the application's. Too few threads are only slower. */
+/* Signals are the application's. Too few threads are only slower. */
 static void start_threads(struct lmcs_workers *workers)
 {
     sigset_t all, old;

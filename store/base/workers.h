@@ -8,8 +8,8 @@
 struct lmcs_workers;
 
 /*
- * `threads` includes the caller's: 1 creates none. Threads run on NUMA node `node` (-1: any); the first run that can
- * use them creates them.
+ * `threads` includes the caller's: 1 creates none. Others run on NUMA node `node` (-1: any), created by the first run
+ * that can use them.
  */
 enum lmcs_status lmcs_workers_new(uint32_t threads, int node, struct lmcs_workers **workers, struct lmcs_error *error);
 /* No run may be under way. */
@@ -17,17 +17,17 @@ void lmcs_workers_free(struct lmcs_workers *workers);
 /* Threads of a run, the caller's included. */
 uint32_t lmcs_workers_count(const struct lmcs_workers *workers);
 /*
- * Calls work(context, i) for each i below `count`, in the caller's and other threads, and returns when all calls have.
- * Runs of several callers share the threads. Each participating thread calls `finish` (or NULL) last.
+ * Calls work(context, i) for each i below `count`, in the caller's and other threads; returns after all calls. Runs of
+ * several callers share the threads. Each participating thread calls `finish` (or NULL) last.
  */
 void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, uint64_t i),
                       void (*finish)(void *context), void *context, uint64_t count);
 
-/* An item of a run that may fail. `error` is this call's own, never NULL. */
+/* `error` is this call's own, never NULL. */
 typedef enum lmcs_status lmcs_workers_job(void *context, uint64_t i, struct lmcs_error *error);
 /*
- * Likewise until one call fails: then no item begins. Returns the first failure and its error. `workers` NULL: in the
- * caller's thread, in order.
+ * Until one call fails: then no item begins. Returns the first failure and its error. `workers` NULL: in the caller's
+ * thread, in order.
  */
 enum lmcs_status lmcs_workers_try(struct lmcs_workers *workers, lmcs_workers_job *job, void (*finish)(void *context),
                                   void *context, uint64_t count, struct lmcs_error *error);

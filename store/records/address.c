@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * records/address.c - resolves the part of an address after the @ to a snapshot or a range.
- *
- * lmcstore.h has the grammar. A number, tag, step or time is one search in an index.
- */
+/* records/address.c - resolves the part of an address after the @ to a snapshot or a range. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

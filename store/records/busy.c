@@ -2,9 +2,8 @@
 /*
  * records/busy.c - the shelves that this process is changing, and the threads that hold them.
  *
- * Waits form chains: a thread waits for a shelf, its owner for another, and so on; captures may also wait for another
- * thread's live transaction. A thread that would close a circle gets an error, so every chain ends at a thread that
- * runs.
+ * A thread that would close a circle of waits (LOCKS.md) gets an error, so every chain ends at a thread that runs.
+ * Captures may also wait for another thread's live transaction.
  */
 #include "records/busy.h"
 
@@ -55,7 +54,7 @@ static bool holds_live(const struct lmcs_pool *pool, const char *shelf)
     return false;
 }
 
-/* The shelf on which `thread` waits for a live transaction of this thread, or NULL. */
+/* On which `thread` waits for a live transaction of this thread; or NULL. */
 static const struct lmcs_busy_shelf *waits_for_live(const struct lmcs_pool *pool, pthread_t thread)
 {
     for (const struct lmcs_busy_shelf *shelf = pool->busy; shelf != NULL; shelf = shelf->next)
@@ -66,8 +65,8 @@ static const struct lmcs_busy_shelf *waits_for_live(const struct lmcs_pool *pool
 }
 
 /*
- * Follows owners and the shelves that they wait for, from `wanted` on. Returns the last shelf if this thread owns it or
- * its owner waits for a live transaction of this thread; else NULL. Ends, since no circle of waits ever forms.
+ * Follows owners and the shelves that they wait for, from `wanted` on. Returns the last one if this thread owns it or
+ * its owner waits for a live transaction of this thread; else NULL.
  */
 static const struct lmcs_busy_shelf *find_deadlock(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
 {
@@ -101,7 +100,7 @@ static enum lmcs_status fail_deadlock(const struct lmcs_pool *pool, const struct
                      pool->path, wanted->name, mine->name);
 }
 
-/* Returns the failure not yet given to a caller, and marks it as given. */
+/* Marks the failure as given to a caller. */
 static enum lmcs_status take_failure(struct lmcs_busy_shelf *busy, struct lmcs_error *error)
 {
     if (busy->untold == 0)

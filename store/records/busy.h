@@ -2,22 +2,22 @@
 /*
  * records/busy.h - the shelves that this process is changing, and the threads that hold them.
  *
- * One operation at a time holds a shelf: a capture (from begin until durable), a removal, a fork, a restore or a round
- * of pruning. pool->captures guards everything here.
+ * One operation at a time holds a shelf: a capture (until durable), a removal, a fork, a restore or a round of pruning.
+ * pool->captures guards everything here.
  */
 #ifndef LMCS_RECORDS_BUSY_H
 #define LMCS_RECORDS_BUSY_H
 
 #include "pages/pool.h"
 
-/* A shelf used by this process, by name, until the pool closes. */
+/* By name, until the pool closes. */
 struct lmcs_busy_shelf {
     struct lmcs_busy_shelf *next;
     char *name;
     bool busy;
     bool has_owner; /* held by thread `owner`; false: by a background commit or the compactor */
     pthread_t owner;
-    bool waits;        /* its capture waits for a transaction of the shelf's live variables */
+    bool waits;        /* for a transaction of the shelf's live variables */
     uint64_t failures; /* of asynchronous captures */
     uint64_t untold;   /* the failure not yet given to a caller; 0: none */
     struct lmcs_error failure;
@@ -25,38 +25,36 @@ struct lmcs_busy_shelf {
 };
 
 /*
- * Waits until the shelf is free, then holds it for this thread. Fails instead of an endless wait: LMCS_INVALID when
- * this thread's own capture holds it, or the holder waits for this thread's live transaction; LMCS_IN_USE when the
- * holder's thread waits for a shelf of this thread. Also fails, once, with the failure of an earlier asynchronous
- * capture.
+ * Waits for the shelf and holds it for this thread. Instead of an endless wait: LMCS_INVALID when this thread's own
+ * capture holds it, or the holder waits for this thread's live transaction; LMCS_IN_USE when the holder's thread waits
+ * for a shelf of this thread. Also fails, once, with the failure of an earlier asynchronous capture.
  */
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
                                  struct lmcs_error *error);
-/* For a background thread. False: it is held, or no memory. */
+/* For a background thread. False: held, or no memory. */
 bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy);
 void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
 /* Made if needed. The caller holds pool->captures. NULL: no memory. */
 struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error);
 /* Waits for asynchronous captures. Returns the first failure not yet given to a caller. */
 enum lmcs_status lmcs_busy_settle(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Frees entries of busy and loaded shelves at close. */
+/* At close, with loaded shelves. */
 void lmcs_busy_free(struct lmcs_pool *pool);
 
-/* A thread that holds a shelf's live variables by a transaction, snapshot or checkout. The caller owns the memory. */
+/* Holds a shelf's live variables by a transaction, snapshot or checkout. The caller owns the memory. */
 struct lmcs_live_holder {
     struct lmcs_live_holder *next;
     pthread_t thread;
     const char *shelf;
 };
-/* lmcs_shelf_take detects endless waits by it. */
 void lmcs_live_holder_enter(struct lmcs_pool *pool, struct lmcs_live_holder *holder);
 void lmcs_live_holder_leave(struct lmcs_pool *pool, struct lmcs_live_holder *holder);
 
-/* The snapshot that this process continues from on a shelf. Keyed by the shelf's id, which is never reused. */
+/* The snapshot that this process continues from. Keyed by the shelf's id, which is never reused. */
 struct lmcs_loaded {
     struct lmcs_loaded *next;
     uint64_t shelf;
-    uint64_t number;         /* last loaded for training or committed by this process; 0: none */
+    uint64_t number;         /* loaded for training or committed last by this process; 0: none */
     uint64_t loads;          /* counts lmcs_snapshot_mark_loaded ... */
     uint64_t prepared_loads; /* ... and is copied here when a snapshot is prepared */
 };
@@ -65,7 +63,7 @@ struct lmcs_loaded *lmcs_loaded_find(struct lmcs_pool *pool, uint64_t shelf);
 /* For a removed shelf. */
 void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf);
 
-/* The encode gate: captures that write deltas, any number at once, exclude compactor steps that replace bases. */
+/* The encode gate: captures that write deltas, any number, exclude compactor steps that replace bases. */
 /* Waits until the compactor replaces no base. */
 void lmcs_encode_gate_enter(struct lmcs_pool *pool);
 void lmcs_encode_gate_leave(struct lmcs_pool *pool);

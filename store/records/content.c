@@ -2,12 +2,11 @@
 /*
  * records/content.c - records of identities and contents.
  *
- * A content counts its *runs*, the places in manifests where a name newly got it (snapshots that inherit it don't
- * count), and the deltas based on it. Without either it is removed. A content that is only a base is in the tree of
- * dependents under base 0: the compactor encodes its dependents again and releases it.
+ * A content counts *runs*, the places in manifests where a name newly got it, and deltas based on it; without either it
+ * is removed. One that is only a base is in the tree of dependents under base 0, for the compactor.
  *
- * A link is a content that no manifest has. It rests on the arrays before a step; the arrays after the step, stored by
- * it or still raw, rest on it. It is removed with the last of them.
+ * A link is a content that no manifest has. It rests on the arrays before a step; those after it, stored by it or still
+ * raw, rest on it. It is removed with the last of them.
  */
 #include "records/content.h"
 
@@ -259,7 +258,7 @@ static bool content_is_sound(struct lmcs_txn *txn, const struct lmcs_content *co
     return sum == df->stored_bytes && raw_fits && frame_fits && links_are_sound(content);
 }
 
-/* LMCS_UNSUPPORTED: a newer version, whose length and other fields may mean anything. */
+/* LMCS_UNSUPPORTED: length and other fields may mean anything. */
 static enum lmcs_status check_version(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content_df *df,
                                       struct lmcs_error *error)
 {
@@ -342,7 +341,7 @@ static enum lmcs_status add_parts(struct lmcs_txn *txn, const struct lmcs_conten
     return status;
 }
 
-/* Records in a base, and in its bases, that a chain of `height` deltas rests on it. */
+/* In a base, and in its bases: a chain of `height` deltas rests on it. */
 static enum lmcs_status raise_height(struct lmcs_txn *txn, uint64_t id, uint32_t height, uint32_t uses,
                                      struct lmcs_error *error)
 {
@@ -436,7 +435,7 @@ static enum lmcs_status link_share(struct lmcs_txn *txn, const struct lmcs_conte
     return status;
 }
 
-/* Removes an unreferenced content: payload, record, uses of bases. */
+/* With its payload and uses of bases. */
 static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_release *release,
                                struct lmcs_error *error)
 {
@@ -524,7 +523,7 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-/* For the link that now stores a content with parity or a request for it. */
+/* For the link that stores a content with parity or a request for it. */
 static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
                                        struct lmcs_error *error)
 {
@@ -571,7 +570,7 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
         status = lmcs_content_put(txn, &changed, error);
     if (status == LMCS_OK)
         status = add_parts(txn, &changed, error);
-    /* The new bases' uses come first: old ones may be the same. */
+    /* New uses come first: old bases may be the same. */
     bool same = old.df.base_count == with->df.base_count &&
                 memcmp(old.bases, with->bases, old.df.base_count * sizeof old.bases[0]) == 0;
     if (status == LMCS_OK && !same)

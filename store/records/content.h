@@ -22,10 +22,10 @@ enum lmcs_status lmcs_identity_make(struct lmcs_txn *txn, const struct lmcs_tens
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmcs_identity *identity,
                                    struct lmcs_error *error);
-/* Lists identities of a kind and name, ascending, from id `first` on; fewer than `capacity` at the end. */
+/* Ascending, from id `first` on; fewer than `capacity` at the end. */
 enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const char *name, uint64_t first,
                                      uint64_t *ids, size_t capacity, size_t *count, struct lmcs_error *error);
-/* Adds to the count of runs; removed at 0. */
+/* Of runs; the identity is removed at 0. */
 enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t add, struct lmcs_error *error);
 /* Its pointers are into the identity. */
 struct lmcs_tensor lmcs_identity_tensor(const struct lmcs_identity *identity);
@@ -44,10 +44,10 @@ enum lmcs_status lmcs_content_get(struct lmcs_txn *txn, uint64_t id, struct lmcs
 enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmcs_content *content, bool *found,
                                    struct lmcs_error *error);
 enum lmcs_status lmcs_content_put(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error);
-/* Enters a new content (id 0: assigns one) and its parts in the map of space. */
+/* Enters a new content (id 0: assigns one) and its parts in the tree of space. */
 enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_error *error);
 
-/* Most contents resting on one another: a line of arrays and links by turns, and its beginning. */
+/* Most contents resting on one another: arrays and links of a line by turns, and its beginning. */
 #define LMCS_DEEPEST (2 * LMCS_LINK_BOUND + LMCS_CHAIN_BOUND + 2)
 
 struct lmcs_release {
@@ -59,13 +59,13 @@ struct lmcs_release {
 /* Under a name that may differ from its first one. */
 enum lmcs_status lmcs_content_run(struct lmcs_txn *txn, uint64_t id, uint64_t identity, struct lmcs_error *error);
 /*
- * With its last run the content is removed, with bases that only it used. If others rest on it, it is recorded for the
+ * With its last run a content is removed, with bases that only it used. If others rest on it, it is recorded for the
  * compactor with `successor`, the content after it (0: none).
  */
 enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t identity, uint64_t successor,
                                     struct lmcs_release *release, struct lmcs_error *error);
 /*
- * Replaces payload, bases and kind by those of `with`. `same_bytes`: stored as before, elsewhere: records of safety.h
+ * Replaces payload, bases and kind by those of `with`. `same_bytes`: stored elsewhere as before: records of safety.h
  * stay; else losses are cleared and parity is requested again. The link stays, unless `with` is a frame of its own.
  */
 enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,
@@ -73,10 +73,10 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
 /* Whether a link rests on a content, which then must be raw, a keyframe, or linked itself. */
 enum lmcs_status lmcs_content_bears_links(struct lmcs_txn *txn, const struct lmcs_content *content, bool *bears,
                                           struct lmcs_error *error);
-/* Records the link that leads to a content (0: none) and its output; the payload stays. */
+/* The link that leads to a content (0: none), and its output; the payload stays. */
 enum lmcs_status lmcs_content_set_link(struct lmcs_txn *txn, uint64_t id, uint64_t link, uint8_t output,
                                        struct lmcs_error *error);
-/* Deltas that reading a content undoes. LMCS_DAMAGED: more than the bound. */
+/* Deltas to undo. LMCS_DAMAGED: more than the bound. */
 enum lmcs_status lmcs_content_depth(struct lmcs_txn *txn, const struct lmcs_content *content, uint32_t *depth,
                                     struct lmcs_error *error);
 uint64_t lmcs_content_room(const struct lmcs_content *content);

@@ -2,9 +2,8 @@
 /*
  * records/holders.c - which tensors of which snapshots need a content.
  *
- * Deltas that rest on a content at any distance need it, too: the tree of dependents has them. Then all manifests are
- * walked. They share pages; one without needed contents below it is remembered and not walked again, so the work is
- * that of the pages, not of the snapshots.
+ * Contents that rest on it at any distance need it, too. Then all manifests are walked; a shared page without needed
+ * contents below it is walked once: the work is that of the pages, not of the snapshots.
  */
 #include "records/holders.h"
 
@@ -22,7 +21,7 @@ struct needed {
     size_t root;
 };
 
-/* Dependents read for all contents together; only forged records have more. */
+/* Of dependents read, for all contents; only forged records have more. */
 #define MOST_LOOKS LMCS_MAX_TENSORS
 
 struct finding {
@@ -52,7 +51,7 @@ static enum lmcs_status absorb(struct finding *f, enum lmcs_status status)
 
 /* ---- Contents ---- */
 
-/* Adds each once: a step's arrays need all of its links, and each link all arrays. */
+/* Each once: a step's arrays need all of its links, and each link all arrays. */
 static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
 {
     const uint64_t pair[2] = {content, root};

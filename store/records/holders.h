@@ -24,10 +24,7 @@ struct lmcs_holders {
     size_t shelf_count;
 };
 
-/*
- * Walks all manifests of one moment, each page once. *whole false: unreadable pages were skipped. The caller always
- * frees the holders.
- */
+/* At one moment, each page once. *whole false: unreadable pages were skipped. Always free the holders. */
 enum lmcs_status lmcs_holders_find(struct lmcs_pool *pool, const uint64_t *contents, size_t count,
                                    struct lmcs_holders *holders, bool *whole, struct lmcs_error *error);
 void lmcs_holders_free(struct lmcs_holders *holders);

@@ -6,7 +6,7 @@
 
 #include "pages/tree.h"
 
-/* Contents that rest on one, at most this many. */
+/* Of one content, at most this many. */
 struct dependents {
     struct lmcs_content all[LMC_MAX_BASES + 1];
     size_t count;
@@ -29,7 +29,7 @@ static enum lmcs_status list(struct lmcs_txn *txn, struct lmcs_cursor *cursor, u
     return status;
 }
 
-/* The one link that rests on an unused array. *found false: none, or something else does, too. */
+/* Rests on an unused array. *found false: none, or something else does, too. */
 static enum lmcs_status link_above(struct lmcs_txn *txn, struct lmcs_cursor *cursor, uint64_t array,
                                    struct lmcs_content *link, bool *found, struct lmcs_error *error)
 {
@@ -47,7 +47,7 @@ static bool is_ghost(const struct lmcs_content *array)
     return array->df.payload == LMCS_PAYLOAD_LINKED && array->df.runs == 0 && array->df.base_uses == 1;
 }
 
-/* Counts the link, and links below that only it needs. */
+/* With the links below that only it needs. */
 static enum lmcs_status count_down(struct lmcs_txn *txn, struct lmcs_content *link, struct lmcs_line_heir *heir,
                                    struct lmcs_error *error)
 {

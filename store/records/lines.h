@@ -5,7 +5,7 @@
 
 #include "records/content.h"
 
-/* Arrays of a step that snapshots have, and links below it that nothing else needs. */
+/* Arrays of a step that snapshots have, and links below that nothing else needs. */
 struct lmcs_line_heir {
     uint64_t arrays[LMC_MAX_BASES]; /* one link's outputs that still exist */
     size_t count;                   /* 0: no such step, or others need the links */
@@ -14,8 +14,8 @@ struct lmcs_line_heir {
 };
 
 /*
- * The heir of an array without snapshots that a link rests on: the next step above in its line that a snapshot has.
- * Encoding that step alone would free everything counted.
+ * For an array without snapshots that a link rests on: the next step above in its line that a snapshot has. Encoding
+ * that step alone would free everything counted.
  */
 enum lmcs_status lmcs_line_find_heir(struct lmcs_txn *txn, uint64_t unused, struct lmcs_line_heir *heir,
                                      struct lmcs_error *error);

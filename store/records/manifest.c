@@ -2,11 +2,9 @@
 /*
  * records/manifest.c - the entries of manifests, and those that only one of neighbouring snapshots has.
  *
- * A shelf's manifests form a line: each was made from the newest before it by copying pages on write. So a page or
- * entry exists in a contiguous run of snapshots, and its end needs no counts. A page of snapshot S is in the older
- * neighbour P exactly when it was written no later than P, and in the newer neighbour N exactly when a walk of N meets
- * it. That walk stops at pages no newer than S: the cost is that of the changes. (ZFS frees blocks by birth times in a
- * similar way.)
+ * A page or entry exists in a contiguous run of a lineage (SPACE.md). A page of snapshot S is in the older neighbour P
+ * exactly when it was written no later than P, and in the newer neighbour N exactly when a walk of N meets it. That
+ * walk stops at pages no newer than S: the cost is that of the changes.
  */
 #include "records/manifest.h"
 
@@ -43,7 +41,7 @@ static enum lmcs_status read_node(struct walk *walk, const struct lmcs_ref_df *r
     return status;
 }
 
-/* Collects the newer snapshot's pages that are old enough to be in `of`, without those below them. */
+/* Of the newer snapshot, old enough to be in `of`; without those below. */
 static enum lmcs_status collect_newer(struct walk *walk, struct lmcs_ref_df ref, int level,
                                       const struct lmcs_bounds *bounds)
 {

@@ -7,9 +7,9 @@
 #include "records/content.h"
 
 /*
- * Visits the entries of `of` whose run ends with it: those not inherited by `older` and `newer` (NULL: none), its
- * neighbours in the lineage. `free_pages`: frees pages that only `of` has. The visit must not change trees except those
- * of contents, identities and space.
+ * Visits entries of `of` whose run ends with it: not inherited by `older` and `newer` (NULL: none), its neighbours in
+ * the lineage. `free_pages`: frees pages that only `of` has. The visit may change only trees of contents, identities
+ * and space.
  */
 enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of,
                                    const struct lmcs_snapshot_df *older, const struct lmcs_snapshot_df *newer,

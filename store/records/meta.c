@@ -2,8 +2,7 @@
 /*
  * records/meta.c - a snapshot's metrics and metadata as one JSON text: {"metrics":{...},"meta":{...}}.
  *
- * The user's object is checked and kept letter by letter. Metrics without JSON numbers are "NaN", "Infinity" and
- * "-Infinity".
+ * The user's object is kept letter by letter. Metrics without JSON numbers are "NaN", "Infinity" and "-Infinity".
  */
 #include "records/meta.h"
 
@@ -132,7 +131,7 @@ static enum lmcs_status take_metrics(const json_t *object, struct lmcs_meta *met
     return LMCS_OK;
 }
 
-/* The user's text as given, if the whole has lmcs_meta_encode's form; else NULL. */
+/* As given, if the whole has lmcs_meta_encode's form; else NULL. */
 static char *original_meta(const char *text)
 {
     static const char head[] = "{\"metrics\":", middle[] = ",\"meta\":";

@@ -2,8 +2,7 @@
 /*
  * records/origin.c - the snapshot that a shelf was forked from.
  *
- * Keyed by the fork's id, so both shelves can be renamed. The record has the original's id, or, once that is removed,
- * its last name.
+ * Keyed by the fork's id; has the original's id, or, once that is removed, its last name.
  */
 #include "records/origin.h"
 
@@ -51,7 +50,7 @@ enum lmcs_status lmcs_origin_put(struct lmcs_txn *txn, uint64_t shelf, const str
                          &record, sizeof record.df + record.df.name_bytes, error);
 }
 
-/* The first shelf from id `first` on that was forked from `from`; 0: none. */
+/* From id `first` on, forked from `from`; 0: none. */
 static enum lmcs_status next_fork(struct lmcs_txn *txn, uint64_t from, uint64_t first, uint64_t *shelf,
                                   struct lmcs_origin *origin, struct lmcs_error *error)
 {

@@ -2,9 +2,8 @@
 /*
  * records/policy.c - the text of a policy: its keys, parsing and printing. Pure functions.
  *
- * Parsing, printing, errors, the help of lmc-store policy and Python's names derive from the table `keys`. To add a
- * key: a field of struct lmcs_policy, its default in lmcs_policy_init, a row at the end (the text is stored, its order
- * must not change), and the part of the store that obeys it.
+ * Parsing, printing, errors, the help of lmc-store policy and Python's names derive from the table `keys`; to add one,
+ * see README.md. The text is stored, so the order of rows must not change.
  */
 #include "records/policy.h"
 
@@ -91,7 +90,6 @@ struct key {
     bool always;      /* printed even with its initial value */
 };
 
-/* With the values that the key takes. */
 static enum lmcs_status fail_value(const struct reader *reader, const struct key *key)
 {
     return lmcs_fail(reader->error, LMCS_INVALID, 0, "policy \"%.*s\": %s is %s", (int)strcspn(reader->word, " "),
@@ -471,7 +469,6 @@ void lmcs_policy_init(struct lmcs_policy *policy)
         .keep_raw = LMCS_DEFAULT_KEEP_RAW, .chain = LMCS_DEFAULT_CHAIN, .links = LMCS_DEFAULT_LINKS};
 }
 
-/* With the names of all keys. */
 static enum lmcs_status fail_key(const struct reader *reader)
 {
     char names[200];

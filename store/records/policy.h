@@ -56,7 +56,7 @@ struct lmcs_policy {
 };
 
 void lmcs_policy_init(struct lmcs_policy *policy);
-/* Changes the keys in `text`. LMCS_INVALID names the wrong word; then nothing has changed. */
+/* Changes the keys in `text`. LMCS_INVALID: nothing has changed; names the wrong word. */
 enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy, struct lmcs_error *error);
 /* Leaves out optional keys with initial values. LMCS_INVALID: longer than LMCS_MAX_POLICY. */
 enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
@@ -72,7 +72,7 @@ struct lmcs_policy_facts {
 
 /*
  * kept[i]: the reason for keeping facts[i], or NULL. `facts` ascend by number. Adding a snapshot, or removing one that
- * is not kept, changes no other's reason, except by rules that compare (the newest, the best). LMCS_NO_MEMORY.
+ * is not kept, changes no other's reason, except by rules that compare (newest, best). LMCS_NO_MEMORY.
  */
 enum lmcs_status lmcs_policy_keeps(const struct lmcs_policy *policy, const struct lmcs_policy_facts *facts,
                                    size_t count, uint64_t now_ns, const char **kept, struct lmcs_error *error);

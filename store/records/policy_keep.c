@@ -2,8 +2,8 @@
 /*
  * records/policy_keep.c - which snapshots a policy keeps: pure functions.
  *
- * A snapshot is kept if any rule picks it. A rule that keeps one of many picks the first of each stretch of steps or
- * time, which stays the first when more come: pruning twice is like pruning once.
+ * A snapshot is kept if any rule picks it. The first of a stretch of steps or time stays the first when more come:
+ * pruning twice is like pruning once.
  */
 #include "records/policy.h"
 

@@ -2,8 +2,8 @@
 /*
  * records/relations.c - the tensors of a snapshot that are one optimizer's state of one parameter.
  *
- * Relations name tensors instead of numbering them, to survive dump and restore. Input may be hostile: lengths are
- * checked, and names end within their attachment.
+ * Relations name tensors, to survive dump and restore. Input may be hostile: lengths are checked, and names end within
+ * their attachment.
  */
 #include "records/relations.h"
 

@@ -2,8 +2,8 @@
 /*
  * records/relations.h - the tensors of a snapshot that are one optimizer's state of one parameter.
  *
- * Stored as two hidden attachments: the grouping, constant over a run and shared by its steps, and the constants of
- * each group of parameters, some hundred bytes a snapshot.
+ * Two hidden attachments: the grouping, constant over a run and shared by its steps, and the constants of each group,
+ * some hundred bytes a snapshot.
  */
 #ifndef LMCS_RECORDS_RELATIONS_H
 #define LMCS_RECORDS_RELATIONS_H
@@ -46,7 +46,7 @@ void lmcs_relations_free(struct lmcs_relations *relations);
 enum lmcs_status lmcs_relations_encode(const struct lmcs_relations *relations, void **grouping,
                                        uint64_t *grouping_bytes, void **constants, uint64_t *constants_bytes,
                                        struct lmcs_error *error);
-/* LMCS_DAMAGED: malformed. The caller frees `relations` only after LMCS_OK. */
+/* LMCS_DAMAGED. The caller frees `relations` only after LMCS_OK. */
 enum lmcs_status lmcs_relations_decode(const void *grouping, uint64_t grouping_bytes, const void *constants,
                                        uint64_t constants_bytes, struct lmcs_relations *relations,
                                        struct lmcs_error *error);

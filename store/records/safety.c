@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * records/safety.c - lost blocks and parity of single contents.
- *
- * Keys: (content, 0) is its parity, (content, 1 + block) the first of a range of lost blocks, (0, content) a request
- * for parity from the background. Contents count from 1, so these never meet.
- */
+/* records/safety.c - lost blocks and parity of single contents. */
 #include "records/safety.h"
 
 #include <stdio.h>
@@ -24,8 +19,6 @@ static struct lmcs_root_tree_df *tree_of(struct lmcs_txn *txn)
 {
     return &txn->root.trees[SAFETY];
 }
-
-/* ---- In words ---- */
 
 static size_t describe_range(struct lmcs_block_range range, uint32_t dtype, uint32_t ndim, const uint64_t *shape,
                              char *text, size_t room)
@@ -161,7 +154,6 @@ static enum lmcs_status put_lost(struct lmcs_txn *txn, uint64_t content, const u
     return status;
 }
 
-/* Whether the record equals the new one. */
 static enum lmcs_status is_noted(struct lmcs_txn *txn, uint64_t content, const unsigned char *bad, uint64_t blocks,
                                  bool *noted, struct lmcs_error *error)
 {

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * records/safety.h - lost blocks and parity of single contents.
- *
- * Both are in one tree, empty without losses and parity.
- */
+/* records/safety.h - lost blocks and parity of single contents. */
 #ifndef LMCS_RECORDS_SAFETY_H
 #define LMCS_RECORDS_SAFETY_H
 
@@ -14,30 +10,29 @@ struct lmcs_block_range {
     uint64_t count;
 };
 
-/* Whether blocks of a content's own payload are lost; free of cost without losses in the pool. */
+/* Of its own payload. Free of cost without losses in the pool. */
 enum lmcs_status lmcs_lost_any(struct lmcs_txn *txn, uint64_t content, bool *any, struct lmcs_error *error);
 /* LMCS_DAMAGED, with tensor `name` and the lost range, if there is one. */
 enum lmcs_status lmcs_lost_check(struct lmcs_txn *txn, const struct lmcs_content *content, const char *name,
                                  const struct lmcs_identity *identity, struct lmcs_error *error);
-/* Records exactly the blocks with bad[i] != 0 as lost (NULL: none). *changed (or NULL): the record was another. */
+/* Records exactly the blocks with bad[i] != 0 (NULL: none). *changed (or NULL): the record was another. */
 enum lmcs_status lmcs_lost_set(struct lmcs_txn *txn, uint64_t content, const unsigned char *bad, uint64_t blocks,
                                bool *changed, struct lmcs_error *error);
 
 /* Contents with lost blocks, ascending. The caller frees *ids. */
 enum lmcs_status lmcs_lost_list(struct lmcs_txn *txn, uint64_t **ids, size_t *count, struct lmcs_error *error);
 
-/* The record and places of parity. */
 struct lmcs_parity_record {
     struct lmcs_parity_df df;
     struct lmcs_part_df parts[LMCS_MAX_PARTS];
 };
 enum lmcs_status lmcs_parity_find(struct lmcs_txn *txn, uint64_t content, struct lmcs_parity_record *parity,
                                   bool *found, struct lmcs_error *error);
-/* Enters written parity in place of earlier parity. */
+/* In place of earlier parity. */
 enum lmcs_status lmcs_parity_put(struct lmcs_txn *txn, uint64_t content, const struct lmcs_parity_record *parity,
                                  struct lmcs_error *error);
 enum lmcs_status lmcs_parity_drop(struct lmcs_txn *txn, uint64_t content, bool *found, struct lmcs_error *error);
-/* Requests parity from the background; `data` 0: withdraws the request. */
+/* From the background; `data` 0: withdraws the request. */
 enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32_t data, uint32_t parity,
                                   struct lmcs_error *error);
 
@@ -45,9 +40,9 @@ enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32
 enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *wanted, bool *found,
                                     struct lmcs_error *error);
 
-/* For a content whose payload is replaced: drops its records; if it had parity, requests it again. */
+/* The payload is replaced: drops the records; if there was parity, requests it again. */
 enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error);
-/* Drops the records of a removed content. */
+/* The content is removed: drops the records. */
 enum lmcs_status lmcs_safety_end(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error);
 
 /* Writes "rows 3 to 5 of 100 (elements 768 to 1535)"; without rows, the elements alone. */

@@ -2,7 +2,7 @@
 /*
  * records/shelf.c - the records of shelves and snapshots, and their indexes.
  *
- * A shelf's record holds the roots of its five indexes: a transaction loads it, changes its trees, and saves it last.
+ * A transaction loads a shelf's record, changes the five indexes in it, and saves it last.
  */
 #include "records/shelf.h"
 

@@ -27,19 +27,19 @@ enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_
 /* By an id from another transaction. *found false: the shelf was removed. */
 enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, bool *found,
                                     struct lmcs_error *error);
-/* lmcs_pass_over for one of many shelves, with its name before the message. Outside a transaction. */
+/* lmcs_pass_over for one of many shelves, whose name it puts before the message. Outside a transaction. */
 enum lmcs_status lmcs_shelf_pass_over(struct lmcs_pool *pool, uint64_t id, struct lmcs_passed *passed,
                                       enum lmcs_status status, struct lmcs_error *error);
 /* A staging shelf is not found by its name. */
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error);
-/* Seals its trees and stores the record: the last action of a transaction on a shelf. */
+/* Seals the trees and stores the record: a transaction's last action on a shelf. */
 enum lmcs_status lmcs_shelf_save(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 /* Ids of shelves from `first` on. */
 enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *ids, size_t capacity, size_t *count,
                                 struct lmcs_error *error);
-/* Replaces *id (initially 0) by the next shelf's id; 0: no more. Outside a transaction. */
+/* *id (initially 0): the next shelf's; 0: no more. Outside a transaction. */
 enum lmcs_status lmcs_shelf_next(struct lmcs_pool *pool, uint64_t *id, struct lmcs_error *error);
 struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind);
 
@@ -55,10 +55,10 @@ enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
                                   const void *value, size_t bytes, struct lmcs_record *record,
                                   struct lmcs_error *error);
-/* A committed one is also entered in the indexes by step and time. */
+/* Also in the indexes by step and time, if committed. */
 enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                  struct lmcs_error *error);
-/* With its index entries and tags, without its manifest's pages. */
+/* With index entries and tags, without the manifest's pages. */
 enum lmcs_status lmcs_record_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     uint64_t *tags, struct lmcs_error *error);
 /* The neighbouring numbers, prepared ones included; 0: none. */
@@ -66,13 +66,13 @@ enum lmcs_status lmcs_record_before(struct lmcs_txn *txn, struct lmcs_shelf *she
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, uint64_t *after,
                                    struct lmcs_error *error);
-/* The nearest record of the same lineage on one side. */
+/* Of the same lineage, on one side. */
 enum lmcs_status lmcs_record_neighbour(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                        const struct lmcs_snapshot_df *of, bool newer, struct lmcs_record *record,
                                        bool *found, struct lmcs_error *error);
 /* LMCS_DAMAGED: a snapshot has the next number, or a later one. */
 enum lmcs_status lmcs_shelf_check_next(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
-/* Recomputes df.latest: the newest committed record. */
+/* Recomputes df.latest: newest committed. */
 enum lmcs_status lmcs_shelf_find_latest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 
 /* 1 to LMCS_MAX_NAME sound bytes, without '@' '~' ':' '{' '}' and '..'; no number, not "latest". */
