@@ -2,9 +2,9 @@
 /*
  * cli.h - shared parts of the commands of lmc-store, one section per source file.
  *
- * A command works on a struct cli through lmcstore.h. It prints its result, or leaves a JSON object in cli->json, and
- * returns a status; on failure cli->error has the reason. main prints errors and JSON, closes the pool and returns the
- * exit code. To add a command: its file, its name here and in lmc-store.c, and tests in tests/python.
+ * A command prints its result, or leaves a JSON object in cli->json, and returns a status; on failure cli->error has
+ * the reason. main prints errors and JSON, closes the pool and returns the exit code. To add a command: its file, its
+ * name here and in lmc-store.c, and tests in tests/python.
  */
 #ifndef CLI_H
 #define CLI_H
@@ -28,11 +28,11 @@ struct cli;
 
 struct cli_command {
     const char *name;
-    const char *synopsis;     /* the arguments */
-    const char *summary;      /* for the list of commands */
-    const char *help;         /* for --help */
-    void (*print_more)(void); /* NULL, or prints more of it */
-    const char *options;      /* names of options (options.c), separated by spaces */
+    const char *synopsis; /* the arguments */
+    const char *summary;
+    const char *help;
+    void (*print_more)(void); /* NULL, or prints more */
+    const char *options;      /* names (options.c), separated by spaces */
     int min_arguments;
     int max_arguments;
     enum lmcs_status (*run)(struct cli *cli);
@@ -82,8 +82,8 @@ struct cli_options {
 
 struct cli_progress {
     bool is_shown; /* standard error is a terminal */
-    bool is_drawn; /* on the terminal */
-    bool is_bytes; /* bytes: show the rate */
+    bool is_drawn;
+    bool is_bytes; /* show the rate */
     int64_t started_ns;
     int64_t drawn_ns;
 };
@@ -93,7 +93,7 @@ struct cli {
     struct cli_options options;
     struct lmcs_pool *pool;
     json_t *json;
-    bool shows_hint; /* wrong command line: mention --help */
+    bool shows_hint; /* mention --help */
     struct cli_progress progress;
     struct lmcs_error error;
 };
@@ -120,9 +120,9 @@ __attribute__((format(printf, 2, 3))) enum lmcs_status cli_wrong_use(struct cli 
 /* Opens arguments[0] as cli->pool, without background work. */
 enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode);
 enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open_mode mode);
-/* Closes cli->pool. Returns `status`, or the close's error if `status` is LMCS_OK. */
+/* Returns `status`, or the close's error if `status` is LMCS_OK. */
 enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status);
-/* All shelves by name. The caller frees `infos`, also after a failure. */
+/* By name. The caller frees `infos`, also after a failure. */
 struct cli_shelves {
     struct lmcs_shelf_info *infos;
     size_t count;
@@ -154,11 +154,10 @@ struct cli_text cli_bytes(uint64_t bytes);                /* "1.25 GiB" */
 struct cli_text cli_time(uint64_t ns);                    /* "2026-11-21T12:00:00Z" */
 struct cli_text cli_step(int64_t step);                   /* "120", "-" */
 struct cli_text cli_ratio(uint64_t raw, uint64_t stored); /* "1.82x", "-" */
-/* Prints untrusted text. Escapes control characters, invalid UTF-8 and direction marks. */
+/* Escapes control characters, invalid UTF-8 and direction marks. */
 void cli_print(FILE *out, const char *text);
 /*
- * Text collected during a walk of the store and shown afterwards: a pager that is not scrolled must not block a walk,
- * which keeps freed space from reuse.
+ * Text collected during a walk and shown afterwards: a pager must not block a walk, which keeps freed space from reuse.
  */
 struct cli_held {
     FILE *stream;
@@ -181,7 +180,7 @@ json_t *cli_json_real(double value);
 json_t *cli_json_u64(uint64_t value);
 /* Takes over `value`; NULL: out of memory. */
 void cli_json_set(json_t *object, const char *key, json_t *value);
-/* Without its storage, which takes a walk of its manifest. */
+/* Without storage, which takes a walk. */
 enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
 /* Without its tensors. */
 enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
@@ -189,7 +188,7 @@ json_t *cli_json_error(const struct lmcs_error *error);
 
 /* ---- progress.c: a bar, and signals --------------------------------------------------------------------------- */
 
-/* Catches SIGINT, SIGTERM and SIGHUP, so that no work is left half done. A second signal kills. */
+/* Catches SIGINT, SIGTERM and SIGHUP. A second signal kills. */
 void cli_catch_signals(void);
 /* Catches signals; the progress function cancels after the first. */
 struct lmcs_progress cli_progress_start(struct cli *cli);
@@ -199,17 +198,17 @@ int cli_signal(void);
 
 /* ---- output.c: the output of -o, checked and opened -------------------------------------------------------- */
 
-/* Whether -o, or its absence, means standard output. */
+/* With -o or without. */
 bool cli_output_is_stdout(const struct cli *cli);
-/* Refuses an output that is the input (by inode), a pool or a poolset file. `option`: "-o". */
+/* Refuses the input (by inode), a pool or a poolset file. `option`: "-o". */
 enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, const char *path, const char *input,
                                        const char *input_is);
 /*
- * Checks -o likewise. Also refuses a terminal, and --json with output on standard output. `output_is`: "an archive";
- * `input_is`: "the pool".
+ * Also refuses a terminal, and --json with output on standard output. `output_is`: "an archive"; `input_is`: "the
+ * pool".
  */
 enum lmcs_status cli_output_check(struct cli *cli, const char *output_is, const char *input, const char *input_is);
-/* Opens the output of -o, or standard output. */
+/* -o, or standard output. */
 enum lmcs_status cli_output_open(struct cli *cli, struct lmcs_outfile *output);
 
 #endif

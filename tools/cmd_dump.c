@@ -29,8 +29,8 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
 }
 
 /*
- * Opens the archives of --since. Refuses one as the output, because the new archive needs it for a restore. Signals are
- * not caught yet, so the first one ends the wait for a FIFO.
+ * Opens the archives of --since. Refuses one as the output: a restore needs it. Signals are not caught yet, so the
+ * first ends the wait for a FIFO.
  */
 static enum lmcs_status open_older(struct cli *cli, int *fds)
 {

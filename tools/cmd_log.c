@@ -2,8 +2,8 @@
 /*
  * cmd_log.c - lmc-store log: the history, newest first, with a graph of rewinds and forks.
  *
- * Each shelf is read from its newest snapshot, a page of numbers at a time, so the newest lines appear at once. Several
- * shelves are merged by time; a snapshot waits until all its forks have been shown.
+ * Reads each shelf from its newest snapshot, in pages, so the newest lines appear at once. Shelves are merged by time;
+ * a snapshot waits until its forks have been shown.
  */
 #include "cli.h"
 #include "log.h"
@@ -21,9 +21,9 @@ struct line {
     uint64_t numbers[PAGE];
     size_t count;
     size_t at;
-    uint64_t before;                /* the next page is below this number */
+    uint64_t before;                /* the next page is below */
     struct lmcs_snapshot *snapshot; /* next to show; NULL: none left */
-    size_t origin;                  /* index of the shelf of origin; its own index: not shown */
+    size_t origin;                  /* shelf of origin; its own index: not shown */
 };
 
 struct log {
@@ -33,7 +33,7 @@ struct log {
     size_t capacity;
     bool is_out_of_memory;
     bool has_color;
-    bool has_names; /* several shelves are shown */
+    bool has_names;
     struct log_graph graph;
     json_t *rows;
 };
@@ -100,7 +100,7 @@ static void find_origins(struct log *log)
     }
 }
 
-/* Whether a fork of the line's next snapshot is still to be shown. */
+/* Whether a fork of the next snapshot is still to be shown. */
 static bool must_wait(const struct log *log, size_t index)
 {
     uint64_t number = lmcs_snapshot_info(log->lines[index]->snapshot)->number;
@@ -113,8 +113,8 @@ static bool must_wait(const struct log *log, size_t index)
 }
 
 /*
- * The line with the newest snapshot that need not wait, or log->count at the end. If all wait, because archives make
- * shelves forks of each other, the newest of all.
+ * The newest that need not wait, or log->count at the end; the newest of all if all wait, as forks of each other in
+ * archives.
  */
 static size_t newest_line(const struct log *log)
 {
@@ -227,7 +227,7 @@ static enum lmcs_status add_json(struct log *log, const struct line *line, bool 
     return LMCS_OK;
 }
 
-/* A snapshot's existing source: its parent, the nearest snapshot before that, or the fork's origin. */
+/* The parent, the nearest snapshot before that, or the fork's origin. */
 static enum lmcs_status find_source(struct log *log, size_t index, struct log_point *from, bool *found)
 {
     struct line *line = log->lines[index];

@@ -2,7 +2,7 @@
 /*
  * cmd_ls.c - lmc-store ls: lists shelves with their snapshots and live variables, or the tensors of one snapshot.
  *
- * Fixed columns come first and texts of any length last, so scripts can cut the output.
+ * Texts of any length are last, so scripts can cut the output.
  */
 #include "cli.h"
 
@@ -93,7 +93,7 @@ static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
-/* The newest numbers of a shelf (without -n: all), ascending. The caller frees them. */
+/* Ascending; without -n: all. The caller frees them. */
 static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint64_t **numbers, size_t *first,
                                        size_t *count)
 {
@@ -118,7 +118,7 @@ static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint6
     return LMCS_OK;
 }
 
-/* A comma-separated list, one word for awk. */
+/* One word for awk. */
 struct list {
     FILE *out;
     bool has_one;
@@ -162,7 +162,7 @@ static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapsh
     return cli_show(cli, &held, status);
 }
 
-/* By the content with the longest chain, like "links 7". */
+/* The longest chain, like "links 7". */
 static void print_how(const struct lmcs_snapshot_storage *storage)
 {
     const char *how = storage->link_contents != 0 && storage->delta_contents != 0 ? "links+deltas"
@@ -176,10 +176,10 @@ static void print_how(const struct lmcs_snapshot_storage *storage)
     printf("%-14s  ", text);
 }
 
-/* Reasons for snapshots without links, each once. */
+/* Of snapshots without links, each once. */
 struct reasons {
     struct reason {
-        const char *why; /* constants of the library: a reason has one pointer */
+        const char *why; /* constants of the library */
         uint64_t count, first, last;
     } all[8];
     size_t count;
@@ -300,7 +300,7 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
     return status;
 }
 
-/* Whether one shelf or record is at fault, so that the others are still listed. */
+/* Whether only one shelf or record is at fault. */
 static bool is_of_one(enum lmcs_status status)
 {
     return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Joins the command line's words by spaces; NULL: no memory. */
+/* By spaces; NULL: no memory. */
 static char *join_words(const struct cli *cli)
 {
     size_t bytes = 1;
@@ -96,7 +96,7 @@ static enum lmcs_status run(struct cli *cli)
     return status;
 }
 
-/* Prints the keys from the store's table. */
+/* From the store's table. */
 static void print_keys(void)
 {
     const struct lmcs_policy_key *key;

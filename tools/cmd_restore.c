@@ -67,9 +67,8 @@ static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
 }
 
 /*
- * Removes a pool that this restore created, unless it has contents: another process may have written between creation
- * and our open, and --resume needs the contents that arrived. While it is open here no other process can write to it;
- * one that waits for it gets an error.
+ * Keeps a pool with contents: another process may have written before our open, and --resume needs the arrived data. While
+ * it is open here no other process can write to it; one that waits gets an error.
  */
 static void remove_made(struct cli *cli, const char *path)
 {

@@ -3,7 +3,7 @@
  * frames.h - files of frames (codec/FORMAT.md, 9): shared parts of compress and decompress, one section per source
  * file.
  *
- * Whole files are in memory. Long work is cut into jobs for threads, whose number doesn't change the result.
+ * Whole files are in memory. The number of threads doesn't change the result.
  */
 #ifndef FRAMES_H
 #define FRAMES_H
@@ -24,25 +24,25 @@ struct frames_memory {
     size_t mapped_bytes; /* 0: none */
 };
 
-/* LMCS_NO_MEMORY names the `use` if the machine has too little. */
+/* LMCS_NO_MEMORY names the `use`. */
 enum lmcs_status frames_memory_new(struct cli *cli, const char *use, uint64_t bytes, struct frames_memory *memory);
 void frames_memory_free(struct frames_memory *memory);
 /* 0: not a regular file. */
 uint64_t frames_file_bytes(const char *path);
-/* Checks, by the files' sizes before they are read, that there is memory to compress a file. */
+/* By the files' sizes, before they are read. */
 enum lmcs_status frames_check_memory(struct cli *cli);
-/* Whether a file of the wanted kind may begin with these bytes (8, or the whole file). */
+/* Whether a file may begin with these bytes (8, or the whole file). */
 typedef bool (*frames_begins)(const unsigned char *data, size_t bytes);
 /*
- * Reads a file, a pipe, or standard input ("-"). If `begins` (NULL: any) refuses its first bytes, reads only those, for
- * the parser's error.
+ * A file, a pipe, or standard input ("-"). If `begins` (NULL: any) refuses its first bytes, reads only those, for the
+ * parser's error.
  */
 enum lmcs_status frames_read(struct cli *cli, const char *path, frames_begins begins, struct frames_memory *memory);
 enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progress, const struct lmcs_outfile *output,
                               const unsigned char *data, size_t bytes);
-/* The path for messages. */
+/* For messages. */
 const char *frames_shown(const char *path);
-/* Checks the command line and -o. `output_is` names the output ("a file of frames"). */
+/* `output_is`: "a file of frames". */
 enum lmcs_status frames_check(struct cli *cli, const char *output_is);
 
 /* ---- frames_work.c: threads that share work ------------------------------------------------------------------- */
@@ -57,24 +57,23 @@ struct frames_work {
     atomic_uint_fast64_t done_bytes;
     atomic_bool is_over; /* failed or cancelled */
     pthread_mutex_t lock;
-    uint64_t failed_at; /* lowest failed job; UINT64_MAX: none */
+    uint64_t failed_at; /* lowest; UINT64_MAX: none */
     enum lmc_status failure;
     const char *message;
 };
 
-/* Does job i and counts its bytes. *message gets a constant string, as from the codec. */
+/* Counts its bytes. *message gets a constant string. */
 typedef enum lmc_status (*frames_job)(void *context, uint64_t i, uint64_t *bytes, const char **message);
 
-/* Starts the threads of --threads. */
 enum lmcs_status frames_work_init(struct cli *cli, struct frames_work *work);
 void frames_work_free(struct frames_work *work);
-/* Runs jobs 0 to count - 1. False: one failed, or a signal came. */
+/* Jobs 0 to count - 1. False: one failed, or a signal came. */
 bool frames_work_run(struct frames_work *work, const char *label, uint64_t total_bytes, frames_job job, void *context,
                      uint64_t count);
-/* Counts bytes of a long job. Returns whether to continue. */
+/* Counts bytes of a long job; whether to continue. */
 bool frames_work_step(struct frames_work *work, uint64_t bytes);
 void frames_work_fail(struct frames_work *work, uint64_t i, enum lmc_status status, const char *message);
-/* The status of failed work; the message begins with `about`. */
+/* The message begins with `about`. */
 enum lmcs_status frames_work_error(const struct frames_work *work, const char *about);
 /* Maps pages in advance. */
 bool frames_work_touch(struct frames_work *work, struct frames_memory *memory);
@@ -82,7 +81,7 @@ double frames_now(void); /* seconds */
 
 /* ---- frames_tensors.c: files as tensors, and their digests ------------------------------------------------------ */
 
-/* A tensor of a safetensors file, or a file as one array without a name. */
+/* Of a safetensors file, or a file as one array without a name. */
 struct frames_tensor {
     const char *name;
     const unsigned char *data;
@@ -105,13 +104,12 @@ struct frames_source {
     size_t capacity;
 };
 
-/* Whether a safetensors file may begin with these bytes. */
+/* As frames_begins. */
 bool frames_source_begins(const unsigned char *data, size_t bytes);
-/* Parses the memory as a safetensors file. */
 enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source);
-/* Adds the memory's whole elements as one array. */
+/* Whole elements only. */
 enum lmcs_status frames_source_add_array(struct cli *cli, struct frames_source *source, uint32_t dtype);
-/* Gives each tensor its base of the same name, dtype and shape, and marks the base's digest as wanted. */
+/* Of the same name, dtype and shape; marks its digest as wanted. */
 enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *source, struct frames_source *base,
                                      uint64_t least_bytes);
 enum lmcs_status frames_digests(struct frames_work *work, struct frames_source *source);
@@ -137,7 +135,6 @@ void frames_report_print(const struct cli *cli, const struct frames_report *repo
 
 /* ---- frames_encode.c: from tensors to an image of the file ------------------------------------------------------ */
 
-/* The input of one frame. */
 struct frames_piece {
     const unsigned char *data;
     uint64_t bytes;
@@ -145,7 +142,7 @@ struct frames_piece {
     const struct frames_tensor *base;
     struct lmc_encoder *encoder;
     uint64_t first_block; /* counted over all pieces */
-    uint64_t at;          /* start of its frame in the image */
+    uint64_t at;          /* start in the image */
 };
 
 struct frames_plan {
@@ -155,9 +152,8 @@ struct frames_plan {
     enum lmc_level level;
 };
 
-/* The largest possible size of the image. */
 uint64_t frames_image_bound(const struct frames_plan *plan);
-/* Fills the image, which has frames_image_bound bytes, and sets its size. */
+/* Has frames_image_bound bytes; sets its size. */
 enum lmcs_status frames_encode(struct frames_work *work, const struct frames_plan *plan, struct frames_memory *image,
                                struct frames_report *report);
 
@@ -168,7 +164,7 @@ struct frames_frame {
     uint64_t at;
     uint64_t first_block;
     uint64_t content_at;
-    const unsigned char *base; /* NULL: not found yet, or not needed */
+    const unsigned char *base; /* NULL: not found, or not needed */
 };
 
 struct frames_image {
@@ -182,11 +178,11 @@ struct frames_image {
     uint64_t content_bytes;
 };
 
-/* Whether a file of frames begins with these bytes. */
+/* As frames_begins. */
 bool frames_image_begins(const unsigned char *data, size_t bytes);
 /* Finds and checks the frames. */
 enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image);
-/* Finds the frames' bases among a file's tensors, or the file as an array. */
+/* Among a file's tensors, or the file as an array. */
 enum lmcs_status frames_image_match(struct frames_work *work, struct frames_image *image, struct frames_source *base);
 enum lmcs_status frames_decode(struct frames_work *work, const struct frames_image *image,
                                struct frames_memory *content, struct frames_report *report);

@@ -2,8 +2,7 @@
 /*
  * frames_decode.c - decodes an image of a file of frames to its content.
  *
- * The image is untrusted. A frame is read only within the image; sizes in its header determine only memory requests,
- * which the machine may refuse. Any thread decodes a block straight to its place.
+ * The image is untrusted: a frame is read only within it, and sizes in headers determine only memory requests.
  */
 #include "frames.h"
 
@@ -124,7 +123,7 @@ void frames_image_free(struct frames_image *image)
 
 /* ---- Bases ---------------------------------------------------------------------------------------------------- */
 
-/* By dtype and size, which must equal those of the base. */
+/* By dtype and size, as of the base. */
 static int by_size(const void *left, const void *right)
 {
     const struct frames_frame *l = *(const struct frames_frame *const *)left;
@@ -143,7 +142,7 @@ static int by_digest(const void *left, const void *right)
     return (l->digest.low > r->digest.low) - (l->digest.low < r->digest.low);
 }
 
-/* The frames that need a base, by dtype and size; NULL: no memory. */
+/* By dtype and size; NULL: no memory. */
 static struct frames_frame **needy_frames(struct frames_image *image)
 {
     struct frames_frame **needy = malloc((image->base_count + 1) * sizeof(void *));
@@ -156,7 +155,7 @@ static struct frames_frame **needy_frames(struct frames_image *image)
     return needy;
 }
 
-/* Adds the base as one array, for each dtype of a frame of its size. */
+/* One array for each dtype of a frame of its size. */
 static enum lmcs_status add_arrays(struct cli *cli, struct frames_source *base, struct frames_frame *const *needy,
                                    size_t count)
 {
@@ -184,7 +183,7 @@ static void want_some(struct frames_source *base, struct frames_frame *const *ne
     }
 }
 
-/* The tensors with a digest, by digest; NULL: no memory. */
+/* By digest; NULL: no memory. */
 static struct frames_tensor **digested_tensors(struct frames_source *base, size_t *count)
 {
     struct frames_tensor **digested = malloc((base->count + 1) * sizeof(void *));

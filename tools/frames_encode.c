@@ -2,9 +2,9 @@
 /*
  * frames_encode.c - encodes tensors to an image of a file of frames.
  *
- * Encoded blocks are adjacent, so a block's place is known once all earlier ones are encoded. A block whose place is
- * known at its start is encoded there (with one thread, every block). Others go into their thread's ring, which fits
- * its caches, and are copied once their place is known. A thread waits only when its ring is full.
+ * Encoded blocks are adjacent, so a block's place is known once all earlier ones are encoded. If known at the start
+ * (always with one thread), the block is encoded there; else into its thread's ring, which fits the caches, and copied
+ * later. A thread waits only when its ring is full.
  */
 #include "frames.h"
 
@@ -15,14 +15,12 @@
 #define RING_BLOCKS 256
 #define BLOCK_ROOM  (LMC_BLOCK_BYTES + 1)
 
-/* An encoded block in a ring. */
 struct waiting {
     uint64_t block;
     size_t at;
     size_t bytes;
 };
 
-/* State of one thread. */
 struct lane {
     unsigned char *ring;
     struct waiting *waiting; /* RING_BLOCKS, used in turn */
@@ -61,7 +59,7 @@ uint64_t frames_image_bound(const struct frames_plan *plan)
 
 /* ---- Places --------------------------------------------------------------------------------------------------- */
 
-/* Leaves room for the headers before block `placed`. */
+/* Before block `placed`. */
 static void open_pieces(struct encoding *e)
 {
     while (e->opened < e->piece_count && e->pieces[e->opened].first_block == e->placed) {
@@ -83,7 +81,7 @@ static void place_blocks(struct encoding *e)
 
 /* ---- Rings ---------------------------------------------------------------------------------------------------- */
 
-/* The position of free room for a block; RING_BYTES: none. */
+/* RING_BYTES: none. */
 static size_t ring_room(const struct lane *lane)
 {
     if (lane->count == 0)
@@ -104,7 +102,6 @@ static void ring_add(struct lane *lane, uint64_t block, size_t at, size_t bytes)
     lane->head = at + bytes;
 }
 
-/* Copies the blocks below `placed` to their places. */
 static void ring_flush(const struct encoding *e, struct lane *lane, uint64_t placed)
 {
     while (lane->count != 0 && lane->waiting[lane->first].block < placed) {
@@ -115,7 +112,7 @@ static void ring_flush(const struct encoding *e, struct lane *lane, uint64_t pla
     }
 }
 
-/* Waits until the oldest block has a place and copies it. Needs the lock; releases it during the copy. */
+/* Copies the oldest block once it has a place. Needs the lock; releases it during the copy. */
 static void ring_wait(struct encoding *e, struct lane *lane)
 {
     uint64_t oldest = lane->waiting[lane->first].block;
@@ -143,7 +140,6 @@ static const struct frames_piece *piece_of(const struct encoding *e, uint64_t bl
     return &e->pieces[low];
 }
 
-/* Encodes a block to its place or into the ring. */
 static bool encode_block(struct encoding *e, struct lane *lane, uint64_t i, bool is_in_place, uint64_t end)
 {
     const struct frames_piece *piece = piece_of(e, i);
@@ -242,7 +238,7 @@ static bool encode_all(struct encoding *e)
 
 /* ---- All of it ------------------------------------------------------------------------------------------------ */
 
-/* A ring takes memory only when used, and a single thread never uses one. */
+/* A ring takes memory only when used; a single thread never uses one. */
 static bool lanes_init(struct encoding *e)
 {
     e->lane_count = lmcs_workers_count(e->work->workers);

@@ -2,7 +2,7 @@
 /*
  * frames_memory.c - large allocations, and whole files in memory.
  *
- * Refuses an allocation above the available memory: the kernel would grant it, and kill this or another process later.
+ * Refuses more than the available memory: the kernel would grant it, and kill a process later.
  */
 #include "frames.h"
 
@@ -23,7 +23,7 @@
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
-/* Reads the first number after `key` in a small file; false: none. */
+/* The first number after `key`; false: none. */
 static bool read_number(const char *path, const char *key, uint64_t *value)
 {
     char text[4096];
@@ -57,7 +57,7 @@ static enum lmcs_status no_memory(struct cli *cli, const char *use, uint64_t byt
                     cli_bytes(bytes).text, cli_bytes(available).text);
 }
 
-/* Maps whole huge pages; unmaps the bytes before the first boundary and after the last. */
+/* Whole huge pages. */
 static unsigned char *map_aligned(size_t bytes)
 {
     unsigned char *at = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -100,7 +100,7 @@ enum lmcs_status frames_check_memory(struct cli *cli)
     return bytes <= available ? LMCS_OK : no_memory(cli, "holding the file, its base and the result", bytes, available);
 }
 
-/* Doubles the memory and keeps its contents. */
+/* Doubles it. */
 static enum lmcs_status grow(struct cli *cli, const char *use, struct frames_memory *memory)
 {
     size_t wanted = 2 * memory->mapped_bytes;
@@ -217,7 +217,7 @@ static enum lmcs_status open_file(struct cli *cli, const char *path, int *fd)
             return cli_wrong_use(cli, "%s: refuses to read from a terminal; use a file or a pipe", cli->command->name);
         return LMCS_OK;
     }
-    /* Does not wait for a FIFO's first writer. read_some does, and checks for signals. */
+    /* Does not wait for a FIFO's writer, as read_some does, which checks for signals. */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (*fd < 0)
         return cli_fail(cli, errno == ENOENT ? LMCS_NOT_FOUND : LMCS_IO, errno, "%s can't be opened", path);

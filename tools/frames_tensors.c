@@ -113,7 +113,7 @@ enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *sour
 
 /* ---- Digests -------------------------------------------------------------------------------------------------- */
 
-/* A tensor with a wanted digest, and its blocks' position among all hashes. */
+/* And its blocks' position among all hashes. */
 struct wanted {
     struct frames_tensor *tensor;
     uint64_t first_block;
@@ -153,7 +153,7 @@ static enum lmc_status hash_block(void *context, uint64_t i, uint64_t *bytes, co
     return LMC_OK;
 }
 
-/* Skips empty tensors, which no frame needs; each of the others has its own first block. */
+/* Skips empty tensors, which no frame needs. */
 static bool collect(struct digesting *digesting, struct frames_source *source)
 {
     digesting->wanted = malloc((source->count + 1) * sizeof *digesting->wanted);

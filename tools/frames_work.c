@@ -2,7 +2,7 @@
 /*
  * frames_work.c - threads that share work, and its result.
  *
- * Jobs are taken in order, so any number of threads report the same first failed job: all earlier jobs are finished.
+ * Jobs are taken in order, so any number of threads report the same first failure.
  */
 #include "frames.h"
 
@@ -20,7 +20,6 @@ double frames_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* That this process may use. */
 static uint32_t processors(void)
 {
     cpu_set_t set;

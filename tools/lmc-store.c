@@ -31,7 +31,7 @@ static const char *const synonyms[][2] = {
     {"rename", "mv"}, {"check", "verify"}, {"init", "create"}, {"repair", "scrub"}, {"show", "info"},
 };
 
-/* Commands of other packages, for the list and for the error if one is not installed. */
+/* For the list, and for the error if not installed. */
 static const struct {
     const char *name;
     const char *synopsis;
@@ -95,10 +95,7 @@ static enum lmcs_status unknown_command(struct cli *cli, const char *typed)
                          near != NULL ? near : "", near != NULL ? "'?" : "");
 }
 
-/*
- * Replaces this process by lmc-store-NAME; NAME is arguments[0], and NULL ends the arguments. Returns if it can't be
- * run.
- */
+/* NAME is arguments[0], and NULL ends the arguments. Returns if it can't be run. */
 static void run_external(char **arguments)
 {
     char path[PATH_MAX];
@@ -132,7 +129,7 @@ static void print_error(const struct cli *cli)
     fputc('\n', stderr);
 }
 
-/* Escapes DEL, which terminals obey and Jansson doesn't escape. It occurs only within strings. */
+/* Terminals obey DEL, which Jansson doesn't escape. It occurs only within strings. */
 static int write_json(const char *text, size_t bytes, void *context)
 {
     FILE *out = context;
@@ -149,7 +146,7 @@ static void print_json(struct cli *cli, enum lmcs_status status)
         cli->json = json_object();
     if (status != LMCS_OK)
         cli_json_set(cli->json, "error", cli_json_error(&cli->error));
-    /* ASCII only: names may contain characters that a terminal obeys, such as direction marks. */
+    /* ASCII only: terminals obey some characters, such as direction marks. */
     if (json_dump_callback(cli->json, write_json, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_ENSURE_ASCII) ==
         0)
         fputc('\n', stdout);
@@ -222,8 +219,8 @@ static bool is_one_of(const char *text, const char *a, const char *b, const char
 }
 
 /*
- * Fills closed standard descriptors with unusable ones. Otherwise the next open, of a pool say, would get their number,
- * and messages would go into the pool.
+ * Otherwise the next open, of a pool say, would get a standard descriptor's number, and messages would go into the
+ * pool.
  */
 static void hold_standard_streams(void)
 {
@@ -239,7 +236,7 @@ int main(int argc, char **argv)
     if (argc > 1 && find_command(argv[1]) == NULL)
         run_external(argv + 1);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* exceeding the shell's limit of file sizes becomes a write error */
+    signal(SIGXFSZ, SIG_IGN); /* a write above the shell's limit fails */
     if (argc < 2) {
         print_usage(stderr);
         return CLI_WRONG_USE;

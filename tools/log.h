@@ -8,14 +8,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A snapshot of a shelf in the log. */
 struct log_point {
     size_t shelf;
     uint64_t number;
-    bool is_near; /* the parent was removed; this is the nearest snapshot before it */
+    bool is_near; /* the nearest snapshot before a removed parent */
 };
 
-/* A column that leads from a snapshot down to its source. */
+/* From a snapshot down to its source. */
 struct log_lane {
     bool is_used;
     struct log_point next;

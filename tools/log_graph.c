@@ -2,12 +2,11 @@
 /*
  * log_graph.c - the graph beside the log.
  *
- * Newest first. Each lane waits for the source of the snapshot above it. Several lanes that wait for one snapshot, a
- * branching point, are joined on their own line. A snapshot that no lane waits for ends a branch and begins a lane. An
- * ended lane leaves its column to the next new one, so no other lane moves.
+ * Newest first. Each lane waits for the source of the snapshot above it. Lanes that wait for the same one are joined on
+ * their own line. A snapshot without a lane ends a branch and begins a lane. An ended lane leaves its column to the
+ * next new one, so no other lane moves.
  *
- * Lanes beyond MOST_LANES are followed but not drawn, since each of 10,000 branches would take a column: a ~ replaces
- * them, then a * for a snapshot in one of them.
+ * Lanes beyond MOST_LANES are followed but not drawn: a ~ replaces them, then a * for a snapshot in one of them.
  */
 #include "log.h"
 
@@ -26,7 +25,7 @@ static char lane_character(const struct log_lane *lane)
     return !lane->is_used ? ' ' : lane->next.is_near ? ':' : '|';
 }
 
-/* The first lane that waits for the point, or a new one. */
+/* The first that waits for it, or a new one. */
 static bool find_lane(struct log_graph *graph, const struct log_point *point, size_t *found)
 {
     for (*found = 0; *found < graph->count; ++*found)
@@ -54,7 +53,7 @@ static void trim(struct log_graph *graph)
         graph->count--;
 }
 
-/* Prints "| |/" or "|_|/": lanes from `first` on that wait for the point end in its lane. */
+/* Like "| |/" or "|_|/": lanes from `first` on that wait for the point end in its lane. */
 static bool join(struct log_graph *graph, FILE *out, const struct log_point *point, size_t first)
 {
     size_t width = 2 * graph->count;
@@ -87,7 +86,7 @@ static bool join(struct log_graph *graph, FILE *out, const struct log_point *poi
         memcpy(line + (size_t)2 * MOST_LANES, "~", 2);
     for (size_t end = strlen(line); end != 0 && line[end - 1] == ' '; end--)
         line[end - 1] = '\0';
-    if (first < MOST_LANES) /* lanes beyond are not drawn */
+    if (first < MOST_LANES)
         fprintf(out, "%s\n", line);
     free(line);
     trim(graph);

@@ -2,9 +2,8 @@
 /*
  * options.c - the command line.
  *
- * One table has all options: names, help, and the function that stores the value. A command names its options (struct
- * cli_command). Parsing, help and suggestions follow from both. To add an option: a field in struct cli_options, a row
- * here, and its name in the commands.
+ * A command (struct cli_command) names options of one table of names, help, and functions that store values. To add an
+ * option: a field in struct cli_options, a row here, and its name in the commands.
  */
 #include "cli.h"
 
@@ -27,7 +26,7 @@ struct option_row {
 
 /* ---- Values --------------------------------------------------------------------------------------------------- */
 
-/* Powers of 1024 ("M", "MiB") or of 1000 ("MB"); 0: no unit. */
+/* 1024s ("M", "MiB") or 1000s ("MB"); 0: no unit. */
 static uint64_t unit_bytes(const char *text)
 {
     static const char letters[] = "kmgtp";
@@ -43,7 +42,7 @@ static uint64_t unit_bytes(const char *text)
     return bytes;
 }
 
-/* Up to three digits after a point, in thousandths; false: anything else. */
+/* Up to three digits, in thousandths; false: anything else. */
 static bool parse_fraction(const char **text, uint64_t *thousandths)
 {
     *thousandths = 0;
@@ -151,7 +150,7 @@ static enum lmcs_status set_step(struct cli *cli, const struct option_row *row, 
     return LMCS_OK;
 }
 
-/* The error lists all names. */
+/* The error lists them. */
 static enum lmcs_status set_dtype(struct cli *cli, const struct option_row *row, const char *text)
 {
     (void)row;
@@ -254,7 +253,7 @@ static const struct option_row rows[] = {
 
 #define ROW_COUNT (sizeof rows / sizeof *rows)
 
-/* Whether the command's list, words separated by spaces, has this option. All commands have --help. */
+/* The list has words; all commands have --help. */
 static bool has_option(const struct cli_command *command, const struct option_row *row)
 {
     const char letter[] = {row->letter, '\0'};
@@ -292,7 +291,7 @@ void cli_print_help(const struct cli_command *command)
 
 /* ---- Parsing -------------------------------------------------------------------------------------------------- */
 
-enum { FIRST_ROW = 256 }; /* getopt's value of a long option is FIRST_ROW plus its row, of a short one its letter */
+enum { FIRST_ROW = 256 }; /* getopt's value: FIRST_ROW plus the row, or a short option's letter */
 
 static void make_tables(const struct cli_command *command, char *short_options, struct option *long_options)
 {
@@ -381,7 +380,7 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* The number of letters to insert, delete, replace or swap with a neighbour (optimal string alignment). */
+/* Letters to insert, delete, replace or swap with a neighbour (optimal string alignment). */
 static unsigned distance(const char *a, const char *b)
 {
     enum { MAX = 24 };

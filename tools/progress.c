@@ -2,8 +2,8 @@
 /*
  * progress.c - a progress bar on a terminal, and signals that stop long work cleanly.
  *
- * Handlers only record the signal. The next call of the progress function cancels, the library undoes its work, and
- * main exits with 128 plus the signal's number.
+ * Handlers record the signal, the next call of the progress function cancels, the library undoes its work, and main
+ * exits with 128 plus its number.
  */
 #include "cli.h"
 
@@ -16,7 +16,7 @@
 
 #define NS 1000000000LL
 
-/* The command's only global; a signal handler needs it. */
+/* The only global; a signal handler needs it. */
 static volatile sig_atomic_t signal_number;
 
 static void note_signal(int number)
@@ -75,7 +75,7 @@ static void draw(struct cli_progress *progress, const char *what, uint64_t done,
     progress->is_drawn = true;
 }
 
-/* Draws at most ten times a second, and not in the first half second, so short work shows nothing. */
+/* At most ten times a second, after the first half second. */
 static bool on_progress(void *context, const char *what, uint64_t done, uint64_t total)
 {
     struct cli_progress *progress = context;

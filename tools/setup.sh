@@ -47,7 +47,7 @@ die() {
     exit 1
 }
 
-# run WHAT COMMAND...: runs it into the log, with a line at the start, one every 20 s, and the log's end on failure.
+# run WHAT COMMAND...: logs, with a line at the start, one every 20 s, and the log's end on failure.
 run() {
     local what=$1 begin=$SECONDS pid status=0
     shift
@@ -94,7 +94,7 @@ missing_packages() {
 
 has_sanitizers() { echo 'int main(void) {}' | clang -fsanitize=address -x c - -o /dev/null 2>/dev/null; }
 
-# The newest sufficient Python of the system: "python3", "python3.11", ... or nothing.
+# The newest sufficient Python: "python3", "python3.11", ... or nothing.
 system_python() {
     local name
     for name in python3 python3.14 python3.13 python3.12 python3.11; do
@@ -128,13 +128,13 @@ install_packages() {
         sudo -v || die "no sudo; install these packages by hand: ${missing[*]}"
     fi
     run "apt-get update" as_root apt-get update -q || die "apt-get can't be used; install by hand: ${missing[*]}"
-    # If clang includes its sanitizers, there is no such package.
+    # None if clang includes its sanitizers.
     if [ -n "$runtime" ] && apt-cache show "$runtime" >/dev/null 2>&1; then
         missing+=("$runtime")
     fi
     run "installing ${#missing[@]} packages: ${missing[*]}" apt_install "${missing[@]}" ||
         die "packages could not be installed; see above"
-    # Ubuntu 22.04 calls Python 3.10 python3, and has 3.11 beside it.
+    # Ubuntu 22.04's python3 is 3.10; it has 3.11 beside it.
     if ((python)) && [ -z "$(system_python)" ]; then
         run "installing Python 3.11" apt_install python3.11 python3.11-venv python3.11-dev ||
             die "Python 3.11 or newer is needed (or use --no-python)"
@@ -191,7 +191,7 @@ torch=torch==2.13.0
 requirements=(numpy safetensors ml_dtypes pytest hypothesis xxhash setuptools wheel)
 ((dev)) && requirements+=('ruff~=0.17.6' 'mypy~=2.4.1' matplotlib pytest-xdist scikit-learn)
 
-# Whether the last successful pip install requested all of these.
+# Whether the last pip install requested all of these.
 have_requirements() {
     local requirement
     for requirement in "$@"; do
@@ -199,7 +199,7 @@ have_requirements() {
     done
 }
 
-# Whether pip would install PyTorch without CUDA. Reads the metadata; the wheel stays there.
+# By the metadata; the wheel stays there.
 has_cpu_torch() {
     pip_install --dry-run --quiet --no-deps --ignore-installed --retries 1 --timeout 15 --report - "$torch" \
         2>>"$log" </dev/null | "$venv/bin/python" -c 'if True:
@@ -226,7 +226,7 @@ if ((python)); then
             python_failed "its packages could not be installed"
         printf '%s\n' "${requirements[@]}" >"$venv/.requirements"
     fi
-    # The extension is built from these folders; their state is its stamp.
+    # The state of these folders is the extension's stamp.
     sources=$(find python codec store -type f ! -path '*/build/*' ! -path '*.egg-info/*' ! -name '*.pyc' -print0 |
         LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-64)
     if [ "$(cat "$venv/.lmcstore" 2>/dev/null || true)" = "$sources" ]; then

@@ -78,8 +78,8 @@ static size_t decode(const unsigned char *text, uint32_t *character)
 
 /*
  * Whether a terminal obeys a character or shows nothing for it, so that two names could look alike: control and format
- * characters, line separators, surrogates, private characters (Unicode's Cc, Cf, Zl, Zp, Cs, Co), unassigned ones that
- * are invisible by default, noncharacters, and empty planes.
+ * characters, line separators, surrogates, private characters (Unicode's Cc, Cf, Zl, Zp, Cs, Co), invisible unassigned
+ * ones, noncharacters, and empty planes.
  */
 static bool is_unsafe(uint32_t c)
 {

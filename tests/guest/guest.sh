@@ -49,8 +49,7 @@ install_packages() {
         >"$work/apt.log" 2>&1 || skip "could not install ${wanted[*]} (build/guest/apt.log)"
 }
 
-# fetch TO PATTERNS NAME...: downloads the first available package without installing it, and unpacks the files whose
-# paths match one of the patterns (words).
+# fetch TO PATTERNS NAME...: downloads the first available package, and unpacks the files whose paths match a pattern.
 fetch() {
     local to=$1 patterns name
     read -r -a patterns <<<"$2"
@@ -68,7 +67,7 @@ fetch() {
     return 1
 }
 
-# The ordinary kernel: the one for clouds does not support failed memory.
+# The kernel for clouds does not support failed memory.
 fetch_kernel() {
     local name
     [ -e "$work/kernel/.complete" ] && return
@@ -85,7 +84,6 @@ fetch_kernel() {
 
 busybox() { find "$work/busybox" -name busybox -type f | head -n 1; }
 
-# copy_program TREE PROGRAM...: includes shared libraries.
 copy_programs() {
     local tree=$1 program library
     shift
@@ -100,7 +98,7 @@ copy_programs() {
 
 pack() { (cd "$1" && find . -print0 | cpio -0 -o -H newc -R 0:0 --quiet) >"$2"; }
 
-# The part independent of the project: kernel modules, busybox, tools, libraries.
+# Independent of the project: kernel modules, busybox, tools, libraries.
 make_base() {
     local tree=$work/base module file
     [ -e "$work/base.cpio" ] && [ "$work/base.cpio" -nt "$here/init" ] && [ "$work/base.cpio" -nt "$here/guest.sh" ] &&
@@ -119,7 +117,7 @@ make_base() {
         echo "$module" >>"$tree/modules/order"
     done
     copy_programs "$tree" "$(command -v ndctl)" "$(command -v pmempool)" "$(PATH=$PATH:/sbin command -v mkfs.ext4)"
-    # Files that the C library and libnuma open, and libraries from ldd.
+    # Opened by the C library and libnuma, or listed by ldd.
     copy_programs "$tree" "$bin/lmc-store" "$bin/test_pool" && rm "$tree/bin/lmc-store" "$tree/bin/test_pool"
     mv "$tree/lib/"ld-linux* "$tree/lib64/"
     cp "$here/init" "$tree/init"
@@ -128,7 +126,6 @@ make_base() {
     pack "$tree" "$work/base.cpio"
 }
 
-# The programs of this build.
 make_project() {
     local tree=$work/project program
     rm -rf "$tree"
@@ -145,8 +142,8 @@ make_project() {
 
 # ---- The machine ---------------------------------------------------------------------------------------------------
 
-# qemu JOB MEMORY ACKS [ARGUMENT...]: prints the guest's output; ACKS receives its acknowledgements. Two NUMA nodes with
-# a processor each; node 1 has the persistent memory.
+# qemu JOB MEMORY ACKS [ARGUMENT...]: prints the guest's output; ACKS gets acknowledgements. Two NUMA nodes with a
+# processor each; node 1 has the persistent memory.
 qemu() {
     local job=$1 memory=$2 acks=$3
     shift 3
@@ -163,7 +160,7 @@ qemu() {
         -display none -nodefaults -no-reboot -serial stdio -serial "file:$acks" </dev/null
 }
 
-# An NVDIMM with namespaces and file systems, made once by a guest.
+# Made once, by a guest.
 make_memory() {
     [ -e "$work/memory.image" ] && [ "$work/memory.image" -nt "$here/init" ] && return
     echo "formatting the persistent memory ..."
@@ -179,7 +176,7 @@ make_memory() {
     mv "$work/memory.new" "$work/memory.image"
 }
 
-# await_guest PID LOG: waits; succeeds if the guest's job did.
+# await_guest PID LOG: succeeds if the guest's job did.
 await_guest() {
     local pid=$1 log=$2 begin=$SECONDS
     while kill -0 "$pid" 2>/dev/null; do
@@ -205,7 +202,7 @@ prepare() {
 
 fresh_memory() { cp --sparse=always "$work/memory.image" "$1"; }
 
-# run_job FILE: one boot on fresh memory; shows its output.
+# run_job FILE: one boot on fresh memory.
 run_job() {
     local memory=$work/run.memory log=$work/run.log status=0
     fresh_memory "$memory"
@@ -218,8 +215,8 @@ run_job() {
 
 # ---- The ordinary run ----------------------------------------------------------------------------------------------
 
-# run_tests NAME SCRIPT: a job whose script runs test programs with `run`. Counts the cases for tests/run.sh, as "PASSED
-# FAILED SKIPPED"; a boot that failed without naming one counts as one.
+# run_tests NAME SCRIPT: a job that runs test programs with `run`. Counts cases for tests/run.sh: "PASSED FAILED
+# SKIPPED"; a failed boot without a failed case counts as one.
 run_tests() {
     local job=$work/$1.sh status=0
     {
@@ -246,7 +243,7 @@ JOB
     return "$status"
 }
 
-# Some general tests on fsdax, as time permits under emulation; then the guest's own.
+# Some general tests, as time permits; then the guest's own.
 ordinary() {
     # shellcheck disable=SC2016
     run_tests test '
@@ -261,7 +258,6 @@ run /job/guest_medium /fsdax /paged /dax /dev/pmem0
 run /job/guest_devdax /dax'
 }
 
-# All tests of pools, on fsdax.
 core() {
     boot_seconds=${GUEST_SECONDS:-3600}
     # shellcheck disable=SC2016
@@ -278,7 +274,7 @@ run /job/guest_devdax /dax long'
 
 # ---- Kills ---------------------------------------------------------------------------------------------------------
 
-# wait_for PID FILE TEXT: until a line contains it; fails when the guest ends first.
+# wait_for PID FILE TEXT: fails when the guest ends first.
 wait_for() {
     local begin=$SECONDS
     until grep -q "$3" "$2" 2>/dev/null; do
@@ -298,13 +294,12 @@ wait_for_acks() {
     done
 }
 
-# random LEAST MOST: seconds.
+# random LEAST MOST: seconds
 random() { awk -v n="$RANDOM" -v least="$1" -v most="$2" 'BEGIN { print least + (most - least) * n / 32768 }'; }
 
 acknowledged() { grep -c '^ack ' "$1" || true; }
 
-# One boot that checks all earlier acknowledgements, continues, and is killed at a random moment: mostly in training,
-# else in the check.
+# Checks all earlier acknowledgements, continues, and is killed at random, mostly in training, else in the check.
 kill_once() {
     local memory=$1 all=$2 log=$work/kills.log now=$work/kills.now qemu_pid when=checked steps=$((RANDOM % 12))
     cp "$all" "$work/kills.before"
@@ -313,7 +308,7 @@ kill_once() {
     (qemu "$work/kills.sh" "$memory" "$now" -fw_cfg "name=opt/acks,file=$work/kills.before") >"$log" 2>&1 &
     qemu_pid=$!
     ((RANDOM % 5)) || { when=begun; steps=0; }
-    # Snapshots that the check found are acknowledged again, before the line "checked".
+    # The check acknowledges found snapshots again, before "checked".
     if ! wait_for $qemu_pid "$now" "^$when" || ! wait_for_acks $qemu_pid "$now" $steps; then
         kill -9 $qemu_pid 2>/dev/null
         wait $qemu_pid 2>/dev/null
@@ -321,7 +316,7 @@ kill_once() {
         return 1
     fi
     sleep "$(random 0 0.5)"
-    # Hides the shell's report of the kill.
+    # Hides the shell's report.
     { kill -9 $qemu_pid && wait $qemu_pid; } 2>/dev/null
     cat "$now" >>"$all"
     ! grep -q '^guest: status' "$log" || { tail -n 20 "$log" | tr -d '\r'; return 1; }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * guest_devdax.c - pools on the guest's one devdax device, which has no file system and no read or write.
+ * guest_devdax.c - pools on a devdax device, which has no file system, read or write.
  *
  *   guest_devdax DEVICE [long]
  */
@@ -18,7 +18,7 @@
 
 static const char *device;
 
-/* Clears the device through a mapping: it has no write. */
+/* The device has no write. */
 static unsigned char *map_device(void)
 {
     int fd = open(device, O_RDWR | O_CLOEXEC);
@@ -34,7 +34,7 @@ static int blank(void **state)
     unsigned char *at = map_device();
     memset(at, 0, BLANK_BYTES);
     munmap(at, BLANK_BYTES);
-    /* Sets the test's user, and returns a folder for archives. */
+    /* Also returns a folder for archives. */
     return set_up_in_memory(state);
 }
 
@@ -138,7 +138,6 @@ static void others_read_and_may_not_write(void **state)
     state_free(weights);
 }
 
-/* A reader's lease protects its bytes from reuse. */
 static void leases_hold(void **state)
 {
     (void)state;
@@ -165,7 +164,7 @@ static void leases_hold(void **state)
     state_free(other);
 }
 
-/* Incompressible, since compaction would make room. */
+/* Incompressible: compaction would make room. */
 static void fill_with_noise(struct state *state, struct rng *rng)
 {
     for (size_t k = 0; k < state->count; k++)
@@ -188,7 +187,7 @@ static void full_device_is_an_error(void **state)
     print_message("%llu snapshots, then: %s\n", (unsigned long long)taken, err.message);
     EXPECT(status == LMCS_FULL && taken >= 8);
     check_pool(pool);
-    /* Captures leave room to the compactor; freed room is reusable. */
+    /* Captures leave room to the compactor. */
     OK(lmcs_compact(pool, NULL, &err));
     for (uint64_t i = 1; i <= 2; i++)
         OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
@@ -198,7 +197,6 @@ static void full_device_is_an_error(void **state)
     state_free(noise);
 }
 
-/* Freed room of one size holds payloads of another. */
 static void room_is_joined(void **state)
 {
     (void)state;
@@ -206,7 +204,7 @@ static void room_is_joined(void **state)
     struct lmcs_pool *pool = open_quiet(device);
     static const size_t floats[] = {400000, 5000000, 1000000, 9000000};
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
-        size_t count = 50000000 / floats[i]; /* 200 MB: no room for two of these sizes at the same time */
+        size_t count = 50000000 / floats[i]; /* 200 MB: no room for two of these sizes */
         struct state *noise = state_weights(&rng, 1, floats[i]);
         for (size_t k = 1; k <= count; k++) {
             char shelf[32];
@@ -253,7 +251,6 @@ static void through_an_archive_and_back(void **state)
     state_free(weights);
 }
 
-/* No call changes foreign bytes on the device. */
 static void foreign_bytes_are_left_alone(void **state)
 {
     (void)state;
@@ -289,7 +286,7 @@ static int fork_and_outlive(void *argument)
     return 0;
 }
 
-/* A mapping alone keeps a device locked: none may be inherited. */
+/* A mapping keeps a device locked: none may be inherited. */
 static void killed_parent_with_a_child_alive(void **state)
 {
     (void)state;
@@ -311,7 +308,7 @@ static void killed_parent_with_a_child_alive(void **state)
     munmap(shared, sizeof *shared);
 }
 
-/* Tensors change in place, so transactions are declared, and an open tensor can't be moved. */
+/* Tensors change in place: transactions are declared, open tensors can't move. */
 static void live_variables(void **state)
 {
     (void)state;
@@ -353,7 +350,7 @@ static void live_variables(void **state)
     close_pool(pool);
 }
 
-/* An incomplete file is never visible. An incomplete device is; the message says how to continue. */
+/* An incomplete device is visible; the message says how to continue. */
 static void creation_that_was_cut_short(void **state)
 {
     (void)state;
@@ -378,7 +375,7 @@ static void creation_that_was_cut_short(void **state)
 #test " (devdax)", test, blank, tear_down, NULL \
     }
 
-/* test_pool.c tests poolsets similarly; here they take a minute. */
+/* As in test_pool.c for poolsets; here they take a minute. */
 static int run_long_ones(void)
 {
     const struct CMUnitTest tests[] = {

@@ -4,9 +4,8 @@
  *
  * guest_medium FSDAX PAGED DEVICE MEMORY      (folders, a devdax device, the device node below FSDAX)
  *
- * A machine check injected into the kernel's decoder fails a page: the NVDIMM driver enters a bad block, reads fail
- * with EIO, and new mappings raise SIGBUS. QEMU's NVDIMMs count no unsafe shutdowns, so this program replaces the
- * counter that libndctl reads.
+ * An injected machine check fails a page: the NVDIMM driver enters a bad block, reads fail with EIO, new mappings raise
+ * SIGBUS.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -26,7 +25,7 @@
 
 static const char *fsdax, *paged, *device, *memory;
 
-/* Replaces libndctl's function for libpmemobj and the store. -1: the device has no counter. */
+/* Replaces libndctl's counter, since QEMU's NVDIMMs have none. -1: no counter. */
 struct ndctl_dimm;
 static long long unsafe_shutdowns = -1;
 __attribute__((visibility("default"))) long long ndctl_dimm_get_dirty_shutdown(struct ndctl_dimm *dimm);
@@ -60,7 +59,7 @@ static void fsdax_is_known(void **state)
     unsafe_shutdowns = -1;
 }
 
-/* The same device with a file system without DAX: stores use the page cache. */
+/* Without DAX stores use the page cache. */
 static void pages_are_not_taken_for_dax(void **state)
 {
     (void)state;
@@ -78,7 +77,7 @@ static void *processors_of_node(void *node)
     cpu_set_t set;
     if (!lmcs_topology_bind_thread(*(int *)node) || sched_getaffinity(0, sizeof set, &set) != 0)
         return NULL;
-    /* Each node has one processor, with the node's number. */
+    /* Each node has one processor, of its number. */
     return CPU_COUNT(&set) == 1 && CPU_ISSET(*(int *)node, &set) ? node : NULL;
 }
 
@@ -96,7 +95,7 @@ static void threads_run_beside_the_memory(void **state)
 
 /* ---- Costs ---- */
 
-/* Transactions of the file system's journal: the first number of /proc/fs/jbd2/DEVICE-8/info. */
+/* The first number of /proc/fs/jbd2/DEVICE-8/info. */
 static unsigned long journal_transactions(void)
 {
     char path[256];
@@ -140,7 +139,7 @@ static int open_and_die(void *path)
     return 0;
 }
 
-/* The report of an unsafe shutdown that may have lost acknowledged data names a remedy, which works. */
+/* The report names a remedy, which works. */
 static void unsafe_shutdown_while_open_is_told(void **state)
 {
     (void)state;
@@ -192,12 +191,12 @@ static void write_text(const char *folder, const char *name, const char *text)
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
-    /* The kernel removes the last character, expecting a newline. */
+    /* The kernel removes the last character. */
     EXPECT(fd >= 0 && dprintf(fd, "%s\n", text) > 0);
     close(fd);
 }
 
-/* An uncorrected memory error at a physical address, as the fourth bank of an AMD processor reports it. */
+/* An uncorrected error at a physical address, as an AMD processor's fourth bank reports it. */
 static void fail_memory_at(uint64_t address)
 {
     static const char *const folder = "/sys/kernel/debug/mce-inject";
@@ -271,7 +270,7 @@ static void hear(void *context, const struct lmcs_damage *damage)
     told->count++;
 }
 
-/* Reads fail with an error that names the tensor; other tensors are unaffected. */
+/* The error names the tensor; others are unaffected. */
 static void read_what_failed(struct lmcs_pool *pool, const struct state *weights)
 {
     struct lmcs_snapshot *snapshot;
@@ -311,7 +310,7 @@ static int read_failed_file(void *argument)
     return 0;
 }
 
-/* A pointer into the pool: access to failed memory raises SIGBUS. */
+/* Raises SIGBUS. */
 static int touch_failed_view(void *argument)
 {
     struct failing *failing = argument;
@@ -325,7 +324,7 @@ static int touch_failed_view(void *argument)
     return ((volatile char *)lmcs_view_data(view, 0))[8192];
 }
 
-/* With known bad blocks libpmemobj may refuse; no process dies, and no data is lost. */
+/* libpmemobj may refuse known bad blocks; no process dies, and no data is lost. */
 static int write_where_memory_failed(void *argument)
 {
     struct failing *failing = argument;
@@ -371,7 +370,7 @@ static void failed_page_of_a_file(void **state)
     state_free(failing.weights);
 }
 
-/* The kernel keeps no bad blocks for mappings of a device, so the page fails in the mapping itself. */
+/* Mappings of a device have no bad blocks: the page fails in the mapping. */
 static int read_failed_device(void *weights)
 {
     signal(SIGBUS, SIG_DFL);
@@ -379,7 +378,7 @@ static int read_failed_device(void *weights)
     uint64_t at = place_of(pool, 1, "t2") + 8192;
     void *page = (void *)((uintptr_t)lmcs_media_at(pool->media, at, 1) & ~(uintptr_t)0x1fffff);
     int empty = memfd_create("empty", MFD_CLOEXEC);
-    /* A device's mappings can be cut only at its alignment, so the whole 2 MiB are replaced. */
+    /* Mappings can be cut only at the alignment: replaces 2 MiB. */
     EXPECT(empty >= 0 && mmap(page, 2 << 20, PROT_READ, MAP_SHARED | MAP_FIXED, empty, 0) == page);
     struct lmcs_snapshot *snapshot;
     char *bytes = malloc(((struct state *)weights)->tensors[2].bytes);
@@ -411,7 +410,7 @@ static void *poisoned;
 static void poison(void *context)
 {
     (void)context;
-    /* The kernel unmaps the page and signals the caller as for an access. */
+    /* The kernel unmaps the page and signals the caller. */
     (void)madvise(poisoned, 4096, MADV_HWPOISON);
     *(volatile char *)poisoned;
 }
@@ -427,7 +426,7 @@ static int meet_poison(void *path)
     return 0;
 }
 
-/* The guard handles the signal, which states the failed size. */
+/* The signal states the failed size. */
 static void poison_is_met_by_a_guard(void **state)
 {
     (void)state;

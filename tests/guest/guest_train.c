@@ -4,10 +4,8 @@
  *
  * guest_train ACKS LINE NAME=POOL...
  *
- * Each pool is on its own medium. The program checks, bit for bit, everything that earlier boots acknowledged; then it
- * takes a snapshot after every step and acknowledges it on LINE, a serial port whose bytes have left the machine when
- * tcdrain returns. ACKS is the host's copy of these lines. A state follows from its step. Older snapshots are compacted
- * in the background and removed.
+ * Checks all earlier acknowledgements, then snapshots every step and acknowledges it on LINE, a serial port; its bytes
+ * have left the machine when tcdrain returns. ACKS is the host's copy. A state follows from its step.
  */
 #include <fcntl.h>
 #include <termios.h>
@@ -74,7 +72,7 @@ static void acknowledge(int line, struct run *run, uint64_t number)
     run->acknowledged = number;
 }
 
-/* Returns the highest acknowledged number. A line without a newline was cut short and doesn't count. */
+/* Returns the highest number. A line without a newline doesn't count. */
 static void read_acks(const char *path, struct run *runs, size_t count)
 {
     char line[256], name[64];
@@ -91,7 +89,7 @@ static void read_acks(const char *path, struct run *runs, size_t count)
     fclose(file);
 }
 
-/* Only a pool without acknowledged snapshots may be missing. */
+/* May be missing only without acknowledged snapshots. */
 static void open_run(struct run *run)
 {
     struct lmcs_open_options options;
@@ -106,9 +104,9 @@ static void check_run(struct run *run, int line)
     struct lmcs_shelf_info shelf = shelf_info(run->pool, "run");
     printf("%s: acknowledged %llu, found %llu, %llu snapshots\n", run->name, (unsigned long long)run->acknowledged,
            (unsigned long long)shelf.latest, (unsigned long long)shelf.snapshot_count);
-    /* The loop waits for each commit, so at most one snapshot is unacknowledged. */
+    /* At most one snapshot is unacknowledged. */
     EXPECT(shelf.latest >= run->acknowledged && shelf.latest <= run->acknowledged + 1);
-    /* A kill before a removal leaves one snapshot more than are kept. */
+    /* A kill before a removal leaves one more. */
     uint64_t least = shelf.latest < KEPT ? shelf.latest : KEPT;
     EXPECT(shelf.snapshot_count >= least && shelf.snapshot_count <= least + 1);
     for (uint64_t number = shelf.latest; number > 0 && number + least > shelf.latest; number--) {
@@ -121,7 +119,7 @@ static void check_run(struct run *run, int line)
         acknowledge(line, run, shelf.latest);
 }
 
-/* A kill between commit and removals leaves one more to remove. */
+/* A kill before a removal leaves one more. */
 static void remove_old(struct run *run, uint64_t step)
 {
     for (uint64_t old = step > KEPT + 1 ? step - KEPT - 1 : 1; old + KEPT <= step; old++) {

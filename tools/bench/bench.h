@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bench.h - shared by the parts of bench_store, one section per source file.
+ * bench.h - shared by the parts of bench_store, the C half of tools/bench.sh, one section per source file.
  *
- * bench_store is the C half of tools/bench.sh. Each section measures one claim through the public header and prints one
- * JSON object. A failing benchmark prints the reason and exits; it leaves only its pool, in the given folder.
+ * Each section measures one claim through the public header and prints one JSON object. A failing benchmark prints the
+ * reason and exits; it leaves only its pool.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -26,7 +26,7 @@ struct bench_options {
 /* ---- bench_tools.c --------------------------------------------------------------------------------------------- */
 
 _Noreturn __attribute__((format(printf, 1, 2))) void bench_die(const char *format, ...);
-/* Exits with the error's message unless the call succeeded. */
+/* Exits with the message of a failed call. */
 void bench_check(enum lmcs_status status, const struct lmcs_error *error, const char *what);
 
 double bench_now_s(void);
@@ -34,7 +34,7 @@ double bench_now_s(void);
 double bench_median(double *values, size_t count);
 uint64_t bench_random(uint64_t *state);
 
-/* A path in the options' folder; never freed. */
+/* In the options' folder; never freed. */
 char *bench_path(const struct bench_options *options, const char *name);
 /* Replaces the pool; no background work. */
 struct lmcs_pool *bench_pool(const struct bench_options *options, const char *name);
@@ -50,26 +50,26 @@ struct bench_state {
     unsigned char *buffer;
     uint64_t bytes;
 };
-/* `count` f32 tensors of these sizes (multiples of 4), filled with numbers like weights. */
+/* f32, of these sizes (multiples of 4), filled with numbers like weights. */
 struct bench_state bench_state_new(size_t count, const uint64_t *sizes);
 /* A transformer's tensors, about `bytes` in all, mostly in large ones. */
 struct bench_state bench_state_model(uint64_t bytes);
 void bench_state_free(struct bench_state *state);
-/* Changes every tensor's first 8 bytes, where comparison stops. */
+/* Changes the first 8 bytes, where comparison stops. */
 void bench_state_touch(struct bench_state *state, uint64_t round);
-/* Changes every number a little, as a training step does. */
+/* Changes every number a little. */
 void bench_state_step(struct bench_state *state, uint64_t round);
-/* Captures and commits everything; returns the snapshot's number. */
+/* Returns the snapshot's number. */
 uint64_t bench_snapshot(struct lmcs_pool *pool, const char *shelf, const struct bench_state *state);
 void bench_remove(struct lmcs_pool *pool, const char *shelf, uint64_t number);
 void bench_compact(struct lmcs_pool *pool);
 
-/* Seconds of memcpy by so many threads, each with its share. */
+/* Seconds by so many threads. */
 double bench_memcpy(void *to, const void *from, uint64_t bytes, unsigned threads);
 /* Seconds of pwrite by so many threads at offset 0, and fdatasync. */
 double bench_write(int fd, const void *from, uint64_t bytes, unsigned threads);
 
-/* Peak anonymous memory (RssAnon) between start and stop, sampled by a thread. */
+/* Peak anonymous memory (RssAnon), sampled by a thread. */
 struct bench_watch;
 uint64_t bench_anonymous_bytes(void);
 struct bench_watch *bench_watch_start(void);

@@ -2,8 +2,7 @@
 /*
  * bench_ages.c - the time to restore each version of a history, beside the decoding of one delta.
  *
- * One thread's own processor time, the least of some rounds: with the pool in the page cache nothing waits, and other
- * processes only add to it.
+ * One thread's processor time, the least of some rounds: the pool is in the page cache, and other processes only add.
  */
 #include "bench.h"
 #include "lmc.h"
@@ -15,7 +14,7 @@
 
 #define SHELF       "gpt"
 #define MOST_ROUNDS 32
-#define MOST_PLACES 4 /* in the history, where the codec alone makes and decodes deltas */
+#define MOST_PLACES 4 /* where the codec alone makes deltas */
 
 static double thread_s(void)
 {
@@ -96,7 +95,7 @@ static void read_version(const struct version *version, unsigned char *buffer)
 
 /* ---- By the codec alone --------------------------------------------------------------------------------------- */
 
-/* Frames of a version's tensors, and their bases. */
+/* And their bases. */
 struct frames {
     const struct version *version;
     unsigned char *base;
@@ -106,7 +105,7 @@ struct frames {
     double seconds[MOST_ROUNDS];
 };
 
-/* Tensor i of the base version; NULL: of another size. */
+/* NULL: of another size. */
 static const unsigned char *base_of(const struct version *version, size_t i, const unsigned char *base)
 {
     const struct version *next = version + 1;
@@ -174,7 +173,7 @@ static struct version *open_all(struct lmcs_pool *pool, size_t *count)
     return versions;
 }
 
-/* Encodes the version before the last of each place as the store does: against the next version. */
+/* As the store does: against the next version. */
 static void encode_places(const struct version *versions, size_t count, struct frames *deltas, struct frames *alone)
 {
     for (size_t i = 0; i < MOST_PLACES; i++) {
@@ -200,7 +199,7 @@ static void print_version(const struct version *version, size_t rounds)
            least(version->seconds, rounds));
 }
 
-/* Restores all versions of shelf "gpt" in the pool `directory`, `rounds` times, alternating with single deltas. */
+/* Shelf "gpt" in the pool `directory`, `rounds` times, alternating with single deltas. */
 void bench_ages(const struct bench_options *options)
 {
     size_t count, rounds = options->rounds < MOST_ROUNDS ? options->rounds : MOST_ROUNDS;

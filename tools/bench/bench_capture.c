@@ -80,7 +80,7 @@ static void capture_cold(const struct bench_options *options, struct bench_state
     free(pool_path);
 }
 
-/* Written space: an existing file, and a pool where each snapshot replaces a removed one. */
+/* An existing file, and a pool where each snapshot replaces a removed one. */
 static void capture_warm(const struct bench_options *options, struct bench_state *state, struct capture_times *times,
                          size_t rounds)
 {
@@ -94,7 +94,7 @@ static void capture_warm(const struct bench_options *options, struct bench_state
     struct lmcs_pool *pool = bench_pool(options, "bench.pool");
     uint64_t number = 0;
     for (size_t i = 0; i < rounds + 3; i++) {
-        size_t at = i < 3 ? 0 : i - 3; /* the first three make the space */
+        size_t at = i < 3 ? 0 : i - 3; /* three make the space */
         times->memory[at] = bench_memcpy(warm, state->buffer, state->bytes, options->threads);
         sync();
         times->file_one[at] = bench_write(fd, state->buffer, state->bytes, 1);
@@ -179,7 +179,7 @@ void bench_commit(const struct bench_options *options)
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
-/* Anonymous memory of a capture of so many bytes, above the process's. */
+/* Above the process's. */
 void bench_memory(const struct bench_options *options)
 {
     struct bench_state state = bench_state_model(options->bytes);
@@ -224,8 +224,8 @@ static uint64_t read_number(const char *path)
 }
 
 /*
- * A capture under a memory limit of 512 MiB above the process, with the page cache that it fills. The process starts in
- * the cgroup and sets the limit once its state is in memory.
+ * Under 512 MiB above the process, page cache included. The process starts in the cgroup and sets the limit once its
+ * state is in memory.
  */
 void bench_big(const struct bench_options *options)
 {

@@ -2,8 +2,8 @@
 /*
  * bench_codec.h - shared by the parts of bench_codec, the C half of tools/bench.sh codec.
  *
- * Measures liblmc through the public header on one tensor (and its base) in memory. Prints lines of JSON: first the
- * sizes, then the seconds of a round for each line of input, so that its rounds alternate with other programs'.
+ * Measures one tensor (and its base) in memory. Prints JSON lines: first the sizes, then the seconds of a round for
+ * each line of input, so that rounds alternate with other programs'.
  */
 #ifndef BENCH_CODEC_H
 #define BENCH_CODEC_H
@@ -35,7 +35,7 @@ double cpu_s(void); /* of this process */
 /* Also touches the pages. */
 unsigned char *pages_new(size_t bytes, bool huge);
 struct lmc_params params_of(const struct input *input, size_t bytes, enum lmc_level level);
-/* Exits if the decoded bytes differ from the tensor, then overwrites them. */
+/* Exits if the decoded bytes differ, then overwrites them. */
 void check_and_clear(const struct input *input, size_t bytes);
 
 /* ---- The modes: `start` prints the first line, `round` one line of seconds --------------------------------------- */
@@ -46,9 +46,9 @@ struct mode {
     void (*round)(struct input *input);
 };
 
-void row_start(struct input *input); /* bench_codec.c: one tensor, one thread, both levels */
+void row_start(struct input *input); /* bench_codec.c: both levels */
 void row_round(struct input *input);
-void threads_start(struct input *input); /* bench_codec_more.c: one and two threads */
+void threads_start(struct input *input); /* bench_codec_more.c */
 void threads_round(struct input *input);
 void small_start(struct input *input); /* bench_codec_more.c: as tensors of 64 KiB, and as one */
 void small_round(struct input *input);
@@ -56,8 +56,8 @@ void small_round(struct input *input);
 /* ---- bench_published.c ------------------------------------------------------------------------------------------- */
 
 /*
- * A tensor's size in LMC as published: byte planes, XORed with the base's, in blocks of 64 KiB, each with its counted
- * Huffman code, or raw where smaller.
+ * As published: byte planes, XORed with the base's, in blocks of 64 KiB with counted Huffman codes, or raw where
+ * smaller.
  */
 size_t published_bytes(const unsigned char *data, const unsigned char *base, size_t bytes, size_t width);
 

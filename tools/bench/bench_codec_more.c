@@ -19,7 +19,7 @@ static void *room_for(size_t count, size_t size)
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-/* A thread's share: blocks from `first` up to `end`. */
+/* Blocks from `first` up to `end`. */
 struct share {
     const struct input *input;
     const struct lmc_encoder *encoder;
@@ -27,7 +27,7 @@ struct share {
     struct lmc_block *blocks;
     uint64_t first;
     uint64_t end;
-    size_t at;    /* start of its coded blocks in the frame */
+    size_t at;
     size_t coded; /* their bytes */
 };
 
@@ -80,7 +80,7 @@ static void *decode_share(void *argument)
     return NULL;
 }
 
-/* Uses `threads` threads, including this one. */
+/* Includes this thread. */
 static void together(work *what, struct share *shares, unsigned threads)
 {
     pthread_t others[THREADS];
@@ -92,7 +92,7 @@ static void together(work *what, struct share *shares, unsigned threads)
         pthread_join(others[i], NULL);
 }
 
-/* Each share has room for its coded blocks at any size. */
+/* With room for coded blocks of any size. */
 static void shares_make(struct share *shares, unsigned threads, const struct input *input)
 {
     uint64_t count = lmc_block_count(input->bytes);

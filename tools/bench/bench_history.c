@@ -12,7 +12,7 @@ static void remove_pool(const struct bench_options *options)
     free(path);
 }
 
-/* Changes the first `count` of evenly spread tensors. */
+/* Evenly spread. */
 static void change_some(struct bench_state *state, size_t count, float value)
 {
     for (size_t i = 0; i < count; i++) {
@@ -23,7 +23,7 @@ static void change_some(struct bench_state *state, size_t count, float value)
     }
 }
 
-/* A snapshot of `rounds` tensors of `bytes` (0: 1 KiB), of which none, ten and all changed. */
+/* `rounds` tensors of `bytes` (0: 1 KiB), of which none, ten and all changed. */
 void bench_many(const struct bench_options *options)
 {
     enum { TIMES = 5 };
@@ -70,10 +70,7 @@ void bench_many(const struct bench_options *options)
     free(sizes);
 }
 
-/*
- * Rounds of snapshot, compact and prune, mixed tensor sizes, some changed: the pool's size over its live bytes. Keeps
- * at most eight snapshots.
- */
+/* Snapshot, compact and prune, of mixed sizes: the pool's size over its live bytes. Keeps at most eight snapshots. */
 void bench_churn(const struct bench_options *options)
 {
     enum { COUNT = 24, KEEP = 8 };
@@ -99,7 +96,7 @@ void bench_churn(const struct bench_options *options)
         uint64_t number = bench_snapshot(pool, "run", &state);
         bench_compact(pool);
         if (number > KEEP) {
-            /* Mostly the oldest; now and then another, so that bases outlive their snapshots. */
+            /* Mostly the oldest; sometimes another, so that bases outlive their snapshots. */
             struct lmcs_error error;
             uint64_t numbers[KEEP + 1];
             size_t there = 0;
@@ -143,7 +140,7 @@ static double timed_open(const char *path, unsigned threads)
     return bench_median(seconds, TIMES);
 }
 
-/* A history of `rounds` snapshots: its first and last ones, an open at its beginning and at its end. */
+/* First and last of `rounds` snapshots, an open at the beginning and at the end. */
 void bench_long(const struct bench_options *options)
 {
     enum { COUNT = 8 };

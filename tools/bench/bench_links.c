@@ -4,9 +4,8 @@
  *
  *   bench_links adam|sgd STEPS STEP LR WEIGHT_DECAY BETA1_OR_MOMENTUM BETA2 EPS FILE...
  *
- * Each file is one array, raw f32: all of the first state, then of the next, and so on, STEPS + 1 states. STEP is the
- * first step. Prints one JSON object. One thread by its own clock; the best of some rounds of the first link, of memcpy
- * and ordinary deltas of the same arrays, and of the whole chain.
+ * Each file is one array, raw f32: all of the first state, then of the next, and so on, STEPS + 1 states; STEP is the
+ * first step. Prints one JSON object. One thread by its own clock, the best of some rounds.
  */
 #include "lmc.h"
 
@@ -32,9 +31,9 @@ struct training {
     size_t frame_bytes[MOST_STEPS];
 };
 
-/* The cost of links, with hints or without. */
+/* With hints or without. */
 struct made {
-    double bits;  /* per element, mean over all links */
+    double bits;  /* per element, mean */
     double fit_s; /* longest search for constants */
     struct lmc_link_fit first;
 };
@@ -144,7 +143,6 @@ static size_t encode(struct training *training, const struct lmc_link_params *pa
     return bytes;
 }
 
-/* Keeps the frames of those with hints. */
 static struct made make_all(struct training *training, bool with_hints)
 {
     struct made made = {0};
@@ -172,7 +170,7 @@ static struct made make_all(struct training *training, bool with_hints)
     return made;
 }
 
-/* All blocks of the first `steps` links, as a chain. */
+/* The first `steps` links, as a chain. */
 static double decode(const struct training *training, unsigned steps)
 {
     struct lmc_frame frames[MOST_STEPS];
@@ -201,7 +199,7 @@ static double decode(const struct training *training, unsigned steps)
 
 /* ---- Ordinary deltas -------------------------------------------------------------------------------------------- */
 
-/* The bytes of the second state's arrays against the first's, once. */
+/* Bytes, against the first state. */
 static size_t deltas(struct training *training, struct seconds *best)
 {
     double in = 0, out = 0;

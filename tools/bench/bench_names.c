@@ -9,7 +9,7 @@
 
 enum { COUNT = 8, LOOKUPS = 2000 };
 
-/* Median time to open a snapshot by such an address, over many places in the history. */
+/* Median, over many places in the history. */
 static double timed_find(struct lmcs_pool *pool, const char *prefix, uint64_t snapshots, uint64_t scale)
 {
     static double seconds[LOOKUPS];
@@ -73,7 +73,7 @@ static double timed_fork(struct lmcs_pool *pool, const char *address, const char
     return seconds;
 }
 
-/* `rounds` snapshots: lookups by each kind of address, a fork. Keeps the pool for the command. */
+/* `rounds` snapshots. Keeps the pool for the command. */
 void bench_names(const struct bench_options *options)
 {
     uint64_t sizes[COUNT] = {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024};
@@ -149,7 +149,7 @@ static double timed_diff(struct lmcs_pool *pool)
     return bench_median(seconds, TIMES);
 }
 
-/* Two snapshots of `bytes`: raw, and one as a delta. */
+/* Raw, and one as a delta. */
 void bench_diff(const struct bench_options *options)
 {
     struct bench_state state = bench_state_model(options->bytes);

@@ -14,7 +14,7 @@ static struct lmcs_snapshot *latest(struct lmcs_pool *pool, const char *address)
     return snapshot;
 }
 
-/* Median time to open a view of one raw tensor, without touching it. */
+/* Opens a raw tensor's view without touching it. */
 static double timed_view(struct lmcs_pool *pool, const char *name)
 {
     enum { TIMES = 2001 };
@@ -83,7 +83,7 @@ static bool note(void *context, const struct lmcs_entry *entry)
     return false;
 }
 
-/* Decodes one delta of a training step with one thread and with two, in turn. */
+/* With one thread and with two, in turn. */
 void bench_decode(const struct bench_options *options)
 {
     enum { MOST = 32 };

@@ -164,7 +164,7 @@ static void bad_contexts(void)
     begin_contexts(64, 2, 1);
     put_contexts(68, 1);
     save("contexts-fewer-bytes", NULL, NULL);
-    /* Class 1 begins with 4, so '!' is in class 0 and the lists don't match. */
+    /* Class 1 begins with 4: '!' is in class 0, and the lists don't match. */
     begin_contexts(64, 2, 4);
     put_contexts(69, 1);
     save("contexts-uneven", NULL, NULL);
@@ -287,7 +287,7 @@ static void bad_classes(void)
 {
     static const struct {
         const char *name;
-        int at, value; /* offset after the method, and its new value */
+        int at, value; /* offset after the method, new value */
     } changes[] = {
         {"classes-none", 0, 0},           {"classes-17", 0, 17},
         {"classes-not-ascending", 1, 0},  {"classes-shift-18", 2, 18},
@@ -329,13 +329,13 @@ static void bad_classes(void)
     put(8, 0, 0x12, 0, 0x34, 0, 0x15, 0, 0x56);
     put(2, 1, 0);
     save_bad_classes("classes-half-left");
-    /* Key 123 instead of 119: word 3 is in the other class. */
+    /* Key 123, not 119: word 3 is in the other class. */
     begin_classes(1);
     put_class_lists();
     put_outlier();
     class_base[3] = 0x3d800000;
     save_bad_classes("classes-wrong-base");
-    /* Right classes with wrong lists: a missing mark, an extra low byte, an extra half byte. */
+    /* Wrong lists: a missing mark, an extra low byte, an extra half byte. */
     bad_list_lengths();
 }
 
@@ -374,7 +374,7 @@ static void bad_copies(void)
 {
     static const struct {
         const char *name;
-        int at, value; /* as above */
+        int at, value;
     } changes[] = {{"copies-none", 0, 0},      {"copies-more", 1, 1},       {"copies-no-lines", 4, 0},
                    {"copies-of-itself", 6, 2}, {"copies-of-later", 12, 5},  {"copies-overlap", 8, 3},
                    {"copies-past-end", 10, 3}, {"copies-rest-short", 4, 1}, {"copies-of-copies", 14, 5}};

@@ -4,11 +4,11 @@
 
 #include <stdio.h>
 
-/* A block exceeds its content by at most one byte, so contents are longer than the feature needs. */
+/* Contents are longer than the feature needs: a block exceeds them by at most one byte. */
 static void good_codes(void)
 {
-    /* Lengths 1 to 11 for symbols 0 to 10, 12 for 11 and 12; 244 = 19 + 1 + 16 * 14 zeros. The tree grows to the right:
-     * root, node of symbol 1, nine nodes that 11 and 12 pass, the last. */
+    /* Lengths 1 to 11 for symbols 0 to 10, 12 for 11 and 12; 244 = 19 + 1 + 16 * 14 zeros. The tree: root, node of
+     * symbol 1, nine nodes that 11 and 12 pass, the last. */
     char content[2000] = {0};
     begin(LMC_U8, 40, 0, 0);
     put(12, 1, 0, 2, 0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xec, 0xe1, 10);
@@ -46,7 +46,7 @@ static void good_codes(void)
 static void good_sparse(void)
 {
     char content[100] = {0};
-    /* Three flags, whose bytes are a tree plane of symbols 0, 1 and 0. */
+    /* Three flags, in a tree plane of symbols 0, 1 and 0. */
     content[9] = 1;
     begin(LMC_U8, 100, 0, 0);
     put(17, 1, 0, 3, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -55,7 +55,7 @@ static void good_sparse(void)
     put(2, 10, 0x02);
     save("sparse-tree", content, NULL);
 
-    /* 100 bytes; their 13 bytes of flags are sparse: 2 bytes of flags for bytes 0 and 12. */
+    /* 100 bytes; the 13 bytes of flags are sparse: 2 bytes for bytes 0 and 12. */
     content[1] = 5;
     content[9] = 0;
     content[99] = 6;
@@ -64,7 +64,7 @@ static void good_sparse(void)
     put(3, 0, 5, 6);
     save("nested-sparse", content, NULL);
 
-    /* One of 20000 bytes is not zero; the same holds for 2500, 313, 40 and 5 bytes of flags. */
+    /* One of 20000 bytes is not zero, as of 2500, 313, 40 and 5 bytes of flags. */
     static char many[20000];
     many[12345] = 7;
     begin(LMC_U8, sizeof many, 0, 0);
@@ -80,7 +80,7 @@ static void good_keyed(void)
     put_keyed_classes();
     save("keyed-f64", (const char *)keyed_content, (const char *)keyed_base);
 
-    /* Three classes, keys 0, 1 to 254, and 255, between which exponents are clamped. Each moves by its own amount. */
+    /* Three classes, keys 0, 1 to 254, and 255, between which exponents are clamped. */
     static const unsigned exponents[20] = {0, 831, 832, 1085, 1086, 2047};
     for (unsigned i = 0; i < 20; i++) {
         keyed_base[i] = (uint64_t)(i < 6 ? exponents[i] : 1016) << 52 | i;
@@ -94,8 +94,8 @@ static void good_keyed(void)
     put(6, 1, 1, 1, 2, 1, 3);
     save("keyed-f64-keys", (const char *)keyed_content, (const char *)keyed_base);
 
-    /* 80 words of f8 in two classes: +2 for keys from 0x38 on, -1 for lower keys, except word 3, moved by -128: its key
-     * in a word of 2 bytes, less 128, rotated. */
+    /* 80 words of f8, two classes: +2 for keys from 0x38 on, -1 below, except word 3, moved by -128: its key in a word
+     * of 2 bytes, less 128, rotated. */
     char base[80], content[80];
     for (int i = 0; i < 80; i++) {
         base[i] = (char)(i % 2 != 0 ? 0xb0 : 0x39);
@@ -135,7 +135,7 @@ static void good_pieces(void)
     write_file("pieces", "lmc", made.bytes, made.count);
 }
 
-/* 11 bytes of 0x40 with varying bits 0 and 5; byte i has the bits of i % 4. */
+/* 11 bytes of 0x40 with varying bits 0 and 5, as of i % 4. */
 static void good_bits(void)
 {
     char content[11];

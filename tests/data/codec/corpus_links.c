@@ -10,7 +10,7 @@ enum { LINKED = 300 };
 /* Concatenated arrays before and after a step. */
 static float linked[2][4 * LINKED];
 
-/* Rounds to f32 without contraction: equal on all machines. (A link stores the difference from torch's arithmetic.) */
+/* Rounds to f32 without contraction: equal on all machines. */
 static float f32_of(double x)
 {
     volatile float rounded = (float)x;
@@ -25,7 +25,7 @@ static double root_of(double x)
     return root;
 }
 
-/* A gradient of bf16 (0), a sum of four (1), any float (2), mostly zero (3). */
+/* bf16 (0), a sum of four (1), any float (2), mostly zero (3). */
 static float gradient_of(int kind, int i)
 {
     double sum = 0;
@@ -146,7 +146,7 @@ void good_links(void)
     save_link("link-sgd", &rule, LINKED);
 }
 
-/* Saves a valid link of one element with a changed header. */
+/* A valid link of one element with a changed header. */
 static void save_changed_link(const char *name, size_t at, uint64_t value, size_t bytes)
 {
     unsigned char room[1024];

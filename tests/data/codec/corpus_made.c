@@ -6,7 +6,7 @@
 
 struct made made;
 
-/* Starts a frame of `raw_bytes` (below 2^20) with room for the largest header. */
+/* `raw_bytes`: below 2^20. Leaves room for the largest header. */
 void begin(uint16_t dtype, uint64_t raw_bytes, unsigned bases, unsigned extensions)
 {
     memset(&made, 0, sizeof made);
@@ -23,7 +23,6 @@ void begin(uint16_t dtype, uint64_t raw_bytes, unsigned bases, unsigned extensio
     made.count = made.header_bytes;
 }
 
-/* Appends `count` bytes to the block. */
 void put(int count, ...)
 {
     va_list list;
@@ -33,7 +32,7 @@ void put(int count, ...)
     va_end(list);
 }
 
-/* Fills in sizes and the block's entry. `content`: the decoded block; NULL if irrelevant. */
+/* Fills in sizes and the block's entry. `content`: decoded; NULL if irrelevant. */
 void finish(const void *content)
 {
     seal_put(made.bytes + 24, made.count, 8);
@@ -57,7 +56,7 @@ void save(const char *name, const char *content, const char *base)
         write_file(name, "base", base, (size_t)made.raw_bytes);
 }
 
-/* Changes a field of the prefix and seals the frame. */
+/* Seals the frame. */
 void save_changed(const char *name, size_t at, uint64_t value, size_t bytes)
 {
     finish("abcd");
@@ -79,7 +78,7 @@ void put_two_symbols(void)
     put(3, 0x11, 0xce, 0x0e);
 }
 
-/* `n` u8 as a tree plane of the two symbols, in segments of 1024, up to the nodes. */
+/* `n` u8 as a tree plane of them, in segments of 1024, up to the nodes. */
 void two_symbols(uint64_t n)
 {
     begin(LMC_U8, n, 0, 0);
@@ -89,8 +88,8 @@ void two_symbols(uint64_t n)
 }
 
 /*
- * 20 words of f32 in two classes: keys below 120 shifted by 20, the others not. Words 3 and 4 are in the first, with
- * differences 0x5612345 and -0x1000000, so symbols 0x56 and 0xf0. Word 7 is an outlier; word 0 moved by -1.
+ * 20 words of f32, two classes: keys below 120 shifted by 20, others not. Words 3 and 4 are in the first, with
+ * differences 0x5612345 and -0x1000000: symbols 0x56 and 0xf0. Word 7 is an outlier; word 0 moved by -1.
  */
 uint32_t class_base[20], class_content[20];
 
@@ -104,7 +103,7 @@ void fill_classes(void)
     class_content[7] = 0xdeadbeef;
 }
 
-/* Up to the lists: number of classes, first key of the second, shifts, words of each class. */
+/* Number of classes, first key of the second, shifts, words of each class. */
 void begin_classes(int bases)
 {
     fill_classes();
@@ -130,8 +129,8 @@ void put_outlier(void)
 }
 
 /*
- * 20 words of f64, one byte below the classes: differences i * 257, except word 5, moved by 2^50, visible only in a
- * plane above, and word 9, moved by 1000 * 256, an outlier.
+ * 20 words of f64, one byte below the classes: differences i * 257, except word 5, moved by 2^50 (only a plane above
+ * shows it), and word 9, by 1000 * 256, an outlier.
  */
 uint64_t keyed_base[20], keyed_content[20];
 
@@ -157,7 +156,7 @@ void put_keyed_planes(void)
     put(2, 1, 0);
 }
 
-/* One class, no shift. The outlier is word 9's key, 0x3f8 + 9 / 16 - 831, in four bytes, plus 1000, rotated. */
+/* One class, no shift. Outlier: word 9's key, 0x3f8 + 9 / 16 - 831, in four bytes, plus 1000, rotated. */
 void put_keyed_classes(void)
 {
     const uint32_t outlier = (0x3f8u - 831) * 0x800000 + 1000;

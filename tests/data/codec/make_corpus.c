@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * make_corpus.c - writes the frames of good/, bad/ and unsupported/; README.md lists them.
+ * make_corpus.c - writes the frames of good/, bad/ and unsupported/ (README.md).
  *
- * This file encodes with the library. corpus_good.c, corpus_bad.c and corpus_links.c assemble from FORMAT.md, because
- * an encoder produces neither damage nor everything that the format allows. A difference in git after a run is a change
- * of the format or the encoder. Build and run in this folder:
+ * This file encodes with the library; corpus_good.c, corpus_bad.c and corpus_links.c assemble from FORMAT.md. A
+ * difference in git after a run is a change of the format or the encoder. Run in this folder:
  *
  *   cc -I../../../codec *.c ../../../build/lib/liblmc.a -o make_corpus && ./make_corpus .
  */
@@ -82,7 +81,7 @@ static void good_from_encoder(void)
     for (int i = 0; i < N; i++) {
         uint32_t bits;
         f[i] = bell();
-        volatile float step = 0.001f * bell(); /* volatile: not contracted with the sum, so equal on all machines */
+        volatile float step = 0.001f * bell(); /* volatile: no contraction, so equal on all machines */
         g[i] = f[i] + step;
         memcpy(&bits, &f[i], 4);
         h[i] = (uint16_t)(bits >> 16);
@@ -103,7 +102,7 @@ static void good_from_encoder(void)
     compressed("three-blocks", LMC_F64, zeros, NULL, sizeof zeros, 0);
 }
 
-/* Methods 4 and 5: moved floats of 8 bytes and of 1, and repeated rows. */
+/* Methods 4 and 5: moved floats of 8 bytes and of 1, repeated rows. */
 static void good_keyed_and_rows(void)
 {
     static double wide[N], moved[N];
@@ -130,7 +129,7 @@ static void good_keyed_and_rows(void)
     compressed("rows-delta", LMC_F16, next, rows, sizeof next, 1);
 }
 
-/* Links come last, so that they don't change the others' random numbers. */
+/* Last, so that the others' random numbers stay. */
 int main(int argc, char **argv)
 {
     if (argc != 2) {

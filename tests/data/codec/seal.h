@@ -2,8 +2,7 @@
 /*
  * seal.h - corrects the checksums of a changed frame, as far as its fields make sense.
  *
- * A decoder must detect such damage without checksums, which fuzzers hardly guess. Hashes of decoded blocks are unknown
- * and stay unchanged.
+ * Fuzzers hardly guess checksums. Hashes of decoded blocks are unknown and stay unchanged.
  */
 #ifndef LMC_TEST_SEAL_H
 #define LMC_TEST_SEAL_H

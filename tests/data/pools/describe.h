@@ -2,8 +2,8 @@
 /*
  * describe.h - describes a pool or archive as text, one fact a line, by public functions alone.
  *
- * make_pools.c writes this text; the test of later versions compares. It states values (names, shapes, hashes), not
- * sentences of the store. After " | " a line states the storage, which compaction changes and describe_logical removes.
+ * States values (names, shapes, hashes), not sentences of the store. After " | " is the storage, which compaction
+ * changes and describe_logical removes.
  */
 #ifndef LMCS_TEST_DESCRIBE_H
 #define LMCS_TEST_DESCRIBE_H
@@ -41,7 +41,7 @@ static inline void describe_list(FILE *out, uint32_t count, const uint64_t *numb
 
 /* ---- Snapshots ---- */
 
-/* The hash of a tensor's bytes; if damaged, which blocks are readable. */
+/* If damaged, which blocks are readable. */
 static inline void describe_content(FILE *out, struct lmcs_snapshot *snapshot, const struct lmcs_entry *entry)
 {
     struct lmcs_error error;
@@ -322,7 +322,7 @@ static inline bool describe_archived(void *context, const struct lmcs_archived *
     return true;
 }
 
-/* The list of an archive and the result of verifying it. The offset of `fd` must be 0. */
+/* The list, and the result of verification. `fd` must be at offset 0. */
 static inline enum lmcs_status describe_archive(FILE *out, const char *name, int fd, struct lmcs_error *error)
 {
     struct lmcs_archive_info info;
@@ -356,7 +356,7 @@ static inline int describe_order(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Writes the facts of one snapshot, `lines`, sorted by their bytes. */
+/* Writes one snapshot's `lines`, sorted by bytes. */
 static inline char *describe_sorted(char *to, char **lines, size_t count)
 {
     qsort(lines, count, sizeof *lines, describe_order);
@@ -365,10 +365,7 @@ static inline char *describe_sorted(char *to, char **lines, size_t count)
     return to;
 }
 
-/*
- * Removes all that depends on storage and its order: the parts after " | ", and the order of each snapshot's indented
- * lines. Frees `text`.
- */
+/* Removes the parts after " | ", and sorts each snapshot's indented lines. Frees `text`. */
 static inline char *describe_logical(char *text)
 {
     char *logical = calloc(1, strlen(text) + 2), *to = logical, *lines[DESCRIBED_ENTRIES + 64];

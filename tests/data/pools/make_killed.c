@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * make_killed.c - writes the pools of killed/, whose writers were killed at a chosen system call (README.md, make.sh).
+ * make_killed.c - writes the pools of killed/ (README.md, make.sh).
  *
  * A child kills itself before its n-th write, sync or msync; the parent raises n until the pool has the wanted state.
- * The folder must be on a disk file system, where the store writes by system calls.
+ * The folder must be on a disk file system, where the store uses system calls.
  */
 #include <sys/mman.h>
 
-/* The header's own msync excludes libpmemobj's calls, which count here. */
+/* The header's msync excludes libpmemobj's calls, which count here. */
 #define msync their_msync
 #include "refuse.h"
 #undef msync
@@ -239,7 +239,7 @@ static void prepare_history(struct lmcs_pool *pool)
     take_some(pool, "other", 4, 2);
 }
 
-/* So large that the commit takes room from libpmemobj, which writes a log. */
+/* Large: the commit takes room from libpmemobj, which writes a log. */
 static void capture(struct lmcs_pool *pool)
 {
     const uint64_t bytes = 12 * MIB;
@@ -278,7 +278,7 @@ static void restore(struct lmcs_pool *pool)
     OK(lmcs_restore(pool, archive, NULL, NULL, &err));
 }
 
-/* Of shelves that prepare_history does not take. */
+/* Of shelves outside prepare_history. */
 static void make_archive(void)
 {
     struct lmcs_pool *pool = make_pool(path_in("work", "archived.pool"));
@@ -303,13 +303,12 @@ static bool has_stage(const struct left *left)
     return left->stages > 0;
 }
 
-/* The staged snapshots' contents have arrived. */
 static bool has_arrived(const struct left *left)
 {
     return left->stages > 0 && left->contents > 9 + 2;
 }
 
-static long compactions_left = 35; /* calls before the kill: two of four deltas are committed */
+static long compactions_left = 35; /* when two of four deltas are committed */
 
 static bool is_within(const struct left *left)
 {

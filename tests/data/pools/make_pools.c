@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* make_pools.c - writes the pools, poolset and archives here that no kill interrupted (README.md, make.sh). */
+/* make_pools.c - writes the other pools, the poolset and archives (README.md, make.sh). */
 #include "make_support.h"
 
 #include "live.h"
@@ -60,7 +60,7 @@ static void set_options(struct lmcs_commit_options *options, int i)
     options->meta_json = i == 2 ? "{\"host\": \"a\", \"seeds\": [1, 2, 3]}" : i == 5 || i == 9 ? long_meta() : NULL;
 }
 
-/* Raw, keyframes and deltas, one block and several; incompressible noise; empty and single ones. */
+/* Raw, keyframes, deltas, of one block and several; noise; empty and single ones. */
 static void take_history(struct lmcs_pool *pool)
 {
     enum { COUNT = 10 };
@@ -133,7 +133,7 @@ static void take_parts(struct lmcs_pool *pool)
     state_free(state);
 }
 
-/* Every key of a policy. Except under a budget, no rule depends on a later run's date. */
+/* Every key; except under a budget, no rule depends on a later run's date. */
 static void set_policies(struct lmcs_pool *pool)
 {
     set_policy(pool, "run", "keep_raw=2 chain=3");
@@ -183,7 +183,7 @@ static void make_history(void)
     fork_from(pool, "gone@2", "orphan");
     take_several(pool, "tune", 12, 2);
     OK(lmcs_compact(pool, NULL, &err));
-    OK(lmcs_snapshot_remove(pool, "run", 5, false, NULL, &err)); /* base of deltas */
+    OK(lmcs_snapshot_remove(pool, "run", 5, false, NULL, &err));
     OK(lmcs_shelf_drop(pool, "gone", false, NULL, &err));
     OK(lmcs_shelf_rename(pool, "was", "renamed", &err));
     fork_from(pool, "renamed@1", "of-renamed");
@@ -224,7 +224,7 @@ static void make_links(void)
     take_line(pool, "amsgrad", amsgrad, ANY, true, "keep_raw=1");
     take_line(pool, "sgd", sgd_hints(), BF16, true, "keep_raw=1 parity=4+2");
     take_line(pool, "nesterov", nesterov, SUMMED, true, "keep_raw=1 links=2");
-    OK(lmcs_snapshot_remove(pool, "adamw", 3, false, NULL, &err)); /* base of later links */
+    OK(lmcs_snapshot_remove(pool, "adamw", 3, false, NULL, &err));
     fork_from(pool, "adamw@4", "fork");
     verify_pool(pool);
     close_pool(pool);
@@ -266,12 +266,12 @@ static void make_parity(void)
     OK(lmcs_compact(pool, NULL, &err));
     EXPECT(pool_info(pool).parity_bytes > 0);
     lmcs_scrub_options_init(&options);
-    OK(lmcs_scrub(pool, &options, NULL, NULL, NULL, &report, &err)); /* a whole pass, and a part of the next */
+    OK(lmcs_scrub(pool, &options, NULL, NULL, NULL, &report, &err)); /* and a part of the next */
     options.sample_bytes = 20000;
     OK(lmcs_scrub(pool, &options, NULL, NULL, NULL, &report, &err));
     EXPECT(pool_info(pool).scrub_share > 0 && pool_info(pool).scrubbed_ns > 0);
     uint64_t id = content_of(pool, "later", 1, "t0");
-    OK(lmcs_txn_write(pool, &txn, &err)); /* as if the compactor ended before making the parity */
+    OK(lmcs_txn_write(pool, &txn, &err)); /* before the parity is made */
     OK(lmcs_parity_want(&txn, id, 8, 1, &err));
     OK(lmcs_txn_commit(&txn, &err));
     OK(lmcs_txn_read(pool, &txn, &err));
@@ -341,7 +341,7 @@ static void make_all_dtypes(struct lmcs_pool *pool)
     lmcs_live_close(scalar);
 }
 
-/* A tensor in several stretches: others were made after it before each growth. */
+/* In several stretches: others were made after it before each growth. */
 static void make_grown(struct lmcs_pool *pool)
 {
     struct lmcs_live *grown = new_live(pool, "live", "grown", LMC_F32, 1, (uint64_t[]){2000});
@@ -465,7 +465,7 @@ static void resolve(const char *section, bool commit)
     describe_as("prepared", "a.pool", section, copy, LMCS_OPEN_WRITE);
 }
 
-/* Groups 1, 2 and 3: of a shelf with a history, of a new one, of one with several live variables. */
+/* Groups 1, 2 and 3: a shelf with a history, a new one, one with live variables. */
 static void make_prepared(void)
 {
     struct lmcs_pool *pool = make_pool(path_in("prepared", "a.pool"));
@@ -484,7 +484,7 @@ static void make_prepared(void)
 
 /* ---- poolset ---- */
 
-/* The test writes a.set, which contains the folder's path. */
+/* The test writes a.set, which contains the path. */
 static void make_poolset(void)
 {
     char *path = path_in("poolset", "a.set");
@@ -529,7 +529,6 @@ static void describe_archives(const char *folder, const char *const *names, size
     free(text);
 }
 
-/* Keeps the first hundredths of the full archive. */
 static int cut_archive(const char *to, uint64_t hundredths)
 {
     copy_file(path_in("history", "full.archive"), to);
@@ -547,7 +546,7 @@ static void export_as(struct lmcs_pool *pool, const char *address, const char *n
     lmcs_snapshot_close(snapshot);
 }
 
-/* Of the pools above; cut.archive is the beginning of an interrupted dump of history/a.pool. */
+/* cut.archive is the beginning of an interrupted dump of history/a.pool. */
 static void make_archives(void)
 {
     static const char *const names[] = {"full.archive", "canonical.archive", "part.archive", "since.archive",

@@ -2,7 +2,7 @@
 /*
  * make_support.h - folders, states and texts for both programs that make the pools.
  *
- * Includes internal headers of commit a088696 and compiles against it alone (make.sh).
+ * Includes internal headers of commit a088696 (make.sh).
  */
 #ifndef LMCS_TEST_MAKE_SUPPORT_H
 #define LMCS_TEST_MAKE_SUPPORT_H
@@ -20,7 +20,6 @@
 
 static const char *out_folder;
 
-/* FOLDER/NAME/FILE; makes the folder. */
 static inline char *path_in(const char *name, const char *file)
 {
     static char paths[64][1024];
@@ -69,7 +68,7 @@ static inline void describe_as(const char *folder, const char *file, const char 
     free(text);
 }
 
-/* The reader's content, and if different the content after a writer's open. */
+/* As a reader finds it, and if different after a writer's open. */
 static inline void describe_both(const char *folder, const char *file)
 {
     char *path = path_in(folder, file), *copy = path_in("work", "copy.pool");
@@ -93,7 +92,7 @@ static inline int new_file(const char *path)
 
 /* ---- States ---- */
 
-/* Bytes that compress well as a file, and differ from block to block. */
+/* Bytes that compress well as a file, and differ between blocks. */
 static inline void fill_pattern(unsigned char *data, size_t bytes, unsigned seed)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -123,7 +122,7 @@ static inline void put_value(struct lmcs_pool *pool, const char *shelf, const ch
     OK(lmcs_live_put(pool, shelf, name, text, strlen(text), "str", 3, &err));
 }
 
-/* For programs outside cmocka: a failed OK ends them. */
+/* Outside cmocka a failed OK ends the program. */
 static inline void begin_program(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
