@@ -29,7 +29,7 @@ WIDTHS = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2}
 
 @dataclass
 class Setting:
-    """Where and how much to measure: `full`, `quick`, or `smoke`."""
+    """Where and how much to measure."""
 
     size: str
     peers: Peers | None
@@ -42,7 +42,7 @@ class Setting:
 
     @property
     def wanted(self) -> int:
-        """Bytes beyond the caches, for speeds."""
+        """Bytes beyond the caches."""
         return self.of(64 * MIB, 64 * MIB, 2 * MIB)
 
     def some(self, *names: str) -> list[Source]:
@@ -51,7 +51,7 @@ class Setting:
 
 
 def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
-    """Take medians over rounds."""
+    """Take medians."""
     return {key: statistics.median(turn[key] for turn in rounds) for key in rounds[0]}
 
 
@@ -59,7 +59,7 @@ def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 
 class PeersOn:
-    """The peers on one tensor; a crash disables one peer."""
+    """The peers on one tensor; a crash disables one."""
 
     def __init__(self, peers: Peers, source: Source, wanted: int):
         self.load: Callable[[], Program] = lambda: peers.load(source, wanted)
@@ -76,7 +76,7 @@ class PeersOn:
             return {"error": str(error)}
 
     def sizes(self, names: tuple[str, ...]) -> None:
-        """Run one checked pass each, which counts if there are no rounds."""
+        """Run a checked pass each, which counts without rounds."""
         for name in names:
             if name in self.program.first:
                 if name in SLOW:
@@ -95,7 +95,7 @@ class PeersOn:
                     self.rounds.setdefault(name, []).append(answer)
 
     def result(self) -> dict[str, dict[str, Any]]:
-        """Return the tensor's sizes and median seconds."""
+        """Return sizes and median seconds."""
         for name, rounds in self.rounds.items():
             if "bytes" in self.found[name]:
                 keys = ("in_s", "out_s", "memcpy_s", "raw_bytes")
@@ -106,7 +106,7 @@ class PeersOn:
 
 
 def measure_row(setting: Setting, source: Source) -> Row:
-    """Measure liblmc and peers on one tensor, in alternating rounds."""
+    """Measure liblmc and peers, in alternating rounds."""
     kind = KINDS[WIDTHS.get(source.dtype, 1)]
     data = np.fromfile(source.data, kind)
     base = np.fromfile(source.base, kind) if source.base else None
@@ -132,7 +132,7 @@ def measure_row(setting: Setting, source: Source) -> Row:
 
 
 def rows(setting: Setting) -> list[Section]:
-    """Measure every tensor with every codec."""
+    """Measure every tensor."""
     done = []
     for number, source in enumerate(setting.sources, 1):
         begin = time.monotonic()
@@ -169,7 +169,7 @@ def rows(setting: Setting) -> list[Section]:
 
 
 def several(setting: Setting, programs: dict[str, Program]) -> dict[str, dict[str, float]]:
-    """Alternate the programs' rounds; return medians."""
+    """Alternate rounds; return medians."""
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
     for turn in range(setting.of(9, 3, 2) + 1):
         for name, program in programs.items():
@@ -205,7 +205,7 @@ def threads(setting: Setting) -> list[Section]:
 
 
 def small(setting: Setting) -> list[Section]:
-    """Compare small tensors with one large one."""
+    """Compare small tensors with a large one."""
     count = setting.of(1000, 1000, 20)
     section = Section(f"{count:,} tensors of 64 KiB beside one large one, default level; GB/s")
     section.head = ["row", "large: in", "out", "bits", "small: in", "out", "bits", "in, of large", "out, of large"]
@@ -256,7 +256,7 @@ def kernels(setting: Setting) -> list[Section]:
 
 
 def pages(setting: Setting) -> list[Section]:
-    """Measure with huge pages for all buffers."""
+    """Measure with huge pages."""
     section = Section("Pages of 4 KiB and of 2 MiB (where the kernel gives them), default level")
     section.head = ["row", "pages", "memcpy, GB/s", "in", "of memcpy", "out", "of memcpy"]
     for source in setting.some("bf16 weights alone", "bf16 weights, 1 step on"):
@@ -282,7 +282,7 @@ SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (rows, threads, small
 
 
 def sources_of(options: argparse.Namespace, size: str, folder: Path, scratch: Path) -> tuple[list[Source], list[str]]:
-    """Choose the tensors; report omitted ones with reasons."""
+    """Choose tensors; report omitted ones."""
     if options.files or options.pair:
         pairs = [*((path, None) for path in options.files), *options.pair]
         return [row for number, (new, old) in enumerate(pairs) for row in file_rows(scratch, number, new, old)], []
@@ -321,7 +321,7 @@ def arguments() -> argparse.Namespace:
 
 
 def make_setting(options: argparse.Namespace, folder: Path, scratch: Path) -> Setting:
-    """Make the data; find or install the peers."""
+    """Prepare data and peers."""
     size = "smoke" if options.smoke else "quick" if options.quick else "full"
     sources, notes = sources_of(options, size, folder, scratch)
     if options.row:
@@ -356,9 +356,9 @@ def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
 
 
 def main() -> None:
-    """Measure the chosen sections; exit with 1 if one failed."""
+    """Run the suite; exit with 1 if a section failed."""
     options = arguments()
-    torch.set_num_threads(1)  # equal sums on every machine, no wait for a busy processor
+    torch.set_num_threads(1)  # equal sums on every machine, and no waits
     folder = options.dir.resolve() / "codec-data"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="files-", dir=folder) as scratch:

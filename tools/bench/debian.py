@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Finds the programs that suites measure, or fetches them from Debian."""
+"""Finds or fetches programs to measure."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def debian_tool(name: str, folder: Path) -> Path:
-    """Find a program, or unpack its Debian package into a folder without installing it.
+    """Find a program, or unpack its Debian package into a folder.
 
     Raises
     ------

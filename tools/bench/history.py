@@ -18,7 +18,7 @@ from tables import Run, Section, gbs, ms, run_suite
 
 
 def timed(*words: object) -> float:
-    """Return the median seconds of some runs."""
+    """Return median seconds."""
     seconds = []
     for _ in range(9):
         begin = time.perf_counter()
@@ -28,7 +28,7 @@ def timed(*words: object) -> float:
 
 
 def names(setting: Setting) -> Section:
-    """Measure finding snapshots of a long history."""
+    """Measure finding snapshots."""
     count = setting.of(100_000, 20_000, 1_000)
     section = Section(f"Finding snapshots in a history of {count:,}")
     section.head = ["what", "measured"]
@@ -55,7 +55,7 @@ def names(setting: Setting) -> Section:
 
 
 def fork(setting: Setting) -> Section:
-    """Measure a fork of many tensors."""
+    """Measure a fork."""
     count = setting.of(100_000, 20_000, 1_000)
     section = Section(f"Forking a snapshot of {count:,} tensors")
     section.head = ["first snapshot", "fork", "metadata that it adds, KiB"]
@@ -66,7 +66,7 @@ def fork(setting: Setting) -> Section:
 
 
 def diff(setting: Setting) -> Section:
-    """Measure comparing two snapshots of weights."""
+    """Measure comparing two snapshots."""
     size = setting.of(512 * MIB, 128 * MIB, 16 * MIB)
     section = Section("Differences of two snapshots, all fp32 tensors changed")
     section.head = ["stored", "ms", "GB/s of each"]
@@ -91,16 +91,16 @@ SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add this suite's options."""
+    """Add options."""
     parser.add_argument("--no-peers", action="store_true", help="without other codecs and restic, which it fetches")
     parser.add_argument("--plot", type=Path, default=TOP / "build/bench/topology.svg", help="where topology draws")
 
 
 def setting_of(run: Run) -> Setting:
-    """Find the kept histories, and a folder for the rest."""
+    """Find kept histories and a folder."""
     kept = run.options.dir.resolve() / "history-data"
     kept.mkdir(exist_ok=True)
-    torch.set_num_threads(1)  # equal sums on every machine, no wait for a busy processor
+    torch.set_num_threads(1)  # equal sums on every machine, and no waits
     peers = not (run.options.no_peers or run.options.smoke)
     return Setting(run.scratch(run.options.dir), kept, run.size, run.options.plot.absolute(), peers)
 

@@ -11,7 +11,7 @@ BANDS = ((0, 3), (4, 7), (8, 15), (16, 31), (32, 63), (64, 127), (128, 1 << 30))
 
 
 def ages_of(setting: Setting, kind: str) -> Section:
-    """Restore every version, some times each."""
+    """Restore every version some times."""
     t = bench_store("ages", pool_of(setting, kind), 0, setting.of(7, 5, 2), 1)
     versions: list[dict[str, Any]] = t["versions"][::-1]
     delta = t["delta_s"]
@@ -38,5 +38,5 @@ def ages_of(setting: Setting, kind: str) -> Section:
 
 
 def ages(setting: Setting) -> list[Section]:
-    """Measure the time to restore each version."""
+    """Measure the time by age."""
     return [ages_of(setting, kind) for kind in KINDS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The compactor beside a trainer: its speed, its cost to the trainer, and captures that write deltas."""
+"""The compactor beside a trainer, and captures that write deltas."""
 
 import contextlib
 import copy
@@ -24,7 +24,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 @contextmanager
 def on_cores(cores: list[int]) -> Iterator[None]:
-    """Bind this thread, and those that it starts, to processors."""
+    """Bind this thread and its children to processors."""
     os.sched_setaffinity(0, cores)
     try:
         yield
@@ -33,12 +33,12 @@ def on_cores(cores: list[int]) -> Iterator[None]:
 
 
 def turned(tensor: torch.Tensor, by: int) -> torch.Tensor:
-    """Copy a tensor with rotated elements, so that it differs like another tensor."""
+    """Rotate elements, so that tensors differ."""
     return tensor.reshape(-1).roll(97 * by).reshape(tensor.shape)
 
 
 class Wide:
-    """States of a run, several times side by side: large, and as compressible."""
+    """Several copies of a run's states: large, and as compressible."""
 
     def __init__(self, setting: Setting, kind: str, size: int) -> None:
         self.setting, self.kind = setting, kind
@@ -53,7 +53,7 @@ class Wide:
             return flat_state(shelf, self.step)
 
     def go_on(self) -> None:
-        """Become the next step's state."""
+        """Advance to the next state."""
         self.step += 1
         for name, tensor in self._read().items():
             for i, part in enumerate(self.state.values()):
@@ -64,7 +64,7 @@ class Wide:
 
 
 class WideRun(Wide):
-    """The same with models and optimizers as a trainer passes them, for links."""
+    """The same with models and optimizers, for links."""
 
     def __init__(self, setting: Setting, kind: str, size: int) -> None:
         super().__init__(setting, kind, size)
@@ -77,7 +77,7 @@ class WideRun(Wide):
         return {"model": state["model"], "optimizer": state["optimizer"]}
 
     def go_on(self) -> None:
-        """Become the next step's state."""
+        """Advance to the next state."""
         super().go_on()
         self._fill(self._read_run())
 
@@ -90,7 +90,7 @@ class WideRun(Wide):
 
 
 def by_codec(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> float:
-    """Encode and decode a state against the next, by the codec alone; seconds of this thread."""
+    """Encode and decode against the next state; seconds of this thread."""
     room = {name: torch.empty_like(tensor) for name, tensor in old.items()}
     begin = time.thread_time()
     for name, tensor in old.items():
@@ -100,7 +100,7 @@ def by_codec(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> floa
 
 
 def timed_compact(store: lmcstore.Store) -> tuple[float, float]:
-    """Compact everything on one core; seconds by the clock and of the process."""
+    """Compact on one core; seconds of clock and process."""
     with on_cores(CORES[-1:]):
         begin, cpu = time.perf_counter(), time.process_time()
         store.compact()
@@ -108,7 +108,7 @@ def timed_compact(store: lmcstore.Store) -> tuple[float, float]:
 
 
 def compactor(setting: Setting) -> Section:
-    """Compact a large state on one core, into links and deltas."""
+    """Compact a large state into links and deltas."""
     rounds = setting.of(6, 4, 2)
     wide = WideRun(setting, "fp32", setting.of(GIB, 256 * MIB, 4 * MIB))
     path = setting.folder / "compactor.pool"
@@ -165,7 +165,7 @@ def compactor(setting: Setting) -> Section:
 
 
 def train_beside(setting: Setting, store: lmcstore.Store) -> dict[bool, dict[str, list[float]]]:
-    """Train with the compactor paused and not, in turn; seconds of steps and snapshots."""
+    """Train with the compactor paused and not; seconds of steps and snapshots."""
     trainer = Trainer(RECIPES[setting.size]["fp32"], setting.folder / "text")
     found: dict[bool, dict[str, list[float]]] = {on: {"step": [], "cpu": [], "snapshot": []} for on in (False, True)}
     shelf = store["run"]
@@ -181,7 +181,7 @@ def train_beside(setting: Setting, store: lmcstore.Store) -> dict[bool, dict[str
             stepped, stepped_cpu = time.perf_counter(), time.thread_time()
             shelf.snapshot(trainer.state(), step=turn * block + i)
             done = time.perf_counter()
-            if turn >= 2:  # the first is warm-up
+            if turn >= 2:  # warm-up
                 found[on]["step"].append(stepped - begin)
                 found[on]["cpu"].append(stepped_cpu - cpu)
                 found[on]["snapshot"].append(done - stepped)
@@ -191,7 +191,7 @@ def train_beside(setting: Setting, store: lmcstore.Store) -> dict[bool, dict[str
 
 
 def trainer(setting: Setting) -> Section:
-    """Measure a trainer's steps with and without compaction."""
+    """Measure a trainer's steps beside compaction."""
     path = setting.folder / "trainer.pool"
     with on_cores(CORES[-1:]):
         store = lmcstore.open(path, threads=1)
@@ -227,7 +227,7 @@ def trainer(setting: Setting) -> Section:
 
 
 def timed_write(file: int, state: dict[str, dict[str, torch.Tensor]]) -> float:
-    """Overwrite a file with the state's bytes and sync; seconds."""
+    """Overwrite a file and sync; seconds."""
     begin = time.perf_counter()
     offset = 0
     for part in state.values():
@@ -244,7 +244,7 @@ SLOW_RATE = 250_000_000
 
 
 def touch_memory() -> None:
-    """Touch all free memory: a virtual machine's unused pages cost its host microseconds."""
+    """Touch all free memory, as unused pages of a virtual machine are slow."""
     size = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE // 8 * 7
     with contextlib.suppress(OSError), mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for offset in range(0, size, mmap.PAGESIZE):
@@ -252,7 +252,7 @@ def touch_memory() -> None:
 
 
 def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -> Section:
-    """Capture consecutive states in three ways, beside plain writing."""
+    """Capture consecutive states, beside plain writing."""
     rounds = SLOW_WARM + setting.of(16, 8, 2)
     wide = Wide(setting, kind, setting.of(256 * MIB, 64 * MIB, 2 * MIB))
     path = folder / "slow.pool"
@@ -280,7 +280,7 @@ def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -
             if turn >= SLOW_WARM:
                 times[way].append(seconds)
         for way in ways:
-            if turn >= 2:  # makes reusable space, which compaction would return
+            if turn >= 2:  # reusable space, which compaction would return
                 store[way].remove(turn - 1)
     os.close(file)
     store.close()
@@ -310,7 +310,7 @@ def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -
 
 
 def slow(setting: Setting) -> list[Section]:
-    """Measure captures that write deltas: on the folder's file system and a slow ext4."""
+    """Measure captures of deltas, also on a slow ext4."""
     if setting.size != "smoke":
         touch_memory()
     sections = [slow_of(setting, kind, setting.folder, "this disk", False) for kind in KINDS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Bytes a step of a whole history: the pool, beside other ways."""
+"""Bytes a step of a whole history, beside other ways."""
 
 import io
 import os
@@ -20,25 +20,25 @@ from history_setting import Setting, mean
 from states import disk_bytes
 from tables import Section, progress
 
-LEAST_BYTES = 4096  # of a class, for a peer to be asked
+LEAST_BYTES = 4096  # of a class, for a peer
 Sizes = dict[str, float]
 
 
 @dataclass
 class Sample:
-    """Sampled steps, and the step before each."""
+    """Sampled steps and their predecessors."""
 
     steps: list[int]
-    row: list[int]  # consecutive, for ways that see whole files in turn
+    row: list[int]  # for ways that see whole files in turn
     states: dict[int, dict[str, torch.Tensor]]
 
     def pairs(self) -> list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
-        """Yield each sampled state with the previous one."""
+        """Yield each state with the previous one."""
         return [(self.states[step], self.states[step - 1]) for step in self.steps]
 
 
 def sample_of(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> Sample:
-    """Choose steps spread over the run, and consecutive ones from its middle."""
+    """Choose spread steps and consecutive middle ones."""
     count = setting.of(5, 3, 2)
     chosen = [round((2 * i + 1) * steps / (2 * count)) for i in range(count)]
     row = list(range(steps // 2, steps // 2 + setting.of(10, 5, 3)))
@@ -47,7 +47,7 @@ def sample_of(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> Samp
 
 
 def by_class(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """Sort tensors by kind."""
+    """Sort by kind."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in state.items():
         found.setdefault(class_of(name, tuple(tensor.shape)), {})[name] = tensor
@@ -55,7 +55,7 @@ def by_class(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor
 
 
 def joined(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Concatenate tensors of one type."""
+    """Concatenate by type."""
     return torch.cat([tensor.flatten() for tensor in tensors.values()])
 
 
@@ -64,24 +64,24 @@ def joined(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @dataclass
 class Pool:
-    """A compacted pool's bytes, by class and in all."""
+    """A compacted pool's bytes by class."""
 
     steps: int
     keep_raw: int
     disk: int
     metadata: int
     raw: Sizes = field(default_factory=dict)
-    older: Sizes = field(default_factory=dict)  # stored, of snapshots older than the raw ones
+    older: Sizes = field(default_factory=dict)  # stored, older than the raw ones
     older_raw: Sizes = field(default_factory=dict)
     stored_as: dict[str, int] = field(default_factory=dict)  # number of contents
 
     def compacted(self) -> float:
-        """Return a compacted step's bytes."""
+        """Return a step's bytes."""
         return sum(self.older.values()) / (self.steps - self.keep_raw)
 
 
 def look_at(setting: Setting, kind: str, way: str) -> Pool:
-    """Sum the bytes of a history's contents, each once."""
+    """Sum contents, each once."""
     path = pool_of(setting, kind, way)
     seen: set[int] = set()
     with lmcstore.open(path, mode="r") as store:
@@ -100,7 +100,7 @@ def look_at(setting: Setting, kind: str, way: str) -> Pool:
 
 
 def deltas_of(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> Sizes:
-    """Encode each tensor against the previous one, by the codec alone."""
+    """Encode against the previous state by the codec."""
     sizes: Sizes = {}
     for what, tensors in by_class(new).items():
         frames = [lmcstore.codec.compress(tensor, base=old[name]) for name, tensor in tensors.items()]
@@ -112,14 +112,14 @@ def deltas_of(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> Siz
 
 
 def torch_size(state: dict[str, torch.Tensor]) -> int:
-    """Return the size of torch.save's file."""
+    """Return torch.save's size."""
     out = io.BytesIO()
     torch.save(state, out)
     return len(out.getvalue())
 
 
 def restic_growth(setting: Setting, sample: Sample, tool: Path) -> float:
-    """Back up each step's file under one name; bytes that a step adds."""
+    """Back up each file under one name."""
     home, file = setting.folder / "restic", setting.folder / "state.safetensors"
     environment = os.environ | {"RESTIC_REPOSITORY": str(home), "RESTIC_PASSWORD": "bench"}
     sizes = []
@@ -138,7 +138,7 @@ def restic_growth(setting: Setting, sample: Sample, tool: Path) -> float:
 
 
 def patched(setting: Setting, sample: Sample, tool: Path) -> float:
-    """Compress each file as a patch of the previous one."""
+    """Compress each file as a patch."""
     sizes = []
     files = [setting.folder / "old.safetensors", setting.folder / "new.safetensors"]
     for new, old in sample.pairs():
@@ -151,7 +151,7 @@ def patched(setting: Setting, sample: Sample, tool: Path) -> float:
 
 
 def in_files(setting: Setting, sample: Sample) -> dict[str, float]:
-    """Measure the available ways for whole files: bytes a step."""
+    """Measure ways for whole files."""
     states = [new for new, _ in sample.pairs()]
     sizes: dict[str, float] = {"torch.save": mean([torch_size(state) for state in states])}
 
@@ -177,7 +177,7 @@ def in_files(setting: Setting, sample: Sample) -> dict[str, float]:
 
 
 def by_codecs(setting: Setting, sample: Sample, kind: str, peers: Peers) -> dict[str, Sizes]:
-    """Measure array codecs: a step's bytes by class, against the previous one."""
+    """Measure array codecs by class."""
     found: dict[str, Sizes] = {}
     lost: set[str] = set()
     for step, (new, old) in zip(sample.steps, sample.pairs(), strict=True):
@@ -211,7 +211,7 @@ def ask(
 
 
 def codec_peers(setting: Setting) -> Peers | None:
-    """Find or install the array codecs."""
+    """Prepare the array codecs."""
     if not setting.peers:
         return None
     peers = Peers(setting.kept.parent / "codec-venv", install=setting.size == "full")
@@ -225,7 +225,7 @@ def codec_peers(setting: Setting) -> Peers | None:
 def whole_table(
     kind: str, setting: Setting, pools: dict[str, Pool], ways: list[tuple[str, float]], full: float
 ) -> Section:
-    """Write each way's bytes of a step."""
+    """Write bytes of a step."""
     section = Section(f"Bytes a step, {kind}")
     section.head = ["way to keep every step", "MB a step", "full copies over it"]
     for what, size in ways:
@@ -250,7 +250,7 @@ def whole_table(
 
 
 def class_table(kind: str, pools: dict[str, Pool], codecs: dict[str, Sizes], sample: Sample) -> Section:
-    """Report each kind of tensor."""
+    """Report each kind."""
     section = Section(f"Ratios by class of tensor, {kind}")
     raw = {
         what: sum(t.nbytes for t in tensors.values())
@@ -299,6 +299,6 @@ def peers_of(setting: Setting, kind: str, codecs: Peers | None) -> list[Section]
 
 
 def peers(setting: Setting) -> list[Section]:
-    """Measure bytes a step, beside other ways."""
+    """Measure bytes a step."""
     codecs = codec_peers(setting)
     return [section for kind in KINDS for section in peers_of(setting, kind, codecs)]

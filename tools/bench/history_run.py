@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Training runs for histories: the quickstart's GPT, a snapshot after every step."""
+"""The quickstart's GPT with a snapshot after every step."""
 
 import shutil
 import sys
@@ -28,7 +28,7 @@ CLASSES = ("weights", "embeddings", "norms, biases", "exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A GPT and its number of steps."""
+    """A GPT and its steps."""
 
     layers: int
     heads: int
@@ -50,7 +50,7 @@ RECIPES = {
 
 
 def class_of(name: str, shape: tuple[int, ...]) -> str:
-    """Return the kind of a tensor by its name."""
+    """Return a tensor's kind."""
     last = name.rsplit(".", 1)[-1]
     if name.startswith("optimizer."):
         return last if last in CLASSES else "other"
@@ -60,7 +60,7 @@ def class_of(name: str, shape: tuple[int, ...]) -> str:
 
 
 class Trainer:
-    """The quickstart's training: AdamW, warm-up, random windows of text."""
+    """The quickstart's training."""
 
     def __init__(self, recipe: Recipe, text_file: Path) -> None:
         torch.manual_seed(1234)
@@ -91,7 +91,7 @@ POOLS = ("deltas", "links")
 
 
 def train(folder: Path, recipe: Recipe) -> None:
-    """Train and snapshot every step into each pool; compact in the background and to the end."""
+    """Train and snapshot into each pool; compact."""
     trainer = Trainer(recipe, folder / "text")
     with ExitStack() as opened:
         stores = [opened.enter_context(lmcstore.open(folder / f"{way}.pool")) for way in POOLS]
@@ -108,7 +108,7 @@ def train(folder: Path, recipe: Recipe) -> None:
 
 
 def pool_of(setting: Setting, kind: str, way: str = "deltas") -> Path:
-    """Return a run's pool for reading, after training if it is missing."""
+    """Return a run's pool for reading; train if missing."""
     recipe = RECIPES[setting.size][kind]
     home = setting.kept / f"{recipe.name}-pools"
     if not home.exists():
@@ -120,7 +120,7 @@ def pool_of(setting: Setting, kind: str, way: str = "deltas") -> Path:
 
 
 def described(setting: Setting, kind: str) -> str:
-    """Name the run: model, steps, learning rate."""
+    """Name the run."""
     recipe = RECIPES[setting.size][kind]
     with torch.device("meta"):
         count = sum(p.numel() for p in GPT(recipe.layers, recipe.heads, recipe.width).parameters())
@@ -133,13 +133,13 @@ def described(setting: Setting, kind: str) -> str:
 
 @contextmanager
 def history(setting: Setting, kind: str) -> Iterator[lmcstore.shelf.Shelf]:
-    """Open a run's history for reading."""
+    """Open a history for reading."""
     with lmcstore.open(pool_of(setting, kind), mode="r") as store:
         yield store["gpt"]
 
 
 def flat_state(shelf: lmcstore.shelf.Shelf, step: int) -> dict[str, torch.Tensor]:
-    """Read a step's tensors by dotted names, tied ones once, into memory."""
+    """Read a step's tensors, tied ones once."""
     seen: set[int] = set()
     flat = {}
     for name, tensor in tensors_of(shelf.at(step=step).state_dict()).items():

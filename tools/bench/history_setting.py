@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shared by the sections of tools/bench.sh history: settings, and the C half."""
+"""Settings of tools/bench.sh history."""
 
 import json
 import os
@@ -18,7 +18,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 @dataclass
 class Setting:
-    """Where and how much to measure: `full`, `quick`, or `smoke`."""
+    """Where and how much to measure."""
 
     folder: Path  # temporary
     kept: Path  # kept between runs
@@ -33,7 +33,7 @@ class Setting:
 
 
 def bench_store(section: str, folder: Path, size: int, rounds: int, threads: int = THREADS) -> dict[str, Any]:
-    """Run a section of the C half."""
+    """Run the C half."""
     words = [BENCH, section, folder, str(size), str(rounds), str(threads)]
     result = subprocess.run(words, stdout=subprocess.PIPE, text=True)
     if result.returncode != 0:

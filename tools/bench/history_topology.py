@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Size against time to restore: the base of each delta, and the frequency of keyframes.
 
-A topology maps a content's distance to its group's keyframe to the distance of its base. Its cost follows from two
-curves, measured by the codec on a real run: a delta's size and decoding time by its jump. The store makes some
-topologies, to check the prediction.
+A topology maps a content's distance to its keyframe to the distance of its base. The codec measures a delta's size and
+decoding time by distance on a real run; the store makes some topologies, to check the prediction.
 """
 
 import math
@@ -36,14 +35,14 @@ POLICIES = {  # possible in the store
 
 @dataclass
 class Curves:
-    """Bytes and seconds of a state's frames, by jump; 0: alone."""
+    """Bytes and seconds of frames, by jump; 0: alone."""
 
     raw: float
     size: dict[int, float]
     seconds: dict[int, float]
 
     def at(self, curve: dict[int, float], jump: int) -> float:
-        """Interpolate a curve by the jump's logarithm."""
+        """Interpolate by the jump's logarithm."""
         if jump in curve:
             return curve[jump]
         low = max(at for at in curve if 0 < at < jump)
@@ -56,14 +55,14 @@ class Curves:
 
 @dataclass(frozen=True)
 class Topology:
-    """A topology: jumps[i] is that of the content i + 1 before its group's keyframe."""
+    """jumps[i] is that of the content i + 1 before its keyframe."""
 
     name: str
     family: str
     jumps: tuple[int, ...]
 
     def chain_of(self, distance: int) -> list[int]:
-        """List the jumps from a content down to its keyframe."""
+        """List jumps down to the keyframe."""
         path = []
         while distance > 0:
             path.append(self.jumps[distance - 1])
@@ -81,7 +80,7 @@ class Topology:
         return sum(sizes) / len(sizes)
 
     def restores(self, curves: Curves) -> list[float]:
-        """Return seconds to restore each content of a group."""
+        """Return each content's seconds."""
         paths = [self.chain_of(i) for i in range(len(self.jumps) + 1)]
         return [curves.seconds[0] + sum(curves.at(curves.seconds, jump) for jump in path) for path in paths]
 
@@ -90,17 +89,17 @@ class Topology:
 
 
 def best_jumps(chain: int, raw: int, curves: Curves) -> tuple[int, ...]:
-    """Find the jumps of the smallest step, for a longest chain and bases among so many raw snapshots."""
+    """Find the smallest step for a longest chain and so many raw bases."""
 
     @cache
     def best(d: int, n: int) -> tuple[float, tuple[int, ...]]:
-        """Lay n contents before a base, each at most d deltas from it: bytes, jumps (nearest first)."""
+        """Lay n contents before a base, at most d deltas from it: bytes, jumps (nearest first)."""
         if n == 0:
             return 0, ()
         if d == 0:
             return math.inf, ()
         found: tuple[float, tuple[int, ...]] = (math.inf, ())
-        for k in range(1, min(raw, n) + 1):  # the farthest that depends directly on the base
+        for k in range(1, min(raw, n) + 1):  # the farthest directly on the base
             near, far = best(d, k - 1), best(d - 1, n - k)
             size = curves.at(curves.size, k) + near[0] + far[0]
             if size < found[0]:
@@ -131,7 +130,7 @@ def topologies(curves: Curves) -> list[Topology]:
 
 
 def decode_seconds(frames: dict[str, bytes], bases: dict[str, torch.Tensor] | None, room: dict[str, Any]) -> float:
-    """Decode a state's frames; seconds of this thread."""
+    """Decode frames; seconds of this thread."""
     begin = time.thread_time()
     for name, frame in frames.items():
         lmcstore.codec.decompress(frame, base=bases[name] if bases else None, out=room[name])
@@ -139,7 +138,7 @@ def decode_seconds(frames: dict[str, bytes], bases: dict[str, torch.Tensor] | No
 
 
 def measure_curves(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> Curves:
-    """Encode states against later ones, by the codec alone; means over places."""
+    """Encode against later states; means over places."""
     most = setting.of(32, 32, 8)
     jumps = [jump for jump in JUMPS if jump <= most]
     count = setting.of(3, 2, 1)
@@ -162,7 +161,7 @@ def measure_curves(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) ->
 
 
 def made_by_store(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> dict[str, dict[str, float]]:
-    """Make histories by the store's policies; share of raw, mean and worst restore in deltas."""
+    """Make histories by policies; share of raw, mean and worst deltas to restore."""
     count = setting.of(45, 30, 14)
     stores = {name: lmcstore.open(setting.folder / f"{i}.pool") for i, name in enumerate(POLICIES)}
     for step in range(steps - count, steps):
@@ -193,7 +192,7 @@ def made_by_store(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> 
 
 
 def plot(path: Path, points: Sequence[tuple[Topology, float, float]], title: str) -> None:
-    """Draw size against the worst time to restore."""
+    """Draw size against the worst time."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -221,7 +220,7 @@ def plot(path: Path, points: Sequence[tuple[Topology, float, float]], title: str
 
 
 def draw(setting: Setting, draw_into: Callable[[Path], None]) -> str:
-    """Draw if possible; return a sentence with the place."""
+    """Draw if possible; return the place."""
     path = setting.plot
     try:
         draw_into(path)
@@ -231,7 +230,7 @@ def draw(setting: Setting, draw_into: Callable[[Path], None]) -> str:
 
 
 def topology(setting: Setting) -> Section:
-    """Compare topologies by size and time to restore."""
+    """Compare topologies."""
     steps = RECIPES[setting.size]["fp32"].steps
     with history(setting, "fp32") as shelf:
         curves = measure_curves(setting, shelf, steps)

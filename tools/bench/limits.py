@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Little memory, and slow disks.
 
-A memory cgroup limits a program, or if unavailable a limit on its data. A disk is a loop device whose speed the kernel
-limits.
+A memory cgroup or a limit on data; a loop device of limited speed.
 """
 
 import os
@@ -19,23 +18,23 @@ GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass
 class Outcome:
-    """A program's end: `peak_bytes` includes cached pages of its files."""
+    """A program's end; `peak_bytes` includes cached pages."""
 
     status: int
     output: str
     errors: str
     peak_bytes: int
     kept_to: str  # "cgroup", "rlimit", or "" without a limit
-    cpu_seconds: float  # of processor time, with the kernel's: less disturbed than the clock
+    cpu_seconds: float  # of processor time, less disturbed than the clock
 
     @property
     def out_of_memory(self) -> bool:
-        """Tell whether it lacked memory."""
+        """Tell whether memory was lacking."""
         return self.status == -9 or "MemoryError" in self.errors or "annot allocate memory" in self.errors
 
 
 class Group:
-    """A memory cgroup for one program. OSError: unavailable."""
+    """A program's memory cgroup. OSError: unavailable."""
 
     def __init__(self, limit_bytes: int):
         version_one = (GROUPS / "memory").is_dir()
@@ -54,11 +53,11 @@ class Group:
         (self.folder / name).write_text(str(value))
 
     def peak_bytes(self) -> int:
-        """Return its peak memory."""
+        """Return peak memory."""
         return int((self.folder / self.peak).read_text())
 
     def close(self) -> None:
-        """Remove the group, which must be empty."""
+        """Remove the empty group."""
         self.folder.rmdir()
 
 
@@ -74,7 +73,7 @@ def _run(words: Sequence[object], before: Callable[[], None] | None) -> Outcome:
 
 
 def run_limited(words: Sequence[object], limit_bytes: int | None) -> Outcome:
-    """Run a program in so much memory, its files' pages included; None: unlimited."""
+    """Run in so much memory, cached pages included; None: unlimited."""
     if limit_bytes is None:
         return _run(words, None)
     try:
@@ -106,8 +105,8 @@ def _tool(*words: object) -> str:
 def slow_disk(folder: Path, size: int, bytes_per_second: int) -> Iterator[Path]:
     """Yield a folder on an ext4 of limited write speed.
 
-    Its file is in `folder`, behind a loop device that bypasses the page cache. OSError: needs root, loop devices, and
-    version 1 of the block I/O cgroup, whose limits include later writeback.
+    Its file is in `folder`, on a loop device without page cache. OSError: needs root, loop devices, and version 1 of
+    the block I/O cgroup, whose limits include later writeback.
     """
     limit = GROUPS / "blkio" / "blkio.throttle.write_bps_device"
     if not os.access(limit, os.W_OK):

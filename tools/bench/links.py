@@ -29,7 +29,7 @@ PEERS = ("pcodec", "z4ai", "ZipNN")
 
 @dataclass(frozen=True)
 class Goal:
-    """Goals of a way of training; 0: none."""
+    """Goals; 0: none."""
 
     ratio: float = 0.0
     into: float = 0.0  # of memcpy
@@ -60,7 +60,7 @@ def first_of(setting: Setting) -> int:
 
 
 def train(way: Way, setting: Setting, links: int) -> list[Path]:
-    """Train and write all matrices' states, a file per array, in bench_links' order."""
+    """Write all matrices' states, a file per array, in bench_links' order."""
     training = Training(way, setting.of((6, 6, 384), (1, 6, 384), (1, 2, 64)), setting.folder)
     files: list[Path] = []
     first = first_of(setting)
@@ -75,7 +75,7 @@ def train(way: Way, setting: Setting, links: int) -> list[Path]:
 
 
 def measure(way: Way, first: int, links: int, files: list[Path]) -> dict[str, Any]:
-    """Run bench_links; return its numbers."""
+    """Run bench_links."""
     rates = [str(way.rate), str(DECAY), *map(str, way.betas), "1e-8"]
     if way.optimizer == "sgd":
         rates = [str(way.rate), "0", "0.9", "0", "0"]
@@ -93,7 +93,7 @@ def measure(way: Way, first: int, links: int, files: list[Path]) -> dict[str, An
 
 @dataclass
 class Coded:
-    """One way to encode a state: bytes and seconds."""
+    """A way to encode a state."""
 
     size: float = 0.0
     in_s: float = 0.0
@@ -101,7 +101,7 @@ class Coded:
 
 
 def by_peer(peers: Peers, peer: str, new: list[Path], old: list[Path]) -> Coded:
-    """Encode each array against the previous one by a codec."""
+    """Encode against the previous arrays."""
     coded = Coded()
     for data, base in zip(new, old, strict=True):
         answer = peers.size(peer, Source(data.name, "state", "f32", data, base))
@@ -112,7 +112,7 @@ def by_peer(peers: Peers, peer: str, new: list[Path], old: list[Path]) -> Coded:
 
 
 def patched(folder: Path, tool: Path, new: list[Path], old: list[Path]) -> Coded:
-    """Encode the state's file as a patch of the previous one."""
+    """Encode as a patch of the previous file."""
     files = [folder / "old", folder / "new", folder / "patch"]
     for file, arrays in zip(files, (old, new), strict=False):
         file.write_bytes(b"".join(array.read_bytes() for array in arrays))
@@ -127,7 +127,7 @@ def patched(folder: Path, tool: Path, new: list[Path], old: list[Path]) -> Coded
 
 
 def others(setting: Setting, way: Way, files: list[Path]) -> dict[str, Coded]:
-    """Measure the available others."""
+    """Measure available others."""
     old, new = files[: way.arrays], files[way.arrays : 2 * way.arrays]
     found: dict[str, Coded] = {}
     try:
@@ -147,7 +147,7 @@ def others(setting: Setting, way: Way, files: list[Path]) -> dict[str, Coded]:
 
 
 def add_row(section: Section, way: Way, goal: Goal, found: dict[str, Any]) -> None:
-    """Write one way's results and goals."""
+    """Write results and goals."""
     ratio, memcpy = 32 * way.arrays / found["bits"], found["memcpy_gbs"]
     into, out, chain = (found[key] / memcpy for key in ("in_gbs", "out_gbs", "chain_gbs"))
     section.rows.append(
@@ -175,7 +175,7 @@ def add_row(section: Section, way: Way, goal: Goal, found: dict[str, Any]) -> No
 
 
 def add_blind(section: Section, way: Way, found: dict[str, Any]) -> None:
-    """Write the results without knowledge of the optimizer."""
+    """Write results without knowledge of the optimizer."""
     share = 100 * found["sampled"] / found["elements"]
     more = found["bits_without_hints"] / found["bits"]
     section.rows.append(
@@ -194,7 +194,7 @@ def add_blind(section: Section, way: Way, found: dict[str, Any]) -> None:
 
 
 def add_others(section: Section, way: Way, found: dict[str, Any], coded: dict[str, Coded]) -> None:
-    """Write the others' results on the same step."""
+    """Write the others' results."""
     raw, memcpy = 4 * found["elements"] * way.arrays, found["memcpy_gbs"]
 
     def add(first: str, name: str, bits: float, into: float, out: float) -> None:
@@ -209,7 +209,7 @@ def add_others(section: Section, way: Way, found: dict[str, Any], coded: dict[st
 
 
 def ways(setting: Setting) -> list[Section]:
-    """Measure links of each way to train, beside others on the same steps."""
+    """Measure each way to train."""
     ours = Section("Links from one step's state to the next one's")
     ours.head = ["trained with", "bits", "of the state", "deltas: bits", "exact", "memcpy, GB/s", "in, of memcpy"]
     ours.head += ["out, of memcpy", "a link of a chain"]
@@ -254,7 +254,7 @@ ON_GPU = (
 
 
 def gpu(setting: Setting) -> list[Section]:
-    """Try links of a GPU's steps, by gradients in bf16."""
+    """Try links of a GPU's steps."""
     if not torch.cuda.is_available():
         setting.notes.append("gpu: skipped, torch sees no CUDA device here")
         return []
@@ -280,13 +280,13 @@ SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (ways, gpu,
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add this suite's options."""
+    """Add options."""
     parser.add_argument("--steps", type=int, help=f"links of every chain, at most 64 ({CHAIN} or {SHORT_CHAIN})")
     parser.add_argument("--no-peers", action="store_true", help="without the other codecs, which a full run installs")
 
 
 def setting_of(run: Run) -> Setting:
-    """Make a folder for the states; find or install the peers."""
+    """Prepare a folder and the peers."""
     torch.set_num_threads(1)
     home = run.options.dir.resolve()
     setting = Setting(run.scratch(home), home, run.size, run.options.steps, None)

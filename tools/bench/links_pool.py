@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Pools of training runs with links: their bytes, and the time to restore a step."""
+"""Pools of runs with links: bytes, and the time to restore a step."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ from states import disk_bytes, state_digest, tensors_of
 from tables import Section, figures, progress
 
 GIB = 1 << 30
-EVERY = 8  # steps between compactions: at most so many stay raw
+EVERY = 8  # steps between compactions
 QUICKSTART: dict[str, Any] = {"rate": 1e-3, "warm_up": 8, "betas": (0.9, 0.999), "dropout": 0.1, "fused": True}
 RUNS = (Way("fp32 gradients", bf16=False, **QUICKSTART), Way("bf16 gradients", **QUICKSTART))
 MOST = {"fp32 gradients": 31.0, "bf16 gradients": 17.0}  # % of raw
@@ -28,8 +28,8 @@ class Kept:
 
     name: str
     policy: str = ""
-    told: bool = True  # the state has an optimizer, which gives the relations
-    every: int = 1  # snapshots one in so many steps
+    told: bool = True  # has an optimizer, which gives the relations
+    every: int = 1  # one in so many steps
 
 
 ALL = Kept("every step")
@@ -43,7 +43,7 @@ KINDS = (
 
 
 class History:
-    """A pool that keeps a run in one way."""
+    """A pool of a run."""
 
     def __init__(self, path: Path, kept: Kept) -> None:
         self.path, self.kept = path, kept
@@ -54,7 +54,7 @@ class History:
             self.shelf.policy = kept.policy
 
     def take(self, step: int, state: dict[str, Any]) -> None:
-        """Snapshot the step, if chosen."""
+        """Snapshot a chosen step."""
         if (step + 1) % self.kept.every == 0:
             self.shelf.snapshot(state if self.kept.told else tensors_of(state), step=step)
         if (step + 1) % EVERY == 0:
@@ -68,7 +68,7 @@ class History:
 
 @dataclass
 class Size:
-    """A pool's bytes by kind."""
+    """Bytes by kind."""
 
     snapshots: int
     raw_bytes: int
@@ -81,18 +81,18 @@ class Size:
 
     @property
     def percent(self) -> float:
-        """All bytes over raw."""
+        """Share of raw."""
         return 100 * self.disk / self.raw_bytes
 
     @property
     def older_percent(self) -> float:
-        """All but the newest over their raw bytes; NaN: none."""
+        """Share of raw, without the newest; NaN: none."""
         older = self.raw_bytes - self.newest
         return 100 * (self.disk - self.newest) / older if older else math.nan
 
 
 def size_of(path: Path) -> Size:
-    """Sum a pool's bytes."""
+    """Sum bytes."""
     with lmcstore.open(path, mode="r") as store:
         shelf = store["gpt"]
         snapshots = list(shelf)
@@ -114,7 +114,7 @@ def size_of(path: Path) -> Size:
 
 
 def check(path: Path, digests: dict[int, str], told: bool) -> None:
-    """Read some steps; a difference from the saved state is an error."""
+    """Read some steps; differences are errors."""
     with lmcstore.open(path, mode="r") as store:
         for step, wanted in digests.items():
             snapshot = next((found for found in store["gpt"] if found.step == step), None)
@@ -123,7 +123,7 @@ def check(path: Path, digests: dict[int, str], told: bool) -> None:
 
 
 def keep(setting: Setting, way: Way, shape: tuple[int, int, int], steps: int, kinds: tuple[Kept, ...]) -> list[Size]:
-    """Train once and keep the run in each way; return the bytes."""
+    """Train once, keep in each way; return the bytes."""
     training = Training(way, shape, setting.folder)
     histories = [History(setting.folder / f"{number}.pool", kept) for number, kept in enumerate(kinds)]
     digests: dict[int, str] = {}
@@ -170,7 +170,7 @@ HEAD = ["trained with", "kept", "snapshots", "MB each", "% of raw", "without the
 
 
 def explained(setting: Setting, shape: tuple[int, int, int], steps: int) -> str:
-    """Describe the training and the counted bytes."""
+    """Describe the training and the bytes."""
     described = Training(RUNS[0], shape, setting.folder).described()
     return (
         f"The quickstart's training ({described}; AdamW, fused, weight decay 0.1, a learning rate of 0.001 after 8 "
@@ -181,7 +181,7 @@ def explained(setting: Setting, shape: tuple[int, int, int], steps: int) -> str:
 
 
 def run(setting: Setting) -> list[Section]:
-    """Keep each step of the quickstart's run."""
+    """Keep the quickstart's run."""
     shape, steps = setting.of((6, 6, 384), (2, 4, 128), (1, 2, 64)), setting.of(200, 48, 16)
     section = Section(f"{steps} steps of the quickstart, everything counted", HEAD)
     for way in RUNS:
@@ -212,7 +212,7 @@ BOUND = 24
 
 
 def read_back(path: Path, line: int) -> dict[int, float]:
-    """Read whole steps by one thread: least processor time of three, by undone links."""
+    """Read whole steps: least processor time of three, by undone links."""
     seconds: dict[int, float] = {}
     with lmcstore.open(path, mode="r", threads=1) as store:
         shelf = store["gpt"]
@@ -228,7 +228,7 @@ def read_back(path: Path, line: int) -> dict[int, float]:
 
 
 def restore(setting: Setting) -> list[Section]:
-    """Read steps of a state of 1 GiB from a line of 32 links."""
+    """Read steps of 1 GiB from a line of 32 links."""
     shape, line = setting.of((13, 12, 768), (2, 6, 384), (1, 2, 64)), setting.of(32, 32, 4)
     training = Training(Way("bf16 gradients", fused=True, batch=1), shape, setting.folder)
     history = History(setting.folder / "restore.pool", Kept("", f"links={line}"))

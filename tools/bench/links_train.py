@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Training runs for links: the quickstart's GPT, trained in several ways."""
+"""The quickstart's GPT, trained in several ways."""
 
 import copy
 import sys
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class Setting:
-    """Where and how much to measure: `full`, `quick`, or `smoke`."""
+    """Where and how much to measure."""
 
     folder: Path  # temporary
     kept: Path  # kept between runs
@@ -41,7 +41,7 @@ class Way:
     """A way to train."""
 
     name: str
-    bf16: bool = True  # gradients are those of a copy in bf16
+    bf16: bool = True  # gradients of a bf16 copy
     micro_batches: int = 1
     clip: float = 0.0
     optimizer: str = "adamw"
@@ -57,7 +57,7 @@ class Way:
 
     @property
     def moments(self) -> list[str]:
-        """Name the state's arrays beside the weights, in a link's order."""
+        """Name the state's arrays in a link's order."""
         return ["momentum_buffer"] if self.optimizer == "sgd" else ["exp_avg", "exp_avg_sq"]
 
     @property
@@ -81,7 +81,7 @@ class Way:
 
 
 class Training:
-    """A GPT (layers, heads, width), trained step by step in one way."""
+    """A GPT (layers, heads, width) and its training."""
 
     def __init__(self, way: Way, shape: tuple[int, int, int], folder: Path) -> None:
         torch.manual_seed(1)
@@ -97,13 +97,13 @@ class Training:
         self.rng = Randomness()
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return windows of the text, and the same one byte on."""
+        """Return windows, and the same one byte on."""
         starts = torch.randint(len(self.data) - CONTEXT - 1, (self.way.batch,)).tolist()
         rows = torch.stack([self.data[at : at + CONTEXT + 1] for at in starts]).long().to(self.way.device)
         return rows[:, :-1], rows[:, 1:]
 
     def gradients(self) -> None:
-        """Leave the step's f32 gradients in the parameters."""
+        """Leave f32 gradients in the parameters."""
         pairs = list(zip(self.low.parameters(), self.model.parameters(), strict=True))
         self.model.zero_grad()
         if self.way.bf16:
@@ -128,7 +128,7 @@ class Training:
         self.scheduler.step()
 
     def state(self) -> dict[str, Any]:
-        """Return the state to snapshot, as the quickstart does."""
+        """Return the state to snapshot."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -137,13 +137,13 @@ class Training:
         }
 
     def matrices(self, name: str) -> torch.Tensor:
-        """Concatenate all matrices' weights, or one of their moments."""
+        """Concatenate the weights, or one moment."""
         large = [parameter for parameter in self.model.parameters() if parameter.dim() == 2]
         arrays = large if name == "weight" else [self.optimizer.state[parameter][name] for parameter in large]
         return torch.cat([array.detach().flatten() for array in arrays]).cpu()
 
     def described(self) -> str:
-        """Name the model and its state's size."""
+        """Name the model and its size."""
         count = sum(parameter.numel() for parameter in self.model.parameters())
         raw = 4 * count * self.way.arrays
         return f"a GPT of {count / 1e6:.1f} M parameters, whose state takes {raw / 1e6:.0f} MB"

@@ -24,14 +24,14 @@ class Setting:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Return a call's seconds."""
+    """Return seconds."""
     begun = time.perf_counter()
     call()
     return time.perf_counter() - begun
 
 
 def read_raw(data: bytes, path: Path) -> float:
-    """Return seconds to read as many bytes from a file in the page cache."""
+    """Return seconds to read as many cached bytes."""
     path.write_bytes(data)
     buffer = bytearray(1 << 20)
 
@@ -46,7 +46,7 @@ def read_raw(data: bytes, path: Path) -> float:
 
 
 def parity(setting: Setting) -> Section:
-    """Measure each policy: bytes of parity, making it, and a scrub."""
+    """Measure parity's bytes and time, and a scrub."""
     size = setting.mib << 20
     state = {f"w{i}": np.random.default_rng(i).standard_normal(size // 4 // 8, dtype=np.float32) for i in range(8)}
     baseline = read_raw(b"".join(array.tobytes() for array in state.values()), setting.folder / "raw")
@@ -69,12 +69,12 @@ def parity(setting: Setting) -> Section:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add this suite's options."""
+    """Add options."""
     parser.add_argument("--mib", type=int, help="so many MiB of tensors (512; 128 with --quick)")
 
 
 def setting_of(run: Run) -> Setting:
-    """Make the pools' folder."""
+    """Make a folder."""
     return Setting(run.scratch(run.options.dir), run.options.mib or {"full": 512, "quick": 128, "smoke": 8}[run.size])
 
 

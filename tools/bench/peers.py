@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ways to save a training state, under equal conditions.
+"""Ways to save a training state.
 
-Every saver writes one more version to a new file and returns how long its caller was blocked, and after how long the
-bytes were durable (synced), from the same start.
+Each writes a new file and returns the seconds until its caller continued, and until the bytes were synced.
 """
 
 import os
@@ -22,7 +21,7 @@ State = dict[str, Any]
 
 @dataclass
 class Saved:
-    """One save: seconds from its start, and bytes on disk."""
+    """Seconds from the start, and bytes on disk."""
 
     blocked_s: float
     durable_s: float
@@ -30,7 +29,7 @@ class Saved:
 
 
 def fsync_all(path: Path) -> None:
-    """Sync a file, or a folder with its files."""
+    """Sync a file or folder."""
     files = [path] if path.is_file() else [*path.rglob("*"), path]
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
@@ -43,7 +42,7 @@ def fsync_all(path: Path) -> None:
 
 
 def save_torch(state: State, path: Path) -> Saved:
-    """Call torch.save; the caller continues before the bytes are durable."""
+    """Call torch.save, then sync."""
     start = time.perf_counter()
     torch.save(state, path)
     blocked = time.perf_counter() - start
@@ -52,7 +51,7 @@ def save_torch(state: State, path: Path) -> Saved:
 
 
 def save_safetensors(state: State, path: Path) -> Saved:
-    """Save and sync a safetensors file: tensors alone, tied ones once, as it refuses shared storage."""
+    """Save and sync safetensors: tensors alone, tied ones once."""
     start = time.perf_counter()
     seen: set[int] = set()
     flat = {}
@@ -67,7 +66,7 @@ def save_safetensors(state: State, path: Path) -> Saved:
 
 
 def start_dcp() -> None:
-    """Start the one-process group for DCP's async_save."""
+    """Start async_save's one-process group."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -83,7 +82,7 @@ def stop_dcp() -> None:
 
 
 def save_dcp(state: State, path: Path) -> Saved:
-    """Save by PyTorch Distributed Checkpoint (DCP), which syncs."""
+    """Save by Distributed Checkpoint, which syncs."""
     import torch.distributed.checkpoint as dcp
 
     with warnings.catch_warnings():
@@ -96,7 +95,7 @@ def save_dcp(state: State, path: Path) -> Saved:
 
 
 def save_dcp_async(state: State, path: Path) -> Saved:
-    """Save by DCP's async_save, which returns once the state is copied."""
+    """Save by async_save, which returns after its copy."""
     import torch.distributed.checkpoint as dcp
 
     with warnings.catch_warnings():

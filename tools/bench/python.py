@@ -30,7 +30,7 @@ THREADS = min(8, len(os.sched_getaffinity(0)))
 
 @dataclass
 class Setting:
-    """Where and how much to measure: `full`, `quick`, or `smoke`."""
+    """Where and how much to measure."""
 
     folder: Path
     size: str
@@ -41,7 +41,7 @@ class Setting:
 
 
 def both_times(work: Callable[[], object]) -> tuple[float, float]:
-    """Time a call: by the clock, and processor time of all threads, which is less disturbed."""
+    """Time by the clock, and processor time of all threads."""
     gc.collect()
     begin, cpu = time.perf_counter(), time.process_time()
     work()
@@ -49,7 +49,7 @@ def both_times(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Do something once."""
+    """Do once."""
     return both_times(work)[0]
 
 
@@ -61,7 +61,7 @@ CAPTURE_WARM = 6
 
 
 def copy_all(pairs: list[tuple[Any, Any]], threads: int) -> None:
-    """Copy arrays by threads, which NumPy runs at the same time."""
+    """Copy by threads."""
     if threads == 1:
         for target, source in pairs:
             np.copyto(target, source)
@@ -71,10 +71,9 @@ def copy_all(pairs: list[tuple[Any, Any]], threads: int) -> None:
 
 
 def capture(setting: Setting) -> Section:
-    """Measure the capture of a changed state_dict, alternating with memcpy of the same bytes.
+    """Measure a capture of a changed state_dict, alternating with memcpy.
 
-    memcpy goes to memory that it has written before. Captures likewise count from the first into reused space: in new
-    space each page is a fault, perhaps in new memory of the machine.
+    Both write to used memory: captures count from the first into reused space, as new pages are faults.
     """
     section = Section("Capture of a state_dict from Python, beside memcpy", ["", "GB/s", "of memcpy"])
     size, rounds = setting.of(GIB, 256 * MIB, 16 * MIB), setting.of(9, 5, 3)
@@ -116,11 +115,11 @@ def capture(setting: Setting) -> Section:
 
 
 def many(setting: Setting) -> Section:
-    """Measure the cost per tensor: capture of small changed ones, views of all."""
+    """Measure the cost of small tensors."""
     section = Section("A state_dict of many small tensors", ["", "microseconds a tensor", "of processor time"])
     count, rounds = setting.of(10_000, 10_000, 500), setting.of(15, 7, 3)
     state = {f"layer.{i // 4}.part.{i % 4}": torch.randn(64) for i in range(count)}
-    captures, views = [], []  # each: clock, processor time
+    captures, views = [], []  # clock, processor time
     with lmcstore.open(setting.folder / "many.pool", background=False) as store:
         shelf = store["run"]
         for _ in range(rounds):
@@ -139,7 +138,7 @@ def many(setting: Setting) -> Section:
 
 
 def by_adam(count: int, size_bytes: int) -> dict[str, Any]:
-    """Make `count` tensors: parameters, and both moments of AdamW."""
+    """Make `count` parameters with AdamW's moments."""
     named = [(f"layer.{i // 4}.part.{i % 4}", torch.randn(size_bytes // 4)) for i in range(count // 3)]
     group = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
     moments = {
@@ -153,7 +152,7 @@ def by_adam(count: int, size_bytes: int) -> dict[str, Any]:
 
 
 def trainer(setting: Setting) -> Section:
-    """Measure snapshots of a model and its optimizer: the first, with unknown relations, and later ones."""
+    """Measure snapshots of model and optimizer, with unknown and known relations."""
     section = Section("Snapshots of a model and its AdamW", ["", "first, ms", "all changed, ms", "nothing changed, ms"])
     rounds = setting.of(9, 5, 3)
     for count, size_bytes in ((5_000, 16 << 10), (100_000, 1 << 10)):
@@ -186,14 +185,14 @@ def trainer(setting: Setting) -> Section:
 
 
 def each(work: Callable[[int], None], count: int, rounds: int) -> float:
-    """Return the median microseconds of one of `count` operations."""
+    """Return the median microseconds of `count` operations."""
     return statistics.median(seconds(lambda: work(count)) / count * 1e6 for _ in range(rounds))
 
 
 def live_operations(
     shelf: Any, store: Any, places: list[int], size: str
 ) -> tuple[list[tuple[str, Callable[[int], None], float | None]], Callable[[int], None]]:
-    """Return operations with names and bounds in microseconds, and a transaction."""
+    """Return operations with bounds in microseconds, and a transaction."""
     tensor, counter = store["bench"].live.tensor("x"), store["bench"].live.value("counter")
     array = tensor.array
 
@@ -252,12 +251,12 @@ def live_operations(
 
 
 def live(setting: Setting) -> Section:
-    """Measure small updates of variables in the pool."""
+    """Measure small updates."""
     section = Section("Variables in the pool", ["operation", "microseconds"])
     items = setting.of(GIB, GIB, 16 * MIB) // 8
     shelf = pymm.shelf("bench", size_mb=64, pmem_path=str(setting.folder))
     shelf.x = pymm.ndarray((items,))
-    shelf.x.fill(1)  # so that its pages are there
+    shelf.x.fill(1)  # makes its pages present
     shelf.i, shelf.f, shelf.q = 0, 0.5, "text"
     store = lmcstore.open(setting.folder / "bench.pool")
     count, rounds = setting.of(2000, 2000, 200), setting.of(101, 31, 3)
@@ -279,7 +278,7 @@ def live(setting: Setting) -> Section:
 
 
 def start(setting: Setting) -> Section:
-    """Measure imports, each in a new process."""
+    """Measure imports in new processes."""
     import subprocess
     import sys
 
@@ -302,7 +301,7 @@ SECTIONS = (capture, many, trainer, live, start)
 
 
 def setting_of(run: Run) -> Setting:
-    """Make the pools' folder."""
+    """Make a folder."""
     torch.set_num_threads(THREADS)
     return Setting(run.scratch(run.options.dir), run.size)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Loads a training state in one way and takes a step; store.py times it from outside.
+"""Loads a training state in one way and takes a step, for store.py.
 
-Usage: start.py WAY PATH. Prints the seconds from LMCS_BENCH_START (Unix time) to the end of the first step.
+Usage: start.py WAY PATH. Prints the seconds from LMCS_BENCH_START (Unix time) to the first step's end.
 """
 
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Training states: the RNG with a state_dict, and a digest that is equal for equal states."""
+"""Training states, and their digest."""
 
 import hashlib
 import random
@@ -10,15 +10,15 @@ import numpy as np
 
 try:
     import torch
-except ImportError:  # states are then of NumPy arrays
+except ImportError:  # then of NumPy arrays
     torch = None  # type: ignore[assignment]
 
 
 class Randomness:
-    """The random generators of training, saved and loaded like a model."""
+    """Random generators with a state_dict."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return torch's and Python's generator states."""
+        """Return the generators' states."""
         return {"torch": torch.get_rng_state(), "python": random.getstate()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -28,7 +28,7 @@ class Randomness:
 
 
 def state_digest(state: Any) -> str:
-    """Hash structure, types and bytes of nested dicts, lists, tuples, tensors and plain values by SHA-256."""
+    """Hash nested structure, types and bytes by SHA-256."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:
@@ -56,13 +56,13 @@ def state_digest(state: Any) -> str:
 
 
 def disk_bytes(path: Path) -> int:
-    """Return the disk space of a file, or a folder's files, in bytes."""
+    """Return disk space in bytes."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_blocks * 512 for file in files)
 
 
 def tensors_of(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten a state's tensors and arrays to dotted names, as a safetensors file holds them."""
+    """Flatten to dotted names."""
     if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
         return {prefix: value}
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
@@ -73,7 +73,7 @@ def tensors_of(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def read_all(state: dict[str, Any]) -> None:
-    """Read every byte of a state's tensors."""
+    """Read every byte."""
     for tensor in tensors_of(state).values():
         if isinstance(tensor, np.ndarray):
             np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).sum()

@@ -31,7 +31,7 @@ THREADS = min(8, len(os.sched_getaffinity(0)))
 
 @dataclass
 class Setting:
-    """Where and how much to measure: `full`, `quick`, or `smoke`."""
+    """Where and how much to measure."""
 
     disk: Path
     memory: Path
@@ -43,7 +43,7 @@ class Setting:
 
 
 def bench_store(section: str, folder: Path, size: int, rounds: int, cgroup: Path | None = None) -> dict[str, Any]:
-    """Run a section of the C half; a memory file system counts as persistent memory."""
+    """Run the C half; memory counts as persistent."""
     words = [BENCH, section, folder, str(size), str(rounds), str(THREADS), *([cgroup] if cgroup else [])]
     environment = dict(os.environ)
     if folder.is_relative_to("/dev/shm"):
@@ -64,7 +64,7 @@ def bench_store(section: str, folder: Path, size: int, rounds: int, cgroup: Path
 
 
 def capture(setting: Setting) -> Section:
-    """Measure a capture beside memcpy in memory, and pwrite + fdatasync on disk."""
+    """Measure a capture beside memcpy or pwrite + fdatasync."""
     section = Section("Capture, beside memcpy and pwrite + fdatasync of the same bytes")
     section.head = [
         "medium",
@@ -97,7 +97,7 @@ def capture(setting: Setting) -> Section:
 
 
 def commit(setting: Setting) -> Section:
-    """Measure a snapshot of 1,000 small tensors."""
+    """Measure 1,000 small tensors."""
     section = Section("1,000 tensors of 2 KiB, all changed")
     section.head = ["medium", "put, ms", "commit, ms", "together, ms", "write + fdatasync, ms"]
     rounds = setting.of(31, 31, 5)
@@ -113,7 +113,7 @@ def commit(setting: Setting) -> Section:
 
 
 def memory(setting: Setting) -> Section:
-    """Measure a capture's anonymous memory, and one under a memory limit."""
+    """Measure anonymous memory, and a capture under a limit."""
     section = Section("Memory that a capture takes beyond the process's own")
     section.head = ["capture", "limit", "seconds", "more anonymous memory, MiB"]
     for size in (256 * MIB, setting.of(2 * GIB, GIB, 512 * MIB)):
@@ -138,7 +138,7 @@ def memory(setting: Setting) -> Section:
 
 
 def make_cgroup() -> Path | None:
-    """Make a memory cgroup of either version, or none."""
+    """Make a memory cgroup, or none."""
     for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
         group = root / f"lmcs-bench-{os.getpid()}"
         try:
@@ -157,7 +157,7 @@ def make_cgroup() -> Path | None:
 
 
 def synthetic_state(size: int) -> dict[str, Any]:
-    """Make about `size` bytes: 33 blocks of two large, two middle and two small fp32 tensors."""
+    """Make 33 blocks of two large, two middle and two small fp32 tensors, about `size` bytes."""
     generator = torch.Generator().manual_seed(1)
     large = size // 33 // 10
     counts = (large, large, large // 4, large // 4, 1536, 1536)
@@ -174,7 +174,7 @@ def change(state: dict[str, Any]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if any."""
+    """Remove a path, if present."""
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
@@ -182,7 +182,7 @@ OURS = {"lmc-store snapshot()": True, "lmc-store snapshot(wait=False)": False}  
 
 
 def save_new(setting: Setting, name: str, state: Any, turn: int) -> Any:
-    """Save to a new file or pool, and remove it."""
+    """Save to a new place."""
     import lmcstore
 
     path = setting.disk / "new"
@@ -197,7 +197,7 @@ def save_new(setting: Setting, name: str, state: Any, turn: int) -> Any:
 
 
 def save_again(setting: Setting, name: str, shelf: Any, state: Any, turn: int) -> Any:
-    """Save over the existing file, or into space of the pool."""
+    """Save over a file, or into a pool's space."""
     os.sync()
     if name in OURS:
         saved = save_lmcstore(shelf, state, turn, OURS[name])
@@ -211,7 +211,7 @@ def save_again(setting: Setting, name: str, shelf: Any, state: Any, turn: int) -
 
 
 def durable_times(setting: Setting, state: Any) -> dict[str, dict[str, list[Any]]]:
-    """Save in all ways in turn; return each one's times, new and again."""
+    """Save in all ways; return times, new and again."""
     import lmcstore
 
     rounds = setting.of(5, 5, 2)
@@ -237,7 +237,7 @@ def durable_times(setting: Setting, state: Any) -> dict[str, dict[str, list[Any]
 
 
 def durable(setting: Setting) -> Section:
-    """Measure time blocked and time to durable, beside the other ways."""
+    """Measure time blocked and to durable."""
     section = Section("Saving from Python: the trainer blocked, and until durable; file system")
     section.head = ["way", "new: blocked, ms", "new: durable, ms", "again: blocked, ms", "again: durable, ms"]
     state = synthetic_state(setting.of(GIB, 256 * MIB, 16 * MIB))
@@ -266,7 +266,7 @@ def durable(setting: Setting) -> Section:
 
 
 def load(setting: Setting) -> Section:
-    """Measure loading the newest state, as views and with every byte read; and a view."""
+    """Measure loading views, reading all, and a view."""
     import lmcstore
     from safetensors.torch import load_file, save_file
 
@@ -313,7 +313,7 @@ def load(setting: Setting) -> Section:
 
 
 def start(setting: Setting) -> Section:
-    """Measure from a process's start to its first step's end."""
+    """Measure a process's first step."""
     import lmcstore
     from safetensors.torch import save_file
 
@@ -352,7 +352,7 @@ def start(setting: Setting) -> Section:
 
 
 def many(setting: Setting) -> Section:
-    """Measure snapshots of very many tensors."""
+    """Measure very many tensors."""
     section = Section("Snapshots of many small tensors")
     section.head = ["medium", "tensors", "changed", "snapshot, ms", "more in the pool, KiB"]
     for medium, folder in (("/dev/shm, forced", setting.memory), ("file system", setting.disk)):
@@ -372,7 +372,7 @@ def many(setting: Setting) -> Section:
 
 
 def view(setting: Setting) -> Section:
-    """Measure a view's latency, by size and length of history."""
+    """Measure a view's latency."""
     section = Section("A view of one tensor (C interface)")
     section.head = ["tensor", "history", "microseconds"]
     t = section.numbers = bench_store("view", setting.disk, 0, setting.of(2000, 200, 20))
@@ -385,7 +385,7 @@ def view(setting: Setting) -> Section:
 
 
 def churn(setting: Setting) -> Section:
-    """Measure the space after many rounds of snapshot, compact and prune."""
+    """Measure space after many rounds."""
     rounds = setting.of(10_000, 1_000, 100)
     section = Section(f"Space after {rounds:,} rounds of snapshot, compact and prune, mixed sizes")
     section.head = ["rounds", "used, MiB", "live, MiB", "used over live", "worst on the way", "ms a round"]
@@ -418,7 +418,7 @@ def long(setting: Setting) -> Section:
 
 
 def decode(setting: Setting) -> Section:
-    """Measure decoding a delta by one thread and by two."""
+    """Measure decoding a delta."""
     section = Section("Decoding a delta (fp32 weights, one step apart)")
     section.head = ["threads", "ms", "GB/s", "speed-up"]
     size = setting.of(512 * MIB, 256 * MIB, 32 * MIB)
@@ -448,7 +448,7 @@ def machine(setting: Setting) -> str:
 
 
 def setting_of(run: Run) -> Setting:
-    """Make the folders: on the file system, and in memory."""
+    """Make the folders."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(THREADS)
     return Setting(run.scratch(run.options.dir), run.scratch(Path("/dev/shm")), run.size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shared by the suites of tools/bench.sh: sections with their goals, and their output."""
+"""Sections, goals and output of the suites."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ TOP = Path(__file__).resolve().parent.parent.parent
 
 @dataclass
 class Section:
-    """One section's results: tables, goals, numbers for scripts."""
+    """One section's results."""
 
     title: str
     head: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Section:
     listed: bool = True  # print each goal; otherwise the table has them
 
     def goal(self, what: str, measured: float, relation: str, bound: float) -> None:
-        """Record a goal and its measured value."""
+        """Record a goal."""
         self.goals.append((what, measured, relation, bound))
 
 
@@ -40,7 +40,7 @@ def met(measured: float, relation: str, bound: float) -> bool:
 
 
 def progress(text: str) -> None:
-    """Report progress on standard error."""
+    """Report on standard error."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -71,7 +71,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def markdown(section: Section) -> str:
-    """Write a section for the README."""
+    """Write a section."""
     parts = [f"### {section.title}", "", table(section.head, section.rows), *("\n" + note for note in section.notes)]
     for what, measured, relation, bound in section.goals if section.listed else ():
         word = "met" if met(measured, relation, bound) else "MISSED"
@@ -81,7 +81,7 @@ def markdown(section: Section) -> str:
 
 
 def figures(title: str, measured: list[Section]) -> Section:
-    """Write all goals as one table: goal, measured value, met or missed."""
+    """Write all goals as a table."""
     section = Section(title, ["figure", "asked", "measured", "met"])
     for what, value, relation, bound in [goal for part in measured for goal in part.goals]:
         asked = f"{'at most' if relation == '<=' else 'at least'} {bound:g}"
@@ -98,7 +98,7 @@ def run_sections(
     report: dict[str, Any],
     as_json: bool,
 ) -> list[str]:
-    """Measure the wanted sections, print or collect them; return the failed ones' names."""
+    """Measure the wanted sections; return the failed ones' names."""
     failures = []
     for section in sections:
         name = section.__name__
@@ -128,14 +128,14 @@ def run_sections(
 
 @dataclass
 class Run:
-    """The chosen run of a suite; its folders are removed at the end."""
+    """The chosen run; its folders are removed at the end."""
 
     options: argparse.Namespace
     size: str  # "full", "quick" or "smoke"
     stack: ExitStack
 
     def scratch(self, folder: Path) -> Path:
-        """Make a folder in another one."""
+        """Make a subfolder."""
         made = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=folder))
         return Path(made).resolve()
 
@@ -150,7 +150,7 @@ def run_suite(
     options: Callable[[argparse.ArgumentParser], None] | None = None,
     machine: Callable[[Any], str] | None = None,
 ) -> None:
-    """Run one suite: measure the chosen sections, print them; exit with 1 if one failed.
+    """Run one suite; exit with 1 if a section failed.
 
     `options` adds to the command line; `machine` describes the machine; the setting's `notes` name omitted parts.
     """

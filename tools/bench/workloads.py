@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @dataclass
 class Setting:
-    """Where and how much to measure: `full`, `quick`, or `smoke`."""
+    """Where and how much to measure."""
 
     folder: Path
     size: str
@@ -32,19 +32,19 @@ class Setting:
 
 @dataclass
 class Ran:
-    """An example's run; the report is empty if not reached."""
+    """An example's run; the report may be empty."""
 
     outcome: Outcome
     report: dict[str, Any]
 
     @property
     def seconds(self) -> float:
-        """The time by the clock, without the start."""
+        """Seconds without the start."""
         return float(sum(self.report["seconds"].values()))
 
 
 def run_example(name: str, words: list[object], where: Path | None, limit_bytes: int | None) -> Ran:
-    """Run an example on one thread, with its arrays in memory or in a pool below a folder."""
+    """Run an example on one thread, in memory or in a pool below a folder."""
     with tempfile.TemporaryDirectory(dir=where) as folder:
         place = [] if where is None else ["--shelf", folder]
         outcome = run_limited([sys.executable, EXAMPLES / f"{name}.py", "--json", *words, *place], limit_bytes)
@@ -54,19 +54,19 @@ def run_example(name: str, words: list[object], where: Path | None, limit_bytes:
 
 
 def measures(seconds: float, cpu_seconds: float, peak_bytes: int) -> list[str]:
-    """Return a row's last columns."""
+    """Return the last columns."""
     return [f"{seconds:.1f} s", f"{cpu_seconds:.1f} s", f"{peak_bytes / MIB:.0f} MiB", "the same"]
 
 
 def median_row(place: str, runs: list[Ran]) -> list[str]:
-    """Return the row of a place with enough memory."""
+    """Return a row with enough memory."""
     seconds = statistics.median(ran.seconds for ran in runs)
     cpu_seconds = statistics.median(ran.outcome.cpu_seconds for ran in runs)
     return [place, "", *measures(seconds, cpu_seconds, runs[-1].outcome.peak_bytes)]
 
 
 def limited_row(place: str, ran: Ran, limit_bytes: int) -> list[str]:
-    """Return the row of a place without enough memory."""
+    """Return a row without."""
     outcome, limit = ran.outcome, f"{limit_bytes / MIB:.0f} MiB ({ran.outcome.kept_to})"
     if ran.report:
         return [place, limit, *measures(ran.seconds, outcome.cpu_seconds, outcome.peak_bytes)]
@@ -75,7 +75,7 @@ def limited_row(place: str, ran: Ran, limit_bytes: int) -> list[str]:
 
 
 def compare(setting: Setting, section: Section, name: str, words: list[object], limit_bytes: int, rounds: int) -> None:
-    """Fill a table: in memory and on shelves, in turn, then with too little memory for the data.
+    """Fill a table: in memory and on shelves, then with too little memory.
 
     No limit applies to a shelf in /dev/shm, whose pages are the data.
     """
@@ -113,7 +113,7 @@ PAGES = (
 
 
 def gmra(setting: Setting) -> Section:
-    """Measure the geometric multi-resolution analysis."""
+    """Measure the multi-resolution analysis."""
     mib = setting.of(128, 96, 8)
     section = Section(f"GMRA of {mib} MiB of points", head=HEAD)
     compare(setting, section, "gmra", ["--mib", mib], setting.of(176, 160, 96) * MIB, setting.of(3, 1, 1))
@@ -131,7 +131,7 @@ def gmra(setting: Setting) -> Section:
 
 
 def bayes(setting: Setting) -> Section:
-    """Measure the posterior of stored samples."""
+    """Measure the posterior."""
     count, width = setting.of(2000, 400, 10), setting.of(128, 128, 32)
     section = Section(f"A posterior of {count:,} stored samples", head=HEAD)
     limit = setting.of(192, 112, 104) * MIB
@@ -157,7 +157,7 @@ SECTIONS = (gmra, bayes)
 
 
 def setting_of(run: Run) -> Setting:
-    """Make the data's folder."""
+    """Make a folder."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     return Setting(run.scratch(run.options.dir), run.size)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Part 5: the cost of a snapshot, beside other ways to save; same state, file system, run and durability."""
+"""Part 5: the cost of a snapshot, beside other ways to save."""
 
 import os
 import statistics
@@ -25,7 +25,7 @@ def _remove(path: Path) -> None:
 
 
 def _measure(work: Path, rounds: int) -> dict[str, list[Saved]]:
-    """Train a step, then save in each way, in rotating order, with a quiet disk before each."""
+    """Train a step, then save in rotating order, from a quiet disk."""
     import lmcstore
 
     torch.manual_seed(7)
@@ -34,7 +34,7 @@ def _measure(work: Path, rounds: int) -> dict[str, list[Saved]]:
     rng = Randomness()
     names = [WAITING, NOT_WAITING, *FILE_SAVERS]
     saved: dict[str, list[Saved]] = {name: [] for name in names}
-    # The newest 4 stay raw, so this pool of two shelves compacts nothing while others are timed.
+    # The newest 4 stay raw: nothing is compacted while others are timed.
     with lmcstore.open(str(work / "costs.pool")) as store:
         for turn in range(rounds):
             data = torch.randint(256, (8, CONTEXT + 1))

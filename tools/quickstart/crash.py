@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Parts 1 and 2: train, kill within a step, resume, and end like an uninterrupted run."""
+"""Parts 1 and 2: train, kill, resume, and end like an uninterrupted run."""
 
 import json
 import os
@@ -16,14 +16,14 @@ DONE = re.compile(r"^step +(\d+) \.\.\. loss [\d.]+, ([\d.]+) s")
 
 
 def _trainer(arguments: list[str]) -> subprocess.Popen:
-    """Start a trainer process; return its output by lines."""
+    """Start a trainer, with its output as lines."""
     return subprocess.Popen(
         [sys.executable, str(TRAIN), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
 def _follow(trainer: subprocess.Popen) -> list[str]:
-    """Show and return its lines until it ends."""
+    """Show and return the lines."""
     lines = []
     for line in trainer.stdout:
         say(f"  {line.rstrip()}")
@@ -34,9 +34,9 @@ def _follow(trainer: subprocess.Popen) -> list[str]:
 
 
 def _follow_and_kill(trainer: subprocess.Popen, after_step: int) -> int:
-    """Show lines until a step is done; kill the trainer half a step later. Return the killed step.
+    """Show lines until a step is done, kill half a step later, and return the killed step.
 
-    If the next step is finished by then, its output decides.
+    The output decides if the next step is finished by then.
     """
     quickest = float("inf")
     for line in trainer.stdout:
@@ -54,7 +54,7 @@ def _follow_and_kill(trainer: subprocess.Popen, after_step: int) -> int:
 
 
 def train_and_crash(text: Path, pool: Path, work: Path, steps: int) -> dict[int, str]:
-    """Show parts 1 and 2; return the state's digest after each step of the uninterrupted run."""
+    """Show parts 1 and 2; return the uninterrupted run's digests."""
     kill_after = steps * 5 // 8 - 1
     straight, resumed = work / "uninterrupted.json", work / "resumed.json"
 
@@ -73,7 +73,7 @@ def train_and_crash(text: Path, pool: Path, work: Path, steps: int) -> dict[int,
     lines = _follow(_trainer(arguments))
     found = re.search(r"step (\d+): going on with step (\d+)", lines[0])
     expect(
-        # One more, if durable and killed before it was printed.
+        # One more, if durable and not yet printed.
         found is not None and int(found[1]) in (killed_in - 1, killed_in) and int(found[2]) == int(found[1]) + 1,
         f"the pool opened, the last step that it said was durable, {killed_in - 1}, was there, and training went on",
     )

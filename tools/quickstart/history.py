@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Part 3: the compactor turns older steps into links; their sizes and read times."""
+"""Part 3: older steps become links."""
 
 import json
 import time
@@ -13,7 +13,7 @@ CLASSES = ("weights", "m", "v")
 
 
 def _class_of(name: str) -> str | None:
-    """Tell a parameter from AdamW's two moments by name."""
+    """Tell parameters from AdamW's moments."""
     if name.endswith("exp_avg"):
         return "m"
     if name.endswith("exp_avg_sq"):
@@ -36,7 +36,7 @@ def _sizes(pool: Path, address: str) -> dict[str, list[int]]:
 
 
 def show_history(pool: Path, expected: dict[int, str]) -> None:
-    """Compact, read every step back, compare it with the uninterrupted run, and show its size."""
+    """Compact, read every step, compare it, and show its size."""
     import lmcstore
 
     heading(3, "The history: older steps become links")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Part 4: return to an early step, export an archive and a safetensors file."""
+"""Part 4: return to an early step, export an archive and safetensors."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from states import disk_bytes
 
 
 def _digests(pool: Path) -> list[tuple[int, str]]:
-    """Return number and digest of each snapshot."""
+    """Return snapshots' numbers and digests."""
     import lmcstore
 
     with lmcstore.open(str(pool), mode="r") as store:

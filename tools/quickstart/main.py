@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The quickstart: one training run from its first snapshot to its costs. Run by tools/quickstart.sh."""
+"""The quickstart. Run by tools/quickstart.sh."""
 
 import argparse
 import shutil
@@ -22,7 +22,7 @@ MARK = ".made-by-quickstart"
 
 
 def _prepare(folder: Path) -> None:
-    """Make an empty work folder, or empty that of an earlier run; leave anything else alone."""
+    """Empty or make the work folder; leave foreign files alone."""
     if folder.exists():
         if not (folder / MARK).exists() and any(folder.iterdir()):
             raise SystemExit(f"quickstart: {folder} is there and is not mine; give another --dir")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A small GPT over bytes: 10.8 M parameters by default, tied embeddings, dropout (so the RNG matters)."""
+"""A small GPT over bytes: 10.8 M parameters, tied embeddings, dropout (so the RNG matters)."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ CONTEXT = 64
 
 
 class Block(nn.Module):
-    """Attention over earlier bytes, then a two-layer perceptron; each added to its input."""
+    """Attention over earlier bytes, then a two-layer perceptron."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -61,5 +61,5 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
     def loss(self, data: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Compute the mean cross entropy of the next byte."""
+        """Compute the mean cross entropy."""
         return functional.cross_entropy(self(data).flatten(0, 1), target.flatten())

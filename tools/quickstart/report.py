@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The quickstart's output: headings, sentences, commands and tables, flushed at once."""
+"""The quickstart's output, flushed at once."""
 
 import importlib.util
 import shlex
@@ -17,13 +17,13 @@ TRAIN = Path(__file__).resolve().parent / ("train.py" if WITH_TORCH else "train_
 
 
 def short(path: Path | str) -> str:
-    """Write a path as typed from the checkout."""
+    """Write a path from the checkout."""
     path = Path(path)
     return str(path.relative_to(TOP)) if path.is_relative_to(TOP) else str(path)
 
 
 def heading(number: int, text: str) -> None:
-    """Print a part's title, with the time since the start."""
+    """Print a title with the elapsed time."""
     print(f"\n[{number}/5] {text}  ({time.monotonic() - STARTED:.0f} s)", flush=True)
 
 
@@ -55,20 +55,20 @@ def command(words: Sequence[object], quiet: bool = False) -> str:
 
 
 def failed(text: str) -> None:
-    """End the quickstart: a promise is broken."""
+    """End the quickstart."""
     print(f"\nquickstart FAILED: {text}", file=sys.stderr, flush=True)
     raise SystemExit(1)
 
 
 def expect(holds: bool, text: str) -> None:
-    """Print that something holds, or end the quickstart."""
+    """Print that something holds, or end."""
     if not holds:
         failed(f"this does not hold: {text}")
     say(f"✓ {text}")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a Markdown table: first column left, numbers right."""
+    """Print a Markdown table."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
 
     def line(row: Sequence[str]) -> str:

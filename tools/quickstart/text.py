@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Gathers text found on the machine: licences, documentation, and Python's library."""
+"""Gathers text found on the machine."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ AT_LEAST_BYTES = 64 << 10
 
 
 def _files() -> Iterator[Path]:
-    """Yield text files in a repeatable order."""
+    """Yield files in a repeatable order."""
     for folder, pattern in (
         ("/usr/share/common-licenses", "*"),
         ("/usr/share/doc", "*/README*"),
@@ -21,7 +21,7 @@ def _files() -> Iterator[Path]:
 
 
 def gather(target: Path) -> tuple[int, int]:
-    """Write up to WANTED_BYTES of text to `target`; return the bytes and files."""
+    """Write up to WANTED_BYTES; return bytes and files."""
     count, total = 0, 0
     with target.open("wb") as out:
         for path in _files():

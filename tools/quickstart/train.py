@@ -24,14 +24,14 @@ BATCH = 8
 
 
 def batch_of(text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw random windows: inputs and, one byte on, targets, both (BATCH, CONTEXT)."""
+    """Draw random inputs and, one byte on, targets: (BATCH, CONTEXT)."""
     starts = torch.randint(len(text) - CONTEXT - 1, (BATCH,)).tolist()
     windows = torch.stack([text[i : i + CONTEXT + 1] for i in starts]).long()
     return windows[:, :-1], windows[:, 1:]
 
 
 def main() -> None:
-    """Train from the newest snapshot, or the start, up to a step."""
+    """Train from the newest snapshot or the start."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--text", required=True, help="the file to learn from")
     parser.add_argument("--steps", type=int, required=True, help="train steps 0 to STEPS - 1")
@@ -47,8 +47,8 @@ def main() -> None:
 
     text = torch.frombuffer(bytearray(Path(options.text).read_bytes()), dtype=torch.uint8)
     model = GPT()
-    # Fused, for bit-identical runs: by default one process in 25 rounded its first step's first parameter differently,
-    # in one of two threads' half (torch 2.13; the root is by MKL's functions).
+    # Fused, for bit-identical runs: else one process in 25 rounded its first step's first parameter differently (torch
+    # 2.13, MKL's root on two threads).
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
     rng = Randomness()

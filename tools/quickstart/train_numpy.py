@@ -30,7 +30,7 @@ def new_model(rng: np.random.Generator) -> Arrays:
 
 
 def gradients(model: Arrays, data: np.ndarray, target: np.ndarray) -> tuple[float, Arrays]:
-    """Return the next byte's mean cross entropy, and its gradient by each parameter."""
+    """Return the mean cross entropy, and the gradients."""
     tokens = model["token"][data].reshape(len(data), -1)
     hidden = np.tanh(tokens @ model["hidden"])
     logits = hidden @ model["head"]
@@ -60,7 +60,7 @@ def adamw(model: Arrays, optimizer: dict, gradient: Arrays) -> None:
 
 
 def copied(state: dict) -> dict:
-    """Return the state with writable copies of a snapshot's mapped arrays."""
+    """Return the state with writable copies of mapped arrays."""
     return {
         key: copied(value) if isinstance(value, dict) else value.copy() if isinstance(value, np.ndarray) else value
         for key, value in state.items()
@@ -79,7 +79,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train from the newest snapshot, or the start, up to a step."""
+    """Train from the newest snapshot or the start."""
     options = parse_options()
     text = np.frombuffer(Path(options.text).read_bytes(), np.uint8)
     rng = np.random.default_rng(1234)
