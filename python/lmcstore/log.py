@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Log`: snapshots of a shelf as `Shelf.log` returns them, shown as a table."""
+"""`Log`: the snapshots that `Shelf.log` returns."""
 
 from __future__ import annotations
 

@@ -115,7 +115,6 @@ class Names(dict[str, Any]):
         return {name: value for name, value in self.items() if isinstance(value, ShelvedCommon)}
 
     def forget(self) -> None:
-        """Later uses open them again."""
         for name in self.variables():
             del self[name]
 
@@ -221,7 +220,6 @@ class MemoryReference:
 
     @property
     def buffer(self) -> memoryview:
-        """The bytes in place; of a value, a copy."""
         return memoryview(self.core.buffer() if self.address else self.core.get())
 
     def addr(self) -> tuple[str, int]:

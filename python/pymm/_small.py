@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Numbers, texts and bytes on a shelf: Python's own types, with in-place changes that persist.
+"""Numbers, texts and bytes on a shelf: immutable objects of Python's own types that know their variable.
 
-An object is an ordinary immutable int, float, str or bytes that knows its variable. ``s.n += 1`` makes a new one, which
-replaces the old one on the shelf after its value was written, atomically and durably. The replaced object is a plain
-value, without effect on the shelf.
+``s.n += 1`` makes a new object, which replaces the old one on the shelf after its value was written, atomically and
+durably. The replaced object is a plain value, without effect on the shelf.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class shelved_linked_list(ShelvedCommon):
         place = 16 * (self._place(index) + 1)
         before = self._core.read(place, 16)
         if self._is_the_part(before, value):
-            return  # the assignment of an in-place operation
+            return  # assignment of an in-place operation
         entry, shadow = self._encoded(value)
         if shadow is not None:
             count, number = self._header()
@@ -211,7 +211,7 @@ class shelved_linked_list(ShelvedCommon):
         """Do nothing: every change is durable."""
 
     def sweep(self) -> None:
-        """Remove parts without an entry, remains of a crash."""
+        """Remove parts without an entry."""
         count = len(self)
         entries = self._core.read(16, 16 * count)
         used = {self._part_name(number) for kind, number in _ENTRY.iter_unpack(entries) if kind == _PART}
@@ -228,7 +228,7 @@ def _key_of(core: _core.Live) -> str:
 
 
 def _part_names(pool: Any) -> Names:
-    """Return the names that parts are made with: no shelf has them as attributes, so it may end at once."""
+    """No shelf has parts as attributes: it may end at once."""
     return Names(pool)
 
 

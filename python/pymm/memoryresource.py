@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Opens, makes and deletes the pools of shelves; and named memory, the layer below variables."""
+"""Opens, makes and deletes the pools of shelves; handles named memory, the layer below variables."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class MemoryResource:
 
 
 def _delete(path: str, name: str) -> None:
-    """Delete a shelf: its pool, or, on a device, its contents."""
+    """Delete a shelf's pool or, on a device, its contents."""
     identity = _identity(path)
     if identity is None:
         return

@@ -92,7 +92,7 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
     # Durable
 
     def persist(self) -> None:
-        """Make stores to the array, or the part of a view, durable."""
+        """Make stores to the array, or to a view's part, durable."""
         memory = self._value_named_memory
         if memory is not None:
             memory.persist_between(*_bounds(self))
@@ -249,7 +249,7 @@ class ndarray(Shadow):
 
 
 def _layout(extra: dict[str, Any], item_bytes: int, nbytes: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape and the strides of an untrusted note, if the whole array fits in the variable's bytes.
+    """Return shape and strides of an untrusted note, if the whole array fits in the variable's bytes.
 
     NumPy's own check of strides overflows 64 bits.
     """

@@ -40,19 +40,8 @@ def enable_transient_memory(
     The kernel writes them out when memory is short. That is slower, so compute into variables where possible:
     ``np.add(a, b, out=s.x)``. torch's tensors are not affected. After a fork, parent and child share such arrays.
 
-    Parameters
-    ----------
-    backing_directory
-        A folder for the files.
-    pmem_file
-        A file of persistent memory in PyMM. Here only its folder counts, which is used first; the file is not made.
-    pmem_file_size_gb
-        The limit in that folder; 0: its free space.
-
-    Raises
-    ------
-    RuntimeError
-        No file can be made in a folder.
+    `backing_directory` is a folder for the files. The folder of `pmem_file` (a file that is not made) is used first, up
+    to `pmem_file_size_gb` (0: its free space). RuntimeError: no file can be made in a folder.
     """
     if not os.path.isdir(backing_directory):
         raise ShelfError(f"backing_directory {backing_directory!r} is no folder")

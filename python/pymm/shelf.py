@@ -178,10 +178,7 @@ class shelf:
     def erase(self, name: str | ShelvedCommon) -> None:
         """Remove a variable or a saved structure, and free its space.
 
-        Raises
-        ------
-        RuntimeError
-            There is none; or it, or a view of it, is referenced. Nothing changes.
+        RuntimeError: there is none; or it, or a view of it, is referenced. Nothing changes.
         """
         if not isinstance(name, str):  # no reference of this function remains
             name = _name_of(name)
@@ -272,12 +269,7 @@ class shelf:
         """Begin a transaction of some variables, given by names or as objects. Default: all.
 
         It covers every store: items, slices, in-place operators, ``out=``, ``sort``, ``copy_``, files read into them. A
-        crash before `tx_end` undoes it.
-
-        Raises
-        ------
-        RuntimeError
-            There is no such variable; or a transaction is under way.
+        crash before `tx_end` undoes it. RuntimeError: there is no such variable, or a transaction is under way.
         """
         if variables is None:
             self._begin(None)

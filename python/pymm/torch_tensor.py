@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch tensors on a shelf. torch is imported when the first one is made or opened."""
+"""Torch tensors on a shelf. torch is imported on demand."""
 
 from __future__ import annotations
 
@@ -57,10 +57,7 @@ class _Methods(ShelvedCommon):
     def data(self) -> Any:
         """The tensor without its history; an assigned value is copied into the tensor, durably.
 
-        Raises
-        ------
-        RuntimeError
-            Another shape, dtype or device: a variable keeps its own.
+        RuntimeError: another shape, dtype or device.
         """
         return _torch().Tensor.data.__get__(self)
 
@@ -191,7 +188,7 @@ class torch_tensor(Shadow):
     order : {"C", "F"}
         Of an array as data; the tensor is row-major.
     requires_grad
-        Whether it requires gradients; that is stored.
+        Stored with it.
     """
 
     def __init__(

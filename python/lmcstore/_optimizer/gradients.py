@@ -23,7 +23,7 @@ _ELEMENTS = 256
 def scale_of(gradients: Any) -> float:
     """Find the factor; 0: none makes the gradients short.
 
-    `gradients` is a module or an optimizer whose parameters have gradients, or any iterable or mapping of tensors.
+    `gradients`: a module or an optimizer with gradients, or any iterable or mapping of tensors.
     """
     try:
         tensors = list(_tensors(gradients))
@@ -63,7 +63,7 @@ def _count(tensor: Any) -> int:
 
 
 def _tensors(gradients: Any) -> Iterable[Any]:
-    if hasattr(gradients, "tolist"):  # a tensor, or an array
+    if hasattr(gradients, "tolist"):  # tensor or array
         return [gradients]
     if isinstance(getattr(gradients, "param_groups", None), list):
         parameters = [p for group in gradients.param_groups for p in group["params"]]

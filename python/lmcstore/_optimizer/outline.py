@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Outline`: the parts of a state that `Finder` needs, recorded by the walk that encodes the state."""
+"""`Outline`: the parts of a state that `Finder` needs, recorded while the state is encoded."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ class Outline:
 
 
 def is_optimizer(value: Any) -> bool:
-    """Whether a value has the form of `Optimizer.state_dict()`."""
     if not isinstance(value, Mapping) or not value.keys() >= {"state", "param_groups"}:
         return False
     state, groups = value["state"], value["param_groups"]

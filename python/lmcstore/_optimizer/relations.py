@@ -63,8 +63,6 @@ class _Rule(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """A parameter in an optimizer's state, without a name."""
-
     group: int
     key: Any
     """Of its state."""
@@ -75,25 +73,23 @@ class _Slot(NamedTuple):
     state: Mapping[str, Any]
 
     def arrays(self, parameter: Any) -> list[Any]:
-        """In the order of a relation's names."""
         most = [self.state.get("max_exp_avg_sq")] if self.rule.flags & AMSGRAD else []
         return [*(self.state.get(key) for key in self.rule.moments), parameter, *most]
 
 
 class _Group(NamedTuple):
-    """A parameter group: keys of states, and the names of these tensors and the parameters."""
+    """Keys of states, and the names of these tensors and the parameters."""
 
     number: int
     members: list[tuple[Any, tuple[str, ...]]]
 
 
 def _number(value: Any) -> float:
-    """Read a hyperparameter, possibly a tensor of one element."""
     return float(value.item() if hasattr(value, "item") else value)
 
 
 def _rule_of(group: Mapping[str, Any]) -> _Rule | None:
-    """Read a group's rule; None: links do not support it."""
+    """None: links do not support the group."""
     if not _OTHERS.isdisjoint(group):
         return None
     if group.keys() >= _ADAM_GROUP:
@@ -152,7 +148,6 @@ def _by_order(slots: list[_Slot], tensors: list[tuple[str, Any]], taken: set[int
 
 
 def _by_name(slots: list[_Slot], tensors: list[tuple[str, Any]]) -> list[int] | None:
-    """Match the slots by the names that the optimizer got."""
     at: dict[str, int] = {}
     for place, (path, _) in enumerate(tensors):
         parts = path.split(".")
@@ -183,7 +178,6 @@ def _places(groups: list[list[_Slot]], tensors: list[tuple[str, Any]]) -> list[i
 
 
 def _shared(a: Way, b: Way) -> int:
-    """Count the keys that two ways share at their beginning."""
     count = 0
     for x, y in zip(a, b, strict=False):
         if x != y:
@@ -193,7 +187,6 @@ def _shared(a: Way, b: Way) -> int:
 
 
 def _is_copy(path: Way) -> bool:
-    """Whether keys mark an average or an older state of a model."""
     return any(not _COPIES.isdisjoint(re.split("[^a-z]+", key.lower())) for key in path)
 
 
@@ -226,14 +219,8 @@ class Finder:
     def find(self, outline: Outline, is_tensor: Callable[[Any], bool], scale: float) -> list[Relation]:
         """Find the relations of a state: one for each optimizer, parameter group and step.
 
-        Parameters
-        ----------
-        outline
-            Of the state. One with the tensor names of the state before is taken to be built like it.
-        is_tensor
-            Whether a value is a dense tensor of f32, as links need.
-        scale
-            The factor that bf16 gradients were multiplied by before the step; 0: unknown.
+        A state with the tensor names of the one before is taken to be built like it. `is_tensor` is true of a dense
+        tensor of f32. `scale`: the factor of bf16 gradients before the step; 0: unknown.
         """
         names = outline.records[1 :: Outline.FIELDS]
         if names != self._names:
@@ -271,7 +258,6 @@ class _Modules:
 
 
 def _plan(outline: Outline, is_tensor: Callable[[Any], bool]) -> Iterable[tuple[Way, list[_Group]]]:
-    """Find the way to each optimizer, and the names of its groups' parameters and moments."""
     modules = _Modules(outline, is_tensor)
     tensors = outline.records[Outline.FIELDS - 1 :: Outline.FIELDS]
     names = {id(tensor): name for tensor, name in zip(tensors, outline.records[1 :: Outline.FIELDS], strict=True)}
@@ -296,7 +282,7 @@ def _plan(outline: Outline, is_tensor: Callable[[Any], bool]) -> Iterable[tuple[
 def _relate(
     optimizer: Mapping[str, Any], group: _Group, scale: float, relations: dict[tuple[Any, ...], Relation]
 ) -> None:
-    """Add a group's relations, by its constants in this state and by the step of each parameter."""
+    """Add a group's relations, by its constants and by the step of each parameter."""
     try:
         rule = _rule_of(optimizer["param_groups"][group.number])
         if rule is None:

@@ -166,7 +166,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 
 def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
-    """Yield the leaves in order; then check that nothing is left over."""
+    """Yield the leaves in order; then check that nothing is left."""
     chunks = (count + LEAVES_AT_ONCE - 1) // LEAVES_AT_ONCE
     if chunks == 0:
         return
@@ -183,7 +183,6 @@ def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
 
 
 def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
-    """Return a leaf's value, reading its own attachment if it has one."""
     if type(value) is not Attached:
         return value
     try:
@@ -255,7 +254,7 @@ class Decoded:
         return node
 
     def _find_text(self, node: Node, parts: list[str]) -> list[Node]:
-        """Return all parts that a dotted path may mean; keys may contain dots."""
+        """Return all parts that a dotted path may mean: keys may contain dots."""
         if not parts:
             return [node]
         node = self._opened(node)
@@ -268,7 +267,6 @@ class Decoded:
         return found
 
     def _opened(self, node: Node) -> Node:
-        """Return a leaf that is a list or tuple as a branch of leaves."""
         if type(node) is not Leaf:
             return node
         value = _leaf_value(self._handle, node.value)
@@ -283,14 +281,12 @@ class Decoded:
         return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)
 
     def fitting(self, pattern: str) -> list[TensorRef]:
-        """Return the tensors whose names match a pattern, in order."""
         refs = refs_of(self.root)
         by_name = {ref.name: ref for ref in refs}
         names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
         return [by_name[name] for name in names if name in by_name]
 
     def read_refs(self, refs: list[TensorRef]) -> dict[str, Any]:
-        """Read tensors, by name, over one view."""
         branch = Branch("d", [ref.name for ref in refs])
         branch.children.extend(refs)
         made: dict[str, Any] = _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE)
@@ -306,7 +302,7 @@ class Decoded:
         return [made[ref.name] for ref in refs]
 
     def batches(self, refs: list[TensorRef], budget: int) -> Iterator[list[TensorRef]]:
-        """Divide tensors into pieces of at most `budget` bytes or one tensor."""
+        """Yield pieces of at most `budget` bytes, or of one tensor."""
         batch: list[TensorRef] = []
         used = 0
         for ref in refs:
@@ -342,12 +338,10 @@ class Decoded:
         return found
 
     def visible_shape(self, ref: TensorRef) -> tuple[int, ...]:
-        """Return the shape of a tensor after reading."""
         shape = self.described(ref).shape
         return shape[:-1] if _numpy.is_swapped(ref.special) else shape
 
     def is_torch(self, ref: TensorRef) -> bool:
-        """Whether a tensor is read as one of torch's."""
         return ref.is_torch and (not self.is_flat or _torch_is_there())
 
     def type_of(self, ref: TensorRef) -> type:
@@ -365,7 +359,6 @@ class Decoded:
         return _numpy.dtype_of(number, ref.name) if ref.special is None else _numpy.special_dtype(ref.special, ref.name)
 
     def read_as(self, ref: TensorRef, is_torch: bool) -> Any:
-        """Read a tensor as torch's or NumPy's, regardless of its saved type."""
         if is_torch and _numpy.is_swapped(ref.special):
             raise UnsupportedError(f"{ref.name}: torch has no dtype for {ref.special}: read it by numpy()")
         other = TensorRef(ref.name, is_torch)
@@ -381,7 +374,6 @@ def _flat_root(names: list[str]) -> Branch:
 
 
 def _live_root(handle: _core.Snapshot) -> Branch | None:
-    """Return the root of a snapshot of live variables; None: it is none."""
     try:
         table = bytes(_attachments(handle, [LIVE])[0])
     except NotFoundError:
@@ -404,7 +396,7 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
         ref.special = entry.special
         branch.children.append(ref)
         names.discard(entry.name)
-    for name in sorted(names):  # additional tensors
+    for name in sorted(names):
         branch.keys.append(name)
         branch.children.append(TensorRef(name, True))
     if len(set(branch.keys)) != len(branch.keys):
@@ -413,7 +405,6 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
 
 
 def _flat_part(root: Node, path: str) -> Branch:
-    """Return the tensors and values below a prefix, without structure."""
     assert type(root) is Branch and root.keys is not None
     prefix = path + "."
     branch = Branch("d", [])
@@ -442,7 +433,7 @@ def _child(node: Node, key: Any) -> Node | None:
         return node.children[key] if type(key) is int and 0 <= key < len(node.children) else None
     try:
         text = key_text(key)
-    except Unpackable:  # no state has such a key
+    except Unpackable:
         return None
     for index in node.by_text(text):
         if node.keys[index] == key:
@@ -451,8 +442,6 @@ def _child(node: Node, key: Any) -> Node | None:
 
 
 class _Builder:
-    """Makes objects of nodes, with one view for all their tensors."""
-
     def __init__(self, handle: _core.Snapshot, is_flat: bool) -> None:
         self._handle = handle
         self._is_flat = is_flat

@@ -75,7 +75,7 @@ class _Columns:
 
 
 class _Tied:
-    """The first tensor of a memory and its node's place, in case another is tied to it."""
+    """The first tensor of a memory, and its node's place."""
 
     __slots__ = ("explicit", "group", "index", "members", "name", "parent")
 
@@ -130,7 +130,7 @@ class Encoded:
             raise UnsupportedError(f"the state has more than {_core.MAX_TENSORS} tensors and large values")
 
     def put(self, capture: _core.Capture) -> None:
-        """Write everything to a capture; afterwards the state may change."""
+        """Afterwards the state may change."""
         self._columns.put(capture)
         self._put_staged(capture)
         if self._same.names:
@@ -141,7 +141,6 @@ class Encoded:
                 capture.put_attachment(f"{prefix}{number}", part)
 
     def relations(self, finder: Finder, scale: float) -> list[Relation]:
-        """See `Finder.find`."""
         return [] if self._torch is None else finder.find(self._outline, self._torch.is_f32, scale)
 
     def _put_staged(self, capture: _core.Capture) -> None:
@@ -175,7 +174,7 @@ class Encoded:
         None is filled in place: it would not be compared, and stored again even if unchanged.
         """
         stage = Stage(torch.torch, torch.backend(staged[0][1]))
-        aside: Any = None  # collects a tensor that arrives in pieces
+        aside: Any = None  # for a tensor in pieces
         try:
             for pieces in stage.to_host((number, tensor) for number, (_, tensor, _, _) in enumerate(staged)):
                 group = _Columns()
@@ -194,7 +193,7 @@ class Encoded:
         except RuntimeError as error:
             raise UnsupportedError(f"a tensor can't be copied from its device: {error}") from None
 
-    # Nodes. `parent` is the list that the node will be appended to.
+    # `parent` is the list that the node will be appended to.
 
     def _node(self, value: Any, path: str, parent: list[Any], depth: int) -> Any:
         kind = type(value)
@@ -211,7 +210,7 @@ class Encoded:
             return self._node(value.copy(), path, parent, depth)
         if kind is LazyTensor:
             return self._node(value.read(), path, parent, depth)
-        plain = getattr(kind, "__lmcstore_plain__", None)  # its plain equivalent
+        plain = getattr(kind, "__lmcstore_plain__", None)
         if plain is not None and depth < MAX_DEPTH:
             return self._node(plain(value), path, parent, depth + 1)
         try:
@@ -220,7 +219,7 @@ class Encoded:
             raise UnsupportedError(_refusal(value, refused.args[0], path)) from None
 
     def _enter(self, value: Any, path: str, depth: int) -> None:
-        """Begin a container; `_node` may then be called for its children, one level deeper."""
+        """`_node` may then be called for the children, one level deeper."""
         if depth >= MAX_DEPTH:
             raise UnsupportedError(f"{path[:200]}...: nested too deeply: {MAX_DEPTH} levels can be stored")
         if id(value) in self._active:
@@ -293,7 +292,7 @@ class Encoded:
         return node
 
     def _name(self, path: str) -> tuple[str, str | None]:
-        """Choose the name of a tensor; return it, and again if it is not the natural one."""
+        """Return a tensor's name, and again if it is not the natural one."""
         name = natural = natural_name(path)
         tries = 1
         while name in self._names:
@@ -328,7 +327,6 @@ class Encoded:
         return 1 if explicit is None else ["T", explicit]
 
     def _note_tie(self, path: str, name: str, parent: list[Any], index: int, tensor: Any) -> None:
-        """Record a tensor that others may be tied to, once."""
         assert self._torch is not None
         tie = self._torch.describe(tensor, name).tie
         if tie not in self._ties:
@@ -375,7 +373,6 @@ def _type_name(value: Any) -> str:
 
 
 def _refusal(value: Any, refused: Any, path: str) -> str:
-    """Explain that a value or a part of it can't be stored; hint at a storable parent type."""
     inside = "" if refused is value else f" (in a {_type_name(value)})"
     parents = [base.__name__ for base in type(refused).__mro__[1:] if base is not object]
     known = {"dict", "OrderedDict", "list", "tuple", "set", "Tensor", "ndarray", "int", "float", "str", "bytes"}

@@ -21,10 +21,10 @@ _WHOLE = slice(None)
 class LazyTensor:
     """A tensor of a snapshot that has not been read.
 
-    Its shape and dtype are known. Indexing reads rows and returns an ordinary tensor, or an array if it was saved as
-    one. A slice or a number as the first index reads these rows, a list or array of numbers the rows from the least to
-    the greatest, anything else (a mask, ``...``, ``None``) all rows. Arithmetic, functions of torch and NumPy, and
-    other attributes read all of it every time. It can't be changed.
+    Indexing reads rows and returns an ordinary tensor, or an array if it was saved as one. A slice or a number as the
+    first index reads these rows, a list or array of numbers the rows from the least to the greatest, anything else (a
+    mask, ``...``, ``None``) all rows. Arithmetic, functions of torch and NumPy, and attributes other than those below
+    read all of it every time. It can't be changed.
 
     Reading raises the errors of `lmcstore.Snapshot.state_dict`; the store must still be open.
     """
@@ -33,7 +33,7 @@ class LazyTensor:
     __hash__ = object.__hash__
 
     def __new__(cls, *args: Any) -> LazyTensor:
-        """Refuse: only a snapshot makes lazy tensors; optimizers rebuild unknown types in this way."""
+        """Refuse: only a snapshot makes lazy tensors; optimizers rebuild unknown types so."""
         raise UnsupportedError(
             f"a {cls.__name__} is made by a snapshot only; for ordinary tensors: snap.state_dict(part), or load_into"
         )
@@ -77,7 +77,10 @@ class LazyTensor:
         return self._decoded.read_as(self._ref, True)
 
     def numpy(self) -> Any:
-        """Read it as a read-only ``numpy.ndarray``, without torch; UnsupportedError: NumPy lacks the dtype."""
+        """Read it as a read-only ``numpy.ndarray``; never needs torch.
+
+        UnsupportedError: NumPy and ml_dtypes lack the dtype, or ml_dtypes is not installed.
+        """
         return self._decoded.read_as(self._ref, False)
 
     def __getitem__(self, index: Any) -> Any:
@@ -237,7 +240,6 @@ class _Reading:
 
 
 def _collect(value: Any, found: dict[int, list[LazyTensor]]) -> None:
-    """Collect the lazy tensors of a part by their snapshot."""
     if type(value) is LazyTensor:
         found.setdefault(id(value._decoded), []).append(value)
     elif isinstance(value, dict):
@@ -300,7 +302,7 @@ def _numbers_in(index: Any) -> list[int]:
 
 
 def _is_of_integers(index: Any) -> bool:
-    """Whether the elements are row numbers; torch takes u8 for a mask."""
+    """Whether an index has row numbers; torch takes u8 for a mask."""
     kind = getattr(index.dtype, "kind", None)
     return kind in "iu" if kind is not None else str(index.dtype) in ("torch.int16", "torch.int32", "torch.int64")
 
@@ -310,7 +312,6 @@ def _is_whole(index: Any) -> bool:
 
 
 def _read_all(value: Any) -> Any:
-    """Read the lazy tensors among arguments."""
     if isinstance(value, LazyTensor):
         return value.read()
     if type(value) in (list, tuple):

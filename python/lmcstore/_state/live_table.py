@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The stored form of live variables: their notes, their values, and the table of them in a snapshot."""
+"""The stored form of live variables: notes, values, and their table in a snapshot."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ _TABLE_MAGIC, _TABLE_VERSION = 0x4C434D4C, 1
 
 
 class StoredVariable(NamedTuple):
-    """A live variable in a snapshot."""
-
     name: str
     is_tensor: bool
     dtype: int
@@ -57,7 +55,6 @@ class StoredVariable(NamedTuple):
 
     @property
     def special(self) -> str | None:
-        """The dtype argument of `_numpy.array`."""
         return self.note if _numpy.is_described(self.note) else _numpy.special_of(self.dtype)
 
 
@@ -87,7 +84,6 @@ def read_table(table: bytes) -> list[StoredVariable]:
 
 
 def stored_value(variable: StoredVariable, data: bytes) -> Any:
-    """Read a value of a snapshot; DamagedError: it is none."""
     try:
         return decode_value(data, variable.dtype, variable.shape, variable.note, variable.name)
     except struct.error as error:

@@ -63,10 +63,7 @@ class Copier:
 
 
 class Plan:
-    """The actions of `load_into`. Planning raises; running is not expected to.
-
-    `cast`: numbers may be converted to the targets' dtypes.
-    """
+    """The actions of `load_into`. Planning raises; running is not expected to."""
 
     def __init__(self, cast: bool = False) -> None:
         self._cast = cast
@@ -106,7 +103,7 @@ class Plan:
                 error.add_note(f"{path}: what it had before could not be put back: {other}")
 
     def _state_of(self, target: Any) -> Any:
-        """Copy the state of a target that may refuse another; None: it has none."""
+        """None: the target has no state."""
         try:
             return _kept(target.state_dict(), self._torch, self._numpy)
         except Exception:  # none, or none yet
@@ -219,14 +216,14 @@ class Plan:
     def _add_random(self, target: Any, source: Any, path: str) -> None:
         kind = self._random.Random if target is self._random else type(target)
         try:
-            kind().setstate(source)  # checks it
+            kind().setstate(source)
         except (TypeError, ValueError, LookupError, NotImplementedError) as error:
             raise InvalidError(f"{path}: the snapshot has no state of a random.Random there: {error}") from None
         self._actions.append(lambda: target.setstate(source))
 
     def _add_numpy_generator(self, target: Any, source: Any, path: str) -> None:
         try:
-            type(target.bit_generator)().state = source  # checks it
+            type(target.bit_generator)().state = source
         except (TypeError, ValueError, KeyError) as error:
             kind = type(target.bit_generator).__name__
             raise InvalidError(f"{path}: the snapshot has no state of a {kind} there: {error}") from None
@@ -240,7 +237,7 @@ class Plan:
         import numpy
 
         try:
-            numpy.random.RandomState().set_state(source)  # checks it
+            numpy.random.RandomState().set_state(source)
         except (TypeError, ValueError, LookupError) as error:
             raise InvalidError(f"{path}: the snapshot has no state of a RandomState there: {error}") from None
         self._actions.append(lambda: target.set_state(source))
@@ -326,7 +323,6 @@ class Plan:
             self._unsure.append((optimizer, path, action))
 
     def _check_moments(self, optimizer: Any, source: Any, path: str) -> None:
-        """Check that the state of torch's optimizer has the shapes of its parameters."""
         torch: Any = self._torch
         if not _is_torchs(type(optimizer).step) or isinstance(optimizer, torch.optim.LBFGS):
             return
@@ -399,7 +395,7 @@ class Plan:
             self._actions.append(lambda: container.__setitem__(key, self._copier.copy(source)))
 
     def add_root(self, target: Any, source: Any) -> None:
-        """Plan the loading of the whole state; a dict takes the parts that it names."""
+        """Plan a load of the whole state; a dict takes the parts that it names."""
         if isinstance(target, dict) and not hasattr(target, "load_state_dict"):
             self._add_dict(target, source, "the state", exact=False)
         else:
@@ -425,7 +421,6 @@ def _few(keys: list[Any]) -> str:
 
 
 def _kept(value: Any, torch: Any, numpy: Any) -> Any:
-    """Copy a state, its tensors to the CPU, to load it again."""
     if torch is not None and isinstance(value, torch.Tensor):
         if value.is_meta or torch.nn.parameter.is_lazy(value):
             return value
@@ -461,7 +456,6 @@ def _renames_keys(module: Any, torch: Any) -> bool:
 
 
 def _may_keep(module: Any, torch: Any) -> bool:
-    """Whether a module may keep the tensors that it gets."""
     for part in module.modules():
         if type(part).load_state_dict is not torch.nn.Module.load_state_dict:
             return True
@@ -489,7 +483,6 @@ def _check_optimizer(optimizer: Any, source: Any, path: str) -> None:
 
 
 def _numbered(optimizer: Any, source: Any) -> list[tuple[Any, Any]]:
-    """Return an optimizer's parameters by their numbers in a state."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     numbers = [number for group in source["param_groups"] for number in group["params"]]
     return list(zip(params, numbers, strict=True))

@@ -19,15 +19,13 @@ class Leaf:
 
 
 class TensorRef:
-    """A tensor of the snapshot, and the type it is read as."""
-
     __slots__ = ("group", "is_torch", "member", "name", "special")
 
     def __init__(self, name: str, is_torch: bool) -> None:
         self.name = name
         self.is_torch = is_torch
         self.special: str | None = None  # a NumPy dtype
-        self.group: int | None = None  # tied tensors
+        self.group: int | None = None
         self.member = 0
 
 
@@ -42,7 +40,7 @@ class Branch:
         self.children: list[Node] = []
         self.metadata: Node | None = None
         self.texts: dict[str, list[int]] | None = None  # children by their key's text, on demand
-        self.refs: list[TensorRef] | None = None  # all tensors below it, likewise; nodes are kept between snapshots
+        self.refs: list[TensorRef] | None = None  # all tensors below it, on demand; nodes are kept between snapshots
 
     def by_text(self, text: str) -> list[int]:
         if self.texts is None:
@@ -57,7 +55,6 @@ Node = Leaf | TensorRef | Branch
 
 
 def refs_of(node: Node) -> list[TensorRef]:
-    """List all tensors of a part, those of a dict's _metadata included."""
     if type(node) is Branch and node.refs is not None:
         return node.refs
     refs: list[TensorRef] = []

@@ -178,7 +178,6 @@ class Reader:
         return self._at == len(self._data)
 
     def value(self, depth: int = 0) -> Any:
-        """Read one value; an `Attached` for one in its own attachment."""
         tag = self._take(1)[0]
         read = _READERS.get(tag)
         if read is None or depth > MAX_DEPTH:

@@ -81,7 +81,6 @@ def key_text(key: Any) -> str:
 
 
 def join(path: str, key: Any) -> str:
-    """Add a key to a dotted path; the root's is empty."""
     return f"{path}.{key_text(key)}" if path else key_text(key)
 
 
@@ -95,7 +94,6 @@ def natural_name(path: str) -> str:
 
 
 def numbered_name(natural: str, number: int) -> str:
-    """Return another name for a tensor whose natural name is taken."""
     return f"{natural[: SURELY_FITS - 32]}~{number}"
 
 

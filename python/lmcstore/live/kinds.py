@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dtypes that a live variable may have, how each is stored, and the arguments that describe a variable."""
+"""The dtypes of live variables, how each is stored, and the arguments that describe a variable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`LiveTensor`: a tensor in the pool, shown in place as a NumPy array or a torch tensor."""
+"""`LiveTensor`: a tensor in the pool."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class LiveTensor(LiveVariable):
         In a store opened for reading, a write to it ends the process by SIGSEGV: torch has no read-only tensors. Its
         ``clone()`` is writable.
 
-        torch's ``share_memory_()``, and sending a tensor to another process (`torch.multiprocessing`, DataLoader
-        workers that are not forked), move it to other memory: later writes do not reach the pool. Send a ``clone()``,
-        or open the pool there.
+        torch's ``share_memory_()``, and sending it to another process (`torch.multiprocessing`, DataLoader workers that
+        are not forked), move it to other memory: later writes do not reach the pool. Send a ``clone()``, or open the
+        pool there.
         """
         if ":" in self._note:
             raise UnsupportedError(f"live variable {self._name!r} has a NumPy dtype that torch has not: use array")
@@ -94,7 +94,7 @@ class LiveTensor(LiveVariable):
     def resize(self, shape: Any) -> None:
         """Change its shape. New elements are zero, elements beyond the new shape are lost, and nothing is copied.
 
-        Earlier views keep their shape and show the same bytes. While there are views or other holders, it can't shrink.
+        Earlier views keep their shape and show the same bytes.
 
         Raises
         ------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Transaction`: changes of live variables that become durable together or not at all."""
+"""`Transaction`: atomic changes of live variables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Transaction:
         return self._core.bytes()
 
     def declare(self, variable: LiveTensor, start: int = 0, stop: int | None = None) -> None:
-        """Declare elements of a tensor before storing to them; does nothing where no declaration is needed."""
+        """Declare elements of a tensor before storing to them, where that is needed."""
         item = variable._element_bytes
         count = variable.nbytes // item
         stop = count if stop is None else operator.index(stop)
@@ -45,10 +45,7 @@ class Transaction:
     def commit(self) -> None:
         """End it and make it durable.
 
-        Raises
-        ------
-        FullError
-            It has written more pages than its limit, or than fit. It continues and can be aborted.
+        FullError: it has written more pages than its limit, or than fit; it continues and can be aborted.
         """
         self._core.commit()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`LiveValue`: a small value that is durable when it is set."""
+"""`LiveValue`: a small value, durable when set."""
 
 from __future__ import annotations
 

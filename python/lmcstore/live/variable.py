@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`LiveVariable`: a held live variable, with the locks and element functions that tensors and values share."""
+"""`LiveVariable`: a held live variable, with the locks and element functions of tensors and values."""
 
 from __future__ import annotations
 
@@ -108,21 +108,10 @@ class LiveVariable:
     def lock(self, *, shared: bool = False, timeout: float | None = None) -> _Unlock:
         """Take the lock of the variable for this object. Only other calls of `lock` respect it.
 
-        Returns a context manager that releases the lock at the end of a ``with`` block; or call `unlock`.
+        Returns a context manager that releases the lock at the end of a ``with`` block; or call `unlock`. `shared`
+        allows other shared locks. `timeout`: seconds to wait; 0 tries, None waits for ever.
 
-        Parameters
-        ----------
-        shared
-            Allow other shared locks.
-        timeout
-            Seconds to wait; 0 tries, None waits for ever.
-
-        Raises
-        ------
-        InUseError
-            Another object has it.
-        InvalidError
-            This object has it already.
+        InUseError: another object has it. InvalidError: this object has it already.
         """
         self._core.lock(not shared, wait_ms(timeout))
         return _Unlock(self)

@@ -33,7 +33,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _refuse_pool(path: str, pool: str) -> None:
-    """Raise InvalidError for an output that is a poolset file or, under any name, this or another pool."""
+    """Raise InvalidError for an output that is a poolset file or, under any name, a pool."""
     target = Path(path)
     if not target.is_file():
         return

@@ -49,17 +49,7 @@ def ticks(low: float, high: float, wanted: int = 5, step_of: float = 10.0) -> li
 
 
 class Chart:
-    """Shapes over an x and a y scale.
-
-    Parameters
-    ----------
-    x_range, y_range
-        The ends of the axes.
-    height
-        In the units of `WIDTH`.
-    log_y
-        Whether y is logarithmic.
-    """
+    """Shapes over an x and a y scale; `height` is in the units of `WIDTH`."""
 
     def __init__(
         self, x_range: tuple[float, float], y_range: tuple[float, float], height: int = 240, log_y: bool = False

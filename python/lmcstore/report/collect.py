@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Collects the data of a report in bounded time.
 
-Listing snapshots is cheap and reading them expensive. A history of up to `MOST_SNAPSHOTS` is listed completely, a
-longer one at even distances; drift of tensors and restore times are measured on a few, within the time limit.
+A history of up to `MOST_SNAPSHOTS` is listed completely, a longer one at even distances. Reading snapshots is
+expensive: drift of tensors and restore times are measured on a few, within the time limit.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ class Gathered:
 
 
 def _even(items: Sequence[int], most: int) -> list[int]:
-    """Choose some at even distances, the first and the last included."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
@@ -129,7 +128,7 @@ def _point(snapshot: Snapshot, seen: set[int]) -> Point:
 
 
 def _tell_links(gathered: Gathered) -> None:
-    """Report each reason for missing links once."""
+    """Report each reason once."""
     reasons: dict[str, list[int]] = {}
     for point in gathered.points:
         if point.links_note is not None:
@@ -158,7 +157,7 @@ def _list_points(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
 
 
 def _choose_rows(snapshot: Snapshot) -> tuple[list[str], int]:
-    """Choose the largest tensors, in the order of the snapshot."""
+    """In the order of the snapshot."""
     entries = [entry for entry in snapshot.entries() if not entry["is_attachment"]]
     largest = sorted(entries, key=lambda entry: -entry["raw_bytes"])[:MOST_ROWS]
     chosen = {entry["name"] for entry in largest}

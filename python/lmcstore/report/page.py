@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A report as one HTML page that contains its style, script and charts and loads nothing."""
+"""A report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _times(seconds: float) -> str:
 
 
 def _positions(points: Sequence[Point]) -> tuple[list[float], str]:
-    """Return the places of snapshots on the x axis: by step if steps rise, else by number."""
+    """By step if steps rise, else by number."""
     steps = [point.step for point in points]
     if len(steps) > 1 and all(step is not None for step in steps):
         known = [step for step in steps if step is not None]
@@ -98,7 +98,7 @@ def _label(point: Point) -> str:
 
 
 def _edges(xs: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the range of each place, half way to its neighbours."""
+    """Half way to the neighbours."""
     if len(xs) == 1:
         return [(xs[0] - 0.5, xs[0] + 0.5)]
     middles = [(a + b) / 2 for a, b in itertools.pairwise(xs)]
@@ -132,7 +132,6 @@ def _card(title: str, text: str, body: str, wide: bool = False) -> str:
 
 
 def _history(points: Sequence[Point]) -> str:
-    """Raw and stored bytes, accumulated over the history."""
     xs, what = _positions(points)
     raw, stored = [0.0], [0.0]
     for point in points:
@@ -174,7 +173,6 @@ def _snapshots(points: Sequence[Point]) -> str:
 
 
 def _added(points: Sequence[Point]) -> str:
-    """Draw the bytes that each snapshot adds to the earlier ones."""
     xs, what = _positions(points)
     edges = _edges(xs)
     high = max(max(point.new_bytes for point in points), 1) * 1.04
