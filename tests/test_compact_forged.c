@@ -103,8 +103,7 @@ static void a_damaged_content_does_not_stop_its_batch(void **state)
     const uint64_t none = 0;
     struct lmcs_content content = record_of(pool, "run", 2);
     OK(lmcs_txn_write(pool, &txn, &err));
-    OK(lmcs_tree_put(&txn, LMCS_TREE_SAFETY, &txn.root.trees[LMCS_TREE_SAFETY], (struct lmcs_key_df){content.id, 0},
-                     &none, sizeof none, &err));
+    OK(lmcs_root_put(&txn, LMCS_TREE_SAFETY, (struct lmcs_key_df){content.id, 0}, &none, sizeof none, &err));
     OK(lmcs_txn_commit(&txn, &err));
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(pool_info(pool).compaction_backlog, 0);
@@ -137,8 +136,7 @@ static void bases_in_a_circle(void **state)
     y.bases[0] = x.id;
     OK(lmcs_content_put(&txn, &x, &err));
     OK(lmcs_content_put(&txn, &y, &err));
-    OK(lmcs_tree_put(&txn, LMCS_TREE_DEPENDENTS, &txn.root.trees[LMCS_TREE_DEPENDENTS], (struct lmcs_key_df){0, x.id},
-                     &none, sizeof none, &err));
+    OK(lmcs_root_put(&txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, x.id}, &none, sizeof none, &err));
     OK(lmcs_txn_commit(&txn, &err));
     FAILS(LMCS_DAMAGED, lmcs_compact(pool, NULL, &err));
     assert_non_null(strstr(err.message, "chain that is too long"));

@@ -128,8 +128,7 @@ static void back_all_extents(struct lmcs_pool *pool)
     assert_true(fd >= 0);
     OK(lmcs_cursor_new(&cursor, &err));
     OK(lmcs_txn_read(pool, &txn, &err));
-    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
-                        &err));
+    OK(lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, &err));
     for (; lmcs_cursor_valid(cursor); OK(lmcs_cursor_next(cursor, &err))) {
         struct lmcs_object_df df;
         memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);

@@ -373,8 +373,8 @@ static void break_first_shelf(struct lmcs_pool *pool, bool record)
     OK(lmcs_shelf_save(&txn, &shelf, &err));
     shelf.df.policy_bytes = LMCS_MAX_POLICY + 1;
     if (record)
-        OK(lmcs_tree_put(&txn, LMCS_TREE_SHELVES, &txn.root.trees[LMCS_TREE_SHELVES],
-                         (struct lmcs_key_df){shelf.df.id, 0}, &shelf.df, sizeof shelf.df, &err));
+        OK(lmcs_root_put(&txn, LMCS_TREE_SHELVES, (struct lmcs_key_df){shelf.df.id, 0}, &shelf.df, sizeof shelf.df,
+                         &err));
     OK(lmcs_txn_commit(&txn, &err));
 }
 

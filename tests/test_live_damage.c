@@ -269,8 +269,7 @@ static void find_objects(struct forging *f)
     struct lmcs_txn txn;
     OK(lmcs_cursor_new(&cursor, &err));
     OK(lmcs_txn_read(f->pool, &txn, &err));
-    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
-                        &err));
+    OK(lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, &err));
     while (lmcs_cursor_valid(cursor)) {
         struct lmcs_object_df df;
         memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);

@@ -32,8 +32,7 @@ static uint64_t extent_of_size(struct lmcs_pool *pool, uint64_t least)
     uint64_t offset = 0;
     OK(lmcs_cursor_new(&cursor, &err));
     OK(lmcs_txn_read(pool, &txn, &err));
-    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
-                        &err));
+    OK(lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, &err));
     for (; lmcs_cursor_valid(cursor); OK(lmcs_cursor_next(cursor, &err))) {
         struct lmcs_object_df df;
         memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
@@ -116,8 +115,7 @@ static size_t forge_payloads(struct lmcs_pool *pool, size_t most)
     struct lmcs_cursor *cursor;
     OK(lmcs_cursor_new(&cursor, &err));
     OK(lmcs_txn_write(pool, &txn, &err));
-    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
-                        &err));
+    OK(lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, &err));
     for (; lmcs_cursor_valid(cursor) && count < most; OK(lmcs_cursor_next(cursor, &err))) {
         struct lmcs_object_df df;
         memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
@@ -126,8 +124,7 @@ static size_t forge_payloads(struct lmcs_pool *pool, size_t most)
     }
     lmcs_cursor_free(cursor);
     for (size_t i = 0; i < count; i++)
-        OK(lmcs_tree_put(&txn, LMCS_TREE_SPACE, &txn.root.trees[LMCS_TREE_SPACE], (struct lmcs_key_df){places[i], 0},
-                         &payload, sizeof payload, &err));
+        OK(lmcs_root_put(&txn, LMCS_TREE_SPACE, (struct lmcs_key_df){places[i], 0}, &payload, sizeof payload, &err));
     OK(lmcs_txn_commit(&txn, &err));
     return count;
 }

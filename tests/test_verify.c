@@ -83,8 +83,7 @@ static void forge_free_pages(const char *path, uint64_t offset, uint64_t count)
     struct lmcs_txn txn;
     struct lmcs_pool *pool = open_quiet(path);
     OK(lmcs_txn_write(pool, &txn, &err));
-    OK(lmcs_tree_put(&txn, LMCS_TREE_FREE_PAGES, &txn.root.trees[LMCS_TREE_FREE_PAGES], (struct lmcs_key_df){0, offset},
-                     &count, sizeof count, &err));
+    OK(lmcs_root_put(&txn, LMCS_TREE_FREE_PAGES, (struct lmcs_key_df){0, offset}, &count, sizeof count, &err));
     txn.root.free_pages += count;
     OK(lmcs_txn_commit(&txn, &err));
     close_pool(pool);

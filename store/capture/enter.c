@@ -201,8 +201,7 @@ static enum lmcs_status enter_snapshot(struct committing *c, struct lmcs_error *
         struct lmcs_key_df key;
         uint64_t value[2] = {c->shelf.df.id, c->record.df.number};
         memcpy(&key, capture->options.group, sizeof key);
-        status = lmcs_tree_put(&c->txn, LMCS_TREE_GROUPS, &c->txn.root.trees[LMCS_TREE_GROUPS], key, value,
-                               sizeof value, error);
+        status = lmcs_root_put(&c->txn, LMCS_TREE_GROUPS, key, value, sizeof value, error);
     } else {
         c->shelf.df.latest = c->record.df.number;
         c->shelf.df.snapshot_count++;
@@ -223,8 +222,7 @@ static enum lmcs_status check_group(struct committing *c, struct lmcs_error *err
     memcpy(&key, options->group, sizeof key);
     enum lmcs_status status = LMCS_OK;
     if (options->prepare)
-        status = lmcs_tree_get(&c->txn, LMCS_TREE_GROUPS, &c->txn.root.trees[LMCS_TREE_GROUPS], key, value,
-                               sizeof value, sizeof value, NULL, &found, error);
+        status = lmcs_root_get(&c->txn, LMCS_TREE_GROUPS, key, value, sizeof value, sizeof value, NULL, &found, error);
     if (status == LMCS_OK && found)
         return lmcs_fail(error, LMCS_EXISTS, 0, "%s: the group has a prepared snapshot here already",
                          c->capture->pool->path);

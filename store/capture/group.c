@@ -16,8 +16,7 @@ static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *
     struct lmcs_removal removal = {0};
     bool found;
     const size_t bytes = 2 * sizeof *value;
-    enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_GROUPS, &txn->root.trees[LMCS_TREE_GROUPS], *key, value,
-                                            bytes, bytes, NULL, &found, error);
+    enum lmcs_status status = lmcs_root_get(txn, LMCS_TREE_GROUPS, *key, value, bytes, bytes, NULL, &found, error);
     if (status == LMCS_OK && !found)
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no prepared snapshot of this group", txn->pool->path);
     if (status == LMCS_OK)
@@ -38,7 +37,7 @@ static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *
         status = lmcs_shelf_remove(txn, &shelf, value[1], &removal, error);
     }
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_GROUPS, &txn->root.trees[LMCS_TREE_GROUPS], *key, NULL, error);
+        status = lmcs_root_delete(txn, LMCS_TREE_GROUPS, *key, NULL, error);
     return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
 }
 

@@ -35,8 +35,7 @@ static enum lmcs_status collect_living(struct lmcs_round *round, uint64_t first,
         return status;
     status = lmcs_txn_read(round->pool, &txn, error);
     if (status == LMCS_OK) {
-        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_SPACE, &txn.root.trees[LMCS_TREE_SPACE],
-                                  (struct lmcs_key_df){first, 0}, error);
+        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_SPACE, (struct lmcs_key_df){first, 0}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < end) {
             struct lmcs_space_df df;
             size_t bytes;

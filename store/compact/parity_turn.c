@@ -172,8 +172,7 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
         return status;
     status = lmcs_txn_read(pool, &txn, error);
     if (status == LMCS_OK) {
-        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_SAFETY, &txn.root.trees[LMCS_TREE_SAFETY],
-                                  (struct lmcs_key_df){0, from}, error);
+        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_SAFETY, (struct lmcs_key_df){0, from}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0 &&
                batch->count < LMCS_PARITY_BATCH) {
             status = lmcs_pass_over(passed, add_wanted(&txn, cursor, batch, error), error);

@@ -33,8 +33,7 @@ static enum lmcs_status list_dependents(struct lmcs_txn *txn, struct lmcs_cursor
     base->dependent_count = 0;
     base->bears_links = false;
     enum lmcs_status status =
-        lmcs_cursor_seek(cursor, txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                         (struct lmcs_key_df){base->id, 0}, error);
+        lmcs_root_seek(cursor, txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){base->id, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == base->id &&
            base->dependent_count < MOST_DEPENDENTS) {
         struct lmcs_content dependent;
@@ -54,9 +53,8 @@ static enum lmcs_status noted_successor(struct lmcs_txn *txn, uint64_t id, uint6
                                         struct lmcs_error *error)
 {
     bool found;
-    enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS], (struct lmcs_key_df){0, id},
-                      successor, sizeof *successor, sizeof *successor, NULL, &found, error);
+    enum lmcs_status status = lmcs_root_get(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, id}, successor,
+                                            sizeof *successor, sizeof *successor, NULL, &found, error);
     if (status == LMCS_OK && (!found || *successor == LMCS_BASE_SETTLED))
         *successor = 0;
     return status;
@@ -112,8 +110,7 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struc
         lmcs_cursor_free(cursor);
         return status;
     }
-    status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_DEPENDENTS, &txn.root.trees[LMCS_TREE_DEPENDENTS],
-                              (struct lmcs_key_df){0, from}, error);
+    status = lmcs_root_seek(cursor, &txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, from}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0) {
         size_t bytes;
         const void *value = lmcs_cursor_value(cursor, &bytes);
@@ -187,17 +184,15 @@ static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, 
 static enum lmcs_status settle_unused(struct lmcs_round *round, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
-    struct lmcs_root_tree_df *tree;
     struct lmcs_key_df key = {0, id};
     uint64_t value = LMCS_BASE_SETTLED, old;
     bool found;
     enum lmcs_status status = lmcs_txn_write(round->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    tree = &txn.root.trees[LMCS_TREE_DEPENDENTS];
-    status = lmcs_tree_get(&txn, LMCS_TREE_DEPENDENTS, tree, key, &old, sizeof old, sizeof old, NULL, &found, error);
+    status = lmcs_root_get(&txn, LMCS_TREE_DEPENDENTS, key, &old, sizeof old, sizeof old, NULL, &found, error);
     if (status == LMCS_OK && found)
-        status = lmcs_tree_put(&txn, LMCS_TREE_DEPENDENTS, tree, key, &value, sizeof value, error);
+        status = lmcs_root_put(&txn, LMCS_TREE_DEPENDENTS, key, &value, sizeof value, error);
     if (status == LMCS_OK && found) {
         status = lmcs_txn_commit(&txn, error);
         round->worked |= status == LMCS_OK;

@@ -197,8 +197,7 @@ enum lmcs_status lmcs_live_record_get(struct lmcs_txn *txn, uint64_t shelf, uint
     _Alignas(8) unsigned char value[LMCS_MAX_VALUE];
     size_t bytes;
     struct lmcs_key_df key = {shelf, id};
-    enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_LIVE, &txn->root.trees[LMCS_TREE_LIVE], key, value, 0,
-                                            sizeof value, &bytes, found, error);
+    enum lmcs_status status = lmcs_root_get(txn, LMCS_TREE_LIVE, key, value, 0, sizeof value, &bytes, found, error);
     return status == LMCS_OK && *found ? lmcs_live_record_read(txn->pool, key, value, bytes, record, error) : status;
 }
 
@@ -208,9 +207,7 @@ enum lmcs_status lmcs_live_record_find(struct lmcs_txn *txn, uint64_t shelf, con
     uint64_t hash = hash_of(shelf, name);
     struct lmcs_cursor *cursor;
     *found = false;
-    enum lmcs_status status =
-        lmcs_cursor_open(&cursor, txn, LMCS_TREE_LIVE_NAMES, &txn->root.trees[LMCS_TREE_LIVE_NAMES],
-                         (struct lmcs_key_df){hash, 0}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_LIVE_NAMES, (struct lmcs_key_df){hash, 0}, error);
     while (status == LMCS_OK && !*found && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash) {
         bool there;
         status = lmcs_live_record_get(txn, shelf, lmcs_cursor_key(cursor).low, record, &there, error);
@@ -232,8 +229,7 @@ enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf,
                                        void *context, struct lmcs_error *error)
 {
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_LIVE, &txn->root.trees[LMCS_TREE_LIVE],
-                                               (struct lmcs_key_df){shelf, 0}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_LIVE, (struct lmcs_key_df){shelf, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         struct lmcs_key_df key = lmcs_cursor_key(cursor);
         struct lmcs_live_record *record = NULL;
@@ -254,16 +250,14 @@ enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf,
 static enum lmcs_status put_name(struct lmcs_txn *txn, const struct lmcs_live_record *record, bool put,
                                  struct lmcs_error *error)
 {
-    struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_LIVE_NAMES];
     struct lmcs_key_df key = {hash_of(record->shelf, record->name), record->id};
-    return put ? lmcs_tree_put(txn, LMCS_TREE_LIVE_NAMES, tree, key, NULL, 0, error)
-               : lmcs_tree_delete(txn, LMCS_TREE_LIVE_NAMES, tree, key, NULL, error);
+    return put ? lmcs_root_put(txn, LMCS_TREE_LIVE_NAMES, key, NULL, 0, error)
+               : lmcs_root_delete(txn, LMCS_TREE_LIVE_NAMES, key, NULL, error);
 }
 
 enum lmcs_status lmcs_live_change_put(struct lmcs_txn *txn, const struct lmcs_live_change *changes, size_t count,
                                       struct lmcs_error *error)
 {
-    struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_LIVE];
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         const struct lmcs_live_record *from = changes[i].from, *to = changes[i].to;
@@ -273,11 +267,10 @@ enum lmcs_status lmcs_live_change_put(struct lmcs_txn *txn, const struct lmcs_li
         if (status == LMCS_OK && to != NULL && renamed)
             status = put_name(txn, to, true, error);
         if (status == LMCS_OK && to != NULL)
-            status = lmcs_tree_put(txn, LMCS_TREE_LIVE, tree, (struct lmcs_key_df){to->shelf, to->id}, to->value,
+            status = lmcs_root_put(txn, LMCS_TREE_LIVE, (struct lmcs_key_df){to->shelf, to->id}, to->value,
                                    to->value_bytes, error);
         else if (status == LMCS_OK && from != NULL)
-            status =
-                lmcs_tree_delete(txn, LMCS_TREE_LIVE, tree, (struct lmcs_key_df){from->shelf, from->id}, NULL, error);
+            status = lmcs_root_delete(txn, LMCS_TREE_LIVE, (struct lmcs_key_df){from->shelf, from->id}, NULL, error);
     }
     return status;
 }

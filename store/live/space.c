@@ -286,8 +286,7 @@ static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struc
     struct lmcs_object_df df = {.kind = LMCS_OBJECT_LIVE, .bytes = got, .first = lmcs_page_up(offset)};
     df.cursor = df.backed = df.first;
     if (status == LMCS_OK)
-        status = lmcs_tree_put(&txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
-                               (struct lmcs_key_df){offset, 0}, &df, sizeof df, error);
+        status = lmcs_root_put(&txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){offset, 0}, &df, sizeof df, error);
     if (status != LMCS_OK) {
         lmcs_txn_end(&txn);
         return status;
@@ -383,8 +382,7 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
         return status;
     status = lmcs_txn_read(pool, &txn, error);
     if (status == LMCS_OK) {
-        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
-                                  (struct lmcs_key_df){0, 0}, error);
+        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
             struct lmcs_object_df df; /* checked by lmcs_space_load */
             memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);

@@ -213,25 +213,6 @@ enum lmcs_status lmcs_cursor_open(struct lmcs_cursor **cursor, struct lmcs_txn *
     return status == LMCS_OK ? lmcs_cursor_seek(*cursor, txn, kind, tree, key, error) : status;
 }
 
-enum lmcs_status lmcs_tree_each(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
-                                struct lmcs_key_df from, lmcs_tree_visit *visit, void *context,
-                                struct lmcs_error *error)
-{
-    struct lmcs_cursor *cursor;
-    bool more = true;
-    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, kind, tree, from, error);
-    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
-        size_t bytes;
-        const void *value = lmcs_cursor_value(cursor, &bytes);
-        status = visit(context, lmcs_cursor_key(cursor), value, bytes, &more, error);
-        if (status != LMCS_OK || !more)
-            break;
-        status = lmcs_cursor_next(cursor, error);
-    }
-    lmcs_cursor_free(cursor);
-    return status;
-}
-
 static enum lmcs_status before_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df ref, int level,
                                      struct lmcs_key_df key, struct lmcs_key_df *before, bool *found,
                                      struct lmcs_error *error)

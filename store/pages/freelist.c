@@ -40,7 +40,6 @@ static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key
 
 enum lmcs_status lmcs_freelist_load(struct lmcs_pool *pool, struct lmcs_error *error)
 {
-    struct lmcs_root_tree_df *tree = &pool->root.trees[LMCS_TREE_FREE_PAGES];
     if (pool->root.free_pages == pool->avail_count)
         return LMCS_OK;
     uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->root.epoch);
@@ -54,7 +53,7 @@ enum lmcs_status lmcs_freelist_load(struct lmcs_pool *pool, struct lmcs_error *e
     if (pool->avail_count > 0)
         from = (struct lmcs_key_df){pool->avail[pool->avail_count - 1].epoch,
                                     pool->avail[pool->avail_count - 1].offset + 1};
-    status = lmcs_cursor_seek(cursor, &committed, LMCS_TREE_FREE_PAGES, tree, from, error);
+    status = lmcs_root_seek(cursor, &committed, LMCS_TREE_FREE_PAGES, from, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && pool->avail_count < most) {
         struct lmcs_key_df key = lmcs_cursor_key(cursor);
         if (key.high > safe)
@@ -73,8 +72,8 @@ static enum lmcs_status enter_slabs(struct lmcs_txn *txn, size_t *done, struct l
     for (; *done < pages->slab_count; (*done)++) {
         const uint64_t *slab = pages->slabs[*done];
         struct lmcs_object_df object = {.kind = LMCS_OBJECT_SLAB, .bytes = slab[1], .first = slab[2]};
-        enum lmcs_status status = lmcs_tree_put(txn, LMCS_TREE_OBJECTS, &txn->root.trees[LMCS_TREE_OBJECTS],
-                                                (struct lmcs_key_df){slab[0], 0}, &object, sizeof object, error);
+        enum lmcs_status status =
+            lmcs_root_put(txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){slab[0], 0}, &object, sizeof object, error);
         if (status != LMCS_OK)
             return status;
     }
@@ -84,16 +83,16 @@ static enum lmcs_status enter_slabs(struct lmcs_txn *txn, size_t *done, struct l
 static enum lmcs_status enter_range(struct lmcs_txn *txn, struct lmcs_free_page range, struct lmcs_error *error)
 {
     txn->root.free_pages += range.left;
-    return lmcs_tree_put(txn, LMCS_TREE_FREE_PAGES, &txn->root.trees[LMCS_TREE_FREE_PAGES],
-                         (struct lmcs_key_df){range.epoch, range.offset}, &range.left, sizeof range.left, error);
+    return lmcs_root_put(txn, LMCS_TREE_FREE_PAGES, (struct lmcs_key_df){range.epoch, range.offset}, &range.left,
+                         sizeof range.left, error);
 }
 
 /* At most *count pages, the first ones. */
 static enum lmcs_status take_from_range(struct lmcs_txn *txn, struct lmcs_free_page range, size_t *count,
                                         struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_FREE_PAGES, &txn->root.trees[LMCS_TREE_FREE_PAGES],
-                                               (struct lmcs_key_df){range.epoch, range.offset}, NULL, error);
+    enum lmcs_status status =
+        lmcs_root_delete(txn, LMCS_TREE_FREE_PAGES, (struct lmcs_key_df){range.epoch, range.offset}, NULL, error);
     txn->root.free_pages -= range.left;
     if (status != LMCS_OK || range.left <= *count) {
         *count = (size_t)range.left;

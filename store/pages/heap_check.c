@@ -79,8 +79,7 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
         return status;
     status = lmcs_txn_read(map->pool, &txn, error);
     if (status == LMCS_OK) {
-        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
-                                  (struct lmcs_key_df){0, 0}, error);
+        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
             size_t bytes;
             const void *value = lmcs_cursor_value(cursor, &bytes);

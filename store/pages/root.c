@@ -107,8 +107,7 @@ static enum lmcs_status check_number(struct lmcs_txn *txn, uint8_t kind, uint64_
                                      struct lmcs_error *error)
 {
     struct lmcs_cursor *cursor;
-    enum lmcs_status status =
-        lmcs_cursor_open(&cursor, txn, kind, &txn->root.trees[kind], (struct lmcs_key_df){next, 0}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, kind, (struct lmcs_key_df){next, 0}, error);
     if (status == LMCS_OK && lmcs_cursor_valid(cursor))
         status = lmcs_root_fail_number(txn->pool, what, lmcs_cursor_key(cursor).high, error);
     else if (status == LMCS_DAMAGED)

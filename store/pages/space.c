@@ -217,8 +217,7 @@ enum lmcs_status lmcs_space_add(struct lmcs_txn *txn, uint64_t offset, uint64_t 
     if (extent == NULL)
         return lmcs_extent_fail(txn, offset, error);
     txn->root.live_bytes += df.bytes;
-    return lmcs_tree_put(txn, LMCS_TREE_SPACE, &txn->root.trees[LMCS_TREE_SPACE], (struct lmcs_key_df){offset, 0}, &df,
-                         sizeof df, error);
+    return lmcs_root_put(txn, LMCS_TREE_SPACE, (struct lmcs_key_df){offset, 0}, &df, sizeof df, error);
 }
 
 enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
@@ -235,11 +234,10 @@ enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64
     if (extent == NULL)
         return lmcs_extent_fail(txn, offset, error);
     txn->root.live_bytes -= room;
-    enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_SPACE, &txn->root.trees[LMCS_TREE_SPACE],
-                                               (struct lmcs_key_df){offset, 0}, NULL, error);
+    enum lmcs_status status = lmcs_root_delete(txn, LMCS_TREE_SPACE, (struct lmcs_key_df){offset, 0}, NULL, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_put(txn, LMCS_TREE_RETIRED, &txn->root.trees[LMCS_TREE_RETIRED],
-                               (struct lmcs_key_df){txn->root.epoch, offset}, &room, sizeof room, error);
+        status = lmcs_root_put(txn, LMCS_TREE_RETIRED, (struct lmcs_key_df){txn->root.epoch, offset}, &room,
+                               sizeof room, error);
     return status;
 }
 
@@ -260,14 +258,12 @@ enum lmcs_status lmcs_retired_collect(struct lmcs_txn *txn, bool releasable, siz
                                       size_t *count, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = txn->pool;
-    struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_RETIRED];
     uint64_t safe = releasable ? lmcs_lease_safe_epoch(pool->lease, pool->root.epoch) : UINT64_MAX;
     size_t capacity = 0;
     struct lmcs_cursor *cursor;
     *count = 0;
     *list = NULL;
-    enum lmcs_status status =
-        lmcs_cursor_open(&cursor, txn, LMCS_TREE_RETIRED, tree, (struct lmcs_key_df){0, 0}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_RETIRED, (struct lmcs_key_df){0, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < most) {
         struct lmcs_retired one = {.key = lmcs_cursor_key(cursor)};
         size_t bytes;
@@ -310,8 +306,7 @@ enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *d
             extent->next.retired_bytes -= list[i].bytes;
         pthread_mutex_unlock(&space->lock);
         status = extent == NULL ? lmcs_extent_fail(txn, list[i].key.low, error)
-                                : lmcs_tree_delete(txn, LMCS_TREE_RETIRED, &txn->root.trees[LMCS_TREE_RETIRED],
-                                                   list[i].key, NULL, error);
+                                : lmcs_root_delete(txn, LMCS_TREE_RETIRED, list[i].key, NULL, error);
     }
     free(list);
     *done = count;
@@ -323,7 +318,6 @@ static enum lmcs_status space_flush(struct lmcs_txn *txn, struct lmcs_error *err
     struct lmcs_space *space = txn->pool->space;
     if (space == NULL)
         return LMCS_OK;
-    struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_OBJECTS];
     enum lmcs_status status = LMCS_OK;
     pthread_mutex_lock(&space->lock);
     txn->root.extent_bytes = space->used;
@@ -331,12 +325,12 @@ static enum lmcs_status space_flush(struct lmcs_txn *txn, struct lmcs_error *err
         struct lmcs_extent *extent = space->extents[i];
         struct lmcs_key_df key = {extent->offset, 0};
         if (extent->freeing) {
-            status = lmcs_tree_delete(txn, LMCS_TREE_OBJECTS, tree, key, NULL, error);
+            status = lmcs_root_delete(txn, LMCS_TREE_OBJECTS, key, NULL, error);
         } else if (extent->touched) {
             if (extent->next.live_bytes == 0 && extent->next.retired_bytes == 0 && !extent->claimed)
                 extent->next.cursor = extent->next.first;
             extent->next.backed = extent->now.backed;
-            status = lmcs_tree_put(txn, LMCS_TREE_OBJECTS, tree, key, &extent->next, sizeof extent->next, error);
+            status = lmcs_root_put(txn, LMCS_TREE_OBJECTS, key, &extent->next, sizeof extent->next, error);
         }
     }
     pthread_mutex_unlock(&space->lock);
@@ -425,8 +419,7 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
         lmcs_cursor_free(cursor);
         return status;
     }
-    status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
-                              (struct lmcs_key_df){0, 0}, error);
+    status = lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         struct lmcs_object_df df;
         size_t bytes;

@@ -56,17 +56,42 @@ const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes);
 enum lmcs_status lmcs_cursor_open(struct lmcs_cursor **cursor, struct lmcs_txn *txn, uint8_t kind,
                                   const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
                                   struct lmcs_error *error);
-/* *more is true; false ends the walk. Must not change the tree. */
-typedef enum lmcs_status lmcs_tree_visit(void *context, struct lmcs_key_df key, const void *value, size_t bytes,
-                                         bool *more, struct lmcs_error *error);
-/* Visits entries from `from` on, in order, until a call fails or ends the walk. */
-enum lmcs_status lmcs_tree_each(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
-                                struct lmcs_key_df from, lmcs_tree_visit *visit, void *context,
-                                struct lmcs_error *error);
 /* The greatest key less than `key`. */
 enum lmcs_status lmcs_tree_before(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                   struct lmcs_key_df key, struct lmcs_key_df *before, bool *found,
                                   struct lmcs_error *error);
+
+/* The same for the pool's tree of a kind. */
+static inline enum lmcs_status lmcs_root_get(struct lmcs_txn *txn, uint8_t kind, struct lmcs_key_df key, void *value,
+                                             size_t least, size_t most, size_t *bytes, bool *found,
+                                             struct lmcs_error *error)
+{
+    return lmcs_tree_get(txn, kind, &txn->root.trees[kind], key, value, least, most, bytes, found, error);
+}
+
+static inline enum lmcs_status lmcs_root_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_key_df key,
+                                             const void *value, size_t bytes, struct lmcs_error *error)
+{
+    return lmcs_tree_put(txn, kind, &txn->root.trees[kind], key, value, bytes, error);
+}
+
+static inline enum lmcs_status lmcs_root_delete(struct lmcs_txn *txn, uint8_t kind, struct lmcs_key_df key, bool *found,
+                                                struct lmcs_error *error)
+{
+    return lmcs_tree_delete(txn, kind, &txn->root.trees[kind], key, found, error);
+}
+
+static inline enum lmcs_status lmcs_root_seek(struct lmcs_cursor *cursor, struct lmcs_txn *txn, uint8_t kind,
+                                              struct lmcs_key_df key, struct lmcs_error *error)
+{
+    return lmcs_cursor_seek(cursor, txn, kind, &txn->root.trees[kind], key, error);
+}
+
+static inline enum lmcs_status lmcs_root_open(struct lmcs_cursor **cursor, struct lmcs_txn *txn, uint8_t kind,
+                                              struct lmcs_key_df key, struct lmcs_error *error)
+{
+    return lmcs_cursor_open(cursor, txn, kind, &txn->root.trees[kind], key, error);
+}
 
 /* For walks over pages: records/manifest.c, records/holders.c, repair/. */
 struct lmcs_key_df lmcs_node_key(const struct lmcs_node_df *node, size_t i);

@@ -145,8 +145,7 @@ static enum lmcs_status find_holes(struct lmcs_trim *trim, const struct lmcs_ext
     if (status != LMCS_OK)
         return status;
     uint64_t at = extent->now.first, end = extent->committed_cursor;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_SPACE, &txn->root.trees[LMCS_TREE_SPACE],
-                              (struct lmcs_key_df){at, 0}, error);
+    status = lmcs_root_seek(cursor, txn, LMCS_TREE_SPACE, (struct lmcs_key_df){at, 0}, error);
     for (*total = 0; status == LMCS_OK && at < end;) {
         struct hole next = next_retired(trim, at, end);
         bool live = lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < next.offset;

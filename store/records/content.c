@@ -84,9 +84,8 @@ enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmc
     struct identity_record record;
     size_t bytes;
     bool found;
-    enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_IDENTITIES, &txn->root.trees[LMCS_TREE_IDENTITIES], (struct lmcs_key_df){id, 0},
-                      &record, sizeof record.df, sizeof record, &bytes, &found, error);
+    enum lmcs_status status = lmcs_root_get(txn, LMCS_TREE_IDENTITIES, (struct lmcs_key_df){id, 0}, &record,
+                                            sizeof record.df, sizeof record, &bytes, &found, error);
     if (status != LMCS_OK)
         return status;
     uint64_t raw;
@@ -111,8 +110,7 @@ enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const 
     struct lmcs_cursor *cursor;
     *count = 0;
     enum lmcs_status status =
-        lmcs_cursor_open(&cursor, txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
-                         (struct lmcs_key_df){hash, first}, error);
+        lmcs_root_open(&cursor, txn, LMCS_TREE_IDENTITY_NAMES, (struct lmcs_key_df){hash, first}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash &&
            *count < capacity) {
         struct lmcs_identity identity;
@@ -135,13 +133,12 @@ enum lmcs_status lmcs_identity_find(struct lmcs_txn *txn, const struct lmcs_tens
     struct lmcs_cursor *cursor;
     *id = 0;
     enum lmcs_status status =
-        lmcs_cursor_open(&cursor, txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
-                         (struct lmcs_key_df){hash, 0}, error);
+        lmcs_root_open(&cursor, txn, LMCS_TREE_IDENTITY_NAMES, (struct lmcs_key_df){hash, 0}, error);
     while (status == LMCS_OK && *id == 0 && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash) {
         uint64_t candidate = lmcs_cursor_key(cursor).low;
         bool found;
-        status = lmcs_tree_get(txn, LMCS_TREE_IDENTITIES, &txn->root.trees[LMCS_TREE_IDENTITIES],
-                               (struct lmcs_key_df){candidate, 0}, &record, 0, sizeof record, &bytes, &found, error);
+        status = lmcs_root_get(txn, LMCS_TREE_IDENTITIES, (struct lmcs_key_df){candidate, 0}, &record, 0, sizeof record,
+                               &bytes, &found, error);
         if (status == LMCS_OK && found && bytes == wanted_bytes && memcmp(&record, &wanted, bytes) == 0)
             *id = candidate;
         if (status == LMCS_OK)
@@ -160,35 +157,32 @@ enum lmcs_status lmcs_identity_make(struct lmcs_txn *txn, const struct lmcs_tens
     struct identity_record record;
     size_t bytes = encode_identity(tensor, &record);
     *id = txn->root.next_identity++;
-    status = lmcs_tree_put(txn, LMCS_TREE_IDENTITIES, &txn->root.trees[LMCS_TREE_IDENTITIES],
-                           (struct lmcs_key_df){*id, 0}, &record, bytes, error);
+    status = lmcs_root_put(txn, LMCS_TREE_IDENTITIES, (struct lmcs_key_df){*id, 0}, &record, bytes, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_put(txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
+        status = lmcs_root_put(txn, LMCS_TREE_IDENTITY_NAMES,
                                (struct lmcs_key_df){name_hash(tensor->kind, tensor->name), *id}, NULL, 0, error);
     return status;
 }
 
 enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t add, struct lmcs_error *error)
 {
-    struct lmcs_root_tree_df *counts = &txn->root.trees[LMCS_TREE_IDENTITY_COUNTS];
     struct lmcs_key_df key = {id, 0};
     uint64_t count = 0;
     bool found;
-    enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_IDENTITY_COUNTS, counts, key, &count, 8, 8, NULL, &found, error);
+    enum lmcs_status status = lmcs_root_get(txn, LMCS_TREE_IDENTITY_COUNTS, key, &count, 8, 8, NULL, &found, error);
     if (status != LMCS_OK)
         return status;
     count += (uint64_t)add;
     if (count > 0)
-        return lmcs_tree_put(txn, LMCS_TREE_IDENTITY_COUNTS, counts, key, &count, sizeof count, error);
+        return lmcs_root_put(txn, LMCS_TREE_IDENTITY_COUNTS, key, &count, sizeof count, error);
     struct lmcs_identity identity;
     status = lmcs_identity_get(txn, id, &identity, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_IDENTITY_COUNTS, counts, key, NULL, error);
+        status = lmcs_root_delete(txn, LMCS_TREE_IDENTITY_COUNTS, key, NULL, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_IDENTITIES, &txn->root.trees[LMCS_TREE_IDENTITIES], key, NULL, error);
+        status = lmcs_root_delete(txn, LMCS_TREE_IDENTITIES, key, NULL, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
+        status = lmcs_root_delete(txn, LMCS_TREE_IDENTITY_NAMES,
                                   (struct lmcs_key_df){name_hash(identity.df.kind, identity.name), id}, NULL, error);
     return status;
 }
@@ -279,9 +273,8 @@ enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmc
 {
     struct content_record record;
     size_t bytes;
-    enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_CONTENTS, &txn->root.trees[LMCS_TREE_CONTENTS], (struct lmcs_key_df){id, 0},
-                      &record, sizeof record.df, sizeof record, &bytes, found, error);
+    enum lmcs_status status = lmcs_root_get(txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){id, 0}, &record,
+                                            sizeof record.df, sizeof record, &bytes, found, error);
     if (status != LMCS_OK || !*found)
         return status;
     const struct lmcs_content_df *df = &record.df;
@@ -329,8 +322,8 @@ enum lmcs_status lmcs_content_put(struct lmcs_txn *txn, const struct lmcs_conten
     memcpy(record.rest, content->parts, parts);
     memcpy(record.rest + parts, content->bases, bases);
     memcpy(record.rest + parts + bases, &content->link, link);
-    return lmcs_tree_put(txn, LMCS_TREE_CONTENTS, &txn->root.trees[LMCS_TREE_CONTENTS],
-                         (struct lmcs_key_df){content->id, 0}, &record, sizeof record.df + parts + bases + link, error);
+    return lmcs_root_put(txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){content->id, 0}, &record,
+                         sizeof record.df + parts + bases + link, error);
 }
 
 static enum lmcs_status add_parts(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error)
@@ -369,9 +362,9 @@ static enum lmcs_status tie(struct lmcs_txn *txn, const struct lmcs_content *con
                             struct lmcs_error *error)
 {
     enum lmcs_status status = raise_height(txn, base, height, 1, error);
-    return status == LMCS_OK ? lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                                             (struct lmcs_key_df){base, content->id}, NULL, 0, error)
-                             : status;
+    return status == LMCS_OK
+               ? lmcs_root_put(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){base, content->id}, NULL, 0, error)
+               : status;
 }
 
 /* Depth over the bases; a link is no delta. */
@@ -391,8 +384,8 @@ static enum lmcs_status untie(struct lmcs_txn *txn, const struct lmcs_content *c
                               struct lmcs_release *release, struct lmcs_error *error)
 {
     struct lmcs_content base;
-    enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                                               (struct lmcs_key_df){base_id, content->id}, NULL, error);
+    enum lmcs_status status =
+        lmcs_root_delete(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){base_id, content->id}, NULL, error);
     if (status == LMCS_OK)
         status = lmcs_content_get(txn, base_id, &base, error);
     if (status != LMCS_OK)
@@ -450,11 +443,9 @@ static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *conten
     if (status == LMCS_OK)
         status = lmcs_safety_end(txn, content->id, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_CONTENTS, &txn->root.trees[LMCS_TREE_CONTENTS],
-                                  (struct lmcs_key_df){content->id, 0}, NULL, error);
+        status = lmcs_root_delete(txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){content->id, 0}, NULL, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                                  (struct lmcs_key_df){0, content->id}, &found, error);
+        status = lmcs_root_delete(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, content->id}, &found, error);
     if (status == LMCS_OK && found) { /* counted when it was recorded */
         uint64_t room = lmcs_content_room(content), share = 0;
         release->later_bytes -= room < release->later_bytes ? room : release->later_bytes;
@@ -517,8 +508,8 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
         status = link_share(txn, &content, &share, error);
         release->kept_bytes += share;
         if (status == LMCS_OK)
-            status = lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                                   (struct lmcs_key_df){0, id}, &successor, sizeof successor, error);
+            status = lmcs_root_put(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, id}, &successor, sizeof successor,
+                                   error);
     }
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
@@ -608,8 +599,7 @@ enum lmcs_status lmcs_content_bears_links(struct lmcs_txn *txn, const struct lmc
     if (content->df.base_uses == 0)
         return LMCS_OK;
     enum lmcs_status status =
-        lmcs_cursor_open(&cursor, txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                         (struct lmcs_key_df){content->id, 0}, error);
+        lmcs_root_open(&cursor, txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){content->id, 0}, error);
     while (status == LMCS_OK && !*bears && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == content->id) {
         struct lmcs_content dependent;
         status = lmcs_content_get(txn, lmcs_cursor_key(cursor).low, &dependent, error);

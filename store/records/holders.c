@@ -77,8 +77,7 @@ static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cu
         status = LMCS_OK;
     bool is_link = content.df.payload == LMCS_PAYLOAD_LINK;
     if (status == LMCS_OK)
-        status = lmcs_cursor_seek(cursor, &f->txn, LMCS_TREE_DEPENDENTS, &f->txn.root.trees[LMCS_TREE_DEPENDENTS],
-                                  (struct lmcs_key_df){base.content, 0}, f->error);
+        status = lmcs_root_seek(cursor, &f->txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){base.content, 0}, f->error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == base.content) {
         bool needs_it = true; /* a raw one may be stored by a link later */
         if (++f->looks > MOST_LOOKS) {

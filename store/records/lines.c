@@ -17,8 +17,7 @@ static enum lmcs_status list(struct lmcs_txn *txn, struct lmcs_cursor *cursor, u
 {
     const size_t most = sizeof dependents->all / sizeof dependents->all[0];
     dependents->count = 0;
-    enum lmcs_status status = lmcs_cursor_seek(
-        cursor, txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS], (struct lmcs_key_df){of, 0}, error);
+    enum lmcs_status status = lmcs_root_seek(cursor, txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){of, 0}, error);
     while (status == LMCS_OK && dependents->count < most && lmcs_cursor_valid(cursor) &&
            lmcs_cursor_key(cursor).high == of) {
         status = lmcs_content_get(txn, lmcs_cursor_key(cursor).low, &dependents->all[dependents->count], error);

@@ -22,9 +22,8 @@ enum lmcs_status lmcs_origin_get(struct lmcs_txn *txn, uint64_t shelf, struct lm
 {
     struct origin_record record;
     size_t bytes;
-    enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS], (struct lmcs_key_df){shelf, 0},
-                      &record, sizeof record.df, sizeof record, &bytes, found, error);
+    enum lmcs_status status = lmcs_root_get(txn, LMCS_TREE_ORIGINS, (struct lmcs_key_df){shelf, 0}, &record,
+                                            sizeof record.df, sizeof record, &bytes, found, error);
     if (status != LMCS_OK || !*found)
         return status;
     origin->df = record.df;
@@ -46,8 +45,8 @@ enum lmcs_status lmcs_origin_put(struct lmcs_txn *txn, uint64_t shelf, const str
     record.df.name_bytes = (uint32_t)strlen(origin->name);
     record.df.reserved = 0;
     memcpy(record.name, origin->name, record.df.name_bytes);
-    return lmcs_tree_put(txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS], (struct lmcs_key_df){shelf, 0},
-                         &record, sizeof record.df + record.df.name_bytes, error);
+    return lmcs_root_put(txn, LMCS_TREE_ORIGINS, (struct lmcs_key_df){shelf, 0}, &record,
+                         sizeof record.df + record.df.name_bytes, error);
 }
 
 /* From id `first` on, forked from `from`; 0: none. */
@@ -56,8 +55,7 @@ static enum lmcs_status next_fork(struct lmcs_txn *txn, uint64_t from, uint64_t 
 {
     struct lmcs_cursor *cursor;
     *shelf = 0;
-    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS],
-                                               (struct lmcs_key_df){first, 0}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_ORIGINS, (struct lmcs_key_df){first, 0}, error);
     while (status == LMCS_OK && *shelf == 0 && lmcs_cursor_valid(cursor)) {
         uint64_t id = lmcs_cursor_key(cursor).high;
         bool found;
@@ -85,7 +83,6 @@ enum lmcs_status lmcs_origin_forget(struct lmcs_txn *txn, uint64_t shelf, const 
         memcpy(origin.name, name, strlen(name) + 1);
         status = lmcs_origin_put(txn, fork, &origin, error);
     } while (status == LMCS_OK);
-    return status == LMCS_OK ? lmcs_tree_delete(txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS],
-                                                (struct lmcs_key_df){shelf, 0}, &found, error)
+    return status == LMCS_OK ? lmcs_root_delete(txn, LMCS_TREE_ORIGINS, (struct lmcs_key_df){shelf, 0}, &found, error)
                              : status;
 }

@@ -15,10 +15,6 @@
 #define ULL(n)    ((unsigned long long)(n))
 #define MOST_TOLD 6u /* ranges in one message */
 
-static struct lmcs_root_tree_df *tree_of(struct lmcs_txn *txn)
-{
-    return &txn->root.trees[SAFETY];
-}
 
 static size_t describe_range(struct lmcs_block_range range, uint32_t dtype, uint32_t ndim, const uint64_t *shape,
                              char *text, size_t room)
@@ -61,10 +57,9 @@ static enum lmcs_status list_lost(struct lmcs_txn *txn, uint64_t content, struct
     struct lmcs_cursor *cursor;
     *count = 0;
     *more = false;
-    if (tree_of(txn)->count == 0)
+    if (txn->root.trees[SAFETY].count == 0)
         return LMCS_OK;
-    enum lmcs_status status =
-        lmcs_cursor_open(&cursor, txn, SAFETY, tree_of(txn), (struct lmcs_key_df){content, 1}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, SAFETY, (struct lmcs_key_df){content, 1}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == content) {
         struct lmcs_lost_df df;
         size_t bytes;
@@ -121,14 +116,14 @@ static enum lmcs_status delete_keys(struct lmcs_txn *txn, uint64_t content, uint
 {
     struct lmcs_cursor *cursor;
     *deleted = 0;
-    if (tree_of(txn)->count == 0)
+    if (txn->root.trees[SAFETY].count == 0)
         return LMCS_OK;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
     while (status == LMCS_OK) {
-        status = lmcs_cursor_seek(cursor, txn, SAFETY, tree_of(txn), (struct lmcs_key_df){content, from}, error);
+        status = lmcs_root_seek(cursor, txn, SAFETY, (struct lmcs_key_df){content, from}, error);
         if (status != LMCS_OK || !lmcs_cursor_valid(cursor) || lmcs_cursor_key(cursor).high != content)
             break;
-        status = lmcs_tree_delete(txn, SAFETY, tree_of(txn), lmcs_cursor_key(cursor), NULL, error);
+        status = lmcs_root_delete(txn, SAFETY, lmcs_cursor_key(cursor), NULL, error);
         ++*deleted;
     }
     lmcs_cursor_free(cursor);
@@ -148,7 +143,7 @@ static enum lmcs_status put_lost(struct lmcs_txn *txn, uint64_t content, const u
             df.blocks = 1;
             continue;
         }
-        status = lmcs_tree_put(txn, SAFETY, tree_of(txn), (struct lmcs_key_df){content, 1 + i}, &df, sizeof df, error);
+        status = lmcs_root_put(txn, SAFETY, (struct lmcs_key_df){content, 1 + i}, &df, sizeof df, error);
         ++*put;
     }
     return status;
@@ -204,7 +199,7 @@ enum lmcs_status lmcs_lost_list(struct lmcs_txn *txn, uint64_t **ids, size_t *co
     if (status != LMCS_OK)
         return status;
     if (most > 0)
-        status = lmcs_cursor_seek(cursor, txn, SAFETY, tree_of(txn), (struct lmcs_key_df){1, 0}, error);
+        status = lmcs_root_seek(cursor, txn, SAFETY, (struct lmcs_key_df){1, 0}, error);
     while (most > 0 && status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         struct lmcs_key_df key = lmcs_cursor_key(cursor);
         if (key.low != 0 && *count < most && (*count == 0 || (*ids)[*count - 1] != key.high))
@@ -223,10 +218,10 @@ enum lmcs_status lmcs_parity_find(struct lmcs_txn *txn, uint64_t content, struct
     size_t bytes;
     const struct lmcs_parity_df *df = &parity->df;
     *found = false;
-    if (tree_of(txn)->count == 0)
+    if (txn->root.trees[SAFETY].count == 0)
         return LMCS_OK;
-    enum lmcs_status status = lmcs_tree_get(txn, SAFETY, tree_of(txn), (struct lmcs_key_df){content, 0}, parity,
-                                            sizeof parity->df, sizeof *parity, &bytes, found, error);
+    enum lmcs_status status = lmcs_root_get(txn, SAFETY, (struct lmcs_key_df){content, 0}, parity, sizeof parity->df,
+                                            sizeof *parity, &bytes, found, error);
     if (status != LMCS_OK || !*found)
         return status;
     uint64_t end = lmcs_media_bytes(txn->pool->media);
@@ -252,9 +247,7 @@ enum lmcs_status lmcs_parity_drop(struct lmcs_txn *txn, uint64_t content, bool *
         txn->root.parity_bytes -= lmcs_room(old.parts[i].bytes);
         status = lmcs_space_retire(txn, old.parts[i].offset, old.parts[i].bytes, error);
     }
-    return status == LMCS_OK
-               ? lmcs_tree_delete(txn, SAFETY, tree_of(txn), (struct lmcs_key_df){content, 0}, NULL, error)
-               : status;
+    return status == LMCS_OK ? lmcs_root_delete(txn, SAFETY, (struct lmcs_key_df){content, 0}, NULL, error) : status;
 }
 
 enum lmcs_status lmcs_parity_put(struct lmcs_txn *txn, uint64_t content, const struct lmcs_parity_record *parity,
@@ -267,7 +260,7 @@ enum lmcs_status lmcs_parity_put(struct lmcs_txn *txn, uint64_t content, const s
         status =
             lmcs_space_add(txn, parity->parts[i].offset, parity->parts[i].bytes, content | LMCS_SPACE_PARITY, error);
     }
-    return status == LMCS_OK ? lmcs_tree_put(txn, SAFETY, tree_of(txn), (struct lmcs_key_df){content, 0}, parity,
+    return status == LMCS_OK ? lmcs_root_put(txn, SAFETY, (struct lmcs_key_df){content, 0}, parity,
                                              sizeof parity->df + parity->df.part_count * sizeof parity->parts[0], error)
                              : status;
 }
@@ -279,16 +272,16 @@ enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32
     struct lmcs_key_df key = {0, content};
     bool found;
     if (data > 0)
-        return lmcs_tree_put(txn, SAFETY, tree_of(txn), key, &df, sizeof df, error);
-    return tree_of(txn)->count == 0 ? LMCS_OK : lmcs_tree_delete(txn, SAFETY, tree_of(txn), key, &found, error);
+        return lmcs_root_put(txn, SAFETY, key, &df, sizeof df, error);
+    return txn->root.trees[SAFETY].count == 0 ? LMCS_OK : lmcs_root_delete(txn, SAFETY, key, &found, error);
 }
 
 enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *wanted, bool *found,
                                     struct lmcs_error *error)
 {
     *found = false;
-    return tree_of(txn)->count == 0 ? LMCS_OK
-                                    : lmcs_tree_get(txn, SAFETY, tree_of(txn), (struct lmcs_key_df){0, content}, wanted,
+    return txn->root.trees[SAFETY].count == 0 ? LMCS_OK
+                                    : lmcs_root_get(txn, SAFETY, (struct lmcs_key_df){0, content}, wanted,
                                                     sizeof *wanted, sizeof *wanted, NULL, found, error);
 }
 
@@ -310,7 +303,7 @@ enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, struc
 enum lmcs_status lmcs_safety_end(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error)
 {
     bool found;
-    if (tree_of(txn)->count == 0)
+    if (txn->root.trees[SAFETY].count == 0)
         return LMCS_OK;
     enum lmcs_status status = lmcs_lost_set(txn, content, NULL, 0, NULL, error);
     if (status == LMCS_OK)

@@ -46,9 +46,8 @@ enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lm
 {
     struct shelf_record record;
     size_t bytes;
-    enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES], (struct lmcs_key_df){id, 0}, &record,
-                      sizeof record.df, sizeof record, &bytes, found, error);
+    enum lmcs_status status = lmcs_root_get(txn, LMCS_TREE_SHELVES, (struct lmcs_key_df){id, 0}, &record,
+                                            sizeof record.df, sizeof record, &bytes, found, error);
     if (status != LMCS_OK || !*found)
         return status;
     const uint32_t flags = record.df.flags & ~(LMCS_SHELF_STAGING | LMCS_SHELF_KEPT);
@@ -103,9 +102,7 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
         return LMCS_OK;
     uint64_t hash = hash_of(name);
     struct lmcs_cursor *cursor;
-    enum lmcs_status status =
-        lmcs_cursor_open(&cursor, txn, LMCS_TREE_SHELF_NAMES, &txn->root.trees[LMCS_TREE_SHELF_NAMES],
-                         (struct lmcs_key_df){hash, 0}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_SHELF_NAMES, (struct lmcs_key_df){hash, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash) {
         status = lmcs_shelf_load(txn, lmcs_cursor_key(cursor).low, shelf, error);
         *found = status == LMCS_OK && strcmp(shelf->name, name) == 0 && (shelf->df.flags & LMCS_SHELF_STAGING) == 0;
@@ -158,8 +155,8 @@ static enum lmcs_status store_record(struct lmcs_txn *txn, const struct lmcs_she
     record.df.policy_bytes = (uint32_t)policy;
     memcpy(record.text, shelf->name, name);
     memcpy(record.text + name, shelf->policy, policy);
-    return lmcs_tree_put(txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES],
-                         (struct lmcs_key_df){shelf->df.id, 0}, &record, sizeof record.df + name + policy, error);
+    return lmcs_root_put(txn, LMCS_TREE_SHELVES, (struct lmcs_key_df){shelf->df.id, 0}, &record,
+                         sizeof record.df + name + policy, error);
 }
 
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
@@ -179,8 +176,8 @@ enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_
     memcpy(shelf->name, name, shelf->df.name_bytes);
     enum lmcs_status status = store_record(txn, shelf, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_put(txn, LMCS_TREE_SHELF_NAMES, &txn->root.trees[LMCS_TREE_SHELF_NAMES],
-                               (struct lmcs_key_df){hash_of(name), shelf->df.id}, NULL, 0, error);
+        status = lmcs_root_put(txn, LMCS_TREE_SHELF_NAMES, (struct lmcs_key_df){hash_of(name), shelf->df.id}, NULL, 0,
+                               error);
     return status;
 }
 
@@ -200,11 +197,10 @@ enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shel
     if (status == LMCS_OK)
         status = lmcs_origin_forget(txn, shelf->df.id, shelf->name, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_SHELF_NAMES, &txn->root.trees[LMCS_TREE_SHELF_NAMES],
-                                  (struct lmcs_key_df){hash_of(shelf->name), shelf->df.id}, NULL, error);
+        status = lmcs_root_delete(txn, LMCS_TREE_SHELF_NAMES, (struct lmcs_key_df){hash_of(shelf->name), shelf->df.id},
+                                  NULL, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES],
-                                  (struct lmcs_key_df){shelf->df.id, 0}, NULL, error);
+        status = lmcs_root_delete(txn, LMCS_TREE_SHELVES, (struct lmcs_key_df){shelf->df.id, 0}, NULL, error);
     return status;
 }
 
@@ -213,8 +209,7 @@ enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *
 {
     struct lmcs_cursor *cursor;
     *count = 0;
-    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES],
-                                               (struct lmcs_key_df){first, 0}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_SHELVES, (struct lmcs_key_df){first, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < capacity) {
         uint64_t id = lmcs_cursor_key(cursor).high;
         if (id == UINT64_MAX) { /* never assigned: the next id would be 0 */

@@ -120,8 +120,8 @@ static enum lmcs_status check_parts(struct lmcs_checking *c, const struct lmcs_c
     for (size_t i = 0; status == LMCS_OK && i < content->df.part_count; i++, c->part_count++) {
         struct lmcs_space_df df = {0, 0};
         bool found;
-        status = lmcs_check_has_key(c, LMCS_TREE_SPACE, &c->txn.root.trees[LMCS_TREE_SPACE],
-                                    (struct lmcs_key_df){content->parts[i].offset, 0}, &df, sizeof df, &found);
+        status = lmcs_check_root_has(c, LMCS_TREE_SPACE, (struct lmcs_key_df){content->parts[i].offset, 0}, &df,
+                                     sizeof df, &found);
         if (status == LMCS_OK && !c->incomplete &&
             (!found || df.content != content->id || df.bytes != lmcs_room(content->parts[i].bytes)))
             REPORT(c, "the payload of content %llu at offset %llu is not in the map of space", ULL(content->id),
@@ -150,8 +150,8 @@ static enum lmcs_status check_tie(struct lmcs_checking *c, const struct lmcs_con
         base->base_uses--;
     if (base->raw_bytes != content->df.raw_bytes)
         REPORT(c, "content %llu does not fit its base %llu", ULL(content->id), ULL(base->id));
-    enum lmcs_status status = lmcs_check_has_key(c, LMCS_TREE_DEPENDENTS, &c->txn.root.trees[LMCS_TREE_DEPENDENTS],
-                                                 (struct lmcs_key_df){base->id, content->id}, &nothing, 0, &found);
+    enum lmcs_status status =
+        lmcs_check_root_has(c, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){base->id, content->id}, &nothing, 0, &found);
     if (status == LMCS_OK && !found && !c->incomplete)
         REPORT(c, "content %llu is not listed as a dependent of %llu", ULL(content->id), ULL(base->id));
     return status;
@@ -223,8 +223,8 @@ static enum lmcs_status visit_content_again(struct lmcs_checking *c, struct lmcs
     uint64_t successor;
     bool found;
     c->idle_count++;
-    status = lmcs_check_has_key(c, LMCS_TREE_DEPENDENTS, &c->txn.root.trees[LMCS_TREE_DEPENDENTS],
-                                (struct lmcs_key_df){0, key.high}, &successor, sizeof successor, &found);
+    status = lmcs_check_root_has(c, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, key.high}, &successor,
+                                 sizeof successor, &found);
     if (status == LMCS_OK && !found && c->staging && content.df.base_uses > 0) {
         c->idle_count--; /* a restore lists its bases when it is shown */
         return status;
@@ -271,8 +271,8 @@ static enum lmcs_status check_parity(struct lmcs_checking *c, uint64_t content)
         struct lmcs_space_df df = {0, 0};
         bool mapped;
         c->parity_bytes += lmcs_room(parity.parts[i].bytes);
-        status = lmcs_check_has_key(c, LMCS_TREE_SPACE, &c->txn.root.trees[LMCS_TREE_SPACE],
-                                    (struct lmcs_key_df){parity.parts[i].offset, 0}, &df, sizeof df, &mapped);
+        status = lmcs_check_root_has(c, LMCS_TREE_SPACE, (struct lmcs_key_df){parity.parts[i].offset, 0}, &df,
+                                     sizeof df, &mapped);
         if (status == LMCS_OK && !c->incomplete &&
             (!mapped || df.content != (content | LMCS_SPACE_PARITY) || df.bytes != lmcs_room(parity.parts[i].bytes)))
             REPORT(c, "the parity of content %llu at offset %llu is not in the map of space", ULL(content),

@@ -247,3 +247,9 @@ enum lmcs_status lmcs_check_has_key(struct lmcs_checking *c, uint8_t kind, const
         return LMCS_OK;
     return lmcs_check_absorb(c, status, c->shelf != NULL ? c->shelf->name : "", 0);
 }
+
+enum lmcs_status lmcs_check_root_has(struct lmcs_checking *c, uint8_t kind, struct lmcs_key_df key, void *value,
+                                     size_t bytes, bool *found)
+{
+    return lmcs_check_has_key(c, kind, &c->txn.root.trees[kind], key, value, bytes, found);
+}

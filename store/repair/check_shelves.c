@@ -41,8 +41,7 @@ static enum lmcs_status check_prepared(struct lmcs_checking *c, const struct lmc
     bool found;
     memcpy(&key, df->group, sizeof key);
     c->prepared_count++;
-    enum lmcs_status status =
-        lmcs_check_has_key(c, LMCS_TREE_GROUPS, &c->txn.root.trees[LMCS_TREE_GROUPS], key, value, sizeof value, &found);
+    enum lmcs_status status = lmcs_check_root_has(c, LMCS_TREE_GROUPS, key, value, sizeof value, &found);
     if (status == LMCS_OK && !c->incomplete && (!found || value[0] != c->shelf->df.id || value[1] != df->number))
         lmcs_check_report(c, c->shelf->name, df->number, "", "it is prepared, but its group does not list it");
     return status;
@@ -143,9 +142,9 @@ enum lmcs_status lmcs_check_shelf(struct lmcs_checking *c, struct lmcs_key_df ke
         return status;
     c->shelf = &shelf;
     c->committed = c->stepped = c->highest = c->latest = 0;
-    status = lmcs_check_has_key(c, LMCS_TREE_SHELF_NAMES, &c->txn.root.trees[LMCS_TREE_SHELF_NAMES],
-                                (struct lmcs_key_df){lmc_hash64(shelf.name, strlen(shelf.name), 0), key.high}, &nothing,
-                                0, &found);
+    status = lmcs_check_root_has(c, LMCS_TREE_SHELF_NAMES,
+                                 (struct lmcs_key_df){lmc_hash64(shelf.name, strlen(shelf.name), 0), key.high},
+                                 &nothing, 0, &found);
     if (status == LMCS_OK && !c->incomplete && (!found || key.high >= c->txn.root.next_shelf))
         REPORT_SHELF(c, "it is not in the index of names");
     if (status == LMCS_OK)

@@ -60,8 +60,7 @@ enum lmcs_status lmcs_check_load_objects(struct lmcs_checking *c)
     enum lmcs_status status = lmcs_cursor_new(&cursor, c->error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_cursor_seek(cursor, &c->txn, LMCS_TREE_OBJECTS, &c->txn.root.trees[LMCS_TREE_OBJECTS],
-                              (struct lmcs_key_df){0, 0}, c->error);
+    status = lmcs_root_seek(cursor, &c->txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, c->error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         size_t bytes;
         const void *value = lmcs_cursor_value(cursor, &bytes);
@@ -204,8 +203,7 @@ static enum lmcs_status check_live_name(struct lmcs_checking *c, const struct lm
     struct lmcs_key_df key = {lmc_hash64(record->name, strlen(record->name), record->shelf), record->id};
     char nothing;
     bool found;
-    enum lmcs_status status =
-        lmcs_check_has_key(c, LMCS_TREE_LIVE_NAMES, &c->txn.root.trees[LMCS_TREE_LIVE_NAMES], key, &nothing, 0, &found);
+    enum lmcs_status status = lmcs_check_root_has(c, LMCS_TREE_LIVE_NAMES, key, &nothing, 0, &found);
     if (status == LMCS_OK && !c->incomplete && (!found || record->id >= c->txn.root.next_live))
         REPORT(c, "live variable \"%.200s\" is not in the index of names", record->name);
     return status;

@@ -129,6 +129,8 @@ enum lmcs_status lmcs_check_fail_record(struct lmcs_checking *c, const char *kin
 /* Its value must have `bytes` bytes. */
 enum lmcs_status lmcs_check_has_key(struct lmcs_checking *c, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                     struct lmcs_key_df key, void *value, size_t bytes, bool *found);
+enum lmcs_status lmcs_check_root_has(struct lmcs_checking *c, uint8_t kind, struct lmcs_key_df key, void *value,
+                                     size_t bytes, bool *found);
 
 /* ---- check_space.c ---- */
 

@@ -28,8 +28,7 @@ static enum lmcs_status list_contents(struct lmcs_pool *pool, uint64_t first, ui
         return status;
     status = lmcs_txn_read(pool, &txn, error);
     if (status == LMCS_OK) {
-        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CONTENTS, &txn.root.trees[LMCS_TREE_CONTENTS],
-                                  (struct lmcs_key_df){first, 0}, error);
+        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){first, 0}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < AT_ONCE) {
             ids[(*count)++] = lmcs_cursor_key(cursor).high;
             status = lmcs_cursor_next(cursor, error);

@@ -107,8 +107,7 @@ static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_
     status = lmcs_txn_read(source->pool, &txn, error);
     *next = 0;
     if (status == LMCS_OK) {
-        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CONTENTS, &txn.root.trees[LMCS_TREE_CONTENTS],
-                                  (struct lmcs_key_df){first, 0}, error);
+        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){first, 0}, error);
         for (size_t i = 0; status == LMCS_OK && lmcs_cursor_valid(cursor); i++) {
             struct lmcs_content_df df;
             size_t bytes;

@@ -180,19 +180,18 @@ enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *nam
 static enum lmcs_status rename_in(struct lmcs_txn *txn, const char *from, const char *to, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
-    struct lmcs_root_tree_df *names = &txn->root.trees[LMCS_TREE_SHELF_NAMES];
     enum lmcs_status status = lmcs_shelf_get(txn, from, &shelf, error);
     if (status == LMCS_OK)
         status = check_free(txn, to, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_SHELF_NAMES, names,
+        status = lmcs_root_delete(txn, LMCS_TREE_SHELF_NAMES,
                                   (struct lmcs_key_df){lmc_hash64(from, strlen(from), 0), shelf.df.id}, NULL, error);
     if (status != LMCS_OK)
         return status;
     shelf.df.name_bytes = (uint32_t)strlen(to);
     memcpy(shelf.name, to, shelf.df.name_bytes + 1);
-    status = lmcs_tree_put(txn, LMCS_TREE_SHELF_NAMES, names,
-                           (struct lmcs_key_df){lmc_hash64(to, strlen(to), 0), shelf.df.id}, NULL, 0, error);
+    status = lmcs_root_put(txn, LMCS_TREE_SHELF_NAMES, (struct lmcs_key_df){lmc_hash64(to, strlen(to), 0), shelf.df.id},
+                           NULL, 0, error);
     return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
 }
 

@@ -157,8 +157,7 @@ static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_curs
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CONTENTS, &txn.root.trees[LMCS_TREE_CONTENTS],
-                              (struct lmcs_key_df){*next, 0}, error);
+    status = lmcs_root_seek(cursor, &txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){*next, 0}, error);
     *next = 0;
     for (size_t i = 0; status == LMCS_OK && lmcs_cursor_valid(cursor); i++) {
         uint64_t id = lmcs_cursor_key(cursor).high;

@@ -242,8 +242,8 @@ static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_e
         return status;
     status = check_found(s, content, error);
     if (status == LMCS_OK && content->is_found) /* the pool may have had it only as a base */
-        status = lmcs_tree_delete(&s->txn, LMCS_TREE_DEPENDENTS, &s->txn.root.trees[LMCS_TREE_DEPENDENTS],
-                                  (struct lmcs_key_df){0, content->pool_id}, &found, error);
+        status =
+            lmcs_root_delete(&s->txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, content->pool_id}, &found, error);
     if (status == LMCS_OK)
         status = lmcs_content_run(&s->txn, content->pool_id, key.high, error);
     return status == LMCS_OK ? lmcs_tree_put(&s->txn, LMCS_TREE_MANIFEST, &s->manifest, key, &now, sizeof now, error)
@@ -662,12 +662,11 @@ static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *tx
         status = lmcs_content_find(txn, stage->unrun[i], &content, &found, error);
         /* A link goes with its last output. */
         if (status == LMCS_OK && found && content.df.runs == 0 && content.df.payload != LMCS_PAYLOAD_LINK)
-            status = lmcs_tree_get(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                                   (struct lmcs_key_df){0, content.id}, &successor, sizeof successor, sizeof successor,
-                                   NULL, &noted, error);
+            status = lmcs_root_get(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, content.id}, &successor,
+                                   sizeof successor, sizeof successor, NULL, &noted, error);
         if (status == LMCS_OK && !noted)
-            status = lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                                   (struct lmcs_key_df){0, content.id}, &none, sizeof none, error);
+            status = lmcs_root_put(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, content.id}, &none, sizeof none,
+                                   error);
     }
     return status;
 }

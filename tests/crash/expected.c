@@ -325,8 +325,7 @@ static uint64_t prepared_number(struct lmcs_pool *pool, const char *name)
     OK(lmcs_cursor_new(&cursor, &err));
     OK(lmcs_txn_read(pool, &txn, &err));
     OK(lmcs_shelf_find(&txn, name, &shelf, &found, &err));
-    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_GROUPS, &txn.root.trees[LMCS_TREE_GROUPS], (struct lmcs_key_df){0, 0},
-                        &err));
+    OK(lmcs_root_seek(cursor, &txn, LMCS_TREE_GROUPS, (struct lmcs_key_df){0, 0}, &err));
     while (found && lmcs_cursor_valid(cursor)) {
         uint64_t value[2];
         memcpy(value, lmcs_cursor_value(cursor, NULL), sizeof value);
@@ -647,8 +646,7 @@ bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_
     EXPECT(fd >= 0);
     OK(lmcs_cursor_new(&cursor, &err));
     OK(lmcs_txn_read(pool, &txn, &err));
-    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
-                        &err));
+    OK(lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, &err));
     while (right && lmcs_cursor_valid(cursor)) {
         struct lmcs_object_df df;
         memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);

@@ -205,9 +205,9 @@ MUTANTS = [
         "a payload's file space is given back by the transaction that retires it, before its commit",
         [
             (
-                "    txn->root.live_bytes -= room;\n    enum lmcs_status status = lmcs_tree_delete(",
+                "    txn->root.live_bytes -= room;\n    enum lmcs_status status = lmcs_root_delete(",
                 "    txn->root.live_bytes -= room;\n    lmcs_heap_punch(txn->pool->heap, offset, room);\n"
-                "    enum lmcs_status status = lmcs_tree_delete(",
+                "    enum lmcs_status status = lmcs_root_delete(",
             )
         ],
     ),
@@ -264,8 +264,8 @@ MUTANTS = [
         "a group is forgotten by another transaction than the one that commits its snapshot",
         [
             (
-                "    if (status == LMCS_OK)\n        status = lmcs_tree_delete(txn, LMCS_TREE_GROUPS, "
-                "&txn->root.trees[LMCS_TREE_GROUPS], *key, NULL, error);\n    return status == LMCS_OK ? "
+                "    if (status == LMCS_OK)\n        status = lmcs_root_delete(txn, LMCS_TREE_GROUPS, "
+                "*key, NULL, error);\n    return status == LMCS_OK ? "
                 "lmcs_shelf_save",
                 "    return status == LMCS_OK ? lmcs_shelf_save",
             ),
@@ -273,8 +273,8 @@ MUTANTS = [
                 "    status = lmcs_txn_commit(&txn, error);\n    if (status == LMCS_OK && commit)\n",
                 "    status = lmcs_txn_commit(&txn, error);\n"
                 "    if (status == LMCS_OK)\n        status = lmcs_txn_write(pool, &txn, error);\n"
-                "    if (status == LMCS_OK)\n        status = lmcs_tree_delete(&txn, LMCS_TREE_GROUPS, "
-                "&txn.root.trees[LMCS_TREE_GROUPS], key, NULL, error);\n"
+                "    if (status == LMCS_OK)\n        status = lmcs_root_delete(&txn, LMCS_TREE_GROUPS, "
+                "key, NULL, error);\n"
                 "    if (status == LMCS_OK)\n        status = lmcs_txn_commit(&txn, error);\n"
                 "    if (status == LMCS_OK && commit)\n",
             ),

@@ -141,8 +141,7 @@ static bool some_protected(struct driver *d, uint64_t *place, uint64_t *bytes)
     uint64_t found = 0, met = 0;
     OK(lmcs_cursor_new(&cursor, &err));
     OK(lmcs_txn_read(d->pool, &txn, &err));
-    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_SAFETY, &txn.root.trees[LMCS_TREE_SAFETY], (struct lmcs_key_df){1, 0},
-                        &err));
+    OK(lmcs_root_seek(cursor, &txn, LMCS_TREE_SAFETY, (struct lmcs_key_df){1, 0}, &err));
     while (lmcs_cursor_valid(cursor)) {
         if (lmcs_cursor_key(cursor).low == 0 && driver_below(d, ++met) == 0)
             found = lmcs_cursor_key(cursor).high;

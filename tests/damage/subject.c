@@ -61,8 +61,7 @@ static void note_payloads(struct subject *subject, struct lmcs_txn *txn)
 {
     struct lmcs_cursor *cursor;
     OK(lmcs_cursor_new(&cursor, &err));
-    OK(lmcs_cursor_seek(cursor, txn, LMCS_TREE_CONTENTS, &txn->root.trees[LMCS_TREE_CONTENTS],
-                        (struct lmcs_key_df){0, 0}, &err));
+    OK(lmcs_root_seek(cursor, txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){0, 0}, &err));
     while (lmcs_cursor_valid(cursor)) {
         struct lmcs_content content;
         struct lmcs_identity identity;
