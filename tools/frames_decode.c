@@ -6,6 +6,7 @@
  */
 #include "frames.h"
 
+#include "base/order.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,18 +129,14 @@ static int by_size(const void *left, const void *right)
 {
     const struct frames_frame *l = *(const struct frames_frame *const *)left;
     const struct frames_frame *r = *(const struct frames_frame *const *)right;
-    if (l->frame.dtype != r->frame.dtype)
-        return l->frame.dtype < r->frame.dtype ? -1 : 1;
-    return (l->frame.raw_bytes > r->frame.raw_bytes) - (l->frame.raw_bytes < r->frame.raw_bytes);
+    return LMCS_ORDER2(l->frame.dtype, r->frame.dtype, l->frame.raw_bytes, r->frame.raw_bytes);
 }
 
 static int by_digest(const void *left, const void *right)
 {
     const struct frames_tensor *l = *(const struct frames_tensor *const *)left;
     const struct frames_tensor *r = *(const struct frames_tensor *const *)right;
-    if (l->digest.high != r->digest.high)
-        return l->digest.high < r->digest.high ? -1 : 1;
-    return (l->digest.low > r->digest.low) - (l->digest.low < r->digest.low);
+    return LMCS_ORDER2(l->digest.high, r->digest.high, l->digest.low, r->digest.low);
 }
 
 /* By dtype and size; NULL: no memory. */

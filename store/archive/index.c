@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/order.h"
 
 static enum lmcs_status note_since(void *context, const struct lmcs_archive_since_df *df, struct lmcs_error *error)
 {
@@ -111,7 +112,7 @@ static int by_number(const void *a, const void *b)
 {
     uint64_t x = ((const struct lmcs_index_snapshot *)a)->df.number;
     uint64_t y = ((const struct lmcs_index_snapshot *)b)->df.number;
-    return (x > y) - (x < y);
+    return LMCS_ORDER(x, y);
 }
 
 const struct lmcs_index_snapshot *lmcs_index_number(const struct lmcs_index_shelf *shelf, uint64_t number)

@@ -13,6 +13,7 @@
 
 #include "archive/decode.h"
 #include "archive/index.h"
+#include "base/order.h"
 #include "records/meta.h"
 
 #define PROGRESS_SNAPSHOTS 1024u
@@ -27,7 +28,7 @@ static bool is_file(int fd)
 static int by_snapshot(const void *a, const void *b)
 {
     const struct lmcs_index_tag *x = a, *y = b;
-    return x->number != y->number ? (x->number > y->number) - (x->number < y->number) : strcmp(x->text, y->text);
+    return x->number != y->number ? LMCS_ORDER(x->number, y->number) : strcmp(x->text, y->text);
 }
 
 struct listing {

@@ -8,6 +8,9 @@
 /* -1, 0 or 1: `a` is less than, equal to or greater than `b`. */
 #define LMCS_ORDER(a, b) (((a) > (b)) - ((a) < (b)))
 
+/* Orders by a and b, and where they are equal by c and d. */
+#define LMCS_ORDER2(a, b, c, d) ((a) != (b) ? LMCS_ORDER(a, b) : LMCS_ORDER(c, d))
+
 /* Also for structs that begin with a uint64_t. */
 static inline int lmcs_by_u64(const void *a, const void *b)
 {

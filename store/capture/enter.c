@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/grow.h"
+#include "base/order.h"
 #include "capture/state.h"
 #include "pages/tree.h"
 #include "records/shelf.h"
@@ -77,12 +78,6 @@ static enum lmcs_status put_entry(struct committing *c, struct lmcs_captured *en
     return status == LMCS_OK ? put_name(c, entry, entry->content.id, true, error) : status;
 }
 
-static int by_identity(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* `wanted` is sorted. The caller frees *drop. */
 static enum lmcs_status list_dropped(struct committing *c, const uint64_t *wanted, size_t count, uint64_t **drop,
                                      size_t *drops, struct lmcs_error *error)
@@ -122,7 +117,7 @@ static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *erro
         return lmcs_fail_memory(error);
     for (size_t i = 0; i < count; i++)
         wanted[i] = capture->entries.items[i]->identity;
-    qsort(wanted, count, sizeof *wanted, by_identity);
+    qsort(wanted, count, sizeof *wanted, lmcs_by_u64);
     enum lmcs_status status = list_dropped(c, wanted, count, &drop, &drops, error);
     if (status == LMCS_OK && c->manifest.count - count != drops)
         status = lmcs_fail(error, LMCS_DAMAGED, 0,

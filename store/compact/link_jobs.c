@@ -7,6 +7,7 @@
 
 #include "base/grow.h"
 #include "base/guard.h"
+#include "base/order.h"
 #include "compact/optimizer_search.h"
 #include "compact/plan.h"
 #include "compact/replace.h"
@@ -51,9 +52,7 @@ static enum lmcs_status add(struct lmcs_link_jobs *jobs, const struct lmcs_link_
 static int by_group(const void *a, const void *b)
 {
     const struct lmcs_link_job *x = a, *y = b;
-    if (x->group != y->group)
-        return x->group < y->group ? -1 : 1;
-    return x->raw_bytes > y->raw_bytes ? -1 : x->raw_bytes < y->raw_bytes;
+    return LMCS_ORDER2(x->group, y->group, y->raw_bytes, x->raw_bytes);
 }
 
 /* ---- By relations ---- */

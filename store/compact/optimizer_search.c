@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/grow.h"
+#include "base/order.h"
 
 #define PLACES    64u
 #define ENOUGH    (PLACES * 3 / 4) /* some are zero, or lose their digits */
@@ -68,7 +69,7 @@ static void take_sample(const struct lmcs_search_array *array, struct sample *sa
 static int ascending(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return LMCS_ORDER(x, y);
 }
 
 /* Whether v' = beta2 v + (1 - beta2) g^2 for one beta2; m became m' by g with this beta1. */
@@ -281,9 +282,7 @@ struct place {
 static int by_size(const void *a, const void *b)
 {
     const struct place *x = a, *y = b;
-    if (x->elements != y->elements)
-        return x->elements < y->elements ? -1 : 1;
-    return (x->array > y->array) - (x->array < y->array);
+    return LMCS_ORDER2(x->elements, y->elements, x->array, y->array);
 }
 
 static enum lmcs_status find_in(struct search *search, const struct place *places, size_t count,

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "base/grow.h"
+#include "base/order.h"
 #include "media/layout.h"
 
 struct pin {
@@ -406,7 +407,7 @@ void lmcs_lease_bequeath(struct lmcs_lease *lease, uint64_t offset, uint64_t byt
 static int by_start(const void *a, const void *b)
 {
     uint64_t x = ((const struct span *)a)->start, y = ((const struct span *)b)->start;
-    return (x > y) - (x < y);
+    return LMCS_ORDER(x, y);
 }
 
 /* Joins neighbours: the cost of each lock grows with their number. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/order.h"
 #include "pages/extents.h"
 #include "pages/pool.h"
 #include "pages/space.h"
@@ -80,7 +81,7 @@ enum lmcs_status lmcs_space_free_some(struct lmcs_pool *pool, bool *some, struct
 static int by_offset(const void *a, const void *b)
 {
     const struct lmcs_retired *x = a, *y = b;
-    return (x->key.low > y->key.low) - (x->key.low < y->key.low);
+    return LMCS_ORDER(x->key.low, y->key.low);
 }
 
 struct hole {

@@ -12,6 +12,7 @@
 
 #include "base/grow.h"
 #include "base/map.h"
+#include "base/order.h"
 #include "pages/pool.h"
 #include "pages/tree.h"
 #include "records/shelf.h"
@@ -99,9 +100,7 @@ static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cu
 static int by_content(const void *a, const void *b)
 {
     const struct needed *x = a, *y = b;
-    if (x->content != y->content)
-        return x->content < y->content ? -1 : 1;
-    return (x->root > y->root) - (x->root < y->root);
+    return LMCS_ORDER2(x->content, y->content, x->root, y->root);
 }
 
 static enum lmcs_status collect_needed(struct finding *f, const uint64_t *contents, size_t count)
@@ -234,12 +233,10 @@ static int by_place(const void *a, const void *b)
 {
     const struct lmcs_found_holder *x = a, *y = b;
     if (x->root != y->root)
-        return x->root < y->root ? -1 : 1;
+        return LMCS_ORDER(x->root, y->root);
     if (x->shelf != y->shelf)
-        return x->shelf < y->shelf ? -1 : 1;
-    if (x->identity != y->identity)
-        return x->identity < y->identity ? -1 : 1;
-    return (x->first > y->first) - (x->first < y->first);
+        return LMCS_ORDER(x->shelf, y->shelf);
+    return LMCS_ORDER2(x->identity, y->identity, x->first, y->first);
 }
 
 /* Merges holders of consecutive snapshots. */

@@ -5,6 +5,7 @@
  * A snapshot is kept if any rule picks it. The first of a stretch of steps or time stays the first when more come:
  * pruning twice is like pruning once.
  */
+#include "base/order.h"
 #include "records/policy.h"
 
 #include <math.h>
@@ -21,18 +22,14 @@ static int by_stretch(const void *a, const void *b)
 {
     const struct ranked *x = a, *y = b;
     if (x->stretch != y->stretch)
-        return x->stretch < y->stretch ? -1 : 1;
-    if (x->within != y->within)
-        return x->within < y->within ? -1 : 1;
-    return x->index > y->index ? -1 : x->index < y->index; /* of the same step, the newest first */
+        return LMCS_ORDER(x->stretch, y->stretch);
+    return LMCS_ORDER2(x->within, y->within, y->index, x->index); /* of the same step, the newest first */
 }
 
 static int by_value(const void *a, const void *b)
 {
     const struct ranked *x = a, *y = b;
-    if (x->value != y->value)
-        return x->value < y->value ? -1 : 1;
-    return x->index > y->index ? -1 : x->index < y->index;
+    return LMCS_ORDER2(x->value, y->value, y->index, x->index);
 }
 
 static int64_t floor_div(int64_t a, int64_t b)

@@ -281,8 +281,8 @@ enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, stru
 {
     *found = false;
     return txn->root.trees[SAFETY].count == 0 ? LMCS_OK
-                                    : lmcs_root_get(txn, SAFETY, (struct lmcs_key_df){0, content}, wanted,
-                                                    sizeof *wanted, sizeof *wanted, NULL, found, error);
+                                              : lmcs_root_get(txn, SAFETY, (struct lmcs_key_df){0, content}, wanted,
+                                                              sizeof *wanted, sizeof *wanted, NULL, found, error);
 }
 
 /* ---- With the content ---- */

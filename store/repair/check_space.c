@@ -4,6 +4,7 @@
  *
  * Each byte of an extent has at most one owner, each object the live and retired bytes of its record.
  */
+#include "base/order.h"
 #include "repair/checking.h"
 
 #include <stdarg.h>
@@ -131,7 +132,7 @@ static enum lmcs_status visit_retired(struct lmcs_checking *c, struct lmcs_key_d
 static int by_offset(const void *a, const void *b)
 {
     const struct lmcs_checked_range *x = a, *y = b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
+    return LMCS_ORDER(x->offset, y->offset);
 }
 
 /* Ranges come in order and must not overlap. */

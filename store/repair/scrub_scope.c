@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* repair/scrub_scope.c - scrubs the contents of addresses and their bases, in the order of their numbers. */
+#include "base/order.h"
 #include "repair/scrubbing.h"
 
 #include <stdlib.h>
@@ -18,17 +19,11 @@ static enum lmcs_status add_id(struct lmcs_scrubbing *s, uint64_t id, struct lmc
     return LMCS_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static void sort_ids(struct lmcs_scrubbing *s)
 {
     size_t kept = 0;
     if (s->id_count > 1)
-        qsort(s->ids, s->id_count, sizeof *s->ids, by_value);
+        qsort(s->ids, s->id_count, sizeof *s->ids, lmcs_by_u64);
     for (size_t i = 0; i < s->id_count; i++)
         if (kept == 0 || s->ids[kept - 1] != s->ids[i])
             s->ids[kept++] = s->ids[i];
@@ -89,10 +84,10 @@ static void only_new(const struct lmcs_scrubbing *s, struct ids *found)
 {
     size_t kept = 0;
     if (found->count > 1)
-        qsort(found->at, found->count, sizeof *found->at, by_value);
+        qsort(found->at, found->count, sizeof *found->at, lmcs_by_u64);
     for (size_t i = 0; i < found->count; i++) {
         bool again = kept > 0 && found->at[kept - 1] == found->at[i];
-        if (!again && bsearch(&found->at[i], s->ids, s->id_count, sizeof *s->ids, by_value) == NULL)
+        if (!again && bsearch(&found->at[i], s->ids, s->id_count, sizeof *s->ids, lmcs_by_u64) == NULL)
             found->at[kept++] = found->at[i];
     }
     found->count = kept;

@@ -15,6 +15,7 @@
 #include "archive/decode.h"
 #include "archive/index.h"
 #include "base/grow.h"
+#include "base/order.h"
 #include "pages/pool.h"
 #include "pages/tree.h"
 #include "payload/read.h"
@@ -76,9 +77,7 @@ struct lmcs_sources {
 static int by_digest(const void *a, const void *b)
 {
     const struct listed *x = a, *y = b;
-    if (x->digest.low != y->digest.low)
-        return x->digest.low < y->digest.low ? -1 : 1;
-    return (x->digest.high > y->digest.high) - (x->digest.high < y->digest.high);
+    return LMCS_ORDER2(x->digest.low, y->digest.low, x->digest.high, y->digest.high);
 }
 
 static bool add(struct source *source, const struct listed *item)

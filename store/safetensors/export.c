@@ -10,6 +10,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "base/order.h"
 #include "safetensors/safetensors.h"
 
 #include <inttypes.h>
@@ -156,7 +157,7 @@ static int by_rank_and_name(const void *left, const void *right)
     const struct item *l = *(const struct item *const *)left;
     const struct item *r = *(const struct item *const *)right;
     if (l->dtype->rank != r->dtype->rank)
-        return l->dtype->rank > r->dtype->rank ? -1 : 1;
+        return LMCS_ORDER(r->dtype->rank, l->dtype->rank);
     return strcmp(l->name, r->name);
 }
 

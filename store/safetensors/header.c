@@ -9,6 +9,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "base/order.h"
 #include "safetensors/safetensors.h"
 
 #include <errno.h>
@@ -396,9 +397,9 @@ static int by_offset(const void *left, const void *right)
     const struct lmcs_st_tensor *l = *(const struct lmcs_st_tensor *const *)left;
     const struct lmcs_st_tensor *r = *(const struct lmcs_st_tensor *const *)right;
     if (l->begin != r->begin)
-        return l->begin < r->begin ? -1 : 1;
+        return LMCS_ORDER(l->begin, r->begin);
     if (l->end != r->end)
-        return l->end < r->end ? -1 : 1;
+        return LMCS_ORDER(l->end, r->end);
     return strcmp(l->name, r->name);
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/order.h"
 #include "pages/tree.h"
 #include "payload/attachment.h"
 #include "records/busy.h"
@@ -275,12 +276,6 @@ static enum lmcs_status collect_content(void *context, uint64_t id, const struct
     return LMCS_OK;
 }
 
-static int by_id(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static enum lmcs_status count_storage(struct lmcs_txn *txn, uint64_t content, struct lmcs_snapshot_storage *storage,
                                       struct lmcs_error *error)
 {
@@ -314,7 +309,7 @@ enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lm
         return status;
     status = lmcs_manifest_each(&txn, &record.df, collect_content, &contents, error);
     if (contents.count > 0)
-        qsort(contents.ids, contents.count, sizeof *contents.ids, by_id);
+        qsort(contents.ids, contents.count, sizeof *contents.ids, lmcs_by_u64);
     for (size_t i = 0; status == LMCS_OK && i < contents.count; i++)
         if (i == 0 || contents.ids[i] != contents.ids[i - 1])
             status = count_storage(&txn, contents.ids[i], &counted, error);

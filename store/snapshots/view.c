@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/grow.h"
+#include "base/order.h"
 #include "records/manifest.h"
 #include "records/relations.h"
 #include "records/safety.h"
@@ -217,7 +218,7 @@ static enum lmcs_status map_parts(struct lmcs_view *view, struct viewed *item, b
 static int by_place(const void *a, const void *b)
 {
     uint64_t x = (*(struct viewed *const *)a)->parts[0].offset, y = (*(struct viewed *const *)b)->parts[0].offset;
-    return (x > y) - (x < y);
+    return LMCS_ORDER(x, y);
 }
 
 static uint64_t end_of(const struct viewed *item)
@@ -359,7 +360,7 @@ static uint64_t link_of(const struct viewed *item)
 static int by_link(const void *a, const void *b)
 {
     uint64_t x = link_of(*(struct viewed *const *)a), y = link_of(*(struct viewed *const *)b);
-    return (x > y) - (x < y);
+    return LMCS_ORDER(x, y);
 }
 
 static enum lmcs_status decode_job(void *context, uint64_t i, struct lmcs_error *error)

@@ -53,10 +53,8 @@ static int by_digest(const void *a, const void *b)
 {
     const struct lmcs_stage_found *x = a, *y = b;
     if (x->digest.low != y->digest.low)
-        return x->digest.low < y->digest.low ? -1 : 1;
-    if (x->digest.high != y->digest.high)
-        return x->digest.high < y->digest.high ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
+        return LMCS_ORDER(x->digest.low, y->digest.low);
+    return LMCS_ORDER2(x->digest.high, y->digest.high, x->id, y->id);
 }
 
 static enum lmcs_status add_verified(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)

@@ -17,6 +17,7 @@
 #include "archive/index.h"
 #include "archive/pieces.h"
 #include "base/grow.h"
+#include "base/order.h"
 #include "pages/pool.h"
 #include "payload/layout.h"
 #include "records/meta.h"
@@ -309,7 +310,7 @@ static enum lmcs_status want_content(struct restore *restore, uint32_t id, struc
 static int by_id(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
+    return LMCS_ORDER(x, y);
 }
 
 /* Fetches bases first: they have lower ids. */
@@ -386,7 +387,7 @@ static enum lmcs_status follow_list(struct restore *restore, struct lmcs_error *
 static int by_index(const void *a, const void *b)
 {
     size_t x = *(const size_t *)a, y = *(const size_t *)b;
-    return (x > y) - (x < y);
+    return LMCS_ORDER(x, y);
 }
 
 static enum lmcs_status add_entry(struct restore *restore, uint64_t identity, uint64_t content,

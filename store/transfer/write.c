@@ -277,9 +277,7 @@ static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_c
 static int by_digest(const void *a, const void *b)
 {
     const struct lmcs_known *x = a, *y = b;
-    if (x->digest.low != y->digest.low)
-        return x->digest.low < y->digest.low ? -1 : 1;
-    return (x->digest.high > y->digest.high) - (x->digest.high < y->digest.high);
+    return LMCS_ORDER2(x->digest.low, y->digest.low, x->digest.high, y->digest.high);
 }
 
 void lmcs_dump_sort_known(struct lmcs_dump *dump)
