@@ -86,14 +86,16 @@ static bool block_equals(const struct comparing *comparing, size_t i, uint64_t b
     return true;
 }
 
-static void compare_job(void *context, uint64_t i)
+static enum lmcs_status compare_job(void *context, uint64_t i, struct lmcs_error *error)
 {
+    (void)error;
     const struct comparing *comparing = context;
     const struct lmcs_job *job = &comparing->jobs.items[i];
     for (size_t s = job->first; s < job->first + (job->count == 0 ? 1 : job->count); s++)
         if (!atomic_load_explicit(&comparing->differs[s], memory_order_relaxed) &&
             !block_equals(comparing, s, job->block))
             atomic_store_explicit(&comparing->differs[s], true, memory_order_relaxed);
+    return LMCS_OK;
 }
 
 /* First blocks, several small ones in a job; then the other blocks of those still equal. */
@@ -139,7 +141,7 @@ enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, const struct lmcs_
         if (!plan_compare(&comparing, count, pass == 0))
             status = lmcs_fail_memory(error);
         else if (comparing.jobs.count > 0)
-            lmcs_jobs_run(&comparing.jobs, compare_job, NULL, &comparing);
+            status = lmcs_jobs_run(&comparing.jobs, compare_job, NULL, &comparing, error);
     }
     for (size_t i = 0; status == LMCS_OK && i < count; i++)
         equal[i] = !atomic_load(&comparing.differs[i]);

@@ -5,7 +5,6 @@
  * A job is a block of a large tensor, or a run of small ones with adjacent places. It hashes and writes a buffer on its
  * stack, not the tensor, which may change: a torn snapshot never appears damaged.
  */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,19 +22,7 @@ struct copying {
         struct lmc_hash only;
     } * hashes; /* per copy */
     struct lmcs_jobs jobs;
-    pthread_mutex_t lock; /* guards the first error */
-    atomic_bool failed;
-    struct lmcs_error error;
 };
-
-static void fail_job(struct copying *copying, const struct lmcs_error *error)
-{
-    pthread_mutex_lock(&copying->lock);
-    if (!atomic_load(&copying->failed))
-        copying->error = *error;
-    atomic_store(&copying->failed, true);
-    pthread_mutex_unlock(&copying->lock);
-}
 
 static uint64_t place_of(const struct lmcs_copy *copy)
 {
@@ -45,17 +32,19 @@ static uint64_t place_of(const struct lmcs_copy *copy)
 struct block_copy {
     struct copying *copying;
     const struct lmcs_job *job;
+    enum lmcs_status status;
+    struct lmcs_error *error;
 };
 
 static void copy_block(void *context)
 {
-    struct copying *copying = ((const struct block_copy *)context)->copying;
-    const struct lmcs_job *job = ((const struct block_copy *)context)->job;
+    struct block_copy *block = context;
+    struct copying *copying = block->copying;
+    const struct lmcs_job *job = block->job;
     const struct lmcs_copy *copy = &copying->copies[job->first];
     struct hashes *hashes = &copying->hashes[job->first];
     struct lmcs_heap *heap = copying->pool->heap;
     _Alignas(64) unsigned char piece[LMCS_PIECE_BYTES];
-    struct lmcs_error error;
     struct lmc_hasher hasher;
     uint64_t at = job->block * LMC_BLOCK_BYTES, bytes = lmcs_source_block_bytes(copy->source, job->block);
     size_t piece_bytes = lmcs_heap_method(heap) == LMCS_WRITE_FILE ? LMCS_PIECE_BYTES : STEP_BYTES;
@@ -67,54 +56,40 @@ static void copy_block(void *context)
             lmcs_source_read(copy->source, at + done + step, m, piece + step);
             lmc_hasher_update(&hasher, piece + step, m);
         }
-        if (lmcs_payload_write(heap, copy->content, at + done, piece, n, &error) != LMCS_OK) {
-            fail_job(copying, &error);
+        block->status = lmcs_payload_write(heap, copy->content, at + done, piece, n, block->error);
+        if (block->status != LMCS_OK)
             return;
-        }
     }
     *(hashes->blocks != NULL ? &hashes->blocks[job->block] : &hashes->only) = lmc_hasher_final(&hasher);
     lmcs_heap_start_writeback(heap, place_of(copy) + (copy->content->df.part_count == 1 ? at : 0), bytes);
 }
 
-static void copy_small(struct copying *copying, const struct lmcs_job *job)
+static enum lmcs_status copy_small(struct copying *copying, const struct lmcs_job *job, struct lmcs_error *error)
 {
     _Alignas(64) unsigned char piece[LMCS_PIECE_BYTES];
-    struct lmcs_error error;
     uint64_t start = place_of(&copying->copies[job->first]), end = start;
     for (size_t i = job->first; i < job->first + job->count; i++) {
         const struct lmcs_source *source = copying->copies[i].source;
         uint64_t offset = place_of(&copying->copies[i]);
         memset(piece + (end - start), 0, offset - end);
-        if (!lmcs_source_read_guarded(source, 0, source->raw_bytes, piece + (offset - start))) {
-            lmcs_source_fail(source->tensor, &error);
-            fail_job(copying, &error);
-            return;
-        }
+        if (!lmcs_source_read_guarded(source, 0, source->raw_bytes, piece + (offset - start)))
+            return lmcs_source_fail(source->tensor, error);
         copying->hashes[i].only = lmc_hash128(piece + (offset - start), source->raw_bytes);
         end = offset + source->raw_bytes;
     }
-    if (lmcs_heap_write(copying->pool->heap, start, piece, end - start, &error) != LMCS_OK)
-        fail_job(copying, &error);
+    return lmcs_heap_write(copying->pool->heap, start, piece, end - start, error);
 }
 
-static void copy_job(void *context, uint64_t i)
+static enum lmcs_status copy_job(void *context, uint64_t i, struct lmcs_error *error)
 {
     struct copying *copying = context;
     const struct lmcs_job *job = &copying->jobs.items[i];
-    if (atomic_load_explicit(&copying->failed, memory_order_relaxed))
-        return;
-    if (job->count > 0) {
-        copy_small(copying, job);
-        return;
-    }
-    struct block_copy block = {copying, job};
+    if (job->count > 0)
+        return copy_small(copying, job, error);
+    struct block_copy block = {copying, job, LMCS_OK, error};
     const struct lmcs_source *source = copying->copies[job->first].source;
     struct lmcs_guarded range = lmcs_source_range(source);
-    struct lmcs_error error;
-    if (!lmcs_guard(&range, 1, copy_block, &block)) {
-        lmcs_source_fail(source->tensor, &error);
-        fail_job(copying, &error);
-    }
+    return lmcs_guard(&range, 1, copy_block, &block) ? block.status : lmcs_source_fail(source->tensor, error);
 }
 
 static void drain_thread(void *context)
@@ -183,18 +158,6 @@ static enum lmcs_status allocate_all(struct copying *copying, struct lmcs_region
     return status;
 }
 
-static enum lmcs_status run(struct copying *copying, size_t count, struct lmcs_error *error)
-{
-    if (!plan_copy(copying, count))
-        return lmcs_fail_memory(error);
-    lmcs_jobs_run(&copying->jobs, copy_job, drain_thread, copying);
-    if (!atomic_load(&copying->failed))
-        return LMCS_OK;
-    if (error != NULL)
-        *error = copying->error;
-    return copying->error.status;
-}
-
 enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *region, const struct lmcs_copy *copies,
                                    size_t count, struct lmcs_error *error)
 {
@@ -202,10 +165,11 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
     copying.hashes = calloc(count + 1, sizeof *copying.hashes);
     if (copying.hashes == NULL)
         return lmcs_fail_memory(error);
-    pthread_mutex_init(&copying.lock, NULL);
     enum lmcs_status status = allocate_all(&copying, region, count, error);
+    if (status == LMCS_OK && !plan_copy(&copying, count))
+        status = lmcs_fail_memory(error);
     if (status == LMCS_OK)
-        status = run(&copying, count, error);
+        status = lmcs_jobs_run(&copying.jobs, copy_job, drain_thread, &copying, error);
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         const struct hashes *hashes = &copying.hashes[i];
         status = lmcs_raw_finish(pool->heap, copies[i].content, copies[i].source->tensor,
@@ -216,7 +180,6 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
         free(copying.hashes[i].blocks);
     free(copying.hashes);
     free(copying.jobs.items);
-    pthread_mutex_destroy(&copying.lock);
     return status;
 }
 

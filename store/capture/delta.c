@@ -19,8 +19,6 @@ struct encoded {
     bool possible;
     struct lmcs_chain base;
     struct lmcs_encoding encoding;
-    enum lmcs_status status;
-    struct lmcs_error error;
 };
 
 struct batch {
@@ -40,7 +38,6 @@ static void prepare(struct batch *batch, struct encoded *item, struct lmcs_delta
     item->base.line = 0;
     item->base.serial = item->base.is_new = false;
     item->base.links[0] = *previous->base;
-    item->status = LMCS_OK;
     item->encoding = (struct lmcs_encoding){.pool = batch->pool,
                                             .region = batch->region,
                                             .region_lock = &batch->region_lock,
@@ -57,18 +54,20 @@ static void prepare(struct batch *batch, struct encoded *item, struct lmcs_delta
     item->possible = item->encoding.base != NULL;
 }
 
-static void encode_item(struct encoded *item)
+static enum lmcs_status encode_item(struct encoded *item, struct lmcs_error *error)
 {
-    item->status = lmcs_encoding_run(&item->encoding, &item->error);
-    if (lmcs_is_unusable(item->status)) /* unreadable tensor or base: copying reports it, or succeeds */
-        item->encoding.worthwhile = item->encoding.is_known = false;
+    enum lmcs_status status = lmcs_encoding_run(&item->encoding, error);
+    if (!lmcs_is_unusable(status))
+        return status;
+    /* Unreadable tensor or base: copying reports it, or succeeds. */
+    item->encoding.worthwhile = item->encoding.is_known = false;
+    return LMCS_OK;
 }
 
-static void encode_job(void *context, uint64_t i)
+static enum lmcs_status encode_job(void *context, uint64_t i, struct lmcs_error *error)
 {
-    struct batch *batch = context;
-    if (batch->items[i].possible && batch->items[i].encoding.serial)
-        encode_item(&batch->items[i]);
+    struct encoded *item = &((struct batch *)context)->items[i];
+    return item->possible && item->encoding.serial ? encode_item(item, error) : LMCS_OK;
 }
 
 static void drain_thread(void *context)
@@ -76,32 +75,29 @@ static void drain_thread(void *context)
     lmcs_heap_drain(((struct batch *)context)->pool->heap);
 }
 
-static enum lmcs_status take_results(struct batch *batch, struct lmcs_error *error)
+static void take_results(struct batch *batch)
 {
     for (size_t i = 0; i < batch->count; i++) {
         struct encoded *item = &batch->items[i];
-        if (item->status != LMCS_OK && !lmcs_is_unusable(item->status)) {
-            if (error != NULL)
-                *error = item->error;
-            return item->status;
-        }
         item->delta->is_equal = item->possible && item->encoding.is_known;
         item->delta->is_made = item->possible && !item->encoding.is_known && item->encoding.worthwhile;
         if (item->delta->is_made)
             item->delta->content = item->encoding.made;
     }
-    return LMCS_OK;
 }
 
 static enum lmcs_status encode_batch(struct batch *batch, struct lmcs_delta *deltas, struct lmcs_error *error)
 {
     for (size_t i = 0; i < batch->count; i++)
         prepare(batch, &batch->items[i], &deltas[i]);
-    lmcs_workers_run(batch->pool->workers, encode_job, drain_thread, batch, batch->count);
-    for (size_t i = 0; i < batch->count; i++)
+    enum lmcs_status status =
+        lmcs_workers_try(batch->pool->workers, encode_job, drain_thread, batch, batch->count, error);
+    for (size_t i = 0; status == LMCS_OK && i < batch->count; i++)
         if (batch->items[i].possible && !batch->items[i].encoding.serial)
-            encode_item(&batch->items[i]);
-    return take_results(batch, error);
+            status = encode_item(&batch->items[i], error);
+    if (status == LMCS_OK)
+        take_results(batch);
+    return status;
 }
 
 enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_region *region, struct lmcs_delta *deltas,

@@ -7,34 +7,18 @@
 #include "base/names.h"
 #include "capture/stages.h"
 
-static size_t name_slot(const struct lmcs_entries *entries, uint32_t kind, const char *name)
+static bool has_name(const struct lmcs_captured *entry, uint32_t kind, const char *name)
 {
-    size_t i = (size_t)lmc_hash64(name, strlen(name), kind) & (entries->name_capacity - 1);
-    while (entries->names[i] != 0) {
-        const struct lmcs_tensor *tensor = &entries->items[entries->names[i] - 1]->tensor;
-        if (tensor->kind == kind && strcmp(tensor->name, name) == 0)
-            break;
-        i = (i + 1) & (entries->name_capacity - 1);
-    }
-    return i;
+    return entry->tensor.kind == kind && strcmp(entry->tensor.name, name) == 0;
 }
 
-static bool make_name_room(struct lmcs_entries *entries)
+/* Returns the key of a name in the map. *found: its index + 1, or 0. */
+static uint64_t name_key(const struct lmcs_entries *entries, uint32_t kind, const char *name, uint64_t *found)
 {
-    size_t wanted = entries->name_capacity == 0 ? 64 : entries->name_capacity;
-    while ((entries->count + 1) * 2 > wanted)
-        wanted *= 2;
-    if (wanted == entries->name_capacity)
-        return true;
-    size_t *names = calloc(wanted, sizeof *names);
-    if (names == NULL)
-        return false;
-    free(entries->names);
-    entries->names = names;
-    entries->name_capacity = wanted;
-    for (size_t i = 0; i < entries->count; i++)
-        names[name_slot(entries, entries->items[i]->tensor.kind, entries->items[i]->tensor.name)] = i + 1;
-    return true;
+    uint64_t key = lmc_hash64(name, strlen(name), kind);
+    while ((*found = lmcs_map_get(&entries->names, key)) != 0 && !has_name(entries->items[*found - 1], kind, name))
+        key++;
+    return key;
 }
 
 static struct lmcs_captured *new_entry(const struct lmcs_tensor *tensor, uint64_t raw_bytes)
@@ -74,25 +58,26 @@ enum lmcs_status lmcs_entries_add(struct lmcs_entries *entries, const struct lmc
         return status;
     if (entries->count >= LMCS_MAX_TENSORS)
         return lmcs_fail(error, LMCS_INVALID, 0, "a snapshot may have at most %d tensors", LMCS_MAX_TENSORS);
-    if (!make_name_room(entries))
-        return lmcs_fail_memory(error);
-    size_t slot = name_slot(entries, tensor->kind, tensor->name);
-    if (entries->names[slot] != 0)
+    uint64_t found, key = name_key(entries, tensor->kind, tensor->name, &found);
+    if (found != 0)
         return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\" is in the capture twice", tensor->name);
     if (!lmcs_grow(&entries->items, &entries->capacity, entries->count, sizeof *entries->items))
         return lmcs_fail_memory(error);
     struct lmcs_captured *entry = new_entry(tensor, raw_bytes);
-    if (entry == NULL)
+    if (entry == NULL || !lmcs_map_put(&entries->names, key, entries->count + 1)) {
+        free(entry);
         return lmcs_fail_memory(error);
+    }
     entries->items[entries->count++] = entry;
-    entries->names[slot] = entries->count;
     *added = entry;
     return LMCS_OK;
 }
 
 size_t lmcs_entries_find(const struct lmcs_entries *entries, uint32_t kind, const char *name)
 {
-    return entries->count > 0 ? entries->names[name_slot(entries, kind, name)] : 0;
+    uint64_t found;
+    name_key(entries, kind, name, &found);
+    return (size_t)found;
 }
 
 void lmcs_entries_free(struct lmcs_entries *entries)
@@ -104,5 +89,5 @@ void lmcs_entries_free(struct lmcs_entries *entries)
         free(entry);
     }
     free(entries->items);
-    free(entries->names);
+    lmcs_map_free(&entries->names);
 }

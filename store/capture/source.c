@@ -144,10 +144,11 @@ bool lmcs_jobs_add(struct lmcs_jobs *jobs, struct lmcs_job job)
     return true;
 }
 
-void lmcs_jobs_run(const struct lmcs_jobs *jobs, void (*work)(void *context, uint64_t i), void (*finish)(void *context),
-                   void *context)
+enum lmcs_status lmcs_jobs_run(const struct lmcs_jobs *jobs, lmcs_workers_job *work, void (*finish)(void *context),
+                               void *context, struct lmcs_error *error)
 {
     atomic_fetch_add(&jobs->pool->copying, 1);
-    lmcs_workers_run(jobs->pool->workers, work, finish, context, jobs->count);
+    enum lmcs_status status = lmcs_workers_try(jobs->pool->workers, work, finish, context, jobs->count, error);
     atomic_fetch_sub(&jobs->pool->copying, 1);
+    return status;
 }

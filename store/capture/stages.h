@@ -3,6 +3,8 @@
 #ifndef LMCS_CAPTURE_STAGES_H
 #define LMCS_CAPTURE_STAGES_H
 
+#include "base/map.h"
+#include "base/workers.h"
 #include "pages/pool.h"
 #include "pages/space.h"
 #include "payload/layout.h"
@@ -41,8 +43,8 @@ struct lmcs_jobs {
     } * items;
 };
 bool lmcs_jobs_add(struct lmcs_jobs *jobs, struct lmcs_job job);
-void lmcs_jobs_run(const struct lmcs_jobs *jobs, void (*work)(void *context, uint64_t i), void (*finish)(void *context),
-                   void *context);
+enum lmcs_status lmcs_jobs_run(const struct lmcs_jobs *jobs, lmcs_workers_job *work, void (*finish)(void *context),
+                               void *context, struct lmcs_error *error);
 
 /* ---- Compare: the base snapshot (compare.c) ---- */
 
@@ -118,8 +120,7 @@ struct lmcs_entries {
     struct lmcs_captured **items;
     size_t count;
     size_t capacity;
-    size_t *names; /* open addressing: index + 1 */
-    size_t name_capacity;
+    struct lmcs_map names; /* by hash: index + 1 */
 };
 /* LMCS_INVALID: the name is taken, or the tensor unsound. */
 enum lmcs_status lmcs_entries_add(struct lmcs_entries *entries, const struct lmcs_tensor *tensor,

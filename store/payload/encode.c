@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/guard.h"
+#include "base/workers.h"
 
 #define WHOLE_BYTES   ((uint64_t)64 << 20) /* largest made in memory */
 #define WINDOW_BLOCKS 16u
@@ -26,10 +27,8 @@ struct encoding {
     uint64_t first; /* of the window */
     size_t slot_bytes;
     unsigned char *slots; /* for a window's coded blocks */
-    _Atomic int failure;  /* enum lmc_status */
     struct lmcs_guarded sources[2 * LMC_MAX_BASES];
     size_t source_count;
-    _Atomic bool unreadable;
 };
 
 /* The codec reads mapped bytes, where the medium may fail. */
@@ -67,62 +66,52 @@ struct block_job {
     struct encoding *encoding;
     uint64_t slot;
     unsigned char *copy; /* if the data may change; else NULL */
+    enum lmc_status made;
 };
 
 static void encode_block(void *context)
 {
-    const struct block_job *job = context;
+    struct block_job *job = context;
     struct encoding *e = job->encoding;
     const struct lmcs_encoding *encoding = e->encoding;
     uint64_t block = e->first + job->slot, at = block * LMC_BLOCK_BYTES, left = encoding->raw_bytes - at;
     unsigned char *slot = e->slots + job->slot * e->slot_bytes;
     if (e->link_encoder != NULL) {
-        enum lmc_status made =
-            lmc_link_encode_block(e->link_encoder, block, slot, e->slot_bytes, &e->link_blocks[block]);
-        if (made != LMC_OK)
-            e->failure = (int)made;
+        job->made = lmc_link_encode_block(e->link_encoder, block, slot, e->slot_bytes, &e->link_blocks[block]);
         return;
     }
     const unsigned char *data = (const unsigned char *)encoding->data + at;
     if (job->copy != NULL)
         data = memcpy(job->copy, data, left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES);
-    enum lmc_status status =
+    job->made =
         lmc_encode_block_of(e->encoder, block, data, encoding->base != NULL ? (const char *)encoding->base + at : NULL,
                             slot, e->slot_bytes, &e->blocks[block]);
-    if (status != LMC_OK)
-        e->failure = (int)status;
 }
 
-static void encode_job(void *context, uint64_t i)
+static enum lmcs_status encode_job(void *context, uint64_t i, struct lmcs_error *error)
 {
     struct encoding *e = context;
-    struct block_job job = {e, i, NULL};
+    struct block_job job = {e, i, NULL, LMC_OK};
     if (e->encoding->may_change) {
         uint64_t bytes = e->encoding->raw_bytes < LMC_BLOCK_BYTES ? e->encoding->raw_bytes : LMC_BLOCK_BYTES;
         job.copy = malloc(bytes);
-        if (job.copy == NULL) {
-            e->failure = LMC_NO_MEMORY;
-            return;
-        }
+        if (job.copy == NULL)
+            return lmcs_fail_memory(error);
     }
-    if (!lmcs_guard(e->sources, e->source_count, encode_block, &job))
-        e->unreadable = true;
+    bool readable = lmcs_guard(e->sources, e->source_count, encode_block, &job);
     free(job.copy);
+    if (!readable)
+        return fail_unreadable(e->encoding, error);
+    if (job.made == LMC_NO_MEMORY)
+        return lmcs_fail_memory(error);
+    return job.made == LMC_OK ? LMCS_OK
+                              : lmcs_fail(error, LMCS_INVALID, 0, "the codec refused a block (%d)", (int)job.made);
 }
 
 static enum lmcs_status encode_window(struct encoding *e, uint64_t count, struct lmcs_error *error)
 {
-    if (e->encoding->serial)
-        for (uint64_t i = 0; i < count; i++)
-            encode_job(e, i);
-    else
-        lmcs_workers_run(e->encoding->pool->workers, encode_job, NULL, e, count);
-    if (e->unreadable)
-        return fail_unreadable(e->encoding, error);
-    if (e->failure == LMC_NO_MEMORY)
-        return lmcs_fail_memory(error);
-    return e->failure == LMC_OK ? LMCS_OK
-                                : lmcs_fail(error, LMCS_INVALID, 0, "the codec refused a block (%d)", e->failure);
+    struct lmcs_workers *workers = e->encoding->serial ? NULL : e->encoding->pool->workers;
+    return lmcs_workers_try(workers, encode_job, NULL, e, count, error);
 }
 
 /* ---- Writing ---- */

@@ -58,18 +58,9 @@ struct scanning {
     const struct lmcs_identity *identity;
     struct lmcs_scan *scan;
     struct lmc_hash *found; /* raw: of stored bytes */
-    _Atomic int failure;    /* an enum lmcs_status other than damage */
     _Atomic uint64_t bad;
     _Atomic bool unreadable;
 };
-
-/* Failures of other threads follow from the first. */
-static void note_failure(struct scanning *s, enum lmcs_status status)
-{
-    int none = LMCS_OK;
-    if (status != LMCS_OK)
-        atomic_compare_exchange_strong(&s->failure, &none, (int)status);
-}
 
 static void note_bad(struct scanning *s, uint64_t block)
 {
@@ -86,16 +77,16 @@ static bool fits_digest(const struct scanning *s, const struct lmc_hash *hashes)
 }
 
 /* *data NULL: unreadable. */
-static enum lmcs_status fetch(struct scanning *s, uint64_t at, uint64_t count, unsigned char **data)
+static enum lmcs_status fetch(struct scanning *s, uint64_t at, uint64_t count, unsigned char **data,
+                              struct lmcs_error *error)
 {
-    struct lmcs_error error;
     *data = NULL;
-    if (s->failure != LMCS_OK || (s->bytes->go_on != NULL && !s->bytes->go_on(s->bytes->context, count)))
+    if (s->bytes->go_on != NULL && !s->bytes->go_on(s->bytes->context, count))
         return LMCS_CANCELLED;
     *data = malloc(count + 1);
     if (*data == NULL)
         return LMCS_NO_MEMORY;
-    enum lmcs_status status = s->bytes->read(s->bytes, at, *data, count, &error);
+    enum lmcs_status status = s->bytes->read(s->bytes, at, *data, count, error);
     if (status == LMCS_OK)
         return LMCS_OK;
     free(*data);
@@ -104,28 +95,20 @@ static enum lmcs_status fetch(struct scanning *s, uint64_t at, uint64_t count, u
     return status == LMCS_DAMAGED || status == LMCS_IO ? LMCS_OK : status;
 }
 
-static void run(struct scanning *s, struct lmcs_workers *workers, void (*job)(void *context, uint64_t block))
-{
-    if (workers != NULL)
-        lmcs_workers_run(workers, job, NULL, s, s->scan->blocks);
-    for (uint64_t i = 0; workers == NULL && i < s->scan->blocks; i++)
-        job(s, i);
-}
-
 /* ---- Raw ---- */
 
-static void hash_job(void *context, uint64_t block)
+static enum lmcs_status hash_job(void *context, uint64_t block, struct lmcs_error *error)
 {
     struct scanning *s = context;
     uint64_t bytes = lmcs_block_bytes(s->content->df.raw_bytes, block);
     unsigned char *data;
-    enum lmcs_status status = fetch(s, block * LMC_BLOCK_BYTES, bytes, &data);
-    note_failure(s, status);
+    enum lmcs_status status = fetch(s, block * LMC_BLOCK_BYTES, bytes, &data, error);
     if (data != NULL)
         s->found[block] = lmc_hash128(data, bytes);
     else
         s->scan->bad[block] = 2; /* hash unknown */
     free(data);
+    return status;
 }
 
 static bool mix(struct scanning *s)
@@ -195,8 +178,7 @@ static enum lmcs_status scan_raw(struct scanning *s, struct lmcs_workers *worker
     s->found = calloc(scan->blocks + 1, sizeof *s->found);
     if (s->found == NULL)
         return LMCS_NO_MEMORY;
-    run(s, workers, hash_job);
-    enum lmcs_status status = (enum lmcs_status)s->failure;
+    enum lmcs_status status = lmcs_workers_try(workers, hash_job, NULL, s, scan->blocks, NULL);
     if (status == LMCS_OK)
         status = find_hashes(s);
     for (uint64_t i = 0; status == LMCS_OK && i < scan->blocks; i++) {
@@ -244,7 +226,7 @@ static enum lmcs_status read_header(struct scanning *s, bool *sound)
     enum lmc_status coded = lmc_frame_header_bytes(prefix, n, &header_bytes, &why);
     if (coded != LMC_OK || header_bytes > df->stored_bytes || header_bytes > most)
         return status_of_header(coded);
-    status = fetch(s, 0, header_bytes, &scan->header);
+    status = fetch(s, 0, header_bytes, &scan->header, &error);
     if (status != LMCS_OK || scan->header == NULL)
         return status;
     coded = lmc_frame_parse(scan->header, header_bytes, &scan->frame, &why);
@@ -258,18 +240,18 @@ static enum lmcs_status read_header(struct scanning *s, bool *sound)
     return status_of_header(coded);
 }
 
-static void frame_job(void *context, uint64_t block)
+static enum lmcs_status frame_job(void *context, uint64_t block, struct lmcs_error *error)
 {
     struct scanning *s = context;
     uint64_t at;
     struct lmc_block coded = lmc_frame_block(&s->scan->frame, block, &at);
     unsigned char *data;
-    enum lmcs_status status = fetch(s, at, coded.coded_bytes, &data);
+    enum lmcs_status status = fetch(s, at, coded.coded_bytes, &data, error);
     s->scan->hashes[block] = coded.raw_hash;
-    note_failure(s, status);
     if (status == LMCS_OK && (data == NULL || lmc_hash64(data, coded.coded_bytes, block) != coded.coded_hash))
         note_bad(s, block);
     free(data);
+    return status;
 }
 
 static enum lmcs_status scan_frame(struct scanning *s, struct lmcs_workers *workers)
@@ -281,11 +263,9 @@ static enum lmcs_status scan_frame(struct scanning *s, struct lmcs_workers *work
         return status;
     scan->head_is_bad = !sound;
     scan->knows_hashes = sound;
-    if (sound)
-        run(s, workers, frame_job);
     for (uint64_t i = 0; !sound && i < scan->blocks; i++)
         note_bad(s, i);
-    return (enum lmcs_status)s->failure;
+    return sound ? lmcs_workers_try(workers, frame_job, NULL, s, scan->blocks, NULL) : LMCS_OK;
 }
 
 /* ---- Both ---- */
