@@ -82,11 +82,10 @@ static enum lmcs_status put_entry(struct committing *c, struct lmcs_captured *en
 static enum lmcs_status list_dropped(struct committing *c, const uint64_t *wanted, size_t count, uint64_t **drop,
                                      size_t *drops, struct lmcs_error *error)
 {
-    struct lmcs_cursor *cursor = NULL;
+    struct lmcs_cursor *cursor;
     size_t capacity = 0, w = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status == LMCS_OK)
-        status = lmcs_cursor_seek(cursor, &c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){0, 0}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, &c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){0, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         uint64_t identity = lmcs_cursor_key(cursor).high;
         while (w < count && wanted[w] < identity)

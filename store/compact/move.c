@@ -30,28 +30,25 @@ static enum lmcs_status collect_living(struct lmcs_round *round, uint64_t first,
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
     round->count = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(round->pool, &txn, error);
-    if (status == LMCS_OK) {
-        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_SPACE, (struct lmcs_key_df){first, 0}, error);
-        while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < end) {
-            struct lmcs_space_df df;
-            size_t bytes;
-            const void *value = lmcs_cursor_value(cursor, &bytes);
-            if (bytes != sizeof df) {
-                status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the payload at offset %llu",
-                                   round->pool->path, (unsigned long long)lmcs_cursor_key(cursor).high);
-                break;
-            }
-            memcpy(&df, value, sizeof df);
-            status = lmcs_round_add(round, &(struct lmcs_candidate){.content = df.content}, error);
-            if (status == LMCS_OK)
-                status = lmcs_cursor_next(cursor, error);
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_SPACE, (struct lmcs_key_df){first, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < end) {
+        struct lmcs_space_df df;
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        if (bytes != sizeof df) {
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the payload at offset %llu",
+                               round->pool->path, (unsigned long long)lmcs_cursor_key(cursor).high);
+            break;
         }
-        lmcs_txn_end(&txn);
+        memcpy(&df, value, sizeof df);
+        status = lmcs_round_add(round, &(struct lmcs_candidate){.content = df.content}, error);
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
     }
+    lmcs_txn_end(&txn);
     lmcs_cursor_free(cursor);
     return status;
 }

@@ -167,20 +167,17 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
     batch->count = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(pool, &txn, error);
-    if (status == LMCS_OK) {
-        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_SAFETY, (struct lmcs_key_df){0, from}, error);
-        while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0 &&
-               batch->count < LMCS_PARITY_BATCH) {
-            status = lmcs_pass_over(passed, add_wanted(&txn, cursor, batch, error), error);
-            if (status == LMCS_OK)
-                status = lmcs_cursor_next(cursor, error);
-        }
-        lmcs_txn_end(&txn);
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_SAFETY, (struct lmcs_key_df){0, from}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0 &&
+           batch->count < LMCS_PARITY_BATCH) {
+        status = lmcs_pass_over(passed, add_wanted(&txn, cursor, batch, error), error);
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
     }
+    lmcs_txn_end(&txn);
     lmcs_cursor_free(cursor);
     return status;
 }

@@ -102,15 +102,10 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struc
     *found = false;
     base->id = 0;
     base->successor = LMCS_BASE_SETTLED;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(pool, &txn, error);
-    if (status != LMCS_OK) {
-        lmcs_cursor_free(cursor);
-        return status;
-    }
-    status = lmcs_root_seek(cursor, &txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, from}, error);
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, from}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0) {
         size_t bytes;
         const void *value = lmcs_cursor_value(cursor, &bytes);

@@ -377,21 +377,18 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
 {
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(pool, &txn, error);
-    if (status == LMCS_OK) {
-        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
-        while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
-            struct lmcs_object_df df; /* checked by lmcs_space_load */
-            memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
-            status = note_object(&txn, lmcs_cursor_key(cursor).high, &df, error);
-            if (status == LMCS_OK)
-                status = lmcs_cursor_next(cursor, error);
-        }
-        lmcs_txn_end(&txn);
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
+        struct lmcs_object_df df; /* checked by lmcs_space_load */
+        memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+        status = note_object(&txn, lmcs_cursor_key(cursor).high, &df, error);
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
     }
+    lmcs_txn_end(&txn);
     lmcs_cursor_free(cursor);
     return status;
 }

@@ -74,22 +74,19 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
 {
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    enum lmcs_status status = lmcs_txn_read(map->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(map->pool, &txn, error);
-    if (status == LMCS_OK) {
-        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
-        while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
-            size_t bytes;
-            const void *value = lmcs_cursor_value(cursor, &bytes);
-            status = add_object(map, lmcs_cursor_key(cursor).high, value, bytes, error);
-            if (status == LMCS_OK)
-                status = lmcs_cursor_next(cursor, error);
-        }
-        map->root = txn.root;
-        lmcs_txn_end(&txn);
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        status = add_object(map, lmcs_cursor_key(cursor).high, value, bytes, error);
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
     }
+    map->root = txn.root;
+    lmcs_txn_end(&txn);
     lmcs_cursor_free(cursor);
     return status;
 }

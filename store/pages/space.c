@@ -411,15 +411,10 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
     space->slab_bytes = pool->root.slab_bytes;
     pool->space = space;
     pool->space_hook = (struct lmcs_space_hook){space_flush, space_settle};
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(pool, &txn, error);
-    if (status != LMCS_OK) {
-        lmcs_cursor_free(cursor);
-        return status;
-    }
-    status = lmcs_root_seek(cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         struct lmcs_object_df df;
         size_t bytes;

@@ -142,11 +142,8 @@ static enum lmcs_status find_holes(struct lmcs_trim *trim, const struct lmcs_ext
 {
     struct lmcs_txn *txn = trim->txn;
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
     uint64_t at = extent->now.first, end = extent->committed_cursor;
-    status = lmcs_root_seek(cursor, txn, LMCS_TREE_SPACE, (struct lmcs_key_df){at, 0}, error);
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_SPACE, (struct lmcs_key_df){at, 0}, error);
     for (*total = 0; status == LMCS_OK && at < end;) {
         struct hole next = next_retired(trim, at, end);
         bool live = lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < next.offset;

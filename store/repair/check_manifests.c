@@ -201,10 +201,8 @@ static enum lmcs_status mark_snapshot(struct lmcs_checking *c, const struct lmcs
 {
     struct lmcs_root_tree_df tree = {.ref = df->manifest, .count = df->entry_count};
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, c->error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, &c->txn, LMCS_TREE_MANIFEST, &tree, (struct lmcs_key_df){0, 0}, c->error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, &c->txn, LMCS_TREE_MANIFEST, &tree, (struct lmcs_key_df){0, 0}, c->error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         struct lmcs_manifest_df entry;
         size_t bytes;

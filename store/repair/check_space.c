@@ -58,10 +58,7 @@ static enum lmcs_status add_object(struct lmcs_checking *c, uint64_t offset, con
 enum lmcs_status lmcs_check_load_objects(struct lmcs_checking *c)
 {
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, c->error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_root_seek(cursor, &c->txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, c->error);
+    enum lmcs_status status = lmcs_root_open(&cursor, &c->txn, LMCS_TREE_OBJECTS, (struct lmcs_key_df){0, 0}, c->error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         size_t bytes;
         const void *value = lmcs_cursor_value(cursor, &bytes);

@@ -23,18 +23,15 @@ static enum lmcs_status list_contents(struct lmcs_pool *pool, uint64_t first, ui
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
     *count = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(pool, &txn, error);
-    if (status == LMCS_OK) {
-        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){first, 0}, error);
-        while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < AT_ONCE) {
-            ids[(*count)++] = lmcs_cursor_key(cursor).high;
-            status = lmcs_cursor_next(cursor, error);
-        }
-        lmcs_txn_end(&txn);
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){first, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < AT_ONCE) {
+        ids[(*count)++] = lmcs_cursor_key(cursor).high;
+        status = lmcs_cursor_next(cursor, error);
     }
+    lmcs_txn_end(&txn);
     lmcs_cursor_free(cursor);
     return status;
 }

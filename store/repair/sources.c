@@ -100,32 +100,29 @@ static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_
     enum { AT_ONCE = 4096 };
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    *next = 0;
+    enum lmcs_status status = lmcs_txn_read(source->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(source->pool, &txn, error);
-    *next = 0;
-    if (status == LMCS_OK) {
-        status = lmcs_root_seek(cursor, &txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){first, 0}, error);
-        for (size_t i = 0; status == LMCS_OK && lmcs_cursor_valid(cursor); i++) {
-            struct lmcs_content_df df;
-            size_t bytes;
-            const void *value = lmcs_cursor_value(cursor, &bytes);
-            uint64_t id = lmcs_cursor_key(cursor).high;
-            *next = i == AT_ONCE ? id : 0;
-            if (i == AT_ONCE)
-                break;
-            if (bytes >= sizeof df) {
-                memcpy(&df, value, sizeof df);
-                struct listed item = {{df.digest_low, df.digest_high}, id, df.identity, df.raw_bytes};
-                if (!add(source, &item))
-                    status = lmcs_fail_memory(error);
-            }
-            if (status == LMCS_OK)
-                status = lmcs_cursor_next(cursor, error);
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){first, 0}, error);
+    for (size_t i = 0; status == LMCS_OK && lmcs_cursor_valid(cursor); i++) {
+        struct lmcs_content_df df;
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        uint64_t id = lmcs_cursor_key(cursor).high;
+        *next = i == AT_ONCE ? id : 0;
+        if (i == AT_ONCE)
+            break;
+        if (bytes >= sizeof df) {
+            memcpy(&df, value, sizeof df);
+            struct listed item = {{df.digest_low, df.digest_high}, id, df.identity, df.raw_bytes};
+            if (!add(source, &item))
+                status = lmcs_fail_memory(error);
         }
-        lmcs_txn_end(&txn);
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
     }
+    lmcs_txn_end(&txn);
     lmcs_cursor_free(cursor);
     return status;
 }

@@ -499,21 +499,16 @@ static enum lmcs_status list(struct lmcs_pool *pool, const char *shelf_name, uin
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
-    struct lmcs_cursor *cursor;
+    struct lmcs_cursor *cursor = NULL;
     size_t filled = 0;
     enum lmcs_status status = lmcs_pool_check(pool, false, error);
     if (status == LMCS_OK)
-        status = lmcs_cursor_new(&cursor, error);
+        status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_read(pool, &txn, error);
-    if (status != LMCS_OK) {
-        lmcs_cursor_free(cursor);
-        return status;
-    }
     status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
     if (status == LMCS_OK)
-        status = lmcs_cursor_seek(cursor, &txn, kind, lmcs_shelf_tree(&shelf, kind), from, error);
+        status = lmcs_cursor_open(&cursor, &txn, kind, lmcs_shelf_tree(&shelf, kind), from, error);
     while (status == LMCS_OK && filled < capacity && lmcs_cursor_valid(cursor)) {
         struct lmcs_key_df key = lmcs_cursor_key(cursor);
         size_t bytes;
