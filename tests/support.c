@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* support.c - shared helpers of the store's tests. */
 #include "support.h"
+#include "base/clock.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -99,6 +100,7 @@ int set_up_in_memory(void **state)
 int tear_down(void **state)
 {
     struct place *place = *state;
+    lmcs_clock_set(0);
     DIR *folder = opendir(place->folder);
     if (folder != NULL) {
         for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {

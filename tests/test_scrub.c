@@ -413,29 +413,6 @@ static void the_background_scrubs_when_asked(void **state)
     free_rows(states, 3);
 }
 
-static void an_empty_pool_is_scrubbed_seldom(void **state)
-{
-    struct place *place = *state;
-    const uint64_t second = 1000000000;
-    struct lmcs_scrub_turn turn = {.is_loaded = false};
-    struct lmcs_pool *pool = open_quiet(place->pool);
-    OK(lmcs_shelf_set_policy(pool, "run", "scrub=100s", &err));
-    uint64_t epoch = pool_info(pool).epoch;
-    OK(lmcs_scrub_turn(pool, &turn, NULL, NULL, &err));
-    EXPECT(pool_info(pool).epoch == epoch);
-    for (int i = 0; i < 90; i++) {
-        turn.at_ns -= second;
-        OK(lmcs_scrub_turn(pool, &turn, NULL, NULL, &err));
-    }
-    EXPECT(pool_info(pool).epoch == epoch + 1);
-    for (int i = 0; i < 20; i++) {
-        turn.at_ns -= second;
-        OK(lmcs_scrub_turn(pool, &turn, NULL, NULL, &err));
-    }
-    EXPECT(pool_info(pool).epoch == epoch + 2);
-    close_pool(pool);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -449,7 +426,6 @@ int main(void)
         ON_BOTH(life_goes_on_around_it),
         IN_MEMORY(the_compactor_rests_nothing_on_damage),
         ON_BOTH(the_background_scrubs_when_asked),
-        IN_MEMORY(an_empty_pool_is_scrubbed_seldom),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

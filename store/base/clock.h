@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* base/clock.h - the time of day, which tests can set. */
+/* base/clock.h - the time of day, which tests can set, and durations. */
 #ifndef LMCS_BASE_CLOCK_H
 #define LMCS_BASE_CLOCK_H
 
@@ -7,7 +7,9 @@
 
 /* ns since 1970, UTC, for moments on the medium, ages, schedules. Jumps when the system's clock is set. */
 uint64_t lmcs_now_ns(void);
-/* For tests: this process's clock runs on from `now_ns`; 0: the system's again. Waits use it, too, and still end. */
+/* Sets lmcs_now_ns of this process, which runs on from there; 0: back to the system's time. For tests. */
 void lmcs_clock_set(uint64_t now_ns);
+/* ns since the machine started: waits, rates and durations. Never set, and the same in all processes. */
+uint64_t lmcs_steady_ns(void);
 
 #endif

@@ -230,11 +230,11 @@ static enum lmcs_status finish_payloads(struct lmcs_capture *capture, struct lmc
     for (size_t i = 0; status == LMCS_OK && i < capture->entries.count; i++)
         if (capture->entries.items[i]->reserved.data != NULL)
             status = lmcs_reserved_finish(capture->pool, capture->entries.items[i], error);
-    uint64_t began = lmcs_now_ns();
+    uint64_t began = lmcs_steady_ns();
     if (status == LMCS_OK && capture->written_bytes > LMC_BLOCK_BYTES)
         status = lmcs_heap_sync(capture->pool->heap, error);
     lmcs_heap_drain(capture->pool->heap);
-    capture->spent_ns += lmcs_now_ns() - began;
+    capture->spent_ns += lmcs_steady_ns() - began;
     return status;
 }
 

@@ -220,9 +220,9 @@ static enum lmcs_status settle(struct put *put, size_t first, size_t count, cons
             put->entries[first + i]->shared = put->entries[first + i]->previous;
     if (status != LMCS_OK || !capture->encodes)
         return status;
-    uint64_t began = lmcs_now_ns();
+    uint64_t began = lmcs_steady_ns();
     status = encode(put, first, count, previous, error);
-    capture->spent_ns += lmcs_now_ns() - began;
+    capture->spent_ns += lmcs_steady_ns() - began;
     return status;
 }
 
@@ -322,7 +322,7 @@ static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs
 static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = put->capture;
-    uint64_t began = lmcs_now_ns(), bytes = 0;
+    uint64_t began = lmcs_steady_ns(), bytes = 0;
     size_t count = 0;
     struct lmcs_copy *copies = malloc(put->count * sizeof *copies);
     if (copies == NULL)
@@ -342,7 +342,7 @@ static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
         capture->written_bytes += bytes;
         capture->new_bytes += bytes;
     }
-    capture->spent_ns += lmcs_now_ns() - began;
+    capture->spent_ns += lmcs_steady_ns() - began;
     return status;
 }
 

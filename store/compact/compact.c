@@ -101,7 +101,7 @@ static enum lmcs_status run_until_idle(struct lmcs_round *round, struct lmcs_err
     enum lmcs_status status;
     round->compactor = round->pool->compactor;
     round->throttle.pool = round->pool;
-    round->since_ns = lmcs_now_ns();
+    round->since_ns = lmcs_steady_ns();
     do {
         round->worked = false;
         status = round->urgent ? LMCS_OK : prune(round, LMCS_PRUNE_SURPLUS, error);

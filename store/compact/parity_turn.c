@@ -185,7 +185,7 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
 /* The failure is recent, and there is no more room. */
 static bool must_wait(struct lmcs_pool *pool, const struct lmcs_parity_wait *wait)
 {
-    uint64_t passed_ns = lmcs_now_ns() - wait->since_ns; /* huge after the clock was set back */
+    uint64_t passed_ns = lmcs_steady_ns() - wait->since_ns;
     return wait->wait_ns > passed_ns && lmcs_space_free_bytes(pool) <= wait->free_bytes;
 }
 
@@ -196,7 +196,7 @@ static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lm
     *wait = (struct lmcs_parity_wait){.wait_ns = 0};
     if (is_left)
         *wait = (struct lmcs_parity_wait){.wait_ns = next < LONGEST_WAIT_NS ? next : LONGEST_WAIT_NS,
-                                          .since_ns = lmcs_now_ns(),
+                                          .since_ns = lmcs_steady_ns(),
                                           .free_bytes = lmcs_space_free_bytes(pool)};
 }
 

@@ -205,7 +205,7 @@ static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t
 static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
 {
     const struct lmcs_chain *line = &replace->base;
-    const uint64_t now = *at_ns = lmcs_now_ns();
+    const uint64_t now = *at_ns = lmcs_steady_ns();
     for (size_t i = 0; i < line->line; i++)
         if (is_known(replace, line->links[i].id, now, at_ns))
             return i;
@@ -244,7 +244,7 @@ static bool is_right_by_known_line(struct lmcs_replace *replace, struct lmcs_txn
 {
     struct lmcs_chain *line = &replace->base;
     uint64_t at_ns;
-    if (txn->root.lost_contents > 0 || !is_known(replace, replace->made.link, lmcs_now_ns(), &at_ns))
+    if (txn->root.lost_contents > 0 || !is_known(replace, replace->made.link, lmcs_steady_ns(), &at_ns))
         return false;
     line->length = line->line = 1;
     line->serial = line->is_new = false;

@@ -18,12 +18,12 @@ bool lmcs_throttle_go_on(struct lmcs_throttle *throttle)
 
 void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes)
 {
-    uint64_t now = lmcs_now_ns();
+    uint64_t now = lmcs_steady_ns();
     if (rate == 0)
         return;
     if (throttle->next_ns < now)
         throttle->next_ns = now;
     throttle->next_ns += (uint64_t)((double)bytes / (double)rate * 1e9);
-    while (lmcs_now_ns() < throttle->next_ns && !must_stop(throttle) && throttle->pool->compactor->waiting == 0)
+    while (lmcs_steady_ns() < throttle->next_ns && !must_stop(throttle) && throttle->pool->compactor->waiting == 0)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }

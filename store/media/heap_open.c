@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "media/files.h"
 #include "media/heap_private.h"
 #include "media/layout.h"
@@ -364,8 +365,7 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
     configure_library();
     bool is_file = !lmcs_media_is_device(media) && !lmcs_media_is_poolset(media);
     struct first_look first = {door, path, look, context};
-    struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    const uint64_t start_ns = lmcs_steady_ns();
     PMEMobjpool *pool = NULL;
     int failure = EAGAIN;
     for (;;) {
@@ -380,12 +380,7 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
             pool = pmemobj_open(door, LMCS_LAYOUT_NAME);
             failure = errno;
         }
-        if (pool != NULL || failure != EAGAIN)
-            break;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        uint64_t waited_ms = (uint64_t)(now.tv_sec - start.tv_sec) * 1000 +
-                             (uint64_t)((now.tv_nsec - start.tv_nsec) / 1000000 + 1000) - 1000;
-        if (waited_ms >= wait_ms)
+        if (pool != NULL || failure != EAGAIN || (lmcs_steady_ns() - start_ns) / 1000000 >= wait_ms)
             break;
         sleep_a_little();
     }

@@ -105,7 +105,7 @@ static void *background_main(void *argument)
         bool failed = status != LMCS_OK && status != LMCS_CANCELLED;
         snprintf(background->error, sizeof background->error, "%.250s", failed ? error.message : "");
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += RETRY_SECONDS;
         while (!background->stop && !background->notified)
             if (pthread_cond_timedwait(&background->wake, &background->lock, &until) == ETIMEDOUT)
@@ -202,8 +202,12 @@ enum lmcs_status lmcs_background_new(struct lmcs_pool *pool, struct lmcs_error *
     if (background == NULL)
         return lmcs_fail_memory(error);
     background->pool = pool;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&background->lock, NULL);
-    pthread_cond_init(&background->wake, NULL);
+    pthread_cond_init(&background->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
     pool->background = background;
     pool->wake = wake;
     pool->make_room = lmcs_compact_for_space;

@@ -76,7 +76,7 @@ enum lmcs_status lmcs_scrub_run(struct lmcs_pool *pool, const struct lmcs_scrub_
                                .visit = visit,
                                .context = context,
                                .progress = progress,
-                               .started_ns = lmcs_now_ns()};
+                               .started_ns = lmcs_steady_ns()};
     enum lmcs_status status = options->address_count > 0 ? lmcs_scrub_addresses(&s, error) : lmcs_scrub_pass(&s, error);
     if (status == LMCS_OK && sources != NULL && options->address_count == 0 && s.report.is_whole)
         status = make_parity(&s, error);

@@ -241,8 +241,12 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     turn->at_ns = now;
     if (turn->due_bytes <= 0)
         return lmcs_passed_over(&passed, LMCS_OK, error);
-    struct lmcs_scrubbing s = {
-        .pool = pool, .options = &options, .serial = true, .go_on = go_on, .go_on_context = context, .started_ns = now};
+    struct lmcs_scrubbing s = {.pool = pool,
+                               .options = &options,
+                               .serial = true,
+                               .go_on = go_on,
+                               .go_on_context = context,
+                               .started_ns = lmcs_steady_ns()};
     struct pass pass = {.next = turn->next};
     uint64_t pieces = turn->next == 0; /* counts the pass, or an empty one would always be due */
     status = lmcs_sources_new(pool, 0, &s.sources, error);

@@ -36,7 +36,7 @@ bool lmcs_scrub_pace(void *context, uint64_t bytes)
     if (s->report.bytes_read - s->shown_bytes >= 16 * LMC_BLOCK_BYTES && !lmcs_scrub_show(s))
         return false;
     double seconds = s->options->rate_bytes > 0 ? (double)s->report.bytes_read / (double)s->options->rate_bytes : 0;
-    while (!s->stopped && (double)(lmcs_now_ns() - s->started_ns) / 1e9 < seconds) {
+    while (!s->stopped && (double)(lmcs_steady_ns() - s->started_ns) / 1e9 < seconds) {
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
         lmcs_scrub_show(s);
     }
