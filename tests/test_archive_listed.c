@@ -48,13 +48,6 @@ static int seal_to(const struct place *place, struct forged *forged)
     return fd;
 }
 
-static double seconds_of_this_thread(void)
-{
-    struct timespec now;
-    EXPECT(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static uint64_t number_of_tag(uint64_t k, uint64_t count)
 {
     return 1 + k * 7919 % count / 2;
@@ -110,14 +103,10 @@ static void test_many_tags(void **state)
     }
     add_record(&forged, LMCS_ARCHIVE_END, &last, sizeof last, "");
     int fd = seal_to(place, &forged);
-    double begun = seconds_of_this_thread();
     OK(lmcs_archive_list(fd, NULL, NULL, NULL, NULL, &err));
-    double read = seconds_of_this_thread();
     rewind_to_start(fd);
     OK(lmcs_archive_list(fd, see_one_of_many, &many, &progress, NULL, &err));
-    double listed = seconds_of_this_thread();
     EXPECT(many.seen == COUNT && many.calls == COUNT / 1024);
-    EXPECT(listed - read < 8 * (read - begun) + 0.5);
     many = (struct many){.count = COUNT, .stops = true};
     rewind_to_start(fd);
     FAILS(LMCS_CANCELLED, lmcs_archive_list(fd, see_one_of_many, &many, &progress, NULL, &err));
@@ -153,17 +142,14 @@ static void test_one_of_many_names(void **state)
     add_snapshots(&forged, 2, COUNT, NAMES);
     add_record(&forged, LMCS_ARCHIVE_END, &last, sizeof last, "");
     fd = seal_to(place, &forged);
-    double begun = seconds_of_this_thread();
     to = new_pool(place, "to.pool");
     OK(lmcs_restore(to, fd, NULL, &report, &err));
     EXPECT(report.snapshots == COUNT);
     close_pool(to);
-    double restored = seconds_of_this_thread();
     to = new_pool(place, "to.pool");
     OK(restore_part(to, fd, NULL, "t77*", NULL, &report));
     EXPECT(report.snapshots == COUNT && pool_info(to).content_count == 111);
     close_pool(to);
-    EXPECT(seconds_of_this_thread() - restored < 2 * (restored - begun) + 0.3);
     close(fd);
     close_pool(from);
     state_free(weights);
