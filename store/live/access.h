@@ -19,7 +19,7 @@ enum lmcs_status lmcs_live_fail_range(const struct lmcs_live *live, uint64_t off
 
 /* ---- Writing (write.c) ---- */
 
-/* *both: live->lock was locked before body->lock, as the write needs. Unlock also after a failure. */
+/* Locks body->lock, and live->lock before it (*both) if the write needs that. Unlock also after a failure. */
 enum lmcs_status lmcs_live_lock_body(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both,
                                      struct lmcs_error *error);
 void lmcs_live_unlock_body(struct lmcs_live_body *body, bool both);

@@ -2,9 +2,8 @@
 /*
  * live/cell.c - cells: the data that changes in place, a value's bytes and the version of either form.
  *
- * A new value goes to the other slot and counts once that is whole: never half done, for one fence. Since a torn slot
- * and a damaged one are alike, the cell records, perhaps late, the *acknowledged* sequence of a durable value. If no
- * whole slot is as new: damage.
+ * The cell records, perhaps late, the *acknowledged* sequence of a durable value, because a torn slot and a damaged one
+ * are alike: if no whole slot is as new, a value was lost. See LIVE.md.
  */
 #include "live/cell.h"
 
@@ -126,7 +125,7 @@ enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_r
 enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffer, struct lmcs_cell_state *state,
                                   struct lmcs_live_record **now, struct lmcs_error *error)
 {
-    const struct lmcs_live_record *opened = body->record; /* constant in a reader */
+    const struct lmcs_live_record *opened = body->record;
     struct lmcs_live_record *record = NULL;
     struct lmcs_txn txn;
     bool found = false;
@@ -249,7 +248,7 @@ enum lmcs_status lmcs_value_read(struct lmcs_live_body *body, void *buffer, stru
 
 void lmcs_cell_stamp(struct lmcs_live_body *body)
 {
-    struct lmcs_error ignored; /* nothing depends on the stamp */
+    struct lmcs_error ignored;
     uint64_t words[2] = {++body->version, body->written_ns = lmcs_now_ns()};
     uint64_t place = body->record->df.cell + offsetof(struct lmcs_cell_df, version);
     (void)!lmcs_heap_write(body->pool->heap, place, words, sizeof words, &ignored);

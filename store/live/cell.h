@@ -22,8 +22,8 @@ enum lmcs_status lmcs_cell_init(struct lmcs_pool *pool, const struct lmcs_live_r
 enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_record *record, void *buffer,
                                 struct lmcs_cell_state *state, struct lmcs_error *error);
 /*
- * In a reader, at the cell's present place. *now (or NULL): the present record, to be freed. LMCS_NOT_FOUND and *now
- * NULL: the variable is gone or a value of another kind.
+ * Reads the cell at its present place, in a reader. *now (or NULL): the present record, to be freed. LMCS_NOT_FOUND and
+ * *now NULL: the variable is gone or a value of another kind.
  */
 enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffer, struct lmcs_cell_state *state,
                                   struct lmcs_live_record **now, struct lmcs_error *error);

@@ -87,7 +87,7 @@ enum lmcs_status lmcs_live_change_bodies(struct lmcs_live_body *const *bodies, s
     enum lmcs_status status = LMCS_OK;
     bool any = false;
     for (size_t i = 0; i < count; i++) {
-        bool nameless = records[i] == NULL || records[i]->name[0] == '\0'; /* in no tree */
+        bool nameless = records[i] == NULL || records[i]->name[0] == '\0';
         changes[i] =
             (struct lmcs_live_change){bodies[i]->stored ? bodies[i]->record : NULL, nameless ? NULL : records[i]};
         any = any || bodies[i]->stored || !nameless;

@@ -23,7 +23,7 @@ struct restoring {
     uint64_t *reserves;
     struct lmcs_live_change *changes; /* owns `to` until the commit */
     size_t count;
-    bool has_equal; /* some tensors equal the snapshot */
+    bool has_equal;
 };
 
 /* Each open variable must be in the snapshot with the same dtype and shape. */

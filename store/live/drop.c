@@ -2,8 +2,7 @@
 /*
  * live/drop.c - erases the live variables of a removed shelf.
  *
- * First the shelf goes out of sight, then AT_ONCE variables per transaction. The next open for writing erases those
- * that a crash leaves, before any other write.
+ * The shelf goes out of sight first; the next open for writing erases variables that a crash leaves.
  */
 #include <stdlib.h>
 

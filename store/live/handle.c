@@ -34,7 +34,7 @@ enum lmcs_status lmcs_live_open(struct lmcs_pool *pool, const char *shelf, const
     if (status == LMCS_OK) {
         if (body->is_damaged) {
             pthread_mutex_lock(&body->lock);
-            status = lmcs_cell_load(body, error); /* reports the damage */
+            status = lmcs_cell_load(body, error);
             pthread_mutex_unlock(&body->lock);
         }
         if (status == LMCS_OK)

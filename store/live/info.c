@@ -131,7 +131,7 @@ static enum lmcs_status list_record(void *context, struct lmcs_live_record *reco
         status = lmcs_cell_read(listing->pool, record, NULL, &state, error);
     if (!has_body && (status == LMCS_OK || status == LMCS_DAMAGED)) {
         fill_record(record, listing->pool, &info);
-        info.is_damaged = status == LMCS_DAMAGED; /* the others are listed nevertheless */
+        info.is_damaged = status == LMCS_DAMAGED;
         if (!info.is_damaged)
             fill_state(record, &state, &info);
         status = add_info(listing, &info, error);

@@ -27,7 +27,6 @@ static inline struct lmcs_page_range_df lmcs_journal_range(const struct lmcs_poo
     return pool->live->journals[kind];
 }
 
-/* With `bytes` of data. */
 static inline uint64_t lmcs_journal_entry_room(uint64_t bytes)
 {
     return (bytes + LMCS_CELL_ALIGN - 1) & ~(uint64_t)(LMCS_CELL_ALIGN - 1);
@@ -70,7 +69,6 @@ enum lmcs_status lmcs_journal_finish(struct lmcs_pool *pool, const struct lmcs_j
                                      struct lmcs_error *error);
 /* Ends a perhaps sealed journal after a failure. If that fails, live variables are broken; `error` says so. */
 void lmcs_journal_take_back(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Until a call fails. */
 enum lmcs_status lmcs_journal_each(struct lmcs_pool *pool, const struct lmcs_journal_df *header,
                                    lmcs_journal_work *work, struct lmcs_error *error);
 

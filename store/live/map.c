@@ -2,9 +2,8 @@
 /*
  * live/map.c - the addresses of live tensors.
  *
- * One range of addresses for all that a tensor can grow to in place. Parts are mapped through our own descriptor:
- * libpmemobj's would keep its lock as long as the mapping. The kernel replaces mappings in one step, so other threads
- * may read.
+ * Parts are mapped through our own descriptor: libpmemobj's would keep its lock as long as the mapping. The kernel
+ * replaces mappings in one step, so other threads may read.
  */
 #include "live/map.h"
 
@@ -12,7 +11,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-static _Alignas(LMCS_PAGE_BYTES) unsigned char nothing[LMCS_PAGE_BYTES]; /* address of empty tensors */
+static _Alignas(LMCS_PAGE_BYTES) unsigned char nothing[LMCS_PAGE_BYTES];
 
 static bool is_device(const struct lmcs_live_body *body)
 {
@@ -49,7 +48,6 @@ static enum lmcs_status map_pages(struct lmcs_live_body *body, const struct lmcs
     return status;
 }
 
-/* As body->moving. */
 static enum lmcs_status reserve(struct lmcs_live_body *body, const struct lmcs_live_record *record,
                                 struct lmcs_error *error)
 {
@@ -158,7 +156,7 @@ bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record 
         return true;
     uint64_t end = lmcs_page_up(record->df.bytes);
     for (struct lmcs_mapping *m = body->mappings; m != NULL; m = m->next)
-        (void)madvise(m->at, end < m->bytes ? end : m->bytes, MADV_DONTNEED); /* needs no further mapping */
+        (void)madvise(m->at, end < m->bytes ? end : m->bytes, MADV_DONTNEED);
     lmcs_live_break(body->pool, &why);
     return false;
 }

@@ -8,19 +8,19 @@
 /* ---- Inherited mappings (fork.c) ---- */
 
 struct lmcs_mapped {
-    uint64_t at; /* in the mapping */
+    uint64_t at;
     uint64_t bytes;
     uint64_t place; /* in the pool */
 };
 struct lmcs_mapping {
     struct lmcs_mapping *next;
     char *at;
-    uint64_t bytes; /* of addresses */
+    uint64_t bytes;
     struct lmcs_lease *lease;
     struct lmcs_mapped *pages; /* mapped, or about to be */
     size_t page_count;
     size_t page_capacity;
-    struct lmcs_mapping *next_known; /* of the process */
+    struct lmcs_mapping *next_known;
     struct lmcs_mapping **at_known;
 };
 

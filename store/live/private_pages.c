@@ -50,7 +50,7 @@ struct page_scan {
     struct lmcs_live_body *body;
     enum lmcs_status (*visit)(void *context, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
     void *context;
-    uint64_t from; /* of the run */
+    uint64_t from;
     uint64_t end;
     uint64_t met;
     bool has_equal;

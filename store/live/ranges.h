@@ -17,7 +17,6 @@ struct lmcs_ranges {
     size_t capacity;
 };
 
-/* Makes memory for one more. */
 bool lmcs_ranges_reserve(struct lmcs_ranges *ranges);
 /* Adds bytes not in the set; joins neighbours. False, unchanged: no memory. */
 bool lmcs_ranges_add(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);

@@ -91,8 +91,6 @@ bool lmcs_live_same_kind(const struct lmcs_live_record *a, const struct lmcs_liv
            (a->df.bytes == b->df.bytes && memcmp(a->shape, b->shape, a->df.ndim * sizeof(uint64_t)) == 0);
 }
 
-/* ---- Checking ---- */
-
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error)
 {
     if (!lmcs_name_is_sound(name) || strncmp(name, RESERVED_NAMES, strlen(RESERVED_NAMES)) == 0)
@@ -183,8 +181,6 @@ enum lmcs_status lmcs_live_record_read(struct lmcs_pool *pool, struct lmcs_key_d
     *record = read;
     return LMCS_OK;
 }
-
-/* ---- The trees ---- */
 
 static uint64_t hash_of(uint64_t shelf, const char *name)
 {

@@ -27,7 +27,6 @@ typedef enum lmcs_status lmcs_live_record_visit(void *context, struct lmcs_live_
 
 /* With its arrays; counts of dimensions, parts and bytes must be right. */
 struct lmcs_live_record *lmcs_live_record_new(const struct lmcs_live_record *like, struct lmcs_error *error);
-/* Removes the name, the last field. */
 void lmcs_live_record_unname(struct lmcs_live_record *record);
 /* The caller frees the checked record. *found false: none. */
 enum lmcs_status lmcs_live_record_get(struct lmcs_txn *txn, uint64_t shelf, uint64_t id,
@@ -41,7 +40,6 @@ enum lmcs_status lmcs_live_record_find(struct lmcs_txn *txn, uint64_t shelf, con
 enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf, lmcs_live_record_visit *visit,
                                        void *context, struct lmcs_error *error);
 
-/* Bytes of all parts. */
 uint64_t lmcs_live_capacity(const struct lmcs_live_record *record);
 bool lmcs_live_is_variable_length(const struct lmcs_live_record *record);
 /* Whether holders of `a` may get `b`: equal form, dtype and shape, except a length that varies. */

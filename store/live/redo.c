@@ -2,11 +2,8 @@
 /*
  * live/redo.c - the redo journal: bytes, and the places where they belong.
  *
- * 1. Write the entries, durably.
- * 2. Write the header, durably: this seals and commits the journal. If records change in the same step, the root that
- *    names its sequence commits it instead.
- * 3. Write the bytes to their places, durably.
- * 4. Clear the header, durably, before returning: it must not be applied over later stores.
+ * The entries, the header, the bytes in their places and the cleared header become durable in this order (LIVE.md). The
+ * header commits, or, if records change in the same step, the root that names its sequence.
  */
 #include <stdlib.h>
 

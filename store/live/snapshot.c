@@ -2,8 +2,7 @@
 /*
  * live/snapshot.c - puts live variables into a snapshot.
  *
- * Tensors are put from the mapping of the whole pool, values as copies. The capture compares bytes, because stores
- * through addresses leave no reliable trace.
+ * Tensors are put from the mapping of the whole pool, values as copies.
  */
 #include <stdlib.h>
 

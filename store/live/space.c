@@ -2,12 +2,10 @@
 /*
  * live/space.c - where live variables are stored: objects of libpmemobj of their own, which never move.
  *
- * Free space is not recorded but found at opening. *Pages* hold tensors and journals; free ones are holes, so pages
- * that get file space are zero. *Cells*, in units of 64 bytes, have pages of their own.
- *
- * If the file system refuses to punch, a range is old: reuse writes zeros, and the punch is retried after another one
- * succeeds. Given-back space is kept aside with its commit's epoch, until no process leases an older one or has it
- * mapped (media/lease.h).
+ * *Pages* hold tensors and journals; free ones are holes, so pages that get file space are zero. *Cells*, in units of
+ * 64 bytes, have pages of their own. If the file system refuses to punch, a range is old: reuse writes zeros, and the
+ * punch is retried after another one succeeds. Given-back space is kept aside with its commit's epoch, until no process
+ * leases an older one or has it mapped.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +18,6 @@
 #define LEAST_OBJECT   ((uint64_t)1 << 20) /* bytes */
 #define MOST_OBJECT    ((uint64_t)64 << 20)
 #define CHECKS_AT_ONCE 16u /* freed ranges per call */
-
-/* ---- File space ---- */
 
 static enum lmcs_status write_zeros(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
@@ -116,7 +112,6 @@ static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     lmcs_ranges_add(&space->pages, first, end - first);
 }
 
-/* Between `from` and `end`. */
 static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uint64_t from, uint64_t end)
 {
     struct lmcs_live_freed piece = *freed;
@@ -262,8 +257,6 @@ void lmcs_live_give_difference(struct lmcs_pool *pool, const struct lmcs_live_re
     }
 }
 
-/* ---- Taking ---- */
-
 static uint64_t object_bytes(const struct lmcs_pool *pool, uint64_t bytes)
 {
     uint64_t wanted = pool->live->space.object_bytes / 4;
@@ -339,8 +332,6 @@ enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uin
     *offset = at;
     return LMCS_OK;
 }
-
-/* ---- Opening a pool ---- */
 
 static enum lmcs_status fail_place(struct lmcs_pool *pool, const char *what, uint64_t offset, struct lmcs_error *error)
 {

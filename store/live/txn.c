@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/txn.c - transactions on live variables.
+ * live/txn.c - transactions on live variables (LIVE.md).
  *
- * Tensors are mapped private; new values are kept in memory, changed records in bodies. Commit seals a redo journal of
- * private pages and value slots, or, if records change too, switches to a root that names it: the moment of commit.
- * Then the bytes go to their places and addresses are mapped shared again. Abort only does the latter.
- *
- * A declared transaction stores in place, with the old bytes in the undo journal. Commit makes the stores durable and
- * ends the journal by its header, or by the root.
+ * The moment of commit is the sealed redo journal of private pages and value slots, or, if records change too, the
+ * switch to a root that names it. A declared transaction's commit makes its stores durable and ends the undo journal by
+ * its header, or by the root.
  */
 #include "live/txn.h"
 
@@ -93,7 +90,6 @@ static uint64_t choose_limit(struct lmcs_pool *pool, uint64_t wanted)
     return limit < most ? limit : most;
 }
 
-/* Bodies are committed or reverted. */
 static void end(struct lmcs_transaction *transaction)
 {
     struct lmcs_pool *pool = transaction->pool;
@@ -209,15 +205,13 @@ enum lmcs_status lmcs_transaction_declare(struct lmcs_transaction *transaction, 
     return status;
 }
 
-/* ---- Commit ---- */
-
 struct gathering {
     struct lmcs_transaction *transaction;
     struct lmcs_live_body *body;
     struct lmcs_journaled *entries;
     size_t count;
     size_t capacity;
-    unsigned char **images; /* slots of values; owned */
+    unsigned char **images;
     size_t image_count;
     uint64_t bytes;
     bool only_count;
@@ -454,8 +448,6 @@ enum lmcs_status lmcs_transaction_bytes(struct lmcs_transaction *transaction, ui
     free_gathering(&gathering);
     return status;
 }
-
-/* ---- Abort ---- */
 
 static void revert_body(struct lmcs_live_body *body)
 {

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * live/undo.c - the undo journal of declared transactions, for media whose pages can't be private.
- *
- * Bytes are copied here durably before they are stored to. After a crash they are copied back, the last entry first.
- */
+/* live/undo.c - the undo journal of declared transactions, for media whose pages can't be private. */
 #include <stdlib.h>
 
 #include "base/grow.h"

@@ -3,7 +3,7 @@
  * live/write.c - writing live variables through functions.
  *
  * Every write is atomic and durable: a value's other slot; one store for an aligned word of 1, 2, 4 or 8 bytes in a
- * tensor; else the redo journal. A transaction stores to a tensor's address and keeps values until commit.
+ * tensor; else the redo journal.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +73,7 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     if (status == LMCS_OK && (body->record->df.form != LMCS_LIVE_TENSOR || !lmcs_live_is_inside(body, offset, bytes)))
         status = lmcs_live_fail_range(live, offset, bytes, error);
     else if (status == LMCS_OK && bytes > 0 && !body->is_private) {
-        lmcs_cell_stamp(body); /* covered by the persist below */
+        lmcs_cell_stamp(body);
         status = lmcs_heap_persist(live->pool->heap, body->data + offset, bytes, error);
     } else if (status == LMCS_OK && bytes > 0) {
         status = persist_home(body, offset, bytes, error);

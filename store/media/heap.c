@@ -2,9 +2,9 @@
 /*
  * media/heap.c - objects and bytes of a pool open for writing.
  *
- * heap.c and heap_open.c alone use libpmemobj. File space is allocated before anything, libpmemobj's metadata included,
- * is stored through a mapping. On page-cached files payloads are written by pwrite: as fast as to a plain file, with
- * errors. The mapping is kept out of forked children (MADV_DONTFORK): libpmemobj's flock lasts as long as any mapping.
+ * heap.c and heap_open.c alone use libpmemobj. Everything stored through a mapping, libpmemobj's metadata included,
+ * gets file space first. On page-cached files payloads are written by pwrite: as fast as to a plain file, with errors.
+ * The mapping is kept out of forked children: libpmemobj's flock lasts as long as any mapping.
  */
 #include "media/heap.h"
 

@@ -54,8 +54,8 @@ enum lmcs_tree_kind {
     LMCS_TREE_SHELVES = 0,     /* (shelf, 0) -> lmcs_shelf_df */
     LMCS_TREE_SHELF_NAMES,     /* (hash of name, shelf) -> nothing */
     LMCS_TREE_IDENTITIES,      /* (identity, 0) -> lmcs_identity_df */
-    LMCS_TREE_IDENTITY_NAMES,  /* (hash of kind and name, identity) -> nothing */
-    LMCS_TREE_IDENTITY_COUNTS, /* (identity, 0) -> u64: runs in manifests */
+    LMCS_TREE_IDENTITY_NAMES,  /* (hash of name, seed kind + 1; identity) -> nothing */
+    LMCS_TREE_IDENTITY_COUNTS, /* (identity, 0) -> u64: contents entered under it, and runs of others */
     LMCS_TREE_CONTENTS,        /* (content, 0) -> lmcs_content_df */
     LMCS_TREE_DEPENDENTS,      /* (base, content) -> nothing; (0, content) -> u64 successor: used as a base only */
     LMCS_TREE_SPACE,           /* (offset, 0) -> lmcs_space_df: the payload at an offset */
@@ -319,7 +319,7 @@ struct lmcs_identity_df {
     uint8_t ndim;
     uint8_t is_part; /* 1: global shape and offsets follow the shape */
     uint32_t name_bytes;
-    uint64_t hash; /* hash64 of the rest and the four bytes above, to find an equal identity */
+    uint64_t hash; /* hash64 of the rest, seed: the first four bytes */
     /* shape, [global shape, offsets], name */
 };
 static_assert(sizeof(struct lmcs_identity_df) == 16, "identity layout");

@@ -5,13 +5,10 @@
  * A process's leases on a pool share one description, so pins are counted here. The writer queries through the media's
  * description, for which even its own process's leases are foreign.
  *
- * The kernel lists a file's locks. Small payloads are locked by the MiB that contains them, in a lock space of their
- * own; larger ones exactly, up to their neighbour's first page, whose lock the kernel then joins. A payload's constant
- * size determines the kind of lock. A live tensor changes size, and its free pages are joined to others: for those both
- * spaces are queried (lmcs_lease_find_pin), and pins that begin at one offset may end at different ones.
- *
- * Each fork opens another description, kept open only by the child and its children, which locks everything pinned, or
- * mapped of live variables, at that moment. The kernel drops the locks when the last of them has ended or called exec.
+ * Small payloads are locked by MiB, in a lock space of their own; larger ones exactly, up to their neighbour's first
+ * page, whose lock the kernel then joins. A payload's constant size determines the kind of lock. A live tensor changes
+ * size, and its free pages are joined to others: for those both spaces are queried (lmcs_lease_find_pin), and pins that
+ * begin at one offset may end at different ones.
  */
 #include "media/lease.h"
 

@@ -2,8 +2,7 @@
 /*
  * media/pmemobj_log.c - libpmemobj's logs, read without it.
  *
- * libpmemobj trusts headers and kinds of entries in the logs of its 1024 lanes before any checksum: a flipped bit can
- * hang or crash it, or make it store anywhere. So only remains of our own commits pass:
+ * libpmemobj trusts headers and kinds of entries before any checksum. Only remains of our own commits pass:
  *
  *   undo logs    empty: we use no transactions of libpmemobj
  *   redo logs    one, without successors. Entries set, and, or or a word: with a right checksum, our root word or a

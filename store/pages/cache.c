@@ -21,7 +21,7 @@ struct cache_slot {
 
 struct lmcs_page_cache {
     pthread_mutex_t locks[CACHE_LOCKS];
-    struct cache_slot *slots; /* calloc: memory is used as slots are */
+    struct cache_slot *slots;
 };
 
 enum lmcs_status lmcs_page_cache_new(struct lmcs_page_cache **cache, struct lmcs_error *error)

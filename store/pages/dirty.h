@@ -14,9 +14,9 @@ struct lmcs_free_page {
 };
 
 struct lmcs_txn_pages {
-    struct lmcs_map by_offset; /* node pointers */
+    struct lmcs_map by_offset;
     size_t count;
-    struct lmcs_node_df **order; /* to be written */
+    struct lmcs_node_df **order;
     size_t order_capacity;
     struct lmcs_free_page *freed; /* for the tree of free pages */
     size_t freed_count;

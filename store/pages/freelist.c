@@ -2,9 +2,8 @@
 /*
  * pages/freelist.c - the tree of free pages: loaded for a transaction, and brought up to date by its commit.
  *
- * Pages that a root no longer reaches are free under its epoch E; they are reused when no other process leases an epoch
- * before E. Changes of this tree take and free pages, so a commit repeats until nothing is left. It ends: a page
- * written by this transaction is not copied again.
+ * Changes of this tree take and free pages, so a commit repeats until nothing is left. It ends: a page written by this
+ * transaction is not copied again.
  */
 #include "pages/freelist.h"
 

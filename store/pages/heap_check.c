@@ -2,13 +2,12 @@
 /*
  * pages/heap_check.c - libpmemobj's map of its heap, checked against our objects.
  *
- * After a flipped bit libpmemobj may crash, hang, or hand out space with data. So before it opens a pool, its map (512
- * KiB for each 16 GiB in use; FORMAT.md, section 2) is compared with our tree of objects: each object is a used chunk
- * of its size, the rest is free, except one run with the superblock alone. With both sides' checksums this verifies
- * every word that an allocation relies on. The slabs found are remembered: a written page must be in one.
+ * The map (512 KiB for each 16 GiB in use; FORMAT.md, section 2) is compared before libpmemobj opens the pool. With
+ * both sides' checksums this verifies every word that an allocation relies on. The slabs found are remembered: a
+ * written page must be in one. Free space may have file space of an uncommitted transaction: a writer gives it back
+ * here.
  *
- * Only the first header of a range of chunks counts (libpmemobj rewrites the last before it reads it). Free space may
- * have file space of an uncommitted transaction: a writer gives it back here.
+ * Only the first header of a range of chunks counts (libpmemobj rewrites the last before it reads it).
  */
 #include "pages/heap_check.h"
 
@@ -33,9 +32,9 @@ struct heap_map {
     struct object *objects; /* ascending by offset */
     size_t count;
     size_t capacity;
-    size_t met; /* confirmed so far */
+    size_t met;
     bool superblock_met;
-    uint64_t slab_bytes; /* of all slabs */
+    uint64_t slab_bytes;
     struct lmcs_root_df root;
     uint64_t heap_bytes;
     uint64_t more_bytes; /* of the file after the heap */
@@ -209,7 +208,7 @@ static enum lmcs_status check_chunks(struct heap_map *map, uint64_t zone_at, uin
 
 static enum lmcs_status check_zone(struct heap_map *map, uint64_t zone_at, uint64_t left, struct lmcs_error *error)
 {
-    uint32_t header[2]; /* magic, number of chunks */
+    uint32_t header[2];
     const struct lmcs_media *media = map->pool->media;
     uint64_t chunks = (left - LMCS_ZONE_META_BYTES) / LMCS_CHUNK_BYTES;
     if (chunks > LMCS_ZONE_CHUNKS)

@@ -171,7 +171,6 @@ enum lmcs_status lmcs_slab_new(struct lmcs_txn *txn, uint64_t least, struct lmcs
     pages->slabs[pages->slab_count][1] = got;
     pages->slabs[pages->slab_count++][2] = first;
     txn->root.slab_bytes += got;
-    /* The rest of the old range was never used. */
     for (uint64_t left = lmcs_range_pages(range); left > 0; left = lmcs_range_pages(range)) {
         uint64_t count = left < LMCS_FREE_RANGE_MOST ? left : LMCS_FREE_RANGE_MOST;
         if (!lmcs_page_push_freed(txn, range->next, count))

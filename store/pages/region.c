@@ -2,8 +2,8 @@
 /*
  * pages/region.c - room for payloads, in extents that a region claims.
  *
- * An extent of the region, else a free or partly filled one, else a new one. A small transaction gets new ones from
- * libpmemobj and enters them as empty: a crash leaks nothing. File space is allocated in steps as an extent is filled.
+ * A small transaction gets new extents from libpmemobj and enters them as empty: a crash leaks nothing. File space is
+ * allocated in steps as an extent is filled.
  */
 #include <stdlib.h>
 #include <string.h>

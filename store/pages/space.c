@@ -4,10 +4,10 @@
  *
  * A transaction keeps an extent's new record beside the old one, writes it to the tree of objects before the commit
  * (space_flush) and adopts it afterwards (space_settle). Bytes taken by a region and not committed are in the table
- * only: a crash gives them back.
+ * only.
  *
- * A record may be forged with a right checksum: before bytes are written, punched or given to libpmemobj on its word,
- * the tree of space is searched for a payload there.
+ * A record may be forged: before bytes are written, punched or given to libpmemobj on its word, the tree of space is
+ * searched for a payload there.
  */
 #include "pages/space.h"
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/space.h - extents: the places of payloads.
+ * pages/space.h - extents: the places of payloads (SPACE.md).
  *
- * An extent is filled from its first byte to its last and never reused in part; a dead payload leaves a hole, whose
- * file space can be given back; without live payloads it is filled anew. A *region* is a writer's own set of open
- * extents: bytes captured together die together.
+ * A *region* is a writer's own set of open extents: bytes captured together die together.
  */
 #ifndef LMCS_PAGES_SPACE_H
 #define LMCS_PAGES_SPACE_H

@@ -2,11 +2,9 @@
 /*
  * pages/tree.c - copy-on-write B+ trees, changed.
  *
- * The descent copies pages; splits and merges go up as the recursion returns. A page that overflows at its right end
- * stays full, for ascending keys. A page below a quarter is merged with a neighbour if both fit in one.
- *
- * The newest entries are in a leaf beside the tree, the tail: adding one writes one page at any height. A full tail
- * becomes the tree's last leaf.
+ * Splits and merges go up as the recursion returns. A page that overflows at its right end stays full, for ascending
+ * keys. A page below a quarter is merged with a neighbour if both fit in one. The newest entries are in a leaf beside
+ * the tree, the tail; when full it becomes the last leaf.
  */
 #include "pages/tree.h"
 

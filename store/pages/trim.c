@@ -2,8 +2,8 @@
 /*
  * pages/trim.c - giving file space back.
  *
- * Space is punched after the commit: bytes recorded as backed must be. A crash in between, or during a capture, leaves
- * unrecorded file space; the first trim after opening punches it.
+ * Space is punched after the commit. A crash in between, or during a capture, leaves unrecorded file space; the first
+ * trim after opening punches it.
  */
 #include <stdlib.h>
 #include <string.h>

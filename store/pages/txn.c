@@ -3,7 +3,7 @@
  * pages/txn.c - metadata transactions: begun, committed, ended.
  *
  * A commit writes the pages, syncs, and publishes once in libpmemobj: objects are claimed or freed and the root word is
- * switched. A crash before leaves new pages that nothing reaches.
+ * switched.
  */
 #include "pages/txn.h"
 

@@ -2,8 +2,7 @@
 /*
  * pages/txn.h - metadata transactions: copy-on-write pages under one root, switched all at once.
  *
- * A read transaction sees one root. The one write transaction holds pool->meta from begin to end, works on a copy of
- * the root page and writes pages that nothing reaches; its commit makes them durable, then switches the root.
+ * A read transaction sees one root. The one write transaction holds pool->meta from begin to end.
  */
 #ifndef LMCS_PAGES_TXN_H
 #define LMCS_PAGES_TXN_H

@@ -25,7 +25,7 @@ enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmc
 /* Ascending, from id `first` on; fewer than `capacity` at the end. */
 enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const char *name, uint64_t first,
                                      uint64_t *ids, size_t capacity, size_t *count, struct lmcs_error *error);
-/* Of runs; the identity is removed at 0. */
+/* Adds to the count of runs; the identity is removed at 0. */
 enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t add, struct lmcs_error *error);
 /* Its pointers are into the identity. */
 struct lmcs_tensor lmcs_identity_tensor(const struct lmcs_identity *identity);
@@ -56,7 +56,7 @@ struct lmcs_release {
     uint64_t kept_bytes;
     uint32_t depth; /* of the recursion */
 };
-/* Under a name that may differ from its first one. */
+/* Begins a run under a name that may differ from its first one. */
 enum lmcs_status lmcs_content_run(struct lmcs_txn *txn, uint64_t id, uint64_t identity, struct lmcs_error *error);
 /*
  * With its last run a content is removed, with bases that only it used. If others rest on it, it is recorded for the

@@ -2,8 +2,8 @@
 /*
  * records/holders.c - which tensors of which snapshots need a content.
  *
- * Contents that rest on it at any distance need it, too. Then all manifests are walked; a shared page without needed
- * contents below it is walked once: the work is that of the pages, not of the snapshots.
+ * Contents that rest on it at any distance need it, too. A page of manifests without needed contents below it is walked
+ * once: the work is that of the pages, not of the snapshots.
  */
 #include "records/holders.h"
 
@@ -36,7 +36,7 @@ struct finding {
     struct lmcs_map clean; /* offsets of pages without a needed content below */
     struct lmcs_holders *out;
     bool whole;
-    uint64_t number; /* of the snapshot at work */
+    uint64_t number;
     uint64_t ordinal;
     struct lmcs_error *error;
 };
@@ -239,7 +239,6 @@ static int by_place(const void *a, const void *b)
     return LMCS_ORDER2(x->identity, y->identity, x->first, y->first);
 }
 
-/* Merges holders of consecutive snapshots. */
 static void join_runs(struct lmcs_holders *out)
 {
     size_t kept = 0;

@@ -24,7 +24,10 @@ struct lmcs_holders {
     size_t shelf_count;
 };
 
-/* At one moment, each page once. *whole false: unreadable pages were skipped. Always free the holders. */
+/*
+ * Walks all manifests at one moment, each page once. *whole false: unreadable pages were skipped. Always free the
+ * holders.
+ */
 enum lmcs_status lmcs_holders_find(struct lmcs_pool *pool, const uint64_t *contents, size_t count,
                                    struct lmcs_holders *holders, bool *whole, struct lmcs_error *error);
 void lmcs_holders_free(struct lmcs_holders *holders);

@@ -36,7 +36,6 @@ static bool metric_number(const json_t *value, double *number)
     return true;
 }
 
-/* Whether objects and arrays nest deeper than `levels`. */
 static bool is_deeper(json_t *value, unsigned levels)
 {
     const char *key;

@@ -32,7 +32,6 @@ struct lmcs_rule {
     char metric[LMCS_MAX_METRIC + 1];
 };
 
-/* Whether it ranks snapshots by rule->metric, so that pruning reads metrics. */
 static inline bool lmcs_rule_needs_metric(const struct lmcs_rule *rule)
 {
     return rule->kind == LMCS_RULE_BEST;

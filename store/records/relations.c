@@ -22,8 +22,6 @@ bool lmcs_is_own(uint32_t kind, const char *name)
                                        strcmp(name, LMCS_CONSTANTS_NAME) == 0);
 }
 
-/* ---- Adding ---- */
-
 static struct lmc_link_hints hints_of(const struct lmcs_relation *relation)
 {
     return (struct lmc_link_hints){.optimizer = relation->optimizer,

@@ -210,8 +210,6 @@ enum lmcs_status lmcs_lost_list(struct lmcs_txn *txn, uint64_t **ids, size_t *co
     return status;
 }
 
-/* ---- Parity ---- */
-
 enum lmcs_status lmcs_parity_find(struct lmcs_txn *txn, uint64_t content, struct lmcs_parity_record *parity,
                                   bool *found, struct lmcs_error *error)
 {
@@ -284,8 +282,6 @@ enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, stru
                                               : lmcs_root_get(txn, SAFETY, (struct lmcs_key_df){0, content}, wanted,
                                                               sizeof *wanted, sizeof *wanted, NULL, found, error);
 }
-
-/* ---- With the content ---- */
 
 enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error)
 {

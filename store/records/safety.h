@@ -10,7 +10,7 @@ struct lmcs_block_range {
     uint64_t count;
 };
 
-/* Of its own payload. Free of cost without losses in the pool. */
+/* Whether blocks of its own payload are lost. Free of cost without losses in the pool. */
 enum lmcs_status lmcs_lost_any(struct lmcs_txn *txn, uint64_t content, bool *any, struct lmcs_error *error);
 /* LMCS_DAMAGED, with tensor `name` and the lost range, if there is one. */
 enum lmcs_status lmcs_lost_check(struct lmcs_txn *txn, const struct lmcs_content *content, const char *name,
@@ -28,15 +28,14 @@ struct lmcs_parity_record {
 };
 enum lmcs_status lmcs_parity_find(struct lmcs_txn *txn, uint64_t content, struct lmcs_parity_record *parity,
                                   bool *found, struct lmcs_error *error);
-/* In place of earlier parity. */
+/* Replaces earlier parity. */
 enum lmcs_status lmcs_parity_put(struct lmcs_txn *txn, uint64_t content, const struct lmcs_parity_record *parity,
                                  struct lmcs_error *error);
 enum lmcs_status lmcs_parity_drop(struct lmcs_txn *txn, uint64_t content, bool *found, struct lmcs_error *error);
-/* From the background; `data` 0: withdraws the request. */
+/* Requests parity from the background; `data` 0: withdraws the request. */
 enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32_t data, uint32_t parity,
                                   struct lmcs_error *error);
 
-/* Whether parity is requested. */
 enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *wanted, bool *found,
                                     struct lmcs_error *error);
 

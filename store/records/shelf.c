@@ -116,7 +116,6 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
 
 #define NAMES_TOLD 5u /* existing shelves in the error for a missing one */
 
-/* To a sentence with `told` names. */
 static void tell_name(char *sentence, size_t room, const char *name, unsigned told)
 {
     size_t used = strlen(sentence);

@@ -51,7 +51,7 @@ struct lmcs_record {
 
 enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                  struct lmcs_record *record, bool *found, struct lmcs_error *error);
-/* From `bytes` of a value of the tree. */
+/* From a value of the tree. */
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
                                   const void *value, size_t bytes, struct lmcs_record *record,
                                   struct lmcs_error *error);
@@ -66,7 +66,7 @@ enum lmcs_status lmcs_record_before(struct lmcs_txn *txn, struct lmcs_shelf *she
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, uint64_t *after,
                                    struct lmcs_error *error);
-/* Of the same lineage, on one side. */
+/* The nearest record of the same lineage, on one side. */
 enum lmcs_status lmcs_record_neighbour(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                        const struct lmcs_snapshot_df *of, bool newer, struct lmcs_record *record,
                                        bool *found, struct lmcs_error *error);
