@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A Bayesian neural network whose posterior does not fit in memory.
 
-It draws thousands of samples of the posterior by stochastic-gradient Hamiltonian Monte Carlo with cyclical steps, and
-stores each as a row of an array on a shelf. The prediction is the average over all, streamed from the pool. It names as
-many noisy digits rightly as one network trained the usual way, with better calibrated probabilities.
+Stochastic-gradient Hamiltonian Monte Carlo with cyclical steps draws thousands of samples of the posterior, each a row
+of an array on a shelf. The prediction is the average over all, streamed from the pool: as many noisy digits right as by
+one network trained the usual way, with better calibrated probabilities.
 
 Method: R. Zhang, C. Li, J. Zhang, C. Chen and A. G. Wilson, "Cyclical Stochastic Gradient MCMC for Bayesian Deep
 Learning" (ICLR 2020), after T. Chen, E. Fox and C. Guestrin, "Stochastic Gradient Hamiltonian Monte Carlo" (ICML 2014).
 Calibration: C. Guo, G. Pleiss, Y. Sun and K. Q. Weinberger, "On Calibration of Modern Neural Networks" (ICML 2017).
-Images: the digits of scikit-learn (UCI's optical recognition of handwritten digits).
+Images: scikit-learn's digits (UCI's optical recognition of handwritten digits).
 
 Run it::
 
@@ -55,7 +55,7 @@ def digits(train: int, noise: float = 1.0, seed: int = 0) -> tuple[Array, Array,
 
 
 class Network:
-    """A perceptron of two hidden layers whose weights are one row of numbers."""
+    """Two hidden layers, whose weights are one row of numbers."""
 
     def __init__(self, inputs: int, width: int):
         self.shapes = [(inputs, width), (width,), (width, width), (width,), (width, CLASSES), (CLASSES,)]
@@ -66,7 +66,7 @@ class Network:
             part[:] = part.shape[0] / 32
 
     def parts(self, row: Array) -> list[Array]:
-        """Return the weights of a row as matrices and vectors, which share its memory."""
+        """Return the weights of a row as matrices and vectors in its memory."""
         ends = np.cumsum(self.sizes)
         return [
             row[end - size : end].reshape(shape) for end, size, shape in zip(ends, self.sizes, self.shapes, strict=True)
@@ -113,7 +113,7 @@ class Network:
 
 
 def train(network: Network, images: Array, labels: Array, steps: int, seed: int) -> Array:
-    """Train one network to the mode: gradient descent with momentum and a cosine schedule."""
+    """Train one network to the mode: momentum, cosine schedule."""
     rng = np.random.default_rng(seed)
     row, velocity = network.draw(rng), np.zeros(network.count, np.float32)
     for step in range(steps):
@@ -156,7 +156,7 @@ def posterior(place: Place, network: Network, rows: Iterator[Array], count: int)
 
 
 def predict(network: Network, samples: Array, images: Array) -> Array:
-    """Average the classes' probabilities over all samples, read one by one."""
+    """Average the classes' probabilities over all samples."""
     total = np.zeros((len(images), CLASSES))
     for row in samples:
         total += np.exp(network.log_probabilities(np.asarray(row), images))
@@ -184,7 +184,7 @@ def scores(probabilities: Array, labels: Array) -> dict[str, float]:
 
 
 def run(place: Place, count: int, width: int, per_cycle: int = 50, learn_from: int = 400) -> dict[str, Any]:
-    """Train the single network and sample the posterior; return the results and the resources."""
+    """Train the single network and sample the posterior."""
     images, labels, test_images, test_labels = digits(learn_from)
     network = Network(images.shape[1], width)
     begin = time.perf_counter()

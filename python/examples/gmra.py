@@ -5,13 +5,12 @@ A cover tree sorts the points into cells, finer from level to level. Each cell h
 principal directions. A wavelet leads from a plane to those below it, with few numbers a point; so points near a curved
 surface become a small dictionary and short coefficients.
 
-Arrays whose size is the points' number times their dimension are on a shelf: the points (in the tree's order, so that
-every cell is one range of rows), the dictionary, the coefficients. Memory holds a block of rows at a time, and 16 bytes
-a point.
+Points (in the tree's order: a cell is one range of rows), dictionary and coefficients are on a shelf. Memory holds a
+block of rows at a time, and 16 bytes a point.
 
-Methods: the cover tree is that of A. Beygelzimer, S. Kakade and J. Langford, "Cover trees for nearest neighbor" (ICML
-2006), built level by level; the analysis is that of W. K. Allard, G. Chen and M. Maggioni, "Multi-scale geometric
-methods for data sets II: Geometric Multi-Resolution Analysis" (Applied and Computational Harmonic Analysis 32, 2012).
+Methods: A. Beygelzimer, S. Kakade and J. Langford, "Cover trees for nearest neighbor" (ICML 2006), built level by
+level; W. K. Allard, G. Chen and M. Maggioni, "Multi-scale geometric methods for data sets II: Geometric
+Multi-Resolution Analysis" (Applied and Computational Harmonic Analysis 32, 2012).
 
 Run it::
 
@@ -61,7 +60,7 @@ class Memory:
 
 
 class Shelf:
-    """Arrays on a shelf of a pool in `folder`; the pool grows with them."""
+    """Arrays on a shelf of a pool in `folder`, which grows with them."""
 
     def __init__(self, folder: str | Path, name: str = "gmra"):
         import pymm
@@ -91,9 +90,9 @@ def blocks(count: int, row_bytes: int) -> Iterator[slice]:
 
 
 def draw_points(place: Place, count: int, dimension: int, intrinsic: int = 2, seed: int = 1) -> Array:
-    """Draw points near a curved surface: `intrinsic` coordinates, bent into all `dimension` directions, and noise.
+    """Draw noisy points near a curved surface: `intrinsic` coordinates, bent into all `dimension` directions.
 
-    Returns an array of shape (count, dimension), float32, made block by block.
+    Returns a float32 array of shape (count, dimension), made block by block.
     """
     rng = np.random.default_rng(seed)
     waves = rng.normal(size=(intrinsic, dimension)) * 1.5
@@ -135,7 +134,7 @@ class Tree:
 
 
 def square_distances(a: Array, b: Array) -> Array:
-    """Return the squared distances of the rows of `a` from those of `b`, all of them near the origin."""
+    """Return the squared distances of the rows of `a` from those of `b`, all near the origin."""
     squares = np.einsum("ij,ij->i", a, a)[:, None] + np.einsum("ij,ij->i", b, b)[None, :] - 2 * (a @ b.T)
     return np.asarray(np.maximum(squares, 0))
 
@@ -159,7 +158,7 @@ def root_of(points: Array) -> Level:
 
 
 def near_cells(level: Level) -> list[Array]:
-    """List for each cell those whose points may be within half a radius of one of its own."""
+    """List for each cell those whose points may be within half a radius of its own."""
     centres = level.centres - level.centres.mean(0)
     reach = (2.5 * level.radius) ** 2 * (1 + 1e-9)
     near = []
@@ -232,7 +231,7 @@ def refine(tree: Tree, place: Place, free_name: str) -> None:
 def build_tree(place: Place, points: Array, cell_points: int = 64, most_levels: int = 30) -> Tree:
     """Sort points into a cover tree whose last cells hold about `cell_points` on average.
 
-    Moves the points into the tree's order: two arrays of the place, "sorted 0" and "sorted 1", take turns.
+    Points move into the tree's order: arrays "sorted 0" and "sorted 1" take turns.
     """
     tree = Tree([root_of(points)], points, np.arange(len(points)))
     del points
@@ -275,7 +274,7 @@ def leading(scatter: Array, count: int) -> Array:
 
 
 def plane_of(points: Array, rows: slice, planes: int) -> tuple[Array, Array]:
-    """Fit a cell's plane: the mean of its points, and their principal directions as rows."""
+    """Fit a cell's plane: mean of its points, principal directions as rows."""
     dimension, count = points.shape[1], rows.stop - rows.start
     total, scatter = np.zeros(dimension), np.zeros((dimension, dimension))
     for part in blocks(count, 8 * dimension):
@@ -288,7 +287,7 @@ def plane_of(points: Array, rows: slice, planes: int) -> tuple[Array, Array]:
 
 
 def wavelet_of(basis: Array, above: Array) -> Array:
-    """Return directions, as rows, that together with the plane above span a plane."""
+    """Return rows that together with the plane above span a plane."""
     rest = basis - (basis @ above.T) @ above
     _, sizes, rows = np.linalg.svd(rest, full_matrices=False)
     return np.asarray(rows * (sizes > 1e-6)[:, None])
@@ -327,7 +326,7 @@ def analyse(place: Place, tree: Tree, planes: int = 2) -> Analysis:
 
 
 def chain_of(analysis: Analysis, leaf: int) -> list[int]:
-    """List the cells from the root to a cell of the last level."""
+    """List the cells from the root to one of the last level."""
     chain, cell = [], leaf
     for depth in range(len(analysis.tree.levels) - 1, -1, -1):
         chain.append(int(analysis.first[depth]) + cell)
@@ -342,9 +341,9 @@ def project(analysis: Analysis, cell: int, block: Array) -> Array:
 
 
 def transform(place: Place, analysis: Analysis) -> tuple[Array, list[float]]:
-    """Compute the coefficients of all points, and how far the points are from the planes of each level.
+    """Compute the coefficients of all points, (count, levels * planes), in the tree's order.
 
-    Returns an array of shape (count, levels * planes), in the tree's order, and each level's root mean square distance.
+    Also returns each level's root mean square distance of the points from their planes.
     """
     tree, planes = analysis.tree, analysis.planes
     depths = len(tree.levels)
@@ -365,7 +364,7 @@ def transform(place: Place, analysis: Analysis) -> tuple[Array, list[float]]:
 
 
 def reconstruct(analysis: Analysis, leaf: int, numbers: Array) -> Array:
-    """Compute points of a cell of the last level from their coefficients, shape (n, levels * planes)."""
+    """Compute points of a cell of the last level from their coefficients, (n, levels * planes)."""
     chain, planes = chain_of(analysis, leaf), analysis.planes
     parts = numbers.astype(np.float64).reshape(len(numbers), len(chain), planes)
     finer = np.zeros((len(numbers), analysis.mean.shape[1]))
@@ -389,7 +388,7 @@ def digest(*arrays: Array) -> str:
 
 
 def run(place: Place, count: int, dimension: int, planes: int = 2, cell_points: int = 64) -> dict[str, Any]:
-    """Draw points and analyse them; return the results and the resources."""
+    """Draw points and analyse them."""
     begin = time.perf_counter()
     points = draw_points(place, count, dimension, planes)
     drawn = time.perf_counter()

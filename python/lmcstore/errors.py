@@ -2,8 +2,7 @@
 """Exceptions of lmcstore: one class for each kind of failure, all of them `Error`.
 
 Each also derives from the matching built-in exception, such as KeyError or OSError. A wrong argument type or text that
-is not valid UTF-8 may raise Python's own TypeError or ValueError; exceptions of an argument's methods (``__index__``,
-say) pass through.
+is not valid UTF-8 may raise Python's TypeError or ValueError; exceptions of an argument's methods pass through.
 """
 
 from typing import Any
@@ -52,7 +51,7 @@ class ExistsError(Error, FileExistsError):
 
 
 class InUseError(Error):
-    """Another process has the pool open for writing; the text names its pid."""
+    """Another process writes to the pool (the text names its pid), or a shelf, variable or lock is in use."""
 
 
 class FullError(Error):
@@ -74,8 +73,8 @@ class ReadOnlyError(Error):
 class InputOutputError(Error, OSError):
     """The operating system reported an error: see ``errno``.
 
-    After a failed write, every write to the store fails with it until the store is reopened. Acknowledged snapshots are
-    durable; nothing else is trusted.
+    After a failed write, every write to the store fails with it until the store is reopened. Only acknowledged
+    snapshots are durable.
     """
 
 

@@ -30,8 +30,8 @@ _STORED_AS = ("raw", "keyframe", "delta", "link")
 class Snapshot:
     """One immutable, complete version of a shelf.
 
-    ``snap["model.h.0.weight"]`` is a tensor of its state and ``snap["optimizer"]`` a part, whose tensors are read when
-    they are used. A tuple of keys resolves ambiguous dots: ``snap[("a", "b.c")]``.
+    ``snap["model.h.0.weight"]`` is a tensor and ``snap["optimizer"]`` a part, read when it is used. A tuple of keys
+    resolves ambiguous dots: ``snap[("a", "b.c")]``.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class Snapshot:
         -------
         dict
             ``stored_bytes``, ``raw_contents``, ``delta_contents``, ``keyframe_contents``, ``link_contents``,
-            ``longest_chain`` (deltas to undo, at most), ``longest_line`` (links to undo, at most), and ``links_note``:
-            why no links lead to it from the step before, or None.
+            ``longest_chain`` and ``longest_line`` (deltas and links to undo, at most), and ``links_note``: why no links
+            lead to it from the step before, or None.
         """
         return self._handle.storage()
 
@@ -156,19 +156,12 @@ class Snapshot:
     # Reading
 
     def state_dict(self, path: Any = ()) -> Any:
-        """Read the whole state, or a part of it: the same nesting, types and values.
+        """Read the state, or the part at `path` (as for ``snap[path]``): the same nesting, types and values.
 
-        Torch tensors are on the CPU, row-major and writable; writes go to memory of this process, never to the
-        snapshot. NumPy arrays are read-only. Both stay valid after the store's close. Raw payloads are mapped without a
-        copy; others are decoded.
+        Torch tensors are on the CPU, row-major and writable; writes never reach the snapshot. NumPy arrays are
+        read-only. Both stay valid after the store's close. Raw payloads are mapped without a copy; others are decoded.
 
-        A snapshot that was imported, or made in C, gives a dict of its tensors by name (NumPy arrays where torch is not
-        installed).
-
-        Parameters
-        ----------
-        path : str or tuple, optional
-            Of a part, as for ``snap[path]``; other tensors are not read.
+        An imported snapshot, or one made in C, gives a dict of its tensors by name (NumPy arrays without torch).
 
         Raises
         ------
@@ -185,11 +178,9 @@ class Snapshot:
     def __getitem__(self, path: Any) -> Any:
         """Return a tensor, a part or a value of the state.
 
-        A single tensor is read at once. A part with tensors is a `lmcstore.Part`, a dict (or a list or tuple) with a
-        `lmcstore.LazyTensor` for each of them: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows. `state_dict` reads
-        whole parts.
-
-        `path` has keys and indexes, joined by dots, or is a tuple of them where dots are ambiguous.
+        `path` has keys and indexes, joined by dots, or is a tuple of them where dots are ambiguous. A single tensor is
+        read at once. A part with tensors is a `lmcstore.Part`, a dict (or a list or tuple) with a `lmcstore.LazyTensor`
+        for each: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows.
 
         Raises
         ------
@@ -202,7 +193,7 @@ class Snapshot:
         return lazy(decoded, decoded.find(path))
 
     def select(self, pattern: str) -> dict[str, Any]:
-        """Read only the tensors whose names (see `names`) match a pattern, by name.
+        """Read only the tensors whose names match a pattern, by name.
 
         The pattern has ``*``, ``?`` and ``[...]`` as in file names: ``"model.*.weight"``.
         """
@@ -210,10 +201,10 @@ class Snapshot:
         return decoded.read_refs(decoded.fitting(pattern))
 
     def rows(self, path: Any, start: int | None = None, stop: int | None = None) -> Any:
-        """Read some rows of a tensor, as a copy: ``snap.rows("model.wte.weight", 0, 64)``.
+        """Read rows of a tensor, as a copy: ``snap.rows("model.wte.weight", 0, 64)``.
 
-        Reads and decodes only the blocks of 1 MiB that contain them. `path` is as for ``snap[path]``, `start` and
-        `stop` as in a slice. InvalidError: it is no tensor, or has no rows.
+        Decodes only their blocks of 1 MiB. `path` is as for ``snap[path]``, `start` and `stop` as in a slice.
+        InvalidError: it is no tensor, or has no rows.
         """
         decoded = self._decode()
         return decoded.read_rows(decoded.find(path), start, stop)
@@ -238,7 +229,7 @@ class Snapshot:
         list of dict
             ``name``, ``is_attachment``, ``dtype``, ``shape``, ``raw_bytes``, ``stored_bytes``, ``stored_as``
             (``"raw"``, ``"keyframe"``, ``"delta"`` or ``"link"``), ``chain`` (deltas or links to undo), ``content``
-            (equal numbers: shared).
+            (equal: shared).
         """
         made = []
         for name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content in self._handle.entries():
@@ -261,19 +252,11 @@ class Snapshot:
     def diff(
         self, other: Snapshot, *, same: bool = False, numbers: bool = True, progress: Progress | None = None
     ) -> diff.Diff:
-        """Compare with `other`, for example a later snapshot, of any shelf of this store (else InvalidError).
+        """Compare with `other`, of any shelf of this store (else InvalidError); the `Diff` prints as a table.
 
-        Only tensors with different digests are read, block by block, in the pool's threads. The result is a sequence of
-        `TensorDiff`, which prints as a table.
-
-        Parameters
-        ----------
-        same
-            List equal tensors, too.
-        numbers
-            False: read no tensor and only list the different ones.
-        progress
-            Called now and then; may raise to stop it.
+        Only tensors with different digests are read, block by block, in the pool's threads. `same` lists equal tensors,
+        too. ``numbers=False`` reads none and only lists the different ones. `progress` is called now and then; it may
+        raise to stop.
         """
         if not isinstance(other, Snapshot):
             raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
@@ -312,11 +295,10 @@ class Snapshot:
             optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, saved as ``bit_generator.state``;
             ``random.Random`` or the module ``random``, saved as ``getstate()``; a NumPy ``RandomState`` or the module
             ``numpy.random``, saved as ``get_state()``), tensors and NumPy arrays (filled in place), or dicts, lists and
-            tuples of these, in which plain values are replaced. Other parts of the state are ignored.
+            tuples of these, in which plain values are replaced. Other parts are ignored.
         cast
             Convert to the targets' dtypes, which may round. Without it every saved bit is loaded, also an optimizer's
-            state in another dtype than its parameters, which torch would convert. (Load a part called "cast" by a
-            dict.)
+            state in another dtype than its parameters. (Load a part called "cast" by a dict.)
 
         Raises
         ------
