@@ -198,7 +198,7 @@ int cli_signal(void);
 
 /* ---- output.c: the output of -o, checked and opened -------------------------------------------------------- */
 
-/* With -o or without. */
+/* Whether -o or its absence means standard output. */
 bool cli_output_is_stdout(const struct cli *cli);
 /* Refuses the input (by inode), a pool or a poolset file. `option`: "-o". */
 enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, const char *path, const char *input,

@@ -113,7 +113,7 @@ enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *sour
 
 /* ---- Digests -------------------------------------------------------------------------------------------------- */
 
-/* And its blocks' position among all hashes. */
+/* A tensor and its blocks' position among all hashes. */
 struct wanted {
     struct frames_tensor *tensor;
     uint64_t first_block;

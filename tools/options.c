@@ -253,7 +253,7 @@ static const struct option_row rows[] = {
 
 #define ROW_COUNT (sizeof rows / sizeof *rows)
 
-/* The list has words; all commands have --help. */
+/* The list has words separated by spaces; all commands have --help. */
 static bool has_option(const struct cli_command *command, const struct option_row *row)
 {
     const char letter[] = {row->letter, '\0'};

@@ -119,7 +119,6 @@ static void check_run(struct run *run, int line)
         acknowledge(line, run, shelf.latest);
 }
 
-/* A kill before a removal leaves one more. */
 static void remove_old(struct run *run, uint64_t step)
 {
     for (uint64_t old = step > KEPT + 1 ? step - KEPT - 1 : 1; old + KEPT <= step; old++) {

@@ -154,7 +154,7 @@ struct crew *crew_new(const struct crew_options *options, const struct stage *st
 
 /* ---- A round ---- */
 
-/* It has reported a finding if it ended by itself. */
+/* A reader that ended by itself has reported a finding. */
 static void expect_alive(struct crew *crew)
 {
     for (unsigned i = 0; i < crew->options.readers; i++) {

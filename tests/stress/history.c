@@ -244,7 +244,7 @@ struct lane {
     uint32_t capacity;
 };
 
-/* And the change by which the search leaves it. */
+/* A state, and the change by which the search leaves it. */
 struct frame {
     uint32_t at[MOST_LANES];
     size_t done;

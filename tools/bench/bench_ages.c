@@ -95,7 +95,7 @@ static void read_version(const struct version *version, unsigned char *buffer)
 
 /* ---- By the codec alone --------------------------------------------------------------------------------------- */
 
-/* And their bases. */
+/* Frames of a version, and their bases. */
 struct frames {
     const struct version *version;
     unsigned char *base;

@@ -31,7 +31,7 @@ struct training {
     size_t frame_bytes[MOST_STEPS];
 };
 
-/* With hints or without. */
+/* Costs, with hints or without. */
 struct made {
     double bits;  /* per element, mean */
     double fit_s; /* longest search for constants */
