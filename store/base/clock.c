@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* base/clock.c - the time of day, which tests can set, and durations. */
+/* base/clock.c - the time of day, and durations. */
 #include "base/clock.h"
 
 #include <stdatomic.h>

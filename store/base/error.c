@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * base/error.c - filling in the caller's struct lmcs_error.
+ * base/error.c - struct lmcs_error.
  *
  * Messages have names from media as stored: a terminal program escapes control characters, which only forged names
  * contain.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * base/guard.c - access to mapped bytes that the medium may fail to deliver.
+ * base/guard.c - the handler of SIGBUS.
  *
  * The first guard installs a handler of SIGBUS; removing it could remove an application's later one. It jumps back to
  * its thread's guard if the address is in the guard's ranges, and forwards other signals to the previous handler.

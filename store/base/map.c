@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* base/map.c - a hash table from numbers to numbers. */
+/* base/map.c - a hash table. */
 #include "base/map.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* base/names.c - valid names and shapes of tensors. */
+/* base/names.c - valid names and shapes. */
 #include "base/names.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* base/outfile.c - an output file that appears whole, durable and under its name, or not at all. */
+/* base/outfile.c - output files. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * base/topology.c - the medium of a pool's file, and the processors near it.
+ * base/topology.c - media and the processors near them.
  *
  * This file alone uses libnuma, libndctl and libdaxctl. From a path to its DIMMs:
  *

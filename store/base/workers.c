@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * base/workers.c - the threads of a pool, for copying, encoding and decoding.
+ * base/workers.c - the threads of a pool.
  *
  * A run is a job on a list. The caller works on its own, so that a run always progresses; idle threads join the first
  * job with items left.

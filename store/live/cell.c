@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/cell.c - cells: the data that changes in place, a value's bytes and the version of either form.
+ * live/cell.c - cells: the data that changes in place.
  *
  * The cell records, perhaps late, the *acknowledged* sequence of a durable value, because a torn slot and a damaged one
  * are alike: if no whole slot is as new, a value was lost. See LIVE.md.

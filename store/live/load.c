@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* live/load.c - opening the live variables of a pool: journals are recovered, and free space is found. */
+/* live/load.c - opening: journals are recovered, and free space is found. */
 #include <stdlib.h>
 
 #include "live/journal.h"

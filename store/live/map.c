@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/map.c - the addresses of live tensors.
+ * live/map.c - addresses of live tensors.
  *
  * Parts are mapped through our own descriptor: libpmemobj's would keep its lock as long as the mapping. The kernel
  * replaces mappings in one step, so other threads may read.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* live/member.c - members of transactions on live variables, and the bytes that declared transactions save. */
+/* live/member.c - members of transactions, and bytes saved by declared ones. */
 #include <stdlib.h>
 #include <string.h>
 

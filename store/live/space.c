@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/space.c - where live variables are stored: objects of libpmemobj of their own, which never move.
+ * live/space.c - where live variables are stored: objects that never move.
  *
  * *Pages* hold tensors and journals; free ones are holes, so pages that get file space are zero. *Cells*, in units of
  * 64 bytes, have pages of their own. If the file system refuses to punch, a range is old: reuse writes zeros, and the

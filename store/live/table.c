@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* live/table.c - lists of a shelf's records, and the attachment that describes them in a snapshot. */
+/* live/table.c - lists and the attachment of records. */
 #include "live/table.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* media/files.c - files that are, or are to become, pools. */
+/* media/files.c - files that are, or become, pools. */
 #include "media/files.h"
 
 #include <dirent.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/heap.c - objects and bytes of a pool open for writing.
+ * media/heap.c - objects and bytes of a pool.
  *
  * heap.c and heap_open.c alone use libpmemobj. Everything stored through a mapping, libpmemobj's metadata included,
  * gets file space first. On page-cached files payloads are written by pwrite: as fast as to a plain file, with errors.

@@ -326,7 +326,7 @@ static_assert(sizeof(struct lmcs_identity_df) == 16, "identity layout");
 
 /*
  * A link is a content without a tensor. Its payload, a link frame, leads from its bases, the arrays before a step, to
- * the contents that name it. A linked one of those has no payload.
+ * the contents that name it. A linked one of those has no payload: the link stores it.
  */
 enum lmcs_payload_kind { LMCS_PAYLOAD_RAW = 0, LMCS_PAYLOAD_FRAME = 1, LMCS_PAYLOAD_LINK = 2, LMCS_PAYLOAD_LINKED = 3 };
 #define LMCS_CONTENT_SETTLED  1u /* encoding was tried: a frame is not smaller */

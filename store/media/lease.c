@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/lease.c - bytes that readers keep unchanged, visible to a writer in any process. See LOCKS.md.
+ * media/lease.c - bytes kept for readers. See LOCKS.md.
  *
  * A process's leases on a pool share one description, so pins are counted here. The writer queries through the media's
  * description, for which even its own process's leases are foreign.

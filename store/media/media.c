@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/media.c - the bytes of a pool, read without libpmemobj.
+ * media/media.c - reading without libpmemobj.
  *
  * Offsets are mapped to places in the parts of a poolset as libpmemobj maps them (FORMAT.md, section 1). Reads use
  * pread: a truncated file is an error, not a signal. Only views and devices use mappings.

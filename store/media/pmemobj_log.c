@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/pmemobj_log.c - libpmemobj's logs, read without it.
+ * media/pmemobj_log.c - libpmemobj's logs.
  *
  * libpmemobj trusts headers and kinds of entries before any checksum. Only remains of our own commits pass:
  *

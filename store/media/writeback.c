@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/writeback.c - starts writeback of stored ranges while more is being stored.
+ * media/writeback.c - early writeback.
  *
  * sync_file_range waits while the disk's queue is full, and an asynchronous capture, whose bytes are safe once in the
  * page cache, must not.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pages/cache.c - pages read and checked, and a cache of their copies by offset and checksum. */
+/* pages/cache.c - pages read, checked and cached by offset and checksum. */
 #include "pages/cache.h"
 
 #include <pthread.h>

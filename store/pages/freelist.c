@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/freelist.c - the tree of free pages: loaded for a transaction, and brought up to date by its commit.
+ * pages/freelist.c - the tree of free pages.
  *
  * Changes of this tree take and free pages, so a commit repeats until nothing is left. It ends: a page written by this
  * transaction is not copied again.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/heap_check.c - libpmemobj's map of its heap, checked against our objects.
+ * pages/heap_check.c - libpmemobj's heap, checked against our objects.
  *
  * The map (512 KiB for each 16 GiB in use; FORMAT.md, section 2) is compared before libpmemobj opens the pool. With
  * both sides' checksums this verifies every word that an allocation relies on. The slabs found are remembered: a

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pages/node.c - the pages of a tree: slotted pages (layout.h) with sorted entries. */
+/* pages/node.c - slotted pages (layout.h) with sorted entries. */
 #include "pages/node.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/page.c - the pages of a transaction: read, copied on write, taken from slabs and dropped.
+ * pages/page.c - the pages of a transaction.
  *
  * Only pages that no committed root reaches are written.
  */

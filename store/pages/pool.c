@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pages/pool.c - the use of an open pool: whether this process may use it, and how often it is open. */
+/* pages/pool.c - the use of an open pool. */
 #include "pages/pool.h"
 
 #include <unistd.h>

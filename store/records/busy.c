@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/busy.c - the shelves that this process is changing, and the threads that hold them.
+ * records/busy.c - holders of shelves.
  *
  * A thread that would close a circle of waits (LOCKS.md) gets an error, so every chain ends at a thread that runs.
  * Captures may also wait for another thread's live transaction.

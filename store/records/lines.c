@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * records/lines.c - the links that a line keeps only for steps that were removed.
- */
+/* records/lines.c - links for removed steps. */
 #include "records/lines.h"
 
 #include "pages/tree.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/manifest.c - the entries of manifests, and those that only one of neighbouring snapshots has.
+ * records/manifest.c - the entries of manifests.
  *
  * A page or entry exists in a contiguous run of a lineage (SPACE.md). A page of snapshot S is in the older neighbour P
  * exactly when it was written no later than P, and in the newer neighbour N exactly when a walk of N meets it. That

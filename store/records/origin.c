@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/origin.c - the snapshot that a shelf was forked from.
+ * records/origin.c - origins of forks.
  *
  * Keyed by the fork's id; has the original's id, or, once that is removed, its last name.
  */

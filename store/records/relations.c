@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/relations.c - the tensors of a snapshot that are one optimizer's state of one parameter.
+ * records/relations.c - optimizers' states.
  *
  * Relations name tensors, to survive dump and restore. Input may be hostile: lengths are checked, and names end within
  * their attachment.

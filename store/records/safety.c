@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* records/safety.c - lost blocks and parity of single contents. */
+/* records/safety.c - lost blocks and parity. */
 #include "records/safety.h"
 
 #include <stdio.h>
@@ -14,7 +14,6 @@
 #define SAFETY    LMCS_TREE_SAFETY
 #define ULL(n)    ((unsigned long long)(n))
 #define MOST_TOLD 6u /* ranges in one message */
-
 
 static size_t describe_range(struct lmcs_block_range range, uint32_t dtype, uint32_t ndim, const uint64_t *shape,
                              char *text, size_t room)

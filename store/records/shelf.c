@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/shelf.c - the records of shelves and snapshots, and their indexes.
+ * records/shelf.c - records and indexes of shelves and snapshots.
  *
  * A transaction loads a shelf's record, changes the five indexes in it, and saves it last.
  */
