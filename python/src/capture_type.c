@@ -2,8 +2,8 @@
 /*
  * capture_type.c - Capture: the writing of one snapshot.
  *
- * A batch is names and packed arrays: heads, shapes, strides of strided tensors, addresses. The caller keeps the memory
- * alive during the call. The store gets it in pieces of a few hundred MiB; signals are checked between pieces.
+ * A batch is names and packed arrays, in memory that the caller keeps. The store gets it in pieces of a few hundred
+ * MiB; signals are checked between them.
  *
  * wait() raises the failure of an asynchronous commit every time, the pool's close raises it once.
  */
@@ -42,7 +42,7 @@ static struct lmcs_capture *take_handle(struct capture_object *self)
     return handle;
 }
 
-/* False with the exception of a signal's handler, which may have ended the capture. */
+/* A signal's handler may have ended the capture. */
 static bool wait_a_moment(void)
 {
     Py_BEGIN_ALLOW_THREADS
@@ -76,7 +76,7 @@ static void abort_open(struct capture_object *self)
 /* For a close of the pool: waits for a committed capture, aborts another. */
 static void end_now(struct capture_object *self)
 {
-    self->busy = true; /* a thread in capture_wait waits for the outcome */
+    self->busy = true; /* capture_wait in another thread waits for the outcome */
     if (self->phase == CAPTURE_COMMITTED)
         wait_committed(self);
     else if (self->phase == CAPTURE_OPEN)
@@ -118,7 +118,7 @@ static bool end_idle_child(struct core_child *child)
 
 static const struct core_child_kind child_kind = {.end = end_child, .end_idle = end_idle_child};
 
-/* Counts in `users` also while the pool is closing: the close waits for it. */
+/* Counts in `users` also while the pool is closing, which waits for it. */
 static void capture_dealloc(struct capture_object *self)
 {
     self->pool->users++;
@@ -195,8 +195,8 @@ static bool batch_sizes(struct batch *batch)
 
 #define HEAD_STRIDED 0x10000u
 
-/* Heads, u32: the dtype, the number of dimensions in the second byte, HEAD_STRIDED for a tensor with strides (others
- * are row-major). Shapes: u64. Strides: i64, bytes; NULL: none. */
+/* Heads, u32: dtype, number of dimensions in the second byte, HEAD_STRIDED for a strided tensor (others are row-major).
+ * Shapes: u64. Strides: i64, bytes; NULL: none. Then addresses. */
 static bool batch_init(struct batch *batch, PyObject *names, const Py_buffer *heads, const Py_buffer *shapes,
                        const Py_buffer *strides)
 {
@@ -246,7 +246,6 @@ failed:
     return false;
 }
 
-/* The number of tensors from `first` on that make one piece. */
 static size_t piece_length(const struct batch *batch, size_t first)
 {
     uint64_t bytes = 0;

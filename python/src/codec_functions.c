@@ -4,9 +4,9 @@
  *
  * Threads share a tensor's blocks without the GIL; the main thread checks for signals.
  *
- * Buffers are read in place while other threads may write to them. The codec trusts no earlier read of tensors and
- * bases, so a write at worst damages the frame. A frame is checked before it is decoded, so only immutable bytes are
- * used in place; others are copied block by block.
+ * Other threads may write to buffers, which are read in place. The codec trusts no earlier read of tensors and bases,
+ * so a write at worst damages the frame. A frame is checked before it is decoded: immutable bytes are used in place,
+ * others are copied block by block.
  */
 #include "core.h"
 
@@ -22,7 +22,7 @@
 
 #include "base/workers.h"
 
-/* Acquiring the GIL may wait, so not after each block. */
+/* Acquiring the GIL may wait. */
 #define SIGNALS_EVERY_NS 100000000
 
 /* ---- Blocks in threads ---------------------------------------------------------------------------------------- */
@@ -31,11 +31,11 @@
 struct coding {
     enum lmc_status (*code)(struct coding *self, uint64_t index, const char **message);
     struct core_state *state;
-    struct lmcs_workers *workers; /* NULL: the caller's thread only */
-    PyThreadState *thread;        /* the caller's */
-    pid_t main_thread;            /* checks for signals; 0: it is not the caller */
-    uint64_t checked_ns;          /* last check for signals */
-    bool interrupted;             /* by a signal, whose exception is set */
+    struct lmcs_workers *workers; /* NULL: one thread */
+    PyThreadState *thread;
+    pid_t main_thread; /* checks for signals; 0: it is not the caller */
+    uint64_t checked_ns;
+    bool interrupted; /* by a signal, whose exception is set */
     atomic_bool stop;
     pthread_mutex_t lock; /* guards the rest */
     enum lmc_status status;
@@ -125,7 +125,6 @@ static void raise_failed(const struct coding *self, const char *what, uint64_t b
     core_raise_status(self->state, statuses[self->status], text);
 }
 
-/* False with an exception. */
 static bool coding_run(struct coding *self, const char *what, uint64_t blocks,
                        enum lmc_status (*code)(struct coding *self, uint64_t index, const char **message))
 {
@@ -147,8 +146,7 @@ static size_t block_bytes(uint64_t raw_bytes, uint64_t index)
     return left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
 }
 
-/* Asks for huge pages of 2 MiB: the first write is several times faster. The caller must be about to write all the
- * memory. */
+/* Huge pages of 2 MiB make the first write several times faster. The caller must be about to write all the memory. */
 static void ask_for_huge_pages(void *memory, size_t bytes)
 {
     const uintptr_t page = (uintptr_t)2 << 20;
@@ -175,7 +173,7 @@ static enum lmc_status hash_block(struct coding *coding, uint64_t index, const c
     return LMC_OK;
 }
 
-/* The digest of bytes as an array of one dimension; false with an exception. */
+/* The digest of bytes as an array of one dimension. */
 static bool find_digest(struct core_state *state, const Py_buffer *data, uint32_t dtype, uint32_t threads,
                         struct lmc_hash *digest)
 {
@@ -235,8 +233,8 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args)
 /* Slots released together; whole huge pages. */
 #define GROUP ((uint64_t)32)
 
-/* A block's place is known once the blocks before it are encoded. So each is encoded into its own slot, then copied;
- * slots are released as the frame grows. */
+/* A block's place is known once those before it are encoded. So each is encoded into its own slot, then copied; slots
+ * are released as the frame grows. */
 struct encoding {
     struct coding coding;
     struct lmc_encoder *encoder;
@@ -423,7 +421,6 @@ static enum lmc_status parse_header(struct decoding *self, size_t size, const ch
     return lmc_frame_parse(self->header, copied, &self->frame, message);
 }
 
-/* False with an exception. */
 static bool read_header(struct decoding *self, struct core_state *state, PyObject *owner, const Py_buffer *bytes)
 {
     self->bytes = bytes->buf;
@@ -465,7 +462,7 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b)
     return a->len > 0 && b->len > 0 && first < second + (uintptr_t)b->len && second < first + (uintptr_t)a->len;
 }
 
-/* Raises a sentence with two numbers; false. */
+/* Two numbers complete the sentence. */
 static bool refuse(struct core_state *state, enum lmcs_status status, const char *format, uint64_t first,
                    uint64_t second)
 {

@@ -35,7 +35,7 @@ struct core_state {
     PyTypeObject *transaction_type;
 };
 
-/* A thread in Python code inside a call: a progress function, or a destructor that the garbage collector runs. */
+/* A thread in Python code inside a call: a progress function, or a destructor. */
 struct core_callback {
     unsigned long thread;
     struct core_callback *next;
@@ -44,9 +44,9 @@ struct core_callback {
 struct core_child;
 
 struct core_child_kind {
-    /* Ends and unlinks the child. True, with `error`, for a failure not yet reported. */
+    /* Ends and unlinks the child. True, with `error`: an unreported failure. */
     bool (*end)(struct core_child *child, struct lmcs_error *error);
-    /* Ends the child if no thread is using it; true if it did. NULL: never. */
+    /* Ends the child if it is idle; true if it did. NULL: never. */
     bool (*end_idle)(struct core_child *child);
 };
 
@@ -60,7 +60,7 @@ struct pool_object {
     PyObject_HEAD struct lmcs_pool *handle; /* NULL: closed */
     pid_t owner;
     bool closing;
-    unsigned users; /* calls into the store under way */
+    unsigned users; /* calls under way */
     struct core_callback *callbacks;
     struct core_child *children;
 };
@@ -71,7 +71,7 @@ struct capture_object {
     PyObject_HEAD struct pool_object *pool;
     struct lmcs_capture *handle; /* NULL: ended */
     enum capture_phase phase;
-    bool busy;               /* a thread is in a call with it */
+    bool busy;               /* a thread is in a call */
     bool reported;           /* `error` was raised */
     struct lmcs_error error; /* of the asynchronous commit; LMCS_OK: none */
     struct core_child child;
@@ -89,11 +89,11 @@ struct view_object {
 };
 
 struct buffer_object {
-    PyObject_HEAD PyObject *owner; /* View, Capture or Live that keeps `data` in place */
+    PyObject_HEAD PyObject *owner; /* keeps `data` in place */
     void *data;
     Py_ssize_t size_bytes;
     bool read_only;
-    unsigned *counter; /* the owner's, of its Buffers; or NULL */
+    unsigned *counter; /* of Buffers, the owner's; or NULL */
 };
 
 struct live_object {
@@ -107,7 +107,7 @@ struct live_object {
 struct transaction_object {
     PyObject_HEAD struct lmcs_transaction *handle; /* NULL: ended */
     pid_t owner;
-    bool busy; /* a thread is in a call with it */
+    bool busy; /* a thread is in a call */
 };
 
 #define METHOD(name, function, flags, doc)                        \
@@ -120,7 +120,6 @@ struct transaction_object {
 struct core_state *core_state_of(PyObject *self);
 /* A zeroed instance; NULL with an exception. */
 void *core_object_new(PyTypeObject *type);
-/* The last step of a dealloc. */
 void core_object_free(PyObject *self);
 
 /* ---- arguments.c: each is false, 0 or NULL with an exception ---- */
@@ -132,7 +131,7 @@ int core_to_uint64(PyObject *value, void *out);
 int core_to_uint32(PyObject *value, void *out);
 /* UTF-8 without NUL, borrowed. */
 const char *core_text_of(PyObject *value);
-/* Borrowed texts of a tuple. The caller frees the array. */
+/* Borrowed; the caller frees the array. */
 const char **core_texts_of(PyObject *tuple, size_t *count);
 /* At most LMCS_MAX_DIMS numbers. */
 bool core_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim);
@@ -150,10 +149,10 @@ static inline bool core_is_report(enum lmcs_status status, uint64_t damages, uin
     return (status == LMCS_DAMAGED && damages > 0) || (status == LMCS_UNSUPPORTED && unsupported > 0);
 }
 PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message);
-/* From a method of `self`, an instance of one of the module's types. */
+/* From a method of an instance of the module's types. */
 PyObject *core_fail(void *self, const struct lmcs_error *error);
 PyObject *core_fail_with(void *self, enum lmcs_status status, const char *message);
-/* None, or core_fail unless the status is LMCS_OK. */
+/* None, or core_fail unless LMCS_OK. */
 PyObject *core_none(void *self, enum lmcs_status status, const struct lmcs_error *error);
 
 /* ---- results.c ---- */
@@ -175,7 +174,7 @@ bool core_snapshot_enter(struct snapshot_object *self);
 /* Around Python code between them. A close in there is refused: it would wait for its own thread. */
 void core_callback_begin(struct pool_object *pool, struct core_callback *callback);
 void core_callback_end(struct pool_object *pool, struct core_callback *callback);
-/* True in a forked child of the process that opened the pool. */
+/* In a forked child of the process that opened the pool. */
 bool core_pool_is_foreign(const struct pool_object *pool);
 void core_child_link(struct pool_object *pool, struct core_child *child, const struct core_child_kind *kind);
 /* Does nothing for an unlisted child. */
@@ -185,7 +184,7 @@ bool core_pool_wait(struct pool_object *self);
 /* Ends the children and the pool. Returns the status of a capture's unreported failure, else that of the close. */
 enum lmcs_status core_pool_close_now(struct pool_object *self, struct lmcs_error *error);
 
-/* Runs a call into the store without the GIL. */
+/* A call into the store without the GIL. */
 #define WITHOUT_GIL(status, call) \
     do {                          \
         Py_BEGIN_ALLOW_THREADS    \
@@ -204,14 +203,13 @@ enum lmcs_status core_pool_close_now(struct pool_object *self, struct lmcs_error
 
 /* Checks for signals and calls a Python function. */
 struct core_progress {
-    struct lmcs_progress progress; /* for the store */
+    struct lmcs_progress progress;
     struct pool_object *pool;
     PyObject *function; /* borrowed; NULL: none */
     PyThreadState *thread;
     struct core_callback callback;
     bool raised;
 };
-/* `function` may be None. */
 void core_progress_init(struct core_progress *self, struct pool_object *pool, PyObject *function);
 
 /* Around a call into the store, in place of Py_BEGIN_ALLOW_THREADS and Py_END_ALLOW_THREADS. */
@@ -244,7 +242,6 @@ PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, s
 PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, struct lmcs_snapshot *handle);
 PyObject *core_view_new(struct core_state *state, struct lmcs_view *handle, bool is_private);
 PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data, uint64_t size_bytes, bool read_only);
-/* The owner's counter counts the Buffer until its end. */
 void core_buffer_count(PyObject *buffer, unsigned *counter);
 PyObject *core_live_new(struct core_state *state, struct lmcs_live *handle, bool read_only);
 PyObject *core_live_info_dict(const struct lmcs_live_info *info);
@@ -258,10 +255,9 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args);
 PyObject *core_gradient_scale(PyObject *module, PyObject *args);
 PyObject *core_archive_ls(PyObject *module, PyObject *args);
 PyObject *core_archive_verify(PyObject *module, PyObject *args);
-/* The caller ensures that `owner` keeps the memory in place. */
+/* `owner` keeps the memory in place. */
 PyObject *core_memory(PyObject *module, PyObject *args);
-/* Sets the memory of NumPy's arrays: (NumPy's table of functions, ((folder, most bytes), ...), least bytes). No
- * folders: NumPy's own. */
+/* (NumPy's table of functions, ((folder, most bytes), ...), least bytes); no folders: NumPy's own memory. */
 PyObject *core_numpy_memory(PyObject *module, PyObject *args);
 
 /* ---- Methods of Pool and Snapshot in other files ---- */

@@ -90,7 +90,7 @@ static bool is_in_callback(const struct pool_object *pool)
 }
 
 /* Ends captures that no thread is inside of. Other threads may wait for their shelves, and the thread that would
- * continue one may itself be below this call on the stack (in a signal's handler). */
+ * continue one may be below this call on the stack (in a signal's handler). */
 static void end_idle_children(struct pool_object *self)
 {
     struct core_child *child = self->children;

@@ -2,8 +2,8 @@
 /*
  * live_type.c - Live: a handle of a live variable.
  *
- * The C handle keeps the pool open, so a Live needs no Pool. It ends with its last reference; only then may its address
- * go. An array over the bytes holds a Buffer, which holds the Live; `exports` counts the Buffers.
+ * The C handle keeps the pool open. A Live ends with its last reference; only then may its address go. An array over
+ * the bytes holds a Buffer, which holds the Live; `exports` counts the Buffers.
  */
 #include "core.h"
 
