@@ -15,7 +15,7 @@ struct lmcs_live_freed {
 struct lmcs_live_space {
     struct lmcs_ranges pages; /* free, without file space */
     struct lmcs_ranges cells; /* free, on pages with it */
-    struct lmcs_ranges old;   /* free pages whose punch failed, with file space and old bytes */
+    struct lmcs_ranges old;   /* free pages whose punch failed: may have file space and old bytes */
     bool is_old;              /* any free page may be old (no memory) */
     struct lmcs_live_freed *freed;
     size_t freed_count;

@@ -38,7 +38,7 @@ void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
 struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error);
 /* Waits for asynchronous captures. Returns the first failure not yet given to a caller. */
 enum lmcs_status lmcs_busy_settle(struct lmcs_pool *pool, struct lmcs_error *error);
-/* At close, with loaded shelves. */
+/* Frees entries of busy and loaded shelves, at close. */
 void lmcs_busy_free(struct lmcs_pool *pool);
 
 /* Holds a shelf's live variables by a transaction, snapshot or checkout. The caller owns the memory. */
