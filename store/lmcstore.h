@@ -10,8 +10,8 @@
  *
  * Conventions
  *   Arguments: handle, inputs (a length directly after its pointer), outputs, then `struct lmcs_error *`, which may be
- *   NULL. A function that can fail returns an lmcs_status and fills in the error. After a failure outputs are unchanged
- *   unless stated otherwise.
+ *   NULL. `options` may be NULL: the defaults of the struct's _init function. A function that can fail returns an
+ *   lmcs_status and fills in the error. After a failure outputs are unchanged unless stated otherwise.
  *   Strings are UTF-8 and NUL-terminated; functions copy them.
  *   Threads: all functions are thread-safe, but one thread at a time uses a capture or a view. No thread uses a handle
  *   during or after the call that ends it.
@@ -114,7 +114,7 @@ LMCS_API void lmcs_open_options_init(struct lmcs_open_options *options);
 /*
  * Opens a pool: a file, a poolset file, or a devdax device. If this process has it open for writing, returns the same
  * pool again (each open needs its close), in any mode except LMCS_OPEN_CREATE, which fails. A new file has mode 0600
- * and is sparse. `options` may be NULL. Errors: LMCS_NOT_FOUND, LMCS_EXISTS, LMCS_IN_USE (with the holder's pid),
+ * and is sparse. Errors: LMCS_NOT_FOUND, LMCS_EXISTS, LMCS_IN_USE (with the holder's pid),
  * LMCS_FULL, LMCS_DAMAGED, LMCS_UNSUPPORTED (format, file system), LMCS_INVALID, LMCS_IO.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode,

@@ -130,7 +130,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_list(
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_verify(int fd, const struct lmcs_progress *progress,
                                                              struct lmcs_archive_info *info, struct lmcs_error *error);
-/* Makes a snapshot of a file, whose metadata becomes {"safetensors": {...}}. `options` may be NULL. */
+/* Makes a snapshot of a file, whose metadata becomes {"safetensors": {...}}. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_import_safetensors(struct lmcs_pool *pool, const char *shelf,
                                                                  const char *path,
                                                                  const struct lmcs_commit_options *options,

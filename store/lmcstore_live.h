@@ -275,7 +275,7 @@ LMCS_API void lmcs_transaction_abort(struct lmcs_transaction *transaction);
  * is torn.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error);
-/* Begins, puts and commits. `options` and `number` may be NULL. Asynchronous options are LMCS_INVALID. */
+/* Begins, puts and commits. `number` may be NULL. Asynchronous options are LMCS_INVALID. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *pool, const char *shelf,
                                                             const struct lmcs_commit_options *options, uint64_t *number,
                                                             struct lmcs_error *error);
