@@ -22,12 +22,9 @@ __all__ = ["ls", "verify"]
 
 
 def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
-    """List an archive.
+    """List an archive: a path, an open binary file or a descriptor, which may be a pipe.
 
-    Parameters
-    ----------
-    file
-        A path, an open binary file or a descriptor, which may be a pipe. Payloads of files are not read.
+    Payloads of files are not read.
 
     Returns
     -------
@@ -51,15 +48,10 @@ def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
 
 
 def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
-    """Read all of an archive, check every record, and decode every content that needs no older archive.
+    """Check every record of an archive, and decode every content that needs no older archive.
 
-    Takes a file and raises as `ls`; DamagedError states the first damage and its place. Of a pipe only the records are
-    checked; nothing is decoded.
-
-    Returns
-    -------
-    dict
-        As for `ls`, with ``decoded_contents``; ``snapshots`` is a count.
+    Takes and raises the same as `ls`; DamagedError states the first damage and its place. Of a pipe only the records
+    are checked. The result is that of `ls` with ``decoded_contents``, and ``snapshots`` a count.
     """
     if isinstance(file, str | Path):
         with open(file, "rb") as opened:

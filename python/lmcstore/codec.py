@@ -14,15 +14,13 @@ True
 >>> codec.decompress(delta, base=before) == after.tobytes()
 True
 
-Data, bases, frames and outputs are anything with a buffer (bytes, memoryview, mmap, array.array), NumPy arrays or torch
-tensors. Their bytes count, in row-major (C) order; shapes are not kept. Contiguous CPU memory is read in place, others
-(strided, Fortran-ordered, on a GPU) are copied first. A concurrent write damages the frame. (Nothing crashes unless
-memory is freed or resized, as a torch storage or a mapped file can be.)
+Arguments are anything with a buffer (bytes, memoryview, mmap, array.array), NumPy arrays or torch tensors. Their bytes
+count, in row-major (C) order; shapes are not kept. Contiguous CPU memory is read in place, others (strided,
+Fortran-ordered, on a GPU) are copied first. A concurrent write damages the frame. (Nothing crashes unless memory is
+freed or resized, as a torch storage or a mapped file can be.)
 
 The result is one frame (codec/FORMAT.md), the same bytes for any number of threads. A file of several frames is read
-frame by frame: see `info`.
-
-Imports neither torch nor NumPy; other threads run during the work.
+frame by frame: see `info`. Imports neither torch nor NumPy; other threads run during the work.
 """
 
 from __future__ import annotations
@@ -102,7 +100,7 @@ def compress(data: Any, base: Any = None, dtype: Any = None, level: str = "defau
     Returns
     -------
     bytes
-        The frame, at worst slightly larger than `data`. Compression takes about as much memory as `data`.
+        The frame, at worst slightly larger than `data`. Compression needs about as much memory as `data`.
 
     Raises
     ------
@@ -134,9 +132,7 @@ def decompress(frame: Any, base: Any = ..., threads: int = ..., *, out: None = .
 @overload
 def decompress(frame: Any, base: Any = ..., threads: int = ..., *, out: _Out) -> _Out: ...
 def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = None) -> Any:
-    """Decompress a frame.
-
-    All bytes are checked: block hashes reveal damage and a wrong base.
+    """Decompress a frame; block hashes reveal damage and a wrong base.
 
     Parameters
     ----------
@@ -147,12 +143,8 @@ def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = Non
     threads
         As for `compress`.
     out
-        A writable output: contiguous, of exactly that size, disjoint from `frame` and `base`. Undefined after an error.
-
-    Returns
-    -------
-    bytes
-        Or `out`, if it was given.
+        A writable output, also returned: contiguous, of exactly that size, disjoint from `frame` and `base`. Undefined
+        after an error.
 
     Raises
     ------
@@ -186,12 +178,8 @@ def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = Non
 def info(frame: Any) -> FrameInfo:
     """Read the header of a frame, given whole or by its beginning.
 
-    Raises
-    ------
-    DamagedError
-        It is no frame, or its header is damaged or cut short.
-    UnsupportedError
-        The frame is of a newer version (a TypeError).
+    DamagedError: it is no frame, or its header is damaged or cut short. UnsupportedError: it is of a newer version (a
+    TypeError).
 
     Examples
     --------

@@ -209,14 +209,8 @@ class Shelf:
         `expect` is the snapshot that they must be on now (None: on none; default: anywhere). It keeps two programs that
         move a tag from undoing each other's work.
 
-        Raises
-        ------
-        ExistsError
-            A tag is not where `expect` says.
-        NotFoundError
-            A tag is on no snapshot, or there is no such snapshot.
-        InvalidError
-            A name can't be a tag.
+        ExistsError: a tag is not where `expect` says. NotFoundError: a tag is on no snapshot, or there is no such
+        snapshot. InvalidError: a name can't be a tag.
         """
         self._store._check_writable()
         for tag in tags:
@@ -277,14 +271,8 @@ class Shelf:
         """Remove the snapshots that the policy does not keep, now and regardless of its budget.
 
         `words` changes the policy for this call, and `dry_run` only reports the snapshots:
-        ``shelf.prune("keep=last:10", dry_run=True)``.
-
-        Raises
-        ------
-        InvalidError
-            A word of the policy is wrong; the text names it.
-        NotFoundError
-            There is no such shelf.
+        ``shelf.prune("keep=last:10", dry_run=True)``. InvalidError names a wrong word; NotFoundError: there is no such
+        shelf.
         """
         if not dry_run:
             self._store._check_writable()
@@ -309,12 +297,7 @@ class Shelf:
     def rename(self, name: str) -> None:
         """Rename the shelf and this object, but no other objects of the old name.
 
-        Raises
-        ------
-        ExistsError
-            There is a shelf of that name.
-        InUseError
-            One of its live variables is open in this process.
+        ExistsError: there is a shelf of that name. InUseError: a live variable is open in this process.
         """
         self._store._check_writable()
         self._store._pool.rename(self._name, name)

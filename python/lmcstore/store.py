@@ -57,7 +57,7 @@ def open(
     wait
         Seconds to wait for another process that writes to the pool.
     threads
-        Threads for copying and encoding; 0: one per processor, at most 8.
+        For copying and encoding; 0: one per processor, at most 8.
     background
         Whether to compact older snapshots in the background.
     force_network
@@ -281,7 +281,7 @@ class Store:
             The target. Files that transform their bytes, such as one of `gzip`, are refused.
         what
             One or several of a shelf (``"run"``), a snapshot (``"run@7"``) and a range (``"run@5..9"``). Default:
-            everything. The archive includes the bases of deltas, or whole tensors where that is smaller.
+            everything. Includes the bases of deltas, or whole tensors where that is smaller.
         progress
             See `scrub`.
         since
@@ -289,9 +289,9 @@ class Store:
         canonical
             Write the same bytes for the same content, however it is stored: entries by name, payloads raw.
         resume
-            `file` is open for reading and writing; check the beginning of the archive in it and continue.
+            Check the beginning of the archive in `file`, open for reading and writing, and continue it.
         skip_lost
-            Omit snapshots with lost data instead of failing at them.
+            Omit snapshots with lost data instead of failing.
 
         Returns
         -------

@@ -362,12 +362,8 @@ class Live(MutableMapping[str, Any]):
         Held arrays and tensors of the same dtype and shape then show the snapshot's bytes. `which` is as for
         ``shelf[which]``.
 
-        Raises
-        ------
-        InUseError
-            A held variable would be erased, or would change its dtype or shape.
-        InvalidError
-            The snapshot is not of live variables.
+        InUseError: a held variable would be erased, or would change its dtype or shape. InvalidError: the snapshot is
+        not of live variables.
         """
         self._shelf._store._check_writable()
         text = address(which) if isinstance(which, int | str) else str(self._shelf._number(which))
