@@ -34,7 +34,7 @@ static void patterns_keep_the_bound(void **state)
     (void)state;
     struct lmcs_plan_pattern pattern;
     for (uint32_t chain = 0; chain <= LMCS_CHAIN_BOUND; chain++)
-        for (uint32_t jump = 1; jump <= LMCS_PLAN_MOST_JUMP; jump++) {
+        for (uint32_t jump = 1; jump <= LMCS_DELTA_MOST_JUMP; jump++) {
             lmcs_plan_pattern(chain, jump, &pattern);
             assert_int_equal(deepest(&pattern, jump), chain);
         }
@@ -74,7 +74,7 @@ static void what_is_not_worth_it_is_kept(void **state)
     facts.is_settled = true;
     assert_int_equal(lmcs_plan_content(&facts, &pattern, 3).action, LMCS_PLAN_KEEP);
     facts = sound;
-    facts.raw_bytes = LMCS_PLAN_LEAST_BYTES - 1;
+    facts.raw_bytes = LMCS_DELTA_LEAST_BYTES - 1;
     assert_int_equal(lmcs_plan_content(&facts, &pattern, 3).action, LMCS_PLAN_KEEP);
 }
 
@@ -101,7 +101,7 @@ static void bases_are_what_is_there(void **state)
                                         .height = cases[i].height,
                                         .place = cases[i].place,
                                         .successor_count = cases[i].successors};
-        for (size_t k = 0; k < LMCS_PLAN_MOST_JUMP; k++)
+        for (size_t k = 0; k < LMCS_DELTA_MOST_JUMP; k++)
             facts.successor_depths[k] = cases[i].depth;
         struct lmcs_plan plan = lmcs_plan_content(&facts, &pattern, cases[i].chain);
         assert_int_equal(plan.action, cases[i].jump > 0 ? LMCS_PLAN_DELTA : LMCS_PLAN_KEYFRAME);

@@ -88,7 +88,7 @@ static void finish(struct lmcs_capture *capture, enum lmcs_status status, const 
         capture->result.status = status;
         if (capture->asynchronous) {
             busy->failure = capture->result;
-            busy->untold = capture->failure = ++busy->failures;
+            busy->unreported = capture->failure = ++busy->failures;
         }
     }
     capture->done = true;
@@ -193,8 +193,8 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
         pthread_cond_wait(&pool->captures_changed, &pool->captures);
     status = capture->result.status;
     if (status != LMCS_OK) {
-        if (capture->busy->untold == capture->failure) /* and not a later one's */
-            capture->busy->untold = 0;
+        if (capture->busy->unreported == capture->failure) /* and not a later one's */
+            capture->busy->unreported = 0;
         if (error != NULL)
             *error = capture->result;
     }

@@ -27,7 +27,7 @@ static enum lmcs_status find_base(struct lmcs_txn *txn, const struct lmcs_source
     previous->distance = base->id == content->id ? 1 : content->df.place + 1;
     previous->may_encode = status == LMCS_OK && base->df.payload == LMCS_PAYLOAD_RAW && base->link == 0 &&
                            base->df.part_count == 1 && base->df.raw_bytes == source->raw_bytes &&
-                           previous->distance <= LMCS_PLAN_MOST_JUMP && base->df.raw_bytes >= LMCS_PLAN_LEAST_BYTES;
+                           previous->distance <= LMCS_DELTA_MOST_JUMP && base->df.raw_bytes >= LMCS_DELTA_LEAST_BYTES;
     return status;
 }
 

@@ -3,7 +3,7 @@
  * capture/delta.c - captures that write deltas, for media slower than the codec (store/POLICIES.md).
  *
  * The base is the newest raw content of the name: the base snapshot's, or the one below its delta. So nothing is
- * decoded. After LMCS_PLAN_MOST_JUMP deltas a raw content is written. A tensor with the previous digest shares that
+ * decoded. After LMCS_DELTA_MOST_JUMP deltas a raw content is written. A tensor with the previous digest shares that
  * content. Blocks are copied before they are encoded, since a tensor may change. Frames count after decoding.
  */
 #include <stdlib.h>

@@ -15,7 +15,7 @@
 /* Later contents of a name, nearest first. */
 struct successors {
     uint32_t count;
-    uint64_t ids[LMCS_PLAN_MOST_JUMP];
+    uint64_t ids[LMCS_DELTA_MOST_JUMP];
 };
 
 /* Adds a newer snapshot's content if it differs. *more false: it has none. */
@@ -149,7 +149,7 @@ static enum lmcs_status look_ahead(struct lmcs_round *round, struct lmcs_shelf *
                                    const struct lmcs_snapshot_df *of, struct lmcs_error *error)
 {
     struct lmcs_outlook *outlook = &round->outlook;
-    uint32_t most = outlook->keep_raw < LMCS_PLAN_MOST_JUMP ? outlook->keep_raw : LMCS_PLAN_MOST_JUMP;
+    uint32_t most = outlook->keep_raw < LMCS_DELTA_MOST_JUMP ? outlook->keep_raw : LMCS_DELTA_MOST_JUMP;
     enum lmcs_status status = LMCS_OK;
     bool found = true;
     outlook->newer_count = 0;

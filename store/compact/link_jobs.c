@@ -91,7 +91,7 @@ static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pa
         }
     }
     if (status != LMCS_OK || !lmcs_shape_bytes(first.df.dtype, first.df.ndim, first.shape, &job.raw_bytes) ||
-        job.raw_bytes < LMCS_PLAN_LEAST_BYTES)
+        job.raw_bytes < LMCS_DELTA_LEAST_BYTES)
         return status;
     job.identity = first.id;
     return add(jobs, &job, error);

@@ -260,7 +260,7 @@ static enum lmcs_status make(struct linking *l, struct making *m, struct rule *r
 }
 
 /* Suspects each array. */
-static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
+static enum lmcs_status report_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; (status == LMCS_OK || lmcs_is_unusable(status)) && i < m->pinned; i++) {
@@ -359,7 +359,7 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
     }
     if (status == LMCS_DAMAGED) {
         note(l, LMCS_LINKS_NOT_RAW);
-        status = tell_damaged(l, m, error);
+        status = report_damaged(l, m, error);
     }
     put_down(l, m);
     return status;

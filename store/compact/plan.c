@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* A jump of 1 saves 1000, a keyframe 0, others 1000 - 150 ln(jump), as measured. */
-static const uint32_t savings[LMCS_PLAN_MOST_JUMP + 1] = {0, 1000, 896, 835, 792, 759, 731, 708, 688};
+static const uint32_t savings[LMCS_DELTA_MOST_JUMP + 1] = {0, 1000, 896, 835, 792, 759, 731, 708, 688};
 
 /* best[d][n]: greatest saving of n contents before a base with chains of at most d. first[d][n]: distance of the oldest
  * that rests on the base directly. Older ones rest on that one (with d - 1), those between on the base. */
@@ -46,7 +46,7 @@ void lmcs_plan_pattern(uint32_t chain, uint32_t jump, struct lmcs_plan_pattern *
     memset(&search, 0, sizeof search);
     *pattern = (struct lmcs_plan_pattern){.length = 1};
     chain = chain < LMCS_PLAN_MOST_GROUP ? chain : LMCS_PLAN_MOST_GROUP - 1;
-    jump = jump < LMCS_PLAN_MOST_JUMP ? jump : LMCS_PLAN_MOST_JUMP;
+    jump = jump < LMCS_DELTA_MOST_JUMP ? jump : LMCS_DELTA_MOST_JUMP;
     for (uint32_t d = 1; d <= chain; d++)
         for (uint32_t n = 1; n < LMCS_PLAN_MOST_GROUP; n++)
             search_one(&search, d, n, jump);
@@ -71,7 +71,7 @@ struct lmcs_plan lmcs_plan_content(const struct lmcs_plan_facts *facts, const st
                                    uint32_t chain)
 {
     struct lmcs_plan plan = {.action = LMCS_PLAN_KEEP};
-    if (!facts->is_raw || facts->is_settled || facts->raw_bytes < LMCS_PLAN_LEAST_BYTES)
+    if (!facts->is_raw || facts->is_settled || facts->raw_bytes < LMCS_DELTA_LEAST_BYTES)
         return plan;
     plan.jump = choose_jump(facts, pattern->jumps[facts->place % pattern->length], chain);
     plan.action = plan.jump > 0 ? LMCS_PLAN_DELTA : LMCS_PLAN_KEYFRAME;

@@ -28,7 +28,7 @@ struct lmcs_plan_facts {
     uint32_t place;  /* contents of its name since the last keyframe */
     /* Later contents of its name and size: */
     uint32_t successor_count;
-    uint32_t successor_depths[LMCS_PLAN_MOST_JUMP]; /* deltas to undo */
+    uint32_t successor_depths[LMCS_DELTA_MOST_JUMP]; /* deltas to undo */
 };
 
 enum lmcs_plan_action {

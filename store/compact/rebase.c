@@ -210,7 +210,7 @@ static enum lmcs_status encode_unused(struct lmcs_round *round, const struct unu
                                       struct lmcs_error *error)
 {
     round->count = 0;
-    if (base->content.df.payload != LMCS_PAYLOAD_RAW || base->content.df.raw_bytes < LMCS_PLAN_LEAST_BYTES)
+    if (base->content.df.payload != LMCS_PAYLOAD_RAW || base->content.df.raw_bytes < LMCS_DELTA_LEAST_BYTES)
         return LMCS_OK;
     enum lmcs_status status = lmcs_round_add(round, &(struct lmcs_candidate){.content = base->id}, error);
     return status == LMCS_OK ? lmcs_round_encode(round, error) : status;

@@ -47,7 +47,7 @@ struct lmcs_outlook {
     uint64_t rate_bytes; /* decoded bytes a second; 0: no limit */
     struct lmcs_plan_pattern pattern;
     size_t newer_count;
-    struct lmcs_snapshot_df newer[LMCS_PLAN_MOST_JUMP]; /* following snapshots, nearest first */
+    struct lmcs_snapshot_df newer[LMCS_DELTA_MOST_JUMP]; /* following snapshots, nearest first */
 };
 
 struct lmcs_round {

@@ -152,8 +152,6 @@ struct lmcs_pool {
 
 /* LMCS_INVALID: the pool of a forked child's parent. LMCS_READ_ONLY: `to_write`, and open for reading. */
 enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
-/* Whether a writer could open the file now, apart from another writer. */
-enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error *error);
 
 /* Adds an open, for lmcs_pool_close. */
 void lmcs_pool_keep(struct lmcs_pool *pool);

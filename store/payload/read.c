@@ -43,10 +43,10 @@ static void note_failure(struct lmcs_reading *r, uint64_t block, enum lmcs_statu
 }
 
 /* Prefixes "rows 3 to 5 of 100 (elements 768 to 1535): ". */
-static void tell_lost(const struct lmcs_reading *r, struct lmcs_error *error)
+static void prefix_lost(const struct lmcs_reading *r, struct lmcs_error *error)
 {
-    enum { MOST_TOLD = 6 };
-    struct lmcs_block_range ranges[MOST_TOLD];
+    enum { MOST_LISTED = 6 };
+    struct lmcs_block_range ranges[MOST_LISTED];
     size_t count = 0;
     bool more = false;
     char text[512];
@@ -55,7 +55,7 @@ static void tell_lost(const struct lmcs_reading *r, struct lmcs_error *error)
             continue;
         if (count > 0 && ranges[count - 1].first + ranges[count - 1].count == i)
             ranges[count - 1].count++;
-        else if (count < MOST_TOLD)
+        else if (count < MOST_LISTED)
             ranges[count++] = (struct lmcs_block_range){i, 1};
         else
             more = true;
@@ -103,7 +103,7 @@ static enum lmcs_status read_all(struct lmcs_reading *r, struct lmcs_error *erro
         if (r->failed) {
             status = r->error.status;
             if (status == LMCS_DAMAGED && r->lost != NULL)
-                tell_lost(r, &r->error);
+                prefix_lost(r, &r->error);
             if (status == LMCS_DAMAGED)
                 lmcs_error_prefix(&r->error, "%s: tensor \"%s\" is damaged: ", pool->path, r->tensor.name);
             if (status == LMCS_UNSUPPORTED) {

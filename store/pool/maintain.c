@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "archive/format.h"
-#include "pages/pool.h"
+#include "pool/open.h"
 #include "repair/scrub.h"
 #include "repair/sources.h"
 #include "repair/verify.h"

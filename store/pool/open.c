@@ -8,7 +8,7 @@
  * registry_lock guards the registry. Creating, opening and the last close run under it, so that one pool is never
  * opened twice, and a fork waits for them.
  */
-#include "pages/pool.h"
+#include "pool/open.h"
 
 #include <errno.h>
 #include <fcntl.h>

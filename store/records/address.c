@@ -12,7 +12,7 @@
 #include "records/shelf.h"
 
 #define SECOND_NS  ((uint64_t)1000000000)
-#define NAMES_TOLD 5u /* existing tags in the error for a missing one */
+#define MOST_NAMES 5u /* existing tags in the error for a missing one */
 
 static bool all_digits(const char *text)
 {
@@ -28,26 +28,27 @@ static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_she
                      why);
 }
 
-struct tags_told {
+struct tag_list {
     char sentence[400];
     unsigned count;
 };
 
-static bool tell_tag(void *context, const char *tag)
+static bool append_tag(void *context, const char *tag)
 {
-    struct tags_told *told = context;
-    size_t used = strlen(told->sentence);
+    struct tag_list *listed = context;
+    size_t used = strlen(listed->sentence);
     if (!lmcs_name_is_sound(tag))
         return true;
-    snprintf(told->sentence + used, sizeof told->sentence - used, "%s\"%.60s\"", told->count == 0 ? "" : ", ", tag);
-    return ++told->count < NAMES_TOLD;
+    snprintf(listed->sentence + used, sizeof listed->sentence - used, "%s\"%.60s\"", listed->count == 0 ? "" : ", ",
+             tag);
+    return ++listed->count < MOST_NAMES;
 }
 
 /* With the names that exist. */
 static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, const char *name,
                                   struct lmcs_error *error)
 {
-    struct tags_told told = {"", 0};
+    struct tag_list listed = {"", 0};
     char why[500] = "";
     uint64_t tags = lmcs_shelf_tree(shelf, LMCS_TREE_TAGS)->count;
     if (shelf->df.latest == 0)
@@ -56,8 +57,8 @@ static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf
         snprintf(why, sizeof why, ": all its snapshots were taken later");
     else if (all_digits(name))
         snprintf(why, sizeof why, "; the newest is %llu", (unsigned long long)shelf->df.latest);
-    else if (lmcs_tags_each(txn, shelf, tell_tag, &told, NULL) == LMCS_OK && told.count > 0)
-        snprintf(why, sizeof why, "; its tags are %s%s", told.sentence, tags > told.count ? ", and more" : "");
+    else if (lmcs_tags_each(txn, shelf, append_tag, &listed, NULL) == LMCS_OK && listed.count > 0)
+        snprintf(why, sizeof why, "; its tags are %s%s", listed.sentence, tags > listed.count ? ", and more" : "");
     else
         snprintf(why, sizeof why, "; it has no tags");
     return fail_address(txn, shelf, which, why, error);

@@ -103,9 +103,9 @@ static enum lmcs_status fail_deadlock(const struct lmcs_pool *pool, const struct
 /* Marks the failure as given to a caller. */
 static enum lmcs_status take_failure(struct lmcs_busy_shelf *busy, struct lmcs_error *error)
 {
-    if (busy->untold == 0)
+    if (busy->unreported == 0)
         return LMCS_OK;
-    busy->untold = 0;
+    busy->unreported = 0;
     if (error != NULL)
         *error = busy->failure;
     lmcs_error_prefix(error, "the snapshot before this one was not saved: ");
@@ -166,7 +166,7 @@ enum lmcs_status lmcs_busy_settle(struct lmcs_pool *pool, struct lmcs_error *err
     for (struct lmcs_busy_shelf *busy = pool->busy; busy != NULL; busy = busy->next) {
         while (busy->busy && !busy->has_owner)
             pthread_cond_wait(&pool->captures_changed, &pool->captures);
-        if (busy->untold != 0 && status == LMCS_OK) {
+        if (busy->unreported != 0 && status == LMCS_OK) {
             status = busy->failure.status;
             if (error != NULL)
                 *error = busy->failure;

@@ -17,9 +17,9 @@ struct lmcs_busy_shelf {
     bool busy;
     bool has_owner; /* held by thread `owner`; false: by a background commit or the compactor */
     pthread_t owner;
-    bool waits;        /* for a transaction of the shelf's live variables */
-    uint64_t failures; /* of asynchronous captures */
-    uint64_t untold;   /* the failure not yet given to a caller; 0: none */
+    bool waits;          /* for a transaction of the shelf's live variables */
+    uint64_t failures;   /* of asynchronous captures */
+    uint64_t unreported; /* the failure not yet given to a caller; 0: none */
     struct lmcs_error failure;
     uint64_t prune_from; /* the compactor skips the shelf while its next number is below */
 };

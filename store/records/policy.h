@@ -11,16 +11,16 @@
 #include "lmcstore.h"
 #include "media/layout.h"
 
-#define LMCS_DEFAULT_KEEP_RAW 4
-#define LMCS_DEFAULT_CHAIN    3
-#define LMCS_DEFAULT_LINKS    24 /* reads a step of 1 GiB in 4 s on one core: tools/bench.sh links */
-#define LMCS_MAX_RULES        12
-#define LMCS_MAX_PARITY_DATA  128
-#define LMCS_MAX_PARITY       16
-#define LMCS_MAX_METRIC       64 /* bytes of a metric's name in a rule */
+#define LMCS_DEFAULT_KEEP_RAW  4
+#define LMCS_DEFAULT_CHAIN     3
+#define LMCS_DEFAULT_LINKS     24 /* reads a step of 1 GiB in 4 s on one core: tools/bench.sh links */
+#define LMCS_MAX_RULES         12
+#define LMCS_MAX_PARITY_DATA   128
+#define LMCS_MAX_PARITY        16
+#define LMCS_MAX_METRIC        64 /* bytes of a metric's name in a rule */
 
-#define LMCS_PLAN_LEAST_BYTES 1024u /* smaller contents are not encoded: a frame's header would cost too much */
-#define LMCS_PLAN_MOST_JUMP   8u    /* contents from a delta to its base */
+#define LMCS_DELTA_LEAST_BYTES 1024u /* smaller contents are not encoded: a frame's header would cost too much */
+#define LMCS_DELTA_MOST_JUMP   8u    /* contents from a delta to its base */
 
 enum lmcs_rule_kind { LMCS_RULE_LAST, LMCS_RULE_EVERY, LMCS_RULE_EACH, LMCS_RULE_BEST };
 

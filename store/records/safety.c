@@ -11,9 +11,9 @@
 #include "pages/tree.h"
 #include "records/policy.h"
 
-#define SAFETY    LMCS_TREE_SAFETY
-#define ULL(n)    ((unsigned long long)(n))
-#define MOST_TOLD 6u /* ranges in one message */
+#define SAFETY      LMCS_TREE_SAFETY
+#define ULL(n)      ((unsigned long long)(n))
+#define MOST_LISTED 6u /* ranges in one message */
 
 static size_t describe_range(struct lmcs_block_range range, uint32_t dtype, uint32_t ndim, const uint64_t *shape,
                              char *text, size_t room)
@@ -94,13 +94,13 @@ enum lmcs_status lmcs_lost_any(struct lmcs_txn *txn, uint64_t content, bool *any
 enum lmcs_status lmcs_lost_check(struct lmcs_txn *txn, const struct lmcs_content *content, const char *name,
                                  const struct lmcs_identity *identity, struct lmcs_error *error)
 {
-    struct lmcs_block_range ranges[MOST_TOLD];
+    struct lmcs_block_range ranges[MOST_LISTED];
     size_t count = 0;
     bool more = false;
     char text[512];
     if (txn->root.lost_contents == 0)
         return LMCS_OK;
-    enum lmcs_status status = list_lost(txn, content->id, ranges, MOST_TOLD, &count, &more, error);
+    enum lmcs_status status = list_lost(txn, content->id, ranges, MOST_LISTED, &count, &more, error);
     if (status != LMCS_OK || count == 0)
         return status;
     lmcs_describe_blocks(ranges, count, more, identity->df.dtype, identity->df.ndim, identity->shape, text,

@@ -114,29 +114,29 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
     return status;
 }
 
-#define NAMES_TOLD 5u /* existing shelves in the error for a missing one */
+#define MOST_NAMES 5u /* existing shelves in the error for a missing one */
 
-static void tell_name(char *sentence, size_t room, const char *name, unsigned told)
+static void append_name(char *sentence, size_t room, const char *name, unsigned listed)
 {
     size_t used = strlen(sentence);
-    snprintf(sentence + used, room - used, "%s\"%.60s\"", told == 0 ? "" : ", ", name);
+    snprintf(sentence + used, room - used, "%s\"%.60s\"", listed == 0 ? "" : ", ", name);
 }
 
 enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
 {
     char others[400] = "";
-    uint64_t ids[2 * NAMES_TOLD];
+    uint64_t ids[2 * MOST_NAMES];
     struct lmcs_shelf shelf;
     size_t count = 0;
-    unsigned told = 0;
+    unsigned listed = 0;
     if (lmcs_shelf_ids(txn, 0, ids, sizeof ids / sizeof *ids, &count, NULL) != LMCS_OK)
         count = 0;
-    for (size_t i = 0; i < count && told < NAMES_TOLD; i++)
+    for (size_t i = 0; i < count && listed < MOST_NAMES; i++)
         if (lmcs_shelf_load(txn, ids[i], &shelf, NULL) == LMCS_OK && (shelf.df.flags & LMCS_SHELF_STAGING) == 0)
-            tell_name(others, sizeof others, shelf.name, told++);
+            append_name(others, sizeof others, shelf.name, listed++);
     return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no shelf \"%.200s\"%s%s%s", txn->pool->path, name,
-                     told > 0 ? "; there is " : "; there is none yet", others,
-                     txn->root.trees[LMCS_TREE_SHELVES].count > told ? ", and more" : "");
+                     listed > 0 ? "; there is " : "; there is none yet", others,
+                     txn->root.trees[LMCS_TREE_SHELVES].count > listed ? ", and more" : "");
 }
 
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
