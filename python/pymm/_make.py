@@ -150,7 +150,7 @@ def check_name(name: str) -> None:
 
 @raises_shelf_errors
 def opened(names: Names, name: str) -> Any:
-    """None: there is none of that name."""
+    """Open a variable; None: there is none of that name."""
     core = names.pool.open(name)
     return None if core is None else object_of(names, name, core)
 

@@ -130,7 +130,7 @@ class Pool:
         self.core = store._pool
 
     def growing(self, function: Callable[..., Any], *args: Any) -> Any:
-        """If the pool is full, raise its limit and call once more."""
+        """Call a function; if the pool is full, raise its limit and call it again."""
         while True:
             try:
                 return function(*args)

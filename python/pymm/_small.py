@@ -67,7 +67,7 @@ class Small(ShelvedCommon):
         return Reader(data).value()
 
     def _changed(self, shadow: Any) -> Self | None:
-        """None: a value of another kind, or it does not fit."""
+        """Set another value in place; None: it is of another kind, or does not fit."""
         if type(self) is not getattr(shadow, "shelved", None) or self._value_named_memory.extra != shadow.extra:
             return None
         return self._stored(shadow.value)

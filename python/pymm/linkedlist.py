@@ -228,7 +228,7 @@ def _key_of(core: _core.Live) -> str:
 
 
 def _part_names(pool: Any) -> Names:
-    """No shelf has parts as attributes: it may end at once."""
+    """Return names for parts: no shelf has parts as attributes, so it may end at once."""
     return Names(pool)
 
 

@@ -42,7 +42,7 @@ static struct lmcs_capture *take_handle(struct capture_object *self)
     return handle;
 }
 
-/* A signal's handler may have ended the capture. */
+/* False with an exception. A signal's handler may have ended the capture. */
 static bool wait_a_moment(void)
 {
     Py_BEGIN_ALLOW_THREADS

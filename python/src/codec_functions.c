@@ -462,7 +462,7 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b)
     return a->len > 0 && b->len > 0 && first < second + (uintptr_t)b->len && second < first + (uintptr_t)a->len;
 }
 
-/* Two numbers complete the sentence. */
+/* Raises a sentence with two numbers; false. */
 static bool refuse(struct core_state *state, enum lmcs_status status, const char *format, uint64_t first,
                    uint64_t second)
 {

@@ -89,11 +89,11 @@ struct view_object {
 };
 
 struct buffer_object {
-    PyObject_HEAD PyObject *owner; /* keeps `data` in place */
+    PyObject_HEAD PyObject *owner; /* View, Capture or Live that keeps `data` in place */
     void *data;
     Py_ssize_t size_bytes;
     bool read_only;
-    unsigned *counter; /* of Buffers, the owner's; or NULL */
+    unsigned *counter; /* of the owner's Buffers; or NULL */
 };
 
 struct live_object {
@@ -131,7 +131,7 @@ int core_to_uint64(PyObject *value, void *out);
 int core_to_uint32(PyObject *value, void *out);
 /* UTF-8 without NUL, borrowed. */
 const char *core_text_of(PyObject *value);
-/* Borrowed; the caller frees the array. */
+/* Texts borrowed from a tuple. The caller frees the array. */
 const char **core_texts_of(PyObject *tuple, size_t *count);
 /* At most LMCS_MAX_DIMS numbers. */
 bool core_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim);
@@ -149,7 +149,7 @@ static inline bool core_is_report(enum lmcs_status status, uint64_t damages, uin
     return (status == LMCS_DAMAGED && damages > 0) || (status == LMCS_UNSUPPORTED && unsupported > 0);
 }
 PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message);
-/* From a method of an instance of the module's types. */
+/* `self`: an instance of one of the module's types. */
 PyObject *core_fail(void *self, const struct lmcs_error *error);
 PyObject *core_fail_with(void *self, enum lmcs_status status, const char *message);
 /* None, or core_fail unless LMCS_OK. */
@@ -169,12 +169,12 @@ bool core_append(PyObject *list, PyObject *item);
 /* Around a call into the store; enter fails with an exception when the pool is closed. */
 bool core_pool_enter(struct pool_object *pool);
 void core_pool_leave(struct pool_object *pool);
-/* Also with a snapshot's handle, which ends with its pool; core_pool_leave(self->pool) follows. */
+/* The same with a snapshot's handle, which ends with its pool; core_pool_leave(self->pool) follows. */
 bool core_snapshot_enter(struct snapshot_object *self);
 /* Around Python code between them. A close in there is refused: it would wait for its own thread. */
 void core_callback_begin(struct pool_object *pool, struct core_callback *callback);
 void core_callback_end(struct pool_object *pool, struct core_callback *callback);
-/* In a forked child of the process that opened the pool. */
+/* True in a forked child of the process that opened the pool. */
 bool core_pool_is_foreign(const struct pool_object *pool);
 void core_child_link(struct pool_object *pool, struct core_child *child, const struct core_child_kind *kind);
 /* Does nothing for an unlisted child. */
@@ -255,9 +255,10 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args);
 PyObject *core_gradient_scale(PyObject *module, PyObject *args);
 PyObject *core_archive_ls(PyObject *module, PyObject *args);
 PyObject *core_archive_verify(PyObject *module, PyObject *args);
-/* `owner` keeps the memory in place. */
+/* The caller ensures that `owner` keeps the memory in place. */
 PyObject *core_memory(PyObject *module, PyObject *args);
-/* (NumPy's table of functions, ((folder, most bytes), ...), least bytes); no folders: NumPy's own memory. */
+/* Sets the memory of NumPy's arrays: (NumPy's table of functions, ((folder, most bytes), ...), least bytes). Without
+ * folders it restores NumPy's own. */
 PyObject *core_numpy_memory(PyObject *module, PyObject *args);
 
 /* ---- Methods of Pool and Snapshot in other files ---- */

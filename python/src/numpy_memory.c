@@ -192,7 +192,7 @@ static void capsule_gone(PyObject *capsule)
         free_memory(memory);
 }
 
-/* Also makes a file in it as a test; false with an OSError. */
+/* Opens a folder and makes a file in it as a test; false with an OSError. */
 static bool open_place(struct memory *memory, struct place *place, PyObject *path)
 {
     place->folder = open(PyBytes_AsString(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

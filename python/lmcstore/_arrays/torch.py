@@ -129,7 +129,7 @@ class Torch:
         return None if number is None else name_of(number)
 
     def backend(self, tensor: Any) -> Any:
-        """Return the `_device.Cuda` for a tensor; None: not on such a device."""
+        """Return the `device.Cuda` for a tensor; None: not on such a device."""
         return Cuda(self.torch) if tensor.is_cuda else None
 
     def copy_back(self, target: Any, source: Any) -> None:

@@ -89,7 +89,7 @@ def _number(value: Any) -> float:
 
 
 def _rule_of(group: Mapping[str, Any]) -> _Rule | None:
-    """None: links do not support the group."""
+    """Read a group's rule; None: links do not support it."""
     if not _OTHERS.isdisjoint(group):
         return None
     if group.keys() >= _ADAM_GROUP:

@@ -130,7 +130,7 @@ class Encoded:
             raise UnsupportedError(f"the state has more than {_core.MAX_TENSORS} tensors and large values")
 
     def put(self, capture: _core.Capture) -> None:
-        """Afterwards the state may change."""
+        """Write everything to a capture; afterwards the state may change."""
         self._columns.put(capture)
         self._put_staged(capture)
         if self._same.names:
@@ -219,7 +219,7 @@ class Encoded:
             raise UnsupportedError(_refusal(value, refused.args[0], path)) from None
 
     def _enter(self, value: Any, path: str, depth: int) -> None:
-        """`_node` may then be called for the children, one level deeper."""
+        """Begin a container; `_node` then takes its children, one level deeper."""
         if depth >= MAX_DEPTH:
             raise UnsupportedError(f"{path[:200]}...: nested too deeply: {MAX_DEPTH} levels can be stored")
         if id(value) in self._active:

@@ -103,7 +103,7 @@ class Plan:
                 error.add_note(f"{path}: what it had before could not be put back: {other}")
 
     def _state_of(self, target: Any) -> Any:
-        """None: the target has no state."""
+        """Copy the state of a target that may refuse another; None: it has none."""
         try:
             return _kept(target.state_dict(), self._torch, self._numpy)
         except Exception:  # none, or none yet

@@ -128,7 +128,7 @@ def _point(snapshot: Snapshot, seen: set[int]) -> Point:
 
 
 def _tell_links(gathered: Gathered) -> None:
-    """Report each reason once."""
+    """Report each reason for missing links once."""
     reasons: dict[str, list[int]] = {}
     for point in gathered.points:
         if point.links_note is not None:
@@ -157,7 +157,7 @@ def _list_points(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
 
 
 def _choose_rows(snapshot: Snapshot) -> tuple[list[str], int]:
-    """In the order of the snapshot."""
+    """Choose the largest tensors, in the order of the snapshot."""
     entries = [entry for entry in snapshot.entries() if not entry["is_attachment"]]
     largest = sorted(entries, key=lambda entry: -entry["raw_bytes"])[:MOST_ROWS]
     chosen = {entry["name"] for entry in largest}

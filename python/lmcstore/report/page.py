@@ -83,7 +83,7 @@ def _times(seconds: float) -> str:
 
 
 def _positions(points: Sequence[Point]) -> tuple[list[float], str]:
-    """By step if steps rise, else by number."""
+    """Place snapshots on the x axis: by step if steps rise, else by number."""
     steps = [point.step for point in points]
     if len(steps) > 1 and all(step is not None for step in steps):
         known = [step for step in steps if step is not None]
@@ -98,7 +98,7 @@ def _label(point: Point) -> str:
 
 
 def _edges(xs: Sequence[float]) -> list[tuple[float, float]]:
-    """Half way to the neighbours."""
+    """Return the range of each place, half way to its neighbours."""
     if len(xs) == 1:
         return [(xs[0] - 0.5, xs[0] + 0.5)]
     middles = [(a + b) / 2 for a, b in itertools.pairwise(xs)]
