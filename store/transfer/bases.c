@@ -4,7 +4,7 @@
  *
  * A delta can't rest on a linked content or on a chain of full length; a link needs all outputs of another link, in
  * order, or arrays that rest on nothing. An unsuitable base gets a raw copy, on which anything can rest. No snapshot
- * has it, so the compactor removes it later.
+ * contains the copy, so the compactor removes it later.
  */
 #include "transfer/bases.h"
 
@@ -25,14 +25,15 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
     return status;
 }
 
-/* Bases as the pool has them; id 0: to be written. */
+/* The bases of one content as the pool stores them; id 0: this restore writes the base. */
 struct ground {
     struct lmcs_content bases[LMC_MAX_BASES];
-    uint32_t depths[LMC_MAX_BASES]; /* to undo */
-    struct lmcs_content link;       /* to the first base; id 0: none */
+    uint32_t depths[LMC_MAX_BASES]; /* deltas to undo */
+    struct lmcs_content link;       /* leads to the first base; id 0: none */
     size_t count;
 };
 
+/* Adds a base and, from the first one, the link that leads to it. */
 static enum lmcs_status add_ground(struct lmcs_txn *txn, struct ground *ground, const struct lmcs_content *base,
                                    struct lmcs_error *error)
 {
@@ -47,7 +48,7 @@ static enum lmcs_status add_ground(struct lmcs_txn *txn, struct ground *ground, 
     return status;
 }
 
-/* Whether they are all outputs of one link whose line may become longer. */
+/* Whether the bases are all outputs of one link whose line may become longer. */
 static bool goes_on(const struct ground *ground)
 {
     bool all =
@@ -57,7 +58,7 @@ static bool goes_on(const struct ground *ground)
     return all;
 }
 
-/* Whether base i may begin a line: it rests on nothing and is unlike the other arrays. */
+/* Whether base i may begin a line: it rests on nothing and is none of the bases before it. */
 static bool may_begin(const struct ground *ground, size_t i)
 {
     const struct lmcs_content *base = &ground->bases[i];
@@ -111,6 +112,7 @@ static enum lmcs_status fill_copy(struct lmcs_stage *stage, uint64_t id, const s
     return status;
 }
 
+/* Whether the pool no longer contains the content. */
 static bool has_gone(struct lmcs_stage *stage, uint64_t id)
 {
     struct lmcs_txn txn;
@@ -148,6 +150,7 @@ static enum lmcs_status add_copy(struct lmcs_stage *stage, size_t index, struct 
     return LMCS_OK;
 }
 
+/* Adds base `id` of the archive to `ground` as the pool stores it now. *there false: the pool lacks it. */
 static enum lmcs_status look_at(struct lmcs_stage *stage, struct lmcs_txn *txn, uint32_t id, struct ground *ground,
                                 bool *there, struct lmcs_error *error)
 {
@@ -156,7 +159,7 @@ static enum lmcs_status look_at(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     enum lmcs_status status = LMCS_OK;
     if (base->is_found)
         status = lmcs_content_find(txn, base->pool_id, &content, there, error);
-    else if (base->payload == LMCS_PAYLOAD_LINKED) { /* one of a found link's outputs, like others */
+    else if (base->payload == LMCS_PAYLOAD_LINKED) { /* an output of a found link, like other bases */
         content.link = stage->reader->contents[base->bases[0] - 1].pool_id;
         content.df.payload = LMCS_PAYLOAD_LINKED;
         content.df.output = base->output;
@@ -173,7 +176,7 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
     memset(instead, 0, LMC_MAX_BASES * sizeof *instead);
     for (size_t i = 0; i < content->base_count; i++)
         found = found || stage->reader->contents[content->bases[i] - 1].is_found;
-    /* written by this restore: suits */
+    /* bases that this restore wrote are suitable */
     if (!found || content->payload == LMCS_PAYLOAD_LINKED)
         return LMCS_OK;
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
@@ -204,6 +207,7 @@ enum lmcs_status lmcs_stage_fail_overtaken(struct lmcs_stage *stage, const struc
                      stage->pool->path, stage->reader->identities[content->identity]->tensor.name);
 }
 
+/* Sets the link of a content that a link stores. */
 static enum lmcs_status tie_linked(struct lmcs_stage *stage, struct lmcs_txn *txn,
                                    const struct lmcs_archive_content *from, struct lmcs_content *content,
                                    struct lmcs_error *error)

@@ -3,8 +3,8 @@
  * transfer/dump.c - lmcs_dump: sends snapshots of a pool as an archive (store/ARCHIVE.md, 11).
  *
  * One transaction plans the snapshots. Each is sent under a lease on its epoch, which keeps its pages and payloads: no
- * lock is held while a pipe is slow. It is sent as a whole list of entries or as changes to the one before, a content
- * with the first snapshot that needs it.
+ * lock is held while a pipe is slow. A snapshot is sent as a whole list of entries or as changes to the snapshot
+ * before, a content with the first snapshot that needs it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static enum lmcs_status dump_shelf(struct lmcs_dump *dump, struct lmcs_dump_shel
     }
     if (status == LMCS_OK && plan->was_forked && !plan->has_origin)
         status = send_origin(dump, &plan->origin, error);
-    uint64_t last = plan->last; /* for changes to it */
+    uint64_t last = plan->last; /* the snapshot that changes refer to */
     if (status == LMCS_OK && last != 0)
         status = lmcs_dump_visit(dump, plan, order, &last, &previous, NULL, error);
     if (previous.time_ns != plan->last_time_ns)

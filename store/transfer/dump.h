@@ -10,7 +10,7 @@
 /* ---- dump_snapshot.c: one snapshot ---- */
 
 struct sorted_entry;
-/* Called for each new entry, or a gone one (content 0). */
+/* A walk that visits each new entry and each removed one (content 0). */
 struct lmcs_dump_walk {
     struct lmcs_dump *dump;
     enum lmcs_status (*entry)(struct lmcs_dump *dump, uint64_t identity, uint64_t content, struct lmcs_error *error);
@@ -19,16 +19,16 @@ enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const stru
                                          const struct lmcs_snapshot_df *previous, bool related,
                                          struct lmcs_error *error);
 
-/* Lists of a canonical archive, by kind and name as bytes. */
+/* Lists of a canonical archive, ordered by kind and the bytes of the name. */
 struct lmcs_dump_order {
-    char **names; /* of identities, each looked up once */
+    char **names; /* names of identities, each read once */
     size_t name_count;
     size_t name_capacity;
     struct lmcs_id_map by_identity; /* index + 1 */
     struct sorted_entry *now;
     size_t count;
     size_t capacity;
-    struct sorted_entry *before; /* of the snapshot before */
+    struct sorted_entry *before; /* entries of the snapshot before */
     size_t before_count;
     size_t before_capacity;
 };
@@ -58,7 +58,8 @@ struct lmcs_dump_shelf {
     uint64_t end; /* continued: numbers not sent from here on; the sent record of the shelf ends there */
 };
 
-/* *number becomes 0 if the snapshot is gone. *previous: record of the one before, replaced by this one's. */
+/* Calls `visit` for a snapshot. *number becomes 0 if it is gone. *previous: record of the snapshot before, replaced by
+ * this one's. */
 enum lmcs_status lmcs_dump_visit(struct lmcs_dump *dump, struct lmcs_dump_shelf *plan, struct lmcs_dump_order *order,
                                  uint64_t *number, struct lmcs_snapshot_df *previous, lmcs_dump_snapshot_fn visit,
                                  struct lmcs_error *error);
@@ -75,9 +76,9 @@ struct lmcs_dump_plans {
     struct lmcs_parts parts;
     struct lmcs_index *older; /* older archives */
     size_t older_count;
-    struct lmcs_archive_since_df *since; /* their hashes */
+    struct lmcs_archive_since_df *since; /* hashes of the older archives */
     struct lmcs_index begun;             /* of the continued archive */
-    bool is_whole;                       /* it is complete */
+    bool is_whole;                       /* the continued archive is complete */
 };
 /* Plans all shelves, by name, with their committed snapshots, as of one moment. */
 enum lmcs_status lmcs_dump_plans_make(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, struct lmcs_error *error);

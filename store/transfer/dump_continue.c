@@ -7,6 +7,7 @@
 
 #include "transfer/dump.h"
 
+/* Records how the archive stores content `index`: known by its digest, or by a link. */
 static enum lmcs_status note_form(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t index,
                                   struct lmcs_error *error)
 {
@@ -17,6 +18,7 @@ static enum lmcs_status note_form(struct lmcs_dump *dump, const struct lmcs_arch
     return form == 0 ? LMCS_OK : lmcs_id_put(&dump->forms, index + 1, form, error);
 }
 
+/* Records the digests of `count` contents. `is_own`: of the continued archive, else of an older one. */
 static enum lmcs_status note_digests(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t count,
                                      bool is_own, struct lmcs_error *error)
 {
@@ -61,7 +63,7 @@ enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmc
     return status;
 }
 
-/* Up to here the archive is complete: end of a snapshot or of a shelf's record. */
+/* The last place up to which the archive is complete: the end of a snapshot or of a shelf's record. */
 struct checkpoint {
     struct lmc_hasher headers;
     uint64_t offset; /* 0: none yet */
@@ -89,6 +91,7 @@ static enum lmcs_status read_begun(struct lmcs_archive_reader *reader, struct ch
     return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
+/* Maps identities of the pool to those that the archive contains. */
 static enum lmcs_status map_identities(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t count,
                                        struct lmcs_error *error)
 {
@@ -102,6 +105,7 @@ static enum lmcs_status map_identities(struct lmcs_dump *dump, const struct lmcs
     return status;
 }
 
+/* Restores the state of the dump at the checkpoint and cuts off the bytes after it. */
 static enum lmcs_status go_on_at(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader,
                                  const struct checkpoint *point, struct lmcs_error *error)
 {
@@ -127,7 +131,7 @@ static enum lmcs_status fail_other(const char *why, struct lmcs_error *error)
     return lmcs_fail(error, LMCS_INVALID, 0, "the incomplete archive can't be continued: %s", why);
 }
 
-/* The file is shorter than a head. */
+/* Whether a file shorter than a head begins with the magic. */
 static bool begins_as_archive(int fd, off_t bytes)
 {
     unsigned char there[sizeof LMCS_ARCHIVE_MAGIC - 1];

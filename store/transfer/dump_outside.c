@@ -2,8 +2,8 @@
 /*
  * transfer/dump_outside.c - bases outside of the dumped part.
  *
- * A base that none of the part's snapshots has is sent only where that costs less than sending the contents that rest
- * on it whole.
+ * A base that no snapshot of the part contains is sent only if it and the deltas against it cost less than these
+ * contents sent whole.
  */
 #include <stdlib.h>
 
@@ -34,6 +34,7 @@ static bool all_inside(const struct lmcs_dump *dump, const struct lmcs_content *
     return all;
 }
 
+/* Stored bytes of the base and of the contents below it, down to the first one inside of the part. */
 static uint64_t outside_bytes(const struct lmcs_dump *dump, const struct lmcs_chain *chain)
 {
     uint64_t bytes = 0;
@@ -60,6 +61,7 @@ static enum lmcs_status find_outside(struct lmcs_dump *dump, const struct lmcs_c
     return status;
 }
 
+/* Adds the content to the costs of its base, if the base is outside of the part. */
 static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -84,7 +86,7 @@ static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_cont
     return status;
 }
 
-/* Once for each content: its bases or, for a canonical archive, its digest. */
+/* Visits each content of the part once: records its base or, for a canonical archive, its digest. */
 static enum lmcs_status note_contents(struct lmcs_dump *dump, struct lmcs_error *error)
 {
     uint64_t *ids;

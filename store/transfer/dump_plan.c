@@ -48,6 +48,7 @@ static bool is_same(const struct lmcs_index_snapshot *there, const struct lmcs_s
            there->entries == df->entry_count && there->raw_bytes == df->raw_bytes;
 }
 
+/* Whether an older archive contains the snapshot. */
 static bool is_older(const struct lmcs_dump_plans *plans, const char *name, const struct lmcs_snapshot_df *df)
 {
     for (size_t i = 0; i < plans->older_count; i++) {
@@ -59,6 +60,7 @@ static bool is_older(const struct lmcs_dump_plans *plans, const char *name, cons
     return false;
 }
 
+/* Records how far the continued archive has sent the shelf. */
 static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_shelf *plan)
 {
     const struct lmcs_index *begun = &plans->begun;
@@ -71,7 +73,7 @@ static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_she
         plan->last = shelf->snapshots[shelf->snapshot_count - 1].df.number;
         plan->last_time_ns = shelf->snapshots[shelf->snapshot_count - 1].df.time_ns;
     }
-    /* past this shelf's place */
+    /* the archive is past this shelf's place, in order of names */
     plan->is_sent = plan->is_sent || (shelf == NULL && begun->shelf_count > 0 &&
                                       strcmp(plan->name, begun->shelves[begun->shelf_count - 1].name) < 0);
 }
@@ -83,7 +85,7 @@ static enum lmcs_status fail_begun(const char *name, uint64_t number, const char
                      (unsigned long long)number);
 }
 
-/* The continued archive can't get snapshots within its part of the shelf. */
+/* Fails if a snapshot to send is missing from the part of the shelf that the continued archive has. */
 static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const struct lmcs_dump_shelf *plan,
                                     const struct lmcs_snapshot_df *df, struct lmcs_error *error)
 {
@@ -96,7 +98,7 @@ static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const s
     return is_same(found, df) ? LMCS_OK : fail_begun(plan->name, df->number, "has another", error);
 }
 
-/* It is unknown whether the shelf existed when the dump began. */
+/* Fails if a shelf belongs before the last one sent: it is unknown whether it existed when the dump began. */
 static enum lmcs_status check_left_out(const struct lmcs_dump_plans *plans, struct lmcs_error *error)
 {
     for (size_t i = 0; i < plans->count; i++)
@@ -123,6 +125,7 @@ static enum lmcs_status plan_snapshot(struct lmcs_dump_plans *plans, struct lmcs
     return older ? LMCS_OK : check_begun(plans, plan, df, error);
 }
 
+/* Finds the snapshots with lost contents. */
 static enum lmcs_status find_lost(struct lmcs_dump *dump, struct lmcs_error *error)
 {
     uint64_t *ids = NULL;
@@ -146,7 +149,7 @@ static bool is_lost(const struct lmcs_dump *dump, const char *shelf, uint64_t nu
     return false;
 }
 
-/* The source shelf has its current name. */
+/* Reads the origin of a shelf, with the current name of the source shelf if this still exists. */
 static enum lmcs_status origin_named(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
                                      struct lmcs_error *error)
 {

@@ -58,7 +58,7 @@ static enum lmcs_status visit_new(void *context, uint64_t identity, const struct
     return walk->entry(walk->dump, identity, entry->content, error);
 }
 
-/* If it still exists, only changes are sent. */
+/* Finds the previous snapshot: if it still exists, only changes to it are sent. */
 static enum lmcs_status find_previous(struct lmcs_dump *dump, struct lmcs_shelf *shelf,
                                       const struct lmcs_record *record, const struct lmcs_snapshot_df *previous,
                                       bool *related, struct lmcs_error *error)
@@ -153,7 +153,7 @@ static enum lmcs_status send_sorted_gone(struct lmcs_dump *dump, const struct lm
     return status;
 }
 
-/* Also enters the archive's ids. */
+/* Sends new entries by name, and replaces their contents' ids by the archive's. */
 static enum lmcs_status send_sorted_new(struct lmcs_dump *dump, struct lmcs_dump_order *order, bool related,
                                         struct lmcs_error *error)
 {

@@ -2,8 +2,8 @@
 /*
  * transfer/found.c - finds contents of an archive in the pool, by digest.
  *
- * A content counts only once read and verified, in a form on which the archive's contents can rest. It may change
- * before the transaction that stages the snapshot, which checks again (bases.c).
+ * A content is used only after it was read and verified, and only in a form on which the archive's contents can rest.
+ * It may change before the snapshot is staged; that transaction checks it again (bases.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +23,7 @@ enum lmcs_status lmcs_stage_add_unrun(struct lmcs_stage *stage, uint64_t id, str
     return LMCS_OK;
 }
 
+/* Checks the headers of the chain. */
 static enum lmcs_status check_head(struct lmcs_stage *stage, const struct lmcs_chain *chain,
                                    const struct lmcs_tensor *tensor, struct lmcs_error *error)
 {
@@ -47,7 +48,7 @@ enum lmcs_status lmcs_stage_read(struct lmcs_stage *stage, uint64_t id, const st
     return status;
 }
 
-#define FIND_CHUNK 4096u /* in one transaction */
+#define FIND_CHUNK 4096u /* contents listed in one transaction */
 
 static int by_digest(const void *a, const void *b)
 {
@@ -70,7 +71,8 @@ struct noting {
     struct lmcs_txn *txn;
 };
 
-/* A verified link covers its outputs. Bases outside every snapshot are not recorded, but verified when found. */
+/* Records the content of an entry as verified; a link instead of its outputs. A base outside every snapshot is not
+ * recorded, but verified when it is found. */
 static enum lmcs_status note_verified(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                       uint64_t successor, struct lmcs_error *error)
 {
@@ -87,8 +89,8 @@ static enum lmcs_status note_verified(void *context, uint64_t identity, const st
     return status;
 }
 
-/* Records the contents of the snapshot after `*number` of a kept shelf; *number 0: that is the newest, which may be
- * unverified, since each was staged after the one before was verified. */
+/* Records the contents of the snapshot after `*number` of a kept shelf. *number becomes 0 at the newest snapshot: it
+ * may be unverified, since a snapshot is verified before the next is staged. */
 static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id, uint64_t *number,
                                            struct lmcs_error *error)
 {
@@ -127,7 +129,7 @@ static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *e
             status = note_kept_snapshot(stage, id, &number, error);
         while (status == LMCS_OK && number != 0);
         number = 0;
-        if (lmcs_is_unusable(status)) /* unrecorded contents are read */
+        if (lmcs_is_unusable(status)) /* contents not recorded here are read and verified */
             status = LMCS_OK;
         if (status == LMCS_OK)
             status = lmcs_shelf_next(stage->pool, &id, error);
@@ -145,7 +147,7 @@ static bool was_verified(const struct lmcs_stage *stage, uint64_t id)
            bsearch(&id, stage->verified, stage->verified_count, sizeof id, lmcs_by_u64) != NULL;
 }
 
-/* *next 0: the end. */
+/* Lists some contents of the pool, from id *next on. *next becomes the id after them; 0: the end. */
 static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_cursor *cursor, uint64_t *next,
                                       struct lmcs_error *error)
 {
@@ -197,7 +199,7 @@ enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_
     return status;
 }
 
-/* A link's chain omits its bases if another link leads to them. */
+/* Records the bases of a link, which its chain omits if another link leads to them. */
 static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, const struct lmcs_content *link,
                                         struct lmcs_error *error)
 {
@@ -211,8 +213,8 @@ static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_tx
     return status;
 }
 
-/* An earlier restore may have left a base of a found content, not recorded as unused. A content that is only a base may
- * be gone by now. */
+/* Records the bases of a found content: an earlier restore may have left them without recording them as unused. A
+ * content that is only a base may be gone by now. */
 static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -248,7 +250,7 @@ enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *err
     return status;
 }
 
-/* Compares all but the digest. */
+/* Whether the content has the wanted form; compares all but the digest. */
 static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content *content,
                                  const struct lmcs_stage_wanted *wanted, bool *yes, struct lmcs_error *error)
 {
@@ -275,6 +277,7 @@ static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content
     return status;
 }
 
+/* Whether content `id` has the wanted digest and form. */
 static enum lmcs_status fits(struct lmcs_stage *stage, uint64_t id, const struct lmcs_stage_wanted *wanted, bool *yes,
                              struct lmcs_error *error)
 {
@@ -314,7 +317,7 @@ enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_sta
         enum lmcs_status status = fits(stage, stage->found[low].id, wanted, &yes, error);
         if (status == LMCS_OK && yes && !was_verified(stage, stage->found[low].id))
             status = lmcs_stage_read(stage, stage->found[low].id, wanted->tensor, wanted->link != 0, NULL, error);
-        if (lmcs_is_unusable(status)) /* the archive's copy is better */
+        if (lmcs_is_unusable(status)) /* skip an unreadable content: the archive has a copy */
             continue;
         if (status != LMCS_OK)
             return status;

@@ -2,11 +2,11 @@
 /*
  * transfer/restore.c - lmcs_restore: brings archives into the pool.
  *
- * The reader checks records, a staging shelf verifies payloads (stage.c), and the end of the last archive shows all at
- * once. Contents of the pool are found by digest (found.c): so an interrupted restore can be continued.
+ * The reader checks records, and staging verifies payloads (stage.c). All snapshots become visible at once, after the
+ * last archive. Contents of the pool are found by digest (found.c), so an interrupted restore can be continued.
  *
- * For a part, files, not pipes, are read twice without payloads: for the list of snapshots, then for the selected ones.
- * At the end of each, its payloads are fetched by offset, bases first.
+ * To restore a part, a file (not a pipe) is read twice without payloads: for the list of snapshots, then for the
+ * selected snapshots. At the end of each of these, its payloads are read by offset, bases first.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ struct restore {
     uint32_t *wanted; /* contents to fetch */
     size_t wanted_count;
     size_t wanted_capacity;
-    /* of a part: the list's selected entries, up to the last snapshot read: */
+    /* of a part: the selected entries of the list after the last snapshot read: */
     size_t *listed; /* indices of identities */
     size_t listed_count;
     size_t listed_capacity;
@@ -57,7 +57,7 @@ struct restore {
 
 /* ---- Selecting a part ---- */
 
-/* Metadata always, other attachments with everything. */
+/* With only some tensors, of the attachments only the store's own are wanted. */
 static bool is_wanted(const struct restore *restore, const struct lmcs_tensor *tensor)
 {
     if (restore->options->only_count == 0)
@@ -72,6 +72,7 @@ static enum lmcs_status rewind_file(int fd, off_t start, struct lmcs_error *erro
     return lseek(fd, start, SEEK_SET) == start ? LMCS_OK : lmcs_fail_errno(error, errno, "the archive can't be read");
 }
 
+/* Reads the whole archive without payloads. */
 static enum lmcs_status look_through(struct lmcs_archive_reader *reader, int fd, off_t start,
                                      const struct lmcs_archive_visitor *visitor, void *context,
                                      struct lmcs_error *error)
@@ -223,7 +224,7 @@ static enum lmcs_status add_pending(struct restore *restore, size_t index, struc
     return LMCS_OK;
 }
 
-/* *found false: it must be written. */
+/* Finds the content in the pool. *found false: it must be written. */
 static enum lmcs_status find_content(struct restore *restore, size_t index, bool *found, struct lmcs_error *error)
 {
     struct lmcs_archive_content *content = &restore->reader->contents[index];
@@ -253,8 +254,9 @@ static enum lmcs_status take_content(void *context, struct lmcs_error *error)
     size_t index = reader->content_count - 1;
     restore->skips_data = true;
     if (restore->selects)
-        return LMCS_OK; /* fetched later */
-    /* A content on a written one is written too: else the written one might stay unused and never be removed. */
+        return LMCS_OK; /* its payload is fetched after the snapshot */
+    /* A content that rests on a written one is written too: else the written one might remain unused and never be
+     * removed. */
     enum lmcs_status status = LMCS_OK;
     bool found = true;
     for (size_t i = 0; i < reader->contents[index].base_count; i++)
@@ -285,6 +287,7 @@ static enum lmcs_status fetch_payload(struct restore *restore, size_t index, str
     return status;
 }
 
+/* Adds a content of the archive to those to fetch, unless the pool has it. */
 static enum lmcs_status want_content(struct restore *restore, uint32_t id, struct lmcs_error *error)
 {
     struct lmcs_archive_content *content = &restore->reader->contents[id - 1];
@@ -365,7 +368,7 @@ static void leave_listed(struct restore *restore, size_t index)
     restore->listed_bytes -= identity->raw_bytes;
 }
 
-/* Runs after each snapshot, wanted or not, without a walk through the list. */
+/* Applies the changes of each snapshot, wanted or not, to the selected entries. */
 static enum lmcs_status follow_list(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -431,7 +434,7 @@ static enum lmcs_status list_entries(struct restore *restore, struct lmcs_error 
     return is_changes && !restore->has_list ? add_list(restore, error) : add_changes(restore, error);
 }
 
-/* Names may have been left out. */
+/* Counts the entries of the snapshot: of a part, only the selected ones. */
 static void count_entries(const struct restore *restore, struct lmcs_snapshot_df *df)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -517,8 +520,8 @@ static enum lmcs_status check_options(const struct lmcs_restore_options *options
     return LMCS_OK;
 }
 
-/* A failed restore leaves nothing or, with `resume`, the snapshots that arrived. Kept shelves of earlier attempts go
- * after success, or if the archive is damaged. */
+/* A failed restore leaves nothing or, with `resume`, the snapshots that arrived. Kept shelves of earlier attempts are
+ * removed after success, or if the archive is damaged. */
 static void end_restore(struct restore *restore, enum lmcs_status status)
 {
     const struct lmcs_stage *stage = &restore->stage;
@@ -556,7 +559,7 @@ static enum lmcs_status restore_once(struct restore *restore, const int *fds, si
     return status;
 }
 
-/* Offsets of the archives; NULL: one is no file and can be read only once. */
+/* Returns the offsets of the archives; NULL: one of them is not a file, so that it can be read only once. */
 static off_t *note_starts(const int *fds, size_t count)
 {
     off_t *starts = malloc((count + 1) * sizeof *starts);

@@ -3,13 +3,13 @@
  * transfer/stage.c - stages the snapshots of a restore in shelves that no listing contains, and shows them at the end.
  *
  * One transaction stages a snapshot: contents, identities, and its manifest, a copy-on-write copy of the one before. So
- * a staged snapshot, or a delta, holds every content, and removing the snapshots removes everything, after a failure or
- * at the next open after a crash (shelves/drop.c). Uncommitted payloads are beyond the ends of their extents, which a
- * crash returns.
+ * every content belongs to a staged snapshot or is the base of a delta, and removing the snapshots removes everything,
+ * after a failure or at the next open after a crash (shelves/drop.c). Uncommitted payloads are beyond the recorded ends
+ * of their extents; a crash frees that space.
  *
  * The manifests of a staging shelf form a lineage, so one transaction shows them unchanged: it clears the shelf's mark,
- * or moves the records to the existing shelf. It also records mere bases as unused; sooner, they could go while deltas
- * against them still arrive.
+ * or moves the records to the existing shelf. It also records contents that are only bases as unused; earlier, the
+ * compactor could remove them while deltas against them still arrive.
  */
 #include "transfer/stage.h"
 
@@ -43,6 +43,7 @@ void lmcs_stage_init(struct lmcs_stage *stage, struct lmcs_pool *pool)
     lmcs_region_init(&stage->coded, pool, 1);
 }
 
+/* Ends the regions and begins new ones. */
 static void renew_regions(struct lmcs_stage *stage)
 {
     lmcs_region_end(&stage->raw);
@@ -199,6 +200,7 @@ static enum lmcs_status remove_entry(struct staging *s, const struct lmcs_archiv
                              : status;
 }
 
+/* Checks, within the transaction, that a content found in the pool still exists. */
 static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive_content *content,
                                     struct lmcs_error *error)
 {
@@ -241,7 +243,7 @@ static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_e
     if (status != LMCS_OK || (found && old.content == now.content))
         return status;
     status = check_found(s, content, error);
-    if (status == LMCS_OK && content->is_found) /* the pool may have had it only as a base */
+    if (status == LMCS_OK && content->is_found) /* until now it may have been only a base */
         status =
             lmcs_root_delete(&s->txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, content->pool_id}, &found, error);
     if (status == LMCS_OK)
@@ -257,7 +259,7 @@ static enum lmcs_status put_entries(struct staging *s, struct lmcs_error *error)
     for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++)
         if (stage->entries[i].content == 0)
             status = remove_entry(s, &stage->entries[i], error);
-    /* Ids follow the order of entries, as listings do. */
+    /* Identities get ids in the order of the entries, which listings keep. */
     for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++) {
         uint64_t id;
         if (stage->entries[i].content != 0)
@@ -321,7 +323,7 @@ static void forget_attempt(struct lmcs_stage *stage, size_t index)
         identity->pool_id = 0;
 }
 
-/* Ids of a failed transaction are not valid. */
+/* Forgets ids that a failed transaction gave. */
 static void forget_attempts(struct lmcs_stage *stage)
 {
     for (size_t i = 0; i < stage->entry_count; i++)
@@ -332,7 +334,7 @@ static void forget_attempts(struct lmcs_stage *stage)
 
 /* ---- A snapshot: verification ---- */
 
-/* A link is read with all its outputs, and comes first. */
+/* Verifies the contents that arrived. A link is read with all its outputs, and before them. */
 static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -349,7 +351,7 @@ static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_er
     return status;
 }
 
-/* Metadata too long for the record must be an attachment as a capture writes it. */
+/* Checks metadata too long for the record: an attachment, as a capture writes it. */
 static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -389,7 +391,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     return status;
 }
 
-/* *same is set if the shelf has a snapshot of the number. */
+/* Compares the staged snapshot with the same number of a shelf. *same: the shelf has that snapshot. */
 static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_shelf *in, bool *same,
                                      struct lmcs_error *error)
 {
@@ -434,6 +436,7 @@ static enum lmcs_status compare_staged(struct lmcs_stage *stage, struct lmcs_txn
     return status == LMCS_OK ? compare_with(stage, txn, &shelf, same, error) : status;
 }
 
+/* Records the staged snapshot as skipped if its shelf, or an earlier archive of this restore, has the same one. */
 static enum lmcs_status note_if_there(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     struct lmcs_stage_shelf *shelf = current(stage);
@@ -488,7 +491,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
         status = verify_contents(stage, error);
     if (status == LMCS_OK)
         status = verify_meta(stage, error);
-    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* not worth continuing */
+    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* a second attempt would fail again: keep nothing */
         stage->keeps = false;
     if (status == LMCS_OK)
         status = note_if_there(stage, error);
@@ -499,6 +502,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
 
 /* ---- Dropping ---- */
 
+/* Releases retired ranges and trims free extents. */
 static void give_space_back(struct lmcs_pool *pool)
 {
     enum lmcs_status status = LMCS_OK;
@@ -532,6 +536,7 @@ void lmcs_stage_drop(struct lmcs_stage *stage)
 
 /* ---- Showing ---- */
 
+/* Removes staged snapshots that the existing shelf already has. */
 static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -546,7 +551,7 @@ static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-/* Tags of the existing shelf stay, unless the archive's win. */
+/* Sets the archive's tags. `moves`: also those that the existing shelf has on another snapshot. */
 static enum lmcs_status put_tags(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_shelf *shelf,
                                  bool moves, struct lmcs_error *error)
 {
@@ -607,7 +612,7 @@ static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shel
     return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
 }
 
-/* Runs once all shelves are visible; skips an origin that the pool knows. */
+/* Records the origin of a fork once all shelves are visible; keeps one that the pool has. */
 static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf, there;
@@ -650,7 +655,7 @@ static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *tx
     return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
 }
 
-/* Records contents that only deltas need: the compactor may remove them. */
+/* Records contents that only deltas need as unused, so that the compactor may remove them. */
 static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -660,7 +665,7 @@ static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *tx
         uint64_t successor;
         bool found = false, noted = true;
         status = lmcs_content_find(txn, stage->unrun[i], &content, &found, error);
-        /* A link goes with its last output. */
+        /* A link is freed with its last output. */
         if (status == LMCS_OK && found && content.df.runs == 0 && content.df.payload != LMCS_PAYLOAD_LINK)
             status = lmcs_root_get(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, content.id}, &successor,
                                    sizeof successor, sizeof successor, NULL, &noted, error);

@@ -25,11 +25,11 @@ struct lmcs_stage_pending {
 struct lmcs_stage_wanted {
     struct lmc_hash digest;
     const struct lmcs_tensor *tensor;
-    uint32_t depth;  /* most deltas to read it */
+    uint32_t depth;  /* most deltas to undo */
     uint32_t arrays; /* of a link; 0: no link */
-    uint32_t line;   /* a link: longest line */
+    uint32_t line;   /* of a link: longest line */
     uint64_t link;   /* link that must lead to it; 0: any form */
-    uint8_t output;  /* index among `link`'s outputs */
+    uint8_t output;  /* index among the outputs of `link` */
 };
 
 struct lmcs_stage_tag {
@@ -38,9 +38,9 @@ struct lmcs_stage_tag {
 };
 
 struct lmcs_stage_shelf {
-    char *name;                   /* once visible */
-    char *from;                   /* in the archive */
-    struct lmcs_busy_shelf *busy; /* NULL: an earlier archive has the name */
+    char *name;                   /* name once the shelf is visible */
+    char *from;                   /* name in the archive */
+    struct lmcs_busy_shelf *busy; /* the acquired shelf; NULL: an earlier archive of this restore has the name */
     uint64_t id;                  /* of the staging shelf; 0: none yet */
     uint64_t lineage;
     uint64_t next_number;
@@ -49,10 +49,10 @@ struct lmcs_stage_shelf {
     uint64_t origin_number;
     uint64_t origin_time_ns;
     struct lmcs_snapshot_df last; /* last staged */
-    uint64_t *skipped;            /* numbers that the shelf has, ascending */
+    uint64_t *skipped;            /* numbers that the existing shelf has, ascending */
     size_t skipped_count;
     size_t skipped_capacity;
-    size_t dropped; /* `skipped` whose copies are removed */
+    size_t dropped; /* entries of `skipped` whose staged copies are removed */
     struct lmcs_stage_tag *tags;
     size_t tag_count;
     size_t tag_capacity;
@@ -67,7 +67,7 @@ struct lmcs_stage_found {
 struct lmcs_stage {
     struct lmcs_pool *pool;
     struct lmcs_archive_reader *reader; /* of the current archive */
-    bool keeps;                         /* failure leaves staged snapshots */
+    bool keeps;                         /* a failure leaves staged snapshots */
     bool moves_tags;
     bool is_overtaken;              /* a found content has changed */
     struct lmcs_stage_found *found; /* by digest */
@@ -76,11 +76,11 @@ struct lmcs_stage {
     uint64_t *verified; /* ids verified by earlier attempts, ascending */
     size_t verified_count;
     size_t verified_capacity;
-    uint64_t *unrun; /* ids of mere bases */
+    uint64_t *unrun; /* ids of contents that are only bases */
     size_t unrun_count;
     size_t unrun_capacity;
-    struct lmcs_region raw;           /* written as by a capture */
-    struct lmcs_region coded;         /* written as by the compactor */
+    struct lmcs_region raw;           /* raw payloads, written as by a capture */
+    struct lmcs_region coded;         /* encoded payloads, written as by the compactor */
     struct lmcs_stage_shelf *shelves; /* the last is the current one */
     size_t shelf_count;
     size_t shelf_capacity;
@@ -104,9 +104,10 @@ void lmcs_stage_init(struct lmcs_stage *stage, struct lmcs_pool *pool);
 /* Begins an archive: lists the contents of the pool. */
 enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_reader *reader,
                                   struct lmcs_error *error);
-/* The archive was read to its end. The reader may go. */
+/* Ends an archive that was read completely. The reader may be freed afterwards. */
 enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *error);
-/* Reads and verifies the content. *id 0: none. If it is gone when the snapshot is staged, staging fails. */
+/* Finds, reads and verifies a content of the pool. *id 0: none. If it is gone when the snapshot is staged, staging
+ * fails. */
 enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_stage_wanted *wanted, uint64_t *id,
                                  struct lmcs_error *error);
 void lmcs_stage_fini(struct lmcs_stage *stage);
@@ -121,7 +122,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error);
 /* Removes the staging shelves; the next open removes the rest. */
 void lmcs_stage_drop(struct lmcs_stage *stage);
-/* Reads into `buffer` unless NULL. `knows_link`: the link that leads to it is verified. */
+/* Reads and verifies content `id`, into `buffer` unless NULL. `knows_link`: the link that leads to it is verified. */
 enum lmcs_status lmcs_stage_read(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
                                  bool knows_link, void *buffer, struct lmcs_error *error);
 /* Records a base without a staged snapshot, for lmcs_stage_show. */

@@ -2,10 +2,10 @@
 /*
  * transfer/write.c - sends the records of an archive: each identity and content once (store/ARCHIVE.md, 11).
  *
- * The compactor may change a content between two snapshots. Its older sent form still serves as a base, unless the
- * archive's chain would become too long: then the chain is sent again. A link is sent after its bases: all outputs of
- * one link, or all complete. Memory: 8 bytes for each content sent, 8 more if linked or only named, 40 for each known
- * by its digest.
+ * The compactor may change a content between two snapshots. The form sent earlier still serves as a base, unless the
+ * archive's chain would become too long: then the chain is sent again. A link is sent after its bases: all are outputs
+ * of one link, or none needs another content. Memory: 8 bytes for each content sent, 8 more if it is linked or only
+ * named, 40 for each content known by its digest.
  */
 #include "transfer/write.h"
 
@@ -201,7 +201,7 @@ static enum lmcs_status fail_payload(struct lmcs_dump *dump, const struct lmcs_i
                      dump->pool->path, identity->name, why);
 }
 
-/* Checks stored blocks; restoring and verifying the archive decode them. */
+/* Checks the stored blocks of a frame without decoding them; restoring and verifying the archive decode them. */
 static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_content *content,
                                     const struct lmcs_identity *identity, struct lmcs_error *error)
 {
@@ -214,7 +214,7 @@ static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_co
     return status;
 }
 
-/* An archive of damaged bytes would be noticed only when needed. */
+/* Checks the payload before it is sent: damage in an archive would be noticed only when it is needed. */
 static enum lmcs_status check_payload(struct lmcs_dump *dump, const struct lmcs_content *content,
                                       struct lmcs_error *error)
 {
@@ -306,7 +306,7 @@ static struct lmcs_known *known_of(const struct lmcs_dump *dump, const struct lm
     return lmcs_dump_known(dump, &digest);
 }
 
-/* Whether the archive can refer to it, and the deltas to read it. */
+/* Whether the archive can refer to the content. *depth: deltas or links to undo there. */
 static bool is_there(const struct lmcs_dump *dump, const struct lmcs_content *content, uint64_t *depth)
 {
     uint64_t sent = lmcs_id_get(&dump->contents, content->id);
@@ -315,6 +315,7 @@ static bool is_there(const struct lmcs_dump *dump, const struct lmcs_content *co
     return sent != 0 || (known != NULL && (!known->is_new || known->sent != 0));
 }
 
+/* Refers to a content by its digest alone, if an older archive has it. */
 static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_content *content,
                                      struct lmcs_error *error)
 {
@@ -337,6 +338,7 @@ static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_c
     return status == LMCS_OK ? lmcs_id_put(&dump->contents, content->id, known->sent, error) : status;
 }
 
+/* Whether a base outside of the part, with the deltas against it, costs as much as these contents sent whole. */
 static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content *base)
 {
     uint64_t index = lmcs_id_get(&dump->outside, base->id);
@@ -348,6 +350,7 @@ static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content 
 
 /* ---- Payloads made raw ---- */
 
+/* Gathers bytes into pieces and sends each full piece. */
 static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const void *bytes, size_t count,
                                   struct lmcs_error *error)
 {
@@ -408,7 +411,7 @@ static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_c
     return status;
 }
 
-/* Sends it raw, block by block. */
+/* Sends the content of a chain decoded, block by block. */
 static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_chain *chain, struct lmcs_error *error)
 {
     const struct lmcs_content *content = &chain->links[0];
@@ -433,7 +436,7 @@ static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_cha
 
 /* ---- Lines of links ---- */
 
-/* As sent, or as it would be named. */
+/* How the archive stores a content, or would name it. */
 struct form {
     bool is_there;
     uint64_t sent; /* id; 0: not named yet */
@@ -468,9 +471,10 @@ struct before {
     struct lmcs_content contents[LMC_MAX_BASES];
     struct form forms[LMC_MAX_BASES];
     size_t count;
-    uint64_t older; /* in the pool: a link that stores one of them; 0: none */
+    uint64_t older; /* in the pool: the link that stores one of these contents; 0: none */
 };
 
+/* Loads the bases of a link and their forms in the archive. */
 static enum lmcs_status load_before(struct lmcs_dump *dump, const struct lmcs_content *link, struct before *before,
                                     struct lmcs_error *error)
 {
@@ -499,7 +503,7 @@ static bool may_begin(const struct before *before, size_t i)
     return form->is_there && form->link == 0 && form->deltas == 0 && form->line < LMCS_LINK_BOUND;
 }
 
-/* A line continues, or one may begin. */
+/* Whether a link may rest on these arrays: they continue a line or may begin one. */
 static bool can_bear(const struct before *before)
 {
     bool goes_on = true, begins = true;
@@ -512,6 +516,7 @@ static bool can_bear(const struct before *before)
     return goes_on || begins;
 }
 
+/* Sends a content as output `output` of a sent link. */
 static enum lmcs_status send_array(struct lmcs_dump *dump, const struct lmcs_content *content,
                                    const struct lmcs_content *link, uint32_t output, struct lmcs_error *error)
 {
@@ -533,6 +538,7 @@ static enum lmcs_status send_array(struct lmcs_dump *dump, const struct lmcs_con
                              : status;
 }
 
+/* Sends an array with which a line begins, so that it rests on nothing. */
 static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -542,7 +548,7 @@ static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_con
     return status == LMCS_OK ? send_whole(dump, &chain, error) : status;
 }
 
-/* Missing or unsuitable bases first. */
+/* Sends a link, after those of its bases that are missing or unsuitable. */
 static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_content *link, struct lmcs_error *error)
 {
     struct before before;
@@ -568,7 +574,7 @@ static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_cont
     return status == LMCS_OK ? send_content(dump, link, error) : status;
 }
 
-/* Links below first. *possible false: nothing sent, since that takes more than the content itself. */
+/* Sends a link after the links below it. *possible false: nothing was sent, since that costs more than the content. */
 static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *link, bool *possible,
                                   struct lmcs_error *error)
 {
@@ -602,7 +608,9 @@ static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *l
 
 /* ---- Contents with those below ---- */
 
-/* *whole: the last one is sent by itself. */
+/*
+ * Returns how many contents of the chain are to be sent. *whole: the last of these is sent decoded, without its base.
+ */
 static size_t links_to_send(const struct lmcs_dump *dump, const struct lmcs_chain *chain, bool *whole)
 {
     size_t first = 1;

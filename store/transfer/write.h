@@ -26,31 +26,31 @@ enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t valu
 enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, size_t *count, struct lmcs_error *error);
 void lmcs_id_free(struct lmcs_id_map *map);
 
-/* Form of a content: its id in the archive and, in the low byte, the deltas or links to read it. */
+/* A sent content: its id in the archive and, in the low byte, the deltas or links to undo. */
 #define LMCS_SENT_BITS  8u
 #define LMCS_SENT_MASK  0xffu
 #define LMCS_SENT_LINE  0x80u /* set: the other bits count links */
 
 #define LMCS_FORM_KNOWN UINT64_MAX /* an older archive has it */
-/* `arrays`: the link's outputs. */
+/* The form of a content that a link stores. `arrays`: number of the link's outputs. */
 static inline uint64_t lmcs_form_linked(uint64_t link, uint32_t arrays, uint32_t output)
 {
     return link << 8 | arrays << 4 | output;
 }
 
-/* Known by its digest: in an older archive, or in this one before it was continued. */
+/* A content known by its digest: from an older archive, or from this one before it was continued. */
 struct lmcs_known {
     struct lmc_hash digest;
     uint64_t sent; /* as above; 0: not named yet */
-    uint8_t depth; /* the low byte, in the older archive */
-    bool is_new;   /* in no archive: sent once for all copies */
+    uint8_t depth; /* low byte of a sent content, in the older archive */
+    bool is_new;   /* no archive has it: it is sent once for all its copies */
 };
 
 /* Costs of a base outside of the part. */
 struct lmcs_outside {
-    uint64_t base_bytes;  /* with those below it */
-    uint64_t delta_bytes; /* against it */
-    uint64_t whole_bytes; /* these contents without it */
+    uint64_t base_bytes;  /* of the base and the contents below it */
+    uint64_t delta_bytes; /* of the deltas against the base */
+    uint64_t whole_bytes; /* of these contents sent without the base */
 };
 
 struct lmcs_dump {
@@ -73,7 +73,7 @@ struct lmcs_dump {
     struct lmcs_known *known;    /* by digest */
     size_t known_count;
     size_t known_capacity;
-    uint64_t known_sent;      /* only named */
+    uint64_t known_sent;      /* contents only named */
     uint64_t name;            /* canonical: identity of the entry, sent with the content */
     struct lmcs_holders lost; /* skip_lost: left-out snapshots */
     uint64_t lost_snapshots;
