@@ -2,7 +2,7 @@
 /*
  * compact/compact.c - rounds of the compactor.
  *
- * One round runs at a time. Kinds of work, in order; "last": only when the others found nothing.
+ * One round runs at a time. Kinds of work, in order; "last" ones run only when the others found nothing.
  *   prune     by policies without a budget
  *   release   retired ranges (move.c)
  *   encode    the oldest snapshot of each shelf that is not to stay raw (encode.c)
@@ -71,7 +71,7 @@ static enum lmcs_status run_round(struct lmcs_round *round, struct lmcs_error *e
     return status;
 }
 
-/* No parity for contents that pruning by budgets removes. */
+/* Prunes by budgets before it makes parity, so that no parity is made for removed contents. */
 static enum lmcs_status run_last_round(struct lmcs_round *round, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -86,7 +86,7 @@ static enum lmcs_status run_last_round(struct lmcs_round *round, struct lmcs_err
     return status;
 }
 
-/* Without compactor->round, which is acquired after shelves. */
+/* The caller does not hold compactor->round: shelves are acquired before it. */
 static enum lmcs_status prune(struct lmcs_round *round, enum lmcs_prune_when when, struct lmcs_error *error)
 {
     uint64_t removed;

@@ -25,7 +25,7 @@ struct lmcs_throttle {
     struct lmcs_pool *pool;
     bool (*must_stop)(void *context);
     void *context;
-    uint64_t next_ns; /* before it, a limited rate allows no bytes */
+    uint64_t next_ns; /* a limited rate allows no bytes before this time */
 };
 /* Waits while a capture copies. False: stop. */
 bool lmcs_throttle_go_on(struct lmcs_throttle *throttle);

@@ -18,7 +18,7 @@ struct successors {
     uint64_t ids[LMCS_DELTA_MOST_JUMP];
 };
 
-/* Adds a newer snapshot's content if it differs. *more false: it has none. */
+/* Adds the content of the name in a newer snapshot, if it differs. *more false: the snapshot lacks the name. */
 static enum lmcs_status add_successor(struct lmcs_round *round, size_t newer, uint64_t identity, uint64_t content,
                                       struct successors *successors, bool *more, struct lmcs_error *error)
 {
@@ -43,7 +43,7 @@ static enum lmcs_status find_successors(struct lmcs_round *round, uint64_t ident
     return status;
 }
 
-/* `id` must not rest on `content`. *depth: deltas under `id`. */
+/* Whether `id` can be the base of `content`: it must not rest on it. *depth: deltas to undo for `id`. */
 static enum lmcs_status can_be_base(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t id,
                                     uint32_t *depth, bool *possible, struct lmcs_error *error)
 {
@@ -60,7 +60,7 @@ static enum lmcs_status can_be_base(struct lmcs_txn *txn, const struct lmcs_cont
     return status;
 }
 
-/* Removes the successors that can be no base. */
+/* Fills the facts for the plan, and removes successors that cannot be a base. */
 static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_content *content,
                                      struct successors *successors, struct lmcs_plan_facts *facts,
                                      struct lmcs_error *error)
@@ -133,6 +133,7 @@ static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shel
     outlook->rate_bytes = round->background && !pressed ? policy.rate_bytes : 0;
 }
 
+/* Finds the snapshot to encode: the first after the watermark, unless it is to stay raw. *number 0: none. */
 static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint32_t keep_raw,
                                       uint64_t *number, struct lmcs_error *error)
 {
@@ -145,6 +146,7 @@ static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *s
     return status;
 }
 
+/* Loads the records of the following snapshots, whose contents can be bases. */
 static enum lmcs_status look_ahead(struct lmcs_round *round, struct lmcs_shelf *shelf,
                                    const struct lmcs_snapshot_df *of, struct lmcs_error *error)
 {
@@ -201,8 +203,8 @@ static enum lmcs_status move_watermark(struct lmcs_round *round, uint64_t shelf_
     status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
     if (status == LMCS_OK && found && shelf.df.compacted < number) {
         status = lmcs_record_after(&txn, &shelf, shelf.df.compacted, &next, error);
-        found = next == 0 || next >= number; /* else a restore added an earlier snapshot */
-    } else if (status == LMCS_OK && found) { /* or its turn never ends */
+        found = next == 0 || next >= number; /* else a restore added an earlier one: the watermark stays */
+    } else if (status == LMCS_OK && found) { /* without this failure, the snapshot would be encoded for ever */
         status = lmcs_fail(error, LMCS_DAMAGED, 0,
                            "%s: damaged metadata: snapshot %llu of shelf \"%s\" was compacted before",
                            round->pool->path, (unsigned long long)number, shelf.name);

@@ -27,7 +27,7 @@ static bool same_shape(const struct lmcs_identity *a, const struct lmcs_identity
     return a->df.ndim == b->df.ndim && memcmp(a->shape, b->shape, a->df.ndim * sizeof a->shape[0]) == 0;
 }
 
-/* Whether all have changed and none equals another. */
+/* Whether all arrays of the job have changed and none equals another. */
 static bool are_distinct(const struct lmcs_link_job *job)
 {
     for (uint32_t i = 0; i < job->arrays; i++)
@@ -48,7 +48,7 @@ static enum lmcs_status add(struct lmcs_link_jobs *jobs, const struct lmcs_link_
     return LMCS_OK;
 }
 
-/* Largest first within a group: they determine the constants best. */
+/* Orders jobs by group, the largest arrays first: these determine the constants best. */
 static int by_group(const void *a, const void *b)
 {
     const struct lmcs_link_job *x = a, *y = b;
@@ -57,7 +57,7 @@ static int by_group(const void *a, const void *b)
 
 /* ---- By relations ---- */
 
-/* *found false: a snapshot lacks it, or it is no f32 tensor. */
+/* Finds an array in both snapshots. *found false: a snapshot lacks it, or it is no f32 tensor. */
 static enum lmcs_status find_array(const struct pair *pair, const char *name, struct lmcs_identity *identity,
                                    uint64_t *before, uint64_t *after, bool *found, struct lmcs_error *error)
 {
@@ -97,7 +97,8 @@ static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pa
     return add(jobs, &job, error);
 }
 
-/* With missing steps, a link would cost more than a delta. Unknown without the older step. */
+/* gap: steps are missing between the snapshots, so that a link would cost more than a delta. False if the older step is
+ * unknown. */
 static enum lmcs_status find_gap(const struct lmcs_link_jobs *jobs, const struct pair *pair, bool *gap,
                                  struct lmcs_error *error)
 {
@@ -130,7 +131,7 @@ static enum lmcs_status collect_related(struct lmcs_link_jobs *jobs, const struc
 
 /* ---- By the data ---- */
 
-/* Pinned, then mapped. */
+/* A changed tensor: contents before and after, first pinned, then mapped. */
 struct changed {
     struct lmcs_identity identity;
     struct lmcs_content sides[2];
@@ -151,6 +152,7 @@ struct search {
     struct lmcs_error error;
 };
 
+/* Unmaps, unpins and frees the changed tensors. */
 static void put_down(struct search *s)
 {
     for (size_t i = 0; i < s->count; i++) {
@@ -165,7 +167,7 @@ static void put_down(struct search *s)
     free(s->matches);
 }
 
-/* Raw and sound on both sides, and nothing rests on the later one. */
+/* *suits: both contents are raw and sound, and nothing rests on the later one. */
 static enum lmcs_status look_at(struct search *s, const uint64_t ids[2], struct changed *item, bool *suits,
                                 struct lmcs_error *error)
 {
@@ -184,6 +186,7 @@ static enum lmcs_status look_at(struct search *s, const uint64_t ids[2], struct 
     return status;
 }
 
+/* Adds a changed tensor and pins its contents. */
 static enum lmcs_status take_up(struct search *s, struct changed *item, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -244,7 +247,7 @@ static enum lmcs_status find_matches(struct search *s, struct lmcs_error *error)
                                                   item->sides[0].df.raw_bytes / sizeof(float)};
     }
     if (status == LMCS_OK && !lmcs_guard(ranges, 2 * s->count, find, s))
-        s->found = 0; /* encoding each reports the damaged one */
+        s->found = 0; /* encoding the tensors reports the damaged one */
     else if (status == LMCS_OK && s->status != LMCS_OK) {
         *error = s->error;
         status = s->status;
@@ -289,7 +292,7 @@ static enum lmcs_status search_data(struct search *s, struct lmcs_error *error)
 
 /* ---- Both ---- */
 
-/* *found false: no pair. */
+/* Loads the records of snapshot `number` and of the next one. *found false: one is missing. */
 static enum lmcs_status find_pair(struct pair *pair, uint64_t shelf_id, uint64_t number, bool *found,
                                   struct lmcs_error *error)
 {
@@ -302,6 +305,7 @@ static enum lmcs_status find_pair(struct pair *pair, uint64_t shelf_id, uint64_t
     return status;
 }
 
+/* Whether the search at the last step found no links. */
 static bool led_to_nothing(const struct lmcs_snapshot_df *record)
 {
     return record->links == LMCS_LINKS_NOT_FOUND || record->links == LMCS_LINKS_UNEXPLAINED ||

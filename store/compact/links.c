@@ -2,8 +2,8 @@
 /*
  * compact/links.c - makes the links from one snapshot to the next, by the rules of store/LINKS.md.
  *
- * The transaction that enters a link checks them again. Raw bytes may have rotted: the arrays before must match their
- * hashes, and the link must yield the digests of those after.
+ * The transaction that enters a link checks them again. Raw bytes may have rotted: so the arrays before the step must
+ * match their hashes, and the link must yield the digests of the arrays after it.
  */
 #include "compact/links.h"
 
@@ -24,7 +24,7 @@
 #define BATCH_BYTES  ((uint64_t)64 << 20)
 #define PAYS_PERCENT 60u  /* of the arrays' bytes; above, a delta saves as much and reads faster */
 #define MOST_FITS    4u   /* fits for a group's rule */
-#define DOUBT        0.5F /* share of elements; with fewer explained, it may be the wrong tensor */
+#define DOUBT        0.5F /* share of elements; if a rule explains fewer, relations may name the wrong tensor */
 
 struct making {
     const struct lmcs_link_job *job;
@@ -38,7 +38,7 @@ struct making {
 struct linking {
     struct lmcs_links_turn *turn;
     struct lmcs_link_jobs jobs;
-    bool sceptical; /* distrust relations that explain too little */
+    bool sceptical; /* set `doubtful` where relations explain too little */
     bool doubtful;
     enum lmcs_links note;
     struct lmcs_region region;
@@ -47,7 +47,7 @@ struct linking {
     uint64_t batch_bytes;
 };
 
-/* Reported only if no link was made. */
+/* Records why no link was made; ignored once one was made. */
 static void note(struct linking *l, enum lmcs_links why)
 {
     if (l->note != LMCS_LINKS_MADE)
@@ -56,7 +56,7 @@ static void note(struct linking *l, enum lmcs_links why)
 
 /* ---- Whether a link may be ---- */
 
-/* A damaged line is not continued. */
+/* *sound: nothing in the line is lost, so that it may be continued. */
 static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool *sound, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -68,7 +68,8 @@ static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool 
     return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
-/* *verdict LMCS_LINKS_MADE: allowed. */
+/* Checks whether the arrays of a job may be linked, at *place of a line. *breaks: the arrays before do not continue one
+ * line. *verdict: LMCS_LINKS_MADE, or why not. */
 static enum lmcs_status may_link(struct lmcs_txn *txn, const struct lmcs_link_job *job, uint32_t bound,
                                  struct lmcs_content *before, struct lmcs_content *after, uint32_t *place, bool *breaks,
                                  enum lmcs_links *verdict, struct lmcs_error *error)
@@ -109,6 +110,7 @@ static enum lmcs_status may_link(struct lmcs_txn *txn, const struct lmcs_link_jo
 
 /* ---- Making one ---- */
 
+/* Unmaps, unpins and frees the arrays of a job. */
 static void put_down(struct linking *l, struct making *m)
 {
     if (m == NULL)
@@ -120,6 +122,7 @@ static void put_down(struct linking *l, struct making *m)
     free(m);
 }
 
+/* Pins and maps the arrays of a job. *possible false: they may not be linked. */
 static enum lmcs_status take_up(struct linking *l, struct making *m, bool *possible, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -179,7 +182,7 @@ static void guard_data(const struct making *m, struct lmcs_guarded *ranges)
         ranges[i] = (struct lmcs_guarded){m->data[i].data, m->job->raw_bytes};
 }
 
-/* *found false: no rule explains this parameter's data. */
+/* Finds the rule from the data of this parameter. *found false: no rule explains them. */
 static enum lmcs_status find_rule(struct linking *l, const struct making *m, struct rule *rule, bool *found,
                                   struct lmcs_error *error)
 {
@@ -235,7 +238,7 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
     return status;
 }
 
-/* Uses the group's rule, else one of its own. */
+/* Encodes a link by the group's rule or, if that does not pay, by a rule fitted to this parameter. */
 static enum lmcs_status make(struct linking *l, struct making *m, struct rule *rule, bool *worthwhile,
                              struct lmcs_error *error)
 {
@@ -259,7 +262,7 @@ static enum lmcs_status make(struct linking *l, struct making *m, struct rule *r
     return status;
 }
 
-/* Suspects each array. */
+/* Reports every array of the job as a suspect. */
 static enum lmcs_status report_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -278,6 +281,7 @@ static enum lmcs_status report_damaged(struct linking *l, const struct making *m
 
 /* ---- Entering them ---- */
 
+/* Enters a link, if all its arrays are still stored as they were read. */
 static enum lmcs_status enter(struct linking *l, struct lmcs_txn *txn, struct making *m, struct lmcs_error *error)
 {
     struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
@@ -290,7 +294,7 @@ static enum lmcs_status enter(struct linking *l, struct lmcs_txn *txn, struct ma
     for (uint32_t i = 0; i < m->job->arrays; i++)
         same = same && lmcs_same_payload(&before[i], &m->before[i]) && lmcs_same_payload(&after[i], &m->after[i]);
     for (uint32_t i = 0; status == LMCS_OK && same && breaks && i < m->job->arrays; i++)
-        if (before[i].link != 0) /* they begin a line */
+        if (before[i].link != 0) /* a new line begins at these arrays */
             status = lmcs_content_set_link(txn, before[i].id, 0, 0, error);
     if (status != LMCS_OK || !same)
         return status;
@@ -308,7 +312,7 @@ static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error
 {
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_heap_sync(l->turn->pool->heap, error);
-    /* A capture that encodes may have chosen one as a base. */
+    /* A capture that is encoding may have chosen one of the arrays as a base. */
     bool alone = status == LMCS_OK && lmcs_encode_gate_close(l->turn->pool);
     if (status == LMCS_OK && !alone)
         note(l, LMCS_LINKS_NOT_RAW);
@@ -383,6 +387,7 @@ static enum lmcs_status do_jobs(struct linking *l, struct lmcs_error *error)
     return status;
 }
 
+/* Records at the newer snapshot whether links were made, or why not. */
 static enum lmcs_status save_note(struct linking *l, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -408,7 +413,7 @@ static enum lmcs_status save_note(struct linking *l, struct lmcs_error *error)
     return status;
 }
 
-/* Takes the parameters that the data show; constants stay as related. */
+/* Replaces the arrays of related jobs by those found from the data with the same first array; constants stay. */
 static void put_right(struct lmcs_link_jobs *related, const struct lmcs_link_jobs *found)
 {
     for (size_t f = 0; f < found->count; f++) {
@@ -425,7 +430,7 @@ static void put_right(struct lmcs_link_jobs *related, const struct lmcs_link_job
 }
 
 /* Searches the data for parameters that relations do not explain: they may name another tensor, such as an average.
- * Those not found are linked as related if that pays, for their moments. */
+ * Jobs not found are linked as related if that pays, for their moments. */
 static enum lmcs_status try_again(struct linking *l, struct lmcs_error *error)
 {
     struct lmcs_links_turn *turn = l->turn;

@@ -10,7 +10,7 @@ struct lmcs_links_turn {
     uint64_t shelf;                                   /* id */
     uint64_t number;                                  /* older of the pair */
     uint32_t bound;                                   /* most links in a line; 0: make none */
-    bool serial;                                      /* in the caller's thread alone */
+    bool serial;                                      /* use only the caller's thread */
     bool (*go_on)(void *context, uint64_t bytes);     /* after each amount; false: stop with LMCS_CANCELLED */
     void (*suspect)(void *context, uint64_t content); /* contents that may be damaged */
     void *context;

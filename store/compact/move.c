@@ -53,7 +53,8 @@ static enum lmcs_status collect_living(struct lmcs_round *round, uint64_t first,
     return status;
 }
 
-/* Moves only if the payload is in the extent: a wrong entry of the map would be moved for ever. */
+/* Moves a content only if its payload is in the extent: with a wrong entry in the map of space, it would be moved again
+ * and again. */
 static enum lmcs_status move_one(struct lmcs_round *round, struct lmcs_batch *batch, uint64_t content, uint64_t first,
                                  uint64_t end, struct lmcs_error *error)
 {
@@ -63,7 +64,7 @@ static enum lmcs_status move_one(struct lmcs_round *round, struct lmcs_batch *ba
     enum lmcs_status status =
         lmcs_replace_begin(replace, round->pool, &batch->region, content, 0, round->background, error);
     bool begun = status == LMCS_OK;
-    /* Several parts would make other extents sparse. */
+    /* moving a payload of several parts would leave other extents sparse */
     bool movable = begun && replace->chain.links[0].df.part_count == 1 &&
                    replace->chain.links[0].parts[0].offset >= first && replace->chain.links[0].parts[0].offset < end;
     if (movable)

@@ -18,7 +18,7 @@
 #include "base/order.h"
 
 #define PLACES    64u
-#define ENOUGH    (PLACES * 3 / 4) /* some are zero, or lose their digits */
+#define ENOUGH    (PLACES * 3 / 4) /* places that must fit: some elements are zero, or lose their digits */
 #define MOST_BITS 19.0F            /* for an element of each array; above, a link explains nothing */
 
 struct sample {
@@ -26,14 +26,14 @@ struct sample {
     size_t array;
     bool is_taken;
     bool is_second;
-    bool is_still; /* fewer than a quarter of the samples changed */
+    bool is_still; /* fewer than a quarter of the sampled elements changed */
 };
 
 struct search {
     const struct lmcs_search_array *arrays;
-    struct sample *samples; /* of one size, in their order */
+    struct sample *samples; /* arrays of one size, in their order */
     size_t count;
-    /* Distances in the last match, tried first: states are ordered. */
+    /* Distances between the arrays of the last match, tried first: a state repeats its order. */
     size_t first_from_second, weight_from_second;
     struct lmcs_search_match *matches;
     size_t found, capacity;
@@ -52,7 +52,7 @@ static void take_sample(const struct lmcs_search_array *array, struct sample *sa
 {
     unsigned not_negative = 0, changed = 0;
     for (unsigned i = 0; i < PLACES; i++) {
-        /* odd stride: not one column of a matrix */
+        /* an odd stride samples more than one column of a matrix */
         const uint64_t at = (array->elements / PLACES * i + i * 7u) % array->elements;
         const double before = element(array->before, at), after = element(array->after, at);
         sample->before[i] = before;
@@ -72,7 +72,8 @@ static int ascending(const void *a, const void *b)
     return LMCS_ORDER(x, y);
 }
 
-/* Whether v' = beta2 v + (1 - beta2) g^2 for one beta2; m became m' by g with this beta1. */
+/* Whether v' = beta2 v + (1 - beta2) g^2 holds for one beta2, where g is the gradient that changed m to m' with this
+ * beta1. */
 static bool moments_fit(const struct sample *m, const struct sample *v, double beta1)
 {
     double squares[PLACES], betas[PLACES];
@@ -154,8 +155,8 @@ static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, 
 
 /* ---- The search ---- */
 
-/* Takes a thousandth of a search's time: parameters mostly share a rule. If samples mislead, the link is too large and
- * is not made. */
+/* Whether the rule fits the samples. Parameters mostly share a rule, and this takes a thousandth of a fit's time. If
+ * samples mislead, the link is too large and is not made. */
 static bool explains(const struct lmc_link_rule *rule, struct sample *const *members, uint32_t count)
 {
     const struct sample *m = members[0], *v = members[1], *w = members[count - 1];
@@ -193,6 +194,7 @@ static enum lmc_status find_rule(const struct search *search, struct lmcs_search
     return status == LMC_OK && fit.bits > MOST_BITS * (float)match->count ? LMC_UNSUPPORTED : status;
 }
 
+/* Adds the match if the last match's rule or a fitted one explains it. *took: it was added. */
 static enum lmcs_status confirm(struct search *search, struct sample *const *members, uint32_t count,
                                 const struct lmc_link_hints *hints, bool *took, struct lmcs_error *error)
 {

@@ -18,7 +18,7 @@
 #include "records/policy.h"
 #include "records/shelf.h"
 
-#define PIECE_BYTES ((uint64_t)256 << 10) /* of a column, encoded together */
+#define PIECE_BYTES ((uint64_t)256 << 10) /* of each column, encoded together */
 #define BATCH_BYTES ((uint64_t)64 << 20)
 #define MOST_ROWS   (LMCS_MAX_PARITY_DATA + LMCS_MAX_PARITY)
 
@@ -55,7 +55,7 @@ uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity)
     return sum;
 }
 
-/* Stored in parts, read and written like a payload. */
+/* Returns the parity's parts as a content, to read and write them like a payload. */
 static struct lmcs_content as_content(const struct lmcs_parity_record *parity)
 {
     struct lmcs_content content = {.df = {.part_count = parity->df.part_count}};
@@ -91,13 +91,14 @@ static bool columns_new(struct columns *columns, const struct shape *shape)
     return columns->memory != NULL;
 }
 
+/* Stripes in the piece that begins at stripe `first`. */
 static uint64_t stripes_at(const struct shape *shape, uint64_t first)
 {
     uint64_t most = PIECE_BYTES / shape->unit, left = shape->stripes - first;
     return left < most ? left : most;
 }
 
-/* Zeros follow the payload. */
+/* Returns the payload's bytes in a piece of a column, and their offset *at; zeros fill the rest. */
 static uint64_t data_at(const struct shape *shape, uint64_t column, uint64_t first, uint64_t count, uint64_t *at)
 {
     *at = (column * shape->stripes + first) * shape->unit;
@@ -112,7 +113,7 @@ static uint64_t unit_hash(const struct shape *shape, const unsigned char *unit, 
     return lmc_hash64(unit, shape->unit, index);
 }
 
-/* False: beyond the payload, always zeros. */
+/* Finds a unit's index in the table of hashes. False: the unit is beyond the payload, always zeros. */
 static bool index_of(const struct shape *shape, uint64_t row, uint64_t stripe, uint64_t *index)
 {
     if (row >= shape->data) {
@@ -147,10 +148,11 @@ struct making {
     uint64_t table_check;
     uint64_t read_bytes;
     bool worthwhile;
-    bool is_damaged;  /* wanted until repaired */
-    bool has_no_room; /* wanted until there is room */
+    bool is_damaged;  /* the content stays wanted until it is repaired */
+    bool has_no_room; /* the content stays wanted until there is room */
 };
 
+/* Encodes and hashes one piece of all columns, and writes its parity. */
 static enum lmcs_status make_piece(struct making *m, const struct coder *coder, struct columns *columns,
                                    uint64_t *table, uint64_t first, struct lmcs_error *error)
 {
@@ -208,7 +210,7 @@ static enum lmcs_status write_parity(struct making *m, struct lmcs_error *error)
     return status;
 }
 
-/* Scans the pinned payload first: parity of damage would preserve it. */
+/* Scans the pinned payload first: parity of damaged bytes would preserve the damage. */
 static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *error)
 {
     struct lmcs_scan scan = {.blocks = 0};
@@ -224,7 +226,7 @@ static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *erro
     return status;
 }
 
-/* Skips parity of `too_large` bytes or more. Allocates before it reads. */
+/* Makes the parity of one content; skips it if it has `too_large` bytes or more. Allocates before it reads. */
 static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs_wanted_df wanted, uint64_t too_large,
                                  struct lmcs_error *error)
 {
@@ -255,7 +257,7 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs
     return status;
 }
 
-/* Only if the content is still stored as it was. */
+/* Enters the parity if the content is still stored as it was read. */
 static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool *entered, struct lmcs_error *error)
 {
     struct lmcs_content now;
@@ -276,12 +278,14 @@ static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool
     return lmcs_parity_put(txn, m->of.id, &record, error);
 }
 
+/* Whether the content stays wanted. */
 static bool is_left(const struct making *item)
 {
     return item->is_damaged || item->has_no_room;
 }
 
-/* LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the item with unusable records, or SIZE_MAX. */
+/* Enters all parity in one transaction. LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the item with unusable records, or
+ * SIZE_MAX. */
 static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *region, const struct making *items,
                                    const uint64_t *contents, size_t count, size_t *entered, size_t *bad,
                                    struct lmcs_error *error)
@@ -309,8 +313,8 @@ static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *r
     return lmcs_txn_finish(&txn, status, error);
 }
 
-/* A content that is gone or has no bytes of its own is no longer wanted; one damaged, without room, or replaced
- * meanwhile is. */
+/* Commits a batch without the items that have unusable records. A content that is gone or has no bytes of its own is no
+ * longer wanted; one that is damaged, lacks room or was replaced meanwhile stays wanted. */
 static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region *region, struct making *items,
                                      const uint64_t *contents, size_t count, size_t *entered, struct lmcs_error *error)
 {
@@ -355,7 +359,7 @@ enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_pari
                 batch->full = *error;
             batch->too_large = items[i].shape.total;
         }
-        if (lmcs_is_unusable(status) || status == LMCS_NOT_FOUND || items[i].has_no_room) /* of this content alone */
+        if (lmcs_is_unusable(status) || status == LMCS_NOT_FOUND || items[i].has_no_room) /* concerns this content alone */
             status = LMCS_OK;
         if (status == LMCS_OK) {
             bytes += items[i].read_bytes;
@@ -407,7 +411,7 @@ enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint
         return status;
     status = lmcs_parity_find(&txn, content, &parity, &found, error);
     lmcs_txn_end(&txn);
-    /* Several parts would make other extents sparse. */
+    /* moving parity of several parts would leave other extents sparse */
     if (status != LMCS_OK || !found || parity.df.part_count != 1 || parity.parts[0].offset < first ||
         parity.parts[0].offset >= end)
         return status;
@@ -416,9 +420,9 @@ enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint
     return status;
 }
 
-/* ---- Looking and repairing ---- */
+/* ---- Checking and repairing ---- */
 
-/* NULL: both copies are damaged. `both`: both are sound. */
+/* Loads the table of hashes. *table NULL: both copies are damaged. *both: both are sound. */
 static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
                                    const struct shape *shape, uint64_t **table, bool *both, struct lmcs_error *error)
 {
@@ -501,9 +505,9 @@ struct repairing {
     struct columns columns;
     unsigned char *stored;
     uint64_t units; /* repaired */
-    /* for the erasures of the previous stripe */
+    /* decoding tables for the erasures of the previous stripe */
     bool has_tables;
-    uint8_t rows[MOST_ROWS]; /* sound, as many as columns of data */
+    uint8_t rows[MOST_ROWS]; /* sound rows, as many as there are columns of data */
     uint8_t erased[LMCS_MAX_PARITY];
     size_t erased_count;
 };

@@ -6,16 +6,17 @@
 #include "pages/pool.h"
 #include "records/safety.h"
 
-/* Including its tables. */
+/* Bytes of the parity with its tables. */
 uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity);
 enum lmcs_status lmcs_parity_pin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity,
                                  struct lmcs_error *error);
 void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity);
 
-/* Replaces any earlier parity. *made false: the payload is damaged, empty, or was replaced meanwhile. */
+/* Makes parity of the content's payload, in place of earlier parity. *made false: the payload is damaged, empty, or was
+ * replaced meanwhile. */
 enum lmcs_status lmcs_parity_make(struct lmcs_pool *pool, uint64_t content, uint32_t data, uint32_t parity, bool *made,
                                   struct lmcs_error *error);
-/* Makes parity stored from `first` to `end` again elsewhere; counts in *moved. */
+/* Makes the content's parity again elsewhere if it is stored from `first` to `end`; *moved counts it. */
 enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint64_t first, uint64_t end, size_t *moved,
                                   struct lmcs_error *error);
 /* Whether the parity itself is sound. The caller holds pins. */
@@ -34,7 +35,7 @@ struct lmcs_parity_wait {
 };
 
 struct lmcs_parity_turn {
-    bool all;                                     /* of all snapshots; else of those that the compactor has finished */
+    bool all;                                     /* of all snapshots; else of those that the compactor finished */
     bool (*go_on)(void *context, uint64_t bytes); /* false: stop; may be NULL */
     void (*suspect)(void *context, uint64_t content); /* damaged contents; may be NULL */
     void *context;

@@ -18,13 +18,13 @@ struct lmcs_parity_batch {
     struct lmcs_error full;
     bool is_damaged[LMCS_PARITY_BATCH];
     bool has_no_room[LMCS_PARITY_BATCH];
-    bool is_any_left; /* of this or an earlier batch, a content got none */
+    bool is_any_left; /* a content of this or an earlier batch got no parity */
 };
 
 enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_parity_batch *batch,
                                         bool (*go_on)(void *context, uint64_t bytes), void *context,
                                         struct lmcs_error *error);
-/* LMCS_FULL for LMCS_OK if a parity found no room. */
+/* Returns LMCS_FULL instead of LMCS_OK if a parity found no room. */
 enum lmcs_status lmcs_parity_unless_full(const struct lmcs_parity_batch *batch, enum lmcs_status status,
                                          struct lmcs_error *error);
 

@@ -19,6 +19,7 @@ struct noting {
     bool is_spoilt; /* a record was not written: do not commit */
 };
 
+/* Marks the content of an entry as wanted unless it has the parity that the policy asks for. */
 static enum lmcs_status note_content(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                      uint64_t successor, struct lmcs_error *error)
 {
@@ -40,7 +41,7 @@ static enum lmcs_status note_content(void *context, uint64_t identity, const str
     return status;
 }
 
-/* Marks all contents if the snapshot before is unreadable. */
+/* Marks the contents that the snapshot added; all if the snapshot before is unreadable. */
 static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_snapshot_df *df,
                                       const struct lmcs_snapshot_df *older, struct lmcs_error *error)
 {
@@ -50,7 +51,8 @@ static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_s
     return status;
 }
 
-/* *noted: the shelf had a next snapshot. Unreadable parts are reported once and skipped. */
+/* Marks the contents of the next snapshots of a shelf. *noted: there was one. Unreadable parts are reported once and
+ * skipped. */
 static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
                                        bool all, struct lmcs_passed *passed, bool *noted, struct lmcs_error *error)
 {
@@ -160,7 +162,7 @@ static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cur
     return LMCS_OK;
 }
 
-/* Skips damaged records. */
+/* Lists wanted contents from id `from` on; skips damaged records. */
 static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struct lmcs_parity_batch *batch,
                                     struct lmcs_passed *passed, struct lmcs_error *error)
 {
@@ -182,14 +184,14 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* The failure is recent, and there is no more room. */
+/* Whether the last attempt failed recently, and the room has not grown since. */
 static bool must_wait(struct lmcs_pool *pool, const struct lmcs_parity_wait *wait)
 {
     uint64_t passed_ns = lmcs_steady_ns() - wait->since_ns;
     return wait->wait_ns > passed_ns && lmcs_space_free_bytes(pool) <= wait->free_bytes;
 }
 
-/* Doubles the wait if nothing was made. */
+/* Sets the wait before the next attempt if contents are left; doubles it if nothing was made. */
 static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lmcs_parity_wait *wait)
 {
     uint64_t next = made || wait->wait_ns == 0 ? SHORTEST_WAIT_NS : 2 * wait->wait_ns;

@@ -7,14 +7,17 @@
 /* A jump of 1 saves 1000, a keyframe 0, others 1000 - 150 ln(jump), as measured. */
 static const uint32_t savings[LMCS_DELTA_MOST_JUMP + 1] = {0, 1000, 896, 835, 792, 759, 731, 708, 688};
 
-/* best[d][n]: greatest saving of n contents before a base with chains of at most d. first[d][n]: distance of the oldest
- * that rests on the base directly. Older ones rest on that one (with d - 1), those between on the base. */
+/*
+ * best[d][n]: greatest saving of the n contents before a base, with chains of at most d deltas. first[d][n]: distance
+ * from the base of the oldest content that rests on it directly. Older contents rest on that one (with d - 1), those
+ * between on the base.
+ */
 struct search {
     uint32_t best[LMCS_PLAN_MOST_GROUP][LMCS_PLAN_MOST_GROUP];
     uint8_t first[LMCS_PLAN_MOST_GROUP][LMCS_PLAN_MOST_GROUP];
 };
 
-#define IMPOSSIBLE 0u /* 0 only for no contents */
+#define IMPOSSIBLE 0u /* a saving of 0 is possible only for no contents */
 
 static void search_one(struct search *search, uint32_t d, uint32_t n, uint32_t jump)
 {
@@ -28,7 +31,7 @@ static void search_one(struct search *search, uint32_t d, uint32_t n, uint32_t j
     }
 }
 
-/* Places the contents at distances `from` + 1 to `from` + n of the keyframe at place `last`. */
+/* Sets the jumps of the contents at distances `from` + 1 to `from` + n of the keyframe at place `last`. */
 static void lay_out(const struct search *search, uint32_t d, uint32_t n, uint32_t from, uint32_t last, uint8_t *jumps)
 {
     while (n > 0) {
@@ -58,7 +61,7 @@ void lmcs_plan_pattern(uint32_t chain, uint32_t jump, struct lmcs_plan_pattern *
     lay_out(&search, chain, pattern->length - 1, 0, pattern->length - 1, pattern->jumps);
 }
 
-/* The pattern's jump, or the longest possible below; 0: none. */
+/* Returns the pattern's jump, or else the longest possible shorter one; 0: none. */
 static uint32_t choose_jump(const struct lmcs_plan_facts *facts, uint32_t wanted, uint32_t chain)
 {
     uint32_t jump = wanted < facts->successor_count ? wanted : facts->successor_count;

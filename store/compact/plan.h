@@ -16,15 +16,15 @@ struct lmcs_plan_pattern {
     uint8_t jumps[LMCS_PLAN_MOST_GROUP];
 };
 
-/* Minimizes the mean size with chains of at most `chain` deltas (0: keyframes only) and jumps of at most `jump` (1 or
- * more), since a base must still be raw. One pattern serves all tensors (store/LINKS.md). */
+/* Finds the pattern of least mean size with chains of at most `chain` deltas (0: keyframes only) and jumps of at most
+ * `jump` (1 or more), since a base must still be raw. One pattern serves all tensors (store/LINKS.md). */
 void lmcs_plan_pattern(uint32_t chain, uint32_t jump, struct lmcs_plan_pattern *pattern);
 
 struct lmcs_plan_facts {
     uint64_t raw_bytes;
     bool is_raw;
-    bool is_settled; /* a frame was no smaller */
-    uint32_t height; /* longest chain of deltas on it */
+    bool is_settled; /* a frame was no smaller than the raw bytes */
+    uint32_t height; /* longest chain of deltas that rests on it */
     uint32_t place;  /* contents of its name since the last keyframe */
     /* Later contents of its name and size: */
     uint32_t successor_count;
@@ -43,7 +43,8 @@ struct lmcs_plan {
     uint32_t next_place; /* of the next content */
 };
 
-/* Takes a nearer base, or else a keyframe, if the pattern's base is missing or its chain would exceed `chain`. */
+/* Plans one content by the pattern; with a nearer base, or else a keyframe, if the pattern's base is missing or its
+ * chain would exceed `chain`. */
 struct lmcs_plan lmcs_plan_content(const struct lmcs_plan_facts *facts, const struct lmcs_plan_pattern *pattern,
                                    uint32_t chain);
 
@@ -51,8 +52,8 @@ struct lmcs_plan lmcs_plan_content(const struct lmcs_plan_facts *facts, const st
  * share of the base. */
 bool lmcs_plan_rebase(uint64_t old_bytes, uint64_t new_bytes, uint64_t base_bytes, uint32_t base_uses);
 
-/* Whether a step whose line lost its earlier steps begins a line: if the links kept for it exceed its raw bytes, and so
- * its keyframes. */
+/* Whether a step whose line lost its earlier steps should begin a new line: if the links kept for it are larger than
+ * its raw bytes, and so than keyframes. */
 bool lmcs_plan_restart(uint64_t link_bytes, uint64_t raw_bytes);
 
 /* Bytes of free extents to keep for captures: one snapshot. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/rebase.c - lets bases go that no snapshot has.
+ * compact/rebase.c - frees bases that no snapshot contains.
  *
- * The tree of dependents records them under base 0 (content.c), with the next content. Dependents are encoded against
- * another content (the heir) or alone, if that costs less than the base. Links are not made again, but the oldest
- * remaining step of a line may begin one. A settled base stays until its last dependent goes, and is not considered
- * again.
+ * The tree of dependents records unused bases under base 0 (content.c), each with its next content. Dependents are
+ * encoded against another content (the heir) or alone, if that costs less than the base. Links are not made again, but
+ * the oldest remaining step of a line may begin one. A base that must stay is settled: it is not considered again, and
+ * stays until its last dependent is freed.
  */
 #include <string.h>
 
@@ -27,6 +27,7 @@ struct unused_base {
     bool bears_links;
 };
 
+/* Lists the deltas against the base; only notes that links rest on it. */
 static enum lmcs_status list_dependents(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct unused_base *base,
                                         struct lmcs_error *error)
 {
@@ -48,7 +49,7 @@ static enum lmcs_status list_dependents(struct lmcs_txn *txn, struct lmcs_cursor
     return status;
 }
 
-/* 0: settled, not recorded, or none. */
+/* Reads the recorded next content of an unused base; 0: none, settled, or not recorded. */
 static enum lmcs_status noted_successor(struct lmcs_txn *txn, uint64_t id, uint64_t *successor,
                                         struct lmcs_error *error)
 {
@@ -60,8 +61,8 @@ static enum lmcs_status noted_successor(struct lmcs_txn *txn, uint64_t id, uint6
     return status;
 }
 
-/* The nearest later content that a snapshot has, along the recorded successors, else the nearest in its own chain; 0:
- * none. An unused heir would have to go next: pruning leaves many. */
+/* Finds the nearest later content that a snapshot contains, along the recorded successors, or else in the base's own
+ * chain; 0: none. An unused heir would have to be freed next: pruning leaves many. */
 static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base *base, uint64_t *heir,
                                   struct lmcs_error *error)
 {
@@ -93,7 +94,9 @@ static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base
     return status;
 }
 
-/* *found false: none from id `from` on. base->id: the last one examined, also on failure. */
+/*
+ * Finds the next unused base from id `from` on that is not settled. base->id: the last one examined, also on failure.
+ */
 static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struct unused_base *base, bool *found,
                                     struct lmcs_error *error)
 {
@@ -129,7 +132,7 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* Encodes only if that costs less than keeping the base. */
+/* Encodes a dependent against the heir or alone, if that costs less than keeping the base. */
 static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused_base *base, uint64_t dependent,
                                    struct lmcs_error *error)
 {
@@ -148,7 +151,8 @@ static enum lmcs_status rebase_one(struct lmcs_round *round, const struct unused
     return status;
 }
 
-/* Restarts only if that costs less than the links kept for it, as after pruning to every tenth step. */
+/* Begins a new line at the oldest remaining step, if that costs less than the links kept for it, as after pruning to
+ * every tenth step. */
 static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, struct lmcs_error *error)
 {
     struct lmcs_batch batch = {.count = 0};
@@ -176,6 +180,7 @@ static enum lmcs_status restart_line(struct lmcs_round *round, uint64_t unused, 
     return status;
 }
 
+/* Records that the base stays. */
 static enum lmcs_status settle_unused(struct lmcs_round *round, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -206,6 +211,7 @@ static enum lmcs_status rebase_dependents(struct lmcs_round *round, struct unuse
     return status == LMCS_OK && base->bears_links ? restart_line(round, base->id, error) : status;
 }
 
+/* Encodes an unused base that is still raw. */
 static enum lmcs_status encode_unused(struct lmcs_round *round, const struct unused_base *base,
                                       struct lmcs_error *error)
 {

@@ -14,7 +14,7 @@
 #include "payload/encode.h"
 #include "records/safety.h"
 
-#define KNOWN_NS ((uint64_t)60 * 1000000000) /* older verifications are repeated */
+#define KNOWN_NS ((uint64_t)60 * 1000000000) /* a line verified longer ago is verified again */
 
 /* ---- Begin and end ---- */
 
@@ -26,7 +26,8 @@ static bool rests_on(const struct lmcs_chain *chain, uint64_t content)
     return false;
 }
 
-/* A lost content stays until it is repaired; reported as gone, since its loss was. */
+/* Fails for a content with recorded losses, which stays as it is until it is repaired; LMCS_NOT_FOUND, since its loss
+ * was reported. */
 static enum lmcs_status check_lost(const struct lmcs_replace *replace, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -61,7 +62,7 @@ static enum lmcs_status load(struct lmcs_replace *replace, struct lmcs_txn *txn,
     base = bears ? 0 : base;
     if (status == LMCS_OK && base != 0)
         status = lmcs_content_find(txn, base, &found_content, &found, error);
-    if (status == LMCS_OK && base != 0 && found) { /* nothing may rest on a lost content */
+    if (status == LMCS_OK && base != 0 && found) { /* a lost content may not become a base */
         bool lost = false;
         status = lmcs_lost_any(txn, base, &lost, error);
         found = !lost;
@@ -118,6 +119,7 @@ void lmcs_replace_end(struct lmcs_replace *replace)
 
 /* ---- The decoded bytes of a chain, at an address ---- */
 
+/* Maps the parts of a payload at adjacent addresses. */
 static enum lmcs_status stitch(struct lmcs_pool *pool, const struct lmcs_content *content, struct lmcs_bytes_at *at,
                                struct lmcs_error *error)
 {
@@ -152,6 +154,7 @@ void lmcs_bytes_unmap(struct lmcs_bytes_at *at)
     at->map = NULL;
 }
 
+/* Maps the raw content of a chain, or decodes it into memory. */
 static enum lmcs_status get_bytes(struct lmcs_replace *replace, const struct lmcs_chain *chain,
                                   struct lmcs_bytes_at *at, struct lmcs_error *error)
 {
@@ -190,7 +193,7 @@ static struct lmcs_known_line *known_line(const struct lmcs_replace *replace, ui
     return replace->known != NULL ? &replace->known->lines[link % LMCS_LINES_KNOWN] : NULL;
 }
 
-/* *at_ns: when the line up to the link was verified. */
+/* Whether the line up to the link was verified recently; *at_ns: when. */
 static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t now, uint64_t *at_ns)
 {
     const struct lmcs_known_line *known = known_line(replace, link);
@@ -201,7 +204,7 @@ static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t
     return true;
 }
 
-/* *at_ns: when the other links were verified. */
+/* Counts the newest links to verify again. *at_ns: when the other links were verified. */
 static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
 {
     const struct lmcs_chain *line = &replace->base;
@@ -219,7 +222,7 @@ static enum lmcs_status link_is_right(struct lmcs_replace *replace, struct lmcs_
     return lmcs_link_check(replace->pool, &replace->base.links[0], &replace->made, &tensor, error);
 }
 
-/* Unpins the links. */
+/* Checks the line that leads to the content, except links verified recently. Unpins it. */
 static enum lmcs_status line_is_whole(struct lmcs_replace *replace, bool *whole, struct lmcs_error *error)
 {
     const struct lmcs_tensor tensor = lmcs_identity_tensor(&replace->identity);
@@ -238,8 +241,8 @@ static enum lmcs_status line_is_whole(struct lmcs_replace *replace, bool *whole,
     return replace->line_is_damaged || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
 }
 
-/* Other arrays of a step just verified need only their link's header, unless something is lost. False: verify the whole
- * line. */
+/* If another array of the step was just verified, checks only the link's header, unless something is lost. False: the
+ * whole line must be verified. */
 static bool is_right_by_known_line(struct lmcs_replace *replace, struct lmcs_txn *txn)
 {
     struct lmcs_chain *line = &replace->base;
@@ -345,8 +348,8 @@ enum lmcs_status lmcs_replace_copy(struct lmcs_replace *replace, struct lmcs_err
 
 /* ---- Switching ---- */
 
-/* Whether the base is there, the chain short enough, and no base rests on the content: two names that swap contents may
- * each be the other's base. */
+/* right: the base exists, its chain is short enough, and it does not rest on the content: two names that swap contents
+ * may each be the other's base. */
 static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_replace *replace,
                                       const struct lmcs_content *now, bool *right, struct lmcs_error *error)
 {
@@ -369,6 +372,7 @@ static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_re
     return status;
 }
 
+/* Records the place of the next content in the pattern, if that is still raw. */
 static enum lmcs_status place_successor(struct lmcs_txn *txn, const struct lmcs_replace *replace,
                                         struct lmcs_error *error)
 {

@@ -6,13 +6,13 @@
 #include "pages/space.h"
 #include "payload/read.h"
 
-/* Recently verified lines, by newest link. The arrays of a step share a line; the next step's line is one longer.
- * Others are verified again. */
+/* Recently verified lines, by newest link. The arrays of a step share a line, and the next step's line is one link
+ * longer. Lines not recorded here are verified again. */
 #define LMCS_LINES_KNOWN 8192u
 struct lmcs_known_lines {
     struct lmcs_known_line {
         uint64_t link;
-        uint64_t at_ns; /* its first link verified */
+        uint64_t at_ns; /* when the first of its links was verified */
     } lines[LMCS_LINES_KNOWN];
 };
 
@@ -21,19 +21,19 @@ struct lmcs_replace {
     struct lmcs_region *region;
     bool serial;                    /* in the caller's thread alone */
     struct lmcs_known_lines *known; /* set before begin; NULL: verify all lines */
-    uint64_t known_since_ns;        /* set before begin: verify lines known for longer */
+    uint64_t known_since_ns;        /* set before begin: verify lines again that were verified before this time */
     uint32_t chain_bound;           /* set before begin: most deltas to undo; 0: as many as now */
     uint64_t successor;             /* set before begin: the next content; 0: none */
-    uint32_t place;                 /* set before begin: the successor's, recorded by the swap */
+    uint32_t place;                 /* set before begin: place of the successor, which the swap records */
     struct lmcs_chain chain;        /* of the content; pinned */
     struct lmcs_identity identity;
     bool has_base;
     struct lmcs_chain base;   /* pinned */
     struct lmcs_content made; /* parts, sizes, bases, kind, flags of the new payload */
-    bool worthwhile;          /* false: no smaller; the swap records that */
+    bool worthwhile;          /* false: not smaller; the swap records that */
     bool same_bytes;          /* a copy of the old payload */
     bool line_is_damaged;     /* the link, or a payload below, is damaged */
-    bool is_refused;          /* by the swap: the base is gone or unfit */
+    bool is_refused;          /* the swap refused it: the base is gone or unsuitable */
 };
 
 /* Pins the content (LMCS_NOT_FOUND: gone) and its base (0: none). */
@@ -47,7 +47,7 @@ enum lmcs_status lmcs_replace_linked(struct lmcs_replace *replace, bool *possibl
 enum lmcs_status lmcs_replace_encode(struct lmcs_replace *replace, struct lmcs_error *error);
 /* Copies the payload to another place. */
 enum lmcs_status lmcs_replace_copy(struct lmcs_replace *replace, struct lmcs_error *error);
-/* *done: nothing it relies on has changed, so it switched. */
+/* Switches to the new payload if nothing that it relies on has changed. *done: it switched. */
 enum lmcs_status lmcs_replace_swap(struct lmcs_txn *txn, struct lmcs_replace *replace, bool *done,
                                    struct lmcs_error *error);
 void lmcs_replace_end(struct lmcs_replace *replace);

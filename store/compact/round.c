@@ -87,7 +87,8 @@ void lmcs_batch_end(struct lmcs_batch *batch)
     lmcs_region_end(&batch->region);
 }
 
-/* LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the item with unusable records, or SIZE_MAX. */
+/* Switches all items in one transaction. LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the item with unusable records, or
+ * SIZE_MAX. */
 static enum lmcs_status try_swap(struct lmcs_round *round, struct lmcs_batch *batch, size_t *bad,
                                  struct lmcs_error *error)
 {
@@ -135,7 +136,8 @@ enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *ba
     return status;
 }
 
-/* The line's newest link goes once no content is stored by it; the repair scans the payloads below. */
+/* Makes the two newest links suspects: the newest one is freed once no content is stored by it; the repair of the other
+ * scans the payloads below. */
 static void suspect_line(struct lmcs_round *round, const struct lmcs_chain *line)
 {
     const size_t count = line->line > 1 ? 2 : line->length;
@@ -166,7 +168,7 @@ enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *
         suspect_line(round, &replace->base);
     if (status == LMCS_OK && !linked)
         status = lmcs_replace_encode(replace, error);
-    if (lmcs_is_unusable(status) && replace->has_base) { /* perhaps the base's */
+    if (lmcs_is_unusable(status) && replace->has_base) { /* the damage may be the base's: encode without it */
         (void)lmcs_round_skips(round, candidate->base, status);
         lmcs_replace_alone(replace);
         status = lmcs_replace_encode(replace, error);
@@ -181,7 +183,7 @@ enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *
     return LMCS_OK;
 }
 
-/* Another one of the batch took their base. */
+/* Adds the contents of the batch that the swap refused, to encode them alone. */
 static enum lmcs_status add_refused(struct lmcs_round *round, const struct lmcs_batch *batch, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -213,7 +215,7 @@ enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *
             i += status == LMCS_OK;
         }
         if (status == LMCS_FULL && batch.count > 0)
-            status = LMCS_OK; /* frees room for the next */
+            status = LMCS_OK; /* swapping frees room for the next batch */
         if (batch.count > 0 && (status == LMCS_OK || status == LMCS_CANCELLED)) {
             const uint64_t before = round->swapped;
             enum lmcs_status swapped = lmcs_batch_swap(round, &batch, false, error);

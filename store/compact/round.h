@@ -34,7 +34,7 @@ struct lmcs_compactor {
 struct lmcs_candidate {
     uint64_t content;
     uint64_t base;
-    uint64_t successor; /* gets `place`; 0: none */
+    uint64_t successor; /* next content, which gets `place`; 0: none */
     uint32_t place;
     uint32_t chain; /* most deltas to undo; 0: as many as now */
 };
@@ -56,7 +56,7 @@ struct lmcs_round {
     bool background;
     const struct lmcs_progress *progress;
     struct lmcs_throttle throttle;
-    uint64_t keep;    /* bytes of free extents */
+    uint64_t keep;    /* bytes of free extents to leave untrimmed */
     bool urgent;      /* a writer found no space: keep only the newest snapshots raw, prune at once */
     const char *held; /* urgent: shelf of this writer */
     bool worked;      /* changed the pool */
@@ -69,7 +69,7 @@ struct lmcs_round {
     uint64_t suspects[LMCS_MOST_SUSPECTS]; /* contents with damage in their chain */
     size_t suspect_count;
     uint64_t since_ns;         /* start of the first round in a row */
-    struct lmcs_passed passed; /* first damage skipped */
+    struct lmcs_passed passed; /* first damage that the round skipped */
 };
 
 /* New payloads, switched to in one transaction. */
@@ -88,25 +88,25 @@ void lmcs_round_hold(struct lmcs_round *round, uint64_t bytes);
 void lmcs_round_suspect(void *context, uint64_t content);
 /* Repairs suspects or records them as lost, so that later rounds skip them. */
 enum lmcs_status lmcs_round_repair(struct lmcs_round *round, struct lmcs_error *error);
-/* Whether a failure concerns `content` alone, so that the round goes on. Damage makes it a suspect. */
+/* Whether a failure concerns `content` alone, so that the round goes on. Damage makes the content a suspect. */
 bool lmcs_round_skips(struct lmcs_round *round, uint64_t content, enum lmcs_status status);
-/* LMCS_OK for LMCS_DAMAGED, reported at the round's end. */
+/* Returns LMCS_OK instead of LMCS_DAMAGED, which the end of the round reports. */
 enum lmcs_status lmcs_round_pass_over(struct lmcs_round *round, enum lmcs_status status,
                                       const struct lmcs_error *error);
 enum lmcs_status lmcs_round_pass_over_shelf(struct lmcs_round *round, uint64_t shelf_id, enum lmcs_status status,
                                             struct lmcs_error *error);
-/* LMCS_OK for LMCS_FULL: the content stays and is tried again. Smaller ones may fit; moves, pruning and trimming make
- * room. */
+/* Returns LMCS_OK instead of LMCS_FULL: the content stays and is tried again. Smaller contents may fit; moves, pruning
+ * and trimming make room. */
 enum lmcs_status lmcs_unless_full(enum lmcs_status status);
 
 enum lmcs_status lmcs_round_add(struct lmcs_round *round, const struct lmcs_candidate *candidate,
                                 struct lmcs_error *error);
 enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *error);
 
-/* Leaves out a content that can't be encoded. */
+/* Encodes a candidate into the batch; leaves out a content that can't be encoded. */
 enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *batch,
                                    const struct lmcs_candidate *candidate, struct lmcs_error *error);
-/* Switches all in one transaction (`whole`), or those with sound records. */
+/* Switches the batch in one transaction: all of it (`whole`), or the items with sound records. */
 enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *batch, bool whole,
                                  struct lmcs_error *error);
 void lmcs_batch_end(struct lmcs_batch *batch);
