@@ -359,7 +359,7 @@ enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_pari
                 batch->full = *error;
             batch->too_large = items[i].shape.total;
         }
-        if (lmcs_is_unusable(status) || status == LMCS_NOT_FOUND || items[i].has_no_room) /* concerns this content alone */
+        if (lmcs_is_unusable(status) || status == LMCS_NOT_FOUND || items[i].has_no_room) /* of this content alone */
             status = LMCS_OK;
         if (status == LMCS_OK) {
             bytes += items[i].read_bytes;

@@ -35,8 +35,8 @@ struct lmcs_parity_wait {
 };
 
 struct lmcs_parity_turn {
-    bool all;                                     /* of all snapshots; else of those that the compactor finished */
-    bool (*go_on)(void *context, uint64_t bytes); /* false: stop; may be NULL */
+    bool all;                                         /* of all snapshots; else of those that the compactor finished */
+    bool (*go_on)(void *context, uint64_t bytes);     /* false: stop; may be NULL */
     void (*suspect)(void *context, uint64_t content); /* damaged contents; may be NULL */
     void *context;
     struct lmcs_parity_wait *wait; /* NULL: try everything */
