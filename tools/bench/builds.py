@@ -119,7 +119,10 @@ def main() -> None:
         (f"{s[0]}, {s[1]:,} bytes", store_row, s) for s in STORE
     ]
     if options.smoke:
-        cases, options.rounds = [case for case in cases if case[0].startswith("commit")], 1
+        cases, options.rounds = (
+            [case for case in cases if case[0].startswith("commit")],
+            1,
+        )
     elif (other / "build/package").exists():
         cases += [
             (f"python, {n:,} of {size:,} bytes", python_row, (n, size))
