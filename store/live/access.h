@@ -7,10 +7,10 @@
 
 /* ---- Reading (read.c); under body->lock ---- */
 
-/* With pending bytes. */
+/* Size, that of the pending value if any. */
 uint64_t lmcs_live_bytes_of(const struct lmcs_live_body *body);
 bool lmcs_live_is_inside(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes);
-/* Reads the cell of a value after a failed attempt. */
+/* Reads a value's cell again if the last attempt failed. */
 enum lmcs_status lmcs_live_refresh(struct lmcs_live_body *body, struct lmcs_error *error);
 enum lmcs_status lmcs_live_read_bytes(struct lmcs_live_body *body, uint64_t offset, void *buffer, uint64_t bytes,
                                       struct lmcs_error *error);

@@ -24,7 +24,7 @@ static struct lmcs_live_body **name_bucket(const struct lmcs_live_store *live, u
     return &live->by_name[lmc_hash64(name, strlen(name), shelf) & (live->bucket_count - 1)];
 }
 
-/* Without memory the tables stay: slower, not wrong. */
+/* Enlarges the tables. Without memory they stay as they are: slower, not wrong. */
 static void widen(struct lmcs_live_store *live)
 {
     size_t count = live->bucket_count;
@@ -185,7 +185,7 @@ void lmcs_live_body_release(struct lmcs_live_body *body)
     free_body(body);
 }
 
-/* Handles still use the body. */
+/* Hides a body from searches by name and id; its handles still use it. */
 static void forget(struct lmcs_live_body *body)
 {
     lmcs_live_body_unname(body);
@@ -213,7 +213,7 @@ static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_sh
         free(record);
         found = false;
     }
-    /* Before a reader's lease on the root ends. */
+    /* Before lmcs_txn_end ends a reader's lease. */
     if (status == LMCS_OK && found)
         status = lmcs_live_body_new(pool, shelf, record, true, body, error);
     lmcs_txn_end(&txn);

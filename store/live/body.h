@@ -31,7 +31,7 @@ struct lmcs_live_body {
     bool stored;     /* its record is in the tree */
     bool named;      /* in the table of names */
     bool pinned;     /* by a reader */
-    bool is_damaged; /* its cell is: erase, name or replace it, don't open it */
+    bool is_damaged; /* its cell is: it can be erased, named or replaced, not opened */
     struct lmcs_live_record *record;
     struct lmcs_transaction *transaction;
     struct lmcs_live_body *next_in;
@@ -43,7 +43,7 @@ struct lmcs_live_body {
     uint64_t pending_bytes;
     _Atomic(char *) data;          /* read without a lock, which a child must not take */
     struct lmcs_mapping *mappings; /* newest first */
-    struct lmcs_mapping *moving;   /* for its next record, until lmcs_live_move */
+    struct lmcs_mapping *moving;   /* addresses for its next record, until lmcs_live_move */
     /* Under `lock`: the value, and the version of either form */
     pthread_mutex_t lock;
     uint64_t version;
@@ -90,21 +90,21 @@ struct lmcs_live_store {
  * before locking, because a child must not lock, and again under the lock.
  */
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
-/* Fails later writes until the next open. Needs live->lock or a body's. */
+/* Makes later writes fail until the next open. Needs live->lock or a body's. */
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why);
-/* Breaks after a failure that may have reached the medium, and adds that to `error`. */
+/* Calls lmcs_live_break after a failed change that may have reached the medium, and says so in `error`. */
 void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error);
 
 /* ---- Shelves (shelf_table.c) ---- */
 
-/* *shelf NULL: missing (without `make`). */
+/* *shelf NULL: no such shelf (only without `make`). */
 enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, bool make,
                                       struct lmcs_live_shelf **shelf, struct lmcs_error *error);
-/* LMCS_IN_USE after wait_ms; LMCS_INVALID: this thread has it. */
+/* Waits at most wait_ms for the shelf, then LMCS_IN_USE. LMCS_INVALID: this thread holds it. */
 enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
                                       struct lmcs_error *error);
 void lmcs_live_shelf_release(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf);
-/* UINT32_MAX ms: forever. Waits for live->changed; false: the deadline has passed. */
+/* The time in wait_ms; a wait for live->changed until then. UINT32_MAX: forever. False: the time has passed. */
 struct timespec lmcs_live_deadline(uint32_t wait_ms);
 bool lmcs_live_wait(struct lmcs_live_store *live, const struct timespec *until, uint32_t wait_ms);
 
@@ -113,10 +113,10 @@ bool lmcs_live_wait(struct lmcs_live_store *live, const struct timespec *until, 
 /* Opens the body of a name if needed and adds a reference. *body NULL: no such variable. */
 enum lmcs_status lmcs_live_body_find(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error);
-/* Likewise, with LMCS_NOT_FOUND. `shelf` may be NULL. */
+/* The same, but LMCS_NOT_FOUND if there is none. `shelf` may be NULL: not found. */
 enum lmcs_status lmcs_live_body_get(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *shelf_name,
                                     const char *name, struct lmcs_live_body **body, struct lmcs_error *error);
-/* Owns the record, even on failure. */
+/* Makes a body. Owns the record, even on failure. */
 enum lmcs_status lmcs_live_body_new(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf,
                                     struct lmcs_live_record *record, bool stored, struct lmcs_live_body **body,
                                     struct lmcs_error *error);
@@ -128,7 +128,7 @@ void lmcs_live_body_name(struct lmcs_live_body *body);
 void lmcs_live_body_unname(struct lmcs_live_body *body);
 /* Removes the name from the record, too. */
 void lmcs_live_body_forget_name(struct lmcs_live_body *body);
-/* LMCS_IN_USE. `action` is a participle ("erased"). */
+/* Fails with LMCS_IN_USE. `action` is a participle ("erased"). */
 enum lmcs_status lmcs_live_fail_in_use(struct lmcs_live_body *body, const char *action, struct lmcs_error *error);
 
 /* ---- Handles (handle.c) ---- */

@@ -14,7 +14,7 @@ struct lmcs_cell_state {
 
 /* Slot size of a value of variable length. */
 uint32_t lmcs_slot_roomy(uint64_t bytes);
-/* Durable with the next sync. */
+/* Writes a new cell; durable with the next sync. */
 enum lmcs_status lmcs_cell_init(struct lmcs_pool *pool, const struct lmcs_live_record *record, uint64_t version,
                                 const void *value, uint64_t bytes, struct lmcs_error *error);
 
@@ -28,7 +28,7 @@ enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_r
 enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffer, struct lmcs_cell_state *state,
                                   struct lmcs_live_record **now, struct lmcs_error *error);
 
-/* Below, under body->lock: */
+/* The functions below need body->lock. */
 
 /* Reads version and value slot. LMCS_DAMAGED. */
 enum lmcs_status lmcs_cell_load(struct lmcs_live_body *body, struct lmcs_error *error);
@@ -37,10 +37,10 @@ void lmcs_slot_image(const struct lmcs_live_body *body, const void *data, uint64
                      unsigned char *image, uint64_t *place, uint64_t *image_bytes);
 /* Makes the other slot, now durable, the value. */
 void lmcs_slot_switch(struct lmcs_live_body *body, uint64_t bytes, uint64_t now_ns);
-/* The bytes fit the slot. Durable, or, in a transaction (then also under live->lock), pending. */
+/* Sets the value, which must fit the slot: durably, or as pending in a transaction (then also under live->lock). */
 enum lmcs_status lmcs_value_put(struct lmcs_live_body *body, const void *data, uint64_t bytes,
                                 struct lmcs_error *error);
-/* The pending value, if any. */
+/* Copies the value, the pending one if any. */
 enum lmcs_status lmcs_value_read(struct lmcs_live_body *body, void *buffer, struct lmcs_error *error);
 /* Records a tensor's write; durable with the next sync. */
 void lmcs_cell_stamp(struct lmcs_live_body *body);

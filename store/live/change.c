@@ -13,7 +13,7 @@
 #include "live/map.h"
 #include "live/txn.h"
 
-/* After the commit; NULL: erased. */
+/* Gives a body its record after the commit; NULL: erased. */
 static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
 {
     if (record == NULL) {
@@ -29,7 +29,7 @@ static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
     lmcs_live_body_name(body);
 }
 
-/* Space that neither the new record nor `before` has. */
+/* Gives back space of `old` that neither the new record nor `before` has. */
 static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_record *old)
 {
     const struct lmcs_live_record *record = body->record, *before = body->before;
@@ -47,6 +47,7 @@ static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_rec
     }
 }
 
+/* Changes a body in memory; the transaction's commit writes it. */
 static enum lmcs_status keep_for_later(struct lmcs_live_body *body, struct lmcs_live_record *record,
                                        struct lmcs_error *error)
 {
@@ -136,7 +137,7 @@ enum lmcs_status lmcs_live_replace_body(struct lmcs_live_body *old, struct lmcs_
 typedef enum lmcs_status work_on_two(struct lmcs_live_body *first, struct lmcs_live_body *second,
                                      const char *second_name, struct lmcs_error *error);
 
-/* `may_miss`: the second may be missing. */
+/* Runs `work` on the bodies of one or two names. `may_miss`: the second may be missing. */
 static enum lmcs_status on_names(struct lmcs_pool *pool, const char *shelf_name, const char *first, const char *second,
                                  bool may_miss, work_on_two *work, struct lmcs_error *error)
 {

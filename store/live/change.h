@@ -7,12 +7,12 @@
 
 /* ---- Commits (commit.c) ---- */
 
-/* In one metadata transaction. `sequence`: the journal that it commits, or 0. */
+/* Commits changes in one metadata transaction. `sequence`: the journal that it commits, or 0. */
 enum lmcs_status lmcs_live_commit_changes(struct lmcs_pool *pool, const struct lmcs_live_change *changes, size_t count,
                                           uint64_t sequence, struct lmcs_error *error);
 /*
- * Returns the old record to the caller. If the cell differs, value and version change in the same step, and a pending
- * value is dropped.
+ * Sets the body's record; the caller owns the returned old one. If the cell differs, value and version change in the
+ * same step, and a pending value is dropped.
  */
 struct lmcs_live_record *lmcs_live_body_set(struct lmcs_live_body *body, struct lmcs_live_record *record);
 
@@ -40,10 +40,10 @@ void lmcs_live_record_discard(struct lmcs_live_body *body, struct lmcs_live_reco
 /* Appends parts for `capacity` bytes to the df->part_count entries of `parts`. */
 enum lmcs_status lmcs_live_take_parts(struct lmcs_pool *pool, struct lmcs_live_df *df, struct lmcs_part_df *parts,
                                       uint64_t capacity, struct lmcs_error *error);
-/* Allocates file space for a tensor's pages from byte `from` on; *done: the end of those that have it. */
+/* Allocates file space for a tensor's pages from byte `from` on; *done: end of the pages that have it. */
 enum lmcs_status lmcs_live_back_pages(struct lmcs_pool *pool, const struct lmcs_live_record *record, uint64_t from,
                                       uint64_t *done, struct lmcs_error *error);
-/* In bytes; reserve_bytes 0: the default. */
+/* Capacity in bytes of a tensor; reserve_bytes 0: the default. */
 uint64_t lmcs_live_choose_capacity(const struct lmcs_pool *pool, uint64_t bytes, uint64_t reserve_bytes);
 /*
  * Takes and fills a new variable's space. `like`: name, note, dtype, shape, form, size, slot and id (0: new). `value`,

@@ -45,7 +45,7 @@ static bool same_note(const struct lmcs_live_record *a, const struct lmcs_live_r
     return a->df.note_bytes == b->df.note_bytes && memcmp(a->note, b->note, a->df.note_bytes) == 0;
 }
 
-/* Views have not verified raw tensors; differing ones are read again, verified. */
+/* `data` of a raw tensor is not verified; if it differs, it is read again, verified. */
 static bool is_unchanged(const struct restoring *r, const struct lmcs_live_record *now,
                          const struct lmcs_live_record *wanted, const void *data, uint64_t bytes)
 {
@@ -142,7 +142,7 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
     return tensor ? fill_tensor(r, made, error) : LMCS_OK;
 }
 
-/* If it can't be mapped to its new places, the old ones are not reused until the next open. */
+/* Maps an open variable to its new places. If that fails, the old ones are not reused until the next open. */
 static void show(struct restoring *r, const struct lmcs_live_change *change)
 {
     struct lmcs_live_body *body =

@@ -46,7 +46,7 @@ static enum lmcs_status take_one(void *context, struct lmcs_live_record *record,
     return some->count < AT_ONCE ? LMCS_OK : LMCS_CANCELLED;
 }
 
-/* *count 0: none left. Needs live->lock. */
+/* Erases a batch. *count 0: none was left. Needs live->lock. */
 static enum lmcs_status drop_some(struct lmcs_pool *pool, uint64_t shelf, struct lmcs_removal *removal, size_t *count,
                                   struct lmcs_error *error)
 {

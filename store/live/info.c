@@ -2,7 +2,7 @@
 /*
  * live/info.c - which live variables there are.
  *
- * The tree's records, corrected by bodies that a transaction has made, erased or renamed.
+ * Lists the tree's records, corrected by bodies that a transaction has made, erased or renamed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static void fill_state(const struct lmcs_live_record *record, const struct lmcs_
 }
 
 /*
- * Of another process's pool: present name and value; a tensor's shape, and all fields of an erased variable, from its
+ * In a reader: reports the present name and value; a tensor's shape, and all fields of an erased variable, are from its
  * opening.
  */
 static void fill_elsewhere(struct lmcs_live_body *body, struct lmcs_live_info *info)

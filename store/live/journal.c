@@ -60,6 +60,7 @@ enum lmcs_status lmcs_journal_make_room(struct lmcs_pool *pool, enum lmcs_journa
     return status;
 }
 
+/* Frees a cleared journal's file space beyond KEPT_BYTES. */
 static void trim(struct lmcs_pool *pool, enum lmcs_journal_kind kind)
 {
     uint64_t *backed = &pool->live->journal_backed[kind];
@@ -156,7 +157,7 @@ static bool overlaps(const struct lmcs_page_range_df *range, uint64_t place, uin
 
 /*
  * A checksum does not prove origin: entries apply only inside objects of live variables (checked by lmcs_check_heap),
- * in no journal.
+ * and never inside a journal.
  */
 enum lmcs_status lmcs_journal_check_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                           struct lmcs_error *error)

@@ -17,7 +17,7 @@ struct lmcs_journaled {
     const void *data;
 };
 
-/* ---- Parts of both (journal.c) ---- */
+/* ---- Common to both (journal.c) ---- */
 
 typedef enum lmcs_status lmcs_journal_work(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df,
                                            uint64_t from, struct lmcs_error *error);
@@ -61,7 +61,7 @@ bool lmcs_journal_range_is_sound(const struct lmcs_pool *pool, enum lmcs_journal
 
 /* ---- Redo (redo.c) ---- */
 
-/* Durable. `with_root`: the root that names its sequence commits it. *sequence 0: assigns one. */
+/* Writes a journal durably. `with_root`: the root that names its sequence commits it. *sequence 0: assigns one. */
 enum lmcs_status lmcs_journal_write(struct lmcs_pool *pool, const struct lmcs_journaled *entries, size_t count,
                                     bool with_root, uint64_t *sequence, struct lmcs_error *error);
 /* Writes the entries to their places durably, then ends the journal. */
@@ -69,6 +69,7 @@ enum lmcs_status lmcs_journal_finish(struct lmcs_pool *pool, const struct lmcs_j
                                      struct lmcs_error *error);
 /* Ends a perhaps sealed journal after a failure. If that fails, live variables are broken; `error` says so. */
 void lmcs_journal_take_back(struct lmcs_pool *pool, struct lmcs_error *error);
+/* Calls `work` for each entry. */
 enum lmcs_status lmcs_journal_each(struct lmcs_pool *pool, const struct lmcs_journal_df *header,
                                    lmcs_journal_work *work, struct lmcs_error *error);
 

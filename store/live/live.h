@@ -50,7 +50,7 @@ void lmcs_live_shelf_end(struct lmcs_pool *pool, const char *name, bool gone);
 /* Adds the bytes that removing a shelf's variables frees. */
 enum lmcs_status lmcs_live_count_removal(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_removal *removal,
                                          struct lmcs_error *error);
-/* Erases a shelf that is out of sight, in batches. Locks live->lock. */
+/* Erases the variables of a shelf that is out of sight, in batches. Locks live->lock. */
 enum lmcs_status lmcs_live_drop(struct lmcs_pool *pool, uint64_t shelf, struct lmcs_removal *removal,
                                 struct lmcs_error *error);
 

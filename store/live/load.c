@@ -26,7 +26,7 @@ static enum lmcs_status use_journals(struct lmcs_pool *pool, const struct lmcs_r
         uint64_t bytes = range.end - range.next;
         if (bytes == 0)
             continue;
-        /* Which pages have file space is not recorded: it keeps the first. */
+        /* No record says which pages have file space: only the first keeps it. */
         status = lmcs_live_space_use_pages(pool, range.next, bytes, bytes, error);
         if (status == LMCS_OK && pool->heap != NULL)
             lmcs_live_unback(pool, range.next + LMCS_PAGE_BYTES, bytes - LMCS_PAGE_BYTES);
@@ -52,7 +52,7 @@ enum lmcs_status lmcs_live_store_check(struct lmcs_pool *pool, const struct lmcs
     enum lmcs_status status = lmcs_live_space_begin(pool, error);
     if (status == LMCS_OK)
         status = lmcs_journal_check(pool, root, error);
-    /* Before the load punches pages behind tensors. */
+    /* Before lmcs_live_store_load punches pages behind tensors. */
     if (status == LMCS_OK)
         status = use_journals(pool, root, error);
     if (status == LMCS_OK)

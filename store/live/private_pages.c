@@ -70,6 +70,7 @@ static bool is_changed(struct page_scan *scan, uint64_t offset)
     return false;
 }
 
+/* Visits the run of written pages collected so far. */
 static enum lmcs_status end_stretch(struct page_scan *scan, struct lmcs_error *error)
 {
     uint64_t from = scan->from, end = scan->end;
@@ -91,7 +92,7 @@ static enum lmcs_status add_page(struct page_scan *scan, uint64_t offset, struct
     return status;
 }
 
-/* False: it can't, or pages have another size. */
+/* False: the file can't be read, or pages have another size. */
 static bool read_pagemap(int fd, const char *at, uint64_t *entries, size_t count)
 {
     off_t offset = (off_t)((uintptr_t)at / LMCS_PAGE_BYTES * sizeof *entries);

@@ -57,7 +57,7 @@ struct lmcs_range *lmcs_ranges_find(const struct lmcs_ranges *ranges, uint64_t o
                : NULL;
 }
 
-/* Needs memory for one more range. */
+/* Removes bytes from a range; needs memory for one more range. */
 static void cut_range(struct lmcs_ranges *ranges, struct lmcs_range *range, uint64_t offset, uint64_t bytes)
 {
     uint64_t before = offset - range->offset, after = range->bytes - before - bytes;

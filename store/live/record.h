@@ -25,18 +25,18 @@ struct lmcs_live_record {
 typedef enum lmcs_status lmcs_live_record_visit(void *context, struct lmcs_live_record *record,
                                                 struct lmcs_error *error);
 
-/* With its arrays; counts of dimensions, parts and bytes must be right. */
+/* Copies a record with its arrays; its counts of dimensions, parts and bytes must be right. */
 struct lmcs_live_record *lmcs_live_record_new(const struct lmcs_live_record *like, struct lmcs_error *error);
 void lmcs_live_record_unname(struct lmcs_live_record *record);
 /* The caller frees the checked record. *found false: none. */
 enum lmcs_status lmcs_live_record_get(struct lmcs_txn *txn, uint64_t shelf, uint64_t id,
                                       struct lmcs_live_record **record, bool *found, struct lmcs_error *error);
-/* From a given tree value, checked. */
+/* Makes a checked record from a tree value. */
 enum lmcs_status lmcs_live_record_read(struct lmcs_pool *pool, struct lmcs_key_df key, const void *value, size_t bytes,
                                        struct lmcs_live_record **record, struct lmcs_error *error);
 enum lmcs_status lmcs_live_record_find(struct lmcs_txn *txn, uint64_t shelf, const char *name,
                                        struct lmcs_live_record **record, bool *found, struct lmcs_error *error);
-/* Of a shelf (0: of all), until `visit`, which owns each, fails. */
+/* Visits a shelf's records (0: of all shelves) until `visit` fails. `visit` owns each record. */
 enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf, lmcs_live_record_visit *visit,
                                        void *context, struct lmcs_error *error);
 
@@ -50,6 +50,7 @@ struct lmcs_live_change {
     const struct lmcs_live_record *from; /* NULL: new */
     const struct lmcs_live_record *to;   /* NULL: erased */
 };
+/* Changes both trees. */
 enum lmcs_status lmcs_live_change_put(struct lmcs_txn *txn, const struct lmcs_live_change *changes, size_t count,
                                       struct lmcs_error *error);
 

@@ -37,7 +37,7 @@ static enum lmcs_status redo(struct lmcs_pool *pool, const struct lmcs_journal_d
     return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, error) : status;
 }
 
-/* A torn header needs nothing: not sealed yet, or being ended. */
+/* A journal with a torn header needs nothing: it was not sealed yet, or was being ended. */
 static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error)
 {
     struct lmcs_journal_df header;

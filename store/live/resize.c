@@ -16,7 +16,7 @@ static enum lmcs_status fail_growth(struct lmcs_live_body *body, enum lmcs_statu
                      body->record->name, (unsigned long long)bytes, why);
 }
 
-/* The last part grows if the pages behind it are free, else there are new parts. */
+/* Extends the last part if the pages behind it are free, else adds parts. */
 static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_record *like, struct lmcs_part_df *parts,
                               struct lmcs_error *error)
 {
@@ -44,7 +44,7 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
     return lmcs_live_take_parts(pool, &like->df, parts, wanted, error);
 }
 
-/* Bytes behind the old end, on its last page and on pages kept by the transaction, may have old contents. */
+/* The old last page and pages kept by the transaction may have old contents behind the old end. */
 static enum lmcs_status zero_tail(struct lmcs_live_body *body, uint64_t from, uint64_t kept, uint64_t end,
                                   struct lmcs_error *error)
 {
@@ -113,7 +113,7 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     like.df.bytes = bytes;
     if (bytes > old)
         return grow(body, &like, parts, error);
-    if (bytes < old && body->handles > 1) /* pages of other handles would vanish */
+    if (bytes < old && body->handles > 1) /* other handles may use the pages */
         return lmcs_fail(
             error, LMCS_IN_USE, 0,
             "%s: live tensor \"%.200s\" can't be made smaller: other handles in this process (%u) may use the bytes "

@@ -11,7 +11,7 @@
 #include "live/body.h"
 #include "records/shelf.h"
 
-/* *id 0: none. */
+/* *id 0: no such shelf. */
 static enum lmcs_status find_shelf_id(struct lmcs_pool *pool, const char *name, uint64_t *id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;

@@ -113,7 +113,7 @@ static enum lmcs_status prepare(struct putting *putting, struct lmcs_live_shelf 
     return LMCS_OK;
 }
 
-/* Needs live->lock. */
+/* Releases all. Needs live->lock. */
 static void finish(struct putting *putting)
 {
     for (size_t i = 0; i < putting->pinned; i++)

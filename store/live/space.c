@@ -30,7 +30,7 @@ static enum lmcs_status write_zeros(struct lmcs_pool *pool, uint64_t offset, uin
     return status;
 }
 
-/* On media without holes, or after a failed punch. */
+/* Zeroes pages, on media without holes or after a failed punch. */
 static enum lmcs_status clear_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -61,7 +61,7 @@ static enum lmcs_status back(struct lmcs_pool *pool, uint64_t offset, uint64_t b
     return status;
 }
 
-/* Unused pages become holes, or old. */
+/* Makes unused pages holes or old. */
 static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -97,7 +97,7 @@ void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 
 /* ---- Freed space ---- */
 
-/* Pages without cells become free pages. */
+/* Frees a cell; a page left without cells becomes a free page. */
 static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -136,7 +136,7 @@ static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const s
     return cut_freed(freed, first, end);
 }
 
-/* Unless a reader needs it; splits it if a part is pinned. True: another range took its index. */
+/* Frees range i unless a reader needs it; splits it if a part is pinned. True: another range took its index. */
 static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -190,6 +190,7 @@ static void settle_freed(struct lmcs_pool *pool, bool all)
         space->freed_next = 0;
 }
 
+/* Keeps space aside until no reader needs it. */
 static void give(struct lmcs_pool *pool, struct lmcs_live_freed freed)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -265,7 +266,7 @@ static uint64_t object_bytes(const struct lmcs_pool *pool, uint64_t bytes)
     return wanted < bytes + 2 * (uint64_t)LMCS_PAGE_BYTES ? bytes + 2 * (uint64_t)LMCS_PAGE_BYTES : wanted;
 }
 
-/* With its entry in the tree, by a transaction of its own. */
+/* Allocates an object and enters it in the tree, in a transaction of its own. */
 static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -394,7 +395,7 @@ enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offs
     return LMCS_OK;
 }
 
-/* Its first cell makes a page one of cells. */
+/* Removes a cell from free space; its first cell makes a page one of cells. */
 static enum lmcs_status use_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -428,6 +429,7 @@ enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_l
     return status;
 }
 
+/* Keeps free ranges aside until no reader needs them. */
 static enum lmcs_status free_later(struct lmcs_pool *pool, struct lmcs_ranges *ranges, bool are_cells,
                                    struct lmcs_error *error)
 {

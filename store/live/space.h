@@ -40,11 +40,11 @@ void lmcs_live_space_free(struct lmcs_live_space *space);
 
 /* Takes adjacent pages without file space. LMCS_FULL. */
 enum lmcs_status lmcs_live_take(struct lmcs_pool *pool, uint64_t bytes, uint64_t *offset, struct lmcs_error *error);
-/* False: not free. */
+/* Takes these pages. False: they are not free. */
 bool lmcs_live_take_at(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
-/* The first `backed` bytes have file space. Pages are reused once no reader needs them. */
+/* Gives pages back; they are reused once no reader needs them. The first `backed` bytes have file space. */
 void lmcs_live_give(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed);
-/* Allocates file space for zeroed pages; frees it. */
+/* Allocates file space and makes the pages zero; lmcs_live_unback frees it. */
 enum lmcs_status lmcs_live_back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
 enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uint64_t *offset,

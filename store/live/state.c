@@ -47,7 +47,7 @@ void lmcs_live_store_free(struct lmcs_pool *pool)
 
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error)
 {
-    /* Avoids getpid, which is slower than many writes. */
+    /* The count of forks avoids getpid, which is slower than many writes. */
     bool known = pool->live->forks == lmcs_live_forks() && (!to_write || pool->heap != NULL);
     enum lmcs_status status = known ? LMCS_OK : lmcs_pool_check(pool, to_write, error);
     if (status == LMCS_OK && lmcs_media_is_poolset(pool->media))

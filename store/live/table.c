@@ -94,7 +94,7 @@ enum lmcs_status lmcs_live_table_fail(const struct lmcs_snapshot *snapshot, stru
                      snapshot->pool->path, snapshot->shelf, (unsigned long long)snapshot->info.number);
 }
 
-/* Of an untrusted table, without places; moves *at behind it. */
+/* Decodes an entry of an untrusted table to a record without places; moves *at behind it. */
 static enum lmcs_status decode_entry(const struct lmcs_snapshot *snapshot, const unsigned char **at, size_t *left,
                                      uint64_t *reserve_bytes, struct lmcs_live_record **record,
                                      struct lmcs_error *error)

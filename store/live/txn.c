@@ -52,7 +52,7 @@ static enum lmcs_status enter_some(struct lmcs_transaction *transaction, struct 
     return status;
 }
 
-/* Waiting for the one undo journal releases live->lock. */
+/* Begins the pool's one undo journal; waiting for it releases live->lock. */
 static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_t wait_ms, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = transaction->pool->live;
@@ -114,7 +114,7 @@ static void end(struct lmcs_transaction *transaction)
     (void)!lmcs_pool_close(pool, NULL);
 }
 
-/* Members keep their addresses. */
+/* Maps members shared again, at their addresses. */
 static void share_again(struct lmcs_transaction *transaction)
 {
     for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in) {
@@ -150,7 +150,7 @@ static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, st
     lmcs_pool_keep(pool);
     if (transaction->is_declared)
         status = begin_undo(transaction, options->wait_ms, error);
-    /* Only now: changes by other threads during the wait are in no transaction, because it may fail. */
+    /* Set only now: changes by other threads during the wait are in no transaction, because it may fail. */
     shelf->transaction = transaction;
     if (status == LMCS_OK)
         status = lives == NULL ? enter_all(transaction, error) : enter_some(transaction, lives, count, error);
@@ -265,6 +265,7 @@ static bool is_kept(const struct lmcs_live_body *body)
     return !body->erased || body->handles > 0;
 }
 
+/* Lists private pages and pending values. */
 static enum lmcs_status gather(struct gathering *gathering, uint64_t now_ns, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -302,7 +303,7 @@ static size_t list_changes(const struct lmcs_transaction *transaction, struct lm
     return count;
 }
 
-/* Without a redo journal: new, grown and declared tensors. */
+/* Persists new, grown and declared tensors, which need no redo journal. */
 static enum lmcs_status persist_in_place(const struct lmcs_transaction *transaction, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -323,7 +324,7 @@ static enum lmcs_status persist_in_place(const struct lmcs_transaction *transact
     return status;
 }
 
-/* Up to the sealed journal or the new root. */
+/* Runs the commit up to its moment: the sealed journal or the new root. */
 static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const struct gathering *gathering,
                                      struct lmcs_error *error)
 {
@@ -348,7 +349,7 @@ static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const
     return status;
 }
 
-/* The next open completes it after a failure. */
+/* Completes the commit; after a failure, the next open does. */
 static enum lmcs_status complete(struct lmcs_transaction *transaction, const struct gathering *gathering,
                                  struct lmcs_error *error)
 {
@@ -372,6 +373,7 @@ static enum lmcs_status complete(struct lmcs_transaction *transaction, const str
     return status;
 }
 
+/* Makes a committed body's pending state final. */
 static void settle_body(struct lmcs_live_body *body, uint64_t now_ns)
 {
     pthread_mutex_lock(&body->lock);

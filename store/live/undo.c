@@ -12,7 +12,7 @@ enum lmcs_status lmcs_undo_begin(struct lmcs_pool *pool, uint64_t limit_bytes, u
     enum lmcs_status status = LMCS_OK;
     if (range.end - range.next < limit_bytes)
         status = lmcs_journal_reserve(pool, LMCS_JOURNAL_UNDO, limit_bytes, error);
-    /* The search for entries ends in this file space. */
+    /* find_entries must find its end within file space. */
     if (status == LMCS_OK)
         status = lmcs_journal_make_room(pool, LMCS_JOURNAL_UNDO, LMCS_LEAST_JOURNAL, error);
     if (status != LMCS_OK)
@@ -45,7 +45,7 @@ enum lmcs_status lmcs_undo_add(struct lmcs_pool *pool, uint64_t sequence, const 
     return status;
 }
 
-/* The first bytes that are no entry of the sequence end the search. */
+/* Lists the entries; the first bytes that are no entry of the sequence end them. */
 static enum lmcs_status find_entries(struct lmcs_pool *pool, uint64_t sequence, uint64_t **places, size_t *count,
                                      struct lmcs_error *error)
 {

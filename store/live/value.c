@@ -12,7 +12,7 @@ static bool value_fits(const struct lmcs_live_body *body, uint64_t bytes)
     return sizeof(struct lmcs_value_df) + bytes <= body->record->df.slot_bytes;
 }
 
-/* To a larger cell, with its note, in one step. Needs live->lock. */
+/* Moves a value, with its note, to a new cell in one step. Needs live->lock. */
 static enum lmcs_status put_elsewhere(struct lmcs_live_body *body, const void *data, uint64_t bytes, const void *note,
                                       size_t note_bytes, struct lmcs_error *error)
 {
@@ -46,7 +46,7 @@ static bool has_note(const struct lmcs_live_record *record, const void *note, si
     return record->df.note_bytes == note_bytes && (note_bytes == 0 || memcmp(record->note, note, note_bytes) == 0);
 }
 
-/* For variable length. Needs live->lock. */
+/* Sets a value of variable length and its note. Needs live->lock. */
 static enum lmcs_status set_value(struct lmcs_live_body *body, const void *data, uint64_t bytes, const void *note,
                                   size_t note_bytes, struct lmcs_error *error)
 {
@@ -68,12 +68,13 @@ static enum lmcs_status fail_long(const struct lmcs_pool *pool, const char *name
                      pool->path, name, LMCS_LIVE_MAX_VALUE, (unsigned long long)bytes);
 }
 
+/* Locks live->lock and keeps the note. */
 static enum lmcs_status set_slowly(struct lmcs_live_body *body, const void *data, uint64_t bytes,
                                    struct lmcs_error *error)
 {
     pthread_mutex_lock(&body->pool->live->lock);
     enum lmcs_status status = lmcs_live_check(body->pool, true, error);
-    /* The change frees the record. */
+    /* A copy: the change frees the record. */
     unsigned char note[LMCS_LIVE_MAX_NOTE];
     size_t note_bytes = body->record->df.note_bytes;
     memcpy(note, body->record->note, note_bytes);
@@ -104,7 +105,7 @@ enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_
     return status == LMCS_OK && !fits ? set_slowly(body, data, bytes, error) : status;
 }
 
-/* In place of `old` (or NULL). Needs live->lock. */
+/* Makes a value in place of `old` (or NULL). Needs live->lock. */
 static enum lmcs_status put_new(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, struct lmcs_live_body *old,
                                 const char *name, const void *data, uint64_t bytes, const void *note, size_t note_bytes,
                                 struct lmcs_error *error)

@@ -22,7 +22,7 @@ static bool is_word(uint64_t offset, uint64_t bytes)
     return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && offset % bytes == 0;
 }
 
-/* Writes without journal and transaction don't. */
+/* Only writes with a journal or in a transaction do. */
 static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
 {
     return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
@@ -49,7 +49,7 @@ void lmcs_live_unlock_body(struct lmcs_live_body *body, bool both)
         pthread_mutex_unlock(&body->pool->live->lock);
 }
 
-/* Stores before the transaction, at their places in the pool; its own wait for the commit. */
+/* Persists stores from before the transaction at their places in the pool; its own wait for the commit. */
 static enum lmcs_status persist_home(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
                                      struct lmcs_error *error)
 {
@@ -119,7 +119,7 @@ static enum lmcs_status fail_store(const struct lmcs_live_body *body, struct lmc
                      body->record->name);
 }
 
-/* A failed write changes neither the bytes in memory nor the pool. */
+/* Restores the old word: a failed write changes neither the bytes in memory nor the pool. */
 static void take_word_back(struct lmcs_live_body *body, struct storing *s, const uint64_t *before,
                            struct lmcs_error *error)
 {
