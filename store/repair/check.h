@@ -13,15 +13,15 @@ struct lmcs_known_content {
     uint64_t id;
     uint64_t identity;
     uint64_t raw_bytes;
-    uint64_t runs;      /* recorded, not yet found in a manifest */
-    uint64_t number;    /* of a snapshot that has it; 0: it is only a base */
+    uint64_t runs;      /* recorded runs not yet found in a manifest */
+    uint64_t number;    /* of a snapshot that contains it; 0: it is only a base */
     uint32_t shelf;     /* of that snapshot: index of shelf_names */
     uint32_t base_uses; /* recorded dependents not yet found */
     uint16_t height;
     uint8_t link_arrays; /* outputs of a link; 0: not a link */
     bool has_link;
-    bool is_verified;    /* all outputs of this link are */
-    bool parity_is_seen; /* has been read, or there is none */
+    bool is_verified;    /* all outputs of this link are verified */
+    bool parity_is_seen; /* the parity was read, or there is none */
     bool wanted;         /* in the scope */
 };
 
@@ -43,7 +43,7 @@ struct lmcs_structure {
  */
 enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *address, lmcs_damage_fn visit, void *context,
                                       struct lmcs_structure *structure, struct lmcs_error *error);
-/* Also rewrites damaged pages from another replica. The pool is open for writing. */
+/* Checks like lmcs_structure_check, and rewrites damaged pages from another replica. The pool is open for writing. */
 enum lmcs_status lmcs_structure_repair(struct lmcs_pool *pool, lmcs_damage_fn visit, void *context,
                                        struct lmcs_structure *structure, struct lmcs_error *error);
 void lmcs_structure_free(struct lmcs_structure *structure);

@@ -2,7 +2,8 @@
 /*
  * repair/check_contents.c - the structure check: identities, contents, parity and lost blocks.
  *
- * A first walk collects all records. Their counts go down to zero as references are found.
+ * A first walk collects all records. Each found reference then decrements a count of its record, so that correct counts
+ * end at zero.
  */
 #include "repair/checking.h"
 
@@ -130,7 +131,7 @@ static enum lmcs_status check_parts(struct lmcs_checking *c, const struct lmcs_c
     return status;
 }
 
-/* *known NULL: the base is missing. */
+/* Checks a reference to a base or link. *known: its record; NULL: it is missing. */
 static enum lmcs_status check_tie(struct lmcs_checking *c, const struct lmcs_content *content, uint64_t base_id,
                                   const struct lmcs_known_content **known)
 {
@@ -157,8 +158,8 @@ static enum lmcs_status check_tie(struct lmcs_checking *c, const struct lmcs_con
     return status;
 }
 
-/* The bases of a link are all outputs of another link, in order, or need no other content; some outputs may have got a
- * payload of their own since. */
+/* Checks that the bases of a link are all outputs of another link, in order, or need no other content. Some outputs may
+ * have a payload of their own by now. */
 static enum lmcs_status check_link(struct lmcs_checking *c, const struct lmcs_content *link)
 {
     struct lmcs_content base, before = {.df = {.place = 0}};
@@ -215,7 +216,7 @@ static enum lmcs_status visit_content_again(struct lmcs_checking *c, struct lmcs
         status = check_bases(c, &content);
     if (status != LMCS_OK || content.df.runs > 0)
         return status;
-    if (content.df.payload == LMCS_PAYLOAD_LINK) { /* freed with its last output */
+    if (content.df.payload == LMCS_PAYLOAD_LINK) { /* a link is freed with its last output */
         if (!c->incomplete && content.df.base_uses == 0)
             REPORT(c, "link %llu is unused and not listed for removal", ULL(key.high));
         return status;
@@ -226,7 +227,7 @@ static enum lmcs_status visit_content_again(struct lmcs_checking *c, struct lmcs
     status = lmcs_check_root_has(c, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, key.high}, &successor,
                                  sizeof successor, &found);
     if (status == LMCS_OK && !found && c->staging && content.df.base_uses > 0) {
-        c->idle_count--; /* a restore lists its bases when it is shown */
+        c->idle_count--; /* a restore records unused bases when its snapshots become visible */
         return status;
     }
     if (status == LMCS_OK && !c->incomplete && (!found || content.df.base_uses == 0))

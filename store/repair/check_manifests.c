@@ -2,8 +2,9 @@
 /*
  * repair/check_manifests.c - the structure check: manifests.
  *
- * Each shared page is checked once, and its summary kept for other snapshots. A run (snapshots in which a name keeps a
- * content) is counted at its first snapshot: its birth is later than the older neighbour (records/manifest.c).
+ * Each shared page is checked once, and its summary kept for other snapshots. A run (the consecutive snapshots in which
+ * a name keeps a content) is counted at its first snapshot, where its birth is later than the older neighbour
+ * (records/manifest.c).
  */
 #include "repair/checking.h"
 
@@ -21,7 +22,7 @@
 #include "records/safety.h"
 #include "records/shelf.h"
 
-/* With sums of everything below. */
+/* A checked page of a manifest, with sums over all pages below it. */
 struct lmcs_checked_page {
     uint64_t offset; /* 0: empty place */
     uint64_t check;
@@ -72,7 +73,7 @@ static void report_entry(struct manifest_walk *walk, uint64_t identity, const ch
     lmcs_check_report(c, c->shelf->name, walk->of->number, known ? named.name : "", "%s", problem);
 }
 
-/* An inherited entry equals the older neighbour's. */
+/* Checks that an inherited entry equals the older neighbour's. */
 static enum lmcs_status check_inherited(struct manifest_walk *walk, uint64_t identity,
                                         const struct lmcs_manifest_df *entry)
 {
@@ -142,6 +143,7 @@ static enum lmcs_status check_manifest_leaf(struct manifest_walk *walk, const st
     return status;
 }
 
+/* Checks that the snapshot may share a page with the snapshots before it. */
 static void check_shared(struct manifest_walk *walk, struct lmcs_ref_df ref, int level,
                          const struct lmcs_checked_page *known)
 {
@@ -196,7 +198,7 @@ static enum lmcs_status walk_manifest(struct manifest_walk *walk, struct lmcs_re
     return status == LMCS_OK ? remember(c, sum) : status;
 }
 
-/* Its shared pages were checked before. */
+/* Marks the contents of a snapshot in the scope; the walk omits pages that it shares. */
 static enum lmcs_status mark_snapshot(struct lmcs_checking *c, const struct lmcs_snapshot_df *df)
 {
     struct lmcs_root_tree_df tree = {.ref = df->manifest, .count = df->entry_count};

@@ -2,7 +2,7 @@
 /*
  * repair/check_pages.c - the structure check: damage reports, pages, and trees other than manifests.
  *
- * Pages are read past the cache. Each page of a slab has exactly one use: reached, free or never used.
+ * Pages are read past the cache. Each page of a slab has exactly one use: reached from the root, free, or never used.
  */
 #include "repair/checking.h"
 
@@ -58,7 +58,8 @@ void lmcs_check_total(struct lmcs_checking *c, const char *things, uint64_t foun
         REPORT(c, "there are %llu %s, but %llu are recorded", ULL(found), things, ULL(recorded));
 }
 
-/* The last of `count` ascending items of `size` bytes whose first u64 is at most `key`. */
+/* Returns the index of the last of `count` ascending items of `size` bytes whose first u64 is at most `key`; SIZE_MAX:
+ * none. */
 static size_t find_last(const void *items, size_t count, size_t size, uint64_t key)
 {
     size_t low = 0, high = count;
@@ -99,7 +100,7 @@ bool lmcs_check_use_page(struct lmcs_checking *c, uint64_t offset, enum lmcs_pag
     struct lmcs_checked_object *slab = lmcs_check_find_object(c, offset);
     if (slab == NULL || slab->df.kind != LMCS_OBJECT_SLAB || offset % LMCS_PAGE_BYTES != 0 || offset < slab->df.first ||
         (offset - slab->df.first) / LMCS_PAGE_BYTES >= slab->page_count) {
-        if (!c->incomplete) /* else its slab may be unread */
+        if (!c->incomplete) /* else the slab of the page may be unread */
             REPORT(c, "the page at offset %llu is %s, but in no slab", ULL(offset), names[use]);
         c->incomplete = true;
         return false;
@@ -114,9 +115,8 @@ bool lmcs_check_use_page(struct lmcs_checking *c, uint64_t offset, enum lmcs_pag
     return true;
 }
 
-/*
- * Rewrites in place: only the right bytes match the reference's checksum, so a torn write is no worse than the damage.
- */
+/* Rewrites a page in place from another replica. Only the right bytes match the reference's checksum, so a torn write
+ * is no worse than the damage. */
 static bool repair_page(struct lmcs_checking *c, struct lmcs_ref_df ref, void *buffer)
 {
     struct lmcs_error ignored;
@@ -243,7 +243,7 @@ enum lmcs_status lmcs_check_has_key(struct lmcs_checking *c, uint8_t kind, const
 {
     *found = false;
     enum lmcs_status status = lmcs_tree_get(&c->txn, kind, tree, key, value, bytes, bytes, NULL, found, c->error);
-    if (lmcs_is_unusable(status) && c->incomplete) /* reported before */
+    if (lmcs_is_unusable(status) && c->incomplete) /* the walk reported the damage */
         return LMCS_OK;
     return lmcs_check_absorb(c, status, c->shelf != NULL ? c->shelf->name : "", 0);
 }

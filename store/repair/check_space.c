@@ -2,7 +2,7 @@
 /*
  * repair/check_space.c - the structure check: objects, free pages, payloads and live variables.
  *
- * Each byte of an extent has at most one owner, each object the live and retired bytes of its record.
+ * Each byte of an extent has at most one owner. Each object has as many live and retired bytes as its record says.
  */
 #include "base/order.h"
 #include "repair/checking.h"
@@ -132,7 +132,7 @@ static int by_offset(const void *a, const void *b)
     return LMCS_ORDER(x->offset, y->offset);
 }
 
-/* Ranges come in order and must not overlap. */
+/* Checks the next range in order of offsets: it must not overlap the one before, and be in an extent. */
 static void place_range(struct lmcs_checking *c, struct lmcs_checked_range range, const char *kind)
 {
     if (range.offset < c->space_end)
@@ -147,6 +147,7 @@ static void place_range(struct lmcs_checking *c, struct lmcs_checked_range range
         REPORT(c, "the %s payload at offset %llu has no allocated file space", kind, ULL(range.offset));
 }
 
+/* Checks the retired ranges before `up_to`. */
 static void place_retired(struct lmcs_checking *c, uint64_t up_to)
 {
     for (; c->retired_next < c->retired_count && c->retired[c->retired_next].offset < up_to; c->retired_next++)

@@ -19,16 +19,16 @@ enum lmcs_page_use { LMCS_PAGE_UNKNOWN, LMCS_PAGE_REACHED, LMCS_PAGE_FREE, LMCS_
 struct lmcs_checked_object {
     uint64_t offset;
     struct lmcs_object_df df;
-    uint64_t live_bytes; /* as found */
+    uint64_t live_bytes; /* bytes found, to compare with the record */
     uint64_t retired_bytes;
-    unsigned char *pages; /* of a slab: an lmcs_page_use each */
+    unsigned char *pages; /* of a slab: an lmcs_page_use for each page */
     size_t page_count;
 };
 
 struct lmcs_checked_identity {
     uint64_t id;
     uint64_t raw_bytes;
-    uint64_t uses; /* by contents and runs */
+    uint64_t uses; /* found uses by contents and runs */
     bool is_tensor;
 };
 
@@ -69,12 +69,12 @@ struct lmcs_checking {
     uint64_t slab_bytes;
     uint64_t part_count;
     uint64_t base_count;
-    uint64_t idle_count; /* without runs */
-    uint64_t lost_count; /* with lost blocks */
+    uint64_t idle_count; /* contents without runs */
+    uint64_t lost_count; /* contents with lost blocks */
     uint64_t last_lost;
     uint64_t parity_bytes;
     bool staging;                    /* a staging shelf exists */
-    uint64_t space_end;              /* of the previous part */
+    uint64_t space_end;              /* end of the ranges checked so far */
     struct lmcs_checked_range *live; /* parts, cells and journals */
     size_t live_count;
     size_t live_capacity;
@@ -92,7 +92,7 @@ struct lmcs_checking {
     struct lmcs_error *error;
 };
 
-/* Returned damage is reported, and the walk continues. */
+/* Checks one entry of a tree. If it returns damage, the walk reports it and continues. */
 typedef enum lmcs_status (*lmcs_check_fn)(struct lmcs_checking *c, struct lmcs_key_df key, const void *value,
                                           size_t bytes);
 
@@ -107,7 +107,7 @@ void lmcs_check_report(struct lmcs_checking *c, const char *shelf, uint64_t numb
 /* Reports c->error of LMCS_DAMAGED or LMCS_UNSUPPORTED and returns LMCS_OK; returns other statuses. */
 enum lmcs_status lmcs_check_absorb(struct lmcs_checking *c, enum lmcs_status status, const char *shelf,
                                    uint64_t number);
-/* Reports a total unlike the recorded one, unless the check is incomplete. */
+/* Reports a total that differs from the recorded one, unless the check is incomplete. */
 void lmcs_check_total(struct lmcs_checking *c, const char *things, uint64_t found, uint64_t recorded);
 /* Finds by id, or by an offset in the object; NULL: unknown. */
 struct lmcs_checked_identity *lmcs_check_find_identity(struct lmcs_checking *c, uint64_t id);
@@ -126,7 +126,7 @@ enum lmcs_status lmcs_check_root_tree(struct lmcs_checking *c, uint8_t kind, lmc
 enum lmcs_status lmcs_check_no_value(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes);
 /* Returns LMCS_DAMAGED, with c->error naming the record of `kind` `key`. */
 enum lmcs_status lmcs_check_fail_record(struct lmcs_checking *c, const char *kind, uint64_t key);
-/* Its value must have `bytes` bytes. */
+/* Finds a key in a tree; its value must have `bytes` bytes. */
 enum lmcs_status lmcs_check_has_key(struct lmcs_checking *c, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                     struct lmcs_key_df key, void *value, size_t bytes, bool *found);
 enum lmcs_status lmcs_check_root_has(struct lmcs_checking *c, uint8_t kind, struct lmcs_key_df key, void *value,
@@ -134,7 +134,7 @@ enum lmcs_status lmcs_check_root_has(struct lmcs_checking *c, uint8_t kind, stru
 
 /* ---- check_space.c ---- */
 
-/* Runs first: page uses need the slabs. */
+/* Collects all objects. Runs first: page uses need the slabs. */
 enum lmcs_status lmcs_check_load_objects(struct lmcs_checking *c);
 enum lmcs_status lmcs_check_free_page(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes);
 /* Reports slab pages without a use. */
@@ -149,7 +149,7 @@ enum lmcs_status lmcs_check_identity_uses(struct lmcs_checking *c);
 enum lmcs_status lmcs_check_content(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes);
 /* Compares contents with each other and with the map of space. */
 enum lmcs_status lmcs_check_contents(struct lmcs_checking *c);
-/* Parity and lost blocks. */
+/* Checks the records of parity and lost blocks. */
 enum lmcs_status lmcs_check_safety(struct lmcs_checking *c);
 
 /* ---- check_manifests.c, check_shelves.c ---- */

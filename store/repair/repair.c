@@ -2,9 +2,9 @@
 /*
  * repair/repair.c - restores the bytes of a damaged content (order and reasons: store/REPAIR.md).
  *
- * Stored bytes are repaired in memory, written to new room and read back; a commit switches to them and records the
- * blocks that remain lost. If blocks of a frame are still bad, the tensor is decoded with blocks of other sources and
- * coded again.
+ * Stored bytes (the image) are repaired in memory, written to new room and read back; a commit switches to them and
+ * records the blocks that remain lost. If blocks of a frame are still bad, the tensor is decoded with the help of other
+ * sources and coded again.
  */
 #include "repair/repair.h"
 
@@ -20,7 +20,7 @@
 #include "records/safety.h"
 #include "repair/sources.h"
 
-#define READ_PIECE 4096u /* around unreadable bytes */
+#define READ_PIECE 4096u /* read at once around unreadable bytes */
 
 struct repairing {
     struct lmcs_pool *pool;
@@ -31,7 +31,7 @@ struct repairing {
     bool has_parity;
     bool was_lost; /* has recorded lost blocks */
     struct lmcs_scan scan;
-    bool is_another; /* another link between these states */
+    bool is_another; /* the image is another link between the same states */
     unsigned char *image;
     size_t image_bytes;
     char source[LMCS_SOURCE_TEXT];
@@ -52,6 +52,7 @@ static void *map_memory(uint64_t bytes, struct lmcs_error *error)
     return map;
 }
 
+/* Adds a source to the text that the report shows. */
 static void note_source(struct repairing *m, const char *source)
 {
     if (strstr(m->source, source) != NULL)
@@ -100,7 +101,7 @@ static void unload(struct repairing *m)
     m->image = NULL;
 }
 
-/* Unreadable bytes become zeros. */
+/* Reads the stored bytes into the image; unreadable ones become zeros. */
 static enum lmcs_status load_image(struct repairing *m, struct lmcs_error *error)
 {
     const struct lmcs_content *content = stored(m);
@@ -145,6 +146,7 @@ static enum lmcs_status try_parity(struct repairing *m, struct lmcs_error *error
     return status;
 }
 
+/* Replaces bad blocks, and a bad header or table, by those of another replica. */
 static enum lmcs_status try_replica(struct repairing *m, const struct lmcs_media *replica, struct lmcs_error *error)
 {
     const struct lmcs_content *content = stored(m);
@@ -169,6 +171,7 @@ static enum lmcs_status try_replica(struct repairing *m, const struct lmcs_media
     return scan_image(m, error);
 }
 
+/* Puts a table of hashes into the image. */
 static enum lmcs_status write_table(struct repairing *m, const struct lmc_hash *hashes, const char *source,
                                     struct lmcs_error *error)
 {
@@ -178,6 +181,7 @@ static enum lmcs_status write_table(struct repairing *m, const struct lmc_hash *
     return scan_image(m, error);
 }
 
+/* Restores the table of a raw payload from its own blocks or from a source. */
 static enum lmcs_status try_table(struct repairing *m, struct lmcs_error *error)
 {
     struct lmc_hash *hashes;
@@ -214,7 +218,7 @@ static enum lmcs_status try_copies(struct repairing *m, struct lmcs_error *error
     return took ? scan_image(m, error) : LMCS_OK;
 }
 
-/* Links have no decoded copies. */
+/* Replaces a damaged link by another link between the same states: links have no decoded copies. */
 static enum lmcs_status try_links(struct repairing *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -297,7 +301,7 @@ static enum lmcs_status write_bytes(struct repairing *m, struct lmcs_region *reg
     return status == LMCS_OK ? lmcs_heap_sync(m->pool->heap, error) : status;
 }
 
-/* The written payload must be as good as the image. */
+/* Scans the written payload, which must be as good as the image. */
 static enum lmcs_status look_again(struct repairing *m, const struct lmcs_content *made, struct lmcs_error *error)
 {
     struct lmcs_scan scan = {.blocks = 0};
@@ -318,6 +322,7 @@ static enum lmcs_status decode_link(struct repairing *m, const struct lmcs_conte
     return lmcs_chain_read(m->pool, &chain, &tensor, NULL, NULL, error);
 }
 
+/* Writes the image to new room and switches to it. */
 static enum lmcs_status keep_image(struct repairing *m, bool *done, struct lmcs_error *error)
 {
     struct lmcs_region region;
@@ -336,7 +341,7 @@ static enum lmcs_status keep_image(struct repairing *m, bool *done, struct lmcs_
 
 /* ---- Decoding and coding again ---- */
 
-/* *whole false: a block has no source. */
+/* Decodes the tensor; takes bad blocks from other sources. *whole false: a block has no source. */
 static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool *whole, struct lmcs_error *error)
 {
     const struct lmcs_content_df *df = &stored(m)->df;
@@ -370,7 +375,7 @@ static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool
     return LMCS_OK;
 }
 
-/* NULL: none, or unreadable. */
+/* Returns the decoded base; NULL: there is none, or it is unreadable. */
 static unsigned char *decode_base(struct repairing *m, struct lmcs_chain *base)
 {
     const struct lmcs_tensor tensor = lmcs_identity_tensor(&m->identity);
@@ -479,6 +484,7 @@ static enum lmcs_status repair_stored(struct repairing *m, struct lmcs_error *er
     return status;
 }
 
+/* Records the bad blocks as lost. */
 static enum lmcs_status give_up(struct repairing *m, struct lmcs_repaired *repaired, struct lmcs_error *error)
 {
     bool done;
@@ -506,7 +512,7 @@ static enum lmcs_status repair_one(struct repairing *m, struct lmcs_repaired *re
         return status;
     if (m->scan.bad_count < bad || m->scan.head_is_bad != head) {
         status = keep_image(m, &done, error);
-        if (status == LMCS_DAMAGED && m->is_another) { /* it leads elsewhere, or its line is unreadable */
+        if (status == LMCS_DAMAGED && m->is_another) { /* it yields another state, or its line is unreadable */
             status = scan_stored(m, error);
             return status == LMCS_OK ? give_up(m, repaired, error) : status;
         }

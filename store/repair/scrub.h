@@ -7,7 +7,7 @@
 
 struct lmcs_sources;
 
-/* Runs lmcs_scrub with checked options. `sources`: of the caller; NULL: no repair. *report is set also on errors.
+/* Runs lmcs_scrub with checked options. `sources`: owned by the caller; NULL: no repair. *report is set also on errors.
  * LMCS_DAMAGED: unrepaired damage. LMCS_FULL: a repair lacked room. */
 enum lmcs_status lmcs_scrub_run(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
                                 struct lmcs_sources *sources,
@@ -15,10 +15,10 @@ enum lmcs_status lmcs_scrub_run(struct lmcs_pool *pool, const struct lmcs_scrub_
                                 const struct lmcs_progress *progress, struct lmcs_scrub_report *report,
                                 struct lmcs_error *error);
 
-/* The scrub's part of the pool's info. */
+/* Fills the scrub's part of the pool's info. */
 void lmcs_scrub_state(const struct lmcs_root_df *root, struct lmcs_pool_info *info);
 
-/* Position of the background in a pass. */
+/* Position of the background scrub in a pass. */
 struct lmcs_scrub_turn {
     bool is_loaded;
     uint64_t next;     /* content */

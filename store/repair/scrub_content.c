@@ -2,7 +2,7 @@
 /*
  * repair/scrub_content.c - the scrub of one content and its parity.
  *
- * It is pinned in a short transaction and scanned outside, so captures and the compactor continue.
+ * The content is pinned in a short transaction and scanned outside of it, so captures and the compactor continue.
  */
 #include "repair/scrubbing.h"
 
@@ -53,7 +53,7 @@ static enum lmcs_status hold(struct lmcs_scrubbing *s, uint64_t id, struct held 
     return status;
 }
 
-/* Others may find room. */
+/* Records that a repair lacked room. The scrub continues: smaller contents may find room. */
 static enum lmcs_status record_full(struct lmcs_scrubbing *s, const struct lmcs_error *error)
 {
     s->full = *error;
@@ -73,7 +73,7 @@ static enum lmcs_status repair(struct lmcs_scrubbing *s, const struct held *held
         status = record_full(s, error);
         tried = false;
     }
-    if (status == LMCS_UNSUPPORTED) { /* a content of its chain is newer; its own damage is reported */
+    if (status == LMCS_UNSUPPORTED) { /* its chain has a newer version; report only this damage */
         status = LMCS_OK;
         tried = false;
     }
@@ -84,7 +84,7 @@ static enum lmcs_status repair(struct lmcs_scrubbing *s, const struct held *held
     return status;
 }
 
-/* Damaged parity is made again. */
+/* Checks the parity; makes damaged parity again. */
 static enum lmcs_status check_parity(struct lmcs_scrubbing *s, const struct held *held, struct lmcs_error *error)
 {
     bool sound = true;
@@ -109,7 +109,7 @@ static enum lmcs_status check_parity(struct lmcs_scrubbing *s, const struct held
     return status == LMCS_OK ? lmcs_scrub_add_damage(s, &damage, error) : status;
 }
 
-/* Parity may be damaged too. */
+/* Checks the parity of a repaired content, which may be damaged too. */
 static enum lmcs_status check_remaining_parity(struct lmcs_scrubbing *s, struct held *held, struct lmcs_error *error)
 {
     bool found = false;

@@ -13,10 +13,10 @@
 #include "repair/check.h"
 
 #define AT_ONCE       256u
-#define LEAST_CONTENT 4096u /* least charge of a content, in bytes */
+#define LEAST_CONTENT 4096u /* bytes that each content counts at least */
 #define SAVE_NS       ((uint64_t)60 * 1000000000)
 
-/* Fewer than AT_ONCE: the end. */
+/* Lists the next contents; *count below AT_ONCE: the last ones. */
 static enum lmcs_status list_contents(struct lmcs_pool *pool, uint64_t first, uint64_t ids[AT_ONCE], size_t *count,
                                       struct lmcs_error *error)
 {
@@ -71,6 +71,7 @@ static enum lmcs_status save_pass(struct lmcs_pool *pool, const struct pass *pas
     return lmcs_txn_commit(&txn, error);
 }
 
+/* Scrubs from the position of the pass on, until `most_bytes` are read. */
 static enum lmcs_status scrub_from(struct lmcs_scrubbing *s, struct pass *pass, uint64_t most_bytes,
                                    struct lmcs_error *error)
 {
@@ -167,8 +168,8 @@ enum lmcs_status lmcs_scrub_pass(struct lmcs_scrubbing *s, struct lmcs_error *er
 
 /* ---- In the background ---- */
 
-/* The shortest period of all policies (0: no scrubs) and the bytes of a pass. An unreadable policy gives LMCS_DAMAGED
- * at the end; others count. */
+/* Finds the shortest period of all policies (0: no scrubs) and the bytes of a pass. LMCS_DAMAGED: a policy is
+ * unreadable; the others are used. */
 static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, uint64_t *pass_bytes,
                                     struct lmcs_error *error)
 {
@@ -235,7 +236,7 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     }
     if (!turn->is_loaded)
         load_turn(pool, turn, now);
-    if (now < turn->at_ns) /* the clock was set */
+    if (now < turn->at_ns) /* the clock was set back */
         turn->at_ns = now;
     turn->due_bytes += (double)pass_bytes / (double)seconds * ((double)(now - turn->at_ns) / 1e9);
     turn->at_ns = now;
@@ -248,7 +249,7 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
                                .go_on_context = context,
                                .started_ns = lmcs_steady_ns()};
     struct pass pass = {.next = turn->next};
-    uint64_t pieces = turn->next == 0; /* counts the pass, or an empty one would always be due */
+    uint64_t pieces = turn->next == 0; /* the pass itself counts, or an empty one would always be due */
     status = lmcs_sources_new(pool, 0, &s.sources, error);
     if (status == LMCS_OK && turn->next == 0) {
         turn->begun_ns = now;

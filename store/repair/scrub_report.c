@@ -2,7 +2,8 @@
 /*
  * repair/scrub_report.c - the progress and damages of a scrub.
  *
- * Damages are reported at the end, because one walk over all manifests finds their holders; metadata's at once.
+ * Damages of contents are reported at the end, because one walk over all manifests finds their holders; those of
+ * metadata at once.
  */
 #include "repair/scrubbing.h"
 
@@ -14,7 +15,7 @@
 #include "base/grow.h"
 #include "records/holders.h"
 
-#define MOST_FINDINGS 100000u /* kept; the counts include all */
+#define MOST_FINDINGS 100000u /* damages kept for the report; the counts include all */
 
 bool lmcs_scrub_show(struct lmcs_scrubbing *s)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* repair/scrub_scope.c - scrubs the contents of addresses and their bases, in the order of their numbers. */
+/* repair/scrub_scope.c - scrubs the contents of addresses and their bases, in the order of their ids. */
 #include "base/order.h"
 #include "repair/scrubbing.h"
 
@@ -80,6 +80,7 @@ struct ids {
     size_t capacity;
 };
 
+/* Removes ids that occur twice or are listed already. */
 static void only_new(const struct lmcs_scrubbing *s, struct ids *found)
 {
     size_t kept = 0;
@@ -100,7 +101,7 @@ static enum lmcs_status add_bases_of(struct lmcs_scrubbing *s, struct lmcs_txn *
     bool is_there;
     enum lmcs_status status = lmcs_content_find(txn, id, &content, &is_there, error);
     if (status != LMCS_OK || !is_there)
-        return lmcs_is_unusable(status) ? LMCS_OK : status; /* reported at its turn */
+        return lmcs_is_unusable(status) ? LMCS_OK : status; /* the scrub of the content reports it */
     s->report.bytes_total += content.df.stored_bytes;
     uint64_t link = content.df.payload == LMCS_PAYLOAD_LINKED ? content.link : 0;
     for (size_t i = 0; i < content.df.base_count + (size_t)(link != 0); i++) {

@@ -10,14 +10,14 @@
 
 #define ULL(n) ((unsigned long long)(n))
 
-/* Damaged blocks. */
+/* A range of damaged blocks. */
 struct lmcs_scrub_finding {
     uint64_t content;
     uint64_t identity;
     uint64_t first_byte;
     uint64_t byte_count;
     enum lmcs_damage_state state;
-    const char *what; /* constant */
+    const char *what; /* a constant string */
     char source[LMCS_SOURCE_TEXT];
 };
 
@@ -42,23 +42,23 @@ struct lmcs_scrubbing {
     bool serial;
     bool is_full; /* a repair lacked room, with this error: */
     struct lmcs_error full;
-    bool (*go_on)(void *context, uint64_t bytes); /* of the background */
+    bool (*go_on)(void *context, uint64_t bytes); /* of the background scrub */
     void *go_on_context;
 };
 
 /* ---- scrub_content.c, scrub_scope.c, scrub_pass.c ---- */
 
-/* Reports damaged and newer records. */
+/* Scrubs one content; reports damaged and newer records. */
 enum lmcs_status lmcs_scrub_content(struct lmcs_scrubbing *s, uint64_t id, struct lmcs_error *error);
 enum lmcs_status lmcs_scrub_addresses(struct lmcs_scrubbing *s, struct lmcs_error *error);
-/* A pass or sample. */
+/* Runs a whole pass, or a sample. */
 enum lmcs_status lmcs_scrub_pass(struct lmcs_scrubbing *s, struct lmcs_error *error);
 
 /* ---- scrub_report.c ---- */
 
 /* False: the callback asked to stop. */
 bool lmcs_scrub_show(struct lmcs_scrubbing *s);
-/* Counts bytes read and waits for the rate; false: stop. Per block if one thread reads, and per content. */
+/* Counts bytes read and waits for the rate; false: stop. Called per content, and per block if only one thread reads. */
 bool lmcs_scrub_pace(void *context, uint64_t bytes);
 
 enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *finding,

@@ -2,8 +2,8 @@
 /*
  * repair/sources.c - other copies of a content, or of a block of it (store/REPAIR.md).
  *
- * Each source checks blocks against its digest, and the known hash of the block. A neighbour of the name may have the
- * block, as the hashes in its header show.
+ * A block from a copy is checked against the digest of its source, and against the known hash of the block. Another
+ * content of the same name (a neighbour) may contain the same block, as the hashes in its header show.
  */
 #include "repair/sources.h"
 
@@ -94,7 +94,7 @@ static void sort(struct source *source)
         qsort(source->list, source->count, sizeof *source->list, by_digest);
 }
 
-/* *next 0: the end. */
+/* Lists some contents of a pool, from id `first` on. *next: the id after them; 0: the end. */
 static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_t *next, struct lmcs_error *error)
 {
     enum { AT_ONCE = 4096 };
@@ -127,7 +127,7 @@ static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_
     return status;
 }
 
-/* Unreadable ones cannot help. */
+/* Lists the contents of a pool; after an unreadable record, keeps those listed so far. */
 static enum lmcs_status list_pool(struct source *source, struct lmcs_error *error)
 {
     uint64_t next = 1;
@@ -198,6 +198,7 @@ enum lmcs_status lmcs_sources_new(struct lmcs_pool *pool, size_t capacity, struc
     return LMCS_OK;
 }
 
+/* Keeps an opened source, or closes it after a failure. */
 static enum lmcs_status keep_source(struct lmcs_sources *sources, struct source *source, enum lmcs_status status)
 {
     if (status == LMCS_OK)
@@ -258,6 +259,7 @@ static void close_copy(struct copy *copy)
     free(copy);
 }
 
+/* Loads and pins the chain of a copy. */
 static bool hold(struct copy *copy, uint64_t content)
 {
     struct lmcs_txn txn;
@@ -309,6 +311,7 @@ static struct copy *open_copy(struct source *source, const struct listed *item)
     return NULL;
 }
 
+/* Opens the copies of the wanted content in one source. */
 static void ask_source(struct lmcs_sources *sources, struct source *source, const struct listed *wanted)
 {
     size_t low = 0, high = source->count;
@@ -370,7 +373,7 @@ const char *lmcs_sources_name(const struct lmcs_sources *sources)
 
 /* ---- Reading ---- */
 
-/* False: unlike their digest. */
+/* Reads the block hashes of a copy in an archive. False: they do not match the digest. */
 static bool hashes_in_archive(const struct copy *copy, struct lmc_hash *hashes, uint64_t blocks)
 {
     const struct lmcs_archive_link *link = &copy->decoding.links[0];
@@ -431,7 +434,7 @@ static bool read_copy(struct copy *copy, uint64_t block, const struct lmc_hash *
     return hash == NULL || (found.low == hash->low && found.high == hash->high);
 }
 
-/* Those with the nearest ids. */
+/* Opens the other contents of the name with the nearest ids. */
 static void find_neighbours(struct lmcs_sources *sources)
 {
     const struct source *own = &sources->sources[0];

@@ -18,7 +18,7 @@ enum lmcs_status lmcs_sources_add_archive(struct lmcs_sources *sources, const ch
                                           struct lmcs_error *error);
 void lmcs_sources_close(struct lmcs_sources *sources);
 
-/* Finds copies, open until the release or the next find. None is no error. */
+/* Finds copies of a content, which stay open until the release or the next find. Finding none is no error. */
 enum lmcs_status lmcs_sources_find(struct lmcs_sources *sources, const struct lmcs_content *content,
                                    const struct lmcs_identity *identity, struct lmcs_error *error);
 void lmcs_sources_release(struct lmcs_sources *sources);
@@ -29,7 +29,7 @@ bool lmcs_sources_block(struct lmcs_sources *sources, uint64_t block, const stru
 /* Reads the `which`-th other frame of a link between the same states. False: no more. */
 bool lmcs_sources_link(struct lmcs_sources *sources, const struct lmcs_content *link, size_t which, void *to,
                        size_t bytes);
-/* Source of the last result. */
+/* Returns the name of the source of the last result. */
 const char *lmcs_sources_name(const struct lmcs_sources *sources);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * repair/structure.c - the structure check: compares all metadata of one root.
  *
- * A lease holds the root, so writers continue.
+ * A lease keeps the pages of the root, so writers continue.
  */
 #include "repair/checking.h"
 
@@ -157,6 +157,7 @@ struct first_damage {
     bool any;
 };
 
+/* Keeps the first damage as the error, and passes each on. */
 static void keep_first(void *context, const struct lmcs_damage *damage)
 {
     struct first_damage *first = context;

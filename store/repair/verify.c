@@ -2,7 +2,8 @@
 /*
  * repair/verify.c - verifies the structure, then the bytes of every content.
  *
- * The pool's threads share each content. It is pinned in a short transaction, so captures and the compactor continue.
+ * The pool's threads share the blocks of each content. The content is pinned in a short transaction, so captures and
+ * the compactor continue.
  */
 #include "repair/verify.h"
 
@@ -27,7 +28,7 @@ struct verifying {
     uint64_t total_bytes;
     struct lmcs_verify_report *report;
     const struct lmcs_known_content *known;
-    char tensor[LMCS_MAX_NAME + 1]; /* its name; "" until its identity is read */
+    char tensor[LMCS_MAX_NAME + 1]; /* name for reports; "" until the identity is read */
     uint64_t reported;
 };
 
@@ -64,7 +65,7 @@ static void bad_range(void *context, uint64_t first_byte, uint64_t bytes, const 
 struct held {
     struct lmcs_chain chain;
     struct lmcs_identity identity;
-    struct lmcs_content link; /* that may replace raw bytes; id 0: none */
+    struct lmcs_content link; /* link that may later replace the raw bytes; id 0: none */
 };
 
 static void release(struct verifying *v, const struct held *held)
@@ -74,7 +75,7 @@ static void release(struct verifying *v, const struct held *held)
         lmcs_payload_unpin(v->pool->lease, &held->link);
 }
 
-/* It may have been freed. */
+/* Pins a content and its chain. *found false: it was freed meanwhile. */
 static enum lmcs_status hold_content(struct verifying *v, struct held *held, bool *found, struct lmcs_error *error)
 {
     struct lmcs_chain *chain = &held->chain;
@@ -98,7 +99,7 @@ static enum lmcs_status hold_content(struct verifying *v, struct held *held, boo
         status = lmcs_content_get(&txn, content.link, &held->link, error);
         if (status == LMCS_OK)
             status = lmcs_payload_pin(v->pool->lease, &held->link, error);
-        if (lmcs_is_unusable(status)) { /* already reported */
+        if (lmcs_is_unusable(status)) { /* the structure check reported the link */
             held->link.id = 0;
             status = LMCS_OK;
         }
@@ -123,14 +124,14 @@ static struct lmcs_known_content *find_known(const struct verifying *v, uint64_t
     return found ? &v->structure->contents[low] : NULL;
 }
 
-/* 0: the newest; NULL: unknown, or no line. */
+/* Returns link i of the line; 0 is the newest. NULL: unknown, or no line. */
 static struct lmcs_known_content *link_of(const struct verifying *v, const struct lmcs_chain *chain, size_t i)
 {
     size_t newest = chain->links[0].df.payload == LMCS_PAYLOAD_LINK ? 0 : 1;
     return i < chain->line ? find_known(v, chain->links[newest + i].id) : NULL;
 }
 
-/* An output of a verified link is only compared with it. */
+/* Reads and verifies a pinned content; of an output of a verified link, only compares the digest. */
 static enum lmcs_status read_held(struct verifying *v, const struct held *held, struct lmcs_error *error)
 {
     const struct lmcs_chain *chain = &held->chain;
@@ -172,7 +173,7 @@ static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *err
     return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
-/* Finds each parity once, of a content or the link that stores it. */
+/* Pins the parity of the content or of the link that stores it; each parity is found once. */
 static enum lmcs_status find_parity(struct verifying *v, uint64_t *content, struct lmcs_parity_record *parity,
                                     struct lmcs_identity *identity, bool *found, struct lmcs_error *error)
 {
@@ -201,7 +202,7 @@ static enum lmcs_status find_parity(struct verifying *v, uint64_t *content, stru
     return status;
 }
 
-/* By its own checksums. */
+/* Checks the parity by its own checksums. */
 static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *error)
 {
     struct lmcs_parity_record parity;
@@ -209,7 +210,7 @@ static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *erro
     uint64_t content = 0;
     bool found, sound = true;
     enum lmcs_status status = find_parity(v, &content, &parity, &identity, &found, error);
-    if (status == LMCS_DAMAGED && v->structure->damages == 0) /* else its record was reported */
+    if (status == LMCS_DAMAGED && v->structure->damages == 0) /* else the structure check reported the record */
         report(v, error->message, 0, 0);
     if (status != LMCS_OK || !found)
         return lmcs_is_unusable(status) ? LMCS_OK : status;
@@ -228,7 +229,7 @@ static bool go_on(const struct verifying *v, uint64_t done_bytes)
            v->progress->call(v->progress->context, "verifying", done_bytes, v->total_bytes);
 }
 
-/* Lines first, newest link first: a correct end implies a correct line. */
+/* Chooses the next content: first those of lines, the newest link first, since a correct end implies a correct line. */
 static bool next_content(struct verifying *v, size_t *at)
 {
     const struct lmcs_structure *structure = v->structure;

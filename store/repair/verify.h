@@ -5,7 +5,9 @@
 
 #include "pages/pool.h"
 
-/* Runs lmcs_verify. `look`: checks libpmemobj's part like a writer, if the whole pool is verified and has no writer. */
+/*
+ * Runs lmcs_verify. `look` checks libpmemobj's part as a writer does, if the whole pool is verified and has no writer.
+ */
 enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address,
                                  enum lmcs_status (*look)(const struct lmcs_pool *pool, struct lmcs_error *error),
                                  void (*visit)(void *context, const struct lmcs_damage *damage), void *context,
