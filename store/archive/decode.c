@@ -2,7 +2,7 @@
 /*
  * archive/decode.c - decodes contents of an archive's file without a pool.
  *
- * Checks every byte before it uses it. A line is undone link by link, so that each state on the way is checked.
+ * Every byte is checked before it is used. A line is undone link by link, so that each intermediate state is checked.
  */
 #include "archive/decode.h"
 
@@ -24,7 +24,7 @@ static enum lmcs_status fail_content(const struct lmcs_decoding *d, const char *
     return fail_at(d, d->content, why, error);
 }
 
-/* The caller compares with the record. */
+/* Reads and parses a header. The caller compares it with the record. */
 static enum lmcs_status read_header(struct lmcs_decoding *d, struct lmcs_archive_link *link, struct lmcs_error *error)
 {
     unsigned char prefix[LMC_FRAME_PREFIX_BYTES];
@@ -130,7 +130,7 @@ static bool raw_is_right(const struct lmcs_decoding *d, const struct lmcs_archiv
     return digest.low == link->content->digest.low && digest.high == link->content->digest.high;
 }
 
-/* d->coded has `most` bytes. */
+/* Reads a coded block into d->coded, which has `most` bytes. */
 static enum lmcs_status read_coded(struct lmcs_decoding *d, struct lmcs_archive_link *link, uint64_t block, size_t most,
                                    size_t *count, struct lmcs_error *error)
 {
@@ -141,7 +141,7 @@ static enum lmcs_status read_coded(struct lmcs_decoding *d, struct lmcs_archive_
                                     : lmcs_pieces_read(&link->pieces, at, d->coded, coded.coded_bytes, error);
 }
 
-/* NULL: no base. */
+/* Decodes a block of one link of a chain. `base` NULL: no base. */
 static enum lmcs_status decode_own(struct lmcs_decoding *d, struct lmcs_archive_link *link, uint64_t block,
                                    uint64_t bytes, const void *base, void *to, struct lmcs_error *error)
 {
@@ -206,7 +206,7 @@ static void add_link(struct lmcs_decoding *d, const struct lmcs_archive_content 
     lmcs_pieces_init(&link->pieces, d->fd, d->start, content);
 }
 
-/* False: a content below is not in this archive. */
+/* Lists the content and those below it. False: one of these is not in this archive. */
 static bool list_links(struct lmcs_decoding *d)
 {
     const struct lmcs_archive_content *content = d->content;
@@ -256,6 +256,7 @@ static enum lmcs_status make_room(struct lmcs_decoding *d, struct lmcs_error *er
     return whole ? LMCS_OK : lmcs_fail_memory(error);
 }
 
+/* Sets the content to decode and lists its links; false as list_links. */
 static bool take_up(struct lmcs_decoding *d, const struct lmcs_archive_content *content)
 {
     const struct lmcs_archive_identity *identity = d->reader->identities[content->identity];
@@ -292,6 +293,7 @@ enum lmcs_status lmcs_decoding_open_newest(struct lmcs_decoding *d, const struct
     return *possible ? open_line(d, 1, error) : LMCS_OK;
 }
 
+/* Checks the stored blocks of a frame or link. */
 static enum lmcs_status look_at_blocks(struct lmcs_decoding *d, struct lmcs_archive_link *link,
                                        struct lmcs_error *error)
 {
@@ -316,7 +318,7 @@ enum lmcs_status lmcs_decoding_look(struct lmcs_decoding *d, const struct lmcs_a
     enum lmcs_status status = make_room(d, error);
     if (status == LMCS_OK)
         status = d->line > 0 ? open_line(d, 1, error) : open_frame(d, &d->links[0], error);
-    bool is_own = d->links[0].content == content; /* else the link's, checked as a content of its own */
+    bool is_own = d->links[0].content == content; /* else the blocks are the link's, which is checked by itself */
     return status == LMCS_OK && is_own ? look_at_blocks(d, &d->links[0], error) : status;
 }
 

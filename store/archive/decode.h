@@ -9,7 +9,7 @@
 struct lmcs_archive_link {
     const struct lmcs_archive_content *content;
     struct lmcs_pieces pieces;
-    unsigned char *header; /* or hashes of a raw payload of several blocks */
+    unsigned char *header; /* header, or hashes of a raw payload of several blocks */
     struct lmc_frame frame;
 };
 

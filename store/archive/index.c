@@ -141,7 +141,7 @@ static bool is_number(const char *text, uint64_t *number)
     return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
 }
 
-/* Finds a number, tag, "latest" or "step:N"; the count: none. */
+/* Finds the index of the snapshot with a number or tag, "latest" or "step:N"; the count: none. */
 static size_t find_point(const struct lmcs_index_shelf *shelf, const char *point)
 {
     uint64_t number = 0;

@@ -11,8 +11,8 @@ struct lmcs_index_snapshot {
     uint64_t entries;
     uint64_t tensors;
     uint64_t raw_bytes;
-    uint64_t new_contents; /* arrived with it */
-    uint64_t new_bytes;    /* stored bytes of these */
+    uint64_t new_contents; /* contents that arrived with it */
+    uint64_t new_bytes;    /* stored bytes of these contents */
 };
 
 struct lmcs_index_tag {
@@ -38,7 +38,7 @@ struct lmcs_index {
     struct lmcs_index_shelf *shelves;
     size_t shelf_count;
     size_t shelf_capacity;
-    struct lmc_hash *since; /* needed older archives */
+    struct lmc_hash *since; /* hashes of the older archives that it needs */
     size_t since_count;
     size_t since_capacity;
 };
@@ -57,7 +57,7 @@ struct lmcs_part {
 };
 
 struct lmcs_parts {
-    struct lmcs_part *items; /* none: everything */
+    struct lmcs_part *items; /* no items: everything */
     size_t count;
 };
 /* Resolves "run", "run@7", "run@5..9". LMCS_NOT_FOUND, LMCS_INVALID. */
@@ -66,7 +66,7 @@ enum lmcs_status lmcs_index_parts(const struct lmcs_index *index, const char *co
 bool lmcs_parts_have_shelf(const struct lmcs_parts *parts, const char *shelf);
 bool lmcs_parts_have(const struct lmcs_parts *parts, const char *shelf, uint64_t number);
 void lmcs_parts_free(struct lmcs_parts *parts);
-/* Cuts "A..B" in two; either may be empty. False: no range. Free *first. */
+/* Cuts a range "A..B" in two; either end may be empty. False: not a range. The caller frees *first. */
 bool lmcs_range_cut(const char *range, char **first, const char **last);
 
 /* Whether a name matches one of `only`: names, or patterns with * and ?. NULL: any does. */

@@ -91,7 +91,7 @@ static enum lmcs_status visit_shelf(struct listing *listing, struct lmcs_index_s
         texts[i] = shelf->tags[i].text;
     for (size_t i = 0, at = 0; status == LMCS_OK && !listing->stopped && i < shelf->snapshot_count; i++) {
         uint64_t number = shelf->snapshots[i].df.number;
-        while (at < shelf->tag_count && shelf->tags[at].number < number) /* of a snapshot in an older archive */
+        while (at < shelf->tag_count && shelf->tags[at].number < number) /* a tag of a snapshot in an older archive */
             at++;
         size_t first = at;
         while (at < shelf->tag_count && shelf->tags[at].number == number)
@@ -152,7 +152,7 @@ enum lmcs_status lmcs_archive_list(int fd, bool (*visit)(void *context, const st
     return status;
 }
 
-/* The last link of a line checks the others and their outputs. */
+/* Decodes a content to verify it. Decoding the last link of a line checks the other links and their outputs. */
 static enum lmcs_status decode_content(struct lmcs_decoding *d, const struct lmcs_archive_content *content, bool *done,
                                        struct lmcs_error *error)
 {

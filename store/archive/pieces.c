@@ -2,7 +2,7 @@
 /*
  * archive/pieces.c - reads a payload of an archive's file at any offset.
  *
- * A payload is cut into adjacent records. The caller checks the bytes by the content's digest.
+ * A payload is cut into pieces, one in each of adjacent records. The caller checks the bytes by the content's digest.
  */
 #include "archive/pieces.h"
 
@@ -33,6 +33,7 @@ static enum lmcs_status read_at(int fd, void *to, size_t count, uint64_t at, str
     return LMCS_OK;
 }
 
+/* Reads the header at pieces->header; steps over an ignorable record. */
 static enum lmcs_status look(struct lmcs_pieces *pieces, struct lmcs_error *error)
 {
     struct lmcs_archive_record_df header;
@@ -51,6 +52,7 @@ static enum lmcs_status look(struct lmcs_pieces *pieces, struct lmcs_error *erro
     return LMCS_OK;
 }
 
+/* Finds the piece that contains offset `at`. */
 static enum lmcs_status find(struct lmcs_pieces *pieces, uint64_t at, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;

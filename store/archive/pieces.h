@@ -11,7 +11,7 @@ struct lmcs_pieces {
     uint64_t total;  /* of the payload */
     uint64_t at;     /* payload offset of the current piece */
     uint64_t header; /* file offset of its header */
-    uint32_t bytes;  /* of it; 0: not read yet */
+    uint32_t bytes;  /* of the current piece; 0: its header is not read yet */
 };
 
 /* `start`: the archive's offset in the file. */

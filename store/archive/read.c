@@ -3,7 +3,8 @@
  * archive/read.c - reads an archive and checks it record by record, without a pool.
  *
  * Nothing is trusted, and memory grows with arrived records, never by a number in one. A complete list of entries gets
- * a new number, a list of changes keeps it; an identity is present if it has the list's number.
+ * a new number, a list of changes keeps the number of the list that it changes; an identity is in the list if it has
+ * the list's number.
  */
 #include "archive/read.h"
 
@@ -21,7 +22,7 @@
 #define PROGRESS_BYTES  ((uint64_t)4 << 20)
 #define MOST_IDENTITIES LMCS_MAX_TENSORS
 #define MOST_CONTENTS   (UINT32_MAX - 1)
-#define MOST_ENTRIES    ((uint64_t)LMCS_MAX_TENSORS + 1) /* and the metadata */
+#define MOST_ENTRIES    ((uint64_t)LMCS_MAX_TENSORS + 1) /* the tensors and the metadata */
 #define MOST_TAGS       LMCS_MAX_TENSORS
 
 #define FAIL            LMCS_ARCHIVE_DAMAGED
@@ -41,7 +42,7 @@ static enum lmcs_status as_damage(struct lmcs_archive_reader *reader, enum lmcs_
     return status;
 }
 
-/* False: the record is too short. */
+/* Copies the fixed part of the record. False: the record is too short. */
 static bool take_fixed(const struct lmcs_archive_reader *reader, void *fixed, size_t bytes)
 {
     if (reader->source.bytes < bytes)
@@ -50,7 +51,7 @@ static bool take_fixed(const struct lmcs_archive_reader *reader, void *fixed, si
     return true;
 }
 
-/* Takes the rest of the record; NULL: empty, or with a NUL. */
+/* Returns the rest of the record as text; NULL: it is empty or contains a NUL. */
 static const char *take_text(const struct lmcs_archive_reader *reader, size_t at, size_t bytes)
 {
     const char *text = (const char *)reader->source.payload + at;
@@ -87,7 +88,7 @@ static enum lmcs_status read_shelf(struct lmcs_archive_reader *reader, struct lm
     return CALL(reader, error, shelf, );
 }
 
-/* The source need not be in the archive. */
+/* Reads the origin of a shelf. Its source need not be in the archive. */
 static enum lmcs_status read_origin(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     struct lmcs_archive_origin_df df;
@@ -133,7 +134,7 @@ static enum lmcs_status read_tag(struct lmcs_archive_reader *reader, struct lmcs
 
 /* ---- Identities ---- */
 
-/* Keys reader->names: the hash, or the next key that no other name has. */
+/* Returns the key of a name in reader->names: its hash, or the next key that no other name has. */
 static uint64_t name_key(const struct lmcs_archive_reader *reader, uint32_t kind, const char *name)
 {
     uint64_t key = lmc_hash64(name, strlen(name), kind), leader;
@@ -267,7 +268,7 @@ const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_ar
     return base->payload == LMCS_PAYLOAD_LINKED ? &reader->contents[base->bases[0] - 1] : NULL;
 }
 
-/* The base is raw or a frame, in a chain of bounded length. */
+/* Checks that the base is raw or a frame, in a chain of bounded length. */
 static enum lmcs_status check_delta(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
                                     struct lmcs_error *error)
 {
@@ -280,7 +281,7 @@ static enum lmcs_status check_delta(struct lmcs_archive_reader *reader, struct l
     return LMCS_OK;
 }
 
-/* The bases are all outputs of another link, in order, or rest on nothing. */
+/* Checks that the bases are all outputs of another link, in order, or rest on nothing. */
 static enum lmcs_status check_link(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
                                    struct lmcs_error *error)
 {
@@ -356,6 +357,7 @@ static enum lmcs_status add_content(struct lmcs_archive_reader *reader, const st
     return CALL(reader, error, content, );
 }
 
+/* Expects records of the snapshot again once all data of the content arrived. */
 static void end_content(struct lmcs_archive_reader *reader)
 {
     if (reader->data_at == reader->contents[reader->content_count - 1].stored_bytes)
@@ -495,6 +497,7 @@ bool lmcs_archive_same_form(const struct lmcs_tensor *a, const struct lmcs_tenso
            (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof(uint64_t)) == 0);
 }
 
+/* Adds an identity to the current list (`on`) or removes it. False: the total overflows. */
 static bool change_list(struct lmcs_archive_reader *reader, struct lmcs_archive_identity *identity, bool on)
 {
     struct lmcs_archive_identity *leader = reader->identities[identity->leader];
@@ -513,6 +516,7 @@ static bool change_list(struct lmcs_archive_reader *reader, struct lmcs_archive_
     return true;
 }
 
+/* Checks an entry of a snapshot and applies it to the current list. */
 static enum lmcs_status take_entry(struct lmcs_archive_reader *reader, const struct lmcs_archive_entry_df *entry,
                                    struct lmcs_error *error)
 {
@@ -559,7 +563,7 @@ static enum lmcs_status read_entries(struct lmcs_archive_reader *reader, struct 
     return status;
 }
 
-/* An unused content could never be removed from a pool. */
+/* Checks that all contents of a snapshot are used: an unused one could never be removed from a pool. */
 static enum lmcs_status check_complete(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     for (size_t i = 0; i < reader->entry_count; i++) {

@@ -18,13 +18,13 @@ struct lmcs_archive_identity {
     size_t leader;       /* first identity of this kind and name */
     uint64_t present;    /* number of the list that has it */
     uint64_t touched;    /* last snapshot with an entry of it */
-    uint64_t name_list;  /* of a leader: list of name_count */
-    uint64_t name_count; /* of a leader: identities of the name in it */
+    uint64_t name_list;  /* of a leader: list to which name_count applies */
+    uint64_t name_count; /* of a leader: identities of the name in that list */
     /* for the restore: */
     uint64_t pool_id; /* 0: not in the pool, as far as known */
     uint64_t attempt; /* transaction that gave pool_id */
     uint64_t listed;  /* list of the restore that has it */
-    size_t place;     /* index there */
+    size_t place;     /* index in that list */
 };
 
 struct lmcs_archive_content {
@@ -39,13 +39,13 @@ struct lmcs_archive_content {
     uint8_t output;    /* linked: index among the link's outputs */
     uint8_t depth;     /* deltas to undo in this archive */
     uint8_t line;      /* links to undo */
-    bool is_known;     /* in an older archive */
+    bool is_known;     /* its payload is in an older archive */
     bool is_used;      /* by an entry or as a base */
     bool is_gone_from; /* its outputs are the bases of another link */
     bool is_wanted;    /* for visitors that select */
     /* for the restore: */
-    bool has_run;  /* by a snapshot */
-    bool is_found; /* in the pool */
+    bool has_run;  /* a snapshot contains it */
+    bool is_found; /* found in the pool */
     uint64_t pool_id;
 };
 
@@ -58,7 +58,7 @@ struct lmcs_archive_visitor {
     enum lmcs_status (*origin)(void *context, const struct lmcs_archive_origin_df *origin, const char *name,
                                struct lmcs_error *error);
     enum lmcs_status (*snapshot)(void *context, struct lmcs_error *error);
-    enum lmcs_status (*content)(void *context, struct lmcs_error *error); /* newest; its data follow */
+    enum lmcs_status (*content)(void *context, struct lmcs_error *error); /* the newest content; its data follow */
     enum lmcs_status (*data)(void *context, const void *bytes, size_t count, struct lmcs_error *error);
     enum lmcs_status (*snapshot_end)(void *context, struct lmcs_error *error);
     enum lmcs_status (*tag)(void *context, uint64_t number, const char *text, struct lmcs_error *error);
@@ -104,7 +104,7 @@ struct lmcs_archive_reader {
     /* the current snapshot: */
     struct lmcs_archive_snapshot_df snapshot;
     char meta[LMCS_META_INLINE + 1];
-    size_t first_content; /* arrived with it */
+    size_t first_content; /* first content that arrived with it */
     struct lmcs_archive_entry_df *entries;
     size_t entry_count;
     size_t entry_capacity;
@@ -124,7 +124,7 @@ enum lmcs_status lmcs_archive_reader_run(struct lmcs_archive_reader *reader, str
 /* The link whose outputs are the bases of `link`; NULL: none in this archive. */
 const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_archive_reader *reader,
                                                             const struct lmcs_archive_content *link);
-/* Whether they can have one content. */
+/* Whether two tensors can share a content. */
 bool lmcs_archive_same_form(const struct lmcs_tensor *a, const struct lmcs_tensor *b);
 
 #define LMCS_ARCHIVE_DAMAGED(reader, error, ...) lmcs_archive_fail(&(reader)->source, LMCS_DAMAGED, error, __VA_ARGS__)

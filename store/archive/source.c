@@ -32,7 +32,7 @@ enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enu
                      (unsigned long long)source->offset, what);
 }
 
-/* *got 0: the end of the stream. */
+/* Reads at least one byte. *got 0: the end of the stream. */
 static enum lmcs_status read_some(int fd, void *to, size_t bytes, size_t *got, struct lmcs_error *error)
 {
     for (;;) {
@@ -50,7 +50,7 @@ static enum lmcs_status read_some(int fd, void *to, size_t bytes, size_t *got, s
     }
 }
 
-/* *got is less only at the end. */
+/* Takes bytes through the buffer. *got is less than `bytes` only at the end. */
 static enum lmcs_status take(struct lmcs_archive_source *source, void *to, size_t bytes, size_t *got,
                              struct lmcs_error *error)
 {
@@ -102,7 +102,7 @@ static enum lmcs_status check_head(const struct lmcs_archive_head_df *head, size
     return LMCS_OK;
 }
 
-/* 0: unknown. */
+/* Returns the bytes up to the end of a file; 0: unknown. */
 static uint64_t file_bytes(int fd)
 {
     struct stat info;
@@ -140,6 +140,7 @@ void lmcs_archive_source_fini(struct lmcs_archive_source *source)
     source->buffer = source->payload = NULL;
 }
 
+/* Skips bytes of a file without reading them. */
 static enum lmcs_status pass_over(struct lmcs_archive_source *source, size_t bytes, struct lmcs_error *error)
 {
     size_t ready = source->buffer_end - source->buffer_at, now = bytes < ready ? bytes : ready;
@@ -208,6 +209,6 @@ enum lmcs_status lmcs_archive_source_finish(struct lmcs_archive_source *source, 
     enum lmcs_status status = take(source, &more, 1, &got, error);
     if (status != LMCS_OK || got == 0)
         return status;
-    source->offset -= got; /* no part of the archive */
+    source->offset -= got; /* these bytes are no part of the archive */
     return lmcs_archive_fail(source, LMCS_DAMAGED, error, "it is the end record, and something follows it");
 }

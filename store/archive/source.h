@@ -8,7 +8,7 @@
 
 struct lmcs_archive_source {
     int fd;
-    bool passes_data; /* of a file: read only headers of payload pieces */
+    bool passes_data; /* of a file: skip payloads, read only the headers of their pieces */
     uint64_t total;   /* of the archive; 0: unknown, a pipe */
     uint64_t offset;  /* read so far */
     uint64_t number;  /* of the next record */
@@ -28,7 +28,7 @@ enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, in
 void lmcs_archive_source_fini(struct lmcs_archive_source *source);
 /* Reads the next record of a known type and its checksums. */
 enum lmcs_status lmcs_archive_source_next(struct lmcs_archive_source *source, struct lmcs_error *error);
-/* LMCS_DAMAGED if anything follows. */
+/* Checks the end of the stream. LMCS_DAMAGED: bytes follow the archive. */
 enum lmcs_status lmcs_archive_source_finish(struct lmcs_archive_source *source, struct lmcs_error *error);
 /* Returns `status` with a message that locates it: "record 7 (at byte 1234): ...". */
 enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enum lmcs_status status,

@@ -3,12 +3,12 @@
  * payload/block.c - one block of a content, however it is stored.
  *
  * A chain is undone upwards in two small buffers in turn; only the topmost delta writes to the caller's memory. The
- * record's digest covers the block hashes, and those the bytes. The topmost checksum covers all links below; on a
- * mismatch the chain is undone again with every link's checksums, to name the damaged one.
+ * record's digest covers the block hashes, and the hashes cover the bytes. The topmost checksum covers all links below;
+ * on a mismatch the chain is undone again with every link's checksums, to name the damaged one.
  *
  * A line is undone for all arrays of its state in one call of the codec, which checks the final state. Verification
- * also checks the arrays at its beginning: a link made from damaged bytes leads from these to the right state, and from
- * the right bytes to another.
+ * also checks the arrays at its beginning: a link made from damaged bytes leads from the damaged bytes to the right
+ * state, and from the right bytes to a wrong one.
  */
 #include "payload/reading.h"
 
@@ -18,7 +18,7 @@
 
 #include "base/guard.h"
 
-#define BROUGHT_BLOCKS 8u /* asked for in one system call */
+#define BROUGHT_BLOCKS 8u /* blocks asked for in one system call */
 
 static bool raw_block_is_right(const struct lmcs_reading *r, const struct lmcs_reading_link *link, uint64_t block,
                                const void *data, uint64_t bytes)
@@ -43,7 +43,7 @@ struct undoing {
     bool is_unreadable;  /* the medium failed */
     const void *decoded; /* base of the next link; NULL: none yet */
     bool is_mapped;      /* `decoded` is in the pool */
-    const char *why;     /* of damage; NULL: `error` has it */
+    const char *why;     /* reason of damage; NULL: `error` has it */
     struct lmcs_error *error;
 };
 
@@ -74,7 +74,7 @@ static void check_step(void *context)
     s->is_right = raw_block_is_right(s->u->r, s->link, s->u->block, s->stored, s->stored_bytes);
 }
 
-/* NULL: copy them, which is faster for few bytes. */
+/* Returns stored bytes in the mapping; NULL: copy them, which is faster for few bytes. */
 static const void *stored_at(const struct undoing *u, const struct lmcs_reading_link *link, uint64_t at, uint64_t bytes)
 {
     bool in_place = u->in_place && bytes >= LMCS_ALIGNED_BYTES && !lmcs_reading_is_new(u->r, link);
@@ -106,7 +106,7 @@ static enum lmcs_status run_decoding(struct step *s, uint64_t at, void *room)
     return u->is_unreadable ? LMCS_DAMAGED : LMCS_OK;
 }
 
-/* Reads into `to` if that is the target; else leaves the block mapped. */
+/* Reads a raw block into `to` if that is the target; else leaves the block mapped. */
 static enum lmcs_status read_raw_block(struct step *s, void *to)
 {
     struct undoing *u = s->u;
@@ -172,7 +172,7 @@ static enum lmcs_status undo_once(struct undoing *u, bool checked)
     return status;
 }
 
-/* For coded blocks. False: no memory. */
+/* Makes room for the coded blocks of a line. False: no memory. */
 static bool make_room(struct lmcs_scratch *scratch, uint64_t bytes)
 {
     if (scratch->line_bytes > bytes)
@@ -218,7 +218,7 @@ static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64
     return status;
 }
 
-/* Reads the block if the mapping fails. */
+/* Copies a block of an array with which the line begins; reads it from the file if the mapping fails. */
 static enum lmcs_status begin_line(struct step *s, void *to)
 {
     struct undoing *u = s->u;
@@ -249,7 +249,7 @@ static void run_line(void *context)
 }
 
 struct line_way {
-    bool from_sound; /* compare its first arrays with their checksums */
+    bool from_sound; /* compare the line's first arrays with their checksums */
     bool checked;    /* also each link alone, to name the damaged one */
     bool in_place;
     bool failed; /* the medium failed */
@@ -288,7 +288,7 @@ static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct
                            .block = block,
                            .bytes = bytes,
                            .state = state};
-    fenv_t arithmetic; /* the codec sets its own, and can't restore this when left early */
+    fenv_t arithmetic; /* the codec sets its own, and can't restore the caller's when a fault ends it */
     for (size_t i = 0; i < run.count; i++)
         mapped[i] = (struct lmcs_guarded){steps[i].coded, steps[i].coded_bytes};
     fegetenv(&arithmetic);
@@ -298,12 +298,12 @@ static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct
     *why = run.why;
     if (run.result == LMC_NO_MEMORY)
         return lmcs_fail_memory(error);
-    if (run.result == LMC_UNSUPPORTED) /* its checksum is right */
+    if (run.result == LMC_UNSUPPORTED) /* the block is sound, but newer */
         return LMCS_UNSUPPORTED;
     return run.result == LMC_OK && !way->failed ? LMCS_OK : LMCS_DAMAGED;
 }
 
-/* Fills the arrays' buffers; without any, verifies. */
+/* Undoes a line for one block into the arrays' buffers; without any, verifies. */
 static enum lmcs_status undo_line_block(struct lmcs_reading *r, uint64_t block, void *const *targets,
                                         struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error)
 {
@@ -358,7 +358,7 @@ static enum lmcs_status check_coded_block(struct step *s)
     return status;
 }
 
-/* Those not in memory. */
+/* Asks the system for the next blocks of a link, so that they are in memory when they are checked. */
 static void bring_blocks(const struct undoing *u, const struct lmcs_reading_link *link)
 {
     const uint64_t blocks = lmc_block_count(u->r->raw_bytes);
@@ -376,7 +376,7 @@ static void bring_blocks(const struct undoing *u, const struct lmcs_reading_link
         lmcs_media_bring(mapped, end - at);
 }
 
-/* Checks the newest links of a line; if these are all, also its beginning. */
+/* Checks stored bytes of the newest links of a line; if these are all, also of the arrays at its beginning. */
 static enum lmcs_status check_stored(struct undoing *u)
 {
     struct lmcs_reading *r = u->r;
@@ -417,7 +417,8 @@ static enum lmcs_status check_stored_block(struct lmcs_reading *r, uint64_t bloc
 
 /* ---- A block ---- */
 
-/* `checked`: with the checksums of all links, not only the topmost. */
+/* Undoes the chain; again with copies if the medium fails under the mapping. `checked`: with the checksums of all
+ * links, not only the topmost. */
 static enum lmcs_status undo_links(struct undoing *u, bool checked)
 {
     enum lmcs_status status = undo_once(u, checked);

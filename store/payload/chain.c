@@ -7,7 +7,7 @@ static enum lmcs_status fail_chain(const struct lmcs_txn *txn, const char *why, 
     return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: %s", txn->pool->path, why);
 }
 
-/* Adds a link, and its first arrays if the line begins there. *next: the link before, or 0. */
+/* Adds a link, and the arrays before it if the line begins there. *next: the link before, or 0. */
 static enum lmcs_status add_link(struct lmcs_txn *txn, uint64_t id, struct lmcs_chain *chain, uint64_t *next,
                                  struct lmcs_error *error)
 {

@@ -14,24 +14,24 @@
 #include "base/guard.h"
 #include "base/workers.h"
 
-#define WHOLE_BYTES   ((uint64_t)64 << 20) /* largest made in memory */
+#define WHOLE_BYTES   ((uint64_t)64 << 20) /* largest payload encoded in memory as a whole */
 #define WINDOW_BLOCKS 16u
 
 struct encoding {
     struct lmcs_encoding *encoding;
     struct lmc_encoder *encoder;
     struct lmc_block *blocks;
-    struct lmc_link_encoder *link_encoder; /* for links, instead of these two */
+    struct lmc_link_encoder *link_encoder; /* links use the next two instead */
     struct lmc_link_block *link_blocks;
     uint64_t block_count;
-    uint64_t first; /* of the window */
+    uint64_t first; /* first block of the window */
     size_t slot_bytes;
     unsigned char *slots; /* for a window's coded blocks */
     struct lmcs_guarded sources[2 * LMC_MAX_BASES];
     size_t source_count;
 };
 
-/* The codec reads mapped bytes, where the medium may fail. */
+/* Fails because the medium failed under mapped bytes that the codec read. */
 static enum lmcs_status fail_unreadable(const struct lmcs_encoding *encoding, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_DAMAGED, EIO, "%s: tensor \"%s\" is damaged: the medium can't be read",
@@ -65,7 +65,7 @@ static uint64_t most_bytes(const struct lmcs_encoding *encoding)
 struct block_job {
     struct encoding *encoding;
     uint64_t slot;
-    unsigned char *copy; /* if the data may change; else NULL */
+    unsigned char *copy; /* copy of the block if the data may change; else NULL */
     enum lmc_status made;
 };
 
@@ -116,6 +116,7 @@ static enum lmcs_status encode_window(struct encoding *e, uint64_t count, struct
 
 /* ---- Writing ---- */
 
+/* Allocates from the region, under its lock if threads share it. */
 static enum lmcs_status take_room(struct lmcs_encoding *encoding, uint64_t bytes, struct lmcs_error *error)
 {
     if (encoding->region_lock != NULL)
@@ -153,6 +154,7 @@ static uint64_t window_bytes(const struct encoding *e, uint64_t first, uint64_t 
     return sum;
 }
 
+/* Records the digest of a link from its encoded header. */
 static enum lmc_status take_link_digest(struct lmcs_encoding *encoding, const void *header, size_t bytes)
 {
     struct lmc_frame frame;
@@ -186,6 +188,7 @@ static enum lmcs_status write_header(struct encoding *e, struct lmcs_error *erro
     return status;
 }
 
+/* Records the digest of the encoded bytes, and whether it is the known content's. */
 static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;
@@ -224,6 +227,7 @@ static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *erro
     return status == LMCS_OK ? write_header(e, error) : status;
 }
 
+/* Returns the room beyond `total` bytes. */
 static void shrink_made(struct lmcs_encoding *encoding, uint64_t total)
 {
     struct lmcs_content *made = &encoding->made;
@@ -299,6 +303,7 @@ static void guard_sources(struct encoding *e)
     }
 }
 
+/* Allocates the blocks' entries and slots for their coded bytes. */
 static enum lmcs_status make_room(struct encoding *e, struct lmcs_error *error)
 {
     const struct lmcs_encoding *encoding = e->encoding;

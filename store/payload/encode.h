@@ -11,7 +11,7 @@ struct lmcs_encoding {
     struct lmcs_region *region;
     pthread_mutex_t *region_lock; /* NULL: the region is this thread's alone */
     bool serial;                  /* in the caller's thread alone */
-    bool may_change;              /* `data` may change: gives a torn tensor in a sound frame */
+    bool may_change;              /* `data` may change meanwhile: the frame is sound even then, but its tensor torn */
     struct lmcs_tensor tensor;
     uint64_t raw_bytes;
     const void *data;                    /* raw_bytes of it, row-major */
@@ -21,10 +21,10 @@ struct lmcs_encoding {
     const struct lmc_link_params *link;  /* makes a link (data, base and known are unused) ... */
     const struct lmcs_content *before;   /* ... from these, raw and pinned, ... */
     const struct lmcs_content *after;    /* ... to these */
-    uint64_t most_bytes;                 /* 0: one that saves a 64th */
+    uint64_t most_bytes;                 /* largest payload worthwhile; 0: one that saves a 64th */
     /* on output */
     struct lmcs_content made; /* input: raw size; output: parts, sizes, bases, kind; the digest, if data may change */
-    bool is_known;            /* equals `known` */
+    bool is_known;            /* the data equals `known` */
     bool worthwhile;          /* false: nothing made: not smaller, or known */
 };
 

@@ -12,9 +12,9 @@
 #include "base/guard.h"
 #include "base/names.h"
 
-#define HEADER_AT_ONCE ((uint64_t)4 << 10) /* longest with few blocks */
+#define HEADER_AT_ONCE ((uint64_t)4 << 10) /* longest header of few blocks */
 
-/* The caller compares with the records. */
+/* Reads and parses the header of link `i`. The caller compares it with the records. */
 static enum lmcs_status read_header(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_reading_link *link = &r->links[i];
@@ -26,7 +26,7 @@ static enum lmcs_status read_header(struct lmcs_reading *r, size_t i, struct lmc
     if (link->header == NULL)
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_reading_copy(r, link, 0, link->header, n, error);
-    if (status == LMCS_DAMAGED && n > LMC_FRAME_PREFIX_BYTES) { /* the unreadable part may be after it */
+    if (status == LMCS_DAMAGED && n > LMC_FRAME_PREFIX_BYTES) { /* the unreadable part may be after the header */
         n = LMC_FRAME_PREFIX_BYTES;
         status = lmcs_reading_copy(r, link, 0, link->header, n, error);
     }
@@ -125,7 +125,7 @@ static enum lmcs_status open_one_link(struct lmcs_reading *r, size_t i, struct l
     return status;
 }
 
-/* Whether the content stored as array `i` is its output. */
+/* Whether the content stored as array `i` is that output of the newest link. */
 static bool is_led_to(const struct lmcs_reading *r, size_t i)
 {
     struct lmc_hash digest;
@@ -153,7 +153,7 @@ static enum lmcs_status open_line(struct lmcs_reading *r, struct lmcs_error *err
     return status;
 }
 
-/* Checks them by the digest. */
+/* Reads the block hashes of a raw payload and checks them by the digest. */
 static enum lmcs_status open_raw(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_reading_link *link = &r->links[i];

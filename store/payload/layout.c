@@ -24,7 +24,7 @@ enum lmcs_status lmcs_payload_take(struct lmcs_region *region, uint64_t bytes, s
     while (bytes > 0) {
         uint64_t n = bytes < most ? bytes : most;
         if (bytes > most && bytes - most < LMCS_ALIGNED_BYTES)
-            n = most - LMC_BLOCK_BYTES; /* else the last one would not begin on a page, and could not be mapped */
+            n = most - LMC_BLOCK_BYTES; /* else the small last part would not begin on a page: it could not be mapped */
         if (content->df.part_count == LMCS_MAX_PARTS)
             return lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: a tensor may have at most %llu bytes", region->pool->path,
                              (unsigned long long)(LMCS_MAX_PARTS * most));
@@ -39,7 +39,8 @@ enum lmcs_status lmcs_payload_take(struct lmcs_region *region, uint64_t bytes, s
     return LMCS_OK;
 }
 
-/* Offset and length of a piece, at most `bytes`, at `at` of the payload; 0: past the end. */
+/* Finds the bytes at `at` of the payload: *offset in the pool, and how many of `bytes` are adjacent there; 0: past the
+ * end. */
 static uint64_t locate(const struct lmcs_content *content, uint64_t at, uint64_t bytes, uint64_t *offset)
 {
     for (size_t i = 0; i < content->df.part_count; i++) {

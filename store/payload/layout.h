@@ -32,7 +32,7 @@ enum lmcs_status lmcs_raw_finish(struct lmcs_heap *heap, struct lmcs_content *co
                                  const struct lmc_hash *hashes, struct lmcs_error *error);
 /* Whether payload kind and parts are equal. */
 bool lmcs_same_payload(const struct lmcs_content *a, const struct lmcs_content *b);
-/* Read-only mapping; NULL: not in one part, or not in the pool. */
+/* Returns payload bytes in the read-only mapping; NULL: not in one part, or not in the pool. */
 const void *lmcs_payload_at(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
                             uint64_t bytes);
 enum lmcs_status lmcs_payload_pin(struct lmcs_lease *lease, const struct lmcs_content *content,

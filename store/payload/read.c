@@ -11,6 +11,7 @@
 
 #include "records/safety.h"
 
+/* Marks a block as damaged. False: no memory. */
 static bool note_lost(struct lmcs_reading *r, uint64_t block)
 {
     if (r->lost == NULL)
@@ -20,7 +21,7 @@ static bool note_lost(struct lmcs_reading *r, uint64_t block)
     return r->lost != NULL;
 }
 
-/* Damage does not end a read. */
+/* Records the failure of a block. Damage does not end a read. */
 static void note_failure(struct lmcs_reading *r, uint64_t block, enum lmcs_status status, const char *why,
                          const struct lmcs_error *error)
 {
@@ -42,7 +43,7 @@ static void note_failure(struct lmcs_reading *r, uint64_t block, enum lmcs_statu
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Prefixes "rows 3 to 5 of 100 (elements 768 to 1535): ". */
+/* Prefixes the damaged range to the error: "rows 3 to 5 of 100 (elements 768 to 1535): ". */
 static void prefix_lost(const struct lmcs_reading *r, struct lmcs_error *error)
 {
     enum { MOST_LISTED = 6 };
@@ -137,7 +138,7 @@ enum lmcs_status lmcs_chain_read_arrays(struct lmcs_pool *pool, const struct lmc
 {
     struct lmcs_reading r = {
         .pool = pool, .chain = chain, .raw_bytes = chain->links[0].df.raw_bytes, .tensor = *tensor};
-    r.tensor.dtype = LMC_F32; /* of all arrays of links */
+    r.tensor.dtype = LMC_F32; /* the arrays of links are f32 */
     for (size_t i = 0; i < LMC_MAX_BASES; i++) {
         r.contents[i] = contents[i];
         r.buffers[i] = buffers[i];

@@ -20,7 +20,7 @@
 struct lmcs_chain {
     size_t length; /* 1 to LMCS_CHAIN_MOST */
     size_t line;   /* links; 0: a chain of deltas */
-    bool serial;   /* in the caller's thread alone */
+    bool serial;   /* use only the caller's thread */
     bool is_new;   /* links[0] was just written: read the medium, not the page cache */
     struct lmcs_content links[LMCS_CHAIN_MOST];
 };
@@ -56,9 +56,9 @@ enum lmcs_status lmcs_chain_read_arrays(struct lmcs_pool *pool, const struct lmc
                                         void *const *buffers, struct lmcs_error *error);
 
 /*
- * Checks a line without decoding: all headers, that each link leads from the state that the one before leads to, and
- * the stored checksums of its `links` newest links; if these are all, also of its first arrays (store/LINKS.md).
- * `chain`: of the newest link. LMCS_DAMAGED: something differs.
+ * Checks a line without decoding: all headers; that each link begins at the state to which the link before leads; the
+ * stored checksums of its `links` newest links and, if these are all, of its first arrays (store/LINKS.md). `chain`: of
+ * the newest link. LMCS_DAMAGED: something differs.
  */
 enum lmcs_status lmcs_line_check(struct lmcs_pool *pool, const struct lmcs_chain *chain, size_t links,
                                  const struct lmcs_tensor *tensor, struct lmcs_error *error);

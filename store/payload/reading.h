@@ -7,7 +7,7 @@
 
 struct lmcs_reading_link {
     const struct lmcs_content *content;
-    unsigned char *header; /* or hashes of a raw payload with several blocks */
+    unsigned char *header; /* header, or hashes of a raw payload of several blocks */
     struct lmc_frame frame;
 };
 
@@ -29,15 +29,15 @@ struct lmcs_reading {
     uint64_t raw_bytes;
     struct lmcs_tensor tensor;
     unsigned char *buffer;                              /* NULL: only verify */
-    unsigned char *buffers[LMC_MAX_BASES];              /* of a line: per array, */
+    unsigned char *buffers[LMC_MAX_BASES];              /* of a line: one for each array */
     const struct lmcs_content *contents[LMC_MAX_BASES]; /* stored as it; NULL: unknown */
     bool in_place;                                      /* use mapped bytes: a guard is available */
-    bool only_stored;                                   /* compare stored bytes with checksums, do not decode, */
-    size_t stored_links;  /* of the newest links of a line; if all, also of its beginning */
+    bool only_stored;                                   /* compare stored bytes with checksums; do not decode */
+    size_t stored_links;  /* only_stored: number of newest links; if all, also the beginning */
     pthread_mutex_t lock; /* guards the rest */
     struct lmcs_scratch *free;
     bool failed;
-    bool go_on;          /* after damage */
+    bool go_on;          /* continue after damage */
     unsigned char *lost; /* 1 for each damaged block if `bad` is NULL; NULL: none yet */
     const struct lmcs_bad_range *bad;
     struct lmcs_error error;

@@ -2,8 +2,8 @@
 /*
  * payload/scan.c - checks the stored bytes of a content.
  *
- * The record's digest covers the block hashes. For raw payloads, computed hashes, or a mixture, replace damaged ones if
- * the digest agrees.
+ * The record's digest covers the block hashes. If the stored hashes of a raw payload do not match it, the hashes of the
+ * stored blocks, or a mixture of both, replace them if the digest matches.
  */
 #include "payload/scan.h"
 
@@ -15,7 +15,7 @@
 #include "payload/layout.h"
 #include "payload/read.h"
 
-#define MOST_MIXED 10u /* blocks with two candidate hashes: 1,024 digests */
+#define MOST_MIXED 10u /* most blocks with two candidate hashes: 1,024 digests to try */
 
 static enum lmcs_status read_pool(const struct lmcs_bytes *bytes, uint64_t at, void *to, uint64_t count,
                                   struct lmcs_error *error)
@@ -57,7 +57,7 @@ struct scanning {
     const struct lmcs_content *content;
     const struct lmcs_identity *identity;
     struct lmcs_scan *scan;
-    struct lmc_hash *found; /* raw: of stored bytes */
+    struct lmc_hash *found; /* raw: hashes of the stored blocks */
     _Atomic uint64_t bad;
     _Atomic bool unreadable;
 };
@@ -76,7 +76,7 @@ static bool fits_digest(const struct scanning *s, const struct lmc_hash *hashes)
     return digest.low == s->content->df.digest_low && digest.high == s->content->df.digest_high;
 }
 
-/* *data NULL: unreadable. */
+/* Reads stored bytes into new memory. *data NULL: unreadable. */
 static enum lmcs_status fetch(struct scanning *s, uint64_t at, uint64_t count, unsigned char **data,
                               struct lmcs_error *error)
 {
@@ -106,11 +106,12 @@ static enum lmcs_status hash_job(void *context, uint64_t block, struct lmcs_erro
     if (data != NULL)
         s->found[block] = lmc_hash128(data, bytes);
     else
-        s->scan->bad[block] = 2; /* hash unknown */
+        s->scan->bad[block] = 2; /* unreadable: the hash is unknown */
     free(data);
     return status;
 }
 
+/* Tries each mixture of stored and computed hashes. True: the digest matches scan->hashes. */
 static bool mix(struct scanning *s)
 {
     struct lmcs_scan *scan = s->scan;
@@ -138,12 +139,13 @@ static bool mix(struct scanning *s)
     return fits;
 }
 
+/* Finds the block hashes of a raw payload. */
 static enum lmcs_status find_hashes(struct scanning *s)
 {
     struct lmcs_scan *scan = s->scan;
     struct lmcs_error error;
     uint64_t bytes = scan->blocks * sizeof *scan->hashes;
-    if (scan->blocks == 1) { /* the digest is its hash */
+    if (scan->blocks == 1) { /* no table: the digest covers this one hash */
         scan->hashes[0] = s->found[0];
         scan->knows_hashes = scan->bad[0] == 0 && fits_digest(s, scan->hashes);
         return LMCS_OK;
@@ -192,7 +194,7 @@ static enum lmcs_status scan_raw(struct scanning *s, struct lmcs_workers *worker
 
 /* ---- Frames ---- */
 
-/* LMCS_UNSUPPORTED: the checksum is right, the version newer. */
+/* LMCS_UNSUPPORTED: the header is sound, but of a newer version. */
 static enum lmcs_status status_of_header(enum lmc_status coded)
 {
     return coded == LMC_UNSUPPORTED ? LMCS_UNSUPPORTED : LMCS_OK;
@@ -293,7 +295,7 @@ enum lmcs_status lmcs_scan_head(const struct lmcs_bytes *bytes, const struct lmc
     uint64_t at = lmcs_raw_table_at(content->df.raw_bytes);
     if (status != LMCS_OK || scan->blocks == 0)
         return status;
-    if (content->df.payload >= LMCS_PAYLOAD_LINK) /* hashes of several arrays */
+    if (content->df.payload >= LMCS_PAYLOAD_LINK) /* a link's header has the hashes of several arrays */
         return LMCS_OK;
     if (content->df.payload == LMCS_PAYLOAD_FRAME) {
         status = read_header(&s, &sound);
@@ -315,7 +317,7 @@ enum lmcs_status lmcs_scan(const struct lmcs_bytes *bytes, const struct lmcs_con
     enum lmcs_status status = begin(content, identity, scan, error);
     if (status != LMCS_OK)
         return status;
-    if (scan->blocks > 0 && content->df.payload != LMCS_PAYLOAD_LINKED) /* which has no bytes */
+    if (scan->blocks > 0 && content->df.payload != LMCS_PAYLOAD_LINKED) /* a linked content has no bytes of its own */
         status = content->df.payload == LMCS_PAYLOAD_RAW ? scan_raw(&s, workers) : scan_frame(&s, workers);
     free(s.found);
     scan->bad_count = s.bad;

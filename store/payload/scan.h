@@ -5,7 +5,7 @@
 
 #include "records/content.h"
 
-/* A pool, or memory. */
+/* Stored bytes to scan: in a pool, or in memory. */
 struct lmcs_bytes {
     enum lmcs_status (*read)(const struct lmcs_bytes *bytes, uint64_t at, void *to, uint64_t count,
                              struct lmcs_error *error);
@@ -22,16 +22,16 @@ struct lmcs_scan {
     uint64_t blocks; /* of the decoded form; 0: empty tensor */
     uint64_t bad_count;
     unsigned char *bad;      /* 1 for each bad block */
-    bool head_is_bad;        /* header or table of hashes */
-    bool knows_hashes;       /* of `hashes`, all the same */
+    bool head_is_bad;        /* the header or the table of hashes is bad */
+    bool knows_hashes;       /* `hashes` are right, even if the head is bad */
     struct lmc_hash *hashes; /* of decoded blocks */
-    unsigned char *header;   /* of a sound frame; else NULL */
+    unsigned char *header;   /* the header of a sound frame; else NULL */
     struct lmc_frame frame;
     const char *why; /* of the last bad block */
 };
 
 struct lmcs_workers;
-/* `workers` NULL: scans in this thread. Damage is no failure. LMCS_DAMAGED: the record is not credible.
+/* Scans all blocks. `workers` NULL: in this thread. Damage is no failure. LMCS_DAMAGED: the record is not credible.
  * LMCS_UNSUPPORTED: a newer frame. The caller frees the scan in any case, and holds a pin. */
 enum lmcs_status lmcs_scan(const struct lmcs_bytes *bytes, const struct lmcs_content *content,
                            const struct lmcs_identity *identity, struct lmcs_workers *workers, struct lmcs_scan *scan,
@@ -44,7 +44,7 @@ static inline bool lmcs_scan_is_clean(const struct lmcs_scan *scan)
 {
     return scan->bad_count == 0 && !scan->head_is_bad;
 }
-/* False: unknown. */
+/* Finds the stored place of a block. False: unknown. */
 bool lmcs_scan_place(const struct lmcs_scan *scan, const struct lmcs_content *content, uint64_t block, uint64_t *at,
                      uint64_t *bytes);
 /* Decoded bytes of the block. */
