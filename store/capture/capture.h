@@ -5,15 +5,14 @@
  * Uses base, media, pages, records, payload. A capture holds its shelf until it is durable, so the newest snapshot, its
  * *base*, cannot change. The path of a tensor (structs: stages.h):
  *
- *   put      put.c, entries.c   checks and copies the description           struct lmcs_source
- *   compare  compare.c          looks it up in the base once, compares      struct lmcs_previous
- *   encode   delta.c            with encode= only: writes a delta           struct lmcs_previous
- *   copy     copy.c             allocates, copies, hashes all that differs  struct lmcs_copy
- *   commit   commit.c, enter.c  enters names, contents and the snapshot     struct lmcs_captured
+ * put      put.c, entries.c   checks and copies the description           struct lmcs_source compare  compare.c
+ * looks it up in the base once, compares      struct lmcs_previous encode   delta.c            with encode= only:
+ * writes a delta           struct lmcs_previous copy     copy.c             allocates, copies, hashes all that differs
+ * struct lmcs_copy commit   commit.c, enter.c  enters names, contents and the snapshot     struct lmcs_captured
  *
- * While it compares, it leases the look-up's epoch, which keeps raw payloads of the base in place. Later it keeps ids
- * of contents, never places. New payloads, in a region of its own, are durable before the transaction that makes the
- * snapshot.
+ * While a capture compares, it leases the epoch of the look-up, which keeps raw payloads of the base in place.
+ * Afterwards it keeps only ids of contents, never their places. New payloads, in a region of its own, are durable
+ * before the transaction that makes the snapshot.
  */
 #ifndef LMCS_CAPTURE_CAPTURE_H
 #define LMCS_CAPTURE_CAPTURE_H

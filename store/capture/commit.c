@@ -2,8 +2,8 @@
 /*
  * capture/commit.c - commits a capture: options, background commits, waits.
  *
- * An asynchronous commit holds the shelf until it is durable. Its failure goes to the first of: a wait for the capture,
- * the next capture of the shelf, the pool's close.
+ * An asynchronous commit holds the shelf until it is durable. Its failure is reported once, by the first of: a wait for
+ * the capture, the next capture of the shelf, the pool's close.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -20,6 +20,7 @@ void lmcs_commit_options_init(struct lmcs_commit_options *options)
     *options = (struct lmcs_commit_options){.step = LMCS_NO_STEP};
 }
 
+/* Puts an attachment of the store into the capture. */
 static enum lmcs_status attach(struct lmcs_capture *capture, const char *name, const void *data, uint64_t bytes,
                                struct lmcs_error *error)
 {
@@ -43,6 +44,7 @@ static enum lmcs_status attach_relations(struct lmcs_capture *capture, struct lm
     return status;
 }
 
+/* Copies the options of the commit, and attaches long metadata and relations. */
 static enum lmcs_status take_options(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
                                      struct lmcs_error *error)
 {
@@ -71,6 +73,7 @@ static enum lmcs_status take_options(struct lmcs_capture *capture, const struct 
     return status == LMCS_OK && capture->relations.count > 0 ? attach_relations(capture, error) : status;
 }
 
+/* Records the result of the commit and releases the shelf. */
 static void finish(struct lmcs_capture *capture, enum lmcs_status status, const struct lmcs_error *error)
 {
     struct lmcs_pool *pool = capture->pool;
@@ -125,7 +128,7 @@ static enum lmcs_status start_commit(struct lmcs_capture *capture, struct lmcs_e
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "can't start a thread");
 }
 
-/* Number and parent are those of commit's call, not of an asynchronous run. */
+/* Chooses number and parent at the call of commit, not when an asynchronous commit runs. */
 static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -193,7 +196,7 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
         pthread_cond_wait(&pool->captures_changed, &pool->captures);
     status = capture->result.status;
     if (status != LMCS_OK) {
-        if (capture->busy->unreported == capture->failure) /* and not a later one's */
+        if (capture->busy->unreported == capture->failure) /* not the failure of a later commit */
             capture->busy->unreported = 0;
         if (error != NULL)
             *error = capture->result;
@@ -206,7 +209,7 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
 bool lmcs_capture_done(struct lmcs_capture *capture)
 {
     if (lmcs_pool_check(capture->pool, true, NULL) != LMCS_OK)
-        return true; /* in a child waits fail at once, and the lock may be held for ever */
+        return true; /* in a forked child, waits fail at once, and the lock may be held for ever */
     pthread_mutex_lock(&capture->pool->captures);
     bool done = capture->done;
     pthread_mutex_unlock(&capture->pool->captures);

@@ -13,7 +13,7 @@
 #include "pages/tree.h"
 #include "records/safety.h"
 
-#define SMALL_AT_ONCE 64 /* sources below LMCS_ALIGNED_BYTES in a job */
+#define SMALL_AT_ONCE 64 /* sources below LMCS_ALIGNED_BYTES compared in one job */
 
 static enum lmcs_status find_base(struct lmcs_txn *txn, const struct lmcs_source *source,
                                   struct lmcs_previous *previous, struct lmcs_error *error)
@@ -46,7 +46,7 @@ enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root
             status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, manifest, (struct lmcs_key_df){at->identity, 0}, &entry,
                                    sizeof entry, sizeof entry, NULL, &found, error);
         if (!found) {
-            at->identity = 0; /* no snapshot of this shelf holds it: it may go before the commit */
+            at->identity = 0; /* no snapshot of this shelf keeps the identity: it may be freed */
             continue;
         }
         status = lmcs_content_get(txn, entry.content, &at->content, error);
@@ -76,7 +76,7 @@ static bool block_equals(const struct comparing *comparing, size_t i, uint64_t b
         const void *stored =
             lmcs_payload_at(comparing->jobs.pool->media, &comparing->previous[i].content, at + done, n);
         if (source->strides != NULL) {
-            if (!lmcs_source_read_guarded(source, at + done, n, piece)) /* copying reports it */
+            if (!lmcs_source_read_guarded(source, at + done, n, piece)) /* copying reports unreadable memory */
                 return false;
             now = piece;
         }
@@ -98,7 +98,7 @@ static enum lmcs_status compare_job(void *context, uint64_t i, struct lmcs_error
     return LMCS_OK;
 }
 
-/* First blocks, several small ones in a job; then the other blocks of those still equal. */
+/* Plans jobs for the first blocks, several small ones in a job; then for the other blocks of sources still equal. */
 static bool plan_compare(struct comparing *comparing, size_t count, bool first_blocks)
 {
     struct lmcs_jobs *jobs = &comparing->jobs;

@@ -2,8 +2,9 @@
 /*
  * capture/copy.c - allocates, copies and hashes the tensors that a snapshot adds to the pool.
  *
- * A job is a block of a large tensor, or a run of small ones with adjacent places. It hashes and writes a buffer on its
- * stack, not the tensor, which may change: a torn snapshot never appears damaged.
+ * A job is a block of a large tensor, or a run of small ones with adjacent places. It copies the tensor, which may
+ * change meanwhile, to a buffer on its stack, and hashes and writes the buffer: so a torn snapshot never appears
+ * damaged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,12 +19,13 @@ struct copying {
     struct lmcs_pool *pool;
     const struct lmcs_copy *copies;
     struct hashes {
-        struct lmc_hash *blocks; /* NULL with at most one block: `only` */
+        struct lmc_hash *blocks; /* NULL if at most one block: its hash is `only` */
         struct lmc_hash only;
-    } * hashes; /* per copy */
+    } * hashes; /* one for each copy */
     struct lmcs_jobs jobs;
 };
 
+/* Offset of the copy in the pool. */
 static uint64_t place_of(const struct lmcs_copy *copy)
 {
     return copy->content->parts[0].offset;
@@ -141,7 +143,7 @@ static enum lmcs_status allocate(struct lmcs_region *region, const struct lmcs_c
     return lmcs_payload_take(region, lmcs_raw_stored_bytes(bytes), copy->content, error);
 }
 
-/* The region grows once, and small copies are adjacent. */
+/* Allocates all copies together, so that the region grows once and small copies are adjacent. */
 static enum lmcs_status allocate_all(struct copying *copying, struct lmcs_region *region, size_t count,
                                      struct lmcs_error *error)
 {
@@ -197,7 +199,7 @@ enum lmcs_status lmcs_reserve(struct lmcs_region *region, struct lmcs_captured *
         entry->reserved.data = lmcs_heap_at(heap, entry->content.parts[0].offset);
         return LMCS_OK;
     }
-    /* Several parts or replicas: filled aside, copied at commit. */
+    /* With several parts or replicas, the caller fills memory aside, which the commit copies. */
     void *aside =
         mmap(NULL, entry->raw_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (aside == MAP_FAILED)

@@ -2,17 +2,18 @@
 /*
  * capture/delta.c - captures that write deltas, for media slower than the codec (store/POLICIES.md).
  *
- * The base is the newest raw content of the name: the base snapshot's, or the one below its delta. So nothing is
- * decoded. After LMCS_DELTA_MOST_JUMP deltas a raw content is written. A tensor with the previous digest shares that
- * content. Blocks are copied before they are encoded, since a tensor may change. Frames count after decoding.
+ * The base of a delta is the newest raw content of the name: that of the base snapshot, or the one below its delta. So
+ * no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas a raw content is written. A tensor with the same digest as
+ * the previous content shares that. Blocks are copied before they are encoded, since a tensor may change. Frames count
+ * after decoding.
  */
 #include <stdlib.h>
 
 #include "capture/stages.h"
 #include "payload/encode.h"
 
-#define BATCH        256u                 /* at once */
-#define SERIAL_BYTES ((uint64_t)16 << 20) /* smaller tensors take one thread each, larger ones all */
+#define BATCH        256u                 /* tensors encoded at once */
+#define SERIAL_BYTES ((uint64_t)16 << 20) /* a tensor up to this size takes one thread, a larger one all */
 
 struct encoded {
     struct lmcs_delta *delta;
@@ -29,6 +30,7 @@ struct batch {
     size_t count;
 };
 
+/* Describes the encoding of one tensor against its base. */
 static void prepare(struct batch *batch, struct encoded *item, struct lmcs_delta *delta)
 {
     const struct lmcs_source *source = delta->source;
@@ -59,7 +61,7 @@ static enum lmcs_status encode_item(struct encoded *item, struct lmcs_error *err
     enum lmcs_status status = lmcs_encoding_run(&item->encoding, error);
     if (!lmcs_is_unusable(status))
         return status;
-    /* Unreadable tensor or base: copying reports it, or succeeds. */
+    /* The tensor or its base is unreadable: copying the tensor reports that, or succeeds. */
     item->encoding.worthwhile = item->encoding.is_known = false;
     return LMCS_OK;
 }

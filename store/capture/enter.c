@@ -3,7 +3,7 @@
  * capture/enter.c - the transaction that makes a snapshot of a capture.
  *
  * It enters identities and contents, a changed copy of the base's manifest, the snapshot's record, tags and group. All
- * payloads are durable before.
+ * payloads are durable before it begins.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,14 +25,14 @@ struct committing {
     bool has_base;
 };
 
-/* 0: none. */
+/* Finds the content of the name in the base snapshot; 0: none. */
 static enum lmcs_status find_previous(struct committing *c, const struct lmcs_captured *entry, uint64_t *previous,
                                       struct lmcs_error *error)
 {
     struct lmcs_manifest_df old;
     bool found;
     *previous = entry->previous;
-    if (entry->same_as == 0) /* known from the put, or the content is new */
+    if (entry->same_as == 0) /* the put found it, or the content is new */
         return LMCS_OK;
     enum lmcs_status status =
         lmcs_tree_get(&c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){entry->identity, 0}, &old,
@@ -41,7 +41,7 @@ static enum lmcs_status find_previous(struct committing *c, const struct lmcs_ca
     return status;
 }
 
-/* A new run unless the base snapshot has the same content. */
+/* Enters a name: with a new run, unless the base snapshot has the same content. */
 static enum lmcs_status put_name(struct committing *c, struct lmcs_captured *entry, uint64_t content, bool is_new,
                                  struct lmcs_error *error)
 {
@@ -78,7 +78,7 @@ static enum lmcs_status put_entry(struct committing *c, struct lmcs_captured *en
     return status == LMCS_OK ? put_name(c, entry, entry->content.id, true, error) : status;
 }
 
-/* `wanted` is sorted. The caller frees *drop. */
+/* Lists the identities of the base's manifest that are not `wanted` (sorted). The caller frees *drop. */
 static enum lmcs_status list_dropped(struct committing *c, const uint64_t *wanted, size_t count, uint64_t **drop,
                                      size_t *drops, struct lmcs_error *error)
 {
@@ -103,7 +103,7 @@ static enum lmcs_status list_dropped(struct committing *c, const uint64_t *wante
     return status;
 }
 
-/* The count in the base's record sizes nothing: it may be damaged. */
+/* Removes names that the capture lacks. Does not allocate by the count in the base's record, which may be damaged. */
 static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *error)
 {
     const struct lmcs_capture *capture = c->capture;
@@ -255,7 +255,7 @@ static enum lmcs_status enter_all(struct committing *c, struct lmcs_error *error
     return status == LMCS_OK ? lmcs_region_commit(&c->txn, &capture->region, error) : status;
 }
 
-/* The next snapshot follows this one unless another was loaded meanwhile. */
+/* Makes this snapshot the parent of the next one, unless another was loaded meanwhile. */
 static void follow(struct lmcs_capture *capture, const struct committing *c)
 {
     pthread_mutex_lock(&capture->pool->captures);

@@ -7,7 +7,7 @@
 #include "records/busy.h"
 #include "records/shelf.h"
 
-/* `value`: shelf and number of the group's snapshot. */
+/* Commits or drops the snapshot of a group. `value`: its shelf and number. */
 static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *key, bool commit, uint64_t value[2],
                                 struct lmcs_error *error)
 {
@@ -41,7 +41,8 @@ static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *
     return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
 }
 
-/* The next snapshot follows this one, unless one was loaded, or a later one committed, since its capture. */
+/* Makes this snapshot the parent of the next one, unless another was loaded, or a later one committed, since its
+ * capture. */
 static void follow_resolved(struct lmcs_pool *pool, uint64_t shelf, uint64_t number)
 {
     pthread_mutex_lock(&pool->captures);

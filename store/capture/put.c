@@ -19,6 +19,7 @@
 
 /* ---- Begin and end ---- */
 
+/* Whether the capture writes deltas. */
 static bool shall_encode(struct lmcs_pool *pool, const struct lmcs_shelf *shelf)
 {
     struct lmcs_policy policy;
@@ -157,6 +158,7 @@ static enum lmcs_status add_entry(struct lmcs_capture *capture, const struct lmc
     return status;
 }
 
+/* Adds the entries of a put and describes their memory. */
 static enum lmcs_status describe(struct put *put, const struct lmcs_tensor *tensors, const void *const *data,
                                  struct lmcs_error *error)
 {
@@ -205,10 +207,10 @@ static enum lmcs_status encode(struct put *put, size_t first, size_t count, cons
         capture->new_bytes += entry->raw_bytes;
     }
     free(deltas);
-    return status == LMCS_FULL ? LMCS_OK : status; /* copying reports it, after the compactor made room */
+    return status == LMCS_FULL ? LMCS_OK : status; /* copying reports LMCS_FULL, if the compactor can make no room */
 }
 
-/* Leases the look-up's epoch. */
+/* Compares a batch and encodes changed tensors. The caller leases the epoch of the look-up. */
 static enum lmcs_status settle(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
                                struct lmcs_error *error)
 {
@@ -244,7 +246,7 @@ static enum lmcs_status compare_batch(struct put *put, size_t first, size_t coun
         put->entries[first + i]->identity = previous[i].identity;
         put->entries[first + i]->previous = previous[i].identity != 0 ? previous[i].content.id : 0;
     }
-    if (leased == LMCS_IN_USE) /* another program's lock must not stop a capture: copy all */
+    if (leased == LMCS_IN_USE) /* another program holds a lock: copy all, so that it does not stop the capture */
         return LMCS_OK;
     if (leased != LMCS_OK)
         return leased;
@@ -288,7 +290,7 @@ static uint64_t count_snapshots(struct lmcs_pool *pool, const char *name)
     return found ? shelf.df.snapshot_count : 0;
 }
 
-/* Names removable snapshots when compaction could not make room. */
+/* Adds to the error which snapshots could be removed, when compaction could not make room. */
 static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     uint64_t count = error != NULL ? count_snapshots(capture->pool, capture->busy->name) : 0;
@@ -307,7 +309,7 @@ static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs
     struct lmcs_error first;
     enum lmcs_status status = lmcs_copy_sources(capture->pool, &capture->region, copies, count, &first);
     if (status == LMCS_FULL && capture->written_bytes == 0) {
-        lmcs_region_end(&capture->region); /* the compactor can use its room */
+        lmcs_region_end(&capture->region); /* lets the compactor use the region's room */
         lmcs_region_init(&capture->region, capture->pool, 0);
     }
     if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name))

@@ -2,8 +2,8 @@
 /*
  * capture/source.c - reads tensors in the caller's memory.
  *
- * Live tensors are in the pool's mapping, others may be truncated mapped files. A guard makes a fault an error of the
- * capture. Guarded code takes no locks.
+ * Live tensors are in the pool's mapping; others may be in mapped files that are truncated meanwhile. A guard makes a
+ * fault an error of the capture. Guarded code takes no locks.
  */
 #include <errno.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #include "records/content.h"
 #include "records/policy.h"
 
-#define LMCS_PIECE_BYTES ((size_t)128 << 10) /* at once, through a buffer on the stack */
+#define LMCS_PIECE_BYTES ((size_t)128 << 10) /* read at once into a buffer on the stack */
 
 /* ---- Put: the caller's memory (source.c) ---- */
 
@@ -21,17 +21,17 @@ struct lmcs_source {
     const int64_t *strides; /* bytes; NULL: row-major */
     uint64_t raw_bytes;
 };
-/* Whether they are row-major where they matter. */
+/* Whether the strides are row-major, apart from dimensions of 1. */
 bool lmcs_strides_are_plain(const struct lmcs_tensor *tensor, const int64_t *strides);
 uint64_t lmcs_source_block_bytes(const struct lmcs_source *source, uint64_t block);
 struct lmcs_guarded lmcs_source_range(const struct lmcs_source *source);
 /* Copies a range of the row-major form; `at` and `bytes` are multiples of the element's size. */
 void lmcs_source_read(const struct lmcs_source *source, uint64_t at, uint64_t bytes, void *to);
-/* Reads under a guard. False: unreadable memory. */
+/* Reads like lmcs_source_read, under a guard. False: unreadable memory. */
 bool lmcs_source_read_guarded(const struct lmcs_source *source, uint64_t at, uint64_t bytes, void *to);
 enum lmcs_status lmcs_source_fail(const struct lmcs_tensor *tensor, struct lmcs_error *error);
 
-/* Runs `work` per job on the pool's workers, while the compactor pauses. */
+/* Jobs for the pool's workers, during which the compactor pauses. */
 struct lmcs_jobs {
     struct lmcs_pool *pool;
     size_t count;
@@ -54,7 +54,7 @@ struct lmcs_previous {
     bool may_encode;   /* as a delta against *base */
     uint32_t distance; /* contents from the new one to *base */
     struct lmcs_content content;
-    struct lmcs_content *base; /* gets a raw content: this one, or its delta's base. NULL: not wanted */
+    struct lmcs_content *base; /* output: raw content to encode against, `content` or its base; NULL: not wanted */
 };
 enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root_tree_df *manifest,
                                     const struct lmcs_source *sources, size_t count, struct lmcs_previous *previous,
@@ -73,12 +73,12 @@ void lmcs_pace_measured(struct lmcs_pace *pace, bool coded, uint64_t bytes, uint
 struct lmcs_delta {
     const struct lmcs_source *source;
     const struct lmcs_previous *previous; /* may_encode */
-    struct lmcs_content content;          /* the delta; id: of the previous content, if equal */
+    struct lmcs_content content;          /* the delta; if equal, id of the previous content */
     bool is_made;
     bool is_equal;
 };
-/* Sets is_made or is_equal; other sources are to be copied. The caller leases the look-up's epoch and has entered the
- * encode gate. */
+/* Encodes sources as deltas. Sets is_made or is_equal; the other sources are to be copied. The caller leases the
+ * look-up's epoch and has entered the encode gate. */
 enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_region *region, struct lmcs_delta *deltas,
                                   size_t count, struct lmcs_error *error);
 
@@ -88,7 +88,7 @@ struct lmcs_copy {
     const struct lmcs_source *source;
     struct lmcs_content *content; /* gets place, size and digest */
 };
-/* Payloads are in the pool afterwards, but not durable. */
+/* Copies sources into the region. Their payloads are not yet durable afterwards. */
 enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *region, const struct lmcs_copy *copies,
                                    size_t count, struct lmcs_error *error);
 
@@ -105,8 +105,8 @@ struct lmcs_captured {
     struct lmcs_tensor tensor; /* copy; strides NULL */
     uint64_t raw_bytes;
     uint64_t identity; /* 0: unknown */
-    uint64_t previous; /* of the base snapshot, by identity; 0: none or unknown */
-    uint64_t shared;   /* with the base snapshot; 0: none */
+    uint64_t previous; /* content of the identity in the base snapshot; 0: none or unknown */
+    uint64_t shared;   /* content shared with the base snapshot; 0: none */
     size_t same_as;    /* entry whose content it takes, index + 1; 0: its own */
     bool is_coded;     /* `content` is a written delta */
     struct lmcs_content content;
@@ -122,10 +122,10 @@ struct lmcs_entries {
     size_t capacity;
     struct lmcs_map names; /* by hash: index + 1 */
 };
-/* LMCS_INVALID: the name is taken, or the tensor unsound. */
+/* Adds a tensor. LMCS_INVALID: the name is taken, or the tensor is not valid. */
 enum lmcs_status lmcs_entries_add(struct lmcs_entries *entries, const struct lmcs_tensor *tensor,
                                   struct lmcs_captured **added, struct lmcs_error *error);
-/* Returns index + 1; 0: none. */
+/* Finds a name; returns index + 1, or 0. */
 size_t lmcs_entries_find(const struct lmcs_entries *entries, uint32_t kind, const char *name);
 void lmcs_entries_free(struct lmcs_entries *entries);
 

@@ -24,7 +24,7 @@ struct lmcs_capture {
     bool encodes;
     bool in_encode_gate;
     uint64_t new_bytes; /* decoded size of tensors not shared */
-    uint64_t spent_ns;  /* on writing and syncing them */
+    uint64_t spent_ns;  /* time to write and sync them */
 
     /* commit */
     struct lmcs_commit_options options; /* pointers are copies */
@@ -41,7 +41,7 @@ struct lmcs_capture {
     struct lmcs_error result;
 };
 
-/* LMCS_INVALID: it failed or was committed. */
+/* Fails with LMCS_INVALID if the capture failed or was committed. */
 enum lmcs_status lmcs_capture_check(const struct lmcs_capture *capture, struct lmcs_error *error);
 void lmcs_capture_free(struct lmcs_capture *capture);
 /* Commits one transaction (enter.c). LMCS_OK: durable. */

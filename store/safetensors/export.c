@@ -2,10 +2,10 @@
 /*
  * safetensors/export.c - writes a snapshot as a safetensors file, and verifies all checksums.
  *
- * Tensors are ordered by descending rank of their dtype, then by name, like the library's, which aligns each to its
- * element; the header is padded to 8 bytes. Small tensors are gathered in one buffer, large ones viewed one at a time,
- * so the largest tensor stored as a delta bounds the memory. Skipped and reported: attachments, c32 and c128, parts of
- * larger tensors (a file with a local shape would pass for the whole).
+ * Tensors are ordered as the library orders them, by descending rank of their dtype, then by name; so each is aligned
+ * to its element. The header is padded to 8 bytes. Small tensors are gathered in one buffer, large ones viewed one at a
+ * time, so the largest tensor stored as a delta bounds the memory. Skipped and reported: attachments, c32 and c128,
+ * parts of larger tensors (a file with a local shape would pass for the whole).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@
 struct item {
     const struct lmcs_st_dtype *dtype;
     const char *full_name;
-    const char *name; /* the end of full_name, after the part's prefix */
+    const char *name; /* full_name without the prefix of the part */
     uint64_t bytes;
     uint32_t ndim;
     uint64_t shape[]; /* in the format's order */
@@ -54,7 +54,7 @@ struct exporter {
 
 /* ---- The tensors to write ---- */
 
-/* NULL: not in the part. */
+/* Returns the name without the prefix of the part; NULL: not in the part. */
 static const char *name_in_part(const struct exporter *exporter, const char *name)
 {
     if (exporter->part == NULL)

@@ -37,7 +37,7 @@ struct parse {
     const char *end;
     struct lmcs_st_header *header;
     struct lmcs_error *error;
-    bool takes_any; /* a tensor that this library can't hold gets dtype 0 */
+    bool takes_any; /* accept a tensor that this library can't hold, with dtype 0 */
 };
 
 static enum lmcs_status damaged(struct parse *parse, const char *at, const char *what)
@@ -55,7 +55,7 @@ static const char *skip_space(const char *at, const char *end)
     return at;
 }
 
-/* The end of the string whose quote is at `at`; NULL: none. */
+/* Returns the end of the string whose quote is at `at`; NULL: none. */
 static const char *scan_string(const char *at, const char *end)
 {
     if (at == end || *at != '"')
@@ -69,7 +69,7 @@ static const char *scan_string(const char *at, const char *end)
     return NULL;
 }
 
-/* Counts braces outside of strings; NULL: the object has no end. */
+/* Returns the end of an object, by counting braces outside of strings; NULL: none. */
 static const char *scan_object(const char *at, const char *end)
 {
     size_t depth = 0;
@@ -87,7 +87,7 @@ static const char *scan_object(const char *at, const char *end)
     return NULL;
 }
 
-/* The end of an object, a string, or the text up to the next separator; NULL: none. */
+/* Returns the end of an object, of a string, or of the text up to the next separator; NULL: none. */
 static const char *scan_value(const char *at, const char *end)
 {
     if (at < end && *at == '{')
@@ -124,7 +124,7 @@ static enum lmcs_status scan_member(struct parse *parse, const char **at, const 
     return visit(parse, key, value);
 }
 
-/* Only white space may follow the object. */
+/* Scans all members of an object. Only white space may follow it. */
 static enum lmcs_status scan_members(struct parse *parse, struct span object, member_fn visit)
 {
     const char *end = object.at + object.bytes;
@@ -352,7 +352,7 @@ static enum lmcs_status add_tensor(struct parse *parse, const char *name, const 
     return status;
 }
 
-/* jansson skips a NUL byte in some places. */
+/* Rejects NUL bytes, which jansson skips in some places. */
 static enum lmcs_status check_text(struct parse *parse)
 {
     const char *nul = memchr(parse->text, '\0', (size_t)(parse->end - parse->text));

@@ -3,7 +3,7 @@
  * safetensors/import.c - makes a snapshot of a safetensors file.
  *
  * The whole header is checked before anything is captured. pread fills space reserved by the capture. A file that
- * shrinks meanwhile is an error (a mapping would be a SIGBUS).
+ * shrinks meanwhile is an error (with a mapping, it would be a SIGBUS).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

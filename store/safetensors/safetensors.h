@@ -28,14 +28,14 @@ struct lmcs_st_dtype {
 const struct lmcs_st_dtype *lmcs_st_dtype_by_name(const char *name);
 const struct lmcs_st_dtype *lmcs_st_dtype_of(uint32_t dtype);
 
-/* LMCS_CANCELLED: the function asks to stop. */
+/* Calls the progress function. LMCS_CANCELLED: it asks to stop. */
 enum lmcs_status lmcs_st_progress(const struct lmcs_progress *progress, const char *what, uint64_t done, uint64_t total,
                                   struct lmcs_error *error);
 
 /* ---- header.c: reading an untrusted header ---- */
 
 struct lmcs_st_tensor {
-    uint64_t begin; /* of the data section */
+    uint64_t begin; /* offset in the data section */
     uint64_t end;
     const char *name;
     uint32_t dtype; /* enum lmc_dtype */
@@ -52,7 +52,7 @@ struct lmcs_st_header {
     uint64_t data_bytes;
 };
 
-/* LMCS_DAMAGED: the file ends before. */
+/* Reads `bytes` bytes at `offset`. LMCS_DAMAGED: the file ends before. */
 enum lmcs_status lmcs_st_read(int fd, const char *path, uint64_t offset, void *buffer, size_t bytes,
                               struct lmcs_error *error);
 /* Reads and checks the whole header. `path` is for messages. After a failure `header` is empty. */
