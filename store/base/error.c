@@ -2,7 +2,7 @@
 /*
  * base/error.c - struct lmcs_error.
  *
- * Messages have names from media as stored: a terminal program escapes control characters, which only forged names
+ * Messages contain names as stored: a terminal program escapes control characters, which only forged names
  * contain.
  */
 #include "base/error.h"

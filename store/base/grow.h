@@ -30,7 +30,7 @@ static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t
     return true;
 }
 
-/* For short arrays. False: out of memory; unchanged. */
+/* Appends a copy of `text` to a short array. False: out of memory; unchanged. */
 static inline bool lmcs_add_text(char ***texts, size_t *count, const char *text)
 {
     char **grown = realloc(*texts, (*count + 1) * sizeof *grown);

@@ -23,7 +23,7 @@ struct guard {
     size_t count;
 };
 
-/* No call into the dynamic linker in a handler, even if the library was loaded late. */
+/* The handler must not call the dynamic linker, even if the library was loaded late. */
 static _Thread_local struct guard *volatile innermost __attribute__((tls_model("initial-exec")));
 static _Thread_local volatile sig_atomic_t passing __attribute__((tls_model("initial-exec")));
 static pthread_once_t installed = PTHREAD_ONCE_INIT;

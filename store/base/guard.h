@@ -26,12 +26,12 @@ bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(vo
 bool lmcs_guard_holds(void);
 /* memcpy with a guarded source; after a failure `to` is unspecified. */
 bool lmcs_guard_copy(void *to, const void *from, size_t bytes);
-/* The first `guarded` (1 or 2) sides may be unreadable, which is unequal. */
+/* The first `guarded` (1 or 2) sides may be unreadable, and then are unequal. */
 bool lmcs_guard_equal(const void *one, const void *other, size_t bytes, size_t guarded);
 /* memcpy with a guarded target; `from` NULL: zeros. Touches all of it before it changes any. */
 bool lmcs_guard_store(void *to, const void *from, size_t bytes);
 
-/* Over any later handler of SIGBUS. */
+/* Puts our handler before any later one of SIGBUS. */
 void lmcs_guard_install(void);
 
 /* The signals that our threads block: all but SIGBUS. */

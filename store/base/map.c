@@ -6,7 +6,7 @@
 
 #define LEAST_CAPACITY 64u
 
-/* Or the empty slot where it belongs. */
+/* The key's slot, or the empty one where it belongs. */
 static struct lmcs_map_slot *find(const struct lmcs_map *map, uint64_t key)
 {
     uint64_t hash = (key ^ map->seed) * 0x9e3779b97f4a7c15u;

@@ -21,10 +21,10 @@ struct lmcs_map {
     struct lmcs_map_slot *slots;
     size_t capacity; /* a power of two, or 0 */
     size_t count;
-    uint64_t seed; /* set before the first key, if keys are a stranger's */
+    uint64_t seed; /* set before the first key, if keys are untrusted */
 };
 
-/* Or 0. */
+/* The key's value, or 0. */
 uint64_t lmcs_map_get(const struct lmcs_map *map, uint64_t key);
 /* False: out of memory; unchanged. */
 bool lmcs_map_put(struct lmcs_map *map, uint64_t key, uint64_t value);

@@ -5,13 +5,13 @@
 
 #include "base/error.h"
 
-/* Name, kind, dtype, shape, part. *raw_bytes: its size. LMCS_INVALID. */
+/* Checks name, kind, dtype, shape and part. *raw_bytes: the tensor's size. LMCS_INVALID. */
 enum lmcs_status lmcs_tensor_check(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error);
-/* The other dimensions' product must not overflow even if a new tensor is empty. */
+/* The same for a new tensor: if it is empty, the other dimensions' product must not overflow. */
 enum lmcs_status lmcs_tensor_check_put(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error);
 /* 1 to LMCS_MAX_NAME bytes of UTF-8 without control characters. */
 bool lmcs_name_is_sound(const char *name);
-/* False: no valid dtype, or too large. */
+/* Size of a tensor. False: no valid dtype, or too large. */
 bool lmcs_shape_bytes(uint32_t dtype, uint32_t ndim, const uint64_t *shape, uint64_t *bytes);
 
 #endif

@@ -2,8 +2,8 @@
 /*
  * base/outfile.h - an output file that appears whole, durable and under its name, or not at all.
  *
- * Written under a temporary name in its directory (mode 0600), synced, renamed; then the directory is synced. Pipes and
- * devices are written in place, symbolic links followed, pools and poolset files never replaced.
+ * A file is written under a temporary name in its directory (mode 0600), synced, renamed; then the directory is synced.
+ * Pipes and devices are written in place, symbolic links followed, pools and poolset files never replaced.
  */
 #ifndef LMCS_BASE_OUTFILE_H
 #define LMCS_BASE_OUTFILE_H

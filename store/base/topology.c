@@ -86,8 +86,8 @@ static int mount_id(int fd)
 }
 
 /*
- * Of a mount by its id: on btrfs and overlay, stat's device number is not the mount's. A line: "36 35 98:0 /root /point
- * options optional... - type source options".
+ * Finds a mount by its id: on btrfs and overlay, stat's device number is not the mount's. A line: "36 35 98:0 /root
+ * /point options optional... - type source options".
  */
 static bool find_mount(int id, char *type, size_t type_bytes, char *source, size_t source_bytes)
 {
@@ -117,8 +117,8 @@ static bool find_mount(int id, char *type, size_t type_bytes, char *source, size
 /* ---- Devices ---- */
 
 /*
- * The part of its path in /sys that begins with `prefix` and a digit: a partition (.../block/pmem0/pmem0p1) gives its
- * disk. "": none.
+ * The part of the device's path in /sys that begins with `prefix` and a digit: a partition (.../block/pmem0/pmem0p1)
+ * gives its disk. "": none.
  */
 static void device_name(const char *kind, dev_t number, const char *prefix, char *name, size_t name_bytes)
 {
@@ -202,7 +202,7 @@ static void describe_region(struct ndctl_region *region, struct lmcs_topology *t
     }
 }
 
-/* Block device ("pmem0") or devdax device ("dax0.0"). */
+/* `name`: block device ("pmem0") or devdax device ("dax0.0"). */
 static bool namespace_is(struct ndctl_namespace *ndns, const char *name)
 {
     struct ndctl_btt *btt = ndctl_namespace_get_btt(ndns);
@@ -344,7 +344,7 @@ bool lmcs_topology_bind_thread(int node)
     return bound;
 }
 
-/* For stat alone; -1: none. */
+/* Opens `path` or its directory, for stat alone; -1: none. */
 static int open_nearest(const char *path)
 {
     char directory[PATH_MAX];

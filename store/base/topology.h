@@ -30,7 +30,7 @@ struct lmcs_topology {
     uint64_t unsafe_shutdowns;   /* 0; sum over the region's DIMMs */
 };
 
-/* Of a file, directory or devdax device, or the directory of a file to be created. Never fails or prints. */
+/* Describes a file, directory or devdax device, or the directory of a file to be created. Never fails or prints. */
 void lmcs_topology_detect(const char *path, struct lmcs_topology *topology);
 
 /* Whether a type (as in /proc/self/mountinfo) is remote or served by a program. */

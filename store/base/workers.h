@@ -26,8 +26,8 @@ void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, 
 /* `error` is this call's own, never NULL. */
 typedef enum lmcs_status lmcs_workers_job(void *context, uint64_t i, struct lmcs_error *error);
 /*
- * Until one call fails: then no item begins. Returns the first failure and its error. `workers` NULL: in the caller's
- * thread, in order.
+ * Runs a job for each item; once one has failed, no other begins. Returns the first failure and its error. `workers`
+ * NULL: in the caller's thread, in order.
  */
 enum lmcs_status lmcs_workers_try(struct lmcs_workers *workers, lmcs_workers_job *job, void (*finish)(void *context),
                                   void *context, uint64_t count, struct lmcs_error *error);

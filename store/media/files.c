@@ -125,7 +125,7 @@ enum lmcs_status lmcs_sync_folder_of(const char *path, struct lmcs_error *error)
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "%s: can't make it durable", folder);
 }
 
-/* Empty, zeros, or with a pool's beginning: as an unfinished pool is. */
+/* Whether a file is empty, zeros, or begins like a pool: as an unfinished pool does. */
 static bool begins_as_pool(int fd)
 {
     unsigned char begin[8];
@@ -135,7 +135,8 @@ static bool begins_as_pool(int fd)
 }
 
 /*
- * Unfinished pools, unopened and unchanged for a while, and second names of the pool at `path`: creators were killed.
+ * Removes unfinished pools, unopened and unchanged for a while, and second names of the pool at `path`, left by killed
+ * creators.
  */
 static void remove_if_forgotten(int folder, const char *name, const char *path)
 {
@@ -172,7 +173,7 @@ void lmcs_remove_forgotten(const char *path)
         closedir(dir);
 }
 
-/* By the kernel's list of locks; 0: not listed. */
+/* The lock's holder in the kernel's list of locks; 0: not listed. */
 static int listed_holder(const struct stat *st)
 {
     FILE *file = fopen("/proc/locks", "re");

@@ -3,8 +3,8 @@
  * media/heap.c - objects and bytes of a pool.
  *
  * heap.c and heap_open.c alone use libpmemobj. Everything stored through a mapping, libpmemobj's metadata included,
- * gets file space first. On page-cached files payloads are written by pwrite: as fast as to a plain file, with errors.
- * The mapping is kept out of forked children: libpmemobj's flock lasts as long as any mapping.
+ * gets file space first. On page-cached files payloads are written by pwrite: as fast as to a plain file, and errors
+ * are reported. The mapping is kept out of forked children: libpmemobj's flock lasts as long as any mapping.
  */
 #include "media/heap.h"
 
@@ -46,7 +46,7 @@ enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs
                            heap->path, strerror(failure));
 }
 
-/* libpmemobj's mapping has its own description, and libpmemobj would end the process at the error. */
+/* Consumes the error of libpmemobj's mapping, which has its own description: libpmemobj would end the process at it. */
 static int take_error(struct lmcs_heap *heap)
 {
     return heap->method == LMCS_WRITE_FILE && msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC) != 0 ? errno : 0;
@@ -123,8 +123,8 @@ void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset)
 }
 
 /*
- * File space for zone metadata that libpmemobj may write when it allocates `bytes`: of zones in use, and of the next
- * one if the object is large or the last zone half full.
+ * Allocates file space for zone metadata that libpmemobj may write when it allocates `bytes`: of zones in use, and of
+ * the next one if the object is large or the last zone half full.
  */
 static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_error *error)
 {

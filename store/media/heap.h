@@ -12,7 +12,7 @@
 struct lmcs_media;
 struct lmcs_heap;
 
-/* Of a publish; opaque. */
+/* An action of a publish; opaque. */
 struct lmcs_action {
     uint64_t opaque[16];
 };
@@ -26,7 +26,7 @@ enum lmcs_write_method {
 
 /*
  * A file has a temporary name beside `path` until lmcs_heap_show; poolsets and devices are created in place.
- * `virtual_bytes`: of the sparse file.
+ * `virtual_bytes`: size of the sparse file.
  */
 enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, struct lmcs_heap **heap,
                                   struct lmcs_error *error);
@@ -39,8 +39,8 @@ typedef enum lmcs_status lmcs_heap_look(void *context, struct lmcs_error *error)
 enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *context, bool *busy,
                                       struct lmcs_error *error);
 /*
- * For writing; waits up to wait_ms for another writer. Opens the very file that `look` accepted, even if another has
- * its name by now.
+ * Opens for writing; waits up to wait_ms for another writer. Opens the very file that `look` accepted, even if another
+ * has its name by now.
  */
 enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms, lmcs_heap_look *look, void *context,
                                 struct lmcs_heap **heap, struct lmcs_error *error);
@@ -51,7 +51,7 @@ void lmcs_heap_keep_place(const struct lmcs_heap *heap);
 /* LMCS_IO: the file has no name any more, and ends with its last user. */
 enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_error *error);
 
-/* For reading: its own, or the temporary one until shown. */
+/* The path for reading: the pool's own, or the temporary one until shown. */
 const char *lmcs_heap_path(const struct lmcs_heap *heap);
 enum lmcs_write_method lmcs_heap_method(const struct lmcs_heap *heap);
 bool lmcs_heap_is_persistent(const struct lmcs_heap *heap); /* stores reach a persistence domain, truly or forced */
@@ -63,15 +63,15 @@ uint64_t lmcs_heap_disk_free(const struct lmcs_heap *heap);
 enum lmcs_status lmcs_heap_superblock(struct lmcs_heap *heap, uint64_t *offset, struct lmcs_error *error);
 void *lmcs_heap_at(struct lmcs_heap *heap, uint64_t offset);
 
-/* For an existing object: zone metadata near it is in use. */
+/* Announces an existing object: zone metadata near it is in use. */
 void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset);
-/* At least `bytes`; *got: its size, whole chunks. Durable with publish. */
+/* Reserves an object of at least `bytes`; *got: its size, whole chunks. Durable with publish. */
 enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action, uint64_t *offset,
                                    uint64_t *got, struct lmcs_error *error);
-/* `bytes`: *got. */
+/* `bytes`: *got of its reservation. */
 void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_action *action);
 void lmcs_heap_cancel(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count);
-/* At most LMCS_MAX_ACTIONS actions and *(u64 at word_offset) = word in one atomic, durable step. */
+/* Performs at most LMCS_MAX_ACTIONS actions and *(u64 at word_offset) = word in one atomic, durable step. */
 enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count,
                                    uint64_t word_offset, uint64_t word, struct lmcs_error *error);
 
@@ -87,11 +87,11 @@ bool lmcs_heap_punch(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes);
 enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
                                  struct lmcs_error *error);
 void lmcs_heap_drain(struct lmcs_heap *heap);
-/* Without waiting. */
+/* Does not wait. */
 void lmcs_heap_start_writeback(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes);
 /* Bytes stored to lmcs_heap_at (reserve and fill) become durable with the next sync. */
 void lmcs_heap_flush(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes);
-/* Whole pages, writable, at reserved addresses: shared, or copy on write. Files only. */
+/* Maps whole pages, writable, at reserved addresses: shared, or copy on write. Files only. */
 enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, void *where, bool private_pages,
                                struct lmcs_error *error);
 /* Makes stores to such addresses or to lmcs_heap_at durable. */

@@ -63,7 +63,7 @@ static void choose_method(struct lmcs_heap *heap)
     heap->method = heap->persistent || lmcs_file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
-/* `door`: the path of the mapped pool's file. */
+/* Fills in a heap with its mapped pool. `door`: path of the file. */
 static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct lmcs_error *error)
 {
     const unsigned char *base = (const unsigned char *)heap->pool;
@@ -219,7 +219,7 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
     if (fsync(heap->fd) != 0)
         return lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->shown_path);
     if (link(heap->path, heap->shown_path) != 0) {
-        /* No links here: a rename that replaces nothing. */
+        /* The file system has no links: a rename that replaces nothing. */
         if (errno == EEXIST)
             return lmcs_fail(error, LMCS_EXISTS, 0, "%s: exists already", heap->shown_path);
         if (renameat2(AT_FDCWD, heap->path, AT_FDCWD, heap->shown_path, RENAME_NOREPLACE) != 0)
@@ -272,7 +272,7 @@ enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *c
     return status;
 }
 
-/* By path: other users can't replace a device, and a poolset names other files. */
+/* Path of the accepted file. By name, because other users can't replace a device, and a poolset names other files. */
 static void find_door(const struct lmcs_media *media, char *door, size_t bytes)
 {
     if (lmcs_media_is_device(media) || lmcs_media_is_poolset(media))

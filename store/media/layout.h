@@ -286,7 +286,7 @@ struct lmcs_constants_df {
 };
 static_assert(sizeof(struct lmcs_constants_df) == 80, "constants layout");
 
-/* Of linking a snapshot to its predecessor. */
+/* Results of linking a snapshot to its predecessor. */
 enum lmcs_links {
     LMCS_LINKS_UNKNOWN = 0, /* not tried, or nothing changed together */
     LMCS_LINKS_MADE,
@@ -296,7 +296,7 @@ enum lmcs_links {
     LMCS_LINKS_LARGE,       /* a link is not smaller than deltas */
     LMCS_LINKS_OFF,         /* disabled by the policy */
     LMCS_LINKS_UNFIT,       /* declared tensors are missing or differ in form */
-    LMCS_LINKS_NOT_RAW,     /* they or the previous ones are coded, or have dependents */
+    LMCS_LINKS_NOT_RAW,     /* declared or previous tensors are coded, or have dependents */
     LMCS_LINKS_NOT_FOUND,   /* no relations are declared, and the data show no optimizer step */
     LMCS_LINKS_COUNT
 };
@@ -386,7 +386,9 @@ struct lmcs_wanted_df {
 
 #define LMCS_SPACE_PARITY ((uint64_t)1 << 63) /* in lmcs_space_df.content: parity, not the payload */
 
-/* In place of a successor: nothing more to do for this base, which is freed with its last dependent. */
+/*
+ * In place of a successor: the compactor has nothing more to do for this base, which is freed with its last dependent.
+ */
 #define LMCS_BASE_SETTLED UINT64_MAX
 #define LMCS_MAX_PARTS    16u /* of a payload */
 #define LMCS_CHAIN_BOUND  7u  /* most deltas to undo to read a content */
@@ -435,7 +437,7 @@ struct lmcs_value_df {
 };
 static_assert(sizeof(struct lmcs_value_df) == 32, "slot layout");
 
-/* Of a snapshot with live variables: a header, then an entry for each. */
+/* The attachment of live variables: a header, then an entry for each. */
 #define LMCS_LIVE_NAME  "lmcstore.live"
 #define LMCS_LIVE_MAGIC 0x4c434d4cu /* "LMCL" */
 
@@ -494,7 +496,7 @@ static inline uint64_t lmcs_page_up(uint64_t bytes)
     return (bytes + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
 }
 
-/* Up to the earliest start of the next payload. */
+/* Bytes of a payload up to the earliest start of the next. */
 static inline uint64_t lmcs_room(uint64_t bytes)
 {
     return bytes >= LMCS_ALIGNED_BYTES ? lmcs_page_up(bytes)

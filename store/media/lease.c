@@ -81,7 +81,7 @@ static void leave(struct lmcs_lease *lease)
     pthread_mutex_unlock(&all_lock);
 }
 
-/* Even if another file has its name by now. */
+/* Opens the media's file, even if another has its name by now. */
 static int open_again(struct lmcs_media *media)
 {
     char path[64];
@@ -204,6 +204,7 @@ static enum lmcs_status fail_lock(struct lmcs_lease *lease, int failure, uint64_
                      path);
 }
 
+/* Counts a pin; the first locks its bytes. */
 static enum lmcs_status take(struct lmcs_lease *lease, uint64_t key, uint64_t start, uint64_t bytes,
                              struct lmcs_error *error)
 {
@@ -231,6 +232,7 @@ static enum lmcs_status take(struct lmcs_lease *lease, uint64_t key, uint64_t st
     return status;
 }
 
+/* Ends a pin; the last unlocks bytes that no other pin keeps. */
 static void drop(struct lmcs_lease *lease, uint64_t key, uint64_t start, uint64_t bytes)
 {
     pthread_mutex_lock(&lease->lock);
@@ -422,7 +424,7 @@ static bool lock_spans(const struct lmcs_lease *lease)
     return true;
 }
 
-/* Without a description for the child, this pin is never ended: the present pins last until the lease ends. */
+/* Pins once more, without an end: without a description for the child, the present pins last until the lease ends. */
 static void keep_pins(struct lmcs_lease *lease)
 {
     for (size_t i = 0; i < lease->bucket_count; i++)

@@ -2,7 +2,7 @@
 /*
  * media/lease.h - bytes that readers keep unchanged, visible to a writer in any process.
  *
- * A *lease* is an open-file-description lock far beyond the end of the pool's file, which ends with its holder. A
+ * A *lease* is an open-file-description lock far beyond the end of the pool's file; it ends with its holder. A
  * reader in another process leases the epoch of the root that it walks. A view, in any process, leases (*pins*) its
  * payloads. A forked child leases the bytes that its parent has pinned, or mapped of live variables.
  */
@@ -36,8 +36,8 @@ bool lmcs_lease_find_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t byt
 
 /*
  * For the fork handlers, in this order; no pin changes in between. lmcs_lease_bequeath: the child will see these bytes,
- * pinned or not. Lost: they could not be locked; pins last as long as the parent's lease, and the child must not read
- * bequeathed bytes.
+ * pinned or not. lmcs_lease_is_lost: the bytes could not be locked; pins last as long as the parent's lease, and the
+ * child must not read bequeathed bytes.
  */
 void lmcs_lease_before_fork(void);
 void lmcs_lease_bequeath(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);

@@ -99,7 +99,7 @@ void lmcs_media_reopen_path(int fd, const char *path, char *door, size_t door_by
         snprintf(door, door_bytes, "%s", path);
 }
 
-/* `path`: for messages. */
+/* `door`: the path to open; `path`: for messages. */
 static enum lmcs_status open_file(const char *path, const char *door, int *fd, struct stat *st,
                                   struct lmcs_error *error)
 {
@@ -165,7 +165,7 @@ static struct lmcs_media *new_replica(const struct lmcs_media *of)
     return NULL;
 }
 
-/* On this machine, with parts that all open; read only for bytes that the first replica lost. */
+/* Opens replicas on this machine whose parts all open; they are read only for bytes that the first lost. */
 static void parse_replicas(struct lmcs_media *media, FILE *file)
 {
     char line[PATH_MAX + 256];
@@ -249,7 +249,7 @@ static enum lmcs_status map_all(const struct lmcs_media *media, void **made, str
     return LMCS_OK;
 }
 
-/* The words that we use; libpmemobj checks its checksums. */
+/* Checks the words that we use; libpmemobj checks its checksums. */
 static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error *error)
 {
     unsigned char page[LMCS_POBJ_END];
@@ -313,7 +313,7 @@ static enum lmcs_status open_door(const char *path, const char *door, struct lmc
     if (status == LMCS_OK && m->bytes == 0)
         status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool: it is empty", path);
     if (status == LMCS_OK && m->is_device)
-        status = map_all(m, &m->map, error); /* a device's reads */
+        status = map_all(m, &m->map, error); /* reads of a device use it */
     if (status == LMCS_OK)
         status = read_header(m, error);
     if (status == LMCS_OK && m->map == NULL)
@@ -482,7 +482,7 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
     return status;
 }
 
-/* Made at the first use; NULL: impossible. */
+/* A mapping made at the first use; NULL: impossible. */
 static const char *map_to_read_back(const struct lmcs_media *cached)
 {
     struct lmcs_media *media = (struct lmcs_media *)cached;
@@ -506,7 +506,7 @@ enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t o
     const char *map = !media->is_device && inside(media, offset, bytes) ? map_to_read_back(media) : NULL;
     if (map == NULL || !lmcs_guard_holds() || !lmcs_guard_copy(buffer, map + offset, bytes))
         return lmcs_media_read(media, offset, buffer, bytes, error);
-    /* Its pages should not count as resident twice. */
+    /* The mapping's pages should not count as resident twice. */
     const uint64_t first = offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
     madvise((void *)(uintptr_t)(map + first), (size_t)(offset - first + bytes), MADV_DONTNEED);
     return LMCS_OK;

@@ -20,10 +20,10 @@ struct lmcs_media;
  * lmcs_media_release drops one.
  */
 enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error);
-/* The same file, even if its path leads to another by now. (Parts of poolsets are found by path.) */
+/* Opens the same file, even if its path leads to another by now. (Parts of poolsets are found by path.) */
 enum lmcs_status lmcs_media_open_again(const struct lmcs_media *media, struct lmcs_media **again,
                                        struct lmcs_error *error);
-/* Reopens the file of fd: /proc/self/fd/N, or `path` without /proc. */
+/* The path that reopens the file of fd: /proc/self/fd/N, or `path` without /proc. */
 void lmcs_media_reopen_path(int fd, const char *path, char *door, size_t door_bytes);
 struct lmcs_media *lmcs_media_share(struct lmcs_media *media);
 void lmcs_media_release(struct lmcs_media *media);
@@ -40,13 +40,13 @@ int lmcs_media_fd(const struct lmcs_media *media);
 int lmcs_media_lock_fd(const struct lmcs_media *media);
 bool lmcs_media_is_device(const struct lmcs_media *media);
 bool lmcs_media_is_poolset(const struct lmcs_media *media);
-/* Of a poolset, for lmcs_media_read: other replicas may have bytes that the first lost. */
+/* A poolset's other replicas, for lmcs_media_read: they may have bytes that the first lost. */
 size_t lmcs_media_replicas(const struct lmcs_media *media);
 const struct lmcs_media *lmcs_media_replica(const struct lmcs_media *media, size_t i);
 /* Whether the path still leads to the opened file. */
 bool lmcs_media_is_in_place(const struct lmcs_media *media);
 uint64_t lmcs_media_bytes(const struct lmcs_media *media);
-/* From libpmemobj's header, checked to be inside. */
+/* Offsets from libpmemobj's header, checked to be inside. */
 uint64_t lmcs_media_superblock(const struct lmcs_media *media);
 uint64_t lmcs_media_heap(const struct lmcs_media *media);
 

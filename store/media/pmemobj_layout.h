@@ -37,7 +37,7 @@ struct lmcs_log_df {
 };
 static_assert(sizeof(struct lmcs_log_df) == 64, "log layout");
 
-/* Of a redo log. The three highest bits of `place` are the operation. */
+/* Entry of a redo log. The three highest bits of `place` are the operation. */
 struct lmcs_log_entry_df {
     uint64_t place; /* 0: no more entries */
     uint64_t value;

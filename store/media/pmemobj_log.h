@@ -9,8 +9,8 @@ struct lmcs_media;
 struct lmcs_pmemobj_log;
 
 /*
- * While no process writes. LMCS_DAMAGED: not as libpmemobj leaves them, or changing bytes that no commit changes.
- * *pending: to be freed, or NULL.
+ * Reads the logs while no process writes. LMCS_DAMAGED: they are not as libpmemobj leaves them, or change bytes that no
+ * commit changes. *pending: to be freed, or NULL.
  */
 enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **pending,
                                        struct lmcs_error *error);

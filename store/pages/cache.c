@@ -94,7 +94,7 @@ bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref)
     return node->check == ref->check && lmcs_page_check(page, ref->offset) == ref->check;
 }
 
-/* False: another entry uses some of them. */
+/* Marks an entry's bytes. False: another entry uses some of them. */
 static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t bytes)
 {
     for (size_t end = from + bytes, next; from < end; from = next) {

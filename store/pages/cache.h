@@ -14,7 +14,7 @@ void lmcs_page_cache_free(struct lmcs_page_cache *cache);
 
 /* Called under a lock of the cache: must be brief and read no pages. */
 typedef void lmcs_page_look(void *context, const struct lmcs_node_df *node);
-/* False: not cached. */
+/* Calls `look` for a cached page. False: it is not cached. */
 bool lmcs_cache_show(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, lmcs_page_look *look, void *context);
 void lmcs_cache_put(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, const void *page);
 
@@ -22,9 +22,9 @@ void lmcs_cache_put(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref
 uint64_t lmcs_page_check(const void *page, uint64_t offset);
 /* Whether the page, and its own field, have the reference's checksum. */
 bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref);
-/* False: no other replica has it whole. */
+/* Reads a page from a replica. False: none has it whole. */
 bool lmcs_page_from_replica(const struct lmcs_pool *pool, const struct lmcs_ref_df *ref, void *buffer);
-/* To `buffer` (LMCS_PAGE_BYTES), from the cache or, checked, from the medium. */
+/* Copies a page to `buffer` (LMCS_PAGE_BYTES), from the cache or, checked, from the medium. */
 enum lmcs_status lmcs_page_load(struct lmcs_pool *pool, const struct lmcs_ref_df *ref, uint8_t kind, void *buffer,
                                 struct lmcs_error *error);
 /* LMCS_DAMAGED with page and reason. */

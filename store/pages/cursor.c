@@ -119,7 +119,7 @@ const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes)
     return lmcs_node_value(level->node, level->index);
 }
 
-/* From `ref` at `depth` to `key` (NULL: the first entry). */
+/* Descends from `ref` at `depth` to `key` (NULL: the first entry). */
 static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df ref, int depth,
                                 const struct lmcs_key_df *key, struct lmcs_error *error)
 {
@@ -152,6 +152,7 @@ static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs
     return status;
 }
 
+/* Moves from the end of a page to the next entry. */
 static enum lmcs_status settle(struct lmcs_cursor *cursor, struct lmcs_error *error)
 {
     int depth = cursor->leaf;
@@ -232,8 +233,8 @@ static enum lmcs_status before_below(struct lmcs_txn *txn, uint8_t kind, struct 
         return LMCS_OK;
     }
     /*
-     * If the key's child has only greater keys, its left neighbour has a smaller one. In a forged page searching on
-     * would visit each page as often as there are paths to it.
+     * If the key's child has only greater keys, its left neighbour has a smaller one. With forged pages, searching on
+     * would visit each page once for every path to it.
      */
     size_t i = lmcs_node_child_of(node, key);
     status = before_below(txn, kind, lmcs_node_child(node, i), node->level - 1, key, before, found, error);

@@ -6,7 +6,7 @@
 #include "base/map.h"
 #include "pages/page.h"
 
-/* With its range in the tree of free pages. */
+/* A page of a range in the tree of free pages. */
 struct lmcs_free_page {
     uint64_t epoch; /* no root from here on reaches it */
     uint64_t offset;
@@ -38,13 +38,13 @@ static inline uint64_t lmcs_range_pages(const struct lmcs_page_range_df *range)
     return (range->end - range->next) / LMCS_PAGE_BYTES;
 }
 
-/* Takes one that the transaction dropped, a free one of the pool, or a never used one. */
+/* Takes a page: one that the transaction dropped, a free one of the pool, or a never used one. */
 enum lmcs_status lmcs_page_take(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error);
 /* Records pages for the tree of free pages. False: out of memory. */
 bool lmcs_page_push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count);
 /*
- * Reserves at least `least` bytes as `range`. Slabs grow with the pool and, as far as there is room, with this commit's
- * slabs, which can contain few of them.
+ * Reserves at least `least` bytes as `range`. Slabs grow with the pool and, if there is room, within this commit, which
+ * can reserve only few.
  */
 enum lmcs_status lmcs_slab_new(struct lmcs_txn *txn, uint64_t least, struct lmcs_page_range_df *range,
                                struct lmcs_error *error);

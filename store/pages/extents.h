@@ -86,7 +86,7 @@ static inline void lmcs_extent_note_untrimmed(struct lmcs_extent *extent)
 /* The extent that contains an offset, or NULL. */
 struct lmcs_extent *lmcs_extent_find(const struct lmcs_space *space, uint64_t offset);
 struct lmcs_extent *lmcs_extent_add(struct lmcs_space *space, uint64_t offset, const struct lmcs_object_df *df);
-/* Also begins `next`. */
+/* Finds an extent and begins its `next`. */
 struct lmcs_extent *lmcs_extent_touch(struct lmcs_space *space, uint64_t offset);
 /* Whether so little is live that moving it pays. No payload may be moved into it. */
 bool lmcs_extent_is_sparse(const struct lmcs_extent *extent);
@@ -99,7 +99,7 @@ uint64_t lmcs_space_ready(const struct lmcs_space *space);
  * payload.
  */
 uint64_t lmcs_space_share(uint64_t largest, uint64_t whole);
-/* Adds file space about to be taken. `leaves_share`: LMCS_FULL rather than use the compactor's share. */
+/* Counts file space about to be taken. `leaves_share`: LMCS_FULL rather than use the compactor's share. */
 enum lmcs_status lmcs_space_need(struct lmcs_pool *pool, uint64_t need, uint64_t largest, bool leaves_share,
                                  struct lmcs_error *error);
 

@@ -86,7 +86,7 @@ static enum lmcs_status enter_range(struct lmcs_txn *txn, struct lmcs_free_page 
                          sizeof range.left, error);
 }
 
-/* At most *count pages, the first ones. */
+/* Takes at most *count pages, the first ones. */
 static enum lmcs_status take_from_range(struct lmcs_txn *txn, struct lmcs_free_page range, size_t *count,
                                         struct lmcs_error *error)
 {

@@ -90,7 +90,7 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
     return status;
 }
 
-/* A slab recorded as an extent would be filled or punched. */
+/* Compares the slabs' sum with the root's: a slab recorded as an extent would be filled or punched. */
 static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_error *error)
 {
     if (map->slab_bytes == map->root.slab_bytes)
@@ -102,7 +102,7 @@ static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_erro
         map->pool->path, (unsigned long long)map->slab_bytes, (unsigned long long)map->root.slab_bytes);
 }
 
-/* Must be our next object. */
+/* A used chunk must be our next object. */
 static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, const struct lmcs_chunk_df *chunk,
                                    struct lmcs_error *error)
 {
@@ -128,8 +128,8 @@ static bool unit_is_used(uint64_t unit, uint64_t units, uint64_t first, uint64_t
 }
 
 /*
- * An empty run counts as free chunks; a full one hides a lost bit. The bitmap fills its header's cache line and more as
- * its units need.
+ * The run contains the superblock alone. libpmemobj takes an empty run for free chunks, and a full one hides a lost
+ * bit. The bitmap fills its header's cache line and more as its units need.
  */
 static enum lmcs_status check_bitmap(const struct heap_map *map, uint64_t at, const struct lmcs_run_df *run,
                                      struct lmcs_error *error)
@@ -224,13 +224,13 @@ static enum lmcs_status check_zone(struct heap_map *map, uint64_t zone_at, uint6
     return status == LMCS_OK ? check_chunks(map, zone_at, header[1], error) : status;
 }
 
-/* Not a poolset or a device. */
+/* A poolset or a device can't be. */
 static bool can_be_longer(const struct heap_map *map)
 {
     return !lmcs_media_is_device(map->pool->media) && !lmcs_media_is_poolset(map->pool->media);
 }
 
-/* The part without a checksum. */
+/* Checks the part without a checksum. */
 static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error *error)
 {
     struct lmcs_pobj_root_df root;

@@ -9,7 +9,7 @@ struct lmcs_pool;
 
 /*
  * Compares libpmemobj's heap with our objects, and the root's unused pages with the slabs, which the pool then knows.
- * After libpmemobj's recovery, before any allocation. A pool with a heap gives back free chunks' file space.
+ * Runs after libpmemobj's recovery, before any allocation. A pool with a heap gives back free chunks' file space.
  * LMCS_DAMAGED: they differ.
  */
 enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *error);

@@ -11,7 +11,7 @@
 #define LMCS_KEY_BYTES  sizeof(struct lmcs_key_df)
 #define LMCS_SLOT_BYTES sizeof(struct lmcs_slot_df)
 
-/* An inner page's first key is ignored (node.c). */
+/* Index of the first key not less. An inner page's first key is ignored (node.c). */
 size_t lmcs_node_find(const struct lmcs_node_df *node, struct lmcs_key_df key);
 size_t lmcs_node_child_of(const struct lmcs_node_df *node, struct lmcs_key_df key);
 void lmcs_node_set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df ref);

@@ -31,7 +31,7 @@ size_t lmcs_pages_dirty(const struct lmcs_txn *txn)
     return txn->pages == NULL ? 0 : txn->pages->count;
 }
 
-/* May be a page that the transaction dropped. New: magic 0. */
+/* Finds or makes the copy of a page, perhaps of one that the transaction dropped. A new one has magic 0. */
 static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
 {
     struct lmcs_node_df *node = (struct lmcs_node_df *)(uintptr_t)lmcs_map_get(&pages->by_offset, offset);
@@ -132,7 +132,7 @@ bool lmcs_page_push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count)
     return true;
 }
 
-/* With its file space, or nothing. */
+/* Reserves a slab with its file space, or nothing. */
 static enum lmcs_status take_slab(struct lmcs_txn *txn, uint64_t bytes, uint64_t *offset, uint64_t *got,
                                   struct lmcs_error *error)
 {
@@ -317,7 +317,7 @@ enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shar
 
 size_t lmcs_txn_room(const struct lmcs_txn *txn)
 {
-    /* some are kept for slabs */
+    /* some actions are kept for slabs */
     size_t used = txn->pages->action_count;
     return used + 8 < LMCS_MAX_ACTIONS ? LMCS_MAX_ACTIONS - 8 - used : 0;
 }

@@ -36,9 +36,9 @@ enum lmcs_status lmcs_page_write(struct lmcs_txn *txn, struct lmcs_ref_df *ref, 
                                  struct lmcs_node_df **node, struct lmcs_error *error);
 enum lmcs_status lmcs_page_new(struct lmcs_txn *txn, uint8_t kind, uint8_t level, struct lmcs_ref_df *ref,
                                struct lmcs_node_df **node, struct lmcs_error *error);
-/* Drops a page: at once if its own, else with the commit unless shared. */
+/* Drops a page: the transaction's own at once, another with the commit unless shared. */
 enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shared, struct lmcs_error *error);
-/* Its own page at an offset, or NULL. */
+/* The transaction's own page at an offset, or NULL. */
 struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset);
 size_t lmcs_pages_dirty(const struct lmcs_txn *txn); /* upper bound of its own pages */
 

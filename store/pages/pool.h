@@ -153,7 +153,7 @@ struct lmcs_pool {
 /* LMCS_INVALID: the pool of a forked child's parent. LMCS_READ_ONLY: `to_write`, and open for reading. */
 enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
 
-/* Adds an open, for lmcs_pool_close. */
+/* Counts one more open, which lmcs_pool_close ends. */
 void lmcs_pool_keep(struct lmcs_pool *pool);
 
 /* Wakes the background thread, if any. */

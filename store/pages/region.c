@@ -17,7 +17,7 @@
 #define LARGEST_EXTENT ((uint64_t)64 << 20)
 #define LARGEST_STEP   (LARGEST_EXTENT / 16) /* of file space */
 
-/* For captures that fill a free extent; back_up_to checks those without file space. Under the lock. */
+/* Whether filling a free extent leaves the share; back_up_to checks extents without file space. Under the lock. */
 static bool leaves_share(const struct lmcs_region *region, const struct lmcs_extent *extent)
 {
     const struct lmcs_space *space = region->pool->space;
@@ -76,7 +76,7 @@ static void begin_again(struct lmcs_pool *pool, struct lmcs_extent *extent)
     }
 }
 
-/* The part to be filled must contain no payload. */
+/* Checks that the part to be filled contains no payload. */
 static enum lmcs_status begin_claimed(struct lmcs_pool *pool, struct lmcs_extent *extent, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -124,7 +124,7 @@ static struct lmcs_extent *open_extent(struct lmcs_region *region, uint64_t byte
     return NULL;
 }
 
-/* Free, or partly filled for this purpose. Best fit; backed before unbacked. */
+/* Finds an extent, free or partly filled for this purpose. Best fit; backed before unbacked. */
 static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t bytes)
 {
     struct lmcs_space *space = region->pool->space;
@@ -154,7 +154,7 @@ static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t by
     return best;
 }
 
-/* For `bytes`: the more, the more there are. */
+/* Makes extents for `bytes`: more of them, the more there are already. */
 static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = region->pool;
@@ -205,6 +205,7 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
     return lmcs_txn_finish(&txn, status, error);
 }
 
+/* Grows; a full pool of fixed size frees extents first. */
 static enum lmcs_status grow_somehow(struct lmcs_region *region, uint64_t bytes, struct lmcs_error *error)
 {
     bool some = !lmcs_heap_can_punch(region->pool->heap);
@@ -328,7 +329,7 @@ static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, ui
         status = back_up_to(region, extent, end, error);
         if (status != LMCS_FULL || again)
             break;
-        /* Extents freed now may have file space. */
+        /* Extents that this frees may have file space. */
         bool some = true;
         if (!released && lmcs_space_release_some(region->pool, &some, error) != LMCS_OK)
             break;

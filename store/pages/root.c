@@ -102,7 +102,7 @@ enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *kind,
         pool->path, kind, (unsigned long long)number);
 }
 
-/* No id is `next` or higher. */
+/* Checks that no id is `next` or higher. */
 static enum lmcs_status check_number(struct lmcs_txn *txn, uint8_t kind, uint64_t next, const char *what,
                                      struct lmcs_error *error)
 {

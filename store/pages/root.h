@@ -20,6 +20,7 @@ enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *kind,
                                        struct lmcs_error *error);
 /* Whether next ids are not 0, and without the bit that marks parity. */
 bool lmcs_root_counts(const struct lmcs_root_df *root);
+/* The superblock's word for a root page. */
 uint64_t lmcs_root_word(uint64_t page_offset);
 /* Sets time and checksum. */
 void lmcs_root_seal(struct lmcs_root_df *root);

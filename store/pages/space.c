@@ -241,7 +241,7 @@ enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64
     return status;
 }
 
-/* It would never be released, or would punch a live payload. */
+/* An unsound range would never be released, or would punch a live payload. */
 static bool retired_is_sound(struct lmcs_txn *txn, const struct lmcs_retired *one)
 {
     struct lmcs_space *space = txn->pool->space;
@@ -301,7 +301,7 @@ enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *d
         pthread_mutex_lock(&space->lock);
         struct lmcs_extent *extent = lmcs_extent_touch(space, list[i].key.low);
         if (extent != NULL && extent->next.retired_bytes < list[i].bytes)
-            extent = NULL; /* its record has fewer bytes retired */
+            extent = NULL; /* its record counts fewer retired bytes */
         if (extent != NULL)
             extent->next.retired_bytes -= list[i].bytes;
         pthread_mutex_unlock(&space->lock);
@@ -337,7 +337,7 @@ static enum lmcs_status space_flush(struct lmcs_txn *txn, struct lmcs_error *err
     return status;
 }
 
-/* After a failed trim, before others get the metadata lock. */
+/* Takes a failed trim back before others get the metadata lock. */
 static void settle_trim(struct lmcs_space *space, struct lmcs_extent *extent, bool committed)
 {
     const struct lmcs_untrimmed *was = &extent->untrimmed;

@@ -23,7 +23,7 @@ struct lmcs_region {
     uint64_t expected; /* bytes still to be taken, as far as known */
 };
 
-/* From its tree value. LMCS_UNSUPPORTED: kind or purpose of a newer version. */
+/* Reads a record from its tree value. LMCS_UNSUPPORTED: kind or purpose of a newer version. */
 enum lmcs_status lmcs_object_read(struct lmcs_pool *pool, uint64_t offset, const void *value, size_t bytes,
                                   struct lmcs_object_df *df, struct lmcs_error *error);
 enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *error);
@@ -41,7 +41,7 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
 void lmcs_region_shrink(struct lmcs_region *region, uint64_t offset, uint64_t bytes);
 /* Records how far its extents are filled. */
 enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *region, struct lmcs_error *error);
-/* Uncommitted room is free again. */
+/* Ends a region; its uncommitted room is free again. */
 void lmcs_region_end(struct lmcs_region *region);
 
 /* LMCS_DAMAGED: a payload is in a range that an object's record declares free. */
@@ -66,7 +66,7 @@ bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t from, uint64_t *first, u
 uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool);
 /* Counts file space that live variables are about to take. LMCS_FULL: limit or disk. */
 enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error);
-/* Counts bytes taken or (negative) given back by them. */
+/* Counts bytes taken or (negative) given back by live variables. */
 void lmcs_space_count(struct lmcs_pool *pool, int64_t bytes);
 /* File space of extents and live variables, in bytes. */
 uint64_t lmcs_space_used(struct lmcs_pool *pool);

@@ -44,7 +44,7 @@ static void drop_tail(struct lmcs_root_tree_df *tree)
     tree->tail_from = (struct lmcs_key_df){0, 0};
 }
 
-/* Entries, with the new one at `at`, of the left page so that both fit. */
+/* Number of entries, with the new one at `at`, that stay in the left page so that both fit. */
 static size_t choose_cut(const struct lmcs_node_df *node, size_t at, size_t bytes)
 {
     size_t total = lmcs_node_used(node) + LMCS_SLOT_BYTES + LMCS_KEY_BYTES + bytes;
@@ -85,7 +85,7 @@ static enum lmcs_status split_node(struct change *change, struct lmcs_node_df *n
     return LMCS_OK;
 }
 
-/* For a key beyond all others. */
+/* Begins a tail with a key beyond all others. */
 static enum lmcs_status begin_tail(struct change *change)
 {
     struct lmcs_node_df *node;
@@ -165,7 +165,7 @@ static enum lmcs_status raise_root(struct change *change, const struct split *sp
     return LMCS_OK;
 }
 
-/* As the last leaf below the root. */
+/* Makes the tail the last leaf below the root. */
 static enum lmcs_status attach_tail(struct change *change)
 {
     struct lmcs_root_tree_df *tree = change->tree;
@@ -243,7 +243,7 @@ enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_r
     return status;
 }
 
-/* Child i + 1 into child i if both fit. */
+/* Merges child i + 1 into child i if both fit. */
 static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *node, size_t i)
 {
     struct lmcs_ref_df left_ref = lmcs_node_child(node, i), right_ref = lmcs_node_child(node, i + 1);
@@ -264,7 +264,7 @@ static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *no
         fits = k > 0 || right->level == 0 ? lmcs_node_append_from(into, right, k)
                                           : lmcs_node_append(into, lmcs_node_key(node, i + 1),
                                                              lmcs_node_value(right, k), right->slots[k].value_bytes);
-    if (!fits) /* they may be the same page */
+    if (!fits) /* if forged, both may be the same page */
         return fail_sums(change->txn, change->error);
     lmcs_node_set_child(node, i, left_ref);
     lmcs_node_remove(node, i + 1);
@@ -311,7 +311,7 @@ static enum lmcs_status delete_below(struct change *change, struct lmcs_ref_df *
     return repair_child(change, node, i, lmcs_page_dirty(change->txn, child.offset));
 }
 
-/* A root with one child becomes the child, an empty one the tail. */
+/* Replaces a root with one child by the child, an empty one by the tail. */
 static enum lmcs_status lower_root(struct change *change)
 {
     struct lmcs_root_tree_df *tree = change->tree;
@@ -405,7 +405,7 @@ enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs
 
 /*
  * A forged reference may lead to a page that this transaction took: upwards, to another tree, or repeatedly. `left`:
- * its pages not met by this walk.
+ * the transaction's pages that this walk has not met.
  */
 static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *ref, int level, size_t *left)
 {

@@ -38,7 +38,7 @@ enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_
 struct lmcs_cursor;
 enum lmcs_status lmcs_cursor_new(struct lmcs_cursor **cursor, struct lmcs_error *error);
 void lmcs_cursor_free(struct lmcs_cursor *cursor);
-/* Moves to the first key not less; past the end not valid. */
+/* Moves to the first key not less than `key`; past the end, the cursor is not valid. */
 enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *txn, uint8_t kind,
                                   const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
                                   struct lmcs_error *error);
@@ -98,7 +98,7 @@ struct lmcs_key_df lmcs_node_key(const struct lmcs_node_df *node, size_t i);
 const void *lmcs_node_value(const struct lmcs_node_df *node, size_t i);
 struct lmcs_ref_df lmcs_node_child(const struct lmcs_node_df *node, size_t i);
 
-/* Of the keys of a page and the pages below. */
+/* Bounds of the keys of a page and the pages below. */
 struct lmcs_bounds {
     struct lmcs_key_df low;  /* inclusive */
     struct lmcs_key_df high; /* exclusive */

@@ -120,7 +120,7 @@ static bool add_hole(struct lmcs_trim *trim, uint64_t offset, uint64_t bytes)
     return true;
 }
 
-/* The first from `at` on, or an empty one at `end`. */
+/* The first retired range from `at` on, or an empty one at `end`. */
 static struct hole next_retired(const struct lmcs_trim *trim, uint64_t at, uint64_t end)
 {
     size_t low = 0, high = trim->retired_count;
@@ -136,7 +136,7 @@ static struct hole next_retired(const struct lmcs_trim *trim, uint64_t at, uint6
     return (struct hole){trim->retired[low].key.low, trim->retired[low].bytes};
 }
 
-/* Whole pages between live and retired payloads. *total: their bytes. */
+/* Adds the whole pages between live and retired payloads. *total: their bytes. */
 static enum lmcs_status find_holes(struct lmcs_trim *trim, const struct lmcs_extent *extent, uint64_t *total,
                                    struct lmcs_error *error)
 {
@@ -219,7 +219,7 @@ static bool is_cut(const struct lmcs_trim *trim, const struct lmcs_extent *exten
            lmcs_page_up(extent->committed_cursor) < extent->now.backed;
 }
 
-/* Against the tree of space. */
+/* Checks an extent against the tree of space. */
 static enum lmcs_status check_and_add_holes(struct lmcs_trim *trim, struct trimmed *item, struct lmcs_error *error)
 {
     struct lmcs_extent *extent = item->extent;
@@ -259,7 +259,7 @@ static enum lmcs_status check_all(struct lmcs_trim *trim, struct lmcs_error *err
     return status;
 }
 
-/* Under the lock. */
+/* Records an extent's new file space. Under the lock. */
 static void note_trim(const struct lmcs_trim *trim, const struct trimmed *item)
 {
     struct lmcs_space *space = trim->txn->pool->space;
@@ -285,7 +285,7 @@ static bool is_oversized(struct lmcs_space *space, const struct lmcs_extent *ext
            extent->now.bytes > 2 * lmcs_extent_standard(space, 0);
 }
 
-/* Already punched: after this commit libpmemobj may give their room to an extent that is filled at once. */
+/* They are already punched: after this commit libpmemobj may give their room to an extent that is filled at once. */
 static enum lmcs_status free_oversized(struct lmcs_pool *pool, struct lmcs_trim *trim, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -348,7 +348,7 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, uint64_
         status = free_oversized(pool, &trim, error);
     pthread_mutex_lock(&space->lock);
     for (size_t i = 0; i < trim.count; i++) {
-        /* May be freed by now, and another extent be in its place. */
+        /* The extent may be freed by now, and another be in its place. */
         struct lmcs_extent *extent = lmcs_extent_find(space, items[i].offset);
         if (extent == NULL || extent->trim != &trim)
             continue;
@@ -397,7 +397,7 @@ bool lmcs_space_trim_all(struct lmcs_pool *pool)
     return status == LMCS_OK || status == LMCS_DAMAGED;
 }
 
-/* Perhaps only file space of free extents is missing: gives it back and tries again. */
+/* If space is short, gives back file space of free extents and tries again. */
 enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;

@@ -126,8 +126,8 @@ static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *err
 }
 
 /*
- * So that a full disk can be emptied: a removal takes pages before it frees some. A transaction that only allocates
- * leaves enough for a large removal.
+ * Keeps pages so that a full disk can be emptied: a removal takes pages before it frees some. A transaction that only
+ * allocates leaves enough for a large removal.
  */
 static enum lmcs_status leave_reserve(struct lmcs_txn *txn, struct lmcs_error *error)
 {

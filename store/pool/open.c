@@ -224,7 +224,7 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     return LMCS_OK;
 }
 
-/* libpmemobj would follow any damaged or hostile metadata. */
+/* Checks metadata: libpmemobj would follow any, damaged or hostile. */
 static enum lmcs_status look_before_opening(void *context, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = context;
@@ -358,7 +358,7 @@ static void enter_registry(struct lmcs_pool *pool)
     registry = pool;
 }
 
-/* No file, a poolset without its parts, or a blank device. */
+/* Whether there is no file, a poolset without its parts, or a blank device. */
 static bool is_absent(const char *path)
 {
     struct lmcs_media *media;
