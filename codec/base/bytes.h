@@ -78,7 +78,7 @@ static inline size_t lmci_left(const struct lmci_reader *in)
     return (size_t)(in->end - in->at);
 }
 
-/* NULL, and nothing taken, if fewer are left. */
+/* Takes the next `bytes` bytes; NULL if fewer are left. */
 static inline const unsigned char *lmci_take(struct lmci_reader *in, size_t bytes)
 {
     if (lmci_left(in) < bytes)

@@ -8,9 +8,9 @@
 
 /* Bytes of a word, the unit of encoding: 1, 2, 4 or 8; 0 for no dtype. */
 unsigned lmci_dtype_word(uint32_t dtype);
-/* Floats of at least 16 bits, whose sign precedes an exponent. */
+/* Whether it is a float of at least 16 bits, whose sign precedes an exponent. */
 bool lmci_dtype_is_float(uint32_t dtype);
-/* Floats of at least 8 bits with a mantissa. */
+/* Whether it is a float of at least 8 bits with a mantissa. */
 bool lmci_dtype_has_exponent(uint32_t dtype);
 
 #endif

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * block.c - encodes and decodes one block.
- *
- * One allocation: the planes, as long as the block, and scratch for one plane, four times as long: 5 MiB for bytes, 2
- * MiB for f32.
+ * block.c - encodes and decodes one block. One allocation has the planes, as long as the block, and scratch of four
+ * times the length of one plane: together 5 MiB for bytes, 2 MiB for f32.
  */
 #include "block/block.h"
 
@@ -50,7 +48,7 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
     return 1 + shape->bytes;
 }
 
-/* The first `raw` planes are already in place. Returns 0 if the result exceeds a raw block. */
+/* Encodes the planes; the first `raw` ones are already in place. Returns 0 if the result exceeds a raw block. */
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
@@ -73,7 +71,7 @@ static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_tran
     return used;
 }
 
-/* `hasher` may be NULL. */
+/* Splits words into planes and hashes them, piece by piece. `hasher` may be NULL. */
 static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform, const unsigned char *data,
                          const unsigned char *base, struct lmc_hasher *hasher, unsigned char *const *planes)
 {
@@ -89,7 +87,8 @@ static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
     }
 }
 
-/* Splits planes of noise straight to their destination, unless one is not noise. Returns the planes in place. */
+/* Splits planes of noise directly to their destination; if one is not noise, moves them all back. Returns the planes in
+ * place. */
 static unsigned split_in_place(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                                const struct workspace *work, unsigned char *dst)
@@ -166,9 +165,10 @@ static enum lmc_status encode_lines(const struct lmci_block_shape *shape, const 
 }
 
 #define COPIES_SAVE 2 /* runs must save this many times their own size */
-#define SPARSE_BITS 2 /* bits a byte: below, copied lines may be as cheap as the rest (zeros) */
+#define SPARSE_BITS 2 /* bits a byte; below, repeated lines (of zeros) may cost no more without runs */
 
-/* Leaves *coded_bytes at 0 if not smaller. *uncertain: may be smaller without runs. */
+/* Encodes the runs and the rest of the block. Leaves *coded_bytes at 0 if not smaller. *uncertain: the block may be
+ * smaller without runs. */
 static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                    const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes,
                                    bool *uncertain)
@@ -208,7 +208,7 @@ static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, cons
     return status;
 }
 
-/* Leaves *coded_bytes at 0 if too few lines repeat. */
+/* Encodes repeated lines as runs. Leaves *coded_bytes at 0 if too few lines repeat. */
 static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                      size_t *coded_bytes)

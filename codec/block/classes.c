@@ -2,9 +2,9 @@
 /*
  * classes.c - the coded form of a block dealt to classes.
  *
- * Sizes of classes are stored though they follow from the base: the decoder reads the base once and detects a wrong one
- * at once. It does not trust them: an element advances each kind of list by at most one entry, so lists with room for
- * all elements are never left.
+ * The sizes of classes are stored, though they follow from the base: so the decoder reads the base only once, and
+ * detects a wrong base. It does not trust them: an element advances each kind of list by at most one entry, so lists
+ * with room for all elements are never left.
  */
 #include "block/classes.h"
 
@@ -12,7 +12,7 @@
 #include "block/plane.h"
 #include "kernels/kernels.h"
 
-#define OUTLIERS_ONE_IN 8 /* with more, another method is smaller */
+#define OUTLIERS_ONE_IN 8 /* most outliers; with more, another method is smaller */
 
 struct room {
     unsigned char *memory;
@@ -84,7 +84,7 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
-/* Rotated to separate signs from exponents. */
+/* Writes outliers, rotated to separate signs from exponents. */
 static void put_outliers(struct sink *out, unsigned word, const struct room *room, size_t outliers)
 {
     unsigned char *words = room->lists.outliers;
@@ -118,6 +118,7 @@ static void deal_pieces(const struct lmci_block_shape *shape, const struct lmci_
     }
 }
 
+/* Deals words without a base: all against the center. */
 static void deal_alone(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                        const unsigned char *data, const struct room *room, struct lmc_hasher *hasher,
                        struct lmci_class_lists *lists)
@@ -136,6 +137,7 @@ static void deal_alone(const struct lmci_block_shape *shape, const struct lmci_c
     }
 }
 
+/* Writes the number of a list's entries, in three bytes. */
 static void put_amount(struct sink *out, size_t amount)
 {
     unsigned char bytes[4];
@@ -245,7 +247,7 @@ static enum lmc_status get_amount(struct lmci_reader *in, size_t most, size_t *a
     return *amount <= most ? LMC_OK : lmci_damaged(message, "a list of a block is longer than it can be");
 }
 
-/* Symbols must number as many as elements. */
+/* Reads the lengths of all lists. There must be as many symbols as elements. */
 static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_classes *classes, size_t n,
                                    struct amounts *amounts, const char **message)
 {
@@ -266,7 +268,7 @@ static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_cla
     return status;
 }
 
-/* A raw plane stays in the input if `reach` bytes are readable. */
+/* Reads a plane; a raw one is used in the input if `reach` bytes are readable there. */
 static enum lmc_status get_plane(struct lmci_reader *in, size_t count, size_t reach, const struct room *room,
                                  unsigned char **own, const char **message)
 {
@@ -287,7 +289,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
                                  const struct amounts *amounts, size_t n, struct room *room, const char **message)
 {
     enum lmc_status status = LMC_OK;
-    const size_t reach = n + LMCI_CLASS_PAD; /* with a wrong base, all elements may use one list */
+    const size_t reach = n + LMCI_CLASS_PAD; /* with a wrong base, all elements may take from one list */
     size_t packed_bytes = (amounts->nibbles + 1) / 2;
     unsigned char *packed = room->packed;
     unsigned char *at = room->symbols;
@@ -326,6 +328,7 @@ static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_
     return LMC_OK;
 }
 
+/* Whether joining used every list up to its end. */
 static bool all_used(unsigned word, const struct lmci_classes *classes, const struct amounts *amounts,
                      const struct lmci_class_lists *begin, const struct lmci_class_lists *end)
 {
@@ -365,7 +368,7 @@ static void join_alone(const struct lmci_block_shape *shape, const struct lmci_c
     }
 }
 
-/* With a base, uneven ends of lists mean that it is the wrong one. */
+/* Joins all lists. With a base, lists that are not used exactly to their ends show that it is the wrong one. */
 static enum lmc_status join_lists(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                   const struct amounts *amounts, const struct room *room, const unsigned char *base,
                                   unsigned char *dst, struct lmc_hasher *hasher, const char **message)

@@ -3,8 +3,8 @@
  * classes.h - deltas of floats given the base's exponent (FORMAT.md, 5.6).
  *
  * An update moves all weights by similar amounts: bit patterns differ more where the exponent is smaller. Elements are
- * dealt to classes by it, and each class's shift brings differences to one scale: a symbol of one byte, coded by class,
- * above bits stored separately. Outliers, such as changes of sign, are marked and stored whole.
+ * dealt to classes by the exponent, and each class's shift brings differences to one scale: a symbol of one byte, coded
+ * by class, and the bits below it, stored separately. Outliers, such as changes of sign, are marked and stored whole.
  */
 #ifndef LMC_CLASSES_H
 #define LMC_CLASSES_H

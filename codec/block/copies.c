@@ -6,6 +6,7 @@
 
 /* ---- Runs ------------------------------------------------------------------------------------------------------ */
 
+/* Copies the lines outside of runs: from the block to the rest (`out`), or back. */
 static void pass_rest(const struct lmci_copies *copies, size_t bytes, bool out, unsigned char *rest,
                       unsigned char *block)
 {
@@ -85,6 +86,7 @@ static bool is_bases(const struct search *search, size_t i)
     return search->base != NULL && memcmp(search->data + i * LMCI_LINE, search->base + i * LMCI_LINE, LMCI_LINE) == 0;
 }
 
+/* Length of the run of equal lines from i and j on, up to a line equal to the base's. */
 static size_t run_of(const struct search *search, size_t i, size_t j)
 {
     size_t n = 0;

@@ -20,7 +20,7 @@ struct lmci_copy {
     uint16_t first, lines, source;
 };
 
-/* Runs in order, and block and base without their lines. */
+/* Runs in order, and the block and the base without the lines of the runs. */
 struct lmci_copies {
     unsigned char *memory;
     struct lmci_copy *runs;
@@ -30,7 +30,7 @@ struct lmci_copies {
     unsigned char *base; /* or NULL */
 };
 
-/* Samples lines. Those equal to the base's do not count. */
+/* Whether lines seem to repeat, from a sample. Lines equal to the base's do not count. */
 bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, size_t bytes);
 
 enum lmc_status lmci_copies_take(const unsigned char *data, const unsigned char *base, size_t bytes,
@@ -41,7 +41,7 @@ static inline size_t lmci_copies_bytes(const struct lmci_copies *copies)
 }
 void lmci_copies_put(const struct lmci_copies *copies, unsigned char *dst);
 
-/* Allocates the rest; removes the runs from the base. */
+/* Reads the runs; allocates the rest, and removes the runs from the base. */
 enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *base, size_t bytes,
                                 struct lmci_copies *copies, const char **message);
 void lmci_copies_fill(const struct lmci_copies *copies, unsigned char *dst, size_t bytes);

@@ -97,7 +97,7 @@ static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
     memcpy(depths, depth, n);
 }
 
-/* Symbols are by ascending count. Completes the lengths. */
+/* Cuts the lengths of symbols with ascending counts to the limit, and completes the code. */
 static void limit_depths(uint8_t *depths, unsigned n)
 {
     const uint32_t one = 1u << LMCI_MAX_BITS;
@@ -136,7 +136,7 @@ void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[L
 
 /* ---- Lengths as bytes ------------------------------------------------------------------------------------------ */
 
-/* FORMAT.md, 5.4. */
+/* Half bytes that describe runs of lengths (FORMAT.md, 5.4). */
 enum { SHORT_ZEROS = 13, LONG_ZEROS = 14, REPEAT = 15, SHORT_LEAST = 3, LONG_LEAST = 19 };
 
 struct nibble_writer {

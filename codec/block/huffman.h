@@ -20,15 +20,15 @@
 /* Order-0 entropy of counts that sum to `total`; within 0.02 bits a symbol. */
 uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total);
 
-/* The same from a sample, whose entropy is too low (Miller and Madow). */
+/* The same from a sample: corrects the entropy, which a sample makes too low (Miller and Madow). */
 uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total);
 
-/* At least two counts are not zero. Absent symbols get 0. */
+/* Computes code lengths. At least two counts are not zero. Absent symbols get 0. */
 void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS]);
 
-/* Returns bytes, at most LMCI_LENGTHS_BOUND. */
+/* Writes the lengths. Returns bytes, at most LMCI_LENGTHS_BOUND. */
 size_t lmci_huffman_put_lengths(const uint8_t lengths[LMCI_SYMBOLS], unsigned char *dst);
-/* False: malformed or incomplete. */
+/* Reads the lengths. False: they are malformed or incomplete. */
 bool lmci_huffman_get_lengths(struct lmci_reader *in, uint8_t lengths[LMCI_SYMBOLS]);
 
 #endif

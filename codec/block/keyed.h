@@ -2,9 +2,9 @@
 /*
  * keyed.h - deltas of floats of 1 and 8 bytes given the base's exponent (FORMAT.md, 5.8).
  *
- * Classes need words of 2 and 4 bytes, so each word has a stand-in, against a base's stand-in with the same key. For 8
- * bytes it holds the part of the difference that depends on the exponent; the rest are planes, noise below and zeros
- * above.
+ * Classes need words of 2 or 4 bytes, so each word is replaced by a stand-in of that size, and the base's word by one
+ * with the same key. For words of 8 bytes, the stand-in holds the middle of the difference, which depends on the
+ * exponent; the other bytes become planes: noise below, zeros above.
  */
 #ifndef LMC_KEYED_H
 #define LMC_KEYED_H

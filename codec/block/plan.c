@@ -22,7 +22,7 @@
 #include "kernels/kernels.h"
 
 #define PIECES        64
-#define SAMPLE_LEAST  ((size_t)1024) /* words; smaller tensors are sampled whole */
+#define SAMPLE_LEAST  ((size_t)1024) /* words; a smaller tensor is sampled whole */
 #define SAMPLE_MOST   ((size_t)16384)
 #define SAMPLE_ONE_IN 32 /* words, between these */
 #define SMALL_BYTES   ((size_t)128 << 10)
@@ -94,6 +94,7 @@ static size_t gather_lines(const struct sample *sample, const unsigned char *fro
     return PIECES * piece_lines * LMCI_LINE;
 }
 
+/* Estimated bits of a plane, raw or encoded. */
 static uint64_t plane_bits(const struct sample *sample, const unsigned char *plane)
 {
     uint32_t counts[256];
@@ -104,6 +105,7 @@ static uint64_t plane_bits(const struct sample *sample, const unsigned char *pla
     return coded < raw ? coded : raw;
 }
 
+/* Estimated bits of the sample with a transform. */
 static uint64_t cost_bits(const struct sample *sample, enum lmci_transform transform)
 {
     uint64_t bits = 0;
@@ -126,10 +128,10 @@ struct group {
     unsigned first;
     struct lmci_bit_lengths lengths;
     uint64_t entropy;
-    uint64_t loss; /* by joining the next group */
+    uint64_t loss; /* bits lost by joining the next group */
 };
 
-/* Counts for keys `first` to `last` only. */
+/* Counts lengths of differences for keys `first` to `last`. */
 static void count_lengths(const struct sample *sample, unsigned first, unsigned last,
                           uint32_t counts[256][LMCI_BIT_LENGTHS])
 {
@@ -185,6 +187,7 @@ static unsigned make_groups(const struct sample *sample, struct group groups[256
     return n;
 }
 
+/* Computes the loss of joining group i with the next. */
 static void find_loss(struct group *groups, unsigned i)
 {
     struct group both = groups[i];
@@ -220,6 +223,7 @@ static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned mos
     return n;
 }
 
+/* Estimated bits of the sample dealt to these classes. */
 static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes, size_t *outliers)
 {
     uint32_t counts[LMCI_MAX_CLASSES][256];
@@ -252,7 +256,8 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
 
 #define MORE_OUTLIERS 256u /* a smaller shift may add one outlier in so many words */
 
-/* lmci_choose_shift takes bits below symbols for uniform. Where they are not, smaller shifts save bits. */
+/* Tries smaller shifts: lmci_choose_shift assumes that bits below symbols are uniform, and where they are not, a
+ * smaller shift saves bits. */
 static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t outliers, struct lmci_classes *classes)
 {
     for (unsigned c = 0; c < classes->count; c++) {
@@ -291,8 +296,9 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
 
-#define VALUE_BITS 12 /* in a symbol and the half byte below */
+#define VALUE_BITS 12 /* the bits of a symbol and of the half byte below it */
 
+/* The highest VALUE_BITS of a word. */
 static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
 {
     const unsigned bits = 8 * sample->word;
@@ -394,7 +400,7 @@ static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, stru
     return rotated < least ? rotated : least;
 }
 
-/* Returns the fewest bits. */
+/* Chooses a delta if it takes fewer bits than `least`. Returns the fewest bits. */
 static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
@@ -408,6 +414,7 @@ static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct
     return least;
 }
 
+/* How many of the lowest planes are noise. */
 static unsigned count_noise(const struct sample *sample, enum lmci_transform transform)
 {
     unsigned noise = 0;
@@ -460,7 +467,7 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     return status;
 }
 
-/* Overwrites the sample. */
+/* Whether lines seem to repeat. Overwrites the sample. */
 static bool repeats(const struct sample *sample, const struct lmc_params *params, bool needs_base)
 {
     const size_t bytes = gather_lines(sample, params->data, params->raw_bytes, sample->data);

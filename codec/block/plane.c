@@ -2,8 +2,9 @@
 /*
  * plane.c - encodes and decodes one plane of bytes.
  *
- * The encoder counts a sample and estimates sizes. Noise is copied. A Huffman code spends a bit on each zero, so flags
- * are tried where most bytes are zero. Planes larger than estimated and than raw are stored raw.
+ * The encoder counts a sample and estimates sizes. Noise is copied. A Huffman code spends a bit on each zero, so where
+ * most bytes are zero, a bit for each byte (flags) and the nonzero bytes are tried. Planes larger than estimated and
+ * than raw are stored raw.
  *
  * The decoder checks remaining input before each read, and inner sizes against the plane's, known from the block.
  */
@@ -133,6 +134,7 @@ static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane,
     return used;
 }
 
+/* Estimated bytes as flags and nonzero bytes. */
 static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes)
 {
     uint32_t flags[2] = {counts[0], (uint32_t)counted - counts[0]};
@@ -146,7 +148,7 @@ static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
                               const struct lmci_plane_coder *coder, unsigned char *dst, size_t room);
 
-/* Scratch: flags, nonzero bytes, room for deeper planes. */
+/* Writes flags and nonzero bytes as two planes. The scratch has room for both and for deeper planes. */
 static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned depth, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room)
 {
@@ -187,6 +189,7 @@ static bool all_seen(const unsigned char *plane, size_t bytes, const uint32_t co
     return seen;
 }
 
+/* Encodes a counted plane by the smallest estimate: sparse, with a tree, or raw. */
 static size_t encode_counted(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted,
                              unsigned depth, const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
@@ -201,6 +204,7 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
     return written != 0 ? written : put_raw(plane, bytes, dst, room);
 }
 
+/* Counts about `most` bytes of the plane. Returns how many. */
 static size_t count_about(const unsigned char *plane, size_t bytes, size_t most, uint32_t counts[256])
 {
     size_t counted = 0;
@@ -254,6 +258,7 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
 #define SYMBOL_BITS      6   /* in a code's table, approximately */
 #define SYMBOL_NODE_BITS 4   /* in the last bytes of nodes */
 
+/* Estimated bits of pieces `from` to `to` with one code, with its table. */
 static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_t bytes)
 {
     uint32_t all[256] = {0};
@@ -269,6 +274,7 @@ static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_
     return lmci_expected_bits(all, counted) * bytes / counted + seen * (SYMBOL_BITS + SYMBOL_NODE_BITS);
 }
 
+/* Estimated bits if each `group` pieces share a code. */
 static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece, size_t group)
 {
     const size_t pieces = (bytes + piece - 1) / piece;
@@ -282,7 +288,7 @@ static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece,
 
 struct pieces {
     unsigned log2; /* of the size; LMCI_PIECE_LOG2_MOST: one piece */
-    uint64_t bits; /* approximately; 0: too short for pieces */
+    uint64_t bits; /* estimate; 0: too short for pieces */
 };
 
 static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder)
@@ -326,7 +332,8 @@ static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2
     return used;
 }
 
-/* Estimates of pieces and contexts ignore sparse planes: up to so many bits a symbol, both are tried. */
+/* Estimates of pieces and contexts ignore sparse planes. Below so many bits a symbol, a sparse plane may be smaller:
+ * both are tried. */
 #define SPARSE_BITS_DENSE 2
 #define SPARSE_ONE_IN     16 /* bits */
 
@@ -398,7 +405,7 @@ static uint32_t sum_of_differences(const unsigned char *restrict a, const unsign
     return sum;
 }
 
-/* Finds where bytes are most alike: a row, or the least distance. */
+/* Finds the distance at which bytes are most alike: the length of a row, or the least distance. */
 static size_t choose_distance(const unsigned char *plane, size_t bytes)
 {
     const size_t stride = (bytes - DISTANCE_MOST - 64) / DISTANCE_PLACES;
@@ -418,6 +425,7 @@ static size_t choose_distance(const unsigned char *plane, size_t bytes)
     return sums[best] < average - average / DISTANCE_CLOSER ? (best + 1) * DISTANCE_STEP : LMCI_CONTEXT_DISTANCE;
 }
 
+/* Estimated bits with these contexts. *without: with one code for all. */
 static uint64_t context_bits(const unsigned char *plane, size_t bytes, const struct context *context, bool dense,
                              uint64_t *without)
 {
@@ -620,7 +628,7 @@ static enum lmc_status get_bits(struct lmci_reader *in, size_t bytes, unsigned c
     return LMC_OK;
 }
 
-/* Consecutive planes, none of them of pieces. */
+/* Reads consecutive planes; none of these consists of pieces. */
 static enum lmc_status get_pieces(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                   const char **message)
 {
@@ -696,7 +704,7 @@ static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct 
     return all == bytes ? LMC_OK : lmci_damaged(message, "a plane of contexts is not well formed");
 }
 
-/* Consecutively: room for all bytes follows each list. */
+/* Reads the lists of contexts, one after another: each has room for all bytes of the plane. */
 static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                  const char **message)
 {
@@ -717,7 +725,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned 
     }
     if (status != LMC_OK)
         return status;
-    memset(at, 0, bytes + LMCI_PLANE_PAD); /* reached only if the plane is damaged */
+    memset(at, 0, bytes + LMCI_PLANE_PAD); /* read only if the plane is damaged */
     map_classes(&context, classes);
     lmci_kernels()->context_join(classes, context.count, bytes, distance, lists, own);
     at = scratch;

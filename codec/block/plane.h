@@ -34,8 +34,8 @@ enum lmci_plane_kind {
 /* Writable bytes past a decoded plane. */
 #define LMCI_PLANE_PAD LMCI_TREE_PAD
 
-/* Lists of contexts, from any of which a decoder may read `bytes` bytes; flags and nonzero bytes of each depth; lists
- * of a tree. */
+/* Bytes of scratch: for lists of contexts, from any of which a decoder may read `bytes` bytes; for flags and nonzero
+ * bytes of each depth; for lists of a tree. */
 static inline size_t lmci_plane_scratch(size_t bytes)
 {
     return 4 * bytes + 10 * LMCI_PLANE_PAD + lmci_tree_scratch(bytes);
@@ -44,7 +44,7 @@ static inline size_t lmci_plane_scratch(size_t bytes)
 /* Returns the varying bits if packing them saves as much as any code, otherwise 0. */
 unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted);
 
-/* Whether encoding does not pay, from a sample. */
+/* Whether a sample shows that encoding does not pay. */
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes);
 
 struct lmci_plane_coder {
@@ -61,7 +61,7 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
                                 unsigned char *dst, size_t room);
 
-/* *plane: `own`, with room for LMCI_PLANE_PAD more bytes, or the input if raw. */
+/* Decodes a plane. *plane: `own`, with room for LMCI_PLANE_PAD more bytes, or the input if raw. */
 enum lmc_status lmci_plane_decode(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                   const unsigned char **plane, const char **message);
 

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-/* FORMAT.md, 5.1. */
+/* The methods of FORMAT.md, 5.1. */
 enum lmci_method {
     LMCI_METHOD_RAW = 0,
     LMCI_METHOD_PLANES = 1,
@@ -18,14 +18,14 @@ enum lmci_method {
     LMCI_METHOD_COPIES = 5
 };
 
-/* Where the method fails for a block: transform and planes. */
+/* A block for which the method fails is encoded by transform and planes. */
 struct lmci_scheme {
     enum lmci_method method;
     enum lmci_transform transform;
-    unsigned noise; /* lowest planes to store raw where noise */
+    unsigned noise; /* number of lowest planes to store raw in blocks where they are noise */
     struct lmci_classes classes;
     bool copies;  /* search for repeated lines */
-    unsigned low; /* METHOD_KEYED */
+    unsigned low; /* METHOD_KEYED: planes below the difference */
 };
 
 static inline bool lmci_scheme_needs_base(const struct lmci_scheme *scheme)

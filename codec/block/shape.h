@@ -14,7 +14,7 @@ struct lmci_block_shape {
     bool stream;   /* decode past the caches */
 };
 
-/* Such content leaves the caches before use. */
+/* Decoded content this long leaves the caches before it is used. */
 #define LMCI_STREAM_LEAST ((uint64_t)16 << 20)
 
 /* Bytes for one call of a kernel; fits the second-level cache. */
@@ -22,10 +22,10 @@ struct lmci_block_shape {
 /* Joined, hashed and copied together; fits the first-level cache. */
 #define LMCI_OUT_BYTES ((size_t)8 << 10)
 
-/* Block `index` exists. */
+/* Decoded bytes of block `index`, which exists. */
 size_t lmci_block_bytes(uint64_t raw_bytes, uint64_t index);
 
-/* `hasher` may be NULL. */
+/* Hashes decoded bytes. `hasher` may be NULL. */
 void lmci_hash_decoded(struct lmc_hasher *hasher, const void *data, size_t bytes);
 /* Hashes and copies a decoded piece. */
 void lmci_deliver(const struct lmci_block_shape *shape, const unsigned char *piece, size_t bytes, unsigned char *dst,

@@ -7,7 +7,7 @@
 #define OUTLIER_MARK 6u  /* bits */
 #define FEW_OUTLIERS 64u /* at most one word in so many is an outlier */
 
-/* Entropy of symbols' lengths, the bits below their first, and the shifted bits. */
+/* Estimated bits of a class: entropy of the symbols' lengths, bits below the symbols' first ones, and shifted bits. */
 static uint64_t shifted_bits(const struct lmci_bit_lengths *class, unsigned word, unsigned shift)
 {
     uint32_t lengths[LMCI_BIT_LENGTHS] = {0};
@@ -46,7 +46,7 @@ static bool few_outliers(const struct lmci_bit_lengths *class, unsigned shift)
     return shift >= 4 && outliers <= class->words / FEW_OUTLIERS;
 }
 
-/* Words of the sample, in chunks of 64: a share of the block, within bounds. */
+/* Words of a block's sample, in chunks of 64: a share of the block, within bounds. */
 #define BLOCK_ONE_IN 16
 #define BLOCK_LEAST  ((size_t)1024)
 #define BLOCK_MOST   ((size_t)2048)

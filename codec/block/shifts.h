@@ -11,7 +11,7 @@
 #include "kernels/class_lists.h"
 
 #define LMCI_BIT_LENGTHS   33u /* 0 to 32 */
-#define LMCI_OUTLIER_SAVES 4u  /* bits less than its size */
+#define LMCI_OUTLIER_SAVES 4u  /* an outlier costs so many bits less than its size */
 
 /* Differences of each length. */
 struct lmci_bit_lengths {

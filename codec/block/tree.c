@@ -3,8 +3,8 @@
  * tree.c - walks the tree of a code, a list of symbols at a time.
  *
  * Kernels write whole vectors, which destroys up to LMCI_TREE_PAD - 1 bytes past a list. Encoding: the left list
- * replaces its parent, the right one is stacked; the finished left list's place becomes the stack, so two buffers
- * suffice. Decoding makes the left list first; the right one follows it.
+ * replaces its parent, and the right one goes onto a stack. Once the left list is finished, its place becomes the
+ * stack, so two buffers suffice. Decoding makes the left list first; the right one follows it.
  */
 #include "block/tree.h"
 
@@ -92,7 +92,7 @@ static bool is_escape(const struct lmci_tree *tree, int child)
     return child < 0 && tree->symbol[~child] == LMCI_ESCAPE;
 }
 
-/* Among leaves, only the escape has one. */
+/* Whether a child has a list: every node; among leaves, only the escape. */
 static bool has_list(const struct lmci_tree *tree, int child)
 {
     return child >= 0 || is_escape(tree, child);
@@ -116,7 +116,7 @@ static bool write_escapes(struct writer *out, const unsigned char *ranks, size_t
     return true;
 }
 
-/* Destroys the child's list. `stack`: room for `count` symbols and a pad a level. */
+/* Writes the child's list and destroys it. `stack`: room for `count` symbols and a pad a level. */
 static bool write_list(struct writer *out, int child, unsigned char *list, size_t count, unsigned char *stack)
 {
     if (count == 0)

@@ -34,13 +34,13 @@ static inline size_t lmci_tree_scratch(size_t count)
     return 2 * count + 32 * LMCI_TREE_PAD;
 }
 
-/* Lengths are complete. `with_ranks`: for encoding. */
+/* Makes the tree of complete lengths. `with_ranks`: for encoding. */
 void lmci_tree_make(const uint8_t lengths[LMCI_SYMBOLS], bool with_ranks, struct lmci_tree *tree);
 
-/* `count` >= 1. Returns bytes, or 0 if they exceed `room`. */
+/* Encodes `count` >= 1 symbols. Returns bytes, or 0 if they exceed `room`. */
 size_t lmci_tree_encode(const struct lmci_tree *tree, const unsigned char *symbols, size_t count,
                         unsigned char *scratch, unsigned char *dst, size_t room);
-/* `count` >= 1; `out` is LMCI_TREE_PAD bytes longer. False: damage. */
+/* Decodes `count` >= 1 symbols; `out` is LMCI_TREE_PAD bytes longer. False: damage. */
 bool lmci_tree_decode(const struct lmci_tree *tree, struct lmci_reader *in, size_t count, unsigned char *scratch,
                       unsigned char *out);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * decoder.c - decodes frames. Checks of coded bytes precede decoding; only those of decoded bytes detect a wrong base.
- */
+/* decoder.c - decodes frames. Coded bytes are checked before decoding; only the check of decoded bytes detects a wrong
+ * base. */
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "block/block.h"

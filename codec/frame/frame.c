@@ -127,7 +127,7 @@ static enum lmc_status check_link(const unsigned char *prefix, const struct lmc_
     return LMC_OK;
 }
 
-/* Fields without a meaning yet. */
+/* Rejects features that this version does not know. */
 static enum lmc_status check_features(const unsigned char *prefix, const struct lmc_frame *frame, const char **message)
 {
     if (prefix[LMCI_AT_BLOCK_LOG2] != LMCI_BLOCK_LOG2)

@@ -2,7 +2,7 @@
 /*
  * rule.c - the rule of a link in a header, and bounds of its blocks.
  *
- * It has f32 constants, not hyperparameters: math libraries round powers of beta differently.
+ * A rule has f32 constants instead of hyperparameters: math libraries round powers of beta differently.
  */
 #include "frame/rule.h"
 
@@ -80,7 +80,7 @@ enum lmc_status lmc_link_frame_rule(const struct lmc_frame *frame, struct lmc_li
     return frame->header != NULL && frame->predictor != 0 ? lmci_rule_read(frame, rule, &unused) : LMC_INVALID;
 }
 
-/* The size of deltas: the method; each array's size and coded block. */
+/* The bound is the size as deltas: the method, then each array's size and coded block. */
 size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes)
 {
     return 1 + array_count * (4 + lmc_block_bound(raw_bytes));

@@ -75,7 +75,7 @@ static inline uint64_t bits_apart(const struct bits_map *map, uint64_t bits)
 
 #endif
 
-/* Writes (n * bits + 7) / 8 bytes. */
+/* Packs the bits of `mask`. Writes (n * bits + 7) / 8 bytes. */
 static void bits_pack(unsigned mask, const unsigned char *bytes, size_t n, unsigned char *packed)
 {
     const struct bits_map map = bits_map(mask);
@@ -91,7 +91,7 @@ static void bits_pack(unsigned mask, const unsigned char *bytes, size_t n, unsig
     }
 }
 
-/* `value`: the bits outside `mask`. Writes up to 7 bytes past `bytes`. */
+/* The inverse of bits_pack. `value`: the bits outside `mask`. Writes up to 7 bytes past `bytes`. */
 static void bits_unpack(unsigned mask, unsigned value, const unsigned char *packed, size_t n, unsigned char *bytes)
 {
     const struct bits_map map = bits_map(mask);

@@ -2,8 +2,8 @@
 /*
  * bmi2_impl.h - compresses and expands 32 bytes with AVX2 and BMI2, under masks of whole bytes.
  *
- * Compress: a pext for each 8 bytes. Expand: a shuffle is twice as fast; the mask bytes before a byte number its
- * source.
+ * Compress: a pext for each 8 bytes. Expand: a shuffle is twice as fast; the count of set mask bytes before a byte is
+ * the index of its source.
  */
 #ifndef LMC_BMI2_IMPL_H
 #define LMC_BMI2_IMPL_H
@@ -23,7 +23,7 @@ static inline struct bytes_32 bytes_32(__m256i v)
     return bytes;
 }
 
-/* Bit i becomes byte i, all ones or all zeros. */
+/* Spreads bits to bytes: byte i becomes all ones or all zeros. */
 static inline __m256i spread_vector(uint32_t bits)
 {
     const __m256i of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
@@ -92,7 +92,7 @@ static inline __m256i take_masked(__m256i mask, unsigned char **list)
     return v;
 }
 
-/* take_masked for two masks and lists; one byte holds both sums. */
+/* Does take_masked for two masks and lists at once; one byte holds both sums. */
 static inline __m256i take_either(__m256i mask0, __m256i mask1, unsigned char **list0, unsigned char **list1)
 {
     const uint32_t bits0 = (uint32_t)_mm256_movemask_epi8(mask0), bits1 = (uint32_t)_mm256_movemask_epi8(mask1);

@@ -13,18 +13,18 @@
 /* Writable bytes past every list. */
 #define LMCI_CLASS_PAD ((size_t)64)
 
-/* Class c: keys first[c] to first[c + 1] - 1. A key is 8 bits of the base's exponent. */
+/* Class c has the keys first[c] to first[c + 1] - 1. A key is 8 bits of the base's exponent. */
 struct lmci_classes {
     unsigned count;                  /* 1 to LMCI_MAX_CLASSES */
     uint8_t first[LMCI_MAX_CLASSES]; /* ascending; first[0] is 0 */
     uint8_t shift[LMCI_MAX_CLASSES]; /* bits; multiples of 4, at most 8 * word - 8 */
     uint8_t finer[LMCI_MAX_CLASSES]; /* bits below the shift that lengths suggest */
-    uint32_t center;                 /* without a base: for its words */
+    uint32_t center;                 /* without a base: the value in its place */
     bool rotate;                     /* without a base: rotate words left */
     bool fitted;                     /* shifts were chosen for this block */
 };
 
-/* Kernels advance the pointers. */
+/* Lists of a block's elements. Kernels advance the pointers. */
 struct lmci_class_lists {
     unsigned char *symbols[LMCI_MAX_CLASSES];
     unsigned char *low[3];   /* low[k]: byte k below the symbol, of words whose shift is at least 8 * k + 8 */

@@ -8,13 +8,13 @@
 
 struct class_vectors {
     unsigned count;
-    __m256i last[LMCI_MAX_CLASSES + 1]; /* the last key before each class, as lane_keys() has keys; then the last */
+    __m256i last[LMCI_MAX_CLASSES + 1]; /* last key before each class, then the last of all; as lane_keys() */
     __m256i up;                         /* class_key's `up` */
-    __m256i low[3];                     /* all ones or zeros: whether it has such a byte */
-    __m256i nibble[3];                  /* ... or half of it */
+    __m256i low[3];                     /* by class, all ones or zeros: has low byte k */
+    __m256i nibble[3];                  /* ... or only half of that byte */
     __m256i half;                       /* any of these three */
     bool any_low[3], any_nibble[3], any_half;
-    bool all_low[3], all_half; /* whether all classes have it */
+    bool all_low[3], all_half; /* whether all classes have it, so that no mask is needed */
 };
 
 static inline __m256i class_table(const uint8_t table[16])
@@ -69,7 +69,7 @@ static inline void lane_store(unsigned word, unsigned char *to, const __m256i *v
     }
 }
 
-/* Keys less 128: comparisons are of signed bytes. */
+/* Returns keys less 128, since comparisons are of signed bytes. */
 static inline __m256i lane_keys(unsigned word, const __m256i *base)
 {
     __m256i keys;
@@ -126,7 +126,7 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
     lane_weave(planes, v);
 }
 
-/* Hardware prefetching stops at pages. Addresses past the end are harmless. */
+/* Prefetches the next words: hardware prefetching stops at the end of a page. Addresses past the end are harmless. */
 static inline void class_prefetch(unsigned word, const unsigned char *from)
 {
     for (unsigned k = 0; k < word; k += 2)
@@ -333,7 +333,8 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-/* Also computes classes: keys above last[class] up to last[class + 1], signed. */
+/* Takes symbols from the lists of their classes. Also computes classes: keys above last[class] up to last[class + 1],
+ * signed. */
 static inline __m256i join_symbols(__m256i keys, unsigned count, const __m256i *last, unsigned char **lists,
                                    __m256i *class)
 {

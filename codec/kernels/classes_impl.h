@@ -21,7 +21,7 @@ static inline void class_store(unsigned word, unsigned char *to, size_t i, uint3
         lmci_store32(to + 4 * i, x);
 }
 
-/* Depends on an element's key, so that loops need no branches. */
+/* Values that depend on an element's key, in a table, so that loops need no branches. */
 struct class_key {
     uint32_t least, span; /* differences from -`least` to below `span` above that are no outliers */
     uint32_t keep;        /* bits of a raised difference in whole bytes */
@@ -33,7 +33,7 @@ struct class_key {
     uint8_t has_low[3]; /* 1 or 0 */
 };
 
-/* Lists that any class uses. */
+/* The kinds of lists below symbols that any class uses. */
 struct class_kinds {
     unsigned lows;
     bool nibbles;
@@ -500,7 +500,7 @@ static void class_join(unsigned word, const unsigned char *base, size_t n, const
 
 /* ---- Words without a base -------------------------------------------------------------------------------------- */
 
-/* Rotates by one bit; left separates a float's sign from its exponent. */
+/* Rotates words by one bit; to the left, this separates a float's sign from its exponent. */
 static void class_rotate(unsigned word, bool left, const unsigned char *from, size_t n, unsigned char *to)
 {
     const unsigned by16 = left ? 1 : 15;

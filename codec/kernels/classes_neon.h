@@ -3,14 +3,14 @@
  * classes_neon.h - classes with NEON, 64 elements at a time, in vectors of 16.
  *
  * Dealing compresses symbols once a class. Joining looks up all classes at once, by prefix sums; one byte holds the
- * sums of two classes. Vectors are reversed: NEON accumulates right shifts only.
+ * sums of two classes. Vectors are reversed, since NEON accumulates right shifts only.
  */
 #include "kernels/neon_impl.h"
 
 #define CLASS_VECTOR 64
 #define CLASS_PAIRS  (LMCI_MAX_CLASSES / 2)
 
-/* Counters of two classes in a byte's halves; for each pair, by class. */
+/* Counters of two classes in the halves of a byte. Tables by class, one for each pair of classes. */
 struct class_pairs {
     uint8x16_t one[CLASS_PAIRS];  /* 1 for the pair's first class, 16 for its second, 0 for others */
     uint8x16_t half[CLASS_PAIRS]; /* all ones in the class's half */
@@ -135,7 +135,7 @@ struct class_planes {
     uint8x16_t of[4][4];
 };
 
-/* Marks outliers. */
+/* Computes symbols and the bytes below; marks outliers. */
 static inline __attribute__((always_inline)) void deal_planes(unsigned word, const unsigned char *data,
                                                               const unsigned char *base, const struct class_vectors *v,
                                                               const uint8x16_t class[4], struct class_planes *planes)
@@ -212,7 +212,7 @@ static inline uint64_t class_counts(const uint8x16_t *sums, unsigned pairs)
     return vget_lane_u64(vreinterpret_u64_u8(counts), 0);
 }
 
-/* Each byte plus those above it in its half. */
+/* Adds to each byte those above it in its half of the vector. */
 static inline uint8x16_t sums_from(uint8x16_t v)
 {
     uint64x2_t sums = vreinterpretq_u64_u8(v);
@@ -221,7 +221,7 @@ static inline uint8x16_t sums_from(uint8x16_t v)
     return vreinterpretq_u8_u64(vsraq_n_u64(sums, sums, 32));
 }
 
-/* The next entry of list c. `before`: entries used, a byte a class. */
+/* Returns the next entry of list c. `before`: entries used so far, a byte for each class. */
 static inline const unsigned char *list_at(unsigned char *const *lists, unsigned c, const uint64_t before[2])
 {
     return lists[c] + (before[c / 8] >> c % 8 * 8 & 255);

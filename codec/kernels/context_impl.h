@@ -2,7 +2,8 @@
 /*
  * context_impl.h - deals bytes to classes by the byte at a distance before each, and joins them.
  *
- * At distances of at least 64, a vector needs only decoded bytes. Zeros precede the first byte.
+ * At distances of at least 64, a vector of bytes depends only on bytes that are already decoded. Zeros precede the
+ * first byte.
  */
 #include "kernels/vbmi2_impl.h"
 
@@ -28,7 +29,7 @@ static inline __m512i context_classes(const struct context_vectors *v, const uns
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(keys), low, high);
 }
 
-/* Returns the index of the first byte left. */
+/* Gathers one class, by whole vectors. Returns the index of the first byte left. */
 static size_t context_pick_whole(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,
                                  size_t distance, size_t i, unsigned char **list)
 {

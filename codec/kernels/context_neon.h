@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* context_neon.h - contexts with NEON, 64 bytes at a time. */
 
-/* Each class's least byte. False: the classes do not ascend. */
+/* Finds each class's least byte. False: the classes do not ascend. */
 static bool context_firsts(const uint8_t classes[256], unsigned count, uint8_t first[LMCI_MAX_CLASSES])
 {
     unsigned class = 0;

@@ -3,7 +3,7 @@
 
 #define COUNT_CHUNK ((size_t)64)
 
-/* Eight tables: increments would wait for an equal neighbour's store. */
+/* Counts into eight tables: in one, an increment would wait for the store of an equal neighbour. */
 static inline void count_some(const unsigned char *symbols, size_t count, uint16_t part[8][256])
 {
     size_t i = 0;
@@ -29,9 +29,9 @@ static inline void add_counts(uint16_t part[8][256], uint32_t counts[256])
             counts[s] += part[k][s];
 }
 
-/* Fewer wait less than clearing and adding tables takes. */
+/* For fewer symbols, that wait is shorter than clearing and adding tables. */
 #define COUNT_FEW ((size_t)512)
-/* Symbols that overflow no table. */
+/* So many symbols overflow no 16-bit counter. */
 #define COUNT_MANY ((size_t)1 << 15)
 
 static void count_symbols(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256])
@@ -59,7 +59,7 @@ static void count_symbols(const unsigned char *symbols, size_t count, size_t eve
     }
 }
 
-/* log2(x) in 1/65536: a float's exponent, and a parabola of its mantissa. Not for 0. */
+/* Returns log2(x) in 1/65536: the exponent of x as a float, and a parabola of its mantissa. x is not 0. */
 static inline uint32_t log2_of_count(uint32_t x)
 {
     const float exact = (float)(int32_t)x;

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One side of a merge: a list of symbols, or (NULL) one repeated. */
+/* One side of a merge: a list of symbols, or (list NULL) one symbol repeated. */
 struct lmci_side {
     const unsigned char *list;
     unsigned char value;
@@ -41,17 +41,17 @@ struct lmci_kernels {
     void (*merge)(enum lmci_transform transform, unsigned word, const unsigned char *const *planes,
                   const unsigned char *base, size_t count, unsigned char *data);
 
-    /* Counts all, or (`every` above 1) one chunk of 64 in `every`. */
+    /* Counts all symbols, or (`every` above 1) one chunk of 64 in `every`. */
     void (*count)(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256]);
     /* Sum of count * log2(count), in 1/65536, for counts below 2^24. *seen: nonzero counts. */
     uint64_t (*sum_logs)(const uint32_t *counts, unsigned symbols, unsigned *seen);
     void (*rename)(const uint8_t lut[256], const unsigned char *from, size_t count, unsigned char *to);
 
-    /* The first of two is in the low half. */
+    /* Packs half bytes: the first of two is in the low half. */
     void (*pack_nibbles)(const unsigned char *nibbles, size_t count, unsigned char *packed);
     void (*unpack_nibbles)(const unsigned char *packed, size_t count, unsigned char *nibbles);
 
-    /* Bits that differ among at least 1 byte. */
+    /* Returns the bits that differ among the bytes, of which there is at least one. */
     unsigned (*bits_varying)(const unsigned char *bytes, size_t count);
     /* Packs the bits of `mask` (1 to 7) into (count * bits + 7) / 8 bytes. */
     void (*bits_pack)(unsigned mask, const unsigned char *bytes, size_t count, unsigned char *packed);
@@ -73,7 +73,7 @@ struct lmci_kernels {
      * that. */
     void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
                        struct lmci_class_lists *lists, unsigned char *data);
-    /* By one bit, left or back. `from` may equal `to`. */
+    /* Rotates words by one bit, left or back. `from` may equal `to`. */
     void (*class_rotate)(unsigned word, bool left, const unsigned char *from, size_t count, unsigned char *to);
 
     /* Stand-ins of a base with words of 1 or 8 bytes (block/keyed.h). */
@@ -109,11 +109,11 @@ extern const struct lmci_kernels lmci_kernels_avx512;
 extern const struct lmci_kernels lmci_kernels_neon;
 #endif
 
-/* The fastest that this processor runs and LMC_KERNELS does not exclude. */
+/* Returns the fastest kernels that this processor runs and LMC_KERNELS does not exclude. */
 const struct lmci_kernels *lmci_kernels(void);
 
-/* For tests: selects by name, ignoring LMC_KERNELS, or (NULL) the default. False, and no change: unknown or cannot run
- * here. No other thread may encode or decode meanwhile. */
+/* For tests: selects by name, ignoring LMC_KERNELS, or (NULL) the default. False: the table is unknown or cannot run
+ * here, and nothing changes. No other thread may encode or decode meanwhile. */
 bool lmci_kernels_use(const char *name);
 
 #endif

@@ -34,7 +34,7 @@ static void keyed_join1(const unsigned char *restrict from, const unsigned char 
         data[i] = (uint8_t)(base[i] + get16(from, i) - get16(against, i));
 }
 
-/* A difference less its middle: the four bytes of the planes. */
+/* Returns a difference without its middle: the four bytes that become planes. */
 static inline word32 keyed_rest(word64 y, word32 below)
 {
     return ((word32)y & below) | ((word32)(y >> 32) & ~below);

@@ -36,7 +36,7 @@ static inline __m512 known_lanes(__m512 x)
 
 /* ---- Quotients ------------------------------------------------------------------------------------------------- */
 
-/* Lanes from 2^-100 to below 2^101 in absolute value, where remainders are exact. */
+/* Returns the lanes from 2^-100 to below 2^101 in absolute value, where remainders are exact. */
 static inline __mmask16 is_moderate(__m512 x)
 {
     const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(x), vector_bits(0x7f800000));
@@ -49,7 +49,7 @@ static inline __m512 magnitude(__m512 x)
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), vector_bits(0x7fffffff)));
 }
 
-/* With its approximate inverse, and half the value of its last bit. */
+/* A divisor with its approximate inverse, and half the value of its last bit. */
 struct divisor {
     __m512 value, inverse, half;
     __mmask16 moderate;

@@ -4,7 +4,7 @@
  *
  * Bits are equal at every vector width: no sum's order can change, operations are rounded as in IEEE 754, and only
  * products and sums that torch rounds once are fused (-ffp-contract=off). Without a fused instruction, doubles compute
- * it: the product is exact, and the sum rounded to odd, which the second rounding needs.
+ * the same: the product is exact, and the sum is rounded to odd, so that the second rounding is right.
  */
 #include "base/bytes.h"
 #include "kernels/link_kernels.h"
@@ -61,7 +61,7 @@ static inline float fused(float a, float b, float c)
 
 #endif
 
-/* NaN becomes zero: NaNs differ between processors. */
+/* Replaces NaN by zero: NaNs differ between processors. */
 static inline float known(float x)
 {
     return x == x ? x : 0.0f;
@@ -182,7 +182,7 @@ static inline uint32_t exponent_of(uint32_t bits)
     return bits >> 23 & 255;
 }
 
-/* 255: the exponent has no symbol. */
+/* Returns the symbol of an exponent; 255: it has none. */
 static inline uint32_t symbol_of(uint32_t exponent, uint32_t reference, unsigned halved, int bias)
 {
     const uint32_t symbol = exponent - (exponent_of(reference) >> halved) + (uint32_t)bias;
@@ -254,7 +254,7 @@ static void link_from_bits(const struct lmc_link_rule *rule, enum lmci_gradient_
         from_bits(false, rule->scale, n, reference, gradients);
 }
 
-/* Bits that FULL drops: too small to change the first array. */
+/* Returns the lowest bits that FULL drops: they are too small to change the first array. */
 static inline uint32_t dropped_bits(uint32_t exponent, uint32_t first, int kappa)
 {
     const int drop = (int)exponent_of(first) - (int)exponent + kappa;
@@ -296,7 +296,7 @@ static size_t link_stored(enum lmci_gradient_mode mode, int kappa, size_t n, con
     return stored_bits(false, kappa, n, reference, first, gradients);
 }
 
-/* Packs two at a time: 48 bits, and at most 7 left over. */
+/* Packs two gradients at a time: at most 48 bits, and 7 left over from before. */
 static size_t link_pack(size_t n, const struct lmci_gradients *gradients, unsigned char *dst)
 {
     const unsigned char *stored = gradients->stored;
@@ -355,7 +355,7 @@ static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float 
     return fused(way, inverse, fused(lost, inverse, before));
 }
 
-/* The largest error of a guess; smaller guesses count as zero. */
+/* Returns the largest error of a guess; a smaller guess counts as zero. */
 static inline float doubt_of(bool adam, float inverse, float before, float after)
 {
     const float part = float_of(bits_of(after) & 0x7f800000) * inverse;
@@ -424,7 +424,7 @@ struct strip {
     uint32_t copies[6][STRIP];
 };
 
-/* If no gradient leads to the next state, both are the nearest. */
+/* Fills the bounds of possible gradients. If none leads to the next state, both bounds are the nearest one. */
 static inline void strip_ranges(const struct lmc_link_rule *rule, bool adam, bool l2, bool scaled, struct strip *strip);
 
 #if defined(__AVX512VBMI2__)
@@ -440,7 +440,7 @@ static inline double half_ulp(float x)
     return (double)float_of(exponent != 0 ? exponent : 0x00800000) * 0x1p-24;
 }
 
-/* As vectors compare: fmin and fmax would check for NaN. */
+/* Compares as vector instructions do: fmin and fmax would check for NaN. */
 static inline double lesser(double a, double b)
 {
     return a < b ? a : b;
@@ -455,7 +455,7 @@ struct range {
     double low, high;
 };
 
-/* The float at or next to a double, in the named direction. */
+/* These two return the float at, or next above or below, a double. */
 static inline float not_below(double x)
 {
     const float near = (float)x;
@@ -478,7 +478,8 @@ static inline struct range rounded_to(struct range range)
     return (struct range){(double)low - half_ulp(low), (double)high + half_ulp(high)};
 }
 
-/* Adam's gradients for the first array. Their difference from it is rounded, too, which usually dominates. */
+/* The range of Adam's gradients that yield the first array. The difference between gradient and array is rounded, too,
+ * which usually dominates. */
 static inline struct range way_range(double inverse, float before, float after)
 {
     const double way = ((double)after - (double)before) * inverse, reach = half_ulp(after) * inverse;
@@ -486,7 +487,7 @@ static inline struct range way_range(double inverse, float before, float after)
     return (struct range){(double)before + range.low, (double)before + range.high};
 }
 
-/* Gradients for the first array and, if any do, the second. */
+/* The range of gradients that yield the first array and, if any of these do, also the second. */
 static inline struct range range_of(const struct lmc_link_rule *rule, bool adam, double inverse, float before,
                                     float after, float second, float second_after)
 {
@@ -552,7 +553,7 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
 
 #endif
 
-/* The number in [from, to], not both 0, with most trailing zeros. *place: its last set bit. */
+/* Returns the number in [from, to], not both 0, with most trailing zeros. *place: its last set bit. */
 static inline uint32_t shortest(uint32_t from, uint32_t to, uint32_t *place)
 {
     uint32_t differ = (from - 1) ^ to;
@@ -566,6 +567,7 @@ static inline uint32_t shortest(uint32_t from, uint32_t to, uint32_t *place)
     return to & ~below;
 }
 
+/* Chooses the gradient with the fewest mantissa bits (VARIABLE). */
 static inline void strip_shortest(struct strip *strip, unsigned char *lengths)
 {
     EACH for (size_t i = 0; i < STRIP; i++)
@@ -580,6 +582,7 @@ static inline void strip_shortest(struct strip *strip, unsigned char *lengths)
     }
 }
 
+/* Chooses the middle, without the bits that FULL drops. */
 static inline void strip_enough(int kappa, struct strip *strip)
 {
     const strip_f32 *before = strip->first;
@@ -595,6 +598,7 @@ static inline void strip_enough(int kappa, struct strip *strip)
     }
 }
 
+/* Writes symbols, lengths, bits and values of the chosen gradients. */
 static inline void strip_out(float scale, size_t n, const struct lmci_reference *reference, const struct strip *strip,
                              const unsigned char *lengths, const struct lmci_gradients *gradients)
 {
@@ -620,7 +624,7 @@ static inline void strip_out(float scale, size_t n, const struct lmci_reference 
     }
 }
 
-/* `some` words from `at` on: in place, or a copy. */
+/* Returns `some` words of an array from `at` on: in place, or a copy. */
 static inline const void *strip_words(struct strip *strip, unsigned copy, const void *array, size_t at, size_t some)
 {
     const unsigned char *from = (const unsigned char *)array + 4 * at;

@@ -20,7 +20,7 @@ static inline unsigned lmci_weight_of(const struct lmc_link_rule *rule)
     return rule->optimizer == LMC_ADAM ? LMCI_ADAM_WEIGHT : LMCI_SGD_WEIGHT;
 }
 
-/* Elements that pass the arithmetic together. */
+/* Elements that pass through the arithmetic together. */
 #define LMCI_CHUNK_ELEMENTS ((size_t)1 << 11)
 
 /* A piece's first byte. */
@@ -30,13 +30,13 @@ enum lmci_gradient_mode {
     LMCI_GRADIENT_FULL = 3      /* as many bits as the states require */
 };
 
-/* Others are gradients' exponents less one derived from the state. */
+/* Symbols. All others are a gradient's exponent less one that the state gives. */
 #define LMCI_SYMBOL_ZERO 0
 #define LMCI_SYMBOL_RAW  255
 /* Marks a difference whose word is stored in full. */
 #define LMCI_REST_ESCAPE 0x80
 
-/* f32 arrays. */
+/* The f32 arrays before and after a step. */
 struct lmci_link_view {
     const unsigned char *before[LMC_MAX_BASES];
     const unsigned char *after[LMC_MAX_BASES];
@@ -78,8 +78,8 @@ struct lmci_link_kernels {
     /* Weights from the moments after the step; with amsgrad, `second` is the greatest second moment. */
     void (*weights)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *first,
                     const lmci_f32 *second, const lmci_f32 *weight, lmci_f32 *to);
-    /* Takes all of the above for at most one chunk and compares it with the state after. Fills `rest` (below) of each
-     * array; adds nonzero entries to `missed`. */
+    /* Does all of the above for at most one chunk and compares the result with the state after. Fills `rest` (below) of
+     * each array; adds nonzero entries to `missed`. */
     void (*step)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const struct lmci_link_view *view,
                  unsigned char *const *rest, size_t *missed);
 
@@ -105,12 +105,12 @@ struct lmci_link_kernels {
     /* Stored bits, from symbols and lengths, or symbols and the first array before the step. Returns the sum. */
     size_t (*stored)(enum lmci_gradient_mode mode, int kappa, size_t n, const struct lmci_reference *reference,
                      const lmci_u32 *first, const struct lmci_gradients *gradients);
-    /* Returns bytes. Writes up to 8 bytes past them. */
+    /* Packs bits. Returns bytes; writes up to 8 bytes past them. */
     size_t (*pack)(size_t n, const struct lmci_gradients *gradients, unsigned char *dst);
     /* The inverse. `bytes`: as the sum of `stored` requires. */
     void (*unpack)(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes);
 
-    /* Differences as bytes; returns how many are not zero. add_rest adds them; the caller handles escapes. */
+    /* Computes differences as bytes; returns how many are not zero. add_rest adds them; the caller handles escapes. */
     size_t (*rest)(size_t n, const lmci_u32 *actual, const lmci_u32 *predicted, unsigned char *rest);
     void (*add_rest)(size_t n, const unsigned char *rest, lmci_u32 *words);
 };

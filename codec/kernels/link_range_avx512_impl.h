@@ -23,7 +23,7 @@ static inline __m256 load_floats(const strip_f32 *from)
     return _mm256_loadu_ps((const float *)(const void *)from);
 }
 
-/* A float's last bit's value, times 2^23. */
+/* Returns the value of a float's last bit, times 2^23. */
 static inline __m512d powers_of(__m256 x)
 {
     const __m256i exponent = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7f800000));
@@ -62,7 +62,7 @@ static inline struct ranges sgd_ranges(const struct range_rule *rule, __m256 fir
     return around(middle, _mm512_mul_pd(powers_of(first_after), rule->half_inverse));
 }
 
-/* Adam's gradients for the first array. */
+/* The ranges of Adam's gradients that yield the first array. */
 static inline struct ranges first_ranges(const struct range_rule *rule, __m256 first, __m256 first_after)
 {
     const __m512d before = _mm512_cvtps_pd(first);
@@ -72,7 +72,7 @@ static inline struct ranges first_ranges(const struct range_rule *rule, __m256 f
     return (struct ranges){_mm512_add_pd(before, rounded.low), _mm512_add_pd(before, rounded.high)};
 }
 
-/* The part of `range` for the second array, if any. */
+/* The part of each range that also yields the second array; the whole range if there is none. */
 static inline struct ranges both_ranges(const struct range_rule *rule, const struct ranges *range, __m256 second,
                                         __m256 second_after)
 {

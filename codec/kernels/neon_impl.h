@@ -31,7 +31,7 @@
 #define RANK6(m) (RANK5(m) + BIT(m, 5))
 #define RANK7(m) (RANK6(m) + BIT(m, 6))
 
-/* Symbol i comes from the zeros (0 to 7) or the ones (8 to 15). */
+/* Source of symbol i of a merge: 0 to 7 in the list of zeros, 8 to 15 in that of ones. */
 #define MERGED(m, i) (BIT(m, i) ? 8 + RANK##i(m) : (i)-RANK##i(m))
 #define MERGE_ROW(m)                                                                                                   \
     {                                                                                                                  \
@@ -68,7 +68,7 @@ static const uint8_t deal_rows[256][16] = {ROWS_256(DEAL_ROW)};
 
 /* ---- Masks ----------------------------------------------------------------------------------------------------- */
 
-/* 64 bytes are all ones or all zeros. */
+/* Packs 64 bytes, each all ones or all zeros, to bits. */
 static inline uint64_t bits_of(const uint8x16_t mask[4])
 {
     const uint8x16_t own = vreinterpretq_u8_u64(vdupq_n_u64(UINT64_C(0x8040201008040201)));
@@ -79,14 +79,14 @@ static inline uint64_t bits_of(const uint8x16_t mask[4])
     return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sum, sum)), 0);
 }
 
-/* Byte k: set bits in bytes 0 to k. */
+/* Byte k of the result: number of set bits in bytes 0 to k. */
 static inline uint64_t rank_ends(uint64_t bits)
 {
     uint64_t counts = vget_lane_u64(vreinterpret_u64_u8(vcnt_u8(vcreate_u8(bits))), 0);
     return counts * UINT64_C(0x0101010101010101);
 }
 
-/* Set bits below byte k. */
+/* Number of set bits below byte k. */
 static inline size_t rank_at(uint64_t ends, unsigned k)
 {
     return k ? (size_t)(ends >> 8 * (k - 1) & 255) : 0;
@@ -212,7 +212,7 @@ static inline uint8x16_t word_shift(unsigned word, uint8x16_t a, uint8x16_t by)
                      : vreinterpretq_u8_s32(vshlq_s32(S32(a), S32(by)));
 }
 
-/* All ones or zeros. */
+/* Compares words: all ones where equal, else zeros. */
 static inline uint8x16_t word_equal(unsigned word, uint8x16_t a, uint8x16_t b)
 {
     return word == 2 ? vreinterpretq_u8_u16(vceqq_u16(U16(a), U16(b)))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* stream_impl.h - copies past the caches: ordinary stores read the line first and evict another. */
+/* stream_impl.h - copies past the caches: ordinary stores would read each line first, and evict another. */
 #if defined(__AVX512VBMI2__) || defined(__AVX2__)
 
 #include <immintrin.h>

@@ -2,8 +2,8 @@
 /*
  * transform_impl.h - transforms words and groups their bytes into planes, and back.
  *
- * By chunks in the first-level cache: one loop transforms, another deals bytes. With AVX-512 VBMI and NEON, words of 2
- * and 4 bytes stay in registers.
+ * Words pass in chunks that fit the first-level cache: one loop transforms, another deals bytes. With AVX-512 VBMI and
+ * NEON, words of 2 and 4 bytes stay in registers.
  */
 #include "kernels/vbmi2_impl.h"
 

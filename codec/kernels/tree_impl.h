@@ -11,7 +11,7 @@
 #include "kernels/bmi2_impl.h"
 #endif
 
-/* Loads at most 8 bytes; compilers need not know the number. */
+/* Loads at most 8 bytes, a number that compilers do not know. */
 static inline uint64_t load_some(const unsigned char *from, size_t bytes)
 {
 #if defined(__AVX512VBMI2__)

@@ -2,7 +2,7 @@
 /* tree_neon.h - partitions and merges by bits with NEON. */
 #include "kernels/neon_impl.h"
 
-/* Bit i becomes byte i, all ones or all zeros. */
+/* Spreads 8 bits to bytes: byte i becomes all ones or all zeros. */
 static inline uint64_t spread(uint64_t bits)
 {
     const uint8x8_t own = vcreate_u8(UINT64_C(0x8040201008040201));

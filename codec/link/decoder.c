@@ -2,8 +2,9 @@
 /*
  * decoder.c - applies a chain of links to a state.
  *
- * Each piece passes through all links in pieces before the next: memory is read and written once. Blocks of deltas are
- * decoded between such runs. Only the last state is hashed; it depends on all others.
+ * A piece of the state passes through all links that are stored in pieces before the next one does, so memory is read
+ * and written once. Blocks of deltas are decoded between such runs. Only the last state is hashed; it depends on all
+ * others.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -115,10 +116,10 @@ static enum lmc_status decode_piece(const struct chain *chain, const struct lmc_
     return status;
 }
 
-/* Links applied together: these keep a piece in the cache and fit the stack. */
+/* Links applied together: so many keep a piece in the cache, and fit the stack. */
 #define TOGETHER 32
 
-/* Steps in pieces. `last`: no steps follow. */
+/* Applies consecutive steps stored in pieces. `last`: no steps follow. */
 static enum lmc_status decode_run(struct chain *chain, size_t first, size_t count, bool last, const char **message)
 {
     struct lmc_link_rule rules[TOGETHER];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* encoder.c - encodes two states as a link. Blocks not clearly smaller are encoded as deltas, too; the smaller form is
- * kept. */
+/* encoder.c - encodes two states as a link. A block that is not clearly smaller is encoded as deltas, too; the smaller
+ * form is kept. */
 #include "base/bytes.h"
 #include "base/memory.h"
 #include "block/block.h"
@@ -20,7 +20,7 @@ struct lmc_link_encoder {
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* Planning encodes the sample several times. */
+/* Returns the elements to sample: few, since planning encodes the sample several times. */
 static size_t sample_of(uint64_t raw_bytes)
 {
     const uint64_t some = raw_bytes / 4 / 32;
@@ -106,7 +106,7 @@ size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *encoder)
 
 /* ---- Blocks ---------------------------------------------------------------------------------------------------- */
 
-/* A block, and room for a piece, which may exceed the block's. */
+/* A block, and room for a coded piece, which may exceed the room that the block has left. */
 struct work {
     const struct lmc_link_encoder *encoder;
     struct lmci_link_view view;
@@ -126,7 +126,7 @@ static struct lmci_link_view view_at(const struct work *work, size_t at)
     return view;
 }
 
-/* *used: bytes, or 0 if they exceed `room`. */
+/* Encodes the block in pieces. *used: bytes, or 0 if they exceed `room`. */
 static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst, size_t room, size_t *used)
 {
     const struct lmc_link_encoder *encoder = work->encoder;
@@ -155,7 +155,7 @@ static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst
     return status;
 }
 
-/* Always fits the bound of a block. */
+/* Encodes the arrays as deltas, which always fit the bound of a block. */
 static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst, size_t *used)
 {
     const struct lmci_block_shape shape = {.word = 4, .bytes = work->bytes};
@@ -182,7 +182,7 @@ static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst
 #define SAME_FROM_BITS   2  /* the same if much did not change */
 #define SAME_LEAST       8  /* one part in so many */
 
-/* Many nonzero words of the first array are unchanged: no step was made. */
+/* Whether many nonzero words of the first array are unchanged: then no step was made. */
 static bool is_unchanged(const struct work *work)
 {
     size_t same = 0, seen = 0;

@@ -2,10 +2,10 @@
 /*
  * fit.c - finds the constants of a step from a sample of the states before and after it.
  *
- * Hints are tried first. Weights are linear in the rate and Adam's decay: least squares approximate these. Each weight
- * limits the rate to an interval that rounds to it; the value in most intervals is the rate, to the last bit. The betas
- * follow from the moments: v' - beta2 * v is proportional to (m' - beta1 * m)^2. The scale is the number that makes
- * gradients short.
+ * Hints are tried first. Weights are linear in the rate and in Adam's decay, so least squares approximate both. Each
+ * weight limits the rate to an interval that rounds to it; the value in most intervals is the rate, to the last bit.
+ * The betas follow from the moments: v' - beta2 * v is proportional to (m' - beta1 * m)^2. The scale is the number that
+ * makes gradients short.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -33,6 +33,7 @@ static const lmci_f32 *array_of(const struct room *room, bool after, unsigned k)
     return (const lmci_f32 *)room->sample.values[after][k];
 }
 
+/* Share of array k's elements that are predicted exactly. */
 static double share(struct room *room, unsigned k, const float *predicted)
 {
     const size_t n = room->sample.elements;
@@ -48,7 +49,7 @@ static void find_gradients(struct room *room, const struct lmc_link_rule *rule)
                                  &room->gradients);
 }
 
-/* Recomputes the gradients. Shares of exact elements. */
+/* Recomputes the gradients, then the shares of exact elements of both moments. */
 static void share_moments(struct room *room, const struct lmc_link_rule *rule, float shares[2])
 {
     const bool adam = rule->optimizer == LMC_ADAM;
@@ -61,7 +62,7 @@ static void share_moments(struct room *room, const struct lmc_link_rule *rule, f
         shares[1] = (float)share(room, LMCI_SECOND, room->predicted[1]);
 }
 
-/* Uses the gradients found last. */
+/* Share of exact weights, with the gradients found last. */
 static double share_weights(struct room *room, const struct lmc_link_rule *rule)
 {
     const unsigned second = (rule->flags & LMC_LINK_AMSGRAD) != 0 ? LMCI_ADAM_MOST : LMCI_SECOND;
@@ -72,6 +73,7 @@ static double share_weights(struct room *room, const struct lmc_link_rule *rule)
     return share(room, weight, room->predicted[0]);
 }
 
+/* Share of exact elements of amsgrad's maximum. */
 static double share_most(struct room *room)
 {
     lmci_link_kernels()->most(room->sample.elements, array_of(room, true, LMCI_SECOND),
@@ -96,6 +98,7 @@ static double half_ulp(float x)
     return (double)x * 0x1p-24;
 }
 
+/* The float `ulps` places after x. */
 static float moved(float x, int ulps)
 {
     uint32_t bits;
@@ -133,7 +136,7 @@ static double suits_most(double *begins, double *ends, size_t count)
 
 /* ---- The rate and the decay ------------------------------------------------------------------------------------ */
 
-/* A weight's factor of the rate. */
+/* Returns the factor of the rate in a weight's change. */
 static double way_of(const struct room *room, const struct lmc_link_rule *rule, size_t i)
 {
     const double first = (double)array_of(room, true, LMCI_FIRST)[i];
@@ -193,6 +196,7 @@ static double exact_rate(struct room *room, const struct lmc_link_rule *rule, do
     return count != 0 ? suits_most(begins, ends, count) : near;
 }
 
+/* Sets a constant to the float within `reach` places that yields most exact weights. Returns their share. */
 static double best_neighbour(struct room *room, struct lmc_link_rule *rule, float *constant, int reach)
 {
     const float middle = *constant;
@@ -291,8 +295,8 @@ static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, boo
     return found;
 }
 
-/* With an eps negligible against the second moments, least squares are inconclusive: seeks most exact weights, with
- * halving strides. */
+/* If eps is negligible against the second moments, least squares do not determine the root: searches for the most exact
+ * weights, with halving strides. */
 static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
 {
     const double beta2 = before_rounding(rule->beta2);
@@ -362,7 +366,7 @@ static double fit_weights(struct room *room, struct lmc_link_rule *rule, bool hi
 
 #define TERMS 4
 
-/* Eliminates; the last column is the right side. False: singular. */
+/* Solves linear equations by elimination; the last column is the right side. False: they are singular. */
 static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
 {
     for (unsigned k = 0; k < TERMS; k++) {
@@ -389,7 +393,7 @@ static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
     return true;
 }
 
-/* v' = beta2 * v + k * (m'^2 - 2 * beta1 * m * m' + beta1^2 * m^2), by least squares relative to v'. */
+/* Solves v' = beta2 * v + k * (m'^2 - 2 * beta1 * m * m' + beta1^2 * m^2) by least squares relative to v'. */
 static bool near_betas(const struct room *room, double *beta1, double *beta2)
 {
     double a[TERMS][TERMS + 1] = {{0}}, x[TERMS];
@@ -471,7 +475,7 @@ static bool is_short(const struct interval *at, double unscale, unsigned bits, d
     return *whole >= low && *whole <= high;
 }
 
-/* Keeps narrow intervals, of the first arrays. */
+/* Lists the intervals of gradients that the first arrays allow; keeps narrow ones. */
 static size_t scale_intervals(const struct room *room, const struct lmc_link_rule *rule, struct interval *list,
                               size_t most)
 {
@@ -535,7 +539,7 @@ static double near_scale(const struct interval *list, size_t count, unsigned bit
     return best;
 }
 
-/* Mean bits; a missed gradient counts 23. */
+/* Returns the mean bits of gradients; a missed one counts 23. */
 static double length_with(struct room *room, const struct lmc_link_rule *rule)
 {
     float shares[2] = {1, 1};
@@ -546,7 +550,7 @@ static double length_with(struct room *room, const struct lmc_link_rule *rule)
     return sum / (double)room->sample.elements + 23 * (2 - (double)shares[0] - (double)shares[1]);
 }
 
-/* Gradients of `bits` bits; keeps the best neighbour. */
+/* Fits the scale for gradients of `bits` bits; keeps the best neighbour. */
 static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bits)
 {
     struct interval list[SCALE_ASKED * 4];
@@ -593,7 +597,7 @@ static void fit_scales(struct room *room, struct lmc_link_rule *rule)
     rule->scale = length_with(room, rule) < without ? hinted : 1;
 }
 
-/* How many are, in f32, a number of `bits` bits times the scale. */
+/* Counts gradients that are, in f32, a number of `bits` bits times the scale. */
 static size_t count_scaled(const float *gradients, size_t count, float scale, unsigned bits)
 {
     size_t found = 0;
@@ -602,7 +606,7 @@ static size_t count_scaled(const float *gradients, size_t count, float scale, un
     return found;
 }
 
-/* Among neighbours of the one from intervals. 0: too few. */
+/* Returns the best scale near the one that intervals yield; 0: too few gradients are short. */
 static float known_scale(const float *gradients, const struct interval *list, size_t count, double *room, unsigned bits)
 {
     const size_t unscaled = count_scaled(gradients, count, 1, bits);
@@ -663,6 +667,7 @@ enum lmc_status lmc_link_gradient_scale(const float *gradients, size_t elements,
 
 /* ---- The whole fit --------------------------------------------------------------------------------------------- */
 
+/* Makes the rule of usual hyperparameters; the number of arrays determines the optimizer. */
 static bool unhinted(uint32_t array_count, struct lmc_link_rule *rule)
 {
     struct lmc_link_hints hints = {.optimizer = array_count == 2 ? LMC_SGD : LMC_ADAM,
@@ -675,7 +680,7 @@ static bool unhinted(uint32_t array_count, struct lmc_link_rule *rule)
     return lmc_link_rule(&hints, rule) == LMC_OK;
 }
 
-/* SGD's momentum makes the gradients shortest. */
+/* Finds SGD's momentum: the one that makes gradients shortest. */
 static void fit_momentum(struct room *room, struct lmc_link_rule *rule)
 {
     static const double momenta[] = {0.9, 0.95, 0.99, 0.98, 0.85, 0.8, 0.5};

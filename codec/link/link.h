@@ -32,7 +32,7 @@ enum lmci_rest_kind {
 
 #define LMCI_MOST_KAPPA 24
 
-/* Computed while pieces are in the cache. */
+/* Hashes of a state, computed while its pieces are in the cache. */
 struct lmci_state_hasher {
     struct lmc_hasher arrays[LMC_MAX_BASES];
     size_t bytes; /* of each array */
@@ -45,7 +45,7 @@ static inline void lmci_state_hasher_init(struct lmci_state_hasher *hasher)
     hasher->bytes = 0;
 }
 
-/* Continues to byte `end` of the block, if not past it. */
+/* Continues the hashes to byte `end` of the block, unless they are past it. */
 static inline void lmci_state_hash(struct lmci_state_hasher *hasher, unsigned arrays, const unsigned char *const *block,
                                    size_t end)
 {
@@ -63,13 +63,13 @@ enum lmc_status lmci_link_decode_piece(const struct lmc_link_rule *rule, const u
 /* How to encode gradients. */
 struct lmci_link_plan {
     enum lmci_gradient_mode mode;
-    enum lmci_gradient_mode other; /* for pieces where SHORT fails */
+    enum lmci_gradient_mode other; /* mode of pieces where SHORT fails */
     int kappa;
 };
 
 size_t lmci_link_encoder_bytes(void);
 size_t lmci_link_piece_bound(uint32_t array_count, size_t elements);
-/* `scratch`: lmci_link_encoder_bytes. Fails only with LMC_NO_MEMORY. */
+/* Encodes a piece. `scratch`: lmci_link_encoder_bytes. Fails only with LMC_NO_MEMORY. */
 enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const struct lmci_link_plan *plan,
                                        const struct lmci_link_view *view, size_t elements, unsigned char *scratch,
                                        unsigned char *dst, size_t *coded_bytes);
@@ -79,7 +79,7 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
 
 /* ---- Rules ----------------------------------------------------------------------------------------------------- */
 
-/* `exponent` is whole. */
+/* Returns base to the power of `exponent`, which is whole. */
 double lmci_power(double base, double exponent);
 
 /* ---- Floating point -------------------------------------------------------------------------------------------- */

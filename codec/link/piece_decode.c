@@ -2,8 +2,8 @@
 /*
  * piece_decode.c - decodes one piece of a link in place.
  *
- * After all checks, by chunks in the first-level cache: gradients, moments, their differences, and weights, which
- * depend on the corrected moments.
+ * All checks come first. Then chunks that fit the first-level cache get gradients, moments, the differences of these,
+ * and weights, which depend on the corrected moments.
  */
 #include "block/block.h"
 #include "block/plane.h"
@@ -88,7 +88,7 @@ static enum lmc_status get_bytes(struct piece *piece, struct room *room, const c
     return LMC_OK;
 }
 
-/* In VARIABLE, also reads lengths. */
+/* Reads symbols; in VARIABLE, also lengths. */
 static enum lmc_status get_symbols(struct piece *piece, struct room *room, const char **message)
 {
     const bool both = piece->mode == LMCI_GRADIENT_VARIABLE;
@@ -218,7 +218,7 @@ static void apply(struct rest *rest, size_t at, size_t n, unsigned char *words)
         memcpy(words, rest->own + 4 * at, 4 * n);
 }
 
-/* A chunk's bits start with a byte of their own. */
+/* Reads the bits of a chunk, which start with a new byte. */
 static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lmci_reference *reference,
                                   const lmci_u32 *first, const struct lmci_gradients *gradients, const char **message)
 {
@@ -234,7 +234,7 @@ static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lm
     return LMC_OK;
 }
 
-/* Casts away const: decoding kernels do not write these. */
+/* Returns the gradients of a chunk. Casts const away: decoding kernels do not write these. */
 static struct lmci_gradients gradients_at(const struct piece *piece, size_t at, struct room *room)
 {
     return (struct lmci_gradients){

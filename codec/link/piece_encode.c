@@ -2,8 +2,9 @@
 /*
  * piece_encode.c - encodes one piece of a link, and plans how from a sample.
  *
- * By chunks: finds gradients, performs the step with them, stores the differences. In a SHORT piece, gradients that are
- * no bf16 are searched among all floats and stored as they are; with many, another mode is used.
+ * For each chunk, the encoder finds gradients, performs the step with them, and stores the differences. In a SHORT
+ * piece, gradients that are no bf16 are searched among all floats and stored as they are; with many, another mode is
+ * used.
  */
 #include "base/memory.h"
 #include "block/block.h"
@@ -147,6 +148,7 @@ static void find_raw(struct piece *piece, const struct lmci_link_view *view, siz
     }
 }
 
+/* Keeps gradients whose exponent has no symbol. */
 static void keep_raw(struct piece *piece, size_t n, const struct lmci_gradients *gradients)
 {
     const unsigned char *at = gradients->symbol, *end = at + n;
@@ -228,7 +230,7 @@ static void put_plane(struct piece *piece, const unsigned char *plane, size_t co
     }
 }
 
-/* Mostly noise, which is copied. */
+/* Writes the bytes of nonzero SHORT gradients. They are mostly noise, which is copied. */
 static void put_bytes(struct piece *piece)
 {
     struct room *room = piece->room;
@@ -243,7 +245,8 @@ static void put_bytes(struct piece *piece)
     put_plane(piece, room->bytes, count);
 }
 
-/* A small gradient has few bits above its addends' lowest bit: lengths depend on symbols. */
+/* Writes symbols and lengths as two halves. Lengths depend on symbols: a small gradient has few bits above the lowest
+ * bit of its addends. */
 static void put_halves(struct piece *piece)
 {
     struct room *room = piece->room;
@@ -288,7 +291,7 @@ static void put_list(struct piece *piece, unsigned array)
     put(piece, more, count);
 }
 
-/* *bytes: 0 without memory. */
+/* Encodes an array as a delta. *bytes is 0 without memory. */
 static enum lmc_status encode_delta(const struct piece *piece, unsigned array, unsigned char *dst, size_t *bytes)
 {
     const struct lmc_params params = {.dtype = LMC_F32,
@@ -406,7 +409,7 @@ enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const s
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* SIZE_MAX: the mode fails. *raw_count: gradients stored as they are. */
+/* Returns the size of the sample in a mode; SIZE_MAX: the mode fails. *raw_count: gradients stored as they are. */
 static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, int kappa, size_t *raw_count,
                       enum lmc_status *status)
 {
