@@ -143,7 +143,6 @@ enum lmcs_status lmcs_outfile_write(struct lmcs_outfile *file, const void *data,
     return LMCS_OK;
 }
 
-/* Makes a rename durable. */
 static int sync_directory(const char *target)
 {
     const char *slash = strrchr(target, '/');

@@ -50,7 +50,6 @@ struct lmcs_live_change {
     const struct lmcs_live_record *from; /* NULL: new */
     const struct lmcs_live_record *to;   /* NULL: erased */
 };
-/* Changes both trees. */
 enum lmcs_status lmcs_live_change_put(struct lmcs_txn *txn, const struct lmcs_live_change *changes, size_t count,
                                       struct lmcs_error *error);
 

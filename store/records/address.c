@@ -44,7 +44,7 @@ static bool append_tag(void *context, const char *tag)
     return ++listed->count < MOST_NAMES;
 }
 
-/* With the names that exist. */
+/* Fails with the names that exist. */
 static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, const char *name,
                                   struct lmcs_error *error)
 {
@@ -229,7 +229,7 @@ static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *sh
     return status;
 }
 
-/* The part before any "~". */
+/* Resolves the part before any "~". */
 static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
                                       uint64_t *number, struct lmcs_error *error)
 {
@@ -256,7 +256,7 @@ static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *s
     return status;
 }
 
-/* By `count` committed snapshots. 0: there are fewer. */
+/* Goes back by `back` committed snapshots. *number 0: there are fewer. */
 static enum lmcs_status go_back(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t back, uint64_t *number,
                                 struct lmcs_error *error)
 {
@@ -308,7 +308,7 @@ enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *she
 
 /* ---- Ranges ---- */
 
-/* Committed; 0: none. */
+/* The first committed snapshot; 0: none. */
 static enum lmcs_status find_first(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t *number,
                                    struct lmcs_error *error)
 {

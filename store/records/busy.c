@@ -54,7 +54,7 @@ static bool holds_live(const struct lmcs_pool *pool, const char *shelf)
     return false;
 }
 
-/* On which `thread` waits for a live transaction of this thread; or NULL. */
+/* The shelf on which `thread` waits for a live transaction of this thread; or NULL. */
 static const struct lmcs_busy_shelf *waits_for_live(const struct lmcs_pool *pool, pthread_t thread)
 {
     for (const struct lmcs_busy_shelf *shelf = pool->busy; shelf != NULL; shelf = shelf->next)

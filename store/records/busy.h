@@ -10,7 +10,7 @@
 
 #include "pages/pool.h"
 
-/* By name, until the pool closes. */
+/* A shelf's state, by name, until the pool closes. */
 struct lmcs_busy_shelf {
     struct lmcs_busy_shelf *next;
     char *name;

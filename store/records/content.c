@@ -334,7 +334,7 @@ static enum lmcs_status add_parts(struct lmcs_txn *txn, const struct lmcs_conten
     return status;
 }
 
-/* In a base, and in its bases: a chain of `height` deltas rests on it. */
+/* Raises the height of a base, and of its bases: a chain of `height` deltas rests on it. */
 static enum lmcs_status raise_height(struct lmcs_txn *txn, uint64_t id, uint32_t height, uint32_t uses,
                                      struct lmcs_error *error)
 {
@@ -367,7 +367,7 @@ static enum lmcs_status tie(struct lmcs_txn *txn, const struct lmcs_content *con
                : status;
 }
 
-/* Depth over the bases; a link is no delta. */
+/* Ties a content to its bases. A link is no delta: it adds no height. */
 static enum lmcs_status tie_bases(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -380,6 +380,7 @@ static enum lmcs_status tie_bases(struct lmcs_txn *txn, const struct lmcs_conten
 static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_release *release,
                                struct lmcs_error *error);
 
+/* Ends a use of a base, which is removed with the last one. */
 static enum lmcs_status untie(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t base_id,
                               struct lmcs_release *release, struct lmcs_error *error)
 {
@@ -428,7 +429,7 @@ static enum lmcs_status link_share(struct lmcs_txn *txn, const struct lmcs_conte
     return status;
 }
 
-/* With its payload and uses of bases. */
+/* Removes a content with its payload and uses of bases. */
 static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_release *release,
                                struct lmcs_error *error)
 {
@@ -514,7 +515,7 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-/* For the link that stores a content with parity or a request for it. */
+/* Requests parity for the link that now stores a content with parity or a request. */
 static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
                                        struct lmcs_error *error)
 {
@@ -547,7 +548,6 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
     changed.df.part_count = with->df.part_count;
     changed.df.base_count = with->df.base_count;
     changed.df.flags = with->df.flags;
-    /* The content keeps its link, unless it gets a frame of its own. */
     changed.df.output = with->df.payload == LMCS_PAYLOAD_FRAME ? 0 : old.df.output;
     changed.link = with->df.payload == LMCS_PAYLOAD_FRAME ? 0 : old.link;
     memcpy(changed.parts, with->parts, sizeof changed.parts);

@@ -22,7 +22,7 @@ enum lmcs_status lmcs_identity_make(struct lmcs_txn *txn, const struct lmcs_tens
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmcs_identity *identity,
                                    struct lmcs_error *error);
-/* Ascending, from id `first` on; fewer than `capacity` at the end. */
+/* Lists identities of a name, ascending from id `first` on; fewer than `capacity` at the end. */
 enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const char *name, uint64_t first,
                                      uint64_t *ids, size_t capacity, size_t *count, struct lmcs_error *error);
 /* Adds to the count of runs; the identity is removed at 0. */
@@ -65,15 +65,16 @@ enum lmcs_status lmcs_content_run(struct lmcs_txn *txn, uint64_t id, uint64_t id
 enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t identity, uint64_t successor,
                                     struct lmcs_release *release, struct lmcs_error *error);
 /*
- * Replaces payload, bases and kind by those of `with`. `same_bytes`: stored elsewhere as before: records of safety.h
- * stay; else losses are cleared and parity is requested again. The link stays, unless `with` is a frame of its own.
+ * Replaces payload, bases and kind by those of `with`. `same_bytes`: the payload is the same, stored elsewhere: records
+ * of safety.h stay; else losses are cleared and parity is requested again. The link stays, unless `with` is a frame of
+ * its own.
  */
 enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,
                                    struct lmcs_error *error);
 /* Whether a link rests on a content, which then must be raw, a keyframe, or linked itself. */
 enum lmcs_status lmcs_content_bears_links(struct lmcs_txn *txn, const struct lmcs_content *content, bool *bears,
                                           struct lmcs_error *error);
-/* The link that leads to a content (0: none), and its output; the payload stays. */
+/* Sets the link that leads to a content (0: none), and its output; the payload stays. */
 enum lmcs_status lmcs_content_set_link(struct lmcs_txn *txn, uint64_t id, uint64_t link, uint8_t output,
                                        struct lmcs_error *error);
 /* Deltas to undo. LMCS_DAMAGED: more than the bound. */

@@ -22,7 +22,7 @@ struct needed {
     size_t root;
 };
 
-/* Of dependents read, for all contents; only forged records have more. */
+/* Most dependents read, for all contents; only forged records have more. */
 #define MOST_LOOKS LMCS_MAX_TENSORS
 
 struct finding {
@@ -52,7 +52,7 @@ static enum lmcs_status absorb(struct finding *f, enum lmcs_status status)
 
 /* ---- Contents ---- */
 
-/* Each once: a step's arrays need all of its links, and each link all arrays. */
+/* Adds each content once: a step's arrays need all of its links, and each link all arrays. */
 static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
 {
     const uint64_t pair[2] = {content, root};
@@ -67,7 +67,7 @@ static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
     return LMCS_OK;
 }
 
-/* Contents that rest on needed[i] directly. */
+/* Adds contents that rest on needed[i] directly. */
 static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cursor, size_t i)
 {
     struct needed base = f->needed[i];

@@ -4,7 +4,7 @@
 
 #include "pages/tree.h"
 
-/* Of one content, at most this many. */
+/* Dependents of one content, at most this many. */
 struct dependents {
     struct lmcs_content all[LMC_MAX_BASES + 1];
     size_t count;
@@ -26,7 +26,7 @@ static enum lmcs_status list(struct lmcs_txn *txn, struct lmcs_cursor *cursor, u
     return status;
 }
 
-/* Rests on an unused array. *found false: none, or something else does, too. */
+/* Finds the link that rests on an unused array. *found false: none does, or not alone. */
 static enum lmcs_status link_above(struct lmcs_txn *txn, struct lmcs_cursor *cursor, uint64_t array,
                                    struct lmcs_content *link, bool *found, struct lmcs_error *error)
 {
@@ -38,13 +38,13 @@ static enum lmcs_status link_above(struct lmcs_txn *txn, struct lmcs_cursor *cur
     return status;
 }
 
-/* Kept for one link alone and stored by another. */
+/* Whether an array is kept for one link alone and stored by another. */
 static bool is_ghost(const struct lmcs_content *array)
 {
     return array->df.payload == LMCS_PAYLOAD_LINKED && array->df.runs == 0 && array->df.base_uses == 1;
 }
 
-/* With the links below that only it needs. */
+/* Counts a link with the links below that only it needs. */
 static enum lmcs_status count_down(struct lmcs_txn *txn, struct lmcs_content *link, struct lmcs_line_heir *heir,
                                    struct lmcs_error *error)
 {

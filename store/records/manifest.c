@@ -41,7 +41,7 @@ static enum lmcs_status read_node(struct walk *walk, const struct lmcs_ref_df *r
     return status;
 }
 
-/* Of the newer snapshot, old enough to be in `of`; without those below. */
+/* Collects the newer snapshot's pages that are old enough to be in `of`, without those below. */
 static enum lmcs_status collect_newer(struct walk *walk, struct lmcs_ref_df ref, int level,
                                       const struct lmcs_bounds *bounds)
 {

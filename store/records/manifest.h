@@ -19,7 +19,7 @@ enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snaps
                                                              struct lmcs_error *error),
                                    void *context, struct lmcs_error *error);
 
-/* In order of identity, until *stop. */
+/* Visits entries in order of identity, until *stop. */
 enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of,
                                     enum lmcs_status (*visit)(void *context, uint64_t identity,
                                                               const struct lmcs_manifest_df *entry, bool *stop,

@@ -130,7 +130,7 @@ static enum lmcs_status take_metrics(const json_t *object, struct lmcs_meta *met
     return LMCS_OK;
 }
 
-/* As given, if the whole has lmcs_meta_encode's form; else NULL. */
+/* The user's object as given, if the text has lmcs_meta_encode's form; else NULL. */
 static char *original_meta(const char *text)
 {
     static const char head[] = "{\"metrics\":", middle[] = ",\"meta\":";

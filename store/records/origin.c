@@ -2,7 +2,7 @@
 /*
  * records/origin.c - origins of forks.
  *
- * Keyed by the fork's id; has the original's id, or, once that is removed, its last name.
+ * A record's key is the fork's id; it contains the original's id, or, once that is removed, its last name.
  */
 #include "records/origin.h"
 
@@ -49,7 +49,7 @@ enum lmcs_status lmcs_origin_put(struct lmcs_txn *txn, uint64_t shelf, const str
                          sizeof record.df + record.df.name_bytes, error);
 }
 
-/* From id `first` on, forked from `from`; 0: none. */
+/* Finds the next fork of `from`, from id `first` on; 0: none. */
 static enum lmcs_status next_fork(struct lmcs_txn *txn, uint64_t from, uint64_t first, uint64_t *shelf,
                                   struct lmcs_origin *origin, struct lmcs_error *error)
 {

@@ -49,7 +49,7 @@ void lmcs_describe_blocks(const struct lmcs_block_range *ranges, size_t count, b
 
 /* ---- Losses ---- */
 
-/* Up to `capacity`, ascending; *more: there are others. */
+/* Lists up to `capacity` lost ranges, ascending; *more: there are others. */
 static enum lmcs_status list_lost(struct lmcs_txn *txn, uint64_t content, struct lmcs_block_range *ranges,
                                   size_t capacity, size_t *count, bool *more, struct lmcs_error *error)
 {
@@ -148,6 +148,7 @@ static enum lmcs_status put_lost(struct lmcs_txn *txn, uint64_t content, const u
     return status;
 }
 
+/* Whether exactly these blocks are recorded. */
 static enum lmcs_status is_noted(struct lmcs_txn *txn, uint64_t content, const unsigned char *bad, uint64_t blocks,
                                  bool *noted, struct lmcs_error *error)
 {

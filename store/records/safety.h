@@ -10,7 +10,7 @@ struct lmcs_block_range {
     uint64_t count;
 };
 
-/* Whether blocks of its own payload are lost. Free of cost without losses in the pool. */
+/* Whether blocks of a content's own payload are lost. Costs nothing without losses in the pool. */
 enum lmcs_status lmcs_lost_any(struct lmcs_txn *txn, uint64_t content, bool *any, struct lmcs_error *error);
 /* LMCS_DAMAGED, with tensor `name` and the lost range, if there is one. */
 enum lmcs_status lmcs_lost_check(struct lmcs_txn *txn, const struct lmcs_content *content, const char *name,

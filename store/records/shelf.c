@@ -72,6 +72,7 @@ enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_
     return status == LMCS_OK && !found ? fail_shelf(txn, id, error) : status;
 }
 
+/* Puts the shelf's name before the message. */
 static void blame(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -424,7 +425,7 @@ struct tag_record {
     char tag[LMCS_MAX_NAME];
 };
 
-/* Or the first free collision index; record->df.number is then 0. */
+/* Finds a tag, or the first free collision index; record->df.number is then 0. */
 static enum lmcs_status probe_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *tag, uint64_t *index,
                                   struct tag_record *record, struct lmcs_error *error)
 {

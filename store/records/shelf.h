@@ -24,7 +24,7 @@ enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, stru
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
                                 struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error);
-/* By an id from another transaction. *found false: the shelf was removed. */
+/* Loads a shelf by an id from another transaction. *found false: the shelf was removed. */
 enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, bool *found,
                                     struct lmcs_error *error);
 /* lmcs_pass_over for one of many shelves, whose name it puts before the message. Outside a transaction. */
@@ -51,14 +51,14 @@ struct lmcs_record {
 
 enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                  struct lmcs_record *record, bool *found, struct lmcs_error *error);
-/* From a value of the tree. */
+/* Reads a record from a value of the tree. */
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
                                   const void *value, size_t bytes, struct lmcs_record *record,
                                   struct lmcs_error *error);
-/* Also in the indexes by step and time, if committed. */
+/* Stores a record, also in the indexes by step and time if committed. */
 enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                  struct lmcs_error *error);
-/* With index entries and tags, without the manifest's pages. */
+/* Deletes a record with index entries and tags, without the manifest's pages. */
 enum lmcs_status lmcs_record_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     uint64_t *tags, struct lmcs_error *error);
 /* The neighbouring numbers, prepared ones included; 0: none. */
@@ -86,19 +86,19 @@ enum lmcs_status lmcs_tag_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
 enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                               bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
-/* By hash, until `visit` returns false. */
+/* In order of hash, until `visit` returns false. */
 enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
-/* To a number (grammar in lmcstore.h). LMCS_NOT_FOUND with a message. */
+/* Resolves an address to a number (grammar in lmcstore.h). LMCS_NOT_FOUND with a message. */
 enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
                                     struct lmcs_error *error);
 
-/* To its first and last number; equal for a single snapshot. */
+/* Resolves a range to its first and last number; equal for a single snapshot. */
 enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *range,
                                           uint64_t *first, uint64_t *last, struct lmcs_error *error);
 
-/* With the pages and contents that only it has. */
+/* Removes a snapshot with the pages and contents that only it has. */
 enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                    struct lmcs_removal *removal, struct lmcs_error *error);
 

@@ -67,7 +67,7 @@ static void take_metrics(const struct lmcs_policy *policy, const struct lmcs_met
                 fact->metrics[r] = metrics[i].value;
 }
 
-/* Also from an attachment. Unreadable metrics are absent, so no rule finds them. */
+/* Reads metrics, also from an attachment. Unreadable metrics are absent, so no rule finds them. */
 static enum lmcs_status read_metrics(struct lmcs_txn *txn, const struct lmcs_record *record,
                                      const struct lmcs_policy *policy, struct lmcs_policy_facts *fact,
                                      struct lmcs_error *error)
@@ -315,7 +315,7 @@ static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *she
     return status;
 }
 
-/* In a transaction of its own, which a dry run drops. */
+/* Removes a batch in a transaction of its own, which a dry run drops. */
 static enum lmcs_status remove_batch(struct lmcs_pool *pool, const struct request *request, struct facts *facts,
                                      size_t *at, size_t most, bool dry_run, struct lmcs_prune_report *report,
                                      struct lmcs_error *error)

@@ -38,12 +38,12 @@ void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf);
  */
 enum lmcs_status lmcs_staging_remove(struct lmcs_pool *pool, uint64_t id, const uint64_t *numbers, size_t count,
                                      struct lmcs_removal *removal, bool *done, struct lmcs_error *error);
-/* With all snapshots and live variables, in several transactions. Adds to *removal. */
+/* Removes a staging shelf with all snapshots and live variables, in several transactions. Adds to *removal. */
 enum lmcs_status lmcs_staging_drop(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
                                    struct lmcs_error *error);
-/* Removes those that a crash has left, except kept ones. Called when a pool is opened for writing. */
+/* Removes staging shelves that a crash has left, except kept ones. Called when a pool is opened for writing. */
 enum lmcs_status lmcs_staging_drop_left(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Removes those that earlier restores kept, unless a restore is using them. */
+/* Removes staging shelves that earlier restores kept, unless a restore is using them. */
 enum lmcs_status lmcs_staging_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error);
 
 #endif

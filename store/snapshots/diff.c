@@ -250,7 +250,7 @@ static enum lmcs_status compare_pair(struct diff *diff, struct lmcs_difference *
     return status;
 }
 
-/* ---- Telling ---- */
+/* ---- Reporting ---- */
 
 static void count_difference(struct lmcs_diff_report *report, enum lmcs_difference_kind kind)
 {

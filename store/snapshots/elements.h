@@ -6,7 +6,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The difference of two runs of elements of one dtype. */
 struct lmcs_compared {
     uint64_t elements;
     uint64_t changed;           /* whose bytes differ */

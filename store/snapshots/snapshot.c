@@ -54,7 +54,7 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
     return status;
 }
 
-/* Of an output of a link: its share. */
+/* For an output of a link: its share. */
 static uint64_t stored_bytes(const struct lmcs_chain *chain)
 {
     const struct lmcs_content *top = &chain->links[0], *link = &chain->links[1];
@@ -257,7 +257,7 @@ enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
     return status;
 }
 
-/* In the order of the manifest; shared ones repeat. */
+/* Contents in the order of the manifest; shared ones repeat. */
 struct contents {
     uint64_t *ids;
     size_t count;

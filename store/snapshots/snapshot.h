@@ -23,10 +23,10 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
 /* The same within a running transaction, which stays open after a failure. */
 enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, struct lmcs_txn *txn,
                                       struct lmcs_shelf *shelf, struct lmcs_record *record, struct lmcs_error *error);
-/* Does not depend on how the snapshot is stored. */
+/* The digest does not depend on how the snapshot is stored. */
 enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     struct lmc_hash *digest, struct lmcs_error *error);
-/* Its tensor points into the identity. */
+/* The entry's tensor points into the identity. */
 void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_chain *chain, struct lmcs_entry *entry);
 
 #endif

@@ -197,7 +197,6 @@ static bool is_mapped(const struct viewed *item)
     return item->data == NULL && item->entry.raw_bytes > 0;
 }
 
-/* Maps the parts of a payload one after the other. */
 static enum lmcs_status map_parts(struct lmcs_view *view, struct viewed *item, bool private_pages,
                                   struct lmcs_error *error)
 {
@@ -249,7 +248,8 @@ static uint64_t copied_bytes(const struct viewed *item)
 }
 
 /*
- * Items whose bytes another item has, all or some: large ones get mappings, small ones copies in one piece of memory.
+ * Maps items whose bytes another item has, all or some: large ones get mappings, small ones copies in one piece of
+ * memory.
  */
 static enum lmcs_status map_doubles(struct lmcs_view *view, struct viewed **doubles, size_t count,
                                     struct lmcs_error *error)
@@ -351,7 +351,7 @@ struct decoding {
     size_t count;
 };
 
-/* 0: none. */
+/* The link that decodes the item; 0: none. */
 static uint64_t link_of(const struct viewed *item)
 {
     return item->chain->line > 0 && item->entry.tensor.dtype == LMC_F32 ? item->chain->links[0].link : 0;
@@ -463,7 +463,7 @@ static void release_chains(struct lmcs_view *view, uint32_t flags, struct lmcs_p
     }
 }
 
-/* Of a read-only view, its own memory too. */
+/* Makes a read-only view's own memory read-only, too. */
 static void protect(struct lmcs_view *view, uint32_t flags)
 {
     for (size_t i = 0; (flags & LMCS_VIEW_PRIVATE) == 0 && i < view->mapping_count; i++)
