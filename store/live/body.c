@@ -24,7 +24,7 @@ static struct lmcs_live_body **name_bucket(const struct lmcs_live_store *live, u
     return &live->by_name[lmc_hash64(name, strlen(name), shelf) & (live->bucket_count - 1)];
 }
 
-/* Enlarges the tables. Without memory they stay as they are: slower, not wrong. */
+/* Enlarges the tables. Without memory they stay: slower, not wrong. */
 static void widen(struct lmcs_live_store *live)
 {
     size_t count = live->bucket_count;

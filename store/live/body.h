@@ -92,7 +92,7 @@ struct lmcs_live_store {
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
 /* Makes later writes fail until the next open. Needs live->lock or a body's. */
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why);
-/* Calls lmcs_live_break after a failed change that may have reached the medium, and says so in `error`. */
+/* Breaks after a failed change that may have reached the medium; `error` says so. */
 void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error);
 
 /* ---- Shelves (shelf_table.c) ---- */
@@ -104,7 +104,7 @@ enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, 
 enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
                                       struct lmcs_error *error);
 void lmcs_live_shelf_release(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf);
-/* The time in wait_ms; a wait for live->changed until then. UINT32_MAX: forever. False: the time has passed. */
+/* The time in wait_ms (UINT32_MAX: forever); waiting for live->changed until then. False: it has passed. */
 struct timespec lmcs_live_deadline(uint32_t wait_ms);
 bool lmcs_live_wait(struct lmcs_live_store *live, const struct timespec *until, uint32_t wait_ms);
 

@@ -37,7 +37,7 @@ void lmcs_slot_image(const struct lmcs_live_body *body, const void *data, uint64
                      unsigned char *image, uint64_t *place, uint64_t *image_bytes);
 /* Makes the other slot, now durable, the value. */
 void lmcs_slot_switch(struct lmcs_live_body *body, uint64_t bytes, uint64_t now_ns);
-/* Sets the value, which must fit the slot: durably, or as pending in a transaction (then also under live->lock). */
+/* Sets the value, which fits the slot: durable, or, in a transaction (then also under live->lock), pending. */
 enum lmcs_status lmcs_value_put(struct lmcs_live_body *body, const void *data, uint64_t bytes,
                                 struct lmcs_error *error);
 /* Copies the value, the pending one if any. */

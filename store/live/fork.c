@@ -34,7 +34,7 @@ static void after_fork(void)
     pthread_mutex_unlock(&known_lock);
 }
 
-/* Pages whose lease is lost may be reused: the child must not read them. */
+/* Pages without a lease may be reused: the child must not read them. */
 static void in_child(void)
 {
     atomic_fetch_add(&forks, 1);

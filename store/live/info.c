@@ -40,7 +40,7 @@ static void fill_state(const struct lmcs_live_record *record, const struct lmcs_
 }
 
 /*
- * In a reader: reports the present name and value; a tensor's shape, and all fields of an erased variable, are from its
+ * In a reader: the present name and value; a tensor's shape, and all fields of an erased variable, are from its
  * opening.
  */
 static void fill_elsewhere(struct lmcs_live_body *body, struct lmcs_live_info *info)

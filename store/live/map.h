@@ -26,7 +26,7 @@ struct lmcs_mapping {
 
 /* Adds it to the process's list. */
 void lmcs_mapping_enter(struct lmcs_mapping *mapping);
-/* Unmaps it, removes it from the process's list and frees it. */
+/* Also removes it from that list and frees it. */
 void lmcs_mapping_unmap(struct lmcs_mapping *mapping);
 /* Records pages before they are mapped. False: no memory. */
 bool lmcs_mapping_add_pages(struct lmcs_mapping *mapping, struct lmcs_mapped pages);

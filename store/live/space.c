@@ -429,7 +429,6 @@ enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_l
     return status;
 }
 
-/* Keeps free ranges aside until no reader needs them. */
 static enum lmcs_status free_later(struct lmcs_pool *pool, struct lmcs_ranges *ranges, bool are_cells,
                                    struct lmcs_error *error)
 {

@@ -27,7 +27,7 @@ struct lmcs_transaction {
 
 /* ---- Members (member.c) ---- */
 
-/* Makes a body a member. `made`: it is new, and its pages stay shared: nothing in the pool leads to them. */
+/* Makes a body a member. `made`: new, so its pages stay shared: nothing in the pool leads to them. */
 enum lmcs_status lmcs_transaction_enter(struct lmcs_transaction *transaction, struct lmcs_live_body *body, bool made,
                                         struct lmcs_error *error);
 /* A body just opened or made enters if it was made or the transaction (or NULL) has all variables. */

@@ -46,7 +46,7 @@ enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs
                            heap->path, strerror(failure));
 }
 
-/* Consumes the error of libpmemobj's mapping, which has its own description: libpmemobj would end the process at it. */
+/* Consumes the error of libpmemobj's mapping (its own description), at which libpmemobj would end the process. */
 static int take_error(struct lmcs_heap *heap)
 {
     return heap->method == LMCS_WRITE_FILE && msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC) != 0 ? errno : 0;

@@ -272,7 +272,7 @@ enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *c
     return status;
 }
 
-/* Path of the accepted file. By name, because other users can't replace a device, and a poolset names other files. */
+/* The accepted file's path. By name: other users can't replace a device, and a poolset names other files. */
 static void find_door(const struct lmcs_media *media, char *door, size_t bytes)
 {
     if (lmcs_media_is_device(media) || lmcs_media_is_poolset(media))

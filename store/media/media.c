@@ -249,7 +249,7 @@ static enum lmcs_status map_all(const struct lmcs_media *media, void **made, str
     return LMCS_OK;
 }
 
-/* Checks the words that we use; libpmemobj checks its checksums. */
+/* Checks the words that we use; libpmemobj checks checksums. */
 static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error *error)
 {
     unsigned char page[LMCS_POBJ_END];

@@ -90,7 +90,7 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
     return status;
 }
 
-/* Compares the slabs' sum with the root's: a slab recorded as an extent would be filled or punched. */
+/* Checks the sum of slabs: one recorded as an extent would be filled or punched. */
 static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_error *error)
 {
     if (map->slab_bytes == map->root.slab_bytes)

@@ -31,7 +31,7 @@ size_t lmcs_pages_dirty(const struct lmcs_txn *txn)
     return txn->pages == NULL ? 0 : txn->pages->count;
 }
 
-/* Finds or makes the copy of a page, perhaps of one that the transaction dropped. A new one has magic 0. */
+/* Finds a page, perhaps one that the transaction dropped, or makes one with magic 0. */
 static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
 {
     struct lmcs_node_df *node = (struct lmcs_node_df *)(uintptr_t)lmcs_map_get(&pages->by_offset, offset);

@@ -44,7 +44,7 @@ static void drop_tail(struct lmcs_root_tree_df *tree)
     tree->tail_from = (struct lmcs_key_df){0, 0};
 }
 
-/* Number of entries, with the new one at `at`, that stay in the left page so that both fit. */
+/* Number of entries, with the new one at `at`, of the left page so that both fit. */
 static size_t choose_cut(const struct lmcs_node_df *node, size_t at, size_t bytes)
 {
     size_t total = lmcs_node_used(node) + LMCS_SLOT_BYTES + LMCS_KEY_BYTES + bytes;

@@ -515,7 +515,7 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-/* Requests parity for the link that now stores a content with parity or a request. */
+/* Requests parity for the link that stores a content with parity or a request. */
 static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
                                        struct lmcs_error *error)
 {
