@@ -28,7 +28,7 @@ struct cli;
 
 struct cli_command {
     const char *name;
-    const char *synopsis; /* the arguments */
+    const char *synopsis; /* the arguments, for help */
     const char *summary;
     const char *help;
     void (*print_more)(void); /* NULL, or prints more */
@@ -108,7 +108,7 @@ enum lmcs_status cli_parse(struct cli *cli, int argc, char **argv);
 void cli_print_help(const struct cli_command *command);
 /* Parses a size like "8GiB"; false: not a size. */
 bool cli_parse_size(const char *text, uint64_t *bytes);
-/* The word nearest to a mistyped one; NULL: none is near. */
+/* Returns the word nearest to a mistyped one; NULL: none is near. */
 const char *cli_nearest(const char *typed, const char *const *words, size_t count);
 
 /* ---- support.c: errors, pools, snapshots ---------------------------------------------------------------------- */
@@ -122,7 +122,7 @@ enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode);
 enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open_mode mode);
 /* Returns `status`, or the close's error if `status` is LMCS_OK. */
 enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status);
-/* By name. The caller frees `infos`, also after a failure. */
+/* The shelves, by name. The caller frees `infos`, also after a failure. */
 struct cli_shelves {
     struct lmcs_shelf_info *infos;
     size_t count;
@@ -130,15 +130,15 @@ struct cli_shelves {
     bool is_out_of_memory;
 };
 enum lmcs_status cli_shelves(struct cli *cli, struct cli_shelves *shelves);
-/* `is_explicit` refuses a shelf alone ("run"). */
+/* Opens the snapshot of an address. `is_explicit`: refuses a shelf alone ("run"). */
 enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot);
 
 /* ---- archives.c: archives instead of pools ----------------------------------------------------------------------- */
 
-/* For reading; "-": standard input, unless it is a terminal. */
+/* Opens an archive for reading; "-": standard input, unless it is a terminal. */
 enum lmcs_status cli_archive_open(struct cli *cli, const char *path, int *fd);
 void cli_archive_close(int fd);
-/* By its first bytes; "-" is an archive. */
+/* Whether the path is an archive, by its first bytes; "-" is. */
 bool cli_is_archive(const char *path);
 /* Adds the archive's path to an error without it. */
 void cli_archive_name(struct cli *cli, const char *path);
@@ -154,11 +154,10 @@ struct cli_text cli_bytes(uint64_t bytes);                /* "1.25 GiB" */
 struct cli_text cli_time(uint64_t ns);                    /* "2026-11-21T12:00:00Z" */
 struct cli_text cli_step(int64_t step);                   /* "120", "-" */
 struct cli_text cli_ratio(uint64_t raw, uint64_t stored); /* "1.82x", "-" */
-/* Escapes control characters, invalid UTF-8 and direction marks. */
+/* Prints text; escapes control characters, invalid UTF-8 and direction marks. */
 void cli_print(FILE *out, const char *text);
-/*
- * Text collected during a walk and shown afterwards: a pager must not block a walk, which keeps freed space from reuse.
- */
+/* Text collected during a walk and shown afterwards: a pager must not block the walk, during which freed space cannot
+ * be reused. */
 struct cli_held {
     FILE *stream;
     char *text;
@@ -167,7 +166,7 @@ struct cli_held {
 enum lmcs_status cli_hold(struct cli *cli, struct cli_held *held);
 /* Shows the text if `status` is LMCS_OK, and frees it. Returns the status. */
 enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_status status);
-/* "" for 1, else "s". */
+/* Returns the plural's ending: "" for 1, else "s". */
 const char *cli_s(uint64_t count);
 
 /* ---- json.c: for scripts -------------------------------------------------------------------------------------- */
@@ -180,9 +179,9 @@ json_t *cli_json_real(double value);
 json_t *cli_json_u64(uint64_t value);
 /* Takes over `value`; NULL: out of memory. */
 void cli_json_set(json_t *object, const char *key, json_t *value);
-/* Without storage, which takes a walk. */
+/* Describes a snapshot without its storage, which takes a walk over its tensors. */
 enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
-/* Without its tensors. */
+/* Describes a snapshot without its tensors. */
 enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
 json_t *cli_json_error(const struct lmcs_error *error);
 
@@ -190,7 +189,7 @@ json_t *cli_json_error(const struct lmcs_error *error);
 
 /* Catches SIGINT, SIGTERM and SIGHUP. A second signal kills. */
 void cli_catch_signals(void);
-/* Catches signals; the progress function cancels after the first. */
+/* Catches signals, and returns the progress function, which cancels after the first. */
 struct lmcs_progress cli_progress_start(struct cli *cli);
 void cli_progress_wipe(struct cli_progress *progress);
 /* The caught signal; 0: none. */
@@ -208,7 +207,7 @@ enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, cons
  * pool".
  */
 enum lmcs_status cli_output_check(struct cli *cli, const char *output_is, const char *input, const char *input_is);
-/* -o, or standard output. */
+/* Opens the file of -o, or standard output. */
 enum lmcs_status cli_output_open(struct cli *cli, struct lmcs_outfile *output);
 
 #endif

@@ -53,7 +53,7 @@ static enum lmcs_status add_bytes(struct compression *c, uint64_t from, uint64_t
     return from == to ? LMCS_OK : add_piece(c, &bytes);
 }
 
-/* Tensors cover the file without gaps, so neighbours are adjacent. */
+/* Cuts a safetensors file into pieces. Its tensors have no gaps, so neighbours are adjacent. */
 static enum lmcs_status cut_tensors(struct compression *c)
 {
     const struct frames_source *file = &c->file;
@@ -73,7 +73,7 @@ static enum lmcs_status cut_tensors(struct compression *c)
     return status == LMCS_OK ? add_bytes(c, small_from, at) : status;
 }
 
-/* Bytes after the last whole element become a frame of bytes. */
+/* Cuts a file that is one array. Bytes after the last whole element become a frame of bytes. */
 static enum lmcs_status cut_array(struct compression *c)
 {
     const struct frames_tensor *array = &c->file.tensors[0];

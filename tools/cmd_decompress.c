@@ -21,7 +21,7 @@ static enum lmcs_status parse(struct decompression *d)
     return status;
 }
 
-/* Among the tensors of a safetensors file, or in another file as one array. */
+/* Finds bases among the tensors of a safetensors file, or in another file as one array. */
 static enum lmcs_status find_bases(struct decompression *d)
 {
     if (d->image.base_count == 0)

@@ -26,7 +26,7 @@ struct form {
     char text[1024];
 };
 
-/* Like "f32 768x3072". */
+/* Returns a text like "f32 768x3072". */
 static struct form form_of(const struct lmcs_tensor *tensor)
 {
     struct form form = {""};
@@ -221,7 +221,7 @@ static enum lmcs_status open_parent(struct cli *cli, const char *address, struct
     return open_number(cli, info->shelf, info->parent, &pair[0]);
 }
 
-/* "@9" is of the first one's shelf. */
+/* Opens two snapshots; "@9" is in the shelf of the first one. */
 static enum lmcs_status open_two(struct cli *cli, const char *before, const char *after, struct lmcs_snapshot *pair[2])
 {
     enum lmcs_status status = cli_snapshot(cli, before, false, &pair[0]);

@@ -45,7 +45,8 @@ static void print_report(struct cli *cli, const struct lmcs_snapshot_info *info,
            info->tensor_count, cli_bytes(report->bytes).text);
 }
 
-/* Signals are not caught yet, and end the wait. Returns -1 if the path is no FIFO. */
+/* Opens a FIFO, which waits for a reader; signals are not caught yet, and end the wait. Returns -1 if the path is no
+ * FIFO. */
 static int open_fifo(const char *path)
 {
     struct stat info;
@@ -66,7 +67,7 @@ static enum lmcs_status run(struct cli *cli)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
     if (status != LMCS_OK)
         return status;
-    /* Open until the end: the library's own open must not wait while signals are caught. */
+    /* Keeps the FIFO open until the end: the library's own open must not wait while signals are caught. */
     int fifo = cli_output_is_stdout(cli) ? -1 : open_fifo(cli->options.output);
     struct lmcs_progress progress = cli_progress_start(cli);
     status = lmcs_export_safetensors(snapshot, cli->options.part, cli->options.output, &progress, &report, &cli->error);

@@ -243,7 +243,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     return json;
 }
 
-/* Of all readable shelves. Poolsets have none; other commands report damage. */
+/* Adds up the live variables of all readable shelves. Poolsets have none; other commands report damage. */
 static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live)
 {
     struct cli_shelves shelves;

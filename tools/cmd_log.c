@@ -17,11 +17,11 @@ enum { PAGE = 256 };
 
 struct line {
     struct lmcs_shelf_info info;
-    uint64_t first; /* oldest to show */
+    uint64_t first; /* oldest snapshot to show */
     uint64_t numbers[PAGE];
     size_t count;
     size_t at;
-    uint64_t before;                /* the next page is below */
+    uint64_t before;                /* the next page has numbers below this */
     struct lmcs_snapshot *snapshot; /* next to show; NULL: none left */
     size_t origin;                  /* shelf of origin; its own index: not shown */
 };
@@ -62,7 +62,7 @@ static bool add_line(void *context, const struct lmcs_shelf_info *info)
     return true;
 }
 
-/* Skips snapshots that a writer removes meanwhile. */
+/* Opens the next older snapshot of a line. Skips snapshots that a writer removes meanwhile. */
 static enum lmcs_status step(struct log *log, struct line *line)
 {
     struct cli *cli = log->cli;
@@ -112,10 +112,8 @@ static bool must_wait(const struct log *log, size_t index)
     return false;
 }
 
-/*
- * The newest that need not wait, or log->count at the end; the newest of all if all wait, as forks of each other in
- * archives.
- */
+/* Returns the line with the newest snapshot that need not wait, or log->count at the end. If all wait, as forks of each
+ * other in archives, the newest of all. */
 static size_t newest_line(const struct log *log)
 {
     size_t best = log->count;
@@ -227,7 +225,7 @@ static enum lmcs_status add_json(struct log *log, const struct line *line, bool 
     return LMCS_OK;
 }
 
-/* The parent, the nearest snapshot before that, or the fork's origin. */
+/* Finds the source to draw: the parent, else the nearest snapshot before it, or the origin of a fork. */
 static enum lmcs_status find_source(struct log *log, size_t index, struct log_point *from, bool *found)
 {
     struct line *line = log->lines[index];

@@ -84,7 +84,7 @@ static bool visit_variable(void *context, const struct lmcs_live_info *info)
     return ferror(stdout) == 0;
 }
 
-/* `rows` NULL: prints them. */
+/* Lists live variables; `rows` NULL: prints them. */
 static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_t *rows)
 {
     struct variables variables = {.rows = rows};
@@ -93,7 +93,7 @@ static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
-/* Ascending; without -n: all. The caller frees them. */
+/* Lists the newest numbers, ascending; without -n all. The caller frees them. */
 static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint64_t **numbers, size_t *first,
                                        size_t *count)
 {
@@ -118,7 +118,7 @@ static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint6
     return LMCS_OK;
 }
 
-/* One word for awk. */
+/* Texts printed with commas, as one word for awk. */
 struct list {
     FILE *out;
     bool has_one;
@@ -162,7 +162,7 @@ static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapsh
     return cli_show(cli, &held, status);
 }
 
-/* The longest chain, like "links 7". */
+/* Prints how the snapshot is stored, with the longest chain, like "links 7". */
 static void print_how(const struct lmcs_snapshot_storage *storage)
 {
     const char *how = storage->link_contents != 0 && storage->delta_contents != 0 ? "links+deltas"
@@ -176,7 +176,7 @@ static void print_how(const struct lmcs_snapshot_storage *storage)
     printf("%-14s  ", text);
 }
 
-/* Of snapshots without links, each once. */
+/* Reasons why snapshots have no links, each once. */
 struct reasons {
     struct reason {
         const char *why; /* constants of the library */
@@ -239,7 +239,7 @@ static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot,
     return status;
 }
 
-/* Skips a snapshot that a writer removes meanwhile. */
+/* Lists a snapshot. Skips one that a writer removes meanwhile. */
 static enum lmcs_status list_snapshot(struct cli *cli, const char *shelf, uint64_t number, json_t *rows,
                                       struct reasons *reasons)
 {
@@ -300,7 +300,7 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
     return status;
 }
 
-/* Whether only one shelf or record is at fault. */
+/* Whether the failure concerns only one shelf or record. */
 static bool is_of_one(enum lmcs_status status)
 {
     return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* By spaces; NULL: no memory. */
+/* Joins the words of a policy by spaces; NULL: no memory. */
 static char *join_words(const struct cli *cli)
 {
     size_t bytes = 1;
@@ -96,7 +96,7 @@ static enum lmcs_status run(struct cli *cli)
     return status;
 }
 
-/* From the store's table. */
+/* Prints the keys of policies, from the store's table. */
 static void print_keys(void)
 {
     const struct lmcs_policy_key *key;

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Archives precede it. */
+/* Returns the pool's path, the last argument: archives precede it. */
 static const char *pool_path(const struct cli *cli)
 {
     return cli->options.arguments[cli->options.argument_count - 1];
@@ -67,8 +67,9 @@ static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
 }
 
 /*
- * Keeps a pool with contents: another process may have written before our open, and --resume needs the arrived data. While
- * it is open here no other process can write to it; one that waits gets an error.
+ * Removes the pool that this command created, if it is empty. It may have contents: another process may have written
+ * before it is opened here, and --resume needs the arrived data. While it is open here, no other process can write to
+ * it; one that waits gets an error.
  */
 static void remove_made(struct cli *cli, const char *path)
 {

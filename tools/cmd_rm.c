@@ -55,7 +55,7 @@ static void report(struct cli *cli, const struct removed *removed)
     putchar('\n');
 }
 
-/* One commit per snapshot, oldest first. After a failure the earlier ones stay removed. */
+/* Removes a range, one commit per snapshot, oldest first. After a failure, those removed earlier stay removed. */
 static enum lmcs_status remove_range(struct cli *cli, const char *shelf, struct removed *removed)
 {
     enum { SOME = 256 };

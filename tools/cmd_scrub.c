@@ -69,7 +69,7 @@ static void print_holder(const struct lmcs_holder *holder)
         printf("..%" PRIu64, holder->last);
 }
 
-/* Like "rows 256 to 511 (elements 262144 to 524287)". */
+/* Prints a range like "rows 256 to 511 (elements 262144 to 524287)". */
 static void print_range(const struct lmcs_scrub_damage *damage)
 {
     uint64_t last = damage->first_element + damage->element_count - (damage->element_count > 0);
@@ -136,7 +136,7 @@ static void visit(void *context, const struct lmcs_scrub_damage *damage)
         print_damage(damage);
 }
 
-/* Opens for writing, to record the results; for reading if another process writes. */
+/* Opens the pool for writing, to record the results; for reading if another process writes. */
 static enum lmcs_status open_pool(struct cli *cli)
 {
     if (cli->options.repair)

@@ -20,27 +20,25 @@
 
 struct frames_memory {
     unsigned char *data;
-    size_t bytes;        /* in use */
+    size_t bytes;        /* bytes in use */
     size_t mapped_bytes; /* 0: none */
 };
 
-/* LMCS_NO_MEMORY names the `use`. */
+/* Allocates memory. The error of LMCS_NO_MEMORY names the `use`. */
 enum lmcs_status frames_memory_new(struct cli *cli, const char *use, uint64_t bytes, struct frames_memory *memory);
 void frames_memory_free(struct frames_memory *memory);
-/* 0: not a regular file. */
+/* Returns the size of a file; 0: not a regular file. */
 uint64_t frames_file_bytes(const char *path);
-/* By the files' sizes, before they are read. */
+/* Checks, by the files' sizes, that memory suffices before they are read. */
 enum lmcs_status frames_check_memory(struct cli *cli);
 /* Whether a file may begin with these bytes (8, or the whole file). */
 typedef bool (*frames_begins)(const unsigned char *data, size_t bytes);
-/*
- * A file, a pipe, or standard input ("-"). If `begins` (NULL: any) refuses its first bytes, reads only those, for the
- * parser's error.
- */
+/* Reads a file, a pipe, or standard input ("-"). If `begins` (NULL: any) refuses its first bytes, reads only those, for
+ * the parser's error. */
 enum lmcs_status frames_read(struct cli *cli, const char *path, frames_begins begins, struct frames_memory *memory);
 enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progress, const struct lmcs_outfile *output,
                               const unsigned char *data, size_t bytes);
-/* For messages. */
+/* Returns the name of a path for messages. */
 const char *frames_shown(const char *path);
 /* `output_is`: "a file of frames". */
 enum lmcs_status frames_check(struct cli *cli, const char *output_is);
@@ -55,25 +53,25 @@ struct frames_work {
     const char *label;
     uint64_t total_bytes;
     atomic_uint_fast64_t done_bytes;
-    atomic_bool is_over; /* failed or cancelled */
+    atomic_bool is_over; /* a job failed, or the work was cancelled */
     pthread_mutex_t lock;
-    uint64_t failed_at; /* lowest; UINT64_MAX: none */
+    uint64_t failed_at; /* lowest failed job; UINT64_MAX: none */
     enum lmc_status failure;
     const char *message;
 };
 
-/* Counts its bytes. *message gets a constant string. */
+/* Runs job i and counts its bytes. *message: a constant string. */
 typedef enum lmc_status (*frames_job)(void *context, uint64_t i, uint64_t *bytes, const char **message);
 
 enum lmcs_status frames_work_init(struct cli *cli, struct frames_work *work);
 void frames_work_free(struct frames_work *work);
-/* Jobs 0 to count - 1. False: one failed, or a signal came. */
+/* Runs jobs 0 to count - 1 on all threads. False: one failed, or a signal came. */
 bool frames_work_run(struct frames_work *work, const char *label, uint64_t total_bytes, frames_job job, void *context,
                      uint64_t count);
-/* Counts bytes of a long job; whether to continue. */
+/* Counts bytes of a long job. Returns whether to continue. */
 bool frames_work_step(struct frames_work *work, uint64_t bytes);
 void frames_work_fail(struct frames_work *work, uint64_t i, enum lmc_status status, const char *message);
-/* The message begins with `about`. */
+/* Returns the failure of the work; its message begins with `about`. */
 enum lmcs_status frames_work_error(const struct frames_work *work, const char *about);
 /* Maps pages in advance. */
 bool frames_work_touch(struct frames_work *work, struct frames_memory *memory);
@@ -81,7 +79,7 @@ double frames_now(void); /* seconds */
 
 /* ---- frames_tensors.c: files as tensors, and their digests ------------------------------------------------------ */
 
-/* Of a safetensors file, or a file as one array without a name. */
+/* A tensor of a safetensors file, or a file as one array without a name. */
 struct frames_tensor {
     const char *name;
     const unsigned char *data;
@@ -90,7 +88,7 @@ struct frames_tensor {
     uint32_t ndim;
     const uint64_t *shape; /* NULL: the one dimension `length` */
     uint64_t length;
-    bool is_wanted; /* for frames_digests */
+    bool is_wanted; /* frames_digests computes its digest */
     struct lmc_hash digest;
     const struct frames_tensor *base; /* in another file; NULL: none */
 };
@@ -107,9 +105,9 @@ struct frames_source {
 /* As frames_begins. */
 bool frames_source_begins(const unsigned char *data, size_t bytes);
 enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source);
-/* Whole elements only. */
+/* Adds the file as one array, of whole elements only. */
 enum lmcs_status frames_source_add_array(struct cli *cli, struct frames_source *source, uint32_t dtype);
-/* Of the same name, dtype and shape; marks its digest as wanted. */
+/* Finds for each tensor the base of the same name, dtype and shape, and marks its digest as wanted. */
 enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *source, struct frames_source *base,
                                      uint64_t least_bytes);
 enum lmcs_status frames_digests(struct frames_work *work, struct frames_source *source);
@@ -121,7 +119,7 @@ struct frames_report {
     uint64_t raw_bytes;
     uint64_t stored_bytes;
     double seconds;      /* from memory to memory */
-    double base_seconds; /* for the base's digests */
+    double base_seconds; /* time for the base's digests */
     size_t frame_count;
     size_t delta_count; /* frames that need their base */
     size_t tensor_count;
@@ -153,7 +151,7 @@ struct frames_plan {
 };
 
 uint64_t frames_image_bound(const struct frames_plan *plan);
-/* Has frames_image_bound bytes; sets its size. */
+/* Encodes all pieces into the image, which has frames_image_bound bytes; sets its size. */
 enum lmcs_status frames_encode(struct frames_work *work, const struct frames_plan *plan, struct frames_memory *image,
                                struct frames_report *report);
 
@@ -182,7 +180,7 @@ struct frames_image {
 bool frames_image_begins(const unsigned char *data, size_t bytes);
 /* Finds and checks the frames. */
 enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image);
-/* Among a file's tensors, or the file as an array. */
+/* Finds bases among a file's tensors, or in the file as one array. */
 enum lmcs_status frames_image_match(struct frames_work *work, struct frames_image *image, struct frames_source *base);
 enum lmcs_status frames_decode(struct frames_work *work, const struct frames_image *image,
                                struct frames_memory *content, struct frames_report *report);

@@ -49,7 +49,7 @@ static enum lmcs_status parse_frame(struct cli *cli, const struct frames_image *
     return LMCS_OK;
 }
 
-/* Empty frames need none. */
+/* Whether decoding needs a base: an empty frame needs none. */
 static bool needs_base(const struct lmc_frame *frame)
 {
     return frame->base_count != 0 && frame->raw_bytes != 0;
@@ -124,7 +124,7 @@ void frames_image_free(struct frames_image *image)
 
 /* ---- Bases ---------------------------------------------------------------------------------------------------- */
 
-/* By dtype and size, as of the base. */
+/* Orders frames by dtype and size, which their bases share. */
 static int by_size(const void *left, const void *right)
 {
     const struct frames_frame *l = *(const struct frames_frame *const *)left;
@@ -139,7 +139,7 @@ static int by_digest(const void *left, const void *right)
     return LMCS_ORDER2(l->digest.high, r->digest.high, l->digest.low, r->digest.low);
 }
 
-/* By dtype and size; NULL: no memory. */
+/* Returns the frames that need a base, by dtype and size; NULL: no memory. */
 static struct frames_frame **needy_frames(struct frames_image *image)
 {
     struct frames_frame **needy = malloc((image->base_count + 1) * sizeof(void *));
@@ -152,7 +152,7 @@ static struct frames_frame **needy_frames(struct frames_image *image)
     return needy;
 }
 
-/* One array for each dtype of a frame of its size. */
+/* Adds the base file as an array, once for each dtype of a frame of its size. */
 static enum lmcs_status add_arrays(struct cli *cli, struct frames_source *base, struct frames_frame *const *needy,
                                    size_t count)
 {
@@ -180,7 +180,7 @@ static void want_some(struct frames_source *base, struct frames_frame *const *ne
     }
 }
 
-/* By digest; NULL: no memory. */
+/* Returns the tensors with digests, by digest; NULL: no memory. */
 static struct frames_tensor **digested_tensors(struct frames_source *base, size_t *count)
 {
     struct frames_tensor **digested = malloc((base->count + 1) * sizeof(void *));

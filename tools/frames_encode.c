@@ -2,9 +2,9 @@
 /*
  * frames_encode.c - encodes tensors to an image of a file of frames.
  *
- * Encoded blocks are adjacent, so a block's place is known once all earlier ones are encoded. If known at the start
- * (always with one thread), the block is encoded there; else into its thread's ring, which fits the caches, and copied
- * later. A thread waits only when its ring is full.
+ * Encoded blocks are adjacent, so a block's place is known once all earlier ones are encoded. If the place is known
+ * when encoding starts (always with one thread), the block is encoded there; else into a ring of its thread, which fits
+ * the caches, and copied later. A thread waits only when its ring is full.
  */
 #include "frames.h"
 
@@ -26,7 +26,7 @@ struct lane {
     struct waiting *waiting; /* RING_BLOCKS, used in turn */
     size_t first;
     size_t count;
-    size_t head; /* end of the newest */
+    size_t head; /* end of the newest block */
 };
 
 struct encoding {
@@ -39,7 +39,7 @@ struct encoding {
     uint64_t block_count;
     uint64_t raw_bytes;
     struct lmc_block *blocks; /* coded_bytes 0: not encoded yet */
-    uint64_t *places;         /* in the image; of blocks below `placed` */
+    uint64_t *places;         /* places in the image of blocks below `placed` */
     unsigned char *image;
     pthread_mutex_t lock; /* guards the fields below and both arrays */
     pthread_cond_t moved;
@@ -59,7 +59,7 @@ uint64_t frames_image_bound(const struct frames_plan *plan)
 
 /* ---- Places --------------------------------------------------------------------------------------------------- */
 
-/* Before block `placed`. */
+/* Places the headers of pieces that begin with block `placed`. */
 static void open_pieces(struct encoding *e)
 {
     while (e->opened < e->piece_count && e->pieces[e->opened].first_block == e->placed) {
@@ -69,6 +69,7 @@ static void open_pieces(struct encoding *e)
     }
 }
 
+/* Places the blocks whose coded size is known. */
 static void place_blocks(struct encoding *e)
 {
     while (e->placed < e->block_count && e->blocks[e->placed].coded_bytes != 0) {
@@ -81,7 +82,7 @@ static void place_blocks(struct encoding *e)
 
 /* ---- Rings ---------------------------------------------------------------------------------------------------- */
 
-/* RING_BYTES: none. */
+/* Returns where a block of any size fits into the ring; RING_BYTES: nowhere. */
 static size_t ring_room(const struct lane *lane)
 {
     if (lane->count == 0)
@@ -102,6 +103,7 @@ static void ring_add(struct lane *lane, uint64_t block, size_t at, size_t bytes)
     lane->head = at + bytes;
 }
 
+/* Copies blocks that have a place to the image. */
 static void ring_flush(const struct encoding *e, struct lane *lane, uint64_t placed)
 {
     while (lane->count != 0 && lane->waiting[lane->first].block < placed) {

@@ -2,7 +2,7 @@
 /*
  * frames_memory.c - large allocations, and whole files in memory.
  *
- * Refuses more than the available memory: the kernel would grant it, and kill a process later.
+ * A request above the available memory is refused: the kernel would grant it, and kill a process later.
  */
 #include "frames.h"
 
@@ -23,7 +23,7 @@
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
-/* The first number after `key`; false: none. */
+/* Reads the first number after `key` in a file; false: none. */
 static bool read_number(const char *path, const char *key, uint64_t *value)
 {
     char text[4096];
@@ -36,7 +36,7 @@ static bool read_number(const char *path, const char *key, uint64_t *value)
     return at != NULL && sscanf(at + strlen(key), "%" SCNu64, value) == 1;
 }
 
-/* Without swapping. */
+/* Returns the memory available without swapping. */
 static uint64_t available_bytes(void)
 {
     static const char *const cgroups[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
@@ -57,7 +57,7 @@ static enum lmcs_status no_memory(struct cli *cli, const char *use, uint64_t byt
                     cli_bytes(bytes).text, cli_bytes(available).text);
 }
 
-/* Whole huge pages. */
+/* Maps whole huge pages. */
 static unsigned char *map_aligned(size_t bytes)
 {
     unsigned char *at = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -100,7 +100,7 @@ enum lmcs_status frames_check_memory(struct cli *cli)
     return bytes <= available ? LMCS_OK : no_memory(cli, "holding the file, its base and the result", bytes, available);
 }
 
-/* Doubles it. */
+/* Doubles the memory. */
 static enum lmcs_status grow(struct cli *cli, const char *use, struct frames_memory *memory)
 {
     size_t wanted = 2 * memory->mapped_bytes;
@@ -146,7 +146,7 @@ static enum lmcs_status interrupted(struct cli *cli)
     return cli_fail(cli, LMCS_CANCELLED, 0, "%s was cancelled; nothing was changed", cli->command->name);
 }
 
-/* Fewer bytes only at the end of the file. */
+/* Reads `bytes` bytes; *got is fewer only at the end of the file. */
 static enum lmcs_status read_some(struct cli *cli, int fd, const char *shown, void *buffer, size_t bytes, size_t *got)
 {
     *got = 0;

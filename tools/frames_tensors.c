@@ -7,7 +7,7 @@
 
 /* ---- Files ---------------------------------------------------------------------------------------------------- */
 
-/* Zeroed. */
+/* Adds a zeroed tensor. */
 static struct frames_tensor *add(struct frames_source *source)
 {
     if (source->count == source->capacity) {
@@ -113,7 +113,7 @@ enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *sour
 
 /* ---- Digests -------------------------------------------------------------------------------------------------- */
 
-/* A tensor and its blocks' position among all hashes. */
+/* A wanted tensor, and the position of its blocks among all hashes. */
 struct wanted {
     struct frames_tensor *tensor;
     uint64_t first_block;
@@ -153,7 +153,7 @@ static enum lmc_status hash_block(void *context, uint64_t i, uint64_t *bytes, co
     return LMC_OK;
 }
 
-/* Skips empty tensors, which no frame needs. */
+/* Lists wanted tensors. Skips empty ones, which no frame needs. */
 static bool collect(struct digesting *digesting, struct frames_source *source)
 {
     digesting->wanted = malloc((source->count + 1) * sizeof *digesting->wanted);

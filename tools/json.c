@@ -75,7 +75,7 @@ static json_t *metrics_json(const struct lmcs_snapshot_info *info)
     return json;
 }
 
-/* More levels than a snapshot accepts; parsers limit them. */
+/* Whether the text has more levels than a snapshot accepts: parsers limit them. */
 static bool is_deep(const char *text)
 {
     unsigned levels = 0;
@@ -91,7 +91,7 @@ static bool is_deep(const char *text)
     return levels > LMCS_MAX_META_LEVELS;
 }
 
-/* As text if too deep, or unreadable by jansson (integers above 64 bits). */
+/* Returns metadata as JSON; as text if it is too deep or unreadable by jansson (integers above 64 bits). */
 static json_t *meta_json(const char *text)
 {
     json_t *json = is_deep(text) ? NULL : json_loads(text, JSON_DECODE_ANY, NULL);

@@ -25,13 +25,13 @@ static const struct cli_command *const commands[COMMAND_COUNT] = {
     &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_policy,  &cmd_scrub,
 };
 
-/* Names in other tools. */
+/* Names of these commands in other tools. */
 static const char *const synonyms[][2] = {
     {"list", "ls"},   {"history", "log"},  {"remove", "rm"},   {"delete", "rm"},    {"branch", "fork"},
     {"rename", "mv"}, {"check", "verify"}, {"init", "create"}, {"repair", "scrub"}, {"show", "info"},
 };
 
-/* For the list, and for the error if not installed. */
+/* External commands, for the list of commands and for the error if one is not installed. */
 static const struct {
     const char *name;
     const char *synopsis;
@@ -95,7 +95,7 @@ static enum lmcs_status unknown_command(struct cli *cli, const char *typed)
                          near != NULL ? near : "", near != NULL ? "'?" : "");
 }
 
-/* NAME is arguments[0], and NULL ends the arguments. Returns if it can't be run. */
+/* Runs lmc-store-NAME: NAME is arguments[0], and NULL ends the arguments. Returns only if it can't be run. */
 static void run_external(char **arguments)
 {
     char path[PATH_MAX];
@@ -129,7 +129,7 @@ static void print_error(const struct cli *cli)
     fputc('\n', stderr);
 }
 
-/* Terminals obey DEL, which Jansson doesn't escape. It occurs only within strings. */
+/* Writes JSON with DEL escaped: terminals obey it, and jansson doesn't escape it. It occurs only within strings. */
 static int write_json(const char *text, size_t bytes, void *context)
 {
     FILE *out = context;
@@ -188,7 +188,7 @@ static int finish(struct cli *cli, enum lmcs_status status)
     return exit_code(status);
 }
 
-/* Also if parsing fails: errors are then in JSON too. */
+/* Whether --json is among the arguments, even if parsing them fails: errors are then in JSON, too. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -218,10 +218,8 @@ static bool is_one_of(const char *text, const char *a, const char *b, const char
     return strcmp(text, a) == 0 || strcmp(text, b) == 0 || strcmp(text, c) == 0;
 }
 
-/*
- * Otherwise the next open, of a pool say, would get a standard descriptor's number, and messages would go into the
- * pool.
- */
+/* Opens closed standard streams. Otherwise a pool could get the descriptor number of one, and messages would be written
+ * into it. */
 static void hold_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

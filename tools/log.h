@@ -14,7 +14,7 @@ struct log_point {
     bool is_near; /* the nearest snapshot before a removed parent */
 };
 
-/* From a snapshot down to its source. */
+/* A line of the graph from a snapshot down to its source. */
 struct log_lane {
     bool is_used;
     struct log_point next;

@@ -2,9 +2,9 @@
 /*
  * log_graph.c - the graph beside the log.
  *
- * Newest first. Each lane waits for the source of the snapshot above it. Lanes that wait for the same one are joined on
- * their own line. A snapshot without a lane ends a branch and begins a lane. An ended lane leaves its column to the
- * next new one, so no other lane moves.
+ * Snapshots come newest first. Each lane waits for the source of the snapshot above it. Lanes that wait for the same
+ * source are joined on a line of their own. A snapshot without a lane ends a branch and begins a lane. An ended lane
+ * leaves its column to the next new one, so no other lane moves.
  *
  * Lanes beyond MOST_LANES are followed but not drawn: a ~ replaces them, then a * for a snapshot in one of them.
  */
@@ -25,7 +25,7 @@ static char lane_character(const struct log_lane *lane)
     return !lane->is_used ? ' ' : lane->next.is_near ? ':' : '|';
 }
 
-/* The first that waits for it, or a new one. */
+/* Finds the first lane that waits for the snapshot, or makes a new one. */
 static bool find_lane(struct log_graph *graph, const struct log_point *point, size_t *found)
 {
     for (*found = 0; *found < graph->count; ++*found)
@@ -53,7 +53,7 @@ static void trim(struct log_graph *graph)
         graph->count--;
 }
 
-/* Like "| |/" or "|_|/": lanes from `first` on that wait for the point end in its lane. */
+/* Prints a line like "| |/" or "|_|/": lanes after `first` that wait for the point end in lane `first`. */
 static bool join(struct log_graph *graph, FILE *out, const struct log_point *point, size_t first)
 {
     size_t width = 2 * graph->count;

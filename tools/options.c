@@ -26,7 +26,7 @@ struct option_row {
 
 /* ---- Values --------------------------------------------------------------------------------------------------- */
 
-/* 1024s ("M", "MiB") or 1000s ("MB"); 0: no unit. */
+/* Returns the bytes of a unit: powers of 1024 ("M", "MiB") or of 1000 ("MB"); 0: no unit. */
 static uint64_t unit_bytes(const char *text)
 {
     static const char letters[] = "kmgtp";
@@ -42,7 +42,7 @@ static uint64_t unit_bytes(const char *text)
     return bytes;
 }
 
-/* Up to three digits, in thousandths; false: anything else. */
+/* Parses up to three digits as thousandths; false: anything else. */
 static bool parse_fraction(const char **text, uint64_t *thousandths)
 {
     *thousandths = 0;
@@ -150,7 +150,7 @@ static enum lmcs_status set_step(struct cli *cli, const struct option_row *row, 
     return LMCS_OK;
 }
 
-/* The error lists them. */
+/* Stores a dtype. The error lists all of them. */
 static enum lmcs_status set_dtype(struct cli *cli, const struct option_row *row, const char *text)
 {
     (void)row;
@@ -253,7 +253,7 @@ static const struct option_row rows[] = {
 
 #define ROW_COUNT (sizeof rows / sizeof *rows)
 
-/* The list has words separated by spaces; all commands have --help. */
+/* Whether the command has the option: its list has words separated by spaces; all commands have --help. */
 static bool has_option(const struct cli_command *command, const struct option_row *row)
 {
     const char letter[] = {row->letter, '\0'};
@@ -380,7 +380,7 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Letters to insert, delete, replace or swap with a neighbour (optimal string alignment). */
+/* Counts letters to insert, delete, replace or swap with a neighbour (optimal string alignment). */
 static unsigned distance(const char *a, const char *b)
 {
     enum { MAX = 24 };

@@ -47,7 +47,8 @@ enum lmcs_status cli_output_open(struct cli *cli, struct lmcs_outfile *output)
 {
     const char *path = cli_output_is_stdout(cli) ? "-" : cli->options.output;
     struct stat info;
-    /* Signals must remove a temporary file, and end the open of a FIFO, which waits for its reader. */
+    /* A caught signal removes the temporary file of a regular output. Uncaught, it ends the open of a FIFO, which waits
+     * for its reader. */
     if (!cli_output_is_stdout(cli) && (stat(path, &info) != 0 || S_ISREG(info.st_mode)))
         cli_catch_signals();
     return lmcs_outfile_open(path, 0, output, &cli->error);

@@ -3,7 +3,7 @@
  * progress.c - a progress bar on a terminal, and signals that stop long work cleanly.
  *
  * Handlers record the signal, the next call of the progress function cancels, the library undoes its work, and main
- * exits with 128 plus its number.
+ * exits with 128 plus the signal's number.
  */
 #include "cli.h"
 
@@ -44,7 +44,7 @@ static int bar_width(void)
     return width < 0 ? 0 : width > 50 ? 50 : width;
 }
 
-/* Like "  1:05 left", once it can be estimated. */
+/* Prints text like "  1:05 left", once it can be estimated. */
 static void print_time_left(int64_t elapsed_ns, double fraction)
 {
     double left = fraction > 0.01 ? (double)elapsed_ns / NS * (1 - fraction) / fraction : -1;
@@ -75,7 +75,7 @@ static void draw(struct cli_progress *progress, const char *what, uint64_t done,
     progress->is_drawn = true;
 }
 
-/* At most ten times a second, after the first half second. */
+/* Draws the bar at most ten times a second, after the first half second. */
 static bool on_progress(void *context, const char *what, uint64_t done, uint64_t total)
 {
     struct cli_progress *progress = context;

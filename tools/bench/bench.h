@@ -30,19 +30,19 @@ _Noreturn __attribute__((format(printf, 1, 2))) void bench_die(const char *forma
 void bench_check(enum lmcs_status status, const struct lmcs_error *error, const char *what);
 
 double bench_now_s(void);
-/* Sorts in place. */
+/* Returns the median; sorts in place. */
 double bench_median(double *values, size_t count);
 uint64_t bench_random(uint64_t *state);
 
-/* In the options' folder; never freed. */
+/* Returns a path in the options' folder; never freed. */
 char *bench_path(const struct bench_options *options, const char *name);
-/* Replaces the pool; no background work. */
+/* Creates a pool, without background work, in place of an older one. */
 struct lmcs_pool *bench_pool(const struct bench_options *options, const char *name);
 struct lmcs_pool *bench_open(const char *path, enum lmcs_open_mode mode, unsigned threads);
 void bench_close(struct lmcs_pool *pool);
 struct lmcs_pool_info bench_info(struct lmcs_pool *pool);
 
-/* Tensors over one buffer. */
+/* A state: tensors in one buffer. */
 struct bench_state {
     size_t count;
     struct lmcs_tensor *tensors;
@@ -50,23 +50,23 @@ struct bench_state {
     unsigned char *buffer;
     uint64_t bytes;
 };
-/* f32, of these sizes (multiples of 4), filled with numbers like weights. */
+/* Makes f32 tensors of these sizes (multiples of 4), filled with numbers like weights. */
 struct bench_state bench_state_new(size_t count, const uint64_t *sizes);
-/* A transformer's tensors, about `bytes` in all, mostly in large ones. */
+/* Makes a transformer's tensors: about `bytes` in all, mostly in large ones. */
 struct bench_state bench_state_model(uint64_t bytes);
 void bench_state_free(struct bench_state *state);
-/* Changes the first 8 bytes, where comparison stops. */
+/* Changes the first 8 bytes of each tensor, where a comparison stops. */
 void bench_state_touch(struct bench_state *state, uint64_t round);
 /* Changes every number a little. */
 void bench_state_step(struct bench_state *state, uint64_t round);
-/* Returns the snapshot's number. */
+/* Captures the state; returns the snapshot's number. */
 uint64_t bench_snapshot(struct lmcs_pool *pool, const char *shelf, const struct bench_state *state);
 void bench_remove(struct lmcs_pool *pool, const char *shelf, uint64_t number);
 void bench_compact(struct lmcs_pool *pool);
 
-/* Seconds by so many threads. */
+/* Copies by so many threads; returns seconds. */
 double bench_memcpy(void *to, const void *from, uint64_t bytes, unsigned threads);
-/* Seconds of pwrite by so many threads at offset 0, and fdatasync. */
+/* Writes from offset 0 on by so many threads, then calls fdatasync; returns seconds. */
 double bench_write(int fd, const void *from, uint64_t bytes, unsigned threads);
 
 /* Peak anonymous memory (RssAnon), sampled by a thread. */

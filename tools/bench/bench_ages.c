@@ -2,7 +2,8 @@
 /*
  * bench_ages.c - the time to restore each version of a history, beside the decoding of one delta.
  *
- * One thread's processor time, the least of some rounds: the pool is in the page cache, and other processes only add.
+ * One thread's processor time, the least of some rounds: the pool is in the page cache, and other processes can only
+ * add time.
  */
 #include "bench.h"
 #include "lmc.h"
@@ -105,7 +106,7 @@ struct frames {
     double seconds[MOST_ROUNDS];
 };
 
-/* NULL: of another size. */
+/* Returns the next version's tensor as a base; NULL: it has another size. */
 static const unsigned char *base_of(const struct version *version, size_t i, const unsigned char *base)
 {
     const struct version *next = version + 1;
@@ -173,7 +174,7 @@ static struct version *open_all(struct lmcs_pool *pool, size_t *count)
     return versions;
 }
 
-/* As the store does: against the next version. */
+/* Encodes some versions against the next one, as the store does, and alone. */
 static void encode_places(const struct version *versions, size_t count, struct frames *deltas, struct frames *alone)
 {
     for (size_t i = 0; i < MOST_PLACES; i++) {
@@ -199,7 +200,7 @@ static void print_version(const struct version *version, size_t rounds)
            least(version->seconds, rounds));
 }
 
-/* Shelf "gpt" in the pool `directory`, `rounds` times, alternating with single deltas. */
+/* Reads shelf "gpt" of the pool `directory` `rounds` times, alternating with single deltas. */
 void bench_ages(const struct bench_options *options)
 {
     size_t count, rounds = options->rounds < MOST_ROUNDS ? options->rounds : MOST_ROUNDS;

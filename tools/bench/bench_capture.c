@@ -53,7 +53,7 @@ static void print_capture_times(const char *name, struct capture_times *times, s
         bench_median(times->file_all, rounds), bench_median(times->pool, rounds), after);
 }
 
-/* New file, new pool, new memory. */
+/* Measures with a new file, a new pool and new memory. */
 static void capture_cold(const struct bench_options *options, struct bench_state *state, struct capture_times *times,
                          size_t rounds)
 {
@@ -80,7 +80,7 @@ static void capture_cold(const struct bench_options *options, struct bench_state
     free(pool_path);
 }
 
-/* An existing file, and a pool where each snapshot replaces a removed one. */
+/* Measures with an existing file, and with a pool where each snapshot replaces a removed one. */
 static void capture_warm(const struct bench_options *options, struct bench_state *state, struct capture_times *times,
                          size_t rounds)
 {
@@ -94,7 +94,7 @@ static void capture_warm(const struct bench_options *options, struct bench_state
     struct lmcs_pool *pool = bench_pool(options, "bench.pool");
     uint64_t number = 0;
     for (size_t i = 0; i < rounds + 3; i++) {
-        size_t at = i < 3 ? 0 : i - 3; /* three make the space */
+        size_t at = i < 3 ? 0 : i - 3; /* the first three make the space */
         times->memory[at] = bench_memcpy(warm, state->buffer, state->bytes, options->threads);
         sync();
         times->file_one[at] = bench_write(fd, state->buffer, state->bytes, 1);
@@ -130,7 +130,7 @@ void bench_capture(const struct bench_options *options)
     bench_state_free(&state);
 }
 
-/* 1,000 tensors of 2 KiB, all changed. */
+/* Measures commits of 1,000 tensors of 2 KiB, all changed. */
 void bench_commit(const struct bench_options *options)
 {
     enum { COUNT = 1000 };
@@ -179,7 +179,7 @@ void bench_commit(const struct bench_options *options)
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
-/* Above the process's. */
+/* Measures the anonymous memory that a capture adds to the process's. */
 void bench_memory(const struct bench_options *options)
 {
     struct bench_state state = bench_state_model(options->bytes);
@@ -223,10 +223,8 @@ static uint64_t read_number(const char *path)
     return strtoull(line, NULL, 10);
 }
 
-/*
- * Under 512 MiB above the process, page cache included. The process starts in the cgroup and sets the limit once its
- * state is in memory.
- */
+/* Captures under a limit of 512 MiB above the process's memory, page cache included. The process starts in the cgroup
+ * and sets the limit once its state is in memory. */
 void bench_big(const struct bench_options *options)
 {
     enum { PIECES = 64 };

@@ -32,7 +32,7 @@ struct input {
 _Noreturn __attribute__((format(printf, 1, 2))) void die(const char *format, ...);
 double now_s(void);
 double cpu_s(void); /* of this process */
-/* Also touches the pages. */
+/* Allocates pages and touches them. */
 unsigned char *pages_new(size_t bytes, bool huge);
 struct lmc_params params_of(const struct input *input, size_t bytes, enum lmc_level level);
 /* Exits if the decoded bytes differ, then overwrites them. */
@@ -55,10 +55,8 @@ void small_round(struct input *input);
 
 /* ---- bench_published.c ------------------------------------------------------------------------------------------- */
 
-/*
- * As published: byte planes, XORed with the base's, in blocks of 64 KiB with counted Huffman codes, or raw where
- * smaller.
- */
+/* Returns the size of LMC as published: byte planes, XORed with the base's, in blocks of 64 KiB with counted Huffman
+ * codes, or raw where smaller. */
 size_t published_bytes(const unsigned char *data, const unsigned char *base, size_t bytes, size_t width);
 
 #endif

@@ -19,7 +19,7 @@ static void *room_for(size_t count, size_t size)
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-/* Blocks from `first` up to `end`. */
+/* One thread's blocks: from `first` up to `end`. */
 struct share {
     const struct input *input;
     const struct lmc_encoder *encoder;
@@ -80,7 +80,7 @@ static void *decode_share(void *argument)
     return NULL;
 }
 
-/* Includes this thread. */
+/* Runs the shares at once, one of them in this thread. */
 static void together(work *what, struct share *shares, unsigned threads)
 {
     pthread_t others[THREADS];
@@ -92,7 +92,7 @@ static void together(work *what, struct share *shares, unsigned threads)
         pthread_join(others[i], NULL);
 }
 
-/* With room for coded blocks of any size. */
+/* Divides the blocks among threads, with room for coded blocks of any size. */
 static void shares_make(struct share *shares, unsigned threads, const struct input *input)
 {
     uint64_t count = lmc_block_count(input->bytes);
@@ -102,7 +102,7 @@ static void shares_make(struct share *shares, unsigned threads, const struct inp
     }
 }
 
-/* Not timed: a writer would use one writev. */
+/* Joins the shares to a frame. Not timed: a writer would use one writev. */
 static void frame_join(const struct input *input, struct share *shares, unsigned threads,
                        const struct lmc_encoder *encoder, const struct lmc_block *blocks)
 {

@@ -12,7 +12,7 @@ static void remove_pool(const struct bench_options *options)
     free(path);
 }
 
-/* Evenly spread. */
+/* Changes `count` tensors, evenly spread. */
 static void change_some(struct bench_state *state, size_t count, float value)
 {
     for (size_t i = 0; i < count; i++) {
@@ -23,7 +23,7 @@ static void change_some(struct bench_state *state, size_t count, float value)
     }
 }
 
-/* `rounds` tensors of `bytes` (0: 1 KiB), of which none, ten and all changed. */
+/* Measures snapshots of `rounds` tensors of `bytes` (0: 1 KiB), of which none, ten and all changed. */
 void bench_many(const struct bench_options *options)
 {
     enum { TIMES = 5 };
@@ -70,7 +70,8 @@ void bench_many(const struct bench_options *options)
     free(sizes);
 }
 
-/* Snapshot, compact and prune, of mixed sizes: the pool's size over its live bytes. Keeps at most eight snapshots. */
+/* Takes, compacts and prunes snapshots of mixed sizes, of which at most eight remain: the pool's size over its live
+ * bytes. */
 void bench_churn(const struct bench_options *options)
 {
     enum { COUNT = 24, KEEP = 8 };
@@ -96,7 +97,7 @@ void bench_churn(const struct bench_options *options)
         uint64_t number = bench_snapshot(pool, "run", &state);
         bench_compact(pool);
         if (number > KEEP) {
-            /* Mostly the oldest; sometimes another, so that bases outlive their snapshots. */
+            /* Removes mostly the oldest; sometimes another, so that bases outlive their snapshots. */
             struct lmcs_error error;
             uint64_t numbers[KEEP + 1];
             size_t there = 0;
@@ -140,7 +141,7 @@ static double timed_open(const char *path, unsigned threads)
     return bench_median(seconds, TIMES);
 }
 
-/* First and last of `rounds` snapshots, an open at the beginning and at the end. */
+/* Measures the first and the last of `rounds` snapshots, and opening the pool at the beginning and at the end. */
 void bench_long(const struct bench_options *options)
 {
     enum { COUNT = 8 };

@@ -31,7 +31,7 @@ struct training {
     size_t frame_bytes[MOST_STEPS];
 };
 
-/* Costs, with hints or without. */
+/* Costs of links made with hints or without. */
 struct made {
     double bits;  /* per element, mean */
     double fit_s; /* longest search for constants */
@@ -131,7 +131,7 @@ static struct lmc_link_params fitted(const struct training *training, const stru
     return params;
 }
 
-/* Returns the size. */
+/* Encodes one link; returns its size. */
 static size_t encode(struct training *training, const struct lmc_link_params *params, double *seconds)
 {
     const char *message = "";
@@ -170,7 +170,7 @@ static struct made make_all(struct training *training, bool with_hints)
     return made;
 }
 
-/* The first `steps` links, as a chain. */
+/* Decodes the first `steps` links as a chain; returns seconds. */
 static double decode(const struct training *training, unsigned steps)
 {
     struct lmc_frame frames[MOST_STEPS];
@@ -199,7 +199,7 @@ static double decode(const struct training *training, unsigned steps)
 
 /* ---- Ordinary deltas -------------------------------------------------------------------------------------------- */
 
-/* Bytes, against the first state. */
+/* Encodes deltas of the arrays against the first state; returns bytes. */
 static size_t deltas(struct training *training, struct seconds *best)
 {
     double in = 0, out = 0;

@@ -27,9 +27,9 @@ static struct lmcs_live *make(struct lmcs_pool *pool, const char *name, uint64_t
     return live;
 }
 
-/* Median seconds of `rounds` calls, over five times as many. */
 typedef void work_fn(struct lmcs_live *live, uint64_t round);
 
+/* Returns the seconds of one call: the median of five means over `rounds` calls. */
 static double time_of(struct lmcs_live *live, uint64_t rounds, work_fn *work)
 {
     enum { TIMES = 5 };
@@ -73,7 +73,7 @@ static void store_and_persist(struct lmcs_live *live, uint64_t round)
     check(lmcs_live_persist(live, at, sizeof round, &failure), "persist");
 }
 
-/* Stores alone, in memory that is rarely cached. */
+/* Only stores, in memory that is rarely cached. */
 static void store_only(struct lmcs_live *live, uint64_t round)
 {
     uint64_t at = some_place(live, round);

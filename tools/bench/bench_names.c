@@ -9,7 +9,7 @@
 
 enum { COUNT = 8, LOOKUPS = 2000 };
 
-/* Median, over many places in the history. */
+/* Returns the median time to find a snapshot, over many places in the history. */
 static double timed_find(struct lmcs_pool *pool, const char *prefix, uint64_t snapshots, uint64_t scale)
 {
     static double seconds[LOOKUPS];
@@ -28,7 +28,7 @@ static double timed_find(struct lmcs_pool *pool, const char *prefix, uint64_t sn
     return bench_median(seconds, LOOKUPS);
 }
 
-/* Opens the same snapshot each time. */
+/* Returns the median time to open the same snapshot. */
 static double timed_fixed(struct lmcs_pool *pool, const char *which)
 {
     static double seconds[LOOKUPS];
@@ -73,7 +73,7 @@ static double timed_fork(struct lmcs_pool *pool, const char *address, const char
     return seconds;
 }
 
-/* `rounds` snapshots. Keeps the pool for the command. */
+/* Measures finding among `rounds` snapshots. Keeps the pool for the command. */
 void bench_names(const struct bench_options *options)
 {
     uint64_t sizes[COUNT] = {1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024};
@@ -98,7 +98,7 @@ void bench_names(const struct bench_options *options)
     bench_state_free(&state);
 }
 
-/* A fork of `rounds` tensors. */
+/* Measures a fork of `rounds` tensors. */
 void bench_fork(const struct bench_options *options)
 {
     uint64_t *sizes = calloc(options->rounds, sizeof *sizes);
@@ -149,7 +149,7 @@ static double timed_diff(struct lmcs_pool *pool)
     return bench_median(seconds, TIMES);
 }
 
-/* Raw, and one as a delta. */
+/* Measures comparing two snapshots: both raw, then one as a delta. */
 void bench_diff(const struct bench_options *options)
 {
     struct bench_state state = bench_state_model(options->bytes);

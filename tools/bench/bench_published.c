@@ -11,7 +11,7 @@
 #define HEADER 4
 #define TABLE  128
 
-/* For symbols sorted by count, in place (Moffat and Katajainen 1995). Needs n >= 2. */
+/* Replaces sorted counts by code lengths, in place (Moffat and Katajainen 1995). Needs n >= 2. */
 static void code_lengths(uint32_t *a, int n)
 {
     int root = 0;
@@ -44,7 +44,7 @@ static void code_lengths(uint32_t *a, int n)
     }
 }
 
-/* Cuts lengths to LONGEST and completes the code. Longest first. */
+/* Cuts lengths (longest first) to LONGEST and completes the code. */
 static void limit_lengths(uint32_t *lengths, int n)
 {
     uint64_t sum = 0;

@@ -14,7 +14,7 @@ static struct lmcs_snapshot *latest(struct lmcs_pool *pool, const char *address)
     return snapshot;
 }
 
-/* Opens a raw tensor's view without touching it. */
+/* Returns the time to open a raw tensor's view, without touching it. */
 static double timed_view(struct lmcs_pool *pool, const char *name)
 {
     enum { TIMES = 2001 };
@@ -32,7 +32,7 @@ static double timed_view(struct lmcs_pool *pool, const char *name)
     return bench_median(seconds, TIMES);
 }
 
-/* A small and a large tensor, after one snapshot and after `rounds`. */
+/* Measures views of a small and a large tensor, after one snapshot and after `rounds`. */
 void bench_view(const struct bench_options *options)
 {
     uint64_t sizes[] = {4096, 256 * MIB};
@@ -83,7 +83,7 @@ static bool note(void *context, const struct lmcs_entry *entry)
     return false;
 }
 
-/* With one thread and with two, in turn. */
+/* Measures decoding with one thread and with two, in turn. */
 void bench_decode(const struct bench_options *options)
 {
     enum { MOST = 32 };

@@ -42,7 +42,7 @@ class Setting:
 
     @property
     def wanted(self) -> int:
-        """Bytes beyond the caches."""
+        """Return a number of bytes larger than the caches."""
         return self.of(64 * MIB, 64 * MIB, 2 * MIB)
 
     def some(self, *names: str) -> list[Source]:
@@ -68,7 +68,7 @@ class PeersOn:
         self.rounds: dict[str, list[dict[str, float]]] = {}
 
     def ask(self, what: str, peer: str) -> dict[str, Any]:
-        """Ask for a pass."""
+        """Ask a peer for a pass: "size" or "round"."""
         try:
             return self.program.ask({what: peer})
         except RuntimeError as error:
@@ -76,7 +76,7 @@ class PeersOn:
             return {"error": str(error)}
 
     def sizes(self, names: tuple[str, ...]) -> None:
-        """Run a checked pass each, which counts without rounds."""
+        """Run a checked pass of each peer; its times count for peers without rounds."""
         for name in names:
             if name in self.program.first:
                 if name in SLOW:
@@ -282,7 +282,7 @@ SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (rows, threads, small
 
 
 def sources_of(options: argparse.Namespace, size: str, folder: Path, scratch: Path) -> tuple[list[Source], list[str]]:
-    """Choose tensors; report omitted ones."""
+    """Return the tensors to measure, and notes about omitted ones."""
     if options.files or options.pair:
         pairs = [*((path, None) for path in options.files), *options.pair]
         return [row for number, (new, old) in enumerate(pairs) for row in file_rows(scratch, number, new, old)], []

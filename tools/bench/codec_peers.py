@@ -31,7 +31,7 @@ class Way:
     name: str
     prepare: Callable[[Words, Words | None], Any]
     encode: Callable[[Any], Any]
-    decode: Callable[[Any, Any], Any]  # of a blob, and of the prepared base
+    decode: Callable[[Any, Any], Any]  # arguments: the encoded bytes, the prepared base
     spoils: bool = False  # overwrites its input
 
 

@@ -32,7 +32,7 @@ class Row:
         return float(8 * count / self.elements)
 
     def speed(self, level: str, way: str) -> float:
-        """GB/s "in" or "out"."""
+        """Return GB/s of encoding ("in") or decoding ("out")."""
         return float(self.head["bytes"] / self.seconds[f"{level}_{way}_s"] / 1e9)
 
     def share(self, level: str, way: str) -> float:
@@ -49,7 +49,7 @@ class Row:
         return min([*names, "published"], key=self.bits)
 
     def peer_speed(self, peer: str, way: str) -> float:
-        """GB/s of a peer."""
+        """Return GB/s of a peer."""
         found = self.peers[peer]
         return float(found["timed_bytes"] / found[f"{way}_s"] / 1e9)
 
@@ -107,7 +107,7 @@ def judge(section: Section, what: str, measured: float, relation: str, bound: fl
 
 
 def level_goals(section: Section, row: Row, level: str) -> list[str]:
-    """Write a level's cells."""
+    """Record a level's goals; return its cells."""
     name = f"{row.source.name}, {level}"
     bounds = bounds_of(row.source).get(level, (None, None, None))
     cells = []
@@ -178,7 +178,7 @@ def own_table(rows: list[Row]) -> Section:
 
 
 def peer_cell(row: Row, peer: str, speeds: bool) -> str:
-    """Bits or speeds."""
+    """Return a peer's cell: bits or speeds."""
     found = row.peers.get(peer)
     if found is None:
         return ""

@@ -64,11 +64,11 @@ class Program:
             self.process.stdin.write((json.dumps(question) if question else "") + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it ended; the read reports that
+            pass  # the program ended; reading its answer reports that
         return self._read()
 
     def close(self) -> None:
-        """Wait for its end."""
+        """Close the program's input and wait until it ends."""
         if self.process.stdin:
             self.process.stdin.close()
         self.process.wait()

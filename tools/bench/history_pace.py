@@ -90,7 +90,7 @@ class WideRun(Wide):
 
 
 def by_codec(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> float:
-    """Encode and decode against the next state; seconds of this thread."""
+    """Encode and decode against the next state; return the seconds of this thread."""
     room = {name: torch.empty_like(tensor) for name, tensor in old.items()}
     begin = time.thread_time()
     for name, tensor in old.items():
@@ -227,7 +227,7 @@ def trainer(setting: Setting) -> Section:
 
 
 def timed_write(file: int, state: dict[str, dict[str, torch.Tensor]]) -> float:
-    """Overwrite a file and sync; seconds."""
+    """Overwrite a file and sync; return seconds."""
     begin = time.perf_counter()
     offset = 0
     for part in state.values():

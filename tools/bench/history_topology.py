@@ -55,7 +55,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Topology:
-    """jumps[i] is that of the content i + 1 before its keyframe."""
+    """jumps[i] is the jump of the content i + 1 before its keyframe."""
 
     name: str
     family: str
@@ -75,7 +75,7 @@ class Topology:
         return max((len(self.chain_of(i + 1)) for i in range(len(self.jumps))), default=0)
 
     def size(self, curves: Curves) -> float:
-        """Mean bytes of a step."""
+        """Return the mean bytes of a step."""
         sizes = [curves.size[0], *(min(curves.at(curves.size, jump), curves.size[0]) for jump in self.jumps)]
         return sum(sizes) / len(sizes)
 

@@ -29,7 +29,7 @@ class Outcome:
 
     @property
     def out_of_memory(self) -> bool:
-        """Tell whether memory was lacking."""
+        """Return whether memory was lacking."""
         return self.status == -9 or "MemoryError" in self.errors or "annot allocate memory" in self.errors
 
 

@@ -28,7 +28,7 @@ class Kept:
 
     name: str
     policy: str = ""
-    told: bool = True  # has an optimizer, which gives the relations
+    told: bool = True  # the optimizer is in the snapshot, which records relations
     every: int = 1  # one in so many steps
 
 
@@ -74,19 +74,19 @@ class Size:
     raw_bytes: int
     disk: int
     metadata: int
-    newest: int  # of raw ones
+    newest: int  # bytes of the snapshots kept raw
     stored: dict[str, int]  # contents by storage
     notes: dict[str, int]  # reasons for missing links, counted
     longest_line: int
 
     @property
     def percent(self) -> float:
-        """Share of raw."""
+        """Return the per cent of the raw bytes."""
         return 100 * self.disk / self.raw_bytes
 
     @property
     def older_percent(self) -> float:
-        """Share of raw, without the newest; NaN: none."""
+        """Return the per cent of the raw bytes, without the newest snapshots; NaN: none are older."""
         older = self.raw_bytes - self.newest
         return 100 * (self.disk - self.newest) / older if older else math.nan
 
@@ -114,7 +114,7 @@ def size_of(path: Path) -> Size:
 
 
 def check(path: Path, digests: dict[int, str], told: bool) -> None:
-    """Read some steps; differences are errors."""
+    """Read some steps; fail if one differs."""
     with lmcstore.open(path, mode="r") as store:
         for step, wanted in digests.items():
             snapshot = next((found for found in store["gpt"] if found.step == step), None)

@@ -74,7 +74,7 @@ def start_dcp() -> None:
 
 
 def stop_dcp() -> None:
-    """End it."""
+    """End the group."""
     import torch.distributed as dist
 
     if dist.is_initialized():

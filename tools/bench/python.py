@@ -41,7 +41,7 @@ class Setting:
 
 
 def both_times(work: Callable[[], object]) -> tuple[float, float]:
-    """Time by the clock, and processor time of all threads."""
+    """Return the seconds of one call by the clock, and the processor time of all threads."""
     gc.collect()
     begin, cpu = time.perf_counter(), time.process_time()
     work()
@@ -49,7 +49,7 @@ def both_times(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Do once."""
+    """Return the seconds of one call."""
     return both_times(work)[0]
 
 

@@ -22,7 +22,7 @@ class Randomness:
         return {"torch": torch.get_rng_state(), "python": random.getstate()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set them."""
+        """Set the generators' states."""
         torch.set_rng_state(state["torch"])
         random.setstate(state["python"])
 

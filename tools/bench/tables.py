@@ -35,7 +35,7 @@ class Section:
 
 
 def met(measured: float, relation: str, bound: float) -> bool:
-    """Tell whether a goal is met."""
+    """Return whether a goal is met."""
     return measured <= bound if relation == "<=" else measured >= bound
 
 
@@ -135,7 +135,7 @@ class Run:
     stack: ExitStack
 
     def scratch(self, folder: Path) -> Path:
-        """Make a subfolder."""
+        """Make a temporary subfolder, removed at the end."""
         made = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=folder))
         return Path(made).resolve()
 

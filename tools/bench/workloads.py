@@ -66,7 +66,7 @@ def median_row(place: str, runs: list[Ran]) -> list[str]:
 
 
 def limited_row(place: str, ran: Ran, limit_bytes: int) -> list[str]:
-    """Return a row without."""
+    """Return a row with too little memory."""
     outcome, limit = ran.outcome, f"{limit_bytes / MIB:.0f} MiB ({ran.outcome.kept_to})"
     if ran.report:
         return [place, limit, *measures(ran.seconds, outcome.cpu_seconds, outcome.peak_bytes)]
