@@ -22,7 +22,7 @@ static inline bool lmci_has_classes(unsigned word)
  * may be NULL only with a base. *written 0: no room, or too many outliers. */
 enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                     const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
-                                    unsigned char *dst, size_t room, size_t *written);
+                                    unsigned char *dst, size_t capacity, size_t *written);
 enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,
                                     const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
                                     const char **message);

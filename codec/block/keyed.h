@@ -30,7 +30,7 @@ static inline unsigned lmci_keyed_word(unsigned word)
  * outliers. */
 enum lmc_status lmci_keyed_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                   unsigned low, const unsigned char *data, const unsigned char *base,
-                                  unsigned char *dst, size_t room, size_t *written);
+                                  unsigned char *dst, size_t capacity, size_t *written);
 enum lmc_status lmci_keyed_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,
                                   const unsigned char *base, unsigned char *dst, const char **message);
 

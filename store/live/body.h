@@ -99,7 +99,7 @@ void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error);
 
 /* *shelf NULL: no such shelf (only without `make`). */
 enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, bool make,
-                                      struct lmcs_live_shelf **shelf, struct lmcs_error *error);
+                                      struct lmcs_live_shelf **found, struct lmcs_error *error);
 /* Waits at most wait_ms for the shelf, then LMCS_IN_USE. LMCS_INVALID: this thread holds it. */
 enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
                                       struct lmcs_error *error);
@@ -112,7 +112,7 @@ bool lmcs_live_wait(struct lmcs_live_store *live, const struct timespec *until, 
 
 /* Opens the body of a name if needed and adds a reference. *body NULL: no such variable. */
 enum lmcs_status lmcs_live_body_find(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
-                                     struct lmcs_live_body **body, struct lmcs_error *error);
+                                     struct lmcs_live_body **found, struct lmcs_error *error);
 /* The same, but LMCS_NOT_FOUND if there is none. `shelf` may be NULL: not found. */
 enum lmcs_status lmcs_live_body_get(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *shelf_name,
                                     const char *name, struct lmcs_live_body **body, struct lmcs_error *error);

@@ -29,7 +29,7 @@ struct lmcs_busy_shelf {
  * capture holds it, or the holder waits for this thread's live transaction; LMCS_IN_USE when the holder's thread waits
  * for a shelf of this thread. Also fails, once, with the failure of an earlier asynchronous capture.
  */
-enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
+enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken,
                                  struct lmcs_error *error);
 /* For a background thread. False: held, or no memory. */
 bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy);

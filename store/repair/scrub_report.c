@@ -44,17 +44,17 @@ bool lmcs_scrub_pace(void *context, uint64_t bytes)
     return !s->stopped;
 }
 
-enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *damage,
+enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *finding,
                                        struct lmcs_error *error)
 {
     s->report.damages++;
-    s->report.repaired += damage->state == LMCS_DAMAGE_REPAIRED;
-    s->left += damage->state != LMCS_DAMAGE_REPAIRED;
+    s->report.repaired += finding->state == LMCS_DAMAGE_REPAIRED;
+    s->left += finding->state != LMCS_DAMAGE_REPAIRED;
     if (s->visit == NULL || s->finding_count == MOST_FINDINGS)
         return LMCS_OK;
     if (!lmcs_grow(&s->findings, &s->finding_capacity, s->finding_count, sizeof *s->findings))
         return lmcs_fail_memory(error);
-    s->findings[s->finding_count++] = *damage;
+    s->findings[s->finding_count++] = *finding;
     return LMCS_OK;
 }
 

@@ -287,7 +287,7 @@ static enum lmcs_status check_as_a_writer(struct verifying *v,
 enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address,
                                  enum lmcs_status (*look)(const struct lmcs_pool *pool, struct lmcs_error *error),
                                  void (*visit)(void *context, const struct lmcs_damage *damage), void *context,
-                                 const struct lmcs_progress *progress, struct lmcs_verify_report *out,
+                                 const struct lmcs_progress *progress, struct lmcs_verify_report *report,
                                  struct lmcs_error *error)
 {
     struct lmcs_verify_report counts = {0};
@@ -314,8 +314,8 @@ enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address,
         status = lmcs_fail(&local, LMCS_UNSUPPORTED, 0, "%s: no damage found, but %llu record%s of a newer version",
                            pool->path, (unsigned long long)counts.unsupported, counts.unsupported == 1 ? "" : "s");
     lmcs_structure_free(&structure);
-    if (out != NULL)
-        *out = counts;
+    if (report != NULL)
+        *report = counts;
     if (status != LMCS_OK && error != NULL)
         *error = local;
     return status;

@@ -314,7 +314,7 @@ MUTANTS = [
             ),
             ("    body->slot = !body->slot;\n", ""),
         ],
-        ["--medium", "dax", "--seed", "68"],
+        ["--medium", "dax", "--seed", "200"],
     ),
     Mutant(
         "value-unsynced",
