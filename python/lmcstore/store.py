@@ -296,7 +296,8 @@ class Store:
         Returns
         -------
         dict
-            ``snapshots``, ``contents``, ``contents_found`` (contents that an older archive has), ``bytes``.
+            ``snapshots``, ``snapshots_lost`` (omitted by `skip_lost`), ``contents``, ``contents_found`` (contents that
+            an older archive has), ``bytes``.
 
         Raises
         ------

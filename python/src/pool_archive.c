@@ -34,11 +34,11 @@ static int *descriptors_of(PyObject *tuple, size_t *count)
 
 static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
 {
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K}", "snapshots", (unsigned long long)report->snapshots,
-                         "snapshots_skipped", (unsigned long long)report->snapshots_skipped, "contents",
-                         (unsigned long long)report->contents, "contents_found",
-                         (unsigned long long)report->contents_found, "bytes", (unsigned long long)report->bytes,
-                         "left_out", (unsigned long long)report->left_out);
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "snapshots", (unsigned long long)report->snapshots,
+                         "snapshots_skipped", (unsigned long long)report->snapshots_skipped, "snapshots_lost",
+                         (unsigned long long)report->snapshots_lost, "contents", (unsigned long long)report->contents,
+                         "contents_found", (unsigned long long)report->contents_found, "bytes",
+                         (unsigned long long)report->bytes, "left_out", (unsigned long long)report->left_out);
 }
 
 PyObject *core_pool_dump(struct pool_object *self, PyObject *args)

@@ -85,7 +85,7 @@ def test_since_and_ls(full: lmcstore.Store, tmp_path: Path) -> None:
     full["run"].tag(9, "best")
     with (tmp_path / "a").open("rb") as older, (tmp_path / "b").open("wb") as file:
         report = full.dump(file, since=[older])
-    assert report["snapshots"] == 2 and report["contents_found"] > 0
+    assert report["snapshots"] == 2 and report["snapshots_lost"] == 0 and report["contents_found"] > 0
     first, second = archive.ls(tmp_path / "a"), archive.ls(tmp_path / "b")
     assert second["since"] == [first["id"]] and first["since"] == []
     assert [(s["shelf"], s["number"], s["step"]) for s in second["snapshots"]] == [("run", 9, 9), ("run", 10, 10)]
