@@ -15,8 +15,8 @@
 
 #define SMALL_AT_ONCE 64 /* sources below LMCS_ALIGNED_BYTES compared in one job */
 
-static enum lmcs_status find_base(struct lmcs_txn *txn, const struct lmcs_source *source,
-                                  struct lmcs_previous *previous, struct lmcs_error *error)
+static enum lmcs_status find_delta_base(struct lmcs_txn *txn, const struct lmcs_source *source,
+                                        struct lmcs_previous *previous, struct lmcs_error *error)
 {
     const struct lmcs_content *content = &previous->content;
     struct lmcs_content *base = previous->base;
@@ -53,7 +53,7 @@ enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root
         if (status == LMCS_OK)
             status = lmcs_lost_any(txn, entry.content, &at->is_lost, error);
         if (status == LMCS_OK && at->base != NULL && sources[i].strides == NULL)
-            status = find_base(txn, &sources[i], at, error);
+            status = find_delta_base(txn, &sources[i], at, error);
     }
     return status;
 }

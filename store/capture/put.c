@@ -30,7 +30,7 @@ static bool shall_encode(struct lmcs_pool *pool, const struct lmcs_shelf *shelf)
     return encodes;
 }
 
-static enum lmcs_status find_base(struct lmcs_capture *capture, const char *name, struct lmcs_error *error)
+static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const char *name, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
@@ -74,7 +74,7 @@ enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf, s
     lmcs_region_init(&c->region, pool, 0);
     status = lmcs_shelf_take(pool, shelf, &c->busy, error);
     if (status == LMCS_OK) {
-        status = find_base(c, shelf, error);
+        status = find_base_snapshot(c, shelf, error);
         if (status != LMCS_OK)
             lmcs_shelf_give(pool, c->busy);
     }

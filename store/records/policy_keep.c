@@ -43,7 +43,7 @@ static void keep(const char **kept, size_t i, const char *why)
         kept[i] = why;
 }
 
-static void keep_firsts(struct ranked *ranked, size_t count, const char **kept, const char *why)
+static void keep_first_of_each_stretch(struct ranked *ranked, size_t count, const char **kept, const char *why)
 {
     qsort(ranked, count, sizeof *ranked, by_stretch);
     for (size_t i = 0; i < count; i++)
@@ -59,7 +59,7 @@ static void keep_every(const struct lmcs_rule *rule, const struct lmcs_policy_fa
         int64_t at = facts[i].step != LMCS_NO_STEP ? facts[i].step : (int64_t)facts[i].number;
         ranked[i - first] = (struct ranked){floor_div(at, (int64_t)rule->count), at, 0, i};
     }
-    keep_firsts(ranked, count - first, kept, "one of a stretch of steps");
+    keep_first_of_each_stretch(ranked, count - first, kept, "one of a stretch of steps");
 }
 
 static void keep_each(const struct lmcs_rule *rule, const struct lmcs_policy_facts *facts, size_t count,
@@ -72,7 +72,7 @@ static void keep_each(const struct lmcs_rule *rule, const struct lmcs_policy_fac
         if (rule->within == 0 || time >= now_ns || now_ns - time <= within_ns)
             ranked[n++] = (struct ranked){(int64_t)(time / (rule->count * 1000000000)), (int64_t)(time / 2), 0, i};
     }
-    keep_firsts(ranked, n, kept, "one of a stretch of time");
+    keep_first_of_each_stretch(ranked, n, kept, "one of a stretch of time");
 }
 
 static void keep_best(const struct lmcs_rule *rule, size_t rule_index, const struct lmcs_policy_facts *facts,
