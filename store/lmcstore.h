@@ -55,7 +55,7 @@ enum lmcs_status {
     LMCS_INVALID,   /* wrong use: an argument, a name, the state of a handle */
     LMCS_NOT_FOUND, /* no such pool, shelf, snapshot, tag, tensor */
     LMCS_EXISTS,
-    LMCS_IN_USE,      /* another process writes to the pool or locks its file, or a snapshot awaits its group */
+    LMCS_IN_USE,      /* held by another process, thread, live handle or transaction, or by a prepared snapshot */
     LMCS_FULL,        /* no space in the pool, its limit or its disk */
     LMCS_DAMAGED,     /* a wrong checksum or structure on the medium or in an input file */
     LMCS_UNSUPPORTED, /* a newer format, or a file system, dtype or feature that this build lacks */
@@ -355,7 +355,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_relate(struct lmcs_capture
                                                              struct lmcs_error *error);
 /*
  * Returns space for a row-major tensor to fill in place (initial bytes are unspecified), valid until commit or abort.
- * The commit hashes it and makes it durable; nothing else may write to it meanwhile.
+ * The commit hashes it and makes it durable; nothing else may write to it meanwhile. It is never compared with the
+ * newest snapshot, so an unchanged tensor is stored again.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture,
                                                               const struct lmcs_tensor *tensor, void **data,

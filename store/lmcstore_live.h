@@ -270,9 +270,8 @@ LMCS_API void lmcs_transaction_abort(struct lmcs_transaction *transaction);
 
 /*
  * Puts all live variables of the shelf into a capture: tensors, values as attachments, and the attachment
- * "lmcstore.live", which describes each. Tensors whose bytes equal those of the newest snapshot are shared. Waits for a
- * transaction of the shelf to end (LMCS_INVALID: it is this thread's). A tensor that is stored to or resized meanwhile
- * is torn.
+ * "lmcstore.live", which describes each. Tensors are shared as by lmcs_capture_put. Waits for a transaction of the
+ * shelf to end (LMCS_INVALID: it is this thread's). A tensor that is stored to or resized meanwhile is torn.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error);
 /* Begins, puts and commits. `number` may be NULL. Asynchronous options are LMCS_INVALID. */

@@ -73,7 +73,7 @@ void lmcs_pace_measured(struct lmcs_pace *pace, bool coded, uint64_t bytes, uint
 struct lmcs_delta {
     const struct lmcs_source *source;
     const struct lmcs_previous *previous; /* may_encode */
-    struct lmcs_content content;          /* the delta; if equal, id of the previous content */
+    struct lmcs_content content;          /* the delta, if made */
     bool is_made;
     bool is_equal;
 };

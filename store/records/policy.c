@@ -2,8 +2,8 @@
 /*
  * records/policy.c - the text of a policy: its keys, parsing and printing. Pure functions.
  *
- * Parsing, printing, errors, the help of lmc-store policy and Python's names derive from the table `keys`; to add one,
- * see README.md. The text is stored, so the order of rows must not change.
+ * Parsing, printing, errors, the help of lmc-store policy and Python's docstring derive from the table `keys`; to add
+ * one, see README.md. The text is stored, so the order of rows must not change.
  */
 #include "records/policy.h"
 
