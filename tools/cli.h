@@ -3,8 +3,8 @@
  * cli.h - shared parts of the commands of lmc-store, one section per source file.
  *
  * A command prints its result, or leaves a JSON object in cli->json, and returns a status; on failure cli->error has
- * the reason. main prints errors and JSON, closes the pool and returns the exit code. To add a command: its file, its
- * name here and in lmc-store.c, and tests in tests/python.
+ * the reason. main prints errors and JSON, closes the pool and returns the exit code. store/README.md lists the places
+ * of a new command.
  */
 #ifndef CLI_H
 #define CLI_H

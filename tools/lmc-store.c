@@ -17,13 +17,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { COMMAND_COUNT = 19 };
-
-static const struct cli_command *const commands[COMMAND_COUNT] = {
+static const struct cli_command *const commands[] = {
     &cmd_create, &cmd_info, &cmd_ls,   &cmd_import,  &cmd_export,   &cmd_verify,     &cmd_compact,
     &cmd_tag,    &cmd_rm,   &cmd_dump, &cmd_restore, &cmd_compress, &cmd_decompress, &cmd_log,
     &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_policy,  &cmd_scrub,
 };
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
 /* Names of these commands in other tools. */
 static const char *const synonyms[][2] = {

@@ -24,7 +24,7 @@ import safetensors.numpy
 TOP = pathlib.Path(__file__).resolve().parents[2]
 BIN = os.environ.get("LMC_STORE_BIN", str(TOP / "build/release/bin/lmc-store"))
 COMMANDS = ["create", "info", "ls", "import", "export", "verify", "compact", "tag", "rm", "dump", "restore", "compress"]
-COMMANDS += ["decompress", "scrub"]
+COMMANDS += ["decompress", "log", "diff", "fork", "mv", "policy", "scrub"]
 
 pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
 
@@ -96,6 +96,7 @@ def digests(path):
 def test_version_and_help():
     assert re.fullmatch(r"lmc-store \d+\.\d+\.\d+\n", text("--version"))
     overview = text("--help")
+    assert sorted(re.findall(r"^  (\S+)", overview, re.MULTILINE)) == sorted([*COMMANDS, "report"])
     for command in COMMANDS:
         assert f"  {command} " in overview
         page = text(command, "--help")
