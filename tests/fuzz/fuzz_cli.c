@@ -2,9 +2,9 @@
 /*
  * fuzz_cli.c - fuzz target for the command line: lmc-store's main, in this process.
  *
- * Arguments end with a byte below 3; a byte above 0xEF is a word of the table. The exit code must be documented, a
- * failure have one message, and no control sequence be printed. New files in its folder are removed; '/' is never
- * passed on.
+ * Arguments end with a byte below 3; a byte above 0xEF is a word of the table (without --rate, which waits). The exit
+ * code must be documented, a failure have one message, and no control sequence be printed. New files in its folder are
+ * removed; '/' is never passed on.
  */
 /* cli: links the command */
 #include "support.h"
@@ -83,6 +83,28 @@ static const char *const words[] = {
     "\xe2\x80\xae",
     "%s%n",
     "",
+    "log",
+    "diff",
+    "fork",
+    "mv",
+    "scrub",
+    "--all",
+    "--shelf",
+    "--expect",
+    "--since",
+    "--canonical",
+    "--resume",
+    "--skip-lost",
+    "--only",
+    "--as",
+    "--move-tags",
+    "--prune",
+    "--sample",
+    "--repair",
+    "--from",
+    "keep=last:1",
+    "1..2",
+    "1%",
 };
 #define WORDS (sizeof words / sizeof *words)
 

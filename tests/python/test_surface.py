@@ -14,6 +14,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
+from lmcstore._arrays.dtypes import DTYPES
 from lmcstore._text.arguments import parse_size
 from optional import HAS_TORCH, torch
 from same import same
@@ -484,6 +485,10 @@ def test_policy(shelf: lmcstore.Shelf, store: lmcstore.Store) -> None:
         shelf.policy = 3  # type: ignore[assignment]
     with pytest.raises(lmcstore.NotFoundError):
         store["none"].prune(dry_run=True)
+
+
+def test_every_dtype_has_a_row() -> None:
+    assert len(DTYPES) == len(lmcstore._core.DTYPES)
 
 
 def test_policy_names_every_key() -> None:
