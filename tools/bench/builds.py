@@ -63,15 +63,11 @@ def seconds_in(result: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 def run(words: list[str], **environment: str) -> dict[str, float]:
     """Run a program that prints JSON."""
-    done = subprocess.run(
-        words, stdout=subprocess.PIPE, check=True, env={**os.environ, **environment}
-    )
+    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, env={**os.environ, **environment})
     return dict(seconds_in(json.loads(done.stdout)))
 
 
-def store_row(
-    checkout: Path, folder: str, section: str, size: int, rounds: int
-) -> dict[str, float]:
+def store_row(checkout: Path, folder: str, section: str, size: int, rounds: int) -> dict[str, float]:
     """Run a section of bench_store, with memory as persistent memory."""
     words = [
         str(checkout / "build/release/bin/bench_store"),
@@ -97,70 +93,50 @@ def python_row(checkout: Path, folder: str, count: int, size: int) -> dict[str, 
     )
 
 
+def in_turn(
+    case: tuple[str, Any, tuple[Any, ...]], sides: tuple[Path, Path], folder: str, rounds: int
+) -> list[list[str]]:
+    """Run a case on both sides, in alternating order; return a row for each figure."""
+    name, measure, arguments = case
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for turn in range(rounds):
+        for side in (0, 1) if turn % 2 == 0 else (1, 0):
+            for key, seconds in measure(sides[side], folder, *arguments).items():
+                found.setdefault(key, ([], []))[side].append(seconds)
+    rows = []
+    for key, (before, after) in found.items():
+        old, new = statistics.median(before), statistics.median(after)
+        each = [b / a for a, b in zip(before, after, strict=True) if a > 0]
+        spread = f"{min(each):.2f} to {max(each):.2f}" if each else "-"
+        ratio = f"{new / old:.2f}" if old > 0 else "-"
+        rows.append([f"{name}: {key.replace('_', ' ')}", f"{old * 1e3:.4g}", f"{new * 1e3:.4g}", ratio, spread])
+    return rows
+
+
 def main() -> None:
     """Print medians and ratios."""
-    parser = argparse.ArgumentParser(
-        prog="tools/bench.sh builds", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="tools/bench.sh builds", description=__doc__.split("\n")[0])
     parser.add_argument("checkout", type=Path, help="the other checkout, built")
     parser.add_argument("--smoke", action="store_true", help="only see that it runs")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each build (7)")
-    parser.add_argument(
-        "--dir", type=Path, default=Path("/dev/shm"), help="where the pools are made"
-    )
+    parser.add_argument("--dir", type=Path, default=Path("/dev/shm"), help="where the pools are made")
     options = parser.parse_args()
     other = (Path(os.environ.get("BENCH_FROM", ".")) / options.checkout).resolve()
     if not (other / "build/release/bin/bench_store").exists():
-        parser.error(
-            f"{other} has no build/release/bin/bench_store: build it with the preset release"
-        )
-    rows: list[list[str]] = []
-    cases: list[tuple[str, Any, tuple[Any, ...]]] = [
-        (f"{s[0]}, {s[1]:,} bytes", store_row, s) for s in STORE
-    ]
+        parser.error(f"{other} has no build/release/bin/bench_store: build it with the preset release")
+    cases: list[tuple[str, Any, tuple[Any, ...]]] = [(f"{s[0]}, {s[1]:,} bytes", store_row, s) for s in STORE]
     if options.smoke:
-        cases, options.rounds = (
-            [case for case in cases if case[0].startswith("commit")],
-            1,
-        )
+        cases, options.rounds = [case for case in cases if case[0].startswith("commit")], 1
     elif (other / "build/package").exists():
-        cases += [
-            (f"python, {n:,} of {size:,} bytes", python_row, (n, size))
-            for n, size in ((5_000, 16384), (100_000, 1024))
-        ]
+        sizes = ((5_000, 16384), (100_000, 1024))
+        cases += [(f"python, {n:,} of {size:,} bytes", python_row, (n, size)) for n, size in sizes]
+    rows: list[list[str]] = []
     with tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as folder:
-        for name, measure, arguments in cases:
-            progress(name)
-            found: dict[str, tuple[list[float], list[float]]] = {}
-            for turn in range(options.rounds):
-                for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                    for key, seconds in measure(
-                        (other, TOP)[side], folder, *arguments
-                    ).items():
-                        found.setdefault(key, ([], []))[side].append(seconds)
-            for key, (before, after) in found.items():
-                old, new = statistics.median(before), statistics.median(after)
-                each = [b / a for a, b in zip(before, after, strict=True) if a > 0]
-                spread = f"{min(each):.2f} to {max(each):.2f}" if each else "-"
-                ratio = f"{new / old:.2f}" if old > 0 else "-"
-                rows.append(
-                    [
-                        f"{name}: {key.replace('_', ' ')}",
-                        f"{old * 1e3:.4g}",
-                        f"{new * 1e3:.4g}",
-                        ratio,
-                        spread,
-                    ]
-                )
-    print(
-        f"{processor()}; {options.dir}, memory as persistent memory; medians of {options.rounds} runs in turn\n"
-    )
-    print(
-        table(
-            ["", f"{other.name}, ms", "this build, ms", "ratio", "ratios of pairs"],
-            rows,
-        )
-    )
+        for case in cases:
+            progress(case[0])
+            rows += in_turn(case, (other, TOP), folder, options.rounds)
+    print(f"{processor()}; {options.dir}, memory as persistent memory; medians of {options.rounds} runs in turn\n")
+    print(table(["", f"{other.name}, ms", "this build, ms", "ratio", "ratios of pairs"], rows))
 
 
 if __name__ == "__main__":
