@@ -80,6 +80,7 @@ static const char *const wrong_words[] = {
     "parity=16+17",
     "parity=16+2+1",
     "colour=blue",
+    "keep_raw=9",
     "keep=last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1"};
 
 static void wrong_words_change_nothing(void **state)

@@ -16,9 +16,12 @@
 
 /* ---- Words ---- */
 
+#define MOST_KEYS 16
+
 struct reader {
     const char *at;
-    const char *word; /* begin of the current word, for messages */
+    const char *word;             /* begin of the current word, for messages */
+    const char *words[MOST_KEYS]; /* of the keys that were read; NULL: not yet */
     struct lmcs_error *error;
 };
 
@@ -454,6 +457,7 @@ static const struct key keys[] = {
 };
 #define KEY_COUNT (sizeof keys / sizeof *keys)
 
+static_assert(KEY_COUNT <= MOST_KEYS, "words of a reader");
 static_assert(LMCS_CHAIN_BOUND == 7 && LMCS_LINK_BOUND == 64 && LMCS_MAX_PARITY_DATA == 128 && LMCS_MAX_PARITY == 16 &&
                   LMCS_MAX_RULES == 12 && LMCS_MAX_METRIC == 64,
               "texts of the keys");
@@ -483,12 +487,34 @@ static enum lmcs_status fail_key(const struct reader *reader)
                      (int)strcspn(reader->word, " "), reader->word, names);
 }
 
+static int word_bytes(const char *word)
+{
+    return (int)strcspn(word, " ");
+}
+
+/* The second word would silently replace the first: of two lists of rules, that deletes snapshots. */
+static enum lmcs_status fail_repeated(const struct reader *reader, const struct key *key, const char *first)
+{
+    const char *second = reader->word;
+    if (key->read != read_rules)
+        return lmcs_fail(reader->error, LMCS_INVALID, 0, "policy \"%.*s\": the key %s is there twice",
+                         word_bytes(second), second, key->is.name);
+    const char *rules = second + strlen(key->is.name) + 1;
+    return lmcs_fail(reader->error, LMCS_INVALID, 0,
+                     "policy \"%.*s\": the key keep is there twice; one keep has all rules, with commas between them: "
+                     "%.*s,%.*s",
+                     word_bytes(second), second, word_bytes(first), first, word_bytes(rules), rules);
+}
+
 static enum lmcs_status read_word(struct reader *reader, struct lmcs_policy *policy)
 {
     size_t length = strcspn(reader->at, "= ");
     for (size_t i = 0; i < KEY_COUNT; i++)
         if (reader->at[length] == '=' && strlen(keys[i].is.name) == length &&
             memcmp(keys[i].is.name, reader->at, length) == 0) {
+            if (reader->words[i] != NULL)
+                return fail_repeated(reader, &keys[i], reader->words[i]);
+            reader->words[i] = reader->word;
             reader->at += length + 1;
             enum lmcs_status status = keys[i].read(reader, &keys[i], policy);
             return status == LMCS_OK && !at_end(reader) ? fail_value(reader, &keys[i]) : status;
