@@ -30,6 +30,20 @@ static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t
     return true;
 }
 
+/*
+ * Like calloc, for types whose alignment exceeds that of calloc, such as those that hold a struct lmc_hasher. The
+ * caller frees it. NULL: out of memory.
+ */
+static inline void *lmcs_calloc_aligned(size_t align, size_t count, size_t item)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, item, &bytes) || bytes > SIZE_MAX - align)
+        return NULL;
+    bytes = (bytes + align - 1) / align * align;
+    void *memory = aligned_alloc(align, bytes);
+    return memory == NULL ? NULL : memset(memory, 0, bytes);
+}
+
 /* Appends a copy of `text` to a short array. False: out of memory; unchanged. */
 static inline bool lmcs_add_text(char ***texts, size_t *count, const char *text)
 {

@@ -186,7 +186,9 @@ enum lmcs_status lmcs_sources_new(struct lmcs_pool *pool, size_t capacity, struc
                                   struct lmcs_error *error)
 {
     struct lmcs_sources *made = calloc(1, sizeof *made);
-    if (made == NULL || (made->sources = calloc(capacity + 1, sizeof *made->sources)) == NULL) {
+    if (made != NULL)
+        made->sources = lmcs_calloc_aligned(_Alignof(struct source), capacity + 1, sizeof *made->sources);
+    if (made == NULL || made->sources == NULL) {
         free(made);
         return lmcs_fail_memory(error);
     }

@@ -250,10 +250,9 @@ enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_o
     status = check_output(pool, options, fd, error);
     if (status != LMCS_OK)
         return status;
-    struct lmcs_dump *dump = aligned_alloc(64, (sizeof *dump + 63) & ~(size_t)63);
+    struct lmcs_dump *dump = lmcs_calloc_aligned(_Alignof(struct lmcs_dump), 1, sizeof *dump);
     if (dump == NULL)
         return lmcs_fail_memory(error);
-    memset(dump, 0, sizeof *dump);
     dump->pool = pool;
     dump->options = options != NULL ? options : &defaults;
     dump->fd = fd;

@@ -43,12 +43,14 @@ class Branch:
         self.refs: list[TensorRef] | None = None  # all tensors below it, on demand; nodes are kept between snapshots
 
     def by_text(self, text: str) -> list[int]:
-        if self.texts is None:
-            self.texts = {}
+        texts = self.texts
+        if texts is None:
+            texts = {}
             keys = range(len(self.children)) if self.keys is None else self.keys
             for index, key in enumerate(keys):
-                self.texts.setdefault(key_text(key), []).append(index)
-        return self.texts.get(text, [])
+                texts.setdefault(key_text(key), []).append(index)
+            self.texts = texts  # only when it is full: other threads read the same node
+        return texts.get(text, [])
 
 
 Node = Leaf | TensorRef | Branch
