@@ -105,23 +105,24 @@ def _check_own_view(current: Any, value: Any) -> None:
 @raises_shelf_errors
 def assigned(names: Names, name: str, value: Any) -> Any:
     check_name(name)
-    current = names.get(name)
-    if current is None and isinstance(value, ShelvedCommon):
-        current = names[name] = opened(names, name)
-        if current is None:
-            del names[name]
+    current = used(names, name) if isinstance(value, ShelvedCommon) else names.get(name)
     if _is_the_same(current, value):
         return current
     _check_own_view(current, value)
     shadow = shadow_of(value, name)
-    made = _changed_in_place(names, current, shadow)
-    if made is None:
+    with names.lock:
+        made = _changed_in_place(names, names.get(name), shadow)
+        if made is not None:
+            names[name] = made
+            return made
+    made = shadow.build(names, name)
+    with names.lock:
+        current = names.get(name)
         old = current if isinstance(current, shelved_linked_list) else _unopened_list(names, name, current)
-        made = shadow.build(names, name)
         names.pool.growing(made._value_named_memory.core.replace, name)
         if old is not None:
             old.erase_parts()
-    names[name] = made
+        names[name] = made
     return made
 
 
@@ -149,10 +150,16 @@ def check_name(name: str) -> None:
 
 
 @raises_shelf_errors
-def opened(names: Names, name: str) -> Any:
-    """Open a variable; None: there is none of that name."""
-    core = names.pool.open(name)
-    return None if core is None else object_of(names, name, core)
+def used(names: Names, name: str) -> Any:
+    """Return a variable, opened if necessary; None: there is none of that name."""
+    with names.lock:
+        found = names.get(name)
+        if found is not None:
+            return found
+        core = names.pool.open(name)
+        if core is not None:
+            found = names[name] = object_of(names, name, core)
+        return found
 
 
 def object_of(names: Names, name: str, core: _core.Live) -> Any:

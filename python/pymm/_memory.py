@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -99,10 +100,41 @@ class ShelvedCommon:
         return self._value_named_memory
 
 
+class Lock:
+    """A lock that its thread may acquire again, and that is free in a forked child."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        self._lock = threading.RLock()
+
+
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for lock in list(_locks):
+        lock.renew()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
 class Names(dict[str, Any]):
+    """The used variables of a shelf. `lock` is held while one is opened, replaced or erased, in the pool and here."""
+
     def __init__(self, pool: Pool) -> None:
         super().__init__()
         self.pool = pool
+        self.lock = Lock()
         self.transaction: _core.Transaction | None = None
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -112,11 +144,17 @@ class Names(dict[str, Any]):
         return self is other
 
     def variables(self) -> dict[str, Any]:
-        return {name: value for name, value in self.items() if isinstance(value, ShelvedCommon)}
+        return {name: value for name, value in list(self.items()) if isinstance(value, ShelvedCommon)}
+
+    def end(self, transaction: _core.Transaction) -> None:
+        """Forget an ended transaction, but not one that another thread has begun since."""
+        with self.lock:
+            if self.transaction is transaction:
+                self.transaction = None
 
     def forget(self) -> None:
         for name in self.variables():
-            del self[name]
+            self.pop(name, None)
 
 
 class Pool:

@@ -15,9 +15,11 @@ A node of the packed structure is one of ::
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import lmcstore
@@ -96,20 +98,28 @@ def save(names: Names, data: Any, name: str) -> None:
     packed = packer.node(data, name, 0)
     shadows = [shadow_of(array, name) for array in packer.arrays]
     pool, key = names.pool, os.urandom(8).hex()
-    before = pool.open(_PREFIX + name)
-    try:
+    with _erased_on_failure(pool, key):
         for number, shadow in enumerate(shadows):
             made = shadow.build(names, f"{HIDDEN}{key}:{number}")
             pool.growing(made._value_named_memory.core.replace, f"{HIDDEN}{key}:{number}")
             del made
         core = pool.create((len(packed),), _core.DTYPES["u8"], make_note("numpy", type="saved", key=key))
         memoryview(core.buffer())[:] = packed
-        pool.growing(core.replace, _PREFIX + name)
+    with names.lock:  # no thread loads the earlier structure meanwhile
+        before = pool.open(_PREFIX + name)
+        with _erased_on_failure(pool, key):
+            pool.growing(core.replace, _PREFIX + name)
+        if before is not None:
+            _erase_arrays(pool, _key(before))
+
+
+@contextlib.contextmanager
+def _erased_on_failure(pool: Pool, key: str) -> Iterator[None]:
+    try:
+        yield
     except BaseException:
         _erase_arrays(pool, key)
         raise
-    if before is not None:
-        _erase_arrays(pool, _key(before))
 
 
 def _key(core: _core.Live) -> str:
@@ -184,11 +194,12 @@ class _Loader:
 
 def load(names: Names, name: str) -> Any:
     """See `pymm.shelf.load`."""
-    core = names.pool.open(_PREFIX + name) if isinstance(name, str) else None
-    if core is None:
-        raise ShelfError(f"nothing was saved under {name!r}")
-    loader = _Loader(names.pool, _key(core), core.get())
-    return loader.node(0)
+    with names.lock:
+        core = names.pool.open(_PREFIX + name) if isinstance(name, str) else None
+        if core is None:
+            raise ShelfError(f"nothing was saved under {name!r}")
+        loader = _Loader(names.pool, _key(core), core.get())
+        return loader.node(0)
 
 
 def sweep(pool: Pool) -> None:

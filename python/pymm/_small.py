@@ -105,12 +105,15 @@ def in_place(operation: Callable[[Any, Any], Any], plain: Any) -> Callable[[Smal
         result = operation(self, other)
         memory = self._value_named_memory
         names = memory.owner() if memory.owner is not None else None
-        if type(result) is not plain or names is None or names.get(memory.name) is not self:
+        if type(result) is not plain or names is None:
             return result
-        changed = self._stored(result)
-        if changed is None:
-            return Makers.assigned(names, memory.name, result)
-        names[memory.name] = changed
-        return changed
+        with names.lock:
+            if names.get(memory.name) is not self:
+                return result
+            changed = self._stored(result)
+            if changed is not None:
+                names[memory.name] = changed
+                return changed
+        return Makers.assigned(names, memory.name, result)
 
     return method

@@ -10,11 +10,12 @@ entry or the header; a deletion takes a transaction.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import os
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import lmcstore
 from lmcstore import _core
@@ -41,6 +42,20 @@ _FIRST_ROOM = 255  # entries
 _RESERVE_BYTES = 1 << 28  # addresses: within a transaction a list grows in place
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _locked(method: _Method) -> _Method:
+    """Let no other thread change the shelf's lists during a method."""
+
+    @functools.wraps(method)
+    def wrapped(self: shelved_linked_list, *args: Any) -> Any:
+        with self._lock:
+            return method(self, *args)
+
+    return wrapped  # type: ignore[return-value]
+
+
 class shelved_linked_list(ShelvedCommon):
     """A list on a shelf: of numbers, texts, bytes, arrays and tensors."""
 
@@ -50,6 +65,7 @@ class shelved_linked_list(ShelvedCommon):
         self._value_named_memory = MemoryReference(core, name, names)
         self._name = name
         self._key = str(_key_of(core))
+        self._lock = names.lock
 
     # Entries
 
@@ -124,6 +140,7 @@ class shelved_linked_list(ShelvedCommon):
     # As a list
 
     @raises_shelf_errors
+    @_locked
     def append(self, element: Any) -> None:
         """Append an element."""
         entry, shadow = self._encoded(element)
@@ -144,10 +161,12 @@ class shelved_linked_list(ShelvedCommon):
             self.append(element)
 
     @raises_shelf_errors
+    @_locked
     def __getitem__(self, index: int) -> Any:
         return self._value(self._core.read(16 * (self._place(index) + 1), 16))
 
     @raises_shelf_errors
+    @_locked
     def __setitem__(self, index: int, value: Any) -> None:
         place = 16 * (self._place(index) + 1)
         before = self._core.read(place, 16)
@@ -173,6 +192,7 @@ class shelved_linked_list(ShelvedCommon):
                 self._pool.erase(self._part_name(number))
 
     @raises_shelf_errors
+    @_locked
     def __delitem__(self, index: int) -> None:
         place = self._place(index)
         count, number = self._header()

@@ -16,11 +16,13 @@ from typing import Any
 import lmcstore
 from lmcstore import _core
 
-from ._memory import MAX_SMALL, MemoryReference, Names, Pool, ShelfError, raises_shelf_errors
+from ._memory import MAX_SMALL, Lock, MemoryReference, Names, Pool, ShelfError, raises_shelf_errors
 
 _BACKENDS = (None, "hstore-cc", "hstore", "hstore-mm", "mapstore")
 _LEAST_BYTES = 16 << 20
 _known: weakref.WeakValueDictionary[tuple[Any, ...], Names] = weakref.WeakValueDictionary()
+opening = Lock()
+"""Held while a shelf is looked up and opened."""
 _VOLATILE = "pymm-mapstore-"
 
 

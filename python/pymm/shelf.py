@@ -12,7 +12,7 @@ from typing import Any
 import lmcstore
 
 from . import _saved
-from ._make import assigned, opened
+from ._make import assigned, used
 from ._memory import (
     HIDDEN,
     MemoryReference,
@@ -26,7 +26,7 @@ from ._memory import (
     shelf_errors,
 )
 from .linkedlist import shelved_linked_list
-from .memoryresource import MemoryResource, find_names
+from .memoryresource import MemoryResource, find_names, opening
 
 __all__ = ["Shadow", "ShelvedCommon", "shelf"]
 
@@ -80,20 +80,21 @@ class shelf:
     ) -> None:
         if not isinstance(load_addr, str):
             raise ShelfError("load_addr is an address as text, such as '0x900000000'")
-        names = find_names(name, pmem_path, backend) if not force_new else None
-        if names is None:
-            resource = MemoryResource(
-                name,
-                size_mb,
-                pmem_path=pmem_path,
-                load_addr=load_addr,
-                backend=backend,
-                mm_plugin=mm_plugin,
-                force_new=force_new,
-            )
-            names = resource.names
-            names["name"] = name
-            _saved.sweep(names.pool)
+        with opening:  # other threads may open the same shelf
+            names = find_names(name, pmem_path, backend) if not force_new else None
+            if names is None:
+                resource = MemoryResource(
+                    name,
+                    size_mb,
+                    pmem_path=pmem_path,
+                    load_addr=load_addr,
+                    backend=backend,
+                    mm_plugin=mm_plugin,
+                    force_new=force_new,
+                )
+                names = resource.names
+                names["name"] = name
+                _saved.sweep(names.pool)
         object.__setattr__(self, "__dict__", names)
 
     # Attributes
@@ -116,10 +117,7 @@ class shelf:
         """Open an unused variable; None: there is none of that name."""
         if name[:2] == "__" and name[-2:] == "__":
             raise AttributeError(name)  # a name of a protocol is no variable
-        found = opened(self.__dict__, name)  # type: ignore[arg-type]
-        if found is not None:
-            self.__dict__[name] = found
-        return found
+        return used(self._names, name)
 
     def __delattr__(self, name: str) -> None:
         self.erase(name)
@@ -182,7 +180,7 @@ class shelf:
         """
         if not isinstance(name, str):  # no reference of this function remains
             name = _name_of(name)
-        with shelf_errors():
+        with shelf_errors(), self._names.lock:
             if name in _OWN or name.startswith(HIDDEN):
                 raise ShelfError(f"there is no variable {name!r} to erase")
             found = self._erase_variable(name)
@@ -296,7 +294,7 @@ class shelf:
         if transaction is None:
             raise ShelfError("there is no transaction to end: begin one with tx_begin()")
         self._pool.growing(transaction.commit)
-        self._names.transaction = None
+        self._names.end(transaction)
 
     def tx_abort(self) -> None:
         """End the transaction and undo it."""

@@ -21,7 +21,7 @@ def _tools() -> Torch:
     if "torch" not in _made:
         import torch
 
-        _made["torch"] = Torch(torch)
+        _made.setdefault("torch", Torch(torch))
     return _made["torch"]  # type: ignore[no-any-return]
 
 
@@ -135,8 +135,7 @@ def _shelved_class() -> Any:
         if hasattr(torch.Tensor, f"__i{name}__"):
             setattr(shelved_torch_tensor, f"__i{name}__", _in_place(getattr(torch.Tensor, f"__i{name}__")))
     shelved_torch_tensor.__qualname__ = "shelved_torch_tensor"
-    _made["class"] = shelved_torch_tensor
-    return shelved_torch_tensor
+    return _made.setdefault("class", shelved_torch_tensor)  # of the first thread
 
 
 _RESHAPING = ("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_")

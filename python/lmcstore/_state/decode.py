@@ -445,6 +445,7 @@ class _Builder:
     def __init__(self, handle: _core.Snapshot, is_flat: bool) -> None:
         self._handle = handle
         self._is_flat = is_flat
+        self._reads_arrays = is_flat and not _torch_is_there()
         self._torch: Torch | None = None
         self._entries: dict[str, tuple[int, tuple[int, ...], _core.Buffer]] = {}
         self._groups: dict[int, Any] = {}
@@ -452,20 +453,20 @@ class _Builder:
 
     def build(self, node: Node, is_root: bool, flags: int) -> Any:
         refs = refs_of(node)
-        if self._is_flat and not _torch_is_there():
-            for ref in refs:
-                ref.is_torch = False
         if refs:
-            if any(ref.is_torch for ref in refs):
+            if any(map(self._is_torch, refs)):
                 self._torch = _import_torch()
             self._open(None if is_root else [ref.name for ref in refs], flags)
         return self._object(node)
 
     def over(self, ref: TensorRef, dtype: int, shape: tuple[int, ...], data: bytearray) -> Any:
         buffer: Any = data
-        if not ref.is_torch or (self._is_flat and not _torch_is_there()):
+        if not self._is_torch(ref):
             return _numpy.array(buffer, dtype, shape, ref.special, ref.name)
         return _import_torch().tensor(buffer, dtype, shape)
+
+    def _is_torch(self, ref: TensorRef) -> bool:
+        return ref.is_torch and not self._reads_arrays
 
     def _open(self, names: list[str] | None, flags: int) -> None:
         try:
@@ -506,7 +507,7 @@ class _Builder:
         if entry is None:
             raise damaged(f"there is no tensor {ref.name!r}")
         dtype, shape, buffer = entry
-        if not ref.is_torch:
+        if self._reads_arrays or not ref.is_torch:
             return _numpy.array(buffer, dtype, shape, ref.special, ref.name)
         assert self._torch is not None
         try:

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Threads that use one object: tables are full before others see them, and nothing is made twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lmcstore
+import numpy as np
+import pymm
+import pytest
+from lmcstore import _core
+from lmcstore._state import decode, nodes
+from optional import HAS_TORCH
+from pymm.memoryresource import opening
+from pymm_support import folder, s
+
+__all__ = ["folder", "s"]
+
+IN_MEMORY = True
+THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def often() -> Iterator[None]:
+    """Let threads take turns often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def together(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
+    """Run a function in threads that begin together, and return their results; fail with an error of theirs."""
+    barrier, results, errors = threading.Barrier(count), [None] * count, []
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            results[number] = work(number)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    return results
+
+
+# Reading
+
+
+def test_a_name_is_found_while_another_thread_fills_the_table(
+    shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.snapshot({"model": {f"layer{number}": np.zeros(1) for number in range(50)}})
+    shelf.snapshot({"model": {f"layer{number}": np.ones(1) for number in range(50)}})
+    first, second = shelf[1], shelf[2]
+    assert first._decode().root is second._decode().root  # equal structures share their nodes
+    found: list[Any] = []
+    usual = nodes.key_text
+
+    def text_of(key: Any) -> str:
+        if key == "layer3" and not found:  # the table of "model" is under way
+            found.append(None)
+            found.extend(together(lambda number: second[f"model.layer{40 + number}"]))
+        return usual(key)
+
+    monkeypatch.setattr(nodes, "key_text", text_of)
+    assert first["model.layer49"] == 0
+    assert len(found) == 1 + THREADS and all(one == 1 for one in found[1:])
+
+
+def test_threads_read_parts_of_one_snapshot(shelf: lmcstore.Shelf) -> None:
+    names = [f"layer{number}" for number in range(2000)]
+    for value in range(4):
+        shelf.snapshot(
+            {
+                "model": {name: np.full(1, value) for name in names},
+                "list": list(range(100)),
+            }
+        )
+    for value in range(4):
+        snap = shelf[value + 1]
+
+        def read(number: int, snap: lmcstore.Snapshot = snap, value: int = value) -> None:
+            name = names[-1 - number]
+            assert snap["model"][name][:] == value and snap[f"model.{name}"] == value and snap["list"][7] == 7
+            assert snap.rows(f"model.{name}", 0, 1) == value and len(snap.select("model.*1")) == 200
+
+        together(read)
+
+
+def test_a_read_without_torch_leaves_the_structure_alone(
+    shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture, data = shelf.store._pool.begin("run"), np.arange(4, dtype="f4")
+    address = array("Q", [data.__array_interface__["data"][0]])
+    capture.put(["a"], array("I", [_core.DTYPES["f32"] | 1 << 8]), array("Q", [4]), b"", address)
+    snap = shelf[capture.commit(None, 0, 0, (), (), (), None, False)]
+    with monkeypatch.context() as without:
+        without.setattr(decode, "_torch_is_there", lambda: False)
+        assert type(snap.state_dict()["a"]) is np.ndarray and type(snap["a"]) is np.ndarray
+        assert type(snap.rows("a")) is np.ndarray
+    assert all(ref.is_torch for ref in nodes.refs_of(snap._decode().root))
+    if HAS_TORCH:
+        assert type(snap.state_dict()["a"]).__name__ == "Tensor"
+
+
+# pymm
+
+
+def test_threads_that_open_one_shelf_share_it(folder: str) -> None:
+    for turn in range(10):
+        shelves = together(lambda number, turn=turn: pymm.shelf(f"s{turn}", size_mb=8, pmem_path=folder))
+        assert len({id(one.__dict__) for one in shelves}) == 1
+        shelves[0].x = 5
+        assert all(one.x == 5 for one in shelves)
+
+
+def test_a_variable_that_is_opened_never_hides_a_newer_one(s: pymm.shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    s.x = np.zeros(3)
+    s._names.forget()
+    usual, threads = s._pool.open, []
+
+    def opened(name: str) -> Any:
+        core = usual(name)
+        if not threads:  # another thread assigns while this one opens
+            threads.append(threading.Thread(target=setattr, args=(s, "x", np.ones(4))))
+            threads[0].start()
+            threads[0].join(0.3)
+        return core
+
+    monkeypatch.setattr(s._pool, "open", opened)
+    assert s.x.shape in ((3,), (4,))
+    threads[0].join()
+    assert s.x.shape == (4,) and s.x.tolist() == [1] * 4
+
+
+def test_threads_use_the_attributes_of_one_shelf(s: pymm.shelf) -> None:
+    for number in range(60):
+        setattr(s, f"x{number}", number)
+    for _ in range(5):
+        s._names.forget()
+
+        def use(number: int) -> None:
+            for name in range(60):
+                assert getattr(s, f"x{name}") == name and f"x{name}" in s
+                assert getattr(s, f"x{name}") is getattr(s, f"x{name}")
+
+        together(use)
+
+
+def test_threads_append_to_one_list(s: pymm.shelf) -> None:
+    s.items_of_all = pymm.linked_list()
+    together(lambda number: [s.items_of_all.append((number, "text")[step % 2]) for step in range(40)])
+    found = list(s.items_of_all)
+    assert len(found) == 40 * THREADS and found.count("text") == 20 * THREADS
+    assert all(found.count(number) == 20 for number in range(THREADS))
+
+
+def test_a_structure_is_saved_and_loaded_by_threads(s: pymm.shelf) -> None:
+    s.save([np.zeros(10)] * 5, "state")
+
+    def work(number: int) -> None:
+        for step in range(10):
+            if number % 2:
+                s.save([np.full(10, step)] * 5, "state")
+            else:
+                loaded = s.load("state")
+                assert len(loaded) == 5 and all((one == loaded[0]).all() for one in loaded)
+
+    together(work)
+    assert len(s.get_item_names(all=True)) == 1 + 5 + 1  # the structure by two names, and its arrays
+
+
+def test_a_transaction_that_follows_another_is_not_forgotten(s: pymm.shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    s.n = 1
+    s.tx_begin_all()
+    first, usual = s._names.transaction, s._pool.growing
+
+    def committed(function: Callable[..., Any], *args: Any) -> Any:
+        result = usual(function, *args)
+        s._names.transaction = None  # as another thread sees it, which has waited
+        s.tx_begin_all()
+        return result
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(s._pool, "growing", committed)
+        s.tx_end()
+    assert s._names.transaction is not None and s._names.transaction is not first
+    s.tx_end()
+
+
+def test_a_child_forked_under_a_lock_does_not_wait_for_it(s: pymm.shelf) -> None:
+    s.x = 1
+    s._names.forget()
+    held, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with s._names.lock, opening:
+            held.set()
+            ended.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            s.x  # noqa: B018 (a child can't open variables)
+        except RuntimeError:
+            os._exit(7)
+        os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    ended.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 7
