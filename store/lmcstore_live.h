@@ -64,13 +64,15 @@ struct lmcs_live_options {
                                space, except on a device */
     const void *note;       /* of the application, such as a type's name */
     size_t note_bytes;      /* at most LMCS_LIVE_MAX_NOTE */
+    const void *value;      /* values: the first bytes; NULL: zeros */
+    uint64_t value_bytes;   /* of `value`: as many as dtype and shape have */
 };
 LMCS_API void lmcs_live_options_init(struct lmcs_live_options *options);
 
 /*
- * Creates a variable of zeros, and the shelf if it is missing. `tensor` has name, dtype and shape; kind, strides and
- * global_shape must be unset. `options` NULL: a tensor. `live` NULL: no handle. LMCS_EXISTS: the name is in use;
- * LMCS_FULL; LMCS_INVALID.
+ * Creates a variable of zeros, or a value of the bytes `options->value`, and the shelf if it is missing. `tensor` has
+ * name, dtype and shape; kind, strides and global_shape must be unset. `options` NULL: a tensor. `live` NULL: none.
+ * LMCS_EXISTS: the name is in use; of threads that create it at once, one succeeds. LMCS_FULL; LMCS_INVALID.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_create(struct lmcs_pool *pool, const char *shelf,
                                                           const struct lmcs_tensor *tensor,

@@ -19,6 +19,87 @@ static struct lmcs_live *new_value(struct lmcs_pool *pool, const char *name, uin
     return live;
 }
 
+struct counting {
+    pthread_barrier_t barrier;
+    struct lmcs_pool *pool;
+    atomic_uint created;
+};
+
+/* Opens a value of 100, or creates it, and counts on it. */
+static void *open_or_create(void *context)
+{
+    struct counting *counting = context;
+    static const int64_t first = 100, one = 1;
+    struct lmcs_tensor tensor = {.name = "n", .dtype = LMC_I64};
+    struct lmcs_live_options options;
+    struct lmcs_live *live;
+    struct lmcs_error error;
+    lmcs_live_options_init(&options);
+    options.form = LMCS_LIVE_VALUE;
+    options.value = &first;
+    options.value_bytes = sizeof first;
+    pthread_barrier_wait(&counting->barrier);
+    enum lmcs_status status = lmcs_live_create(counting->pool, "run", &tensor, &options, &live, &error);
+    if (status == LMCS_OK)
+        atomic_fetch_add(&counting->created, 1);
+    else {
+        EXPECT(status == LMCS_EXISTS);
+        OK(lmcs_live_open(counting->pool, "run", "n", &live, &error));
+    }
+    OK(lmcs_live_add(live, 0, sizeof one, &one, NULL, &error));
+    lmcs_live_close(live);
+    return NULL;
+}
+
+static void one_of_many_threads_creates(void **state)
+{
+    struct place *place = *state;
+    struct counting counting = {.pool = open_quiet(place->pool)};
+    pthread_t threads[8];
+    EXPECT(pthread_barrier_init(&counting.barrier, NULL, 8) == 0);
+    for (unsigned round = 1; round <= 50; round++) {
+        for (size_t i = 0; i < 8; i++)
+            EXPECT(pthread_create(&threads[i], NULL, open_or_create, &counting) == 0);
+        for (size_t i = 0; i < 8; i++)
+            pthread_join(threads[i], NULL);
+        EXPECT(counting.created == round);
+        if (round == 50)
+            counting.pool = reopen(counting.pool, place);
+        struct lmcs_live *live;
+        int64_t number;
+        OK(lmcs_live_open(counting.pool, "run", "n", &live, &err));
+        OK(lmcs_live_read(live, 0, &number, sizeof number, &err));
+        EXPECT(number == 108);
+        lmcs_live_close(live);
+        OK(lmcs_live_erase(counting.pool, "run", "n", &err));
+    }
+    pthread_barrier_destroy(&counting.barrier);
+    check_pool(counting.pool);
+    close_pool(counting.pool);
+}
+
+static void first_bytes_of_another_size_are_refused(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    static const char bytes[10];
+    static const uint64_t shape[] = {10};
+    struct lmcs_tensor tensor = {.name = "v", .dtype = LMC_U8, .ndim = 1, .shape = shape};
+    struct lmcs_live_options options;
+    struct lmcs_live *live;
+    lmcs_live_options_init(&options);
+    options.value = bytes;
+    options.value_bytes = 10;
+    FAILS(LMCS_INVALID, lmcs_live_create(pool, "run", &tensor, &options, &live, &err));
+    options.form = LMCS_LIVE_VALUE;
+    options.value_bytes = 9;
+    FAILS(LMCS_INVALID, lmcs_live_create(pool, "run", &tensor, &options, &live, &err));
+    options.value_bytes = 10;
+    OK(lmcs_live_create(pool, "run", &tensor, &options, &live, &err));
+    lmcs_live_close(live);
+    close_pool(pool);
+}
+
 static void values_of_any_length(void **state)
 {
     struct place *place = *state;
@@ -438,6 +519,8 @@ static void damage_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        ON_BOTH(one_of_many_threads_creates),
+        ON_BOTH(first_bytes_of_another_size_are_refused),
         ON_BOTH(values_of_any_length),
         ON_BOTH(put_replaces_anything),
         ON_BOTH(writes_go_where_they_should),

@@ -92,6 +92,7 @@ class Pool:
         flags: int,
         reserve_bytes: int,
         note: BytesLike,
+        value: BytesLike | None = None,
         /,
     ) -> Live: ...
     def live_open(self, shelf: str, name: str, /) -> Live: ...

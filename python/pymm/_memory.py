@@ -188,17 +188,19 @@ class Pool:
         except lmcstore.NotFoundError:
             return None
 
-    def create(self, shape: tuple[int, ...], dtype: int, note: str, reserve: int = 0) -> _core.Live:
-        """Make an unnamed tensor, which can grow in place to `reserve` bytes."""
+    def create(
+        self, shape: tuple[int, ...], dtype: int, note: str, reserve: int = 0, name: str | None = None
+    ) -> _core.Live:
+        """Make a tensor, unnamed by default, which can grow in place to `reserve` bytes."""
         encoded = note_bytes(note, "the variable")
         return self.growing(  # type: ignore[no-any-return]
             self.core.live_create,
             self.shelf,
-            HIDDEN,
+            HIDDEN if name is None else name,
             dtype,
             shape,
             _core.LIVE_TENSOR,
-            _core.LIVE_UNNAMED,
+            _core.LIVE_UNNAMED if name is None else 0,
             reserve,
             encoded,
         )

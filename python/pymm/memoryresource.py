@@ -144,10 +144,10 @@ class MemoryResource:
         self, name: str, size: int, alignment: int = 256, zero: bool = False
     ) -> MemoryReference | None:
         """Make named memory, all zeros; None: the name is taken."""
-        if self._pool.open(name) is not None:
+        try:
+            core = self._pool.create((int(size),), _core.DTYPES["u8"], "numpy", name=name)
+        except lmcstore.ExistsError:
             return None
-        core = self._pool.create((int(size),), _core.DTYPES["u8"], "numpy")
-        core.replace(name)
         return MemoryReference(core, name, None)
 
     @raises_shelf_errors

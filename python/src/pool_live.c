@@ -13,8 +13,8 @@ static bool is_read_only(struct lmcs_pool *pool)
 
 PyObject *core_pool_live_create(struct pool_object *self, PyObject *args)
 {
-    const char *shelf, *name, *note;
-    Py_ssize_t note_bytes;
+    const char *shelf, *name, *note, *value = NULL;
+    Py_ssize_t note_bytes, value_bytes = 0;
     PyObject *shape_tuple;
     uint64_t shape[LMCS_MAX_DIMS];
     struct lmcs_tensor tensor = {.shape = shape};
@@ -23,14 +23,16 @@ PyObject *core_pool_live_create(struct pool_object *self, PyObject *args)
     struct lmcs_error error = {0};
     enum lmcs_status status;
     lmcs_live_options_init(&options);
-    if (!PyArg_ParseTuple(args, "ssO&O!O&O&O&y#:live_create", &shelf, &name, core_to_uint32, &tensor.dtype,
+    if (!PyArg_ParseTuple(args, "ssO&O!O&O&O&y#|z#:live_create", &shelf, &name, core_to_uint32, &tensor.dtype,
                           &PyTuple_Type, &shape_tuple, core_to_uint32, &options.form, core_to_uint32, &options.flags,
-                          core_to_uint64, &options.reserve_bytes, &note, &note_bytes) ||
+                          core_to_uint64, &options.reserve_bytes, &note, &note_bytes, &value, &value_bytes) ||
         !core_shape(shape_tuple, shape, &tensor.ndim) || !core_pool_enter(self))
         return NULL;
     tensor.name = name;
     options.note = note;
     options.note_bytes = (size_t)note_bytes;
+    options.value = value;
+    options.value_bytes = (uint64_t)value_bytes;
     POOL_CALL(self, status, lmcs_live_create(self->handle, shelf, &tensor, &options, &handle, &error));
     if (status != LMCS_OK)
         return core_fail(self, &error);

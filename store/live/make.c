@@ -120,6 +120,10 @@ static enum lmcs_status check_new(const struct lmcs_tensor *tensor, const struct
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "live variable \"%.200s\": a value has at most %u bytes, not %llu; create a tensor instead",
                          checked.name, LMCS_LIVE_MAX_VALUE, (unsigned long long)bytes);
+    if (options->value != NULL && (options->form != LMCS_LIVE_VALUE || options->value_bytes != bytes))
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "live variable \"%.200s\": first bytes are for a value, as many as it has: %llu, not %llu",
+                         checked.name, (unsigned long long)bytes, (unsigned long long)options->value_bytes);
     if (options->reserve_bytes > (uint64_t)1 << 55)
         return lmcs_fail(error, LMCS_INVALID, 0, "live variable \"%.200s\": %llu bytes can't be reserved", checked.name,
                          (unsigned long long)options->reserve_bytes);
@@ -136,16 +140,18 @@ static enum lmcs_status check_new(const struct lmcs_tensor *tensor, const struct
 }
 
 static enum lmcs_status make_body(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, struct lmcs_live_record *like,
-                                  uint64_t reserve_bytes, const void *value, uint64_t value_bytes,
-                                  struct lmcs_live_body **body, struct lmcs_error *error)
+                                  const struct lmcs_live_options *options, struct lmcs_live_body **body,
+                                  struct lmcs_error *error)
 {
     struct lmcs_live_record *record = NULL;
-    enum lmcs_status status = lmcs_live_make(pool, shelf, like, reserve_bytes, 1, value, value_bytes, &record, error);
+    enum lmcs_status status =
+        lmcs_live_make(pool, shelf, like, options->reserve_bytes, 1, options->value, like->df.bytes, &record, error);
     return status == LMCS_OK ? lmcs_live_body_new(pool, shelf, record, false, body, error) : status;
 }
 
 static enum lmcs_status create(struct lmcs_pool *pool, const char *shelf_name, struct lmcs_live_record *like,
-                               uint64_t reserve_bytes, struct lmcs_live **live, struct lmcs_error *error)
+                               const struct lmcs_live_options *options, struct lmcs_live **live,
+                               struct lmcs_error *error)
 {
     struct lmcs_live_shelf *shelf;
     struct lmcs_live_body *body = NULL, *other = NULL;
@@ -160,7 +166,7 @@ static enum lmcs_status create(struct lmcs_pool *pool, const char *shelf_name, s
                          pool->path, shelf_name, like->name);
     }
     if (status == LMCS_OK)
-        status = make_body(pool, shelf, like, reserve_bytes, NULL, like->df.bytes, &body, error);
+        status = make_body(pool, shelf, like, options, &body, error);
     if (status != LMCS_OK)
         return status;
     if (live != NULL)
@@ -200,7 +206,7 @@ enum lmcs_status lmcs_live_create(struct lmcs_pool *pool, const char *shelf, con
     pthread_mutex_lock(&pool->live->lock);
     status = lmcs_live_check(pool, true, error);
     if (status == LMCS_OK)
-        status = create(pool, shelf, &like, options->reserve_bytes, live, error);
+        status = create(pool, shelf, &like, options, live, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
 }

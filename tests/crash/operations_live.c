@@ -106,6 +106,26 @@ static bool make(struct driver *d, struct model *model)
     return true;
 }
 
+static bool make_value(struct driver *d, struct model *model)
+{
+    const char *name = free_name(d, model);
+    uint64_t words = driver_below(d, 40);
+    struct lmcs_tensor tensor = {.name = name, .dtype = LMC_I64, .ndim = 1, .shape = &words};
+    struct lmcs_live_options options;
+    lmcs_live_options_init(&options);
+    options.form = LMCS_LIVE_VALUE;
+    options.value_bytes = words * sizeof(uint64_t);
+    unsigned char *data = bytes_of(d, options.value_bytes);
+    options.value = data;
+    if (name == NULL || !driver_worked(d, lmcs_live_create(d->pool, LIVE_SHELF, &tensor, &options, NULL, &d->error)))
+        return false;
+    struct expected_live *live = add(model, name);
+    live->is_value = true;
+    live->bytes = options.value_bytes;
+    live->data = data;
+    return true;
+}
+
 static bool put(struct driver *d, struct model *model)
 {
     struct expected_live *live = driver_chance(d, 70) ? some(d, model, false) : NULL;
@@ -243,6 +263,7 @@ static const struct {
     {make, "make a live tensor", 4},      {put, "put a value", 6},        {write_some, "write to a live variable", 6},
     {add_some, "add to an integer", 3},   {erase, "erase a variable", 2}, {swap, "swap two variables", 2},
     {rename_one, "rename a variable", 1}, {resize, "resize a tensor", 3}, {replace, "replace a variable", 3},
+    {make_value, "make a value", 2},
 };
 
 static size_t some_change(struct driver *d)

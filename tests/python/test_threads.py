@@ -226,3 +226,140 @@ def test_a_child_forked_under_a_lock_does_not_wait_for_it(s: pymm.shelf) -> None
     ended.set()
     thread.join()
     assert os.waitstatus_to_exitcode(status) == 7
+
+
+# Live variables
+
+
+@pytest.mark.parametrize("initial", [0, 7])
+def test_a_value_that_threads_open_or_make_counts_all(shelf: lmcstore.Shelf, initial: int) -> None:
+    for turn in range(20):
+        together(lambda number, turn=turn: shelf.live.value(f"n{turn}", initial=initial).add(1))
+        assert shelf.live[f"n{turn}"] == initial + THREADS
+    with pytest.raises(lmcstore.InvalidError, match="can't hold"):
+        shelf.live.value("small", "uint8", initial=256)
+    assert "small" not in shelf.live
+
+
+def test_two_stores_of_one_pool_make_one_value(store: lmcstore.Store) -> None:
+    with lmcstore.open(store.path, background=False) as other:
+        stores = [store, other]
+        for turn in range(20):
+            together(lambda number, turn=turn: stores[number % 2]["run"].live.value(f"n{turn}").add(1))
+            assert store["run"].live[f"n{turn}"] == other["run"].live[f"n{turn}"] == THREADS
+
+
+def test_a_tensor_that_threads_open_or_make_is_one(shelf: lmcstore.Shelf) -> None:
+    for turn in range(20):
+        made = together(lambda number, turn=turn: shelf.live.tensor(f"t{turn}", (2, 4), "float32"))
+        assert len({one.array.__array_interface__["data"][0] for one in made}) == 1
+        made[0].array[...] = turn
+        assert all((one.array == turn).all() for one in made)
+        del made
+    with pytest.raises(lmcstore.ExistsError, match="as f32 of shape"):
+        shelf.live.tensor("t0", (2, 5), "float32")
+    with pytest.raises(lmcstore.ExistsError):
+        shelf.live.create("t0", (2, 4), "float32")
+    shelf.live["v"] = 5
+    with pytest.raises(lmcstore.InvalidError, match="is a value, not a tensor"):
+        shelf.live.tensor("v", 4)
+
+
+def test_a_tensor_that_another_thread_makes_meanwhile_is_opened(
+    shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, turns = lmcstore.Live.open, [0]
+
+    def opened(self: lmcstore.Live, name: str) -> Any:
+        turns[0] += 1
+        try:
+            return usual(self, name)
+        finally:
+            if turns[0] == 1:
+                shelf.live.create(name, 4).array[...] = 5
+
+    monkeypatch.setattr(lmcstore.Live, "open", opened)
+    assert shelf.live.tensor("w", 4).array.tolist() == [5] * 4
+    turns[0] = 0
+    with pytest.raises(lmcstore.ExistsError, match="as f64 of shape"):
+        shelf.live.tensor("v", 5)
+
+
+def test_one_of_different_shapes_wins(shelf: lmcstore.Shelf) -> None:
+    def make(number: int) -> bool:
+        try:
+            return shelf.live.tensor("t", 2 + number % 2).shape == (2 + number % 2,)
+        except lmcstore.ExistsError:
+            return False
+
+    made = together(make)
+    assert made.count(True) == THREADS // 2
+
+
+def test_a_value_that_another_thread_erases_meanwhile_is_made_again(
+    shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, turns = lmcstore.Live.open, [0]
+
+    def opened(self: lmcstore.Live, name: str) -> Any:
+        turns[0] += 1
+        if turns[0] == 2:
+            shelf.live.erase(name)
+        try:
+            return usual(self, name)
+        finally:
+            if turns[0] == 1:  # another thread makes it after this look-up, and erases it before the next
+                shelf.store._pool.live_put("run", name, b"T", b"python")
+
+    monkeypatch.setattr(lmcstore.Live, "open", opened)
+    assert shelf.live.value("n", initial=3).add(1) == 3 and turns[0] == 2
+
+
+def test_threads_make_the_first_of_a_shelf(store: lmcstore.Store) -> None:
+    for turn in range(20):
+        shelf = store[f"s{turn}"]
+        kinds: list[Callable[[int], Any]] = [
+            lambda number, shelf=shelf: shelf.snapshot({"w": np.full(3, number)}, step=number),
+            lambda number, shelf=shelf: shelf.live.value("n").add(1),
+            lambda number, shelf=shelf: shelf.live.__setitem__(f"v{number}", number),
+            lambda number, shelf=shelf: setattr(shelf, "policy", "keep_raw=3"),
+        ]
+        together(lambda number, kinds=kinds: kinds[number % len(kinds)](number))
+        assert len(shelf) == 2 and shelf.live["n"] == 2 and len(shelf.live) == 3 and shelf.keep_raw == 3
+        assert sorted(snap.step for snap in shelf) == [0, 4]
+
+
+def test_one_thread_forks_to_a_name(store: lmcstore.Store) -> None:
+    snap = store["run"].snapshot({"w": np.zeros(3)})
+    for turn in range(10):
+
+        def fork(number: int, turn: int = turn) -> bool:
+            try:
+                snap.fork(f"f{turn}")
+            except lmcstore.ExistsError:
+                return False
+            return True
+
+        assert together(fork).count(True) == 1
+
+
+def test_threads_and_processes_create_one_pool(pool_path: str, run_python: Any) -> None:
+    def create(number: int) -> int:
+        with lmcstore.open(pool_path, background=False) as store:
+            store["run"].live.value("n").add(1)
+            return len(store["run"].live)
+
+    assert together(create) == [1] * THREADS
+    with lmcstore.open(pool_path, background=False) as store:
+        assert store["run"].live["n"] == THREADS
+    code = "import sys, lmcstore\nwith lmcstore.open(sys.argv[1], wait=60) as s: s['run'].live.value('n').add(1)"
+    results = together(lambda number: run_python(code, f"{pool_path}.2"), 4)
+    assert [done.stderr for done in results] == [""] * 4
+    with lmcstore.open(f"{pool_path}.2", background=False) as store:
+        assert store["run"].live["n"] == 4
+
+
+def test_named_memory_is_made_once(s: pymm.shelf) -> None:
+    for turn in range(20):
+        made = together(lambda number, turn=turn: s.mr.create_named_memory(f"m{turn}", 64))
+        assert sum(one is not None for one in made) == 1

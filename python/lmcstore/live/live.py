@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
@@ -74,6 +74,8 @@ class Live(MutableMapping[str, Any]):
     def tensor(self, name: str, shape: Any = None, dtype: Any = None, *, reserve: int | str = 0) -> LiveTensor:
         """Open a tensor. If there is none and a shape is given, make it, all zeros.
 
+        Threads that make it at once get the same one.
+
         Parameters
         ----------
         shape : int or tuple of int, optional
@@ -94,10 +96,9 @@ class Live(MutableMapping[str, Any]):
         """
         if shape is None:
             return self._open_tensor(name)
-        try:
-            found = self._open_tensor(name)
-        except NotFoundError:
-            return self.create(name, shape, dtype, reserve=reserve)
+        found = self._opened_or_made(name, lambda: self.create(name, shape, dtype, reserve=reserve))
+        if not isinstance(found, LiveTensor):
+            raise InvalidError(f"live variable {name!r} is a value, not a tensor")
         kind = kind_of(float if dtype is None else dtype, name)
         wanted = shape_of(shape, name)
         if found._dtype != kind.dtype or found.shape != wanted or found._core.info()["shape"] != (*wanted, *kind.tail):
@@ -113,29 +114,38 @@ class Live(MutableMapping[str, Any]):
     def value(self, name: str, dtype: Any = "int64", initial: Any = 0) -> LiveValue:
         """Open a value of one number, which allows atomic updates; make it (`initial`) if there is none.
 
-        `dtype` is text (``"int64"``, ``"uint8"``, ``"float64"`` ...) or a dtype of torch or NumPy.
+        Threads that make it at once get the same one: ``live.value("hits").add(1)`` loses no count. `dtype` is text
+        (``"int64"``, ``"uint8"``, ``"float64"`` ...) or a dtype of torch or NumPy.
         """
         number = kind_of(dtype, name).dtype
         code = code_of(number)
         if not code:
             raise UnsupportedError(f"{name}: a value of one number has a dtype such as 'int64', not {dtype!r}")
-        try:
-            found = self.open(name)
-        except NotFoundError:
+
+        def make() -> LiveValue:
             self._shelf._store._check_writable()
             try:
                 first = struct.pack("<" + code, initial)
             except (struct.error, OverflowError) as error:
                 raise InvalidError(f"{name}: {dtype} can't hold {initial!r}: {error}") from None
-            core = self._pool.live_create(
-                self._shelf.name, name, number, (), _core.LIVE_VALUE, _core.LIVE_UNNAMED, 0, b""
-            )
-            core.set(first)
-            core.replace(name)
-            return LiveValue(core)
+            form = _core.LIVE_VALUE
+            return LiveValue(self._pool.live_create(self._shelf.name, name, number, (), form, 0, 0, b"", first))
+
+        found = self._opened_or_made(name, make)
         if not isinstance(found, LiveValue) or found._dtype != number or found.info().shape != ():
             raise InvalidError(f"live variable {name!r} is there already, and is no value of one {dtype}")
         return found
+
+    def _opened_or_made(self, name: str, make: Callable[[], LiveTensor | LiveValue]) -> LiveTensor | LiveValue:
+        while True:
+            try:
+                return self.open(name)
+            except NotFoundError:
+                pass
+            try:
+                return make()
+            except ExistsError:
+                pass  # another thread has made it meanwhile
 
     def _create(self, name: str, shape: tuple[int, ...], kind: Kind, reserve: int, flags: int) -> _core.Live:
         full = (*shape, *kind.tail)
