@@ -35,6 +35,7 @@ from ._arrays import numpy as _numpy
 from ._arrays import torch as _torch
 from ._arrays.dtypes import name_of, size_of
 from ._arrays.packages import loaded
+from ._state.lazy import LazyTensor
 from .errors import DamagedError, Error, InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -222,6 +223,8 @@ class _Source:
         """Check a value named by `what`. If `dtype` is None, the value's own dtype counts and must exist."""
         torch, numpy = loaded("torch"), loaded("numpy")
         own: str | None
+        if isinstance(value, LazyTensor):
+            value = value.read()
         if torch is not None and _is_a(value, torch, "Tensor"):
             self.buffer, self.size, own = _torch_source(torch, value, what)
         elif numpy is not None and _is_a(value, numpy, "ndarray"):

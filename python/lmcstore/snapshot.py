@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any, Self
 
 from . import _core, diff
@@ -15,7 +16,7 @@ from ._state.load import Plan
 from ._text import html
 from ._text.arguments import parse_size
 from ._text.text import printable
-from .errors import DamagedError, InvalidError, UnsupportedError
+from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from .shelf import Shelf
@@ -24,14 +25,16 @@ Progress = Callable[[str, int, int], object]
 """Called now and then during long work with the task, the work done and all work; may raise to stop it."""
 
 
+_CHILD_WAIT_MS = 10_000
 _STORED_AS = ("raw", "keyframe", "delta", "link")
 
 
-class Snapshot:
-    """One immutable, complete version of a shelf.
+class Snapshot(Mapping[Any, Any]):
+    """One immutable, complete version of a shelf: a mapping of its state, always true.
 
     ``snap["model.h.0.weight"]`` is a tensor and ``snap["optimizer"]`` a part, read when it is used. A tuple of keys
-    resolves ambiguous dots: ``snap[("a", "b.c")]``.
+    resolves ambiguous dots: ``snap[("a", "b.c")]``. ``list(snap)`` and `keys` have the keys of the state, or the
+    indexes of a list, ``len(snap)`` counts them, and ``path in snap`` accepts the paths of ``snap[path]``.
     """
 
     def __init__(
@@ -178,19 +181,55 @@ class Snapshot:
     def __getitem__(self, path: Any) -> Any:
         """Return a tensor, a part or a value of the state.
 
-        `path` has keys and indexes, joined by dots, or is a tuple of them where dots are ambiguous. A single tensor is
-        read at once. A part with tensors is a `lmcstore.Part`, a dict (or a list or tuple) with a `lmcstore.LazyTensor`
-        for each: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows.
+        `path` has keys and indexes, joined by dots, or is a tuple of them where dots are ambiguous. A tensor is a
+        `lmcstore.LazyTensor`, read when it is used: ``snap["model.h.0.weight"][:64]`` decodes 64 rows, and
+        ``snap["model.h.0.weight"].torch()`` or `state_dict` all of it, as an ordinary tensor. A part with tensors is a
+        `lmcstore.Part`, a dict (or a list or tuple) of these.
 
         Raises
         ------
         NotFoundError
-            (a KeyError) The path leads nowhere.
+            (a KeyError) The path leads nowhere. The text lists the keys in its place.
         InvalidError
             The dotted path fits several parts.
         """
         decoded = self._decode()
         return lazy(decoded, decoded.find(path))
+
+    def __contains__(self, path: object) -> bool:
+        return bool(self._decode().matching(path))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._decode().children())
+
+    def __len__(self) -> int:
+        return len(self._decode().children())
+
+    def __bool__(self) -> bool:
+        return True  # also with an empty state
+
+    def keys(self) -> KeysView[Any]:
+        """Return the keys of the state, or the indexes of a list; none if it is a single tensor or value."""
+        return self._decode().children().keys()
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Return pairs of a key and its part: ``snap[key]``."""
+        decoded = self._decode()
+        return {key: lazy(decoded, node) for key, node in decoded.children().items()}.items()
+
+    def values(self) -> ValuesView[Any]:
+        """Return the part of each key: ``snap[key]``."""
+        return dict(self.items()).values()
+
+    def get(self, path: Any, default: Any = None) -> Any:
+        """Return ``snap[path]``, or `default` if there is no such part."""
+        decoded = self._decode()
+        return lazy(decoded, decoded.find(path)) if decoded.matching(path) else default
+
+    def _ipython_key_completions_(self) -> list[Any]:
+        keys = [key for key in self if type(key) in (str, int)]
+        paths = [name for name in self.names() if "~" not in name and name in self] if keys else []
+        return list(dict.fromkeys([*keys, *paths]))
 
     def select(self, pattern: str) -> dict[str, Any]:
         """Read only the tensors whose names match a pattern, by name.
@@ -356,7 +395,9 @@ class Snapshot:
 
     def _decode(self) -> Decoded:
         if self._decoded is None:
-            self._decoded = Decoded(self._handle, self._shelf._store)
+            handle, info = self._open()
+            reopened = functools.partial(_reopened, self._shelf._store.path, self._shelf._name, self._number, info)
+            self._decoded = Decoded(handle, self._shelf._store, reopened)
         return self._decoded
 
     def __eq__(self, other: object) -> bool:
@@ -384,3 +425,13 @@ class Snapshot:
             step = self._opened[1]["step"]
         text = f"<lmcstore.Snapshot {printable(self._shelf._name)}@{self._number}"
         return f"{text}, step {step}>" if step is not None else f"{text}>"
+
+
+def _reopened(path: str, shelf: str, number: int, info: dict[str, Any]) -> _core.Snapshot:
+    """Open a snapshot anew, for reading, in a forked child; NotFoundError: it is gone."""
+    pool = _core.open(path, _core.OPEN_READ, 0, _CHILD_WAIT_MS, 1, _core.NO_BACKGROUND)
+    handle = pool.find(shelf, str(number))
+    now = handle.info()
+    if (now["time_ns"], now["raw_bytes"]) != (info["time_ns"], info["raw_bytes"]):
+        raise NotFoundError(f"{path}: {shelf}@{number} is another snapshot now")
+    return handle

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import lmcstore
 import numpy as np
 from lmcstore import _core
 from lmcstore._arrays.packages import loaded
@@ -37,6 +38,8 @@ def shadow_of(value: Any, name: str) -> Shadow:
     """Return the shadow that makes a variable of a value; ShelfError: no type fits."""
     if isinstance(value, Shadow):
         return value
+    if isinstance(value, lmcstore.LazyTensor):
+        value = value.read()
     if isinstance(value, np.ndarray):
         return ndarray.copy_of(value)
     torch = loaded("torch")

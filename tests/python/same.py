@@ -6,12 +6,14 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import lmcstore
 import numpy as np
 from optional import HAS_TORCH, torch
 
 
 def same(left: Any, right: Any, path: str = "state") -> None:
-    """A Parameter counts as a Tensor."""
+    """A Parameter counts as a Tensor, and a LazyTensor as what it reads."""
+    left, right = (one.read() if isinstance(one, lmcstore.LazyTensor) else one for one in (left, right))
     if HAS_TORCH and isinstance(left, torch.Tensor):
         _same_tensors(left.detach(), right, path)
         return

@@ -116,7 +116,7 @@ def test_what_it_is_made_of(snap: lmcstore.Snapshot) -> None:
     assert type(snap["list"]) is list and type(snap["list"][0]) is lmcstore.LazyTensor and snap["list"][2] == "text"
     assert type(snap["list"][1]["deep"]) is lmcstore.LazyTensor
     assert type(snap["plain"]) is dict and snap["step"] == 3
-    assert type(snap["model.w"]) is torch.Tensor
+    assert type(snap["model.w"]) is lmcstore.LazyTensor and type(snap.state_dict("model.w")) is torch.Tensor
     everything = snap[()]
     assert type(everything["model"]["w"]) is lmcstore.LazyTensor and everything["plain"] == snap["plain"]
     with pytest.raises(TypeError):
@@ -126,7 +126,7 @@ def test_what_it_is_made_of(snap: lmcstore.Snapshot) -> None:
 
 
 def test_it_is_used_like_a_tensor(snap: lmcstore.Snapshot) -> None:
-    whole, weight = snap["model.w"], snap["model"]["w"]
+    whole, weight = snap.state_dict("model.w"), snap["model"]["w"]
     same(whole, weight.torch())
     same(whole.numpy(), weight.numpy())
     same(whole.numpy(), np.asarray(weight))
@@ -318,8 +318,9 @@ def test_it_needs_the_store(pool_path: str) -> None:
         shelf.remove(1)
         with pytest.raises(lmcstore.NotFoundError):
             lazy.torch()
-    with pytest.raises(lmcstore.Error):
-        lazy[:2]
+    for use in (lambda: lazy[:2], lazy.torch, lambda: np.mean(lazy), lambda: lazy + 1):
+        with pytest.raises(lmcstore.InvalidError, match=r"the store is closed.*torch\(\)"):
+            use()
     same(torch.ones(4), view)
 
 

@@ -218,7 +218,7 @@ def test_a_snapshot_gives_what_the_variables_gave(shelf: lmcstore.Shelf) -> None
     live.value("count", "uint8", 200)
     live.tensor("made", (2,), "float32")
     snapshot = live.snapshot()
-    for read in (snapshot.state_dict(), {name: snapshot[name] for name in live}):
+    for read in (snapshot.state_dict(), {name: snapshot.state_dict(name) for name in live}):
         assert sorted(read) == sorted(live)
         for name, array in arrays.items():
             found = read[name]

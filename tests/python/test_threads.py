@@ -109,7 +109,7 @@ def test_a_read_without_torch_leaves_the_structure_alone(
     snap = shelf[capture.commit(None, 0, 0, (), (), (), None, False)]
     with monkeypatch.context() as without:
         without.setattr(decode, "_torch_is_there", lambda: False)
-        assert type(snap.state_dict()["a"]) is np.ndarray and type(snap["a"]) is np.ndarray
+        assert type(snap.state_dict()["a"]) is np.ndarray and type(snap.state_dict("a")) is np.ndarray
         assert type(snap.rows("a")) is np.ndarray
     assert all(ref.is_torch for ref in nodes.refs_of(snap._decode().root))
     if HAS_TORCH:

@@ -56,7 +56,7 @@ def test_views_outlive_everything(pool_path: str) -> None:
     store = lmcstore.open(pool_path)
     shelf = store["run"]
     shelf.snapshot(make())
-    tensor, array = shelf[1]["large"], shelf[1]["array"]
+    tensor, array = shelf[1]["large"].torch(), shelf[1]["array"].numpy()
     row = shelf[1]["large"].view(1024, 1024)[5]
     for step in range(8):
         shelf.snapshot({"large": torch.randn(1 << 20)}, step=step)

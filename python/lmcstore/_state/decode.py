@@ -10,14 +10,16 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from .._arrays import numpy as _numpy
 from .._arrays.dtypes import name_of
 from .._arrays.packages import loaded
 from .._arrays.torch import Torch, torch_of
+from .._text.similar import hint, listed, shown, similar
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from .live_table import read_table, stored_value
 from .nodes import Branch, Leaf, Node, TensorRef, damaged, refs_of
@@ -36,7 +38,8 @@ from .skeleton import (
     where,
 )
 
-_MOST_SHOWN = 200  # characters of a key in a message
+if TYPE_CHECKING:
+    from ..store import Store
 
 
 class Described(NamedTuple):
@@ -199,13 +202,16 @@ def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
 class Decoded:
     """The structure of a snapshot's state. `read` reads tensors and large values, as often as called.
 
-    `owner` is kept with it: the store, which closes after its last reference. DamagedError: `Encoded` did not write the
-    skeleton or the values; UnsupportedError: a newer lmcstore wrote them.
+    `owner` is kept with it: the store, which closes after its last reference. `reopened` opens the snapshot anew in a
+    forked child. DamagedError: `Encoded` did not write the skeleton or the values; UnsupportedError: a newer lmcstore
+    wrote them.
     """
 
-    def __init__(self, handle: _core.Snapshot, owner: object) -> None:
-        self._handle = handle
+    def __init__(self, handle: _core.Snapshot, owner: Store, reopened: Callable[[], _core.Snapshot]) -> None:
+        self._opened_by = os.getpid()
+        self._own = handle
         self._owner = owner
+        self._reopened = reopened
         self._entries: dict[str, Described] | None = None  # of tensors, on demand
         skeleton = _read_skeleton(handle)
         self.is_flat = skeleton is None
@@ -226,32 +232,88 @@ class Decoded:
         if next(leaves, leaves) is not leaves:
             raise damaged("its values are too many")
 
+    @property
+    def _handle(self) -> _core.Snapshot:
+        process = os.getpid()
+        if self._opened_by != process:  # a forked child, such as a worker of a DataLoader, opens the pool anew
+            self._own, self._opened_by = self._reopened(), process
+        elif self._owner.closed:
+            raise InvalidError(
+                f"{self._owner.path}: the store is closed, and a tensor of a snapshot is read when it is used: read it "
+                "before, by its torch() or numpy(), or by state_dict"
+            )
+        return self._own
+
     def find(self, path: Any) -> Node:
         """Find a part: by a dotted path (str), by one key, or by a tuple of keys.
 
         NotFoundError: there is none; InvalidError: the dotted path fits several.
         """
-        if type(path) is tuple:
-            return self._find_keys(path)
-        if type(path) is not str:
-            return self._find_keys((path,))
-        found = self._find_text(self.root, path.split("."))
+        found = self.matching(path)
         if len(found) > 1:
             raise InvalidError(f"{path!r} could be several parts of the state; give a tuple of keys")
         if found:
             return found[0]
-        if self.is_flat:
-            return _flat_part(self.root, path)
-        raise NotFoundError(f"the snapshot's state has no {path!r}")
+        raise NotFoundError(self._missing(path))
 
-    def _find_keys(self, path: tuple[Any, ...]) -> Node:
+    def matching(self, path: Any) -> list[Node]:
+        """Find the parts that a path may mean. A path that is itself a key of the state is that key if nothing else."""
+        if type(path) is not str:
+            found = self._walk(path if type(path) is tuple else (path,))[0]
+            if found is None and type(path) is tuple:
+                found = _child(self._opened(self.root), path)
+            return [] if found is None else [found]
+        parts = self._find_text(self.root, path.split("."))
+        if not parts and self.is_flat:
+            parts = _flat_parts(self.root, path)
+        if not parts or (len(parts) > 1 and "." not in path):  # unusual text, or keys 1 and "1"
+            exact = _child(self._opened(self.root), path)
+            return parts if exact is None else [exact]
+        return parts
+
+    def children(self) -> dict[Any, Node]:
+        """Return the parts of the state by their keys or indexes; none if it is no container."""
+        root = self._opened(self.root)
+        return dict(zip(_keys(root), root.children, strict=True)) if type(root) is Branch else {}
+
+    def _walk(self, path: tuple[Any, ...]) -> tuple[Node | None, Node, int]:
+        """Follow keys; return the part, or None, and the last part on the way with its depth."""
         node = self.root
         for depth, key in enumerate(path):
             child = _child(self._opened(node), key)
             if child is None:
-                raise NotFoundError(f"the snapshot's state has no {_shown(path[: depth + 1])}")
+                return None, node, depth
             node = child
-        return node
+        return node, node, len(path)
+
+    def _missing(self, path: Any) -> str:
+        """Report the missing part, the keys in its place, and the most similar path."""
+        if type(path) is str:
+            parts, part = path.split("."), shown(path)
+            count = min(len(parts) - 1, MAX_DEPTH)
+            while not (found := self._find_text(self.root, parts[:count])):  # of no parts: the root
+                count -= 1
+            node, before, wanted = found[0], ".".join(parts[:count]), ".".join(parts[count:])
+        else:
+            keys = path if type(path) is tuple else (path,)
+            _, node, depth = self._walk(keys)
+            before, wanted = ".".join(map(_text_of, keys[:depth])), _text_of(keys[depth])
+            part = shown(keys[: depth + 1] if len(keys) > 1 else keys[0])
+        node = self._opened(node)
+        has = "has no parts"
+        close = self._similar_name(wanted, before)
+        if type(node) is Branch:
+            has = f"has {listed(_keys(node))}"
+            there = similar(wanted, map(key_text, _keys(node))) if close is None or "." not in wanted else None
+            close = close if there is None else f"{before}.{there}" if before else there
+        return f"the snapshot has no {part}: {shown(before) if before else 'it'} {has}{hint(close)}"
+
+    def _similar_name(self, wanted: str, before: str) -> str | None:
+        """Return the name of a tensor that a missing path may mean: in several parts, or without its beginning."""
+        names = self._handle.names()
+        if "." in wanted:
+            return similar(f"{before}.{wanted}" if before else wanted, names)
+        return next((name for name in names if not before and name.endswith(f".{wanted}")), None)
 
     def _find_text(self, node: Node, parts: list[str]) -> list[Node]:
         """Return all parts that a dotted path may mean: keys may contain dots."""
@@ -404,7 +466,8 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
     return branch
 
 
-def _flat_part(root: Node, path: str) -> Branch:
+def _flat_parts(root: Node, path: str) -> list[Node]:
+    """Collect the tensors whose names begin with a path; an empty list: none."""
     assert type(root) is Branch and root.keys is not None
     prefix = path + "."
     branch = Branch("d", [])
@@ -413,17 +476,18 @@ def _flat_part(root: Node, path: str) -> Branch:
         if key.startswith(prefix):
             branch.keys.append(key.removeprefix(prefix))
             branch.children.append(child)
-    if not branch.keys:
-        raise NotFoundError(f"the snapshot has no tensor {path!r} and none below it")
-    return branch
+    return [branch] if branch.keys else []
 
 
-def _shown(path: tuple[Any, ...]) -> str:
+def _keys(branch: Branch) -> Sequence[Any]:
+    return range(len(branch.children)) if branch.keys is None else branch.keys
+
+
+def _text_of(key: Any) -> str:
     try:
-        text = repr(path)
-    except Exception:  # no repr
-        return f"part for a key of type {type(path[-1]).__qualname__!r}"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+        return key_text(key)
+    except Unpackable:
+        return f"a {type(key).__qualname__}"
 
 
 def _child(node: Node, key: Any) -> Node | None:

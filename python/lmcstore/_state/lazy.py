@@ -10,7 +10,8 @@ from typing import Any
 
 from .._arrays.packages import loaded
 from .._text import html
-from ..errors import UnsupportedError
+from .._text.similar import hint, listed, shown, similar
+from ..errors import NotFoundError, UnsupportedError
 from .decode import Decoded
 from .nodes import Branch, Node, TensorRef, holds_tensors
 from .skeleton import DICT_TAGS, DICT_TYPES
@@ -24,9 +25,11 @@ class LazyTensor:
     Indexing reads rows and returns an ordinary tensor, or an array if it was saved as one. A slice or a number as the
     first index reads these rows, a list or array of numbers the rows from the least to the greatest, anything else (a
     mask, ``...``, ``None``) all rows. Arithmetic, functions of torch and NumPy, and attributes other than those below
-    read all of it every time. It can't be changed.
+    read all of it every time; for repeated use take `torch`, `numpy` or `read`, which also outlive the store. It can't
+    be changed.
 
-    Reading raises the errors of `lmcstore.Snapshot.state_dict`; the store must still be open.
+    Reading raises the errors of `lmcstore.Snapshot.state_dict`; the store must still be open. A forked child, such as a
+    worker of a DataLoader, opens the pool anew.
     """
 
     __slots__ = ("_decoded", "_ref")
@@ -111,6 +114,11 @@ class LazyTensor:
             raise ValueError(f"a tensor of {made.dtype} is no array of {dtype} without a copy")
         return made.astype(dtype)
 
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(kwargs.get("out"), LazyTensor):
+            raise UnsupportedError(f"{func.__name__}: a tensor of a snapshot can't be changed")
+        return func(*_read_arrays(args), **_read_arrays(kwargs))
+
     def __dlpack__(self, **options: Any) -> Any:
         return self.torch().__dlpack__(**options)
 
@@ -180,6 +188,10 @@ class Part(dict[Any, Any]):
 
     _type: type = dict  # of the saved dict
     _metadata: Any  # of a torch module's state, if saved
+
+    def __missing__(self, key: Any) -> Any:
+        close = similar(key, [name for name in self if type(name) is str]) if type(key) is str else None
+        raise NotFoundError(f"this part has no {shown(key)}: it has {listed(self)}{hint(close)}")
 
     def copy(self) -> Any:
         """Read it: the saved containers and tensors, as from `lmcstore.Snapshot.state_dict`.
@@ -251,10 +263,12 @@ def _collect(value: Any, found: dict[int, list[LazyTensor]]) -> None:
 
 
 def lazy(decoded: Decoded, node: Node) -> Any:
-    """Make the objects of a part with a `LazyTensor` for each tensor in it; read a tensor or a value itself."""
+    """Make the objects of a part with a `LazyTensor` for each tensor in it; read values."""
+    if type(node) is TensorRef:
+        return _make_tensor(decoded, node)
     if type(node) is not Branch or not holds_tensors(node):
         return decoded.read(node)
-    children = [_make_tensor(decoded, n) if type(n) is TensorRef else lazy(decoded, n) for n in node.children]
+    children = [lazy(decoded, child) for child in node.children]
     if node.keys is None:
         return children if node.tag == "l" else tuple(children)
     part = Part(zip(node.keys, children, strict=True))
@@ -311,11 +325,15 @@ def _is_whole(index: Any) -> bool:
     return type(index) is slice and index.start is None and index.stop is None and index.step in (None, 1)
 
 
-def _read_all(value: Any) -> Any:
+def _read_all(value: Any, read: Callable[[LazyTensor], Any] = LazyTensor.read) -> Any:
     if isinstance(value, LazyTensor):
-        return value.read()
+        return read(value)
     if type(value) in (list, tuple):
-        return type(value)(map(_read_all, value))
+        return type(value)(_read_all(child, read) for child in value)
     if type(value) is dict:
-        return {key: _read_all(child) for key, child in value.items()}
+        return {key: _read_all(child, read) for key, child in value.items()}
     return value
+
+
+def _read_arrays(value: Any) -> Any:
+    return _read_all(value, LazyTensor.numpy)
