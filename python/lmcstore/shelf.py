@@ -127,6 +127,8 @@ class Shelf:
     ) -> Snapshot:
         """Take a snapshot of a state, completely or not at all.
 
+        Its structure and its values other than tensors are decoded and compared before the commit.
+
         Parameters
         ----------
         state

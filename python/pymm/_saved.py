@@ -79,7 +79,9 @@ def _leaf(value: Any, path: str) -> bytes:
         value = value.plain(value)
     try:
         return pack(value)
-    except Unpackable:
+    except Unpackable as refused:
+        if refused.limit is not None:
+            raise ShelfError(f"{path[:100]}: a {type(refused.value).__qualname__} is {refused.limit}") from None
         hint = "; save its state_dict()" if hasattr(value, "state_dict") else ""
         raise ShelfError(f"{path}: a {type(value).__qualname__} can't be saved{hint}") from None
 
@@ -159,7 +161,7 @@ class _Loader:
         if tag in (b"A", b"T"):
             return self._array(reader._length(), reader._take(1)[0] if tag == b"T" else None)
         if tag in _DICT_TYPES:
-            items = [(reader.value(1), self.node(depth + 1)) for _ in range(reader._length())]
+            items = [(reader.value(), self.node(depth + 1)) for _ in range(reader._length())]
             return self._dict(tag, items)
         if tag in (b"l", b"t"):
             items = [self.node(depth + 1) for _ in range(reader._length())]

@@ -8,13 +8,18 @@ import datetime
 import enum
 import pathlib
 import warnings
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import lmcstore
 import ml_dtypes
 import numpy as np
 import pytest
+from lmcstore._state import check, decode, scalars
+from lmcstore._state.encode import Encoded
 from optional import torch
+from same import same
 
 
 class Colour(enum.Enum):
@@ -164,6 +169,121 @@ def test_depth(shelf: lmcstore.Shelf) -> None:
         with pytest.raises(lmcstore.UnsupportedError, match="deep"):
             shelf.snapshot(nested(levels))
     assert len(shelf) == 1
+
+
+def _in_tuples(levels: int) -> Any:
+    value: Any = "end"
+    for _ in range(levels):
+        value = (value,)
+    return value
+
+
+def _in_sets(levels: int) -> Any:
+    value: Any = frozenset()
+    for _ in range(levels):
+        value = frozenset({value})
+    return value
+
+
+DEEP: dict[str, Callable[[int], Any]] = {
+    "tuple key": lambda levels: {_in_tuples(levels): 1},
+    "set key": lambda levels: {_in_sets(levels): 1},
+    "frozenset": _in_sets,
+    "set": lambda levels: {_in_sets(levels - 1)},
+    "large set": lambda levels: {_in_tuples(levels - 1), "x" * 10_000},
+    "tuple in a set": lambda levels: {_in_tuples(levels - 1)},
+    "below containers": lambda levels: [[{"a": [_in_sets(levels)] * 2}]],
+    "key of metadata": lambda levels: _with_metadata({_in_tuples(levels): 1}),
+}
+
+
+def _with_metadata(metadata: Any) -> Any:
+    made: OrderedDict[str, Any] = OrderedDict(a=1)
+    made._metadata = metadata  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_what_is_stored_can_be_read(shelf: lmcstore.Shelf, name: str) -> None:
+    """At each limit of depth and beside it, a state is refused, or read again."""
+    taken = []
+    for levels in (1, 150, 190, 197, 198, 199, 200, 201, 202, 250, 5000):
+        state = {"w": torch.ones(1), "x": DEEP[name](levels)}
+        try:
+            snapshot = shelf.snapshot(state)
+        except lmcstore.UnsupportedError as error:
+            assert "deep" in str(error) and "200" in str(error) and "x" in str(error)
+            continue
+        taken.append(levels)
+        assert snapshot["w"].item() == 1 and snapshot.select("w") and snapshot.load_into({"w": torch.zeros(1)})
+        back = snapshot.state_dict()["x"]
+        assert back == state["x"] and type(back) is type(state["x"])
+    assert max(taken) == 200 and len(shelf) == len(taken) == 7
+
+
+def test_what_is_read_again_equals_the_state(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in writing or reading is found before the commit."""
+    states: list[tuple[dict[str, Any], str, Any, Any]] = [
+        ({"a": 1234}, "value", scalars._READERS, (ord("i"), lambda reader: len(reader._sized()))),
+        ({"a": "x" * 9000}, "large value", scalars._READERS, (ord("s"), lambda reader: str(reader._sized()))),
+        ({"a": {(1, 2.5): 3}}, "a: the dict.*keys", scalars._CONTAINERS, (ord("t"), lambda items: (*items, 1))),
+        ({"a": OrderedDict(b=1)}, "containers", check._TYPES, ("o", dict)),
+        ({"a": {"b": torch.ones(1)}}, "structure", decode.DICT_TYPES, ("d", None)),
+    ]
+    for state, text, table, (key, value) in states:
+        with monkeypatch.context() as patch:
+            check.structure_of.cache_clear()
+            patch.delitem(table, key) if value is None else patch.setitem(table, key, value)
+            with pytest.raises(lmcstore.UnsupportedError, match=text):
+                shelf.snapshot(state)
+        check.structure_of.cache_clear()
+        assert len(shelf) == 0
+    for state, *_ in states:
+        same(state, shelf.snapshot(state).state_dict())
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_names_are_compared_also_of_a_known_structure(
+    shelf: lmcstore.Shelf, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if known:
+        shelf.snapshot({"a": torch.ones(1)})
+    else:
+        check.structure_of.cache_clear()
+    encoded = Encoded({"a": torch.ones(1)}, check=False)
+    encoded._names = {"b": None}
+    with pytest.raises(lmcstore.UnsupportedError, match="structure"):
+        encoded.check()
+
+
+def test_what_is_too_long(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    for state in ({"a": {"b": bytes(2**32)}}, {"a": {"b": [1, bytes(2**32)]}}, {"a": {"b": bytearray(2**32)}}):
+        with pytest.raises(lmcstore.UnsupportedError, match=r"^a\.b.*too long: it has 4,294,967,29"):
+            shelf.snapshot(state)
+    monkeypatch.setattr(scalars, "MAX_COUNT", 999)
+    makers: list[Callable[[int], Any]] = [
+        lambda count: "x" * count,
+        lambda count: {"x" * count},
+        lambda count: {(b"x" * count,): 1},
+        lambda count: [0] * count,
+        lambda count: [0.5, None] * (count // 2) + [1] * (count % 2),
+    ]
+    for make in makers:
+        for value in (make(1000), [make(1000)]):
+            with pytest.raises(lmcstore.UnsupportedError, match=r"^b.*too long"):
+                shelf.snapshot({"b": value})
+        same(make(999), shelf.snapshot({"b": make(999)}).state_dict()["b"])
+    with pytest.raises(lmcstore.UnsupportedError, match=r"^c.*too long"):
+        shelf.live["c"] = "x" * 1000
+
+
+def test_live_values_have_the_same_limits(shelf: lmcstore.Shelf) -> None:
+    shelf.live["x"] = _in_sets(200)
+    assert shelf.live["x"] == _in_sets(200)
+    with pytest.raises(lmcstore.UnsupportedError, match=r"^x.*deep"):
+        shelf.live["x"] = _in_sets(201)
+    shelf.live.snapshot()
+    assert shelf.latest.state_dict()["x"] == _in_sets(200)
 
 
 def _made_by_others() -> list[str]:

@@ -22,6 +22,8 @@ import lmcstore
 import numpy as np
 import pymm
 import torch
+from lmcstore._state.check import structure_of
+from lmcstore._state.encode import Encoded
 from tables import Run, Section, gbs, processor, run_suite
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -134,6 +136,35 @@ def many(setting: Setting) -> Section:
         section.rows.append([what, f"{us:.2f}", f"{cpu:.2f}"])
         section.goal(f"microseconds a tensor, {what}", us, "<=", bound)
     section.notes.append(f"{count:,} tensors of 256 bytes, median of {rounds}.")
+    return section
+
+
+def checks(setting: Setting) -> Section:
+    """Measure the check that every snapshot can be read: its encoding is decoded and compared before the commit."""
+    section = Section(
+        "Decoding and comparing the encoding of a state", ["", "microseconds a tensor", "of all encoding"]
+    )
+    count, rounds = setting.of(10_000, 10_000, 500), setting.of(25, 15, 3)
+    flat = {f"layer.{i // 4}.part.{i % 4}": torch.randn(64) for i in range(count)}
+    for what, state in (("a flat state_dict", flat), ("a model and its AdamW", by_adam(count, 256))):
+        for is_new in (False, True):
+            spent, whole = [], []
+            for _ in range(rounds):
+                gc.collect()
+                begin = time.process_time()
+                encoded = Encoded(state, check=False)
+                between = time.process_time()
+                if is_new:
+                    structure_of.cache_clear()
+                encoded.check()
+                end = time.process_time()
+                spent.append(end - between)
+                whole.append(end - begin)
+            us, share = min(spent) / count * 1e6, min(spent) / min(whole)
+            name = f"{what}, {'a new structure' if is_new else 'the structure of the step before'}"
+            section.numbers[name] = {"us": us, "share": share}
+            section.rows.append([name, f"{us:.2f}", f"{100 * share:.0f} %"])
+    section.notes.append(f"{count:,} tensors of 256 bytes, the least processor time of {rounds}.")
     return section
 
 
@@ -297,7 +328,7 @@ def start(setting: Setting) -> Section:
     return section
 
 
-SECTIONS = (capture, many, trainer, live, start)
+SECTIONS = (capture, many, checks, trainer, live, start)
 
 
 def setting_of(run: Run) -> Setting:

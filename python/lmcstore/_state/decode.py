@@ -54,7 +54,7 @@ class Described(NamedTuple):
         return name_of(self.dtype)
 
 
-class _Parser:
+class Parser:
     def __init__(self, leaves: Iterator[Any]) -> None:
         self._leaves = leaves
         self._names: set[str] = set()
@@ -101,7 +101,7 @@ class _Parser:
                 reader = Reader(bytes.fromhex(raw[0]))
             except ValueError:
                 raise damaged("a key") from None
-            key = reader.value(1)
+            key = reader.value()
             try:
                 hash(key)
             except TypeError:
@@ -144,7 +144,7 @@ def _attachments(handle: _core.Snapshot, names: list[str]) -> list[_core.Buffer]
 def _root_without_leaves(text: bytes) -> Node | None:
     """Parse a skeleton of tensors only, the same from snapshot to snapshot; None: it has leaves."""
     skeleton = _parsed(text)
-    return _Parser(iter(())).node(skeleton.get("root"), "", 0) if skeleton["leaves"] == 0 else None
+    return Parser(iter(())).node(skeleton.get("root"), "", 0) if skeleton["leaves"] == 0 else None
 
 
 def _read_skeleton(handle: _core.Snapshot) -> bytes | None:
@@ -180,7 +180,7 @@ def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
     for number, buffer in enumerate(buffers):
         reader = Reader(memoryview(buffer))
         for _ in range(min(LEAVES_AT_ONCE, count - number * LEAVES_AT_ONCE)):
-            yield reader.value()
+            yield reader.value(may_be_attached=True)
         if not reader.at_end:
             raise damaged("its values are too long")
 
@@ -193,7 +193,7 @@ def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
     except NotFoundError as error:
         raise damaged(str(error)) from None
     reader = Reader(memoryview(buffers[0]))
-    value = reader.value(1)
+    value = reader.value()
     if not reader.at_end:
         raise damaged("a large value is too long")
     return value
@@ -226,9 +226,13 @@ class Decoded:
                 return
             parsed = _parsed(skeleton)
             leaves = _leaf_values(handle, parsed["leaves"])
-            self.root = _Parser(leaves).node(parsed.get("root"), "", 0)
-        except (StopIteration, RecursionError):
-            raise damaged("its values are too few, or it is nested too deeply") from None
+            self.root = Parser(leaves).node(parsed.get("root"), "", 0)
+        except StopIteration:
+            raise damaged("its values are too few") from None
+        except RecursionError:
+            raise UnsupportedError(
+                "Python's recursion limit is too low here: sys.setrecursionlimit raises it"
+            ) from None
         if next(leaves, leaves) is not leaves:
             raise damaged("its values are too many")
 

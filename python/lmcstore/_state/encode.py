@@ -2,7 +2,8 @@
 """From a state to a capture: writes the form that `_state.skeleton` describes.
 
 `Encoded` walks the state once: it records each tensor's address (no copy), packs the leaves, builds the skeleton, and
-refuses unsupported values before a capture begins. `Encoded.put` writes it all to a capture.
+refuses unsupported values before a capture begins. It decodes what it made and compares it (`_state.check`).
+`Encoded.put` writes it all to a capture.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from .. import _core
@@ -20,8 +22,9 @@ from .._arrays.torch import Torch, torch_of
 from .._optimizer.outline import Outline
 from .._optimizer.relations import Finder, Relation
 from ..errors import UnsupportedError
+from .check import check_leaves, check_structure
 from .lazy import LazyTensor, Part
-from .scalars import MAX_DEPTH, TOO_ALIKE, Unpackable, are_too_alike, pack, pack_attached, pack_sequence
+from .scalars import MAX_DEPTH, TOO_ALIKE, TOO_DEEP, Unpackable, are_too_alike, pack, pack_attached, pack_sequence
 from .skeleton import (
     DICT_TAGS,
     EXACT_JSON_INT,
@@ -91,16 +94,17 @@ class _Tied:
 class Encoded:
     """A state, ready for a capture. Its tensors must not be freed before `put`, which reads their bytes.
 
-    UnsupportedError: a part of it can't be stored; the text begins with its path.
+    UnsupportedError: a part of it can't be stored; the text begins with its path. ``check=False`` leaves `check` to the
+    caller.
     """
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: Any, check: bool = True) -> None:
         torch = loaded("torch")
         self._torch = torch_of(torch) if torch is not None and hasattr(torch, "nn") else None
         self._torch_types = self._torch.types if self._torch is not None else frozenset()
         numpy = loaded("numpy")
         self._ndarray = getattr(numpy, "ndarray", None)
-        self._names: set[str] = set()
+        self._names: dict[str, None] = {}  # in order
         self._columns = _Columns()
         self._same = _Columns()
         self._same_as: list[str] = []
@@ -111,6 +115,8 @@ class Encoded:
         self._places: dict[int, int] = {}  # usual tensors: address, and place in the outline's records
         self._groups = 0
         self._active: set[int] = set()
+        self._containers: list[Any] = []
+        self._paths: list[str] = []
         self._leaves = 0
         self._chunks: list[bytes] = []
         self._chunk: list[bytes] = []
@@ -122,12 +128,25 @@ class Encoded:
                 {"lmcstore": VERSION, "leaves": self._leaves, "root": root[0]}, separators=(",", ":"), allow_nan=False
             )
         except RecursionError:
-            raise UnsupportedError(f"the state is nested too deeply: {MAX_DEPTH} levels can be stored") from None
+            raise UnsupportedError(f"the state is {TOO_DEEP}") from None
         self._skeleton = text.encode("ascii")
         if self._chunk:
             self._chunks.append(b"".join(self._chunk))
         if len(self._names) + len(self._chunks) + len(self._large) + 1 > _core.MAX_TENSORS:
             raise UnsupportedError(f"the state has more than {_core.MAX_TENSORS} tensors and large values")
+        self._root = root.pop()
+        if check:
+            self.check()
+
+    def check(self) -> None:
+        """Decode what `put` will write, and compare it; UnsupportedError: it would not be read as the state."""
+        check_structure(self._skeleton, self._root, self._names, self._containers, self._paths)
+        for number, chunk in enumerate(self._chunks):
+            count = min(LEAVES_AT_ONCE, self._leaves - number * LEAVES_AT_ONCE)
+            check_leaves(chunk, count, f"one of {count:,} values")
+        for packed in self._large:
+            check_leaves(packed, 1, "a large value")
+        self._root, self._containers, self._paths = None, [], []
 
     def put(self, capture: _core.Capture) -> None:
         """Write everything to a capture; afterwards the state may change."""
@@ -202,7 +221,7 @@ class Encoded:
         if kind in DICT_TAGS:
             return self._dict_node(value, path, depth)
         if kind is list or kind is tuple:
-            packed = pack_sequence(value)
+            packed = self._packed(pack_sequence, value, path)
             return self._sequence_node(value, path, depth) if packed is None else self._leaf(packed)
         if kind is self._ndarray:
             return self._numpy_node(value, path)
@@ -213,18 +232,23 @@ class Encoded:
         plain = getattr(kind, "__lmcstore_plain__", None)
         if plain is not None and depth < MAX_DEPTH:
             return self._node(plain(value), path, parent, depth + 1)
+        return self._leaf(self._packed(pack, value, path))
+
+    def _packed(self, packer: Callable[[Any], Any], value: Any, path: str) -> Any:
         try:
-            return self._leaf(pack(value))
+            return packer(value)
         except Unpackable as refused:
-            raise UnsupportedError(_refusal(value, refused.args[0], path)) from None
+            raise UnsupportedError(_refusal(value, refused, path)) from None
 
     def _enter(self, value: Any, path: str, depth: int) -> None:
         """Begin a container; `_node` then takes its children, one level deeper."""
         if depth >= MAX_DEPTH:
-            raise UnsupportedError(f"{path[:200]}...: nested too deeply: {MAX_DEPTH} levels can be stored")
+            raise UnsupportedError(f"{path[:200]}...: {TOO_DEEP}")
         if id(value) in self._active:
             raise UnsupportedError(f"{where(path)}: the {type(value).__name__} contains itself")
         self._active.add(id(value))
+        self._containers.append(value)
+        self._paths.append(path)
         self._outline.enter(path)
 
     def _leave(self, value: Any) -> None:
@@ -280,8 +304,9 @@ class Encoded:
         try:
             return [pack(key).hex()]
         except Unpackable as refused:
-            refused_type = _type_name(refused.args[0])
-            raise UnsupportedError(f"{where(path)}: a dict key of type {refused_type} can't be stored") from None
+            limit = "" if refused.limit is None else f": it is {refused.limit}"
+            refused_type = _type_name(refused.value)
+            raise UnsupportedError(f"{where(path)}: a dict key of type {refused_type} can't be stored{limit}") from None
 
     def _sequence_node(self, value: list[Any] | tuple[Any, ...], path: str, depth: int) -> list[Any]:
         self._enter(value, path, depth)
@@ -298,7 +323,7 @@ class Encoded:
         while name in self._names:
             tries += 1
             name = numbered_name(natural, tries)
-        self._names.add(name)
+        self._names[name] = None
         return name, name if tries > 1 else None
 
     def _torch_node(self, tensor: Any, path: str, parent: list[Any]) -> Any:
@@ -315,7 +340,7 @@ class Encoded:
             return self._described_node(tensor, path, parent)
         if path and len(path) <= SURELY_FITS and path not in self._names:
             name, explicit = path, None
-            self._names.add(path)
+            self._names[path] = None
         else:
             name, explicit = self._name(path)
         records += (path, name, parent, len(parent), tensor)
@@ -372,8 +397,11 @@ def _type_name(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _refusal(value: Any, refused: Any, path: str) -> str:
+def _refusal(value: Any, why: Unpackable, path: str) -> str:
+    refused = why.value
     inside = "" if refused is value else f" (in a {_type_name(value)})"
+    if why.limit is not None:
+        return f"{where(path)}: a {_type_name(refused)}{inside} can't be stored: it is {why.limit}"
     parents = [base.__name__ for base in type(refused).__mro__[1:] if base is not object]
     known = {"dict", "OrderedDict", "list", "tuple", "set", "Tensor", "ndarray", "int", "float", "str", "bytes"}
     parent = next((name for name in parents if name in known), None)

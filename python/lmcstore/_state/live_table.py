@@ -24,7 +24,7 @@ def own_note(note: bytes) -> str:
 def decode_value(data: bytes, dtype: int, shape: tuple[int, ...], note: str, name: str) -> Any:
     if note == PYTHON:
         reader = Reader(data)
-        value = reader.value(1)  # values of live variables are never attached
+        value = reader.value()
         if not reader.at_end:
             raise DamagedError(f"live value {name!r} is damaged: more follows it")
         return value

@@ -21,20 +21,26 @@ from __future__ import annotations
 import struct
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
+from itertools import repeat
 from typing import Any
 
 from .._arrays.packages import loaded
 from ..errors import DamagedError
 
 MAX_DEPTH = 200
-"""How deep containers may be nested in a state."""
+"""How many containers may surround a part of a state, and a part of a packed value; for writing and reading."""
+
+MAX_COUNT = 2**32 - 1
+"""How many bytes or items a packed value may have."""
 
 NUMPY_SCALARS = "?bBhHiIlLqQefdFD"
 """Characters of the NumPy dtypes whose scalars can be stored."""
 
 MAX_COLLISIONS = 500
 """How many keys of one dict, or elements of one set, may have the same hash: each is compared with all before it."""
+
+TOO_DEEP = f"nested too deeply: {MAX_DEPTH} levels can be stored"
 
 TOO_ALIKE = f"more than {MAX_COLLISIONS} keys of a dict, or elements of a set, have the same hash"
 
@@ -46,30 +52,38 @@ _INDEX = struct.Struct("<i")
 
 
 class Unpackable(Exception):
-    """Raised by `pack` for a value that is no leaf."""
+    """Raised by `pack` for a value that is no leaf, or exceeds a limit: the value, and the limit's text or None."""
+
+    def __init__(self, value: Any, limit: str | None = None) -> None:
+        super().__init__(value, limit)
+        self.value = value
+        self.limit = limit
 
 
-def _sized(tag: bytes, data: bytes) -> bytes:
-    return tag + _INT.pack(len(data)) + data
+def _count(count: int, value: Any) -> bytes:
+    if count > MAX_COUNT:
+        raise Unpackable(value, f"too long: it has {count:,} bytes or items, and {MAX_COUNT:,} can be stored")
+    return _INT.pack(count)
+
+
+def _sized(tag: bytes, data: bytes | bytearray, value: Any) -> bytes:
+    return b"".join((tag, _count(len(data), value), data))
 
 
 def _pack_int(value: int) -> bytes:
-    return _sized(b"i", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+    return _sized(b"i", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True), value)
 
 
-def _pack_items(tag: bytes, items: Iterable[bytes]) -> bytes:
-    parts = list(items)
-    return tag + _INT.pack(len(parts)) + b"".join(parts)
-
-
-def _pack_tuple(value: tuple[Any, ...]) -> bytes:
-    return _pack_items(b"t", map(pack, value))
-
-
-def _pack_set(value: set[Any] | frozenset[Any]) -> bytes:
+def _pack_container(value: Collection[Any], depth: int) -> bytes:
+    kind = type(value)
+    if depth >= MAX_DEPTH and value:
+        raise Unpackable(value, TOO_DEEP)
+    count = _count(len(value), value)
+    if kind is tuple:
+        return b"".join((b"t", count, *map(pack, value, repeat(depth + 1))))
     if are_too_alike(value):
-        raise Unpackable(value)
-    return _pack_items(b"S" if type(value) is set else b"z", sorted(map(pack, value)))
+        raise Unpackable(value, TOO_ALIKE)
+    return b"".join((b"S" if kind is set else b"z", count, *sorted(map(pack, value, repeat(depth + 1)))))
 
 
 _PACKERS: dict[type, Callable[[Any], bytes]] = {
@@ -78,23 +92,22 @@ _PACKERS: dict[type, Callable[[Any], bytes]] = {
     int: _pack_int,
     float: lambda value: b"f" + _FLOAT.pack(value),
     complex: lambda value: b"c" + _COMPLEX.pack(value.real, value.imag),
-    str: lambda value: _sized(b"s", value.encode("utf-8", "surrogatepass")),
-    bytes: lambda value: _sized(b"b", value),
-    bytearray: lambda value: _sized(b"a", bytes(value)),
-    tuple: _pack_tuple,
-    set: _pack_set,
-    frozenset: _pack_set,
+    str: lambda value: _sized(b"s", value.encode("utf-8", "surrogatepass"), value),
+    bytes: lambda value: _sized(b"b", value, value),
+    bytearray: lambda value: _sized(b"a", value, value),
 }
 
 
-def pack(value: Any) -> bytes:
-    """Pack a leaf, or a tuple or set of leaves as a dict key may be.
+def pack(value: Any, depth: int = 0) -> bytes:
+    """Pack a leaf, or a tuple or set of leaves as a dict key may be; `depth`: how many of these surround it.
 
-    Unpackable: another type; its one argument is the innermost value that can't be packed.
+    Unpackable: another type, or a limit is exceeded; it has the innermost value that can't be packed.
     """
     packer = _PACKERS.get(type(value))
     if packer is not None:
         return packer(value)
+    if type(value) in (tuple, set, frozenset):
+        return _pack_container(value, depth)
     packed = _pack_torch(value) or _pack_numpy(value)
     if packed is None:
         raise Unpackable(value)
@@ -108,13 +121,21 @@ def pack_sequence(value: list[Any] | tuple[Any, ...]) -> bytes | None:
         return None
     is_list = type(value) is list
     if kinds == {float}:
-        return (b"d" if is_list else b"D") + _INT.pack(len(value)) + array("d", value).tobytes()
+        return (b"d" if is_list else b"D") + _count(len(value), value) + array("d", value).tobytes()
     if kinds == {int}:
         try:
-            return (b"q" if is_list else b"Q") + _INT.pack(len(value)) + array("q", value).tobytes()
+            return (b"q" if is_list else b"Q") + _count(len(value), value) + array("q", value).tobytes()
         except OverflowError:
             pass
-    return _pack_items(b"l" if is_list else b"t", map(pack, value))
+    return b"".join((b"l" if is_list else b"t", _count(len(value), value), *map(pack, value)))
+
+
+def pack_again(value: Any) -> bytes:
+    """Pack a value that `Reader.value` returned, to the same bytes."""
+    if type(value) is Attached:
+        return pack_attached(value.number)
+    packed = pack_sequence(value) if type(value) in (list, tuple) else None
+    return pack(value) if packed is None else packed
 
 
 def _pack_torch(value: Any) -> bytes | None:
@@ -177,15 +198,36 @@ class Reader:
     def at_end(self) -> bool:
         return self._at == len(self._data)
 
-    def value(self, depth: int = 0) -> Any:
-        tag = self._take(1)[0]
-        read = _READERS.get(tag)
-        if read is None or depth > MAX_DEPTH:
-            raise DamagedError(f"the state's values are damaged: tag {tag} at depth {depth}")
+    def value(self, may_be_attached: bool = False) -> Any:
         try:
-            return read(self, depth)
+            return self._value(may_be_attached)
         except (UnicodeDecodeError, TypeError, OverflowError, RuntimeError, struct.error) as error:
             raise DamagedError(f"the state's values are damaged: {error}") from None
+
+    def _value(self, may_be_attached: bool) -> Any:
+        """Read without recursion: the depth that can be read doesn't depend on the caller's."""
+        open_containers: list[tuple[Callable[[list[Any]], Any], int, list[Any]]] = []
+        while True:
+            tag = self._take(1)[0]
+            read, make = _READERS.get(tag), _CONTAINERS.get(tag)
+            if len(open_containers) > MAX_DEPTH or (read is None and make is None):
+                raise DamagedError(f"the state's values are damaged: tag {tag} at depth {len(open_containers)}")
+            if make is not None:
+                open_containers.append((make, self._item_count(), []))
+            else:
+                assert read is not None
+                value = read(self)
+                if type(value) is Attached and (open_containers or not may_be_attached):
+                    raise DamagedError("the state's values are damaged: an attachment where a value was expected")
+                if not open_containers:
+                    return value
+                open_containers[-1][2].append(value)
+            while len(open_containers[-1][2]) == open_containers[-1][1]:
+                made, _, items = open_containers.pop()
+                value = made(items)
+                if not open_containers:
+                    return value
+                open_containers[-1][2].append(value)
 
     def _take(self, count: int) -> memoryview:
         end = self._at + count
@@ -204,20 +246,11 @@ class Reader:
     def _short_text(self) -> str:
         return bytes(self._take(self._take(1)[0])).decode("ascii")
 
-    def _items(self, depth: int) -> list[Any]:
+    def _item_count(self) -> int:
         count = self._length()
         if count > len(self._data) - self._at:
             raise DamagedError("the state's values are damaged: a container is longer than they are")
-        return [self.value(depth + 1) for _ in range(count)]
-
-    def _set_items(self, depth: int) -> frozenset[Any]:
-        items = self._items(depth)
-        if are_too_alike(items):
-            raise DamagedError(f"the state's values are damaged: {TOO_ALIKE}")
-        found = frozenset(items)
-        if len(found) != len(items):
-            raise DamagedError("the state's values are damaged: a set has an element twice")
-        return found
+        return count
 
     def _numbers(self, code: str) -> list[Any]:
         numbers = array(code)
@@ -249,10 +282,14 @@ class Reader:
         dtype = numpy.dtype(char)
         return numpy.frombuffer(bytes(self._take(dtype.itemsize)), dtype)[0]
 
-    def _attached(self, depth: int) -> Attached:
-        if depth > 0:
-            raise DamagedError("the state's values are damaged: an attachment where a value was expected")
-        return Attached(self._length())
+
+def _set_of(items: list[Any]) -> frozenset[Any]:
+    if are_too_alike(items):
+        raise DamagedError(f"the state's values are damaged: {TOO_ALIKE}")
+    found = frozenset(items)
+    if len(found) != len(items):
+        raise DamagedError("the state's values are damaged: a set has an element twice")
+    return found
 
 
 def _torch() -> Any:
@@ -261,31 +298,29 @@ def _torch() -> Any:
     return torch
 
 
-def _read_complex(reader: Reader, depth: int) -> complex:
-    return complex(*_COMPLEX.unpack(reader._take(16)))
-
-
-_READERS: dict[int, Callable[[Reader, int], Any]] = {
-    ord("N"): lambda reader, depth: None,
-    ord("T"): lambda reader, depth: True,
-    ord("F"): lambda reader, depth: False,
-    ord("i"): lambda reader, depth: int.from_bytes(reader._sized(), "little", signed=True),
-    ord("f"): lambda reader, depth: _FLOAT.unpack(reader._take(8))[0],
-    ord("c"): _read_complex,
-    ord("s"): lambda reader, depth: reader._sized().decode("utf-8", "surrogatepass"),
-    ord("b"): lambda reader, depth: reader._sized(),
-    ord("a"): lambda reader, depth: bytearray(reader._sized()),
-    ord("t"): lambda reader, depth: tuple(reader._items(depth)),
-    ord("l"): lambda reader, depth: reader._items(depth),
-    ord("S"): lambda reader, depth: set(reader._set_items(depth)),
-    ord("z"): lambda reader, depth: reader._set_items(depth),
-    ord("q"): lambda reader, depth: reader._numbers("q"),
-    ord("Q"): lambda reader, depth: tuple(reader._numbers("q")),
-    ord("d"): lambda reader, depth: reader._numbers("d"),
-    ord("D"): lambda reader, depth: tuple(reader._numbers("d")),
-    ord("Z"): lambda reader, depth: reader._torch_size(),
-    ord("y"): lambda reader, depth: reader._torch_dtype(),
-    ord("v"): lambda reader, depth: reader._torch_device(),
-    ord("n"): lambda reader, depth: reader._numpy_scalar(),
-    ord("R"): lambda reader, depth: reader._attached(depth),
+_CONTAINERS: dict[int, Callable[[list[Any]], Any]] = {
+    ord("t"): tuple,
+    ord("l"): lambda items: items,
+    ord("S"): lambda items: set(_set_of(items)),
+    ord("z"): _set_of,
+}
+_READERS: dict[int, Callable[[Reader], Any]] = {
+    ord("N"): lambda reader: None,
+    ord("T"): lambda reader: True,
+    ord("F"): lambda reader: False,
+    ord("i"): lambda reader: int.from_bytes(reader._sized(), "little", signed=True),
+    ord("f"): lambda reader: _FLOAT.unpack(reader._take(8))[0],
+    ord("c"): lambda reader: complex(*_COMPLEX.unpack(reader._take(16))),
+    ord("s"): lambda reader: reader._sized().decode("utf-8", "surrogatepass"),
+    ord("b"): lambda reader: reader._sized(),
+    ord("a"): lambda reader: bytearray(reader._sized()),
+    ord("q"): lambda reader: reader._numbers("q"),
+    ord("Q"): lambda reader: tuple(reader._numbers("q")),
+    ord("d"): lambda reader: reader._numbers("d"),
+    ord("D"): lambda reader: tuple(reader._numbers("d")),
+    ord("Z"): lambda reader: reader._torch_size(),
+    ord("y"): lambda reader: reader._torch_dtype(),
+    ord("v"): lambda reader: reader._torch_device(),
+    ord("n"): lambda reader: reader._numpy_scalar(),
+    ord("R"): lambda reader: Attached(reader._length()),
 }

@@ -44,7 +44,9 @@ def pack_value(value: Any, name: str) -> bytes:
     """Pack a Python value; refuse one that is no leaf or above 64 KiB."""
     try:
         packed = pack_sequence(value) if type(value) in (list, tuple) else pack(value)
-    except Unpackable:
+    except Unpackable as refused:
+        if refused.limit is not None:
+            raise UnsupportedError(f"{name}: a {type(refused.value).__qualname__} is {refused.limit}") from None
         packed = None
     if packed is None:
         kind = type(value).__qualname__
