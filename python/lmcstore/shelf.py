@@ -19,7 +19,7 @@ from ._optimizer.relations import Finder
 from ._state.encode import Encoded
 from ._text import html
 from ._text.arguments import address, int64, meta_json, metric_lists, tag_names
-from .errors import InvalidError, NotFoundError, UnsupportedError
+from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
 from .log import Log
 from .snapshot import Progress, Snapshot
@@ -184,9 +184,7 @@ class Shelf:
         capture = self._store._pool.begin(self._name)
         try:
             encoded.put(capture)
-            for relation in encoded.relations(self._store._finders.setdefault(self._name, Finder()), scale):
-                for member in relation.members:
-                    capture.relate(member, relation.optimizer, relation.flags, relation.constants)
+            self._relate(capture, encoded, scale)
             time_ns = time.time_ns()
             number = capture.commit(step, parent_number, time_ns, tag_list, names, values, json_text, not wait)
         except BaseException:
@@ -194,6 +192,22 @@ class Shelf:
             raise
         logger.debug("%s@%d %s", self._name, number, "is durable" if wait else "is captured")
         return Snapshot(self, number, None if wait else capture, step)
+
+    def _relate(self, capture: _core.Capture, encoded: Encoded, scale: float) -> None:
+        """Declare the state's relations. They only help compression: those that do not fit are left out."""
+        left_out: Exception | None = None
+        try:
+            relations = encoded.relations(self._store._finders.setdefault(self._name, Finder()), scale)
+        except Exception as error:  # of a state_dict that torch did not make
+            relations, left_out = [], error
+        for relation in relations:
+            for member in relation.members:
+                try:
+                    capture.relate(member, relation.optimizer, relation.flags, relation.constants)
+                except (Error, TypeError, ValueError) as error:
+                    left_out = error
+        if left_out is not None:
+            logger.debug("%s: a snapshot is taken without some relations: %s", self._name, left_out)
 
     def remove(self, which: int | str | Snapshot, *, dry_run: bool = False) -> Removal:
         """Remove a snapshot permanently; `dry_run`: only report the space.

@@ -30,7 +30,12 @@ _BUFFERS = {"running_mean", "running_var"}
 _OTHERS = {"momentum_decay", "lr_decay", "alpha", "rho", "etas"}  # of other optimizers with similar groups
 
 _COPIES = {"avg", "average", "averaged", "best", "ema", "init", "initial", "key", "momentum", "old", "previous"} | {
-    "ref", "reference", "shadow", "swa", "target", "teacher"
+    "ref",
+    "reference",
+    "shadow",
+    "swa",
+    "target",
+    "teacher",
 }
 """Words in keys of copies of a model that no optimizer changes."""
 
@@ -214,23 +219,35 @@ class Finder:
 
     def __init__(self) -> None:
         self._names: list[str] = []
+        self._forms: list[Any] = []
         self._plan: list[tuple[Way, list[_Group]]] = []
 
     def find(self, outline: Outline, is_tensor: Callable[[Any], bool], scale: float) -> list[Relation]:
         """Find the relations of a state: one for each optimizer, parameter group and step.
 
-        A state with the tensor names of the one before is taken to be built like it. `is_tensor` is true of a dense
-        tensor of f32. `scale`: the factor of bf16 gradients before the step; 0: unknown.
+        A state with the tensor names and the forms of rules of the one before is taken to be built like it. `is_tensor`
+        is true of a dense tensor of f32. `scale`: the factor of bf16 gradients before the step; 0: unknown.
         """
         names = outline.records[1 :: Outline.FIELDS]
-        if names != self._names:
-            self._names, self._plan = names, list(_plan(outline, is_tensor))
+        forms = [[_form(group) for group in optimizer["param_groups"]] for _, optimizer in outline.optimizers]
+        if names != self._names or forms != self._forms:
+            self._plan = list(_plan(outline, is_tensor))
+            self._names, self._forms = names, forms
         optimizers = {stretch.way: optimizer for stretch, optimizer in outline.optimizers}
         relations: dict[tuple[Any, ...], Relation] = {}
         for way, groups in self._plan:
             for group in groups if way in optimizers else ():
                 _relate(optimizers[way], group, scale, relations)
         return list(relations.values())
+
+
+def _form(group: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the parts of a group's rule that the names of a relation depend on."""
+    try:
+        rule = _rule_of(group)
+    except _NOT_TORCHS:
+        return None
+    return None if rule is None else (rule.optimizer, rule.flags & AMSGRAD)
 
 
 class _Modules:
