@@ -317,13 +317,19 @@ class Snapshot(Mapping[Any, Any]):
     def load_into(self, target: Any = None, /, *, cast: bool = False, **parts: Any) -> Self:
         """Load the state into existing objects, and make this snapshot the parent of the next one.
 
-        Everything is read, its checksums verified, and checked against the targets before anything changes. Targets get
-        copies. Returns the snapshot: ``start = shelf.latest.load_into(model=model).step + 1``.
+        All targets are loaded, or none. Everything is read, its checksums verified, and checked against the targets
+        before anything changes: keys, shapes, dtypes, memory that can be written, states of generators, an optimizer's
+        class by the keys of its groups and states, a scheduler's by its keys. Targets get copies. Returns the snapshot:
+        ``start = shelf.latest.load_into(model=model).step + 1``.
 
-        A target that only itself can check (a module with hooks or its own loading function, an object that is neither
-        module nor optimizer) is loaded before the others. If it raises, it and those before it get back their earlier
-        state, a copy of their ``state_dict()`` kept on the CPU; the rest is untouched and the error passed on. A target
-        without ``state_dict`` can't be restored.
+        If loading still fails, all targets get back their earlier values, and the error is passed on. A target that
+        only itself can check (a module with hooks or its own loading function, an object that is neither module nor
+        optimizer) is loaded before the others, and restored by a copy of its ``state_dict()`` on the CPU; one without
+        ``state_dict`` can't be restored. Of tensors, arrays and modules, which are written last and in place, the
+        first GiB is kept until all are written; the rest can't be restored if a device fails or the process is
+        interrupted.
+
+        Values in containers are replaced; a namedtuple, defaultdict or other subclass of a target stays of its class.
 
         Parameters
         ----------
@@ -344,10 +350,10 @@ class Snapshot(Mapping[Any, Any]):
         NotFoundError
             The snapshot has no such part, or lacks keys of a module.
         InvalidError
-            Keys, shapes, dtypes or parameter groups don't fit. Shapes in the state of optimizers other than torch's are
-            not checked.
+            Keys, shapes, dtypes or parameter groups don't fit, or an optimizer or scheduler is of another class. Shapes
+            and keys in the state of optimizers other than torch's are not checked.
         UnsupportedError
-            A target can't be loaded into.
+            A target can't be loaded into, or its elements share memory.
         DamagedError
             A checksum doesn't match.
         """

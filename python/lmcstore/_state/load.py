@@ -5,8 +5,8 @@ Planning walks the targets beside the state, checks everything, and records the 
 Targets get copies: none keeps memory of the snapshot's views. Plain values in a dict or list are replaced, in a tuple
 only if that is in a dict or list.
 
-A target whose loading runs code other than torch's may refuse its state at any time. Such targets are loaded first, and
-get back their earlier ``state_dict`` if one of them raises.
+A target whose loading runs code other than torch's may refuse its state at any time. Such targets are loaded first;
+tensors and modules, which are overwritten, last. If anything raises, all get back their earlier values.
 """
 
 from __future__ import annotations
@@ -19,8 +19,27 @@ from .._arrays import numpy as _numpy
 from .._arrays.packages import loaded
 from .._arrays.torch import Torch
 from ..errors import InvalidError, NotFoundError, UnsupportedError
+from .fits import (
+    SCALARS,
+    check_array,
+    check_groups,
+    check_optimizer,
+    check_scheduler,
+    check_slots,
+    check_tensor,
+    few,
+    is_torchs,
+    like,
+    remade,
+    torchs_class,
+)
 
 Action = Callable[[], None]
+Undo = Callable[[], Any]
+
+_KEPT_BYTES = 1 << 30
+"""Of overwritten tensors, arrays and modules, so much is kept until all are written. Their checks leave failures of
+devices and interruptions."""
 
 _OTHER_SHAPES = ("row_var", "col_var")
 """Adafactor's moments, whose shapes differ from the parameter's."""
@@ -68,7 +87,9 @@ class Plan:
     def __init__(self, cast: bool = False) -> None:
         self._cast = cast
         self._unsure: list[tuple[Any, str, Action]] = []  # may refuse their state
-        self._actions: list[Action] = []
+        self._actions: list[tuple[str, Action, Callable[[], Undo | None]]] = []  # the last keeps the earlier value
+        self._writes: list[tuple[str, Action, Callable[[], Undo | None]]] = []  # of these, in place
+        self._kept_bytes = 0
         self._copies: Torch | None = None
         self._copier = Copier()  # one for all, so that tied tensors stay tied
         self._torch = loaded("torch")
@@ -76,18 +97,54 @@ class Plan:
         self._random = loaded("random")
 
     def run(self) -> None:
-        """Run all actions; if a target refuses its state, restore it and those before it."""
+        """Run all actions; if one fails, restore the earlier values of all."""
         before = [(target, path, self._state_of(target)) for target, path, _ in self._unsure]
+        undos: list[tuple[str, Undo]] = []
         begun = 0
         try:
             for _, _, action in self._unsure:
                 begun += 1
                 action()
+            for path, action, keep in (*self._actions, *self._writes):
+                undo = keep()
+                if undo is not None:
+                    undos.append((path, undo))
+                action()
         except BaseException as error:
+            for path, undo in reversed(undos):
+                try:
+                    undo()
+                except Exception as other:
+                    error.add_note(f"{path}: what it had before could not be put back: {other}")
             self._put_back(before[:begun], error)
             raise
-        for action in self._actions:
-            action()
+
+    def _keep_tensors(self, targets: list[Any]) -> Undo | None:
+        """Copy tensors that an action overwrites; None: too large."""
+        size = sum(target.numel() * target.element_size() for target in targets)
+        if self._kept_bytes + size > _KEPT_BYTES:
+            return None
+        self._kept_bytes += size
+        torch: Any = self._torch
+        kept = [(target, target.detach().to("cpu", copy=True)) for target in targets]
+
+        def undo() -> None:
+            with torch.no_grad():
+                for target, values in kept:
+                    target.copy_(values)
+
+        return undo
+
+    def _keep_array(self, target: Any) -> Undo | None:
+        if self._kept_bytes + target.nbytes > _KEPT_BYTES:
+            return None
+        self._kept_bytes += target.nbytes
+        kept = target.copy()
+
+        def undo() -> None:
+            target[...] = kept
+
+        return undo
 
     def _put_back(self, before: list[tuple[Any, str, Any]], error: BaseException) -> None:
         """Load the earlier states of targets; a failure is noted with the error."""
@@ -182,69 +239,90 @@ class Plan:
     def _add_tensor(self, target: Any, source: Any, path: str) -> None:
         if not self._is_tensor(source):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tensor")
-        _check_memory(target, path)
+        check_tensor(self._torch, target, path)
         _same(path, "shape", tuple(source.shape), tuple(target.shape))
-        self._same_dtype(path, source.dtype, target.dtype)
+        self._same_dtype(path, source, target.dtype)
         if self._copies is None:
             self._copies = Torch(self._torch)
         copies = self._copies
-        self._actions.append(lambda: copies.copy_back(target, source.to(target.dtype)))
+        action = lambda: copies.copy_back(target, source.to(target.dtype))  # noqa: E731
+        self._writes.append((path, action, lambda: self._keep_tensors([target])))
 
     def _add_array(self, target: Any, source: Any, path: str) -> None:
         if not self._is_array(source):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has an array")
         _same(path, "shape", source.shape, target.shape)
-        self._same_dtype(path, source.dtype, target.dtype)
-        if source.dtype != target.dtype and _numpy.dtype_name(target.dtype.newbyteorder("=")) is None:
+        self._same_dtype(path, source, target.dtype)
+        if self._cast and source.dtype != target.dtype and _numpy.dtype_name(target.dtype.newbyteorder("=")) is None:
             raise InvalidError(f"{path}: the snapshot's dtype is {source.dtype}, which is never {target.dtype}")
-        if not target.flags.writeable:
-            raise InvalidError(f"{path}: the target array is read-only")
+        check_array(target, path)
 
         def action() -> None:
             target[...] = source
 
-        self._actions.append(action)
+        self._writes.append((path, action, lambda: self._keep_array(target)))
 
     def _add_generator(self, target: Any, source: Any, path: str) -> None:
+        torch: Any = self._torch
         state = target.get_state()
         if not self._is_tensor(source):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a generator's state")
         _same(path, "dtype", source.dtype, state.dtype)
         _same(path, "shape", tuple(source.shape), tuple(state.shape))
-        self._actions.append(lambda: target.set_state(source.clone()))
+        try:
+            torch.Generator(device=target.device).set_state(source.clone())
+        except Exception as error:
+            raise InvalidError(f"{path}: the snapshot has no state of a generator there: {error}") from None
+        self._add_state(target.set_state, target.get_state, source.clone(), path)
+
+    def _add_state(self, write: Callable[[Any], Any], read: Callable[[], Any], state: Any, path: str) -> None:
+        """Plan to set the state of a random generator."""
+
+        def keep() -> Undo:
+            before = read()
+            return lambda: write(before)
+
+        self._actions.append((path, lambda: write(state), keep))
 
     def _add_random(self, target: Any, source: Any, path: str) -> None:
         kind = self._random.Random if target is self._random else type(target)
         try:
             kind().setstate(source)
-        except (TypeError, ValueError, LookupError, NotImplementedError) as error:
+        except Exception as error:
             raise InvalidError(f"{path}: the snapshot has no state of a random.Random there: {error}") from None
-        self._actions.append(lambda: target.setstate(source))
+        self._add_state(target.setstate, target.getstate, source, path)
 
     def _add_numpy_generator(self, target: Any, source: Any, path: str) -> None:
+        bits = target.bit_generator
         try:
-            type(target.bit_generator)().state = source
-        except (TypeError, ValueError, KeyError) as error:
-            kind = type(target.bit_generator).__name__
+            type(bits)().state = source
+        except Exception as error:
+            kind = type(bits).__name__
             raise InvalidError(f"{path}: the snapshot has no state of a {kind} there: {error}") from None
-
-        def action() -> None:
-            target.bit_generator.state = source
-
-        self._actions.append(action)
+        self._add_state(lambda state: setattr(bits, "state", state), lambda: bits.state, source, path)
 
     def _add_random_state(self, target: Any, source: Any, path: str) -> None:
         import numpy
 
         try:
             numpy.random.RandomState().set_state(source)
-        except (TypeError, ValueError, LookupError) as error:
+        except Exception as error:
             raise InvalidError(f"{path}: the snapshot has no state of a RandomState there: {error}") from None
-        self._actions.append(lambda: target.set_state(source))
+        self._add_state(target.set_state, target.get_state, source, path)
 
-    def _same_dtype(self, path: str, stored: Any, wanted: Any) -> None:
+    def _same_dtype(self, path: str, source: Any, wanted: Any) -> None:
+        """Check that a tensor or array has a dtype, or can be converted to it."""
         if not self._cast:
-            _same(path, "dtype", stored, wanted, "; load_into(..., cast=True) would convert it")
+            _same(path, "dtype", source.dtype, wanted, "; load_into(..., cast=True) would convert it")
+        elif source.dtype != wanted:
+            if _is_complex(source.dtype) and not _is_complex(wanted):
+                raise InvalidError(f"{path}: the snapshot's dtype is {source.dtype}, which {wanted} can't have")
+            try:
+                one = source.reshape(-1)[:1]
+                one.to(wanted) if self._is_tensor(source) else one.astype(wanted)
+            except Exception as error:
+                message = f"{path}: the snapshot's dtype is {source.dtype}, which is never {wanted}: {error}"
+                raise InvalidError(message) from None
 
     # Objects with load_state_dict
 
@@ -254,9 +332,17 @@ class Plan:
         elif self._torch is not None and isinstance(target, self._torch.optim.Optimizer):
             self._add_optimizer(target, source, path)
         else:
+            if self._is_scheduler(target):
+                check_scheduler(self._torch, target, source, path)
             if type(source) is dict and not source and self._is_enabled_scaler(target):
                 raise InvalidError(f"{path}: the snapshot has the state of a GradScaler that was disabled")
             self._unsure.append((target, path, lambda: target.load_state_dict(self._copier.copy(source))))
+
+    def _is_scheduler(self, target: Any) -> bool:
+        """Whether a target is one of torch's schedulers, or loads its state as these do."""
+        if self._torch is None or not isinstance(target, self._torch.optim.lr_scheduler.LRScheduler):
+            return False
+        return is_torchs(type(target).load_state_dict) and is_torchs(type(target).state_dict)
 
     def _is_enabled_scaler(self, target: Any) -> bool:
         kind = getattr(getattr(self._torch, "amp", None), "GradScaler", None)
@@ -277,7 +363,8 @@ class Plan:
         if _may_refuse(module, self._torch):
             self._unsure.append((module, path, action))
         else:
-            self._actions.append(action)
+            tensors = [value for key, value in own.items() if key in source and self._is_tensor(value)]
+            self._writes.append((path, action, lambda: self._keep_tensors(tensors)))
 
     def _check_module(self, module: Any, source: dict[Any, Any], path: str) -> dict[Any, Any]:
         """Check a module's state from outside as far as possible; return its present state."""
@@ -285,56 +372,85 @@ class Plan:
         renames = _renames_keys(module, self._torch)
         missing = [key for key in own if key not in source]
         if missing and not renames:
-            raise NotFoundError(f"{path}: the snapshot has no {_few(missing)} for the module")
+            raise NotFoundError(f"{path}: the snapshot has no {few(missing)} for the module")
         unexpected = [key for key in source if key not in own]
         if unexpected and not renames:
-            raise InvalidError(f"{path}: the module has no {_few(unexpected)}, which the snapshot has")
+            raise InvalidError(f"{path}: the module has no {few(unexpected)}, which the snapshot has")
         for key, value in own.items():
             if not self._is_tensor(value) or key not in source:
                 continue
             if self._is_tensor(source[key]):
-                self._same_dtype(f"{path}.{key}", source[key].dtype, value.dtype)
+                self._same_dtype(f"{path}.{key}", source[key], value.dtype)
             if renames:
                 continue
             if not self._is_tensor(source[key]):
                 raise InvalidError(f"{path}.{key}: the snapshot has no tensor there")
-            _check_memory(value, f"{path}.{key}")  # torch would warn, and load nothing
+            check_tensor(self._torch, value, f"{path}.{key}")
             _same(f"{path}.{key}", "shape", tuple(source[key].shape), tuple(value.shape))
         return own
 
     def _add_optimizer(self, optimizer: Any, source: Any, path: str) -> None:
         torch: Any = self._torch
         kind, base = type(optimizer), torch.optim.Optimizer
-        _check_optimizer(optimizer, source, path)
+        check_optimizer(optimizer, source, path)
         if kind.load_state_dict is not base.load_state_dict:
             self._unsure.append((optimizer, path, lambda: optimizer.load_state_dict(self._copier.copy(source))))
             return
-        self._check_moments(optimizer, source, path)
+        hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
+        if is_torchs(kind.__setstate__) and not any(getattr(optimizer, name, None) for name in hooks):
+            self._swap_optimizer(optimizer, source, path)
+            return
+        self._check_moments(optimizer, source, source["param_groups"], path)
 
         def action() -> None:
             state = self._copier.copy(source)
             optimizer.load_state_dict(state)
             self._undo_casts(optimizer, state)
 
-        hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
-        if _is_torchs(kind.__setstate__) and not any(getattr(optimizer, name, None) for name in hooks):
-            self._actions.append(action)
-        else:
-            self._unsure.append((optimizer, path, action))
+        self._unsure.append((optimizer, path, action))
 
-    def _check_moments(self, optimizer: Any, source: Any, path: str) -> None:
+    def _swap_optimizer(self, optimizer: Any, source: Any, path: str) -> None:
+        """Load a twin of the optimizer now; the action gives its state and groups to the optimizer."""
+        check_groups(optimizer, source, source["param_groups"], path, complete=False)
+        self._check_moments(optimizer, source, source["param_groups"], path)
+        twin = object.__new__(type(optimizer))
+        twin.__dict__.update(optimizer.__dict__)
+        state = self._copier.copy(source)
+        try:
+            twin.load_state_dict(state)
+            self._undo_casts(twin, state)
+        except Exception as error:
+            message = f"{path}: a {type(optimizer).__name__} refuses the snapshot's state: {error!r}"
+            raise InvalidError(message) from None
+        check_groups(optimizer, source, twin.param_groups, path)
+        for own, made in zip(optimizer.param_groups, twin.param_groups, strict=True):
+            for key in own.keys() - made.keys():  # of a scheduler that the snapshot's optimizer did not have
+                made[key] = own[key]
+        loaded = {"state": twin.state, "param_groups": twin.param_groups}
+
+        def keep() -> Undo:
+            before = {key: optimizer.__dict__[key] for key in loaded}
+            return lambda: optimizer.__dict__.update(before)
+
+        self._actions.append((path, lambda: optimizer.__dict__.update(loaded), keep))
+
+    def _check_moments(self, optimizer: Any, source: Any, groups: list[Any], path: str) -> None:
         torch: Any = self._torch
-        if not _is_torchs(type(optimizer).step) or isinstance(optimizer, torch.optim.LBFGS):
+        if torchs_class(optimizer) is None:
             return
+        by_number = {number: group for group in groups for number in group["params"]}
+        is_lbfgs = isinstance(optimizer, torch.optim.LBFGS)
         for param, number in _numbered(optimizer, source):
             slots = source["state"].get(number)
-            for key, value in slots.items() if isinstance(slots, dict) else ():
-                if not self._is_tensor(value) or value.ndim == 0 or key in _OTHER_SHAPES:
+            check_slots(torch, optimizer, slots, by_number[number], f"{path}.state.{number}")
+            for key, value in slots.items() if isinstance(slots, dict) and not is_lbfgs else ():
+                is_scalar = key in SCALARS and self._is_tensor(value) and value.ndim == 0
+                if is_scalar or not self._is_tensor(value) or key in _OTHER_SHAPES:
                     continue
                 place = f"{path}.state.{number}.{key}"
                 _same(place, "shape", tuple(value.shape), tuple(param.shape))
                 if not isinstance(optimizer, torch.optim.SGD):  # SGD accepts another one
-                    self._same_dtype(place, value.dtype, param.dtype)
+                    self._same_dtype(place, value, param.dtype)
 
     def _undo_casts(self, optimizer: Any, source: dict[str, Any]) -> None:
         """Restore dtypes: torch converts even counters to that of a floating parameter."""
@@ -363,10 +479,10 @@ class Plan:
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a dict")
         missing = [key for key in target if key not in source]
         if missing:
-            raise NotFoundError(f"{path}: the snapshot has no {_few(missing)}")
+            raise NotFoundError(f"{path}: the snapshot has no {few(missing)}")
         unexpected = [key for key in source if key not in target]
         if unexpected and exact:
-            raise InvalidError(f"{path}: the target has no {_few(unexpected)}, which the snapshot has")
+            raise InvalidError(f"{path}: the target has no {few(unexpected)}, which the snapshot has")
         for key, value in target.items():
             self._add_item(target, key, value, source[key], f"{path}.{key}")
 
@@ -388,11 +504,22 @@ class Plan:
         if isinstance(target, tuple) and self._holds_targets(target):
             items = list(target)
             self._add_list(items, source, path)
-            self._actions.append(lambda: container.__setitem__(key, tuple(items)))
+            remade(target, items, path)
+            self._replace(container, key, lambda: remade(target, items, path), path)
         elif self._holds_targets(target):
             self.add(target, source, path)
         else:
-            self._actions.append(lambda: container.__setitem__(key, self._copier.copy(source)))
+            value = like(target, self._copier.copy(source), path)
+            self._replace(container, key, lambda: value, path)
+
+    def _replace(self, container: Any, key: Any, value: Callable[[], Any], path: str) -> None:
+        """Plan to replace an item; a tuple is made when the actions before have replaced its items."""
+
+        def keep() -> Undo:
+            before = container[key]
+            return lambda: container.__setitem__(key, before)
+
+        self._actions.append((path, lambda: container.__setitem__(key, value()), keep))
 
     def add_root(self, target: Any, source: Any) -> None:
         """Plan a load of the whole state; a dict takes the parts that it names."""
@@ -402,22 +529,13 @@ class Plan:
             self.add(target, source, "the state")
 
 
-def _check_memory(target: Any, path: str) -> None:
-    if target.is_meta:
-        raise UnsupportedError(f"{path}: the target is on the device 'meta' and has no memory to load into")
-    if target.is_nested or target.is_quantized or str(target.layout) != "torch.strided":
-        kind = "nested" if target.is_nested else "quantized" if target.is_quantized else target.layout
-        raise UnsupportedError(f"{path}: the target is {kind}; a dense tensor can't be loaded into it")
-
-
 def _same(path: str, what: str, stored: Any, wanted: Any, hint: str = "") -> None:
     if stored != wanted:
         raise InvalidError(f"{path}: the snapshot's {what} is {stored}, the target's {wanted}{hint}")
 
 
-def _few(keys: list[Any]) -> str:
-    shown = ", ".join(map(repr, keys[:3]))
-    return shown if len(keys) <= 3 else f"{shown} and {len(keys) - 3} more"
+def _is_complex(dtype: Any) -> bool:
+    return bool(getattr(dtype, "is_complex", getattr(dtype, "kind", "") == "c"))
 
 
 def _kept(value: Any, torch: Any, numpy: Any) -> Any:
@@ -440,10 +558,6 @@ def _kept(value: Any, torch: Any, numpy: Any) -> Any:
         return value
 
 
-def _is_torchs(function: Any) -> bool:
-    return str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
-
-
 def _renames_keys(module: Any, torch: Any) -> bool:
     """Whether a module accepts other keys or shapes than its own; then only it can check a state."""
     lazy = torch.nn.parameter.is_lazy
@@ -459,7 +573,7 @@ def _may_keep(module: Any, torch: Any) -> bool:
     for part in module.modules():
         if type(part).load_state_dict is not torch.nn.Module.load_state_dict:
             return True
-        if not _is_torchs(type(part)._load_from_state_dict):
+        if not is_torchs(type(part)._load_from_state_dict):
             return True
     return False
 
@@ -470,16 +584,6 @@ def _may_refuse(module: Any, torch: Any) -> bool:
         return True
     own = torch.nn.Module.set_extra_state
     return any(part._load_state_dict_post_hooks or type(part).set_extra_state is not own for part in module.modules())
-
-
-def _check_optimizer(optimizer: Any, source: Any, path: str) -> None:
-    groups = source.get("param_groups") if isinstance(source, dict) else None
-    if not isinstance(groups, list) or not isinstance(source.get("state"), dict):
-        raise InvalidError(f"{path}: the snapshot has no optimizer's state there")
-    _same(path, "number of parameter groups", len(groups), len(optimizer.param_groups))
-    for index, (stored, own) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
-        count = len(stored["params"]) if isinstance(stored, dict) and isinstance(stored.get("params"), list) else -1
-        _same(f"{path}.param_groups.{index}", "number of parameters", count, len(own["params"]))
 
 
 def _numbered(optimizer: Any, source: Any) -> list[tuple[Any, Any]]:
