@@ -99,6 +99,39 @@ def test_classes_below_torchs(shelf: lmcstore.Shelf) -> None:
     assert own.state_dict()["state"] == {0: {"seen": 1}}
 
 
+@pytest.mark.parametrize("saved", ["SGD", "Adadelta", "Adam"])
+def test_optimizers_that_load_by_themselves(shelf: lmcstore.Shelf, saved: str) -> None:
+    """Wrappers, as Accelerate's, and those with hooks are checked after the load."""
+
+    class Wrapped(optim.AdamW):
+        def load_state_dict(self, state: Any) -> None:
+            super().load_state_dict(state)
+
+    def hooked(parameters: Any) -> Any:
+        made = optim.AdamW(parameters)
+        made.register_load_state_dict_post_hook(lambda optimizer: None)
+        return made
+
+    snapshot = shelf.snapshot({"w": torch.ones(3), "o": stepped(saved).state_dict()})
+    for make in (Wrapped, hooked):
+        optimizer = make([torch.nn.Parameter(torch.ones(3, 3))])
+        step(optimizer)
+        if saved == "Adam":
+            snapshot.load_into(o=optimizer)
+        else:
+            refused(snapshot, "betas|exp_avg", o=optimizer)
+        step(optimizer)
+
+
+def test_a_subclass_of_tensor(shelf: lmcstore.Shelf) -> None:
+    class Marked(torch.Tensor):
+        pass
+
+    target = torch.zeros(3).as_subclass(Marked)
+    shelf.snapshot({"t": torch.ones(3)}).load_into(t=target)
+    assert target.tolist() == [1, 1, 1] and type(target) is Marked
+
+
 def stepped_own(kind: Any) -> Any:
     made = kind([torch.nn.Parameter(torch.ones(3, 3))])
     made.step()

@@ -90,8 +90,8 @@ def check_tensor(torch: Any, target: Any, path: str) -> None:
         raise UnsupportedError(
             f"{path}: elements of the target share memory (as expand() makes them); load into a clone"
         )
-    if target.numel() == 0:
-        return
+    if target.numel() == 0 or type(target) not in (torch.Tensor, torch.nn.Parameter):
+        return  # other classes may have no memory of their own
     span = 1 + sum((size - 1) * stride for size, stride in zip(target.shape, target.stride(), strict=True))
     try:
         if (target.storage_offset() + span) * target.element_size() > target.untyped_storage().nbytes():
@@ -165,6 +165,16 @@ def check_groups(optimizer: Any, source: Any, made: list[dict[str, Any]], path: 
         on_cpu = any(param.device.type == "cpu" for param in own["params"])
         if group.get("capturable") and not own.get("capturable") and on_cpu:
             raise InvalidError(f"{place}: the snapshot's optimizer is capturable, which is not possible on the CPU")
+
+
+def check_loaded(optimizer: Any, before: list[dict[str, Any]], path: str) -> None:
+    """Check that an optimizer that loaded a state by itself has still its class's keys in all groups."""
+    defaults = getattr(optimizer, "defaults", {})
+    for index, (own, group) in enumerate(zip(before, optimizer.param_groups, strict=True)):
+        missing = [key for key in own if key in defaults and key not in group]
+        if missing:
+            kind = type(optimizer).__name__
+            raise InvalidError(f"{path}.param_groups.{index}: the snapshot's optimizer is no {kind}: no {few(missing)}")
 
 
 def _is_number(value: Any) -> bool:

@@ -23,6 +23,7 @@ from .fits import (
     SCALARS,
     check_array,
     check_groups,
+    check_loaded,
     check_optimizer,
     check_scheduler,
     check_slots,
@@ -394,7 +395,7 @@ class Plan:
         kind, base = type(optimizer), torch.optim.Optimizer
         check_optimizer(optimizer, source, path)
         if kind.load_state_dict is not base.load_state_dict:
-            self._unsure.append((optimizer, path, lambda: optimizer.load_state_dict(self._copier.copy(source))))
+            self._load_by_itself(optimizer, lambda: optimizer.load_state_dict(self._copier.copy(source)), path)
             return
         hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
         if is_torchs(kind.__setstate__) and not any(getattr(optimizer, name, None) for name in hooks):
@@ -407,7 +408,15 @@ class Plan:
             optimizer.load_state_dict(state)
             self._undo_casts(optimizer, state)
 
-        self._unsure.append((optimizer, path, action))
+        self._load_by_itself(optimizer, action, path)
+
+    def _load_by_itself(self, optimizer: Any, action: Action, path: str) -> None:
+        def checked() -> None:
+            before = optimizer.param_groups
+            action()
+            check_loaded(optimizer, before, path)
+
+        self._unsure.append((optimizer, path, checked))
 
     def _swap_optimizer(self, optimizer: Any, source: Any, path: str) -> None:
         """Load a twin of the optimizer now; the action gives its state and groups to the optimizer."""
