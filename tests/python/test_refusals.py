@@ -277,6 +277,28 @@ def test_what_is_too_long(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch
         shelf.live["c"] = "x" * 1000
 
 
+def test_a_deep_caller(shelf: lmcstore.Shelf) -> None:
+    """Python's recursion limit is reported as such: the snapshot is not damaged."""
+    state: Any = {'"[[["': {_in_tuples(200): 1}}
+    for _ in range(190):
+        state = {"a": state}
+    snapshot = shelf.snapshot(state)
+
+    def at(depth: int, function: Callable[[], Any]) -> Any:
+        return at(depth - 1, function) if depth else function()
+
+    limits = 0
+    for depth in range(0, 900, 50):
+        for function in (lambda: shelf[1].state_dict(), lambda: shelf.snapshot(state)):
+            try:
+                at(depth, function)
+            except lmcstore.UnsupportedError as error:
+                limits += 1
+                assert "recursion limit" in str(error)
+    assert limits > 2
+    assert snapshot.state_dict() == state
+
+
 def test_live_values_have_the_same_limits(shelf: lmcstore.Shelf) -> None:
     shelf.live["x"] = _in_sets(200)
     assert shelf.live["x"] == _in_sets(200)

@@ -57,7 +57,7 @@ def check_structure(text: bytes, root: Any, names: Iterable[str], containers: Se
     """
     try:
         structure = structure_of(text)
-    except (DamagedError, StopIteration, ValueError) as error:
+    except (DamagedError, StopIteration, ValueError, RecursionError) as error:
         raise UnsupportedError(f"the state can't be stored: its structure could not be read again: {error}") from None
     if structure.names != list(names) or (structure.root is not None and structure.root != root):
         raise UnsupportedError("the state can't be stored: its structure would not be read as it is")

@@ -11,7 +11,9 @@ import fnmatch
 import functools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
@@ -40,6 +42,8 @@ from .skeleton import (
 
 if TYPE_CHECKING:
     from ..store import Store
+
+_TOO_DEEP_A_CALLER = "Python's recursion limit is too low to read the state here: sys.setrecursionlimit raises it"
 
 
 class Described(NamedTuple):
@@ -154,11 +158,22 @@ def _read_skeleton(handle: _core.Snapshot) -> bytes | None:
         return None
 
 
+def _nesting(text: bytes) -> int:
+    """Count the levels of lists and objects in JSON."""
+    steps = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+    bare = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", text)
+    return max(accumulate(steps.get(byte, 0) for byte in bare), default=0)
+
+
 def _parsed(text: bytes) -> dict[str, Any]:
     try:
         skeleton = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise damaged(str(error)) from None
+    except RecursionError:
+        if _nesting(text) > MAX_DEPTH + 4:  # the document, its root, and a list of keys with a packed one
+            raise damaged("it is nested too deeply") from None
+        raise UnsupportedError(_TOO_DEEP_A_CALLER) from None
     version = skeleton.get("lmcstore") if type(skeleton) is dict else None
     if type(version) is int and version > VERSION:
         raise UnsupportedError(f"the snapshot's state has version {version}; this lmcstore reads {VERSION}: update it")
@@ -230,9 +245,7 @@ class Decoded:
         except StopIteration:
             raise damaged("its values are too few") from None
         except RecursionError:
-            raise UnsupportedError(
-                "Python's recursion limit is too low here: sys.setrecursionlimit raises it"
-            ) from None
+            raise UnsupportedError(_TOO_DEEP_A_CALLER) from None
         if next(leaves, leaves) is not leaves:
             raise damaged("its values are too many")
 

@@ -128,7 +128,7 @@ class Encoded:
                 {"lmcstore": VERSION, "leaves": self._leaves, "root": root[0]}, separators=(",", ":"), allow_nan=False
             )
         except RecursionError:
-            raise UnsupportedError(f"the state is {TOO_DEEP}") from None
+            raise UnsupportedError(f"the state is {TOO_DEEP}, within Python's recursion limit") from None
         self._skeleton = text.encode("ascii")
         if self._chunk:
             self._chunks.append(b"".join(self._chunk))
