@@ -43,6 +43,7 @@ extern "C" {
 #define LMCS_MAX_META_LEVELS 200  /* of objects and arrays in a snapshot's metadata; older metadata may have more */
 #define LMCS_MAX_NAME        1024 /* bytes of the name of a tensor, shelf or tag, without the NUL */
 #define LMCS_MAX_POLICY      400  /* bytes of a policy's text */
+#define LMCS_MAX_WARNING     600  /* bytes of a warning about a policy */
 #define LMCS_MAX_DIMS        32
 #define LMCS_MAX_TENSORS     16777216 /* in one snapshot */
 #define LMCS_MIN_POOL_BYTES  ((uint64_t)8 << 20)
@@ -195,7 +196,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *                                     newest). A snapshot without a step counts by its number
  *                    every:K/M        the same among the newest M snapshots
  *                    each:T  each:T/U one of every hour (T: 30s, 10m, 1h, 7d, 2w); not older than U
- *                    best:M  best:M:N  best:M:N:max   the N (1) with the least, or greatest, value of the metric M
+ *                    best:M  best:M:N  best:M:N:max   the N (1) with the least, or greatest, value of the metric M.
+ *                                     While no snapshot has a number for M, every snapshot is kept
  *   budget=SIZE    most space after the next snapshot (200G), or a share of the pool's limit or disk (50%). Over it,
  *                  the compactor keeps only the newest snapshot raw, then prunes by the rules, oldest first. Below it,
  *                  a policy with a budget prunes nothing. A budget never refuses a snapshot
@@ -255,6 +257,13 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_poo
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf,
                                                                const char *policy, struct lmcs_error *error);
+/*
+ * Writes a warning about the policy's rules, without a newline, or "": no snapshot has the metric of a rule, which
+ * therefore keeps all, or only some have it. Reads the metadata of all snapshots if a rule needs a metric.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_policy_warning(struct lmcs_pool *pool, const char *shelf,
+                                                             char warning[LMCS_MAX_WARNING + 1],
+                                                             struct lmcs_error *error);
 
 /*
  * Creates shelf `name`, whose snapshot 1 has the contents, step, time, metrics, metadata and tags of the given
@@ -547,6 +556,7 @@ struct lmcs_prune_report {
     uint64_t kept;
     uint64_t removed; /* or would be */
     struct lmcs_removal removal;
+    char warning[LMCS_MAX_WARNING + 1]; /* as lmcs_policy_warning, about the state before; "": none */
 };
 
 /*

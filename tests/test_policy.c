@@ -28,10 +28,8 @@ static void text_comes_back(void **state)
     expect_text("budget=50% rate=100M encode=auto", "keep_raw=4 chain=3 keep=all budget=50% rate=100M encode=auto");
     expect_text("budget=1536MiB", "keep_raw=4 chain=3 keep=all budget=1536M");
     expect_text("scrub=30d parity=16+2", "keep_raw=4 chain=3 keep=all scrub=30d parity=16+2");
-    expect_text("parity=128+16 scrub=90s parity=4+1", "keep_raw=4 chain=3 keep=all scrub=90s parity=4+1");
-    expect_text("scrub=1w parity=1+1 scrub=none parity=none", "keep_raw=4 chain=3 keep=all");
-    expect_text("budget=2048G budget=none rate=1 rate=none encode=always encode=never", "keep_raw=4 chain=3 keep=all");
-    expect_text("keep=last:3 keep=all", "keep_raw=4 chain=3 keep=all");
+    expect_text("scrub=90s parity=4+1", "keep_raw=4 chain=3 keep=all scrub=90s parity=4+1");
+    expect_text("scrub=none parity=none budget=none rate=none encode=never keep=all", "keep_raw=4 chain=3 keep=all");
 }
 
 static const char *const wrong_words[] = {
@@ -95,6 +93,24 @@ static void wrong_words_change_nothing(void **state)
         FAILS(LMCS_INVALID, lmcs_policy_parse(words, &policy, &err));
         assert_non_null(strstr(err.message, wrong_words[i]));
         assert_memory_equal(&policy, &before, sizeof policy);
+    }
+}
+
+/* The message shows the right form. */
+static void a_repeated_key_is_refused(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"keep=last:10 keep=every:5", "keep=last:10,every:5"},
+        {"keep=last:3 chain=2 keep=all", "keep is there twice"},
+        {"scrub=1w parity=1+1 scrub=none", "scrub is there twice"},
+        {"budget=2048G budget=none", "budget is there twice"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lmcs_policy policy;
+        lmcs_policy_init(&policy);
+        FAILS(LMCS_INVALID, lmcs_policy_parse(cases[i][0], &policy, &err));
+        assert_non_null(strstr(err.message, cases[i][1]));
     }
 }
 
@@ -163,6 +179,30 @@ static void rules_keep_what_they_say(void **state)
     expect_kept(&h, "best:loss:9", "3 5 6 9 11");
 }
 
+/* A rule whose metric no snapshot has keeps every snapshot, beside any other rules. */
+static void rules_without_their_metric_keep_all(void **state)
+{
+    (void)state;
+    static const char all[] = "0 1 2 3 4 5 6 7", why[] = "no snapshot has the metric of a rule";
+    struct history h = steps(8);
+    expect_kept(&h, "best:los:3", all);
+    assert_string_equal(h.kept[0], why);
+    expect_kept(&h, "last:2,best:los", all);
+    expect_kept(&h, "best:los:2:max,every:4", all);
+    h.facts[3].metrics[0] = 1;
+    expect_kept(&h, "best:loss,best:acc:1:max", all);
+    expect_kept(&h, "best:loss", "3");
+    h.facts[3].metrics[0] = -INFINITY;
+    expect_kept(&h, "best:loss", "3");
+    h.facts[3].metrics[0] = NAN;
+    h.facts[7].held = true;
+    expect_kept(&h, "best:loss", all);
+    assert_string_equal(h.kept[3], why);
+    assert_string_not_equal(h.kept[7], why);
+    struct history empty = steps(0);
+    expect_kept(&empty, "best:loss", "");
+}
+
 static void steps_may_be_anything(void **state)
 {
     (void)state;
@@ -226,9 +266,10 @@ static void pruning_again_agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_comes_back),       cmocka_unit_test(wrong_words_change_nothing),
-        cmocka_unit_test(any_text_is_safe),      cmocka_unit_test(rules_keep_what_they_say),
-        cmocka_unit_test(steps_may_be_anything), cmocka_unit_test(pruning_again_agrees),
+        cmocka_unit_test(text_comes_back),           cmocka_unit_test(wrong_words_change_nothing),
+        cmocka_unit_test(a_repeated_key_is_refused), cmocka_unit_test(any_text_is_safe),
+        cmocka_unit_test(rules_keep_what_they_say),  cmocka_unit_test(rules_without_their_metric_keep_all),
+        cmocka_unit_test(steps_may_be_anything),     cmocka_unit_test(pruning_again_agrees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_policy_prune.c - pruning on request, in the background, and while the shelf changes. */
+#include "base/names.h"
 #include "test_policy_support.h"
 
 static void grow(struct lmcs_pool *pool, struct state *state, struct rng *rng, int64_t from, int64_t to)
@@ -236,6 +237,131 @@ static void metrics_decide(void **state)
     }
     OK(lmcs_prune(pool, "run", "keep=best:loss:2", false, NULL, NULL, NULL, NULL, &err));
     expect_steps(pool, (int64_t[]){3, 8, 11}, 3);
+    close_pool(pool);
+    state_free(now);
+}
+
+static void take_measured(struct lmcs_pool *pool, const struct state *now, int64_t step,
+                          const struct lmcs_metric *metrics, size_t count)
+{
+    struct lmcs_capture *capture;
+    struct lmcs_commit_options options;
+    lmcs_commit_options_init(&options);
+    options.step = step;
+    options.metrics = metrics;
+    options.metric_count = count;
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    put_state(capture, now);
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+}
+
+static void expect_warning(struct lmcs_pool *pool, const char *policy, const char *expected)
+{
+    char warning[LMCS_MAX_WARNING + 1] = "not written";
+    OK(lmcs_shelf_set_policy(pool, "run", policy, &err));
+    OK(lmcs_policy_warning(pool, "run", warning, &err));
+    assert_string_equal(warning, expected);
+}
+
+/* No way of pruning removes a snapshot by a rule whose metric no snapshot has. */
+static void an_absent_metric_prunes_nothing(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {11};
+    struct state *now = state_weights(&rng, 1, 2000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_prune_report report;
+    uint64_t removed;
+    for (int64_t step = 0; step < 40; step++)
+        take_measured(pool, now, step, (struct lmcs_metric[]){{"loss", 40.0 - (double)step}, {"nan", NAN}}, 2);
+    static const char *const words[] = {"keep=best:los:3", "keep=last:2,best:los", "keep=best:nan:3:max",
+                                        "keep=best:los budget=1M"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        OK(lmcs_shelf_set_policy(pool, "run", words[i], &err));
+        OK(lmcs_compact(pool, NULL, &err));
+        for (enum lmcs_prune_when when = LMCS_PRUNE_SURPLUS; when <= LMCS_PRUNE_ALL; when++)
+            OK(lmcs_prune_pool(pool, when, NULL, &removed, &err));
+        OK(lmcs_prune(pool, "run", NULL, false, NULL, NULL, NULL, &report, &err));
+        assert_int_equal(report.removed, 0);
+        assert_int_equal(report.kept, 40);
+        assert_true(report.warning[0] != '\0');
+        assert_int_equal(shelf_info(pool, "run").snapshot_count, 40);
+    }
+    OK(lmcs_prune(pool, "run", "keep=best:loss:2 budget=none", false, NULL, NULL, NULL, &report, &err));
+    assert_string_equal(report.warning, "");
+    expect_steps(pool, (int64_t[]){38, 39}, 2);
+    close_pool(pool);
+    state_free(now);
+}
+
+static void warnings_name_the_metric(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {12};
+    struct state *now = state_weights(&rng, 1, 2000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    char long_name[101], warning[LMCS_MAX_WARNING + 1];
+    FAILS(LMCS_NOT_FOUND, lmcs_policy_warning(pool, "run", warning, &err));
+    expect_warning(pool, "keep=best:los:3", "");
+    take_measured(pool, now, 0, NULL, 0);
+    expect_warning(
+        pool, "keep=best:los:3",
+        "the rule best:los keeps all snapshots, because 0 of 1 have the metric \"los\"; they have no metrics");
+    for (int64_t step = 1; step < 4; step++)
+        take_measured(pool, now, step, (struct lmcs_metric[]){{"loss", 1}, {"eval/acc", NAN}}, 2);
+    expect_warning(
+        pool, "keep=best:los:3,best:los:1:max",
+        "the rule best:los keeps all snapshots, because 0 of 4 have the metric \"los\"; did you mean \"loss\"? "
+        "Metrics: \"loss\", \"eval/acc\"");
+    expect_warning(pool, "keep=best:LOSS,last:1",
+                   "the rule best:LOSS keeps all snapshots, because 0 of 4 have the metric \"LOSS\"; did you mean "
+                   "\"loss\"? Metrics: \"loss\", \"eval/acc\"");
+    expect_warning(pool, "keep=best:acc",
+                   "the rule best:acc keeps all snapshots, because 0 of 4 have the metric \"acc\"; did you mean "
+                   "\"eval/acc\"? Metrics: \"loss\", \"eval/acc\"");
+    expect_warning(pool, "keep=best:eval/acc",
+                   "the rule best:eval/acc keeps all snapshots, because 0 of 4 have a number for the metric "
+                   "\"eval/acc\"; metrics: \"loss\"");
+    expect_warning(pool, "keep=best:loss",
+                   "the rule best:loss ignores 1 of 4 snapshots, which do not have the metric \"loss\"");
+    expect_warning(pool, "keep=last:3", "");
+    for (size_t i = 0; i < 100; i += 2)
+        memcpy(long_name + i, "\xc3\xa9", 2);
+    long_name[100] = '\0';
+    memmove(long_name + 1, long_name, 99);
+    long_name[0] = 'x';
+    long_name[99] = '\0';
+    for (int64_t step = 4; step < 24; step++)
+        take_measured(pool, now, step, (struct lmcs_metric[]){{long_name, 1}, {"m", (double)step}}, 2);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=best:none,best:loss,best:m,best:no,best:never", &err));
+    OK(lmcs_policy_warning(pool, "run", warning, &err));
+    assert_true(lmcs_name_is_sound(warning)); /* long names and texts are cut between characters */
+    assert_true(strlen(warning) > 300);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* The message of a full pool shows the warning of the policy that makes no room, also of another shelf. */
+static void a_full_pool_shows_the_warning(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {13};
+    struct state *now = state_weights(&rng, 2, 250000);
+    struct lmcs_pool *pool = open_limited(place->pool, 48 << 20);
+    const char *const shelves[] = {"run", "other"};
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:1,best:los", &err));
+    for (size_t s = 0; s < 2; s++) {
+        enum lmcs_status status = LMCS_OK;
+        for (int64_t step = 0; status == LMCS_OK && step < 200; step++) {
+            status = try_snapshot(pool, shelves[s], now, step, NULL, &err);
+            for (size_t i = 0; i < now->count; i++)
+                rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes);
+        }
+        assert_int_equal(status, LMCS_FULL);
+        assert_non_null(
+            strstr(err.message, "; by the policy of \"run\", the rule best:los keeps all snapshots, because 0 of "));
+    }
+    assert_true(shelf_info(pool, "run").snapshot_count > 2);
     close_pool(pool);
     state_free(now);
 }
@@ -511,6 +637,9 @@ int main(void)
         IN_MEMORY(pruning_can_be_stopped),
         IN_MEMORY(a_full_pool_prunes_before_it_refuses),
         IN_MEMORY(metrics_decide),
+        IN_MEMORY(an_absent_metric_prunes_nothing),
+        IN_MEMORY(warnings_name_the_metric),
+        IN_MEMORY(a_full_pool_shows_the_warning),
         IN_MEMORY(unknown_words_prune_nothing),
         ON_BOTH(what_is_tagged_meanwhile_stays),
         IN_MEMORY(a_policy_set_meanwhile_holds),

@@ -12,6 +12,7 @@
 #include "lmc.h"
 #include "lmcstore.h"
 
+#include "base/names.h"
 #include "base/outfile.h"
 
 #include <jansson.h>
@@ -108,8 +109,6 @@ enum lmcs_status cli_parse(struct cli *cli, int argc, char **argv);
 void cli_print_help(const struct cli_command *command);
 /* Parses a size like "8GiB"; false: not a size. */
 bool cli_parse_size(const char *text, uint64_t *bytes);
-/* Returns the word nearest to a mistyped one; NULL: none is near. */
-const char *cli_nearest(const char *typed, const char *const *words, size_t count);
 
 /* ---- support.c: errors, pools, snapshots ---------------------------------------------------------------------- */
 

@@ -149,7 +149,21 @@ static void print_scrub(const struct lmcs_pool_info *info)
     }
 }
 
-static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live)
+static void print_warnings(const json_t *warnings)
+{
+    size_t i;
+    json_t *warning;
+    json_array_foreach((json_t *)warnings, i, warning)
+    {
+        label("warning");
+        cli_print(stdout, json_string_value(json_object_get(warning, "shelf")));
+        printf(": ");
+        cli_print(stdout, json_string_value(json_object_get(warning, "warning")));
+        putchar('\n');
+    }
+}
+
+static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live, const json_t *warnings)
 {
     label("pool");
     cli_print(stdout, info->path);
@@ -162,6 +176,7 @@ static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live
     print_contents(info, live);
     print_compaction(info);
     print_scrub(info);
+    print_warnings(warnings);
 }
 
 /* ---- For scripts ---------------------------------------------------------------------------------------------- */
@@ -261,21 +276,51 @@ static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live
     return status;
 }
 
+/* Lists warnings about the policies of readable shelves. */
+static enum lmcs_status list_warnings(struct cli *cli, json_t *warnings)
+{
+    struct cli_shelves shelves;
+    char text[LMCS_MAX_WARNING + 1];
+    enum lmcs_status status = cli_shelves(cli, &shelves);
+    status = status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
+    for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
+        status = lmcs_policy_warning(cli->pool, shelves.infos[i].name, text, &cli->error);
+        if (status == LMCS_OK && *text != '\0') {
+            json_t *warning = json_object();
+            cli_json_set(warning, "shelf", cli_json_text(shelves.infos[i].name));
+            cli_json_set(warning, "warning", cli_json_text(text));
+            json_array_append_new(warnings, warning);
+        }
+        if (status == LMCS_UNSUPPORTED || status == LMCS_DAMAGED || status == LMCS_NOT_FOUND)
+            status = LMCS_OK;
+    }
+    free(shelves.infos);
+    return status;
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_pool_info info;
     struct lmcs_live_usage live = {0};
+    json_t *warnings = json_array();
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)
         status = lmcs_pool_info(cli->pool, &info, &cli->error);
     if (status == LMCS_OK)
         status = count_live(cli, &live);
-    if (status != LMCS_OK)
+    if (status == LMCS_OK)
+        status = list_warnings(cli, warnings);
+    if (status != LMCS_OK) {
+        json_decref(warnings);
         return status;
-    if (cli->options.json)
+    }
+    if (cli->options.json) {
         cli->json = info_json(&info, &live);
-    else
-        print_info(&info, &live);
+        cli_json_set(cli->json, "warnings", warnings);
+    } else {
+        print_info(&info, &live, warnings);
+        json_decref(warnings);
+    }
     status = info.damaged_shelves > 0 ? LMCS_DAMAGED : LMCS_UNSUPPORTED;
     return info.damage[0] != '\0' ? cli_fail(cli, status, 0, "%s", info.damage) : LMCS_OK;
 }

@@ -54,6 +54,7 @@ static void report(struct cli *cli, const struct lmcs_shelf_info *info, const st
         cli_json_set(cli->json, pruned ? "removed" : "would_remove", removed);
         cli_json_set(cli->json, "freed_bytes", cli_json_u64(prune->removal.freed_bytes));
         cli_json_set(cli->json, "later_bytes", cli_json_u64(prune->removal.later_bytes));
+        cli_json_set(cli->json, "warning", *prune->warning != '\0' ? cli_json_text(prune->warning) : NULL);
         return;
     }
     cli_print(stdout, info->name);
@@ -65,6 +66,11 @@ static void report(struct cli *cli, const struct lmcs_shelf_info *info, const st
     if (prune->removal.later_bytes > 0)
         printf(", %s more after compaction", cli_bytes(prune->removal.later_bytes).text);
     putchar('\n');
+    if (*prune->warning != '\0') {
+        printf("warning: ");
+        cli_print(stdout, prune->warning);
+        putchar('\n');
+    }
 }
 
 static enum lmcs_status run(struct cli *cli)
@@ -105,14 +111,16 @@ static void print_keys(void)
         printf("  %s=%-*s %s\n%17s%s (%s)\n", key->name, width > 0 ? width : 0, key->value, key->help, "", key->values,
                key->initial);
     }
-    printf("\nRules:\n"
-           "  last:100        the newest 100\n"
-           "  every:1000      one of every 1,000 steps\n"
-           "  every:10/500    one of every 10 steps, among the newest 500\n"
-           "  each:1h/7d      one per hour, not older than 7 days\n"
-           "  best:loss:3     the 3 with the lowest loss (best:acc:3:max: the highest)\n\n"
-           "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough; --prune\n"
-           "prunes now; --dry-run lists the snapshots that it would remove, and changes nothing.\n\n");
+    printf(
+        "\nRules:\n"
+        "  last:100        the newest 100\n"
+        "  every:1000      one of every 1,000 steps\n"
+        "  every:10/500    one of every 10 steps, among the newest 500\n"
+        "  each:1h/7d      one per hour, not older than 7 days\n"
+        "  best:loss:3     the 3 with the lowest loss (best:acc:3:max: the highest); every snapshot, while none has\n"
+        "                  the metric\n\n"
+        "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough; --prune\n"
+        "prunes now; --dry-run lists the snapshots that it would remove, and changes nothing.\n\n");
 }
 
 const struct cli_command cmd_policy = {

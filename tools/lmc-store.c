@@ -80,7 +80,7 @@ static const char *suggest(const char *typed)
         names[i] = commands[i]->name;
     for (size_t i = 0; i < EXTERNAL_COUNT; i++)
         names[COMMAND_COUNT + i] = externals[i].name;
-    return cli_nearest(typed, names, COMMAND_COUNT + EXTERNAL_COUNT);
+    return lmcs_nearest(typed, names, COMMAND_COUNT + EXTERNAL_COUNT);
 }
 
 static enum lmcs_status unknown_command(struct cli *cli, const char *typed)

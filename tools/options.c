@@ -327,7 +327,7 @@ static enum lmcs_status unknown_option(struct cli *cli, const char *typed)
     for (size_t i = 0; i < ROW_COUNT; i++)
         if (rows[i].name != NULL && has_option(cli->command, &rows[i]))
             names[count++] = rows[i].name;
-    const char *near = strncmp(typed, "--", 2) == 0 ? cli_nearest(typed + 2, names, count) : NULL;
+    const char *near = strncmp(typed, "--", 2) == 0 ? lmcs_nearest(typed + 2, names, count) : NULL;
     return cli_wrong_use(cli, "%s has no option '%s'%s%s%s", cli->command->name, typed,
                          near != NULL ? "; did you mean '--" : "", near != NULL ? near : "", near != NULL ? "'?" : "");
 }
@@ -371,54 +371,4 @@ enum lmcs_status cli_parse(struct cli *cli, int argc, char **argv)
             status = find_row(value)->set(cli, find_row(value), optarg);
     }
     return status == LMCS_OK ? take_arguments(cli, argc - optind, argv + optind) : status;
-}
-
-/* ---- Did you mean --------------------------------------------------------------------------------------------- */
-
-static unsigned least(unsigned a, unsigned b)
-{
-    return a < b ? a : b;
-}
-
-/* Counts letters to insert, delete, replace or swap with a neighbour (optimal string alignment). */
-static unsigned distance(const char *a, const char *b)
-{
-    enum { MAX = 24 };
-    unsigned table[MAX + 1][MAX + 1];
-    size_t m = strlen(a);
-    size_t n = strlen(b);
-    if (m > MAX || n > MAX)
-        return UINT32_MAX;
-    for (size_t i = 0; i <= m; i++)
-        for (size_t j = 0; j <= n; j++) {
-            if (i == 0 || j == 0) {
-                table[i][j] = (unsigned)(i + j);
-                continue;
-            }
-            unsigned replaced = table[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            table[i][j] = least(replaced, least(table[i - 1][j], table[i][j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                table[i][j] = least(table[i][j], table[i - 2][j - 2] + 1);
-        }
-
-    return table[m][n];
-}
-
-const char *cli_nearest(const char *typed, const char *const *words, size_t count)
-{
-    const char *best = NULL;
-    unsigned best_distance = 3;
-    for (size_t i = 0; i < count; i++) {
-        unsigned d = distance(typed, words[i]);
-        bool is_far = d >= strlen(words[i]) || d > (strlen(typed) + 1) / 2;
-        if (strlen(typed) > 1 && strncmp(words[i], typed, strlen(typed)) == 0)
-            d = 0;
-        else if (is_far)
-            continue;
-        if (d < best_distance) {
-            best = words[i];
-            best_distance = d;
-        }
-    }
-    return best;
 }

@@ -9,6 +9,7 @@ import logging
 import math
 import operator
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -67,6 +68,8 @@ class Pruned(NamedTuple):
     """Those that went, oldest first."""
     removal: Removal
     """What that freed. Nothing is known of it where a store that is open for reading says what would go."""
+    warning: str = ""
+    """Rules whose metric no snapshot has, or only some, and similar names; "": none."""
 
 
 class Shelf:
@@ -265,13 +268,14 @@ class Shelf:
 
         Rules: ``last:100`` (the newest), ``every:1000`` (one of every 1,000 steps), ``every:10/500`` (among the newest
         500), ``each:1h``, ``each:1h/7d`` (one an hour, in the last week), ``best:loss``, ``best:acc:3:max`` (by a
-        metric). The latest snapshot and tagged ones are always kept. Without rules nothing is removed.
+        metric). The latest snapshot and tagged ones are always kept. Without rules nothing is removed, and neither
+        while no snapshot has the metric of a rule. Setting a policy warns of that, and of a metric that only some have.
 
         Examples
         --------
-        >>> shelf.policy = "keep=last:100,every:10/1000,every:100,best:loss"
+        >>> shelf.policy = "keep=last:100,every:10/1000,every:100"
         >>> shelf.policy
-        'keep_raw=4 chain=3 keep=last:100,every:10/1000,every:100,best:loss:1'
+        'keep_raw=4 chain=3 keep=last:100,every:10/1000,every:100'
         """
         info = self._info()
         return info["policy"] if info is not None else _INITIAL_POLICY
@@ -282,20 +286,25 @@ class Shelf:
         if not isinstance(words, str):
             raise UnsupportedError(f"a policy must be a str, not {type(words).__qualname__!r}")
         self._store._pool.set_policy(self._name, words)
+        warning = self._store._warning(self._name)
+        if warning:
+            warnings.warn(f"shelf {self._name!r}: {warning}", stacklevel=2)
 
     def prune(self, words: str | None = None, *, dry_run: bool = False) -> Pruned:
         """Remove the snapshots that the policy does not keep, now and regardless of its budget.
 
         `words` changes the policy for this call, and `dry_run` only reports the snapshots:
         ``shelf.prune("keep=last:10", dry_run=True)``. InvalidError names a wrong word; NotFoundError: there is no such
-        shelf.
+        shelf. Warns, as `policy` does, of rules whose metric no snapshot has, or only some.
         """
         if not dry_run:
             self._store._check_writable()
         if words is not None and not isinstance(words, str):
             raise UnsupportedError(f"a policy must be a str, not {type(words).__qualname__!r}")
-        kept, numbers, *removal = self._store._pool.prune(self._name, words, dry_run)
-        return Pruned(kept, numbers, Removal(*removal))
+        kept, numbers, warning, *removal = self._store._pool.prune(self._name, words, dry_run)
+        if warning:
+            warnings.warn(f"shelf {self._name!r}: {warning}", stacklevel=2)
+        return Pruned(kept, numbers, Removal(*removal), warning)
 
     def scrub(self, which: int | str | None = None, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
         """Scrub this shelf, or one snapshot or range (``"5..9"``) of it: see `Store.scrub`."""

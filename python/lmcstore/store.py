@@ -15,7 +15,7 @@ from . import _core
 from ._optimizer.relations import Finder
 from ._text import html
 from ._text.arguments import descriptor, milliseconds, parse_size, within
-from .errors import Error, InvalidError, ReadOnlyError, UnsupportedError
+from .errors import DamagedError, Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
 from .shelf import Shelf
 from .snapshot import Progress
 
@@ -159,9 +159,24 @@ class Store:
         dict
             ``path``, ``medium``, ``file_system``, ``is_persistent_memory``, ``limit_bytes``, ``used_bytes``,
             ``live_bytes``, ``free_bytes``, ``snapshot_count``, ``snapshots_that_fit``, ``compaction_backlog`` and the
-            other members of ``struct lmcs_pool_info``.
+            other members of ``struct lmcs_pool_info``. ``warnings``: by shelf, warnings about its policy.
         """
-        return self._pool.info()
+        info = self._pool.info()
+        info["warnings"] = {name: warning for name in self._readable_shelves() if (warning := self._warning(name))}
+        return info
+
+    def _readable_shelves(self) -> list[str]:
+        try:
+            return self.shelves()
+        except (DamagedError, UnsupportedError):
+            return []
+
+    def _warning(self, shelf: str) -> str:
+        """Return a warning about a shelf's policy; "": there is none, or the shelf is unreadable."""
+        try:
+            return self._pool.policy_warning(shelf)
+        except (DamagedError, NotFoundError, UnsupportedError):
+            return ""
 
     def set_limit(self, size: int | str | None) -> None:
         """Set the limit of the pool's size on disk; None: no limit. InvalidError: the pool is larger already."""
@@ -388,7 +403,7 @@ class Store:
     def _repr_html_(self) -> str:
         if self.closed:
             return html.table(repr(self), (), ())
-        info, shelves = self.info(), self._pool.shelves()
+        info, shelves = self._pool.info(), self._pool.shelves()
         limit = html.size(info["limit_bytes"]) if info["limit_bytes"] else "the disk"
         title = f"{self._path}: {html.size(info['used_bytes'])} of {limit} used, {info['medium']}"
         rows = [(shelf["name"], shelf["snapshot_count"], shelf["latest"] or "") for shelf in shelves]

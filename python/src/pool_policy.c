@@ -15,6 +15,18 @@ PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args)
     return core_none(self, status, &error);
 }
 
+PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    char warning[LMCS_MAX_WARNING + 1];
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "s:policy_warning", &shelf) || !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, status, lmcs_policy_warning(self->handle, shelf, warning, &error));
+    return status == LMCS_OK ? PyUnicode_FromString(warning) : core_fail(self, &error);
+}
+
 struct candidate {
     uint64_t number;
     bool stays; /* the store kept it after all */
@@ -87,9 +99,10 @@ PyObject *core_pool_prune(struct pool_object *self, PyObject *args)
         Py_XDECREF(number);
     }
     if (list != NULL) {
-        result = Py_BuildValue(
-            "(KNKKK)", (unsigned long long)report.kept, list, (unsigned long long)report.removal.freed_bytes,
-            (unsigned long long)report.removal.later_bytes, (unsigned long long)report.removal.removed_tags);
+        result = Py_BuildValue("(KNsKKK)", (unsigned long long)report.kept, list, report.warning,
+                               (unsigned long long)report.removal.freed_bytes,
+                               (unsigned long long)report.removal.later_bytes,
+                               (unsigned long long)report.removal.removed_tags);
     }
 out:
     free(removed.list);

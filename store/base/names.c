@@ -2,6 +2,7 @@
 /* base/names.c - valid names and shapes. */
 #include "base/names.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #include "lmc.h"
@@ -93,4 +94,59 @@ enum lmcs_status lmcs_tensor_check_put(const struct lmcs_tensor *tensor, uint64_
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "tensor \"%s\": it is empty, but its other dimensions are impossibly large", tensor->name);
     return status;
+}
+
+/* ---- The nearest name ---- */
+
+static unsigned least(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+static bool is_same_letter(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* Counts letters to insert, delete, replace or swap with a neighbour (optimal string alignment), ignoring case. */
+static unsigned distance(const char *a, const char *b)
+{
+    enum { MAX = 64 };
+    uint8_t table[MAX + 1][MAX + 1];
+    size_t m = strlen(a);
+    size_t n = strlen(b);
+    if (m > MAX || n > MAX)
+        return UINT32_MAX;
+    for (size_t i = 0; i <= m; i++)
+        for (size_t j = 0; j <= n; j++) {
+            if (i == 0 || j == 0) {
+                table[i][j] = (uint8_t)(i + j);
+                continue;
+            }
+            unsigned replaced = table[i - 1][j - 1] + !is_same_letter(a[i - 1], b[j - 1]);
+            unsigned found = least(replaced, least(table[i - 1][j], table[i][j - 1]) + 1u);
+            if (i > 1 && j > 1 && is_same_letter(a[i - 1], b[j - 2]) && is_same_letter(a[i - 2], b[j - 1]))
+                found = least(found, table[i - 2][j - 2] + 1u);
+            table[i][j] = (uint8_t)found;
+        }
+    return table[m][n];
+}
+
+const char *lmcs_nearest(const char *typed, const char *const *words, size_t count)
+{
+    const char *best = NULL;
+    unsigned best_distance = 3;
+    for (size_t i = 0; i < count; i++) {
+        unsigned d = distance(typed, words[i]);
+        bool is_far = d >= strlen(words[i]) || d > (strlen(typed) + 1) / 2;
+        if (strlen(typed) > 1 && strncmp(words[i], typed, strlen(typed)) == 0)
+            d = 0;
+        else if (is_far)
+            continue;
+        if (d < best_distance) {
+            best = words[i];
+            best_distance = d;
+        }
+    }
+    return best;
 }

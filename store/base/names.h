@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* base/names.h - valid names and shapes of tensors. */
+/* base/names.h - valid names and shapes of tensors; the nearest of some names. */
 #ifndef LMCS_BASE_NAMES_H
 #define LMCS_BASE_NAMES_H
 
@@ -13,5 +13,7 @@ enum lmcs_status lmcs_tensor_check_put(const struct lmcs_tensor *tensor, uint64_
 bool lmcs_name_is_sound(const char *name);
 /* Size of a tensor. False: no valid dtype, or too large. */
 bool lmcs_shape_bytes(uint32_t dtype, uint32_t ndim, const uint64_t *shape, uint64_t *bytes);
+/* The word nearest to a mistyped one; NULL: none is near. */
+const char *lmcs_nearest(const char *typed, const char *const *words, size_t count);
 
 #endif

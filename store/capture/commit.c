@@ -102,11 +102,19 @@ static void finish(struct lmcs_capture *capture, enum lmcs_status status, const 
         lmcs_capture_free(capture);
 }
 
+static enum lmcs_status enter(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_capture_enter(capture, error);
+    if (status == LMCS_FULL)
+        lmcs_pool_explain_full(capture->pool, capture->busy->name, error);
+    return status;
+}
+
 static void *commit_thread(void *argument)
 {
     struct lmcs_capture *capture = argument;
     struct lmcs_error error;
-    enum lmcs_status status = lmcs_capture_enter(capture, &error);
+    enum lmcs_status status = enter(capture, &error);
     finish(capture, status, &error);
     return NULL;
 }
@@ -174,7 +182,7 @@ enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture, const struct 
         capture->asynchronous = false;
     }
     if (status == LMCS_OK)
-        status = lmcs_capture_enter(capture, &local);
+        status = enter(capture, &local);
     if (lmcs_pool_check(capture->pool, true, NULL) == LMCS_OK)
         finish(capture, status, &local);
     lmcs_capture_free(capture);

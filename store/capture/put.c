@@ -294,13 +294,12 @@ static uint64_t count_snapshots(struct lmcs_pool *pool, const char *name)
 static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     uint64_t count = error != NULL ? count_snapshots(capture->pool, capture->busy->name) : 0;
-    if (count < 2)
-        return;
-    size_t length = strlen(error->message);
-    snprintf(error->message + length, sizeof error->message - length,
-             "; nothing of this snapshot was kept; older ones can be pruned: \"%.100s\" has %llu (see 'lmc-store ls', "
-             "'lmc-store rm'), or open it with a larger size, or free disk space",
-             capture->busy->name, (unsigned long long)count);
+    if (count >= 2)
+        lmcs_error_append(error,
+                          "; nothing of this snapshot was kept; older ones can be pruned: \"%.100s\" has %llu (see "
+                          "'lmc-store ls', 'lmc-store rm'), or open it with a larger size, or free disk space",
+                          capture->busy->name, (unsigned long long)count);
+    lmcs_pool_explain_full(capture->pool, capture->busy->name, error);
 }
 
 static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs_copy *copies, size_t count,

@@ -39,3 +39,9 @@ bool lmcs_pool_make_room(struct lmcs_pool *pool, const char *held)
 {
     return pool->make_room != NULL && pool->make_room(pool, held);
 }
+
+void lmcs_pool_explain_full(struct lmcs_pool *pool, const char *held, struct lmcs_error *error)
+{
+    if (pool->explain_full != NULL && error != NULL)
+        pool->explain_full(pool, held, error);
+}

@@ -60,6 +60,7 @@
  *   pool->wake               pool/background.c     lmcs_pool_wake, after commits and removals; any thread, none or a
  *                                                  shelf
  *   pool->make_room          pool/background.c     lmcs_pool_make_room, when space is short; any thread, a shelf
+ *   pool->explain_full       pool/background.c     lmcs_pool_explain_full, after LMCS_FULL; any thread, a shelf
  */
 #ifndef LMCS_PAGES_POOL_H
 #define LMCS_PAGES_POOL_H
@@ -148,6 +149,7 @@ struct lmcs_pool {
     enum lmcs_status (*last_close)(struct lmcs_pool *pool, struct lmcs_error *error);
     void (*wake)(struct lmcs_pool *pool); /* NULL without a compactor, as the next */
     bool (*make_room)(struct lmcs_pool *pool, const char *held);
+    void (*explain_full)(struct lmcs_pool *pool, const char *held, struct lmcs_error *error);
 };
 
 /* LMCS_INVALID: the pool of a forked child's parent. LMCS_READ_ONLY: `to_write`, and open for reading. */
@@ -163,5 +165,10 @@ void lmcs_pool_wake(struct lmcs_pool *pool);
  * there is more space.
  */
 bool lmcs_pool_make_room(struct lmcs_pool *pool, const char *held);
+/*
+ * Appends warnings about policies to the message of LMCS_FULL, that of shelf `held` (or NULL) first. `error` may be
+ * NULL. Outside a transaction.
+ */
+void lmcs_pool_explain_full(struct lmcs_pool *pool, const char *held, struct lmcs_error *error);
 
 #endif

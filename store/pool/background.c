@@ -21,6 +21,7 @@
 #include "base/guard.h"
 #include "compact/compact.h"
 #include "repair/scrub.h"
+#include "shelves/shelves.h"
 
 #define BACKGROUND_NICE 10
 #define RETRY_SECONDS   1
@@ -211,6 +212,7 @@ enum lmcs_status lmcs_background_new(struct lmcs_pool *pool, struct lmcs_error *
     pool->background = background;
     pool->wake = wake;
     pool->make_room = lmcs_compact_for_space;
+    pool->explain_full = lmcs_policy_warn_full;
     return (pool->options.flags & LMCS_NO_BACKGROUND) != 0 ? LMCS_OK : lmcs_compactor_start(pool, error);
 }
 
@@ -221,6 +223,7 @@ void lmcs_background_free(struct lmcs_pool *pool)
         lmcs_compactor_stop(pool);
         pool->wake = NULL;
         pool->make_room = NULL;
+        pool->explain_full = NULL;
         pool->background = NULL;
         pthread_mutex_destroy(&background->lock);
         pthread_cond_destroy(&background->wake);

@@ -71,7 +71,8 @@ struct lmcs_policy_facts {
 
 /*
  * kept[i]: the reason for keeping facts[i], or NULL. `facts` ascend by number. Adding a snapshot, or removing one that
- * is not kept, changes no other's reason, except by rules that compare (newest, best). LMCS_NO_MEMORY.
+ * is not kept, changes no other's reason, except by rules that compare (newest, best). If no fact has a number for the
+ * metric of a rule, all are kept. LMCS_NO_MEMORY.
  */
 enum lmcs_status lmcs_policy_keeps(const struct lmcs_policy *policy, const struct lmcs_policy_facts *facts,
                                    size_t count, uint64_t now_ns, const char **kept, struct lmcs_error *error);

@@ -3,7 +3,8 @@
  * records/policy_keep.c - which snapshots a policy keeps: pure functions.
  *
  * A snapshot is kept if any rule picks it. The first of a stretch of steps or time stays the first when more come:
- * pruning twice is like pruning once.
+ * pruning twice is like pruning once. A rule whose metric no snapshot has keeps all: the metric may be misspelled, or
+ * come later.
  */
 #include "base/order.h"
 #include "records/policy.h"
@@ -84,6 +85,8 @@ static void keep_best(const struct lmcs_rule *rule, size_t rule_index, const str
         if (!isnan(value))
             ranked[n++] = (struct ranked){.value = rule->greatest ? -value : value, .index = i};
     }
+    for (size_t i = 0; n == 0 && i < count; i++)
+        keep(kept, i, "no snapshot has the metric of a rule");
     qsort(ranked, n, sizeof *ranked, by_value);
     for (size_t i = 0; i < n && i < rule->count; i++)
         keep(kept, ranked[i].index, "among the best by a metric");

@@ -171,6 +171,8 @@ enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *nam
     status = fork_once(snapshot, name, error);
     if (status == LMCS_FULL && lmcs_pool_make_room(pool, name))
         status = fork_once(snapshot, name, error);
+    if (status == LMCS_FULL)
+        lmcs_pool_explain_full(pool, name, error);
     lmcs_shelf_give(pool, busy);
     return status;
 }

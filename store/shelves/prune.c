@@ -12,21 +12,16 @@
  */
 #include "shelves/shelves.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/grow.h"
 #include "pages/pool.h"
 #include "pages/space.h"
 #include "pages/tree.h"
-#include "payload/attachment.h"
 #include "records/busy.h"
+#include "shelves/facts.h"
 #include "snapshots/snapshot.h"
 
 #define BATCH_SNAPSHOTS 32u
-
-/* ---- Facts ---- */
 
 struct request {
     bool is_asked_for;         /* lmcs_prune; else the background decides */
@@ -34,13 +29,9 @@ struct request {
     enum lmcs_prune_when when; /* background: which shelves are due, and how many snapshots go */
 };
 
+/* The facts on which a decision rests, and the state of the shelf then. */
 struct facts {
-    struct lmcs_policy policy;
-    struct lmcs_policy_facts *list; /* ascending by number */
-    size_t count;
-    size_t capacity;
-    bool reads_metrics;
-    const char **kept;
+    struct lmcs_facts of;
     size_t wanted;        /* snapshots to remove, at most */
     uint64_t shelf_id;    /* state of the shelf that the decision rests on */
     uint64_t next_number; /* decides when the shelf is examined again */
@@ -52,119 +43,11 @@ struct facts {
 
 static const char since[] = "tagged, or kept by a change, since pruning began";
 
-static void free_facts(struct facts *facts)
-{
-    free(facts->list);
-    free(facts->kept);
-}
-
-static void take_metrics(const struct lmcs_policy *policy, const struct lmcs_metric *metrics, size_t count,
-                         struct lmcs_policy_facts *fact)
-{
-    for (size_t r = 0; r < policy->rule_count; r++)
-        for (size_t i = 0; lmcs_rule_needs_metric(&policy->rules[r]) && i < count; i++)
-            if (strcmp(metrics[i].name, policy->rules[r].metric) == 0)
-                fact->metrics[r] = metrics[i].value;
-}
-
-/* Reads metrics, also from an attachment. Unreadable metrics are absent, so no rule finds them. */
-static enum lmcs_status read_metrics(struct lmcs_txn *txn, const struct lmcs_record *record,
-                                     const struct lmcs_policy *policy, struct lmcs_policy_facts *fact,
-                                     struct lmcs_error *error)
-{
-    struct lmcs_meta meta;
-    char *text = NULL;
-    enum lmcs_status status =
-        record->df.meta_bytes == UINT32_MAX ? lmcs_record_long_meta(txn, record, &text, error) : LMCS_OK;
-    if (status == LMCS_OK)
-        status = lmcs_meta_decode(text != NULL ? text : record->meta, &meta, error);
-    free(text);
-    if (status != LMCS_OK) {
-        fact->held |= lmcs_is_unusable(status); /* a snapshot with unreadable metadata stays */
-        return lmcs_is_unusable(status) ? LMCS_OK : status;
-    }
-    take_metrics(policy, meta.metrics, meta.metric_count, fact);
-    lmcs_meta_free(&meta);
-    return LMCS_OK;
-}
-
-static enum lmcs_status add_fact(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, struct facts *facts,
-                                 const struct lmcs_record *record, struct lmcs_error *error)
-{
-    if (!lmcs_grow(&facts->list, &facts->capacity, facts->count, sizeof *facts->list))
-        return lmcs_fail_memory(error);
-    struct lmcs_policy_facts *fact = &facts->list[facts->count++];
-    *fact = (struct lmcs_policy_facts){.number = record->df.number,
-                                       .step = record->df.step,
-                                       .time_ns = record->df.time_ns,
-                                       .held = record->df.state != LMCS_SNAPSHOT_COMMITTED ||
-                                               record->df.number == shelf->df.latest};
-    for (size_t i = 0; i < LMCS_MAX_RULES; i++)
-        fact->metrics[i] = NAN;
-    return facts->reads_metrics ? read_metrics(txn, record, &facts->policy, fact, error) : LMCS_OK;
-}
-
-static enum lmcs_status gather_records(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_cursor *cursor,
-                                       struct facts *facts, struct lmcs_error *error)
-{
-    enum lmcs_status status = lmcs_cursor_seek(
-        cursor, txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS), (struct lmcs_key_df){0, 0}, error);
-    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
-        struct lmcs_record record;
-        size_t bytes;
-        const void *value = lmcs_cursor_value(cursor, &bytes);
-        status = lmcs_record_read(txn, shelf, lmcs_cursor_key(cursor).high, value, bytes, &record, error);
-        if (status == LMCS_OK)
-            status = add_fact(txn, shelf, facts, &record, error);
-        if (status == LMCS_OK)
-            status = lmcs_cursor_next(cursor, error);
-    }
-    return status;
-}
-
-static enum lmcs_status hold_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_cursor *cursor,
-                                    struct facts *facts, struct lmcs_error *error)
-{
-    size_t i = 0;
-    enum lmcs_status status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
-                                               (struct lmcs_key_df){0, 0}, error);
-    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
-        while (i < facts->count && facts->list[i].number < lmcs_cursor_key(cursor).high)
-            i++;
-        if (i < facts->count && facts->list[i].number == lmcs_cursor_key(cursor).high)
-            facts->list[i].held = true;
-        status = lmcs_cursor_next(cursor, error);
-    }
-    return status;
-}
-
-/* Gathers facts about all snapshots, and those that `facts->policy` keeps. */
-static enum lmcs_status gather(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts,
-                               struct lmcs_error *error)
-{
-    struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    for (size_t r = 0; r < facts->policy.rule_count; r++)
-        facts->reads_metrics |= lmcs_rule_needs_metric(&facts->policy.rules[r]);
-    status = gather_records(txn, shelf, cursor, facts, error);
-    if (status == LMCS_OK)
-        status = hold_tagged(txn, shelf, cursor, facts, error);
-    lmcs_cursor_free(cursor);
-    if (status != LMCS_OK)
-        return status;
-    facts->kept = calloc(facts->count + 1, sizeof *facts->kept);
-    if (facts->kept == NULL)
-        return lmcs_fail_memory(error);
-    return lmcs_policy_keeps(&facts->policy, facts->list, facts->count, lmcs_now_ns(), facts->kept, error);
-}
-
 static size_t count_kept(const struct facts *facts)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < facts->count; i++)
-        kept += facts->kept[i] != NULL;
+    for (size_t i = 0; i < facts->of.count; i++)
+        kept += facts->of.kept[i] != NULL;
     return kept;
 }
 
@@ -186,7 +69,7 @@ bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy)
 
 static size_t how_many(const struct facts *facts, const struct request *request)
 {
-    size_t kept = count_kept(facts), due = facts->count - kept;
+    size_t kept = count_kept(facts), due = facts->of.count - kept;
     if (!request->is_asked_for && request->when == LMCS_PRUNE_BUDGETS)
         return (due + 7) / 8;
     return request->is_asked_for || request->when == LMCS_PRUNE_ALL || due > kept / 8 ? due : 0;
@@ -241,12 +124,12 @@ static void note_shelf(struct lmcs_shelf *shelf, struct facts *facts)
 static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
                                struct facts *facts, struct lmcs_error *error)
 {
-    lmcs_shelf_policy(shelf, &facts->policy);
+    lmcs_shelf_policy(shelf, &facts->of.policy);
     facts->shelf_id = shelf->df.id;
     note_shelf(shelf, facts);
-    enum lmcs_status status = lmcs_policy_parse(request->words, &facts->policy, error);
-    if (status == LMCS_OK && is_due(txn, shelf, &facts->policy, request))
-        status = gather(txn, shelf, facts, error);
+    enum lmcs_status status = lmcs_policy_parse(request->words, &facts->of.policy, error);
+    if (status == LMCS_OK && is_due(txn, shelf, &facts->of.policy, request))
+        status = lmcs_facts_gather(txn, shelf, &facts->of, error);
     if (status == LMCS_OK)
         facts->wanted = how_many(facts, request);
     return status;
@@ -266,19 +149,19 @@ static enum lmcs_status decide_again(struct lmcs_txn *txn, struct lmcs_shelf *sh
 {
     struct facts now = {0};
     enum lmcs_status status = decide(txn, shelf, request, &now, error);
-    for (size_t i = at, k = 0; status == LMCS_OK && i < facts->count; i++) {
-        while (k < now.count && now.list[k].number < facts->list[i].number)
+    for (size_t i = at, k = 0; status == LMCS_OK && i < facts->of.count; i++) {
+        while (k < now.of.count && now.of.list[k].number < facts->of.list[i].number)
             k++;
-        bool goes = k < now.count && now.list[k].number == facts->list[i].number && now.kept[k] == NULL;
-        if (facts->kept[i] == NULL && !goes)
-            facts->kept[i] = since;
+        bool goes = k < now.of.count && now.of.list[k].number == facts->of.list[i].number && now.of.kept[k] == NULL;
+        if (facts->of.kept[i] == NULL && !goes)
+            facts->of.kept[i] = since;
     }
     if (status == LMCS_OK) {
         note_shelf(shelf, facts);
         facts->wanted = now.wanted < facts->wanted ? now.wanted : facts->wanted;
         facts->has_changed = true;
     }
-    free_facts(&now);
+    lmcs_facts_free(&now.of);
     return status;
 }
 
@@ -301,15 +184,15 @@ static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *she
 {
     enum lmcs_status status = LMCS_OK;
     most = most < facts->wanted ? most : facts->wanted;
-    for (; status == LMCS_OK && *at < facts->count && *gone < most; ++*at) {
+    for (; status == LMCS_OK && *at < facts->of.count && *gone < most; ++*at) {
         bool tagged = false;
-        if (facts->kept[*at] != NULL)
+        if (facts->of.kept[*at] != NULL)
             continue;
-        status = is_tagged(txn, shelf, facts->list[*at].number, &tagged, error);
+        status = is_tagged(txn, shelf, facts->of.list[*at].number, &tagged, error);
         if (tagged)
-            facts->kept[*at] = since;
+            facts->of.kept[*at] = since;
         else if (status == LMCS_OK)
-            status = lmcs_shelf_remove(txn, shelf, facts->list[*at].number, removal, error);
+            status = lmcs_shelf_remove(txn, shelf, facts->of.list[*at].number, removal, error);
         *gone += status == LMCS_OK && !tagged;
     }
     return status;
@@ -352,7 +235,7 @@ static enum lmcs_status remove_all(struct lmcs_pool *pool, const struct request 
                                    struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    for (size_t at = 0; status == LMCS_OK && facts->wanted > 0 && at < facts->count;) {
+    for (size_t at = 0; status == LMCS_OK && facts->wanted > 0 && at < facts->of.count;) {
         if (progress != NULL && progress->call != NULL &&
             !progress->call(progress->context, "pruning", report->removed, report->removed + facts->wanted))
             return lmcs_fail(error, LMCS_CANCELLED, 0, "%s: pruning was stopped; what is removed stays removed",
@@ -383,9 +266,9 @@ static enum lmcs_status decide_by_name(struct lmcs_pool *pool, const char *name,
 static bool show(const struct facts *facts, bool again,
                  bool (*visit)(void *context, const struct lmcs_pruned *snapshot), void *context)
 {
-    for (size_t i = 0; visit != NULL && i < facts->count; i++) {
-        struct lmcs_pruned snapshot = {facts->list[i].number, facts->list[i].step, facts->kept[i]};
-        if ((!again || facts->kept[i] == since) && !visit(context, &snapshot))
+    for (size_t i = 0; visit != NULL && i < facts->of.count; i++) {
+        struct lmcs_pruned snapshot = {facts->of.list[i].number, facts->of.list[i].step, facts->of.kept[i]};
+        if ((!again || facts->of.kept[i] == since) && !visit(context, &snapshot))
             return false;
     }
     return true;
@@ -399,7 +282,7 @@ enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const cha
     struct lmcs_busy_shelf *busy = NULL;
     struct lmcs_prune_report counted = {0};
     const struct request request = {.is_asked_for = true, .words = words};
-    struct facts facts = {0};
+    struct facts facts = {.of.names_metrics = report != NULL};
     const char *name = shelf == NULL ? "" : shelf;
     enum lmcs_status status = lmcs_pool_check(pool, !dry_run, error);
     if (status == LMCS_OK && pool->writable)
@@ -407,19 +290,21 @@ enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const cha
     if (status != LMCS_OK)
         return status;
     status = decide_by_name(pool, name, &request, &facts, error);
+    if (status == LMCS_OK && report != NULL)
+        lmcs_facts_warn(&facts.of, counted.warning);
     if (status == LMCS_OK && show(&facts, false, visit, context)) {
         size_t at = 0;
         if (!dry_run)
             status = remove_all(pool, &request, &facts, progress, &counted, error);
         else if (pool->writable && facts.wanted > 0)
-            status = remove_batch(pool, &request, &facts, &at, facts.count, true, &counted, error);
+            status = remove_batch(pool, &request, &facts, &at, facts.of.count, true, &counted, error);
         else /* a reader cannot compute the space */
             counted.removed = facts.wanted;
         counted.kept = count_kept(&facts);
         if (status == LMCS_OK)
             show(&facts, true, visit, context);
     }
-    free_facts(&facts);
+    lmcs_facts_free(&facts.of);
     if (busy != NULL)
         lmcs_shelf_give(pool, busy);
     if (report != NULL)
@@ -463,7 +348,7 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
     size_t wanted = facts.wanted;
     if (status == LMCS_OK && wanted > 0 && (mine || lmcs_shelf_try(pool, name, &busy))) {
         /* Again, as the owner of the shelf. */
-        free_facts(&facts);
+        lmcs_facts_free(&facts.of);
         facts = (struct facts){0};
         status = decide_by_id(pool, id, &request, &facts, now, error);
         wanted = facts.wanted;
@@ -472,9 +357,9 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
             status = remove_all(pool, &request, &facts, NULL, &report, error);
     }
     bool is_done = is_held && !facts.has_changed && (wanted == 0 || report.removed > 0);
-    if (status == LMCS_OK && facts.kept != NULL && is_done)
+    if (status == LMCS_OK && facts.of.kept != NULL && is_done)
         set_not_before(pool, name, facts.next_number + count_kept(&facts) / 64);
-    free_facts(&facts);
+    lmcs_facts_free(&facts.of);
     if (busy != NULL)
         lmcs_shelf_give(pool, busy);
     *removed += report.removed;

@@ -28,6 +28,11 @@ enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when wh
 /* After a change of the policy: examine the whole shelf next time. */
 void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf);
 
+/* ---- warning.c ---- */
+
+/* For pool->explain_full. */
+void lmcs_policy_warn_full(struct lmcs_pool *pool, const char *held, struct lmcs_error *error);
+
 /* ---- drop.c ---- */
 
 #define LMCS_REMOVALS 16u /* snapshots in one transaction */

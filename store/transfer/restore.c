@@ -615,6 +615,8 @@ enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_
         again = status != LMCS_OK && restore.stage.is_overtaken && attempt < ATTEMPTS && rewind_all(fds, starts, count);
     }
     free(starts);
+    if (status == LMCS_FULL)
+        lmcs_pool_explain_full(pool, NULL, error);
     return status;
 }
 
