@@ -210,8 +210,11 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *                  of at most 4 KiB, far apart. Made in the background for fully compacted snapshots, after pruning for
  *                  a budget, as far as there is room; and by a scrub with repair. "none": no new parity; existing stays
  *
+ *   grace=T        after a change of keep or budget, nothing is pruned for T (10m) that was not due before; the time of
+ *                  the change is stored. "none": no such period
+ *
  * The background and lmcs_compact prune when the snapshots that the rules don't keep are more than an eighth of those
- * that they do; all of them when space runs out. lmcs_prune prunes on request.
+ * that they do; all of them when space runs out, also in a grace period. lmcs_prune prunes on request, at once.
  */
 struct lmcs_policy_key {
     const char *name;    /* "keep_raw" */
@@ -252,8 +255,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_poo
                                                                  uint32_t keep_raw, struct lmcs_error *error);
 /*
  * Changes the keys in `policy`; others keep their values. Creates the shelf if needed. The new rules prune nothing
- * before this returns; a snapshot that they keep is not pruned afterwards. LMCS_INVALID: the message names the wrong
- * word.
+ * before this returns, nor in the grace period, except when space runs out; a snapshot that they keep is not pruned
+ * afterwards. LMCS_INVALID: the message names the wrong word.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf,
                                                                const char *policy, struct lmcs_error *error);
@@ -550,6 +553,7 @@ struct lmcs_pruned {
     uint64_t number;
     int64_t step;    /* LMCS_NO_STEP: none */
     const char *why; /* reason that it is kept; NULL: it is removed */
+    uint64_t due_ns; /* if the shelf's grace period still keeps it: when that ends; 0: it does not */
 };
 
 struct lmcs_prune_report {

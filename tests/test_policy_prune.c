@@ -97,7 +97,7 @@ static void pruning_by_itself(void **state)
     grow(pool, now, &rng, 0, 39);
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(shelf_info(pool, "run").snapshot_count, 40);
-    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3,every:10", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3,every:10 grace=none", &err));
     OK(lmcs_compact(pool, NULL, &err));
     expect_steps(pool, (int64_t[]){0, 10, 20, 30, 37, 38, 39}, 7);
     /* Contents encoded against removed ones are encoded again: no removed content is left. */
@@ -113,7 +113,7 @@ static void a_budget_prunes_only_when_it_must(void **state)
     struct rng rng = {3};
     struct state *now = state_weights(&rng, 3, 200000);
     struct lmcs_pool *pool = open_quiet(place->pool);
-    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=1G", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=1G grace=none", &err));
     grow(pool, now, &rng, 0, 19);
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(shelf_info(pool, "run").snapshot_count, 20);
@@ -143,7 +143,7 @@ static void a_budget_may_be_a_share(void **state)
     struct rng rng = {6};
     struct state *now = state_weights(&rng, 3, 200000);
     struct lmcs_pool *pool = open_limited(place->pool, 96 << 20);
-    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=90%", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=90% grace=none", &err));
     grow(pool, now, &rng, 0, 19);
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(shelf_info(pool, "run").snapshot_count, 20);
@@ -557,7 +557,7 @@ static void tags_set_while_it_prunes_by_itself(void **state)
     uint64_t removed, tagged = 0;
     race->pool = pool;
     grow_small(pool, 0, RACED - 1);
-    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 grace=none", &err));
     EXPECT(pthread_create(&thread, NULL, tag_them, race) == 0);
     OK(lmcs_prune_pool(pool, LMCS_PRUNE_SURPLUS, NULL, &removed, &err));
     race->is_over = true;

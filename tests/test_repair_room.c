@@ -65,7 +65,7 @@ static void parity_and_a_budget(void **state)
     struct place *place = *state;
     const uint64_t limit = (uint64_t)48 << 20;
     struct lmcs_pool *pool = open_limited(place->pool, limit);
-    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:4 budget=50% parity=1+1", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:4 budget=50% parity=1+1 grace=none", &err));
     take_noise(pool, 14, 1);
     OK(lmcs_compact(pool, NULL, &err));
     EXPECT(shelf_info(pool, "run").snapshot_count < 12 && pool_info(pool).live_bytes <= limit / 2);

@@ -184,6 +184,23 @@ enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *s
 enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
 json_t *cli_json_error(const struct lmcs_error *error);
 
+/* ---- due.c: what a policy is about to remove -------------------------------------------------------------------- */
+
+/* Snapshots that the background may remove now, and later at `at_ns`, when the grace period ends. */
+struct cli_due {
+    json_t *now, *later; /* numbers */
+    uint64_t at_ns;
+    bool has_budget; /* removes them only when it is exceeded */
+};
+struct cli_due cli_due_new(const struct lmcs_shelf_info *info);
+void cli_due_free(struct cli_due *due);
+/* For a dry run of lmcs_prune; `context`: struct cli_due. */
+bool cli_due_note(void *context, const struct lmcs_pruned *snapshot);
+bool cli_due_is_empty(const struct cli_due *due);
+/* Prints up to two lines, each after `before`. */
+void cli_due_print(const struct cli_due *due, const char *before);
+json_t *cli_due_json(const struct cli_due *due);
+
 /* ---- progress.c: a bar, and signals --------------------------------------------------------------------------- */
 
 /* Catches SIGINT, SIGTERM and SIGHUP. A second signal kills. */

@@ -149,21 +149,7 @@ static void print_scrub(const struct lmcs_pool_info *info)
     }
 }
 
-static void print_warnings(const json_t *warnings)
-{
-    size_t i;
-    json_t *warning;
-    json_array_foreach((json_t *)warnings, i, warning)
-    {
-        label("warning");
-        cli_print(stdout, json_string_value(json_object_get(warning, "shelf")));
-        printf(": ");
-        cli_print(stdout, json_string_value(json_object_get(warning, "warning")));
-        putchar('\n');
-    }
-}
-
-static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live, const json_t *warnings)
+static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live)
 {
     label("pool");
     cli_print(stdout, info->path);
@@ -176,7 +162,6 @@ static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live
     print_contents(info, live);
     print_compaction(info);
     print_scrub(info);
-    print_warnings(warnings);
 }
 
 /* ---- For scripts ---------------------------------------------------------------------------------------------- */
@@ -276,23 +261,62 @@ static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live
     return status;
 }
 
-/* Lists warnings about the policies of readable shelves. */
-static enum lmcs_status list_warnings(struct cli *cli, json_t *warnings)
+/* ---- Policies ------------------------------------------------------------------------------------------------- */
+
+struct policies {
+    json_t *warnings, *due; /* lists for scripts; NULL: prints */
+};
+
+static void add_shelf(json_t *list, json_t *object, const struct lmcs_shelf_info *shelf)
+{
+    cli_json_set(object, "shelf", cli_json_text(shelf->name));
+    json_array_append_new(list, object);
+}
+
+static void show_policy(const struct policies *policies, const struct lmcs_shelf_info *shelf, const struct cli_due *due,
+                        const char *warning)
+{
+    if (policies->due == NULL && !cli_due_is_empty(due)) {
+        label("policy");
+        cli_print(stdout, shelf->name);
+        printf(": %s\n", shelf->policy);
+        cli_due_print(due, "             ");
+    } else if (!cli_due_is_empty(due)) {
+        add_shelf(policies->due, cli_due_json(due), shelf);
+    }
+    if (*warning == '\0')
+        return;
+    if (policies->warnings == NULL) {
+        label("warning");
+        cli_print(stdout, shelf->name);
+        printf(": ");
+        cli_print(stdout, warning);
+        putchar('\n');
+    } else {
+        json_t *object = json_object();
+        cli_json_set(object, "warning", cli_json_text(warning));
+        add_shelf(policies->warnings, object, shelf);
+    }
+}
+
+/* Shows what the policies of readable shelves are about to remove, and warnings about them. */
+static enum lmcs_status show_policies(struct cli *cli, const struct policies *policies)
 {
     struct cli_shelves shelves;
-    char text[LMCS_MAX_WARNING + 1];
     enum lmcs_status status = cli_shelves(cli, &shelves);
     status = status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
     for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
-        status = lmcs_policy_warning(cli->pool, shelves.infos[i].name, text, &cli->error);
-        if (status == LMCS_OK && *text != '\0') {
-            json_t *warning = json_object();
-            cli_json_set(warning, "shelf", cli_json_text(shelves.infos[i].name));
-            cli_json_set(warning, "warning", cli_json_text(text));
-            json_array_append_new(warnings, warning);
-        }
+        struct lmcs_prune_report report = {0};
+        if (strstr(shelves.infos[i].policy, " keep=all") != NULL)
+            continue;
+        struct cli_due due = cli_due_new(&shelves.infos[i]);
+        status =
+            lmcs_prune(cli->pool, shelves.infos[i].name, NULL, true, cli_due_note, &due, NULL, &report, &cli->error);
+        if (status == LMCS_OK)
+            show_policy(policies, &shelves.infos[i], &due, report.warning);
         if (status == LMCS_UNSUPPORTED || status == LMCS_DAMAGED || status == LMCS_NOT_FOUND)
             status = LMCS_OK;
+        cli_due_free(&due);
     }
     free(shelves.infos);
     return status;
@@ -302,25 +326,24 @@ static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_pool_info info;
     struct lmcs_live_usage live = {0};
-    json_t *warnings = json_array();
+    struct policies policies = {NULL, NULL};
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)
         status = lmcs_pool_info(cli->pool, &info, &cli->error);
     if (status == LMCS_OK)
         status = count_live(cli, &live);
-    if (status == LMCS_OK)
-        status = list_warnings(cli, warnings);
-    if (status != LMCS_OK) {
-        json_decref(warnings);
+    if (status != LMCS_OK)
         return status;
-    }
     if (cli->options.json) {
         cli->json = info_json(&info, &live);
-        cli_json_set(cli->json, "warnings", warnings);
+        cli_json_set(cli->json, "warnings", policies.warnings = json_array());
+        cli_json_set(cli->json, "due", policies.due = json_array());
     } else {
-        print_info(&info, &live, warnings);
-        json_decref(warnings);
+        print_info(&info, &live);
     }
+    status = show_policies(cli, &policies);
+    if (status != LMCS_OK)
+        return status;
     status = info.damaged_shelves > 0 ? LMCS_DAMAGED : LMCS_UNSUPPORTED;
     return info.damage[0] != '\0' ? cli_fail(cli, status, 0, "%s", info.damage) : LMCS_OK;
 }

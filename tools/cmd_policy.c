@@ -24,12 +24,15 @@ struct listing {
     struct cli *cli;
     json_t *removed;
     uint64_t shown;
+    bool shows; /* lists removed snapshots */
+    struct cli_due due;
 };
 
 static bool list_one(void *context, const struct lmcs_pruned *snapshot)
 {
     struct listing *listing = context;
-    if (snapshot->why != NULL)
+    cli_due_note(&listing->due, snapshot);
+    if (snapshot->why != NULL || !listing->shows)
         return true;
     if (listing->removed != NULL) {
         json_array_append_new(listing->removed, cli_json_u64(snapshot->number));
@@ -41,8 +44,9 @@ static bool list_one(void *context, const struct lmcs_pruned *snapshot)
     return true;
 }
 
+/* `is_tried`: by words that are not set. */
 static void report(struct cli *cli, const struct lmcs_shelf_info *info, const struct lmcs_prune_report *prune,
-                   json_t *removed)
+                   const struct listing *listing, bool is_tried)
 {
     bool pruned = cli->options.prune && !cli->options.dry_run;
     if (cli->options.json) {
@@ -51,9 +55,10 @@ static void report(struct cli *cli, const struct lmcs_shelf_info *info, const st
         cli_json_set(cli->json, "shelf", cli_json_text(info->name));
         cli_json_set(cli->json, "policy", cli_json_text(info->policy));
         cli_json_set(cli->json, "kept", cli_json_u64(prune->kept));
-        cli_json_set(cli->json, pruned ? "removed" : "would_remove", removed);
+        cli_json_set(cli->json, pruned ? "removed" : "would_remove", listing->removed);
         cli_json_set(cli->json, "freed_bytes", cli_json_u64(prune->removal.freed_bytes));
         cli_json_set(cli->json, "later_bytes", cli_json_u64(prune->removal.later_bytes));
+        cli_json_set(cli->json, "due", pruned || is_tried ? NULL : cli_due_json(&listing->due));
         cli_json_set(cli->json, "warning", *prune->warning != '\0' ? cli_json_text(prune->warning) : NULL);
         return;
     }
@@ -66,6 +71,8 @@ static void report(struct cli *cli, const struct lmcs_shelf_info *info, const st
     if (prune->removal.later_bytes > 0)
         printf(", %s more after compaction", cli_bytes(prune->removal.later_bytes).text);
     putchar('\n');
+    if (!pruned && !is_tried)
+        cli_due_print(&listing->due, "");
     if (*prune->warning != '\0') {
         printf("warning: ");
         cli_print(stdout, prune->warning);
@@ -79,7 +86,9 @@ static enum lmcs_status run(struct cli *cli)
     bool changes = (cli->options.arguments[2] != NULL || cli->options.prune) && !cli->options.dry_run;
     struct lmcs_shelf_info info;
     struct lmcs_prune_report prune = {0};
-    struct listing listing = {.cli = cli, .removed = cli->options.json ? json_array() : NULL};
+    struct listing listing = {.cli = cli,
+                              .removed = cli->options.json ? json_array() : NULL,
+                              .shows = cli->options.prune || cli->options.dry_run || cli->options.json};
     char *words = join_words(cli);
     enum lmcs_status status = words != NULL ? cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ)
                                             : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
@@ -89,15 +98,16 @@ static enum lmcs_status run(struct cli *cli)
         status = lmcs_shelf_info(cli->pool, shelf, &info, &cli->error);
     if (status == LMCS_OK) {
         struct lmcs_progress progress = cli_progress_start(cli);
-        status = lmcs_prune(cli->pool, shelf, changes ? NULL : words, !(cli->options.prune && changes),
-                            cli->options.prune || cli->options.dry_run || cli->options.json ? list_one : NULL, &listing,
-                            &progress, &prune, &cli->error);
+        listing.due = cli_due_new(&info);
+        status = lmcs_prune(cli->pool, shelf, changes ? NULL : words, !(cli->options.prune && changes), list_one,
+                            &listing, &progress, &prune, &cli->error);
         cli_progress_wipe(&cli->progress);
     }
     if (status == LMCS_OK)
-        report(cli, &info, &prune, listing.removed);
+        report(cli, &info, &prune, &listing, !changes && *words != '\0');
     else
         json_decref(listing.removed);
+    cli_due_free(&listing.due);
     free(words);
     return status;
 }
@@ -119,8 +129,9 @@ static void print_keys(void)
         "  each:1h/7d      one per hour, not older than 7 days\n"
         "  best:loss:3     the 3 with the lowest loss (best:acc:3:max: the highest); every snapshot, while none has\n"
         "                  the metric\n\n"
-        "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough; --prune\n"
-        "prunes now; --dry-run lists the snapshots that it would remove, and changes nothing.\n\n");
+        "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough, after\n"
+        "a change not before the grace period ends, unless the pool is full; --prune prunes now; --dry-run lists the\n"
+        "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when.\n\n");
 }
 
 const struct cli_command cmd_policy = {

@@ -68,8 +68,10 @@ class Pruned(NamedTuple):
     """Those that went, oldest first."""
     removal: Removal
     """What that freed. Nothing is known of it where a store that is open for reading says what would go."""
-    warning: str = ""
+    warning: str
     """Rules whose metric no snapshot has, or only some, and similar names; "": none."""
+    due: dict[int, float]
+    """Of `numbers` those that a grace period keeps in the background, and its end in seconds since 1970."""
 
 
 class Shelf:
@@ -271,6 +273,10 @@ class Shelf:
         metric). The latest snapshot and tagged ones are always kept. Without rules nothing is removed, and neither
         while no snapshot has the metric of a rule. Setting a policy warns of that, and of a metric that only some have.
 
+        After a change of ``keep`` or ``budget`` the background waits ``grace`` before it removes a snapshot that was
+        not due before, unless the pool is full; `prune` does not wait. A tag or another policy keeps such a snapshot.
+        ``prune(dry_run=True).due`` and `Store.info` list them with the end of that time.
+
         Examples
         --------
         >>> shelf.policy = "keep=last:100,every:10/1000,every:100"
@@ -301,10 +307,11 @@ class Shelf:
             self._store._check_writable()
         if words is not None and not isinstance(words, str):
             raise UnsupportedError(f"a policy must be a str, not {type(words).__qualname__!r}")
-        kept, numbers, warning, *removal = self._store._pool.prune(self._name, words, dry_run)
+        kept, removed, warning, *removal = self._store._pool.prune(self._name, words, dry_run)
         if warning:
             warnings.warn(f"shelf {self._name!r}: {warning}", stacklevel=2)
-        return Pruned(kept, numbers, Removal(*removal), warning)
+        due = {number: due_ns / 1e9 for number, due_ns in removed if due_ns}
+        return Pruned(kept, [number for number, _ in removed], Removal(*removal), warning, due)
 
     def scrub(self, which: int | str | None = None, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
         """Scrub this shelf, or one snapshot or range (``"5..9"``) of it: see `Store.scrub`."""

@@ -159,15 +159,27 @@ class Store:
         dict
             ``path``, ``medium``, ``file_system``, ``is_persistent_memory``, ``limit_bytes``, ``used_bytes``,
             ``live_bytes``, ``free_bytes``, ``snapshot_count``, ``snapshots_that_fit``, ``compaction_backlog`` and the
-            other members of ``struct lmcs_pool_info``. ``warnings``: by shelf, warnings about its policy.
+            other members of ``struct lmcs_pool_info``. ``warnings``: by shelf, warnings about its policy. ``due``: by
+            shelf, the numbers of snapshots that the background is to remove by its policy, each with the end of its
+            grace period (seconds since 1970), or None: now, or when a budget is exceeded.
         """
         info = self._pool.info()
-        info["warnings"] = {name: warning for name in self._readable_shelves() if (warning := self._warning(name))}
+        info["warnings"], info["due"] = {}, {}
+        for name in self._pruned_shelves():
+            try:
+                _, due, warning, *_ = self._pool.prune(name, None, True)
+            except (DamagedError, NotFoundError, UnsupportedError):
+                continue
+            if warning:
+                info["warnings"][name] = warning
+            if due:
+                info["due"][name] = {number: due_ns / 1e9 if due_ns else None for number, due_ns in due}
         return info
 
-    def _readable_shelves(self) -> list[str]:
+    def _pruned_shelves(self) -> list[str]:
+        """List the shelves whose policies have rules; none if one is unreadable."""
         try:
-            return self.shelves()
+            return [shelf["name"] for shelf in self._pool.shelves() if " keep=all" not in shelf["policy"]]
         except (DamagedError, UnsupportedError):
             return []
 

@@ -29,7 +29,8 @@ PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args)
 
 struct candidate {
     uint64_t number;
-    bool stays; /* the store kept it after all */
+    uint64_t due_ns; /* end of the grace period that keeps it; 0: none does */
+    bool stays;      /* the store kept it after all */
 };
 
 struct removed {
@@ -49,7 +50,7 @@ static bool collect_removed(void *context, const struct lmcs_pruned *snapshot)
 {
     struct removed *removed = context;
     if (snapshot->why != NULL) {
-        struct candidate key = {snapshot->number, true};
+        struct candidate key = {snapshot->number, 0, true};
         struct candidate *found =
             removed->count == 0 ? NULL : bsearch(&key, removed->list, removed->count, sizeof key, by_number);
         if (found != NULL)
@@ -66,8 +67,23 @@ static bool collect_removed(void *context, const struct lmcs_pruned *snapshot)
         removed->list = list;
         removed->capacity = capacity;
     }
-    removed->list[removed->count++] = (struct candidate){snapshot->number, false};
+    removed->list[removed->count++] = (struct candidate){snapshot->number, snapshot->due_ns, false};
     return true;
+}
+
+/* [(number, due_ns), ...] */
+static PyObject *list_removed(const struct removed *removed)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < removed->count; i++) {
+        const struct candidate *one = &removed->list[i];
+        PyObject *item =
+            one->stays ? NULL : Py_BuildValue("(KK)", (unsigned long long)one->number, (unsigned long long)one->due_ns);
+        if (!one->stays && (item == NULL || PyList_Append(list, item) != 0))
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
 }
 
 PyObject *core_pool_prune(struct pool_object *self, PyObject *args)
@@ -91,13 +107,7 @@ PyObject *core_pool_prune(struct pool_object *self, PyObject *args)
         PyErr_NoMemory();
         goto out;
     }
-    list = PyList_New(0);
-    for (size_t i = 0; list != NULL && i < removed.count; i++) {
-        PyObject *number = removed.list[i].stays ? NULL : PyLong_FromUnsignedLongLong(removed.list[i].number);
-        if (!removed.list[i].stays && (number == NULL || PyList_Append(list, number) != 0))
-            Py_CLEAR(list);
-        Py_XDECREF(number);
-    }
+    list = list_removed(&removed);
     if (list != NULL) {
         result = Py_BuildValue("(KNsKKK)", (unsigned long long)report.kept, list, report.warning,
                                (unsigned long long)report.removal.freed_bytes,

@@ -21,7 +21,8 @@ struct lmcs_busy_shelf {
     uint64_t failures;   /* of asynchronous captures */
     uint64_t unreported; /* the failure not yet given to a caller; 0: none */
     struct lmcs_error failure;
-    uint64_t prune_from; /* the compactor skips the shelf while its next number is below */
+    uint64_t prune_from; /* the compactor skips the shelf while its next number is below ... */
+    uint64_t prune_at;   /* ... and the time in ns is earlier; 0: no such time */
 };
 
 /*

@@ -22,6 +22,7 @@ struct reader {
     const char *at;
     const char *word;             /* begin of the current word, for messages */
     const char *words[MOST_KEYS]; /* of the keys that were read; NULL: not yet */
+    size_t key_count;             /* without hidden ones, unless the text is a shelf's */
     struct lmcs_error *error;
 };
 
@@ -152,21 +153,32 @@ static enum lmcs_status read_rule(struct reader *reader, struct lmcs_rule *rule)
                      "a rule is last:N, every:K, every:K/M, each:T, each:T/U or best:METRIC:N:max; or keep=all");
 }
 
-static enum lmcs_status read_rules(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+static enum lmcs_status read_list(struct reader *reader, struct lmcs_rule *rules, size_t *count)
 {
-    (void)key;
-    policy->rule_count = 0;
+    *count = 0;
     if (take(reader, "all"))
         return LMCS_OK;
     do {
-        if (policy->rule_count == LMCS_MAX_RULES)
+        if (*count == LMCS_MAX_RULES)
             return fail_word(reader, "too many rules: at most 12");
-        enum lmcs_status status = read_rule(reader, &policy->rules[policy->rule_count]);
+        enum lmcs_status status = read_rule(reader, &rules[*count]);
         if (status != LMCS_OK)
             return status;
-        policy->rule_count++;
+        ++*count;
     } while (take(reader, ","));
     return LMCS_OK;
+}
+
+static enum lmcs_status read_rules(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+{
+    (void)key;
+    return read_list(reader, policy->rules, &policy->rule_count);
+}
+
+static enum lmcs_status read_was(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+{
+    (void)key;
+    return read_list(reader, policy->was, &policy->was_count);
 }
 
 /* ---- Values ---- */
@@ -204,6 +216,12 @@ static enum lmcs_status read_size(struct reader *reader, const struct key *key, 
 static enum lmcs_status read_duration(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
 {
     return read_amount(reader, key, policy, true);
+}
+
+/* Seconds since 1970. */
+static enum lmcs_status read_since(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+{
+    return take_number(reader, &policy->since_seconds) ? LMCS_OK : fail_value(reader, key);
 }
 
 static enum lmcs_status read_budget(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
@@ -361,14 +379,31 @@ static void put_rule(struct writer *writer, const struct lmcs_rule *rule)
     }
 }
 
+static void put_list(struct writer *writer, const struct lmcs_rule *rules, size_t count)
+{
+    put(writer, "%s", count == 0 ? "all" : "");
+    for (size_t i = 0; i < count; i++) {
+        put(writer, "%s", i > 0 ? "," : "");
+        put_rule(writer, &rules[i]);
+    }
+}
+
 static void write_rules(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
 {
     (void)key;
-    put(writer, "%s", policy->rule_count == 0 ? "all" : "");
-    for (size_t i = 0; i < policy->rule_count; i++) {
-        put(writer, "%s", i > 0 ? "," : "");
-        put_rule(writer, &policy->rules[i]);
-    }
+    put_list(writer, policy->rules, policy->rule_count);
+}
+
+static void write_was(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
+{
+    (void)key;
+    put_list(writer, policy->was, policy->was_count);
+}
+
+static void write_since(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
+{
+    (void)key;
+    put(writer, "%" PRIu64, policy->since_seconds);
 }
 
 /* ---- The keys ---- */
@@ -454,10 +489,23 @@ static const struct key keys[] = {
      0,
      "none",
      false},
+    {{"grace", "TIME", "a duration (1h), or none", "10m",
+      "after a change of keep or budget, the background removes nothing for TIME that was not due before"},
+     read_duration,
+     write_duration,
+     FIELD(grace_seconds),
+     1,
+     UINT64_MAX,
+     "none",
+     false},
+    /* Hidden: of a shelf's record alone. */
+    {{"since", "TIME", "seconds", "0", "the change"}, read_since, write_since, 0, 0, 0, NULL, false},
+    {{"was", "RULE,...", "rules", "all", "the rules before it"}, read_was, write_was, 0, 0, 0, NULL, false},
 };
-#define KEY_COUNT (sizeof keys / sizeof *keys)
+#define STORED_KEY_COUNT (sizeof keys / sizeof *keys)
+#define KEY_COUNT        (STORED_KEY_COUNT - 2)
 
-static_assert(KEY_COUNT <= MOST_KEYS, "words of a reader");
+static_assert(STORED_KEY_COUNT <= MOST_KEYS, "words of a reader");
 static_assert(LMCS_CHAIN_BOUND == 7 && LMCS_LINK_BOUND == 64 && LMCS_MAX_PARITY_DATA == 128 && LMCS_MAX_PARITY == 16 &&
                   LMCS_MAX_RULES == 12 && LMCS_MAX_METRIC == 64,
               "texts of the keys");
@@ -469,8 +517,10 @@ const struct lmcs_policy_key *lmcs_policy_key(size_t index)
 
 void lmcs_policy_init(struct lmcs_policy *policy)
 {
-    *policy = (struct lmcs_policy){
-        .keep_raw = LMCS_DEFAULT_KEEP_RAW, .chain = LMCS_DEFAULT_CHAIN, .links = LMCS_DEFAULT_LINKS};
+    *policy = (struct lmcs_policy){.keep_raw = LMCS_DEFAULT_KEEP_RAW,
+                                   .chain = LMCS_DEFAULT_CHAIN,
+                                   .links = LMCS_DEFAULT_LINKS,
+                                   .grace_seconds = LMCS_DEFAULT_GRACE};
 }
 
 static enum lmcs_status fail_key(const struct reader *reader)
@@ -509,7 +559,7 @@ static enum lmcs_status fail_repeated(const struct reader *reader, const struct 
 static enum lmcs_status read_word(struct reader *reader, struct lmcs_policy *policy)
 {
     size_t length = strcspn(reader->at, "= ");
-    for (size_t i = 0; i < KEY_COUNT; i++)
+    for (size_t i = 0; i < reader->key_count; i++)
         if (reader->at[length] == '=' && strlen(keys[i].is.name) == length &&
             memcmp(keys[i].is.name, reader->at, length) == 0) {
             if (reader->words[i] != NULL)
@@ -522,10 +572,10 @@ static enum lmcs_status read_word(struct reader *reader, struct lmcs_policy *pol
     return fail_key(reader);
 }
 
-enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy, struct lmcs_error *error)
+static enum lmcs_status parse(const char *text, size_t key_count, struct lmcs_policy *policy, struct lmcs_error *error)
 {
     struct lmcs_policy changed = *policy;
-    struct reader reader = {.at = text == NULL ? "" : text, .error = error};
+    struct reader reader = {.at = text == NULL ? "" : text, .key_count = key_count, .error = error};
     for (;;) {
         while (*reader.at == ' ')
             reader.at++;
@@ -540,11 +590,21 @@ enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy,
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
-                                    struct lmcs_error *error)
+enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy, struct lmcs_error *error)
+{
+    return parse(text, KEY_COUNT, policy, error);
+}
+
+enum lmcs_status lmcs_policy_parse_stored(const char *text, struct lmcs_policy *policy, struct lmcs_error *error)
+{
+    return parse(text, STORED_KEY_COUNT, policy, error);
+}
+
+static enum lmcs_status format(const struct lmcs_policy *policy, size_t key_count, char text[LMCS_MAX_POLICY + 1],
+                               struct lmcs_error *error)
 {
     struct writer writer = {.text = text};
-    for (size_t i = 0; i < KEY_COUNT; i++) {
+    for (size_t i = 0; i < key_count; i++) {
         size_t before = writer.used;
         put(&writer, "%s%s=", i > 0 ? " " : "", keys[i].is.name);
         size_t value = writer.used;
@@ -556,4 +616,20 @@ enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[
     }
     return writer.full ? lmcs_fail(error, LMCS_INVALID, 0, "a policy has at most %d bytes of text", LMCS_MAX_POLICY)
                        : LMCS_OK;
+}
+
+enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
+                                    struct lmcs_error *error)
+{
+    return format(policy, KEY_COUNT, text, error);
+}
+
+enum lmcs_status lmcs_policy_format_stored(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
+                                           struct lmcs_error *error)
+{
+    struct lmcs_policy shorter = *policy;
+    if (format(policy, STORED_KEY_COUNT, text, NULL) == LMCS_OK)
+        return LMCS_OK;
+    shorter.was_count = 0;
+    return format(&shorter, STORED_KEY_COUNT, text, error);
 }

@@ -13,7 +13,8 @@
 
 #define LMCS_DEFAULT_KEEP_RAW  4
 #define LMCS_DEFAULT_CHAIN     3
-#define LMCS_DEFAULT_LINKS     24 /* reads a step of 1 GiB in 4 s on one core: tools/bench.sh links */
+#define LMCS_DEFAULT_LINKS     24  /* reads a step of 1 GiB in 4 s on one core: tools/bench.sh links */
+#define LMCS_DEFAULT_GRACE     600 /* seconds */
 #define LMCS_MAX_RULES         12
 #define LMCS_MAX_PARITY_DATA   128
 #define LMCS_MAX_PARITY        16
@@ -52,6 +53,10 @@ struct lmcs_policy {
     uint32_t parity;        /* ... for this many of parity; 0: none */
     size_t rule_count;      /* 0: keep all */
     struct lmcs_rule rules[LMCS_MAX_RULES];
+    uint64_t grace_seconds; /* after a change of rules or budget; 0: none */
+    uint64_t since_seconds; /* since 1970: the change; 0: the background needs not wait */
+    size_t was_count;       /* rules that also keep snapshots during the grace period; 0: keep all */
+    struct lmcs_rule was[LMCS_MAX_RULES];
 };
 
 void lmcs_policy_init(struct lmcs_policy *policy);
@@ -60,6 +65,22 @@ enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy,
 /* Leaves out optional keys with initial values. LMCS_INVALID: longer than LMCS_MAX_POLICY. */
 enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
                                     struct lmcs_error *error);
+/*
+ * The text of a shelf's record: also has the words since= and was= of a grace period, which users can't set. If they
+ * are too long, everything is kept during the period.
+ */
+enum lmcs_status lmcs_policy_parse_stored(const char *text, struct lmcs_policy *policy, struct lmcs_error *error);
+enum lmcs_status lmcs_policy_format_stored(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
+                                           struct lmcs_error *error);
+
+/* ---- policy_grace.c ---- */
+
+/* Sets since and was of `policy`, to which `before` has been changed. */
+void lmcs_policy_begin_grace(const struct lmcs_policy *before, struct lmcs_policy *policy, uint64_t now_ns);
+/* The end of the grace period, in ns since 1970; 0: none is running. */
+uint64_t lmcs_policy_grace_end(const struct lmcs_policy *policy, uint64_t now_ns);
+/* Adds the rules before the change: those snapshots are kept that either keeps. */
+void lmcs_policy_add_was(struct lmcs_policy *policy);
 
 struct lmcs_policy_facts {
     uint64_t number;

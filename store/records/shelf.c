@@ -241,7 +241,7 @@ enum lmcs_status lmcs_shelf_next(struct lmcs_pool *pool, uint64_t *id, struct lm
 void lmcs_shelf_policy(const struct lmcs_shelf *shelf, struct lmcs_policy *policy)
 {
     lmcs_policy_init(policy);
-    if (lmcs_policy_parse(shelf->policy, policy, NULL) != LMCS_OK)
+    if (lmcs_policy_parse_stored(shelf->policy, policy, NULL) != LMCS_OK)
         policy->rule_count = 0;
     policy->keep_raw = shelf->df.keep_raw > 0 ? shelf->df.keep_raw : 1;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "records/busy.h"
 #include "records/shelf.h"
 #include "shelves/shelves.h"
@@ -39,7 +40,7 @@ static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shel
     (void)txn;
     struct lmcs_policy policy;
     lmcs_policy_init(&policy);
-    enum lmcs_status status = lmcs_policy_parse(shelf->policy, &policy, error);
+    enum lmcs_status status = lmcs_policy_parse_stored(shelf->policy, &policy, error);
     if (status != LMCS_OK)
         return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
                          "a newer version set the policy of shelf \"%.100s\": change it with that version",
@@ -47,8 +48,10 @@ static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shel
     policy.keep_raw = shelf->df.keep_raw;
     const struct lmcs_policy before = policy;
     status = lmcs_policy_parse(context, &policy, error);
-    if (status == LMCS_OK)
-        status = lmcs_policy_format(&policy, shelf->policy, error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_policy_begin_grace(&before, &policy, lmcs_now_ns());
+    status = lmcs_policy_format_stored(&policy, shelf->policy, error);
     shelf->df.keep_raw = policy.keep_raw;
     if (policy.parity_data != before.parity_data || policy.parity != before.parity)
         shelf->df.guarded = 0; /* every snapshot gets other parity */

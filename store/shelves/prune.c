@@ -12,6 +12,7 @@
  */
 #include "shelves/shelves.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "pages/pool.h"
@@ -32,16 +33,24 @@ struct request {
 /* The facts on which a decision rests, and the state of the shelf then. */
 struct facts {
     struct lmcs_facts of;
-    size_t wanted;        /* snapshots to remove, at most */
-    uint64_t shelf_id;    /* state of the shelf that the decision rests on */
-    uint64_t next_number; /* decides when the shelf is examined again */
-    uint64_t latest;      /* with record_count and shelf_policy: compared before each batch */
+    const char **kept_now; /* by index: the reason while a grace period runs; NULL: none runs */
+    size_t wanted;         /* snapshots to remove, at most */
+    uint64_t shelf_id;     /* state of the shelf that the decision rests on */
+    uint64_t next_number;  /* decides when the shelf is examined again */
+    uint64_t latest;       /* with record_count and shelf_policy: compared before each batch */
     uint64_t record_count;
     char shelf_policy[LMCS_MAX_POLICY + 1];
-    bool has_changed; /* during this pruning */
+    uint64_t grace_end; /* of the policy, in ns; 0: no grace period is running */
+    bool has_changed;   /* during this pruning */
 };
 
 static const char since[] = "tagged, or kept by a change, since pruning began";
+
+static void free_facts(struct facts *facts)
+{
+    lmcs_facts_free(&facts->of);
+    free(facts->kept_now);
+}
 
 static size_t count_kept(const struct facts *facts)
 {
@@ -75,28 +84,32 @@ static size_t how_many(const struct facts *facts, const struct request *request)
     return request->is_asked_for || request->when == LMCS_PRUNE_ALL || due > kept / 8 ? due : 0;
 }
 
-/* The snapshot number from which the shelf is examined again: a long history not after every snapshot. */
-static uint64_t not_before(struct lmcs_pool *pool, const char *name)
+/* Whether the shelf is to be examined again: a long history not after every snapshot. */
+static bool is_time(struct lmcs_pool *pool, const char *name, uint64_t next_number)
 {
     pthread_mutex_lock(&pool->captures);
     const struct lmcs_busy_shelf *shelf = lmcs_busy_find(pool, name, NULL);
-    uint64_t number = shelf != NULL ? shelf->prune_from : 0;
+    bool due =
+        shelf == NULL || next_number >= shelf->prune_from || (shelf->prune_at != 0 && lmcs_now_ns() >= shelf->prune_at);
     pthread_mutex_unlock(&pool->captures);
-    return number;
+    return due;
 }
 
-static void set_not_before(struct lmcs_pool *pool, const char *name, uint64_t number)
+/* `number`: the next number from which, `at_ns`: the time from which the shelf is examined again. */
+static void set_not_before(struct lmcs_pool *pool, const char *name, uint64_t number, uint64_t at_ns)
 {
     pthread_mutex_lock(&pool->captures);
     struct lmcs_busy_shelf *shelf = lmcs_busy_find(pool, name, NULL);
-    if (shelf != NULL)
+    if (shelf != NULL) {
         shelf->prune_from = number;
+        shelf->prune_at = at_ns;
+    }
     pthread_mutex_unlock(&pool->captures);
 }
 
 void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf)
 {
-    set_not_before(pool, shelf, 0);
+    set_not_before(pool, shelf, 0, 0);
 }
 
 static bool is_due(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
@@ -109,8 +122,7 @@ static bool is_due(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const s
     if (request->when == LMCS_PRUNE_BUDGETS)
         return lmcs_over_budget(txn, policy);
     bool has_budget = policy->budget_bytes > 0 || policy->budget_percent > 0;
-    return request->when == LMCS_PRUNE_ALL ||
-           (!has_budget && shelf->df.next_number >= not_before(txn->pool, shelf->name));
+    return request->when == LMCS_PRUNE_ALL || (!has_budget && is_time(txn->pool, shelf->name, shelf->df.next_number));
 }
 
 static void note_shelf(struct lmcs_shelf *shelf, struct facts *facts)
@@ -128,6 +140,10 @@ static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, c
     facts->shelf_id = shelf->df.id;
     note_shelf(shelf, facts);
     enum lmcs_status status = lmcs_policy_parse(request->words, &facts->of.policy, error);
+    facts->grace_end = lmcs_policy_grace_end(&facts->of.policy, lmcs_now_ns());
+    bool must_wait = facts->grace_end != 0 && !request->is_asked_for && request->when != LMCS_PRUNE_ALL;
+    if (must_wait)
+        lmcs_policy_add_was(&facts->of.policy);
     if (status == LMCS_OK && is_due(txn, shelf, &facts->of.policy, request))
         status = lmcs_facts_gather(txn, shelf, &facts->of, error);
     if (status == LMCS_OK)
@@ -161,7 +177,7 @@ static enum lmcs_status decide_again(struct lmcs_txn *txn, struct lmcs_shelf *sh
         facts->wanted = now.wanted < facts->wanted ? now.wanted : facts->wanted;
         facts->has_changed = true;
     }
-    lmcs_facts_free(&now.of);
+    free_facts(&now);
     return status;
 }
 
@@ -247,6 +263,21 @@ static enum lmcs_status remove_all(struct lmcs_pool *pool, const struct request 
 
 /* ---- On request ---- */
 
+/* Finds the snapshots that the background keeps until the end of the grace period. */
+static enum lmcs_status note_grace(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_facts now = {.policy = facts->of.policy};
+    lmcs_policy_add_was(&now.policy);
+    enum lmcs_status status = lmcs_facts_gather(txn, shelf, &now, error);
+    if (status == LMCS_OK) {
+        facts->kept_now = now.kept;
+        now.kept = NULL;
+    }
+    lmcs_facts_free(&now);
+    return status;
+}
+
 static enum lmcs_status decide_by_name(struct lmcs_pool *pool, const char *name, const struct request *request,
                                        struct facts *facts, struct lmcs_error *error)
 {
@@ -258,6 +289,9 @@ static enum lmcs_status decide_by_name(struct lmcs_pool *pool, const char *name,
     status = lmcs_shelf_get(&txn, name, &shelf, error);
     if (status == LMCS_OK)
         status = decide(&txn, &shelf, request, facts, error);
+    bool is_own = request->words == NULL || request->words[strspn(request->words, " ")] == '\0';
+    if (status == LMCS_OK && is_own && facts->grace_end != 0)
+        status = note_grace(&txn, &shelf, facts, error);
     lmcs_txn_end(&txn);
     return status;
 }
@@ -267,7 +301,9 @@ static bool show(const struct facts *facts, bool again,
                  bool (*visit)(void *context, const struct lmcs_pruned *snapshot), void *context)
 {
     for (size_t i = 0; visit != NULL && i < facts->of.count; i++) {
-        struct lmcs_pruned snapshot = {facts->of.list[i].number, facts->of.list[i].step, facts->of.kept[i]};
+        bool waits = facts->kept_now != NULL && facts->kept_now[i] != NULL && facts->of.kept[i] == NULL;
+        struct lmcs_pruned snapshot = {facts->of.list[i].number, facts->of.list[i].step, facts->of.kept[i],
+                                       waits ? facts->grace_end : 0};
         if ((!again || facts->of.kept[i] == since) && !visit(context, &snapshot))
             return false;
     }
@@ -304,7 +340,7 @@ enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const cha
         if (status == LMCS_OK)
             show(&facts, true, visit, context);
     }
-    lmcs_facts_free(&facts.of);
+    free_facts(&facts);
     if (busy != NULL)
         lmcs_shelf_give(pool, busy);
     if (report != NULL)
@@ -348,7 +384,7 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
     size_t wanted = facts.wanted;
     if (status == LMCS_OK && wanted > 0 && (mine || lmcs_shelf_try(pool, name, &busy))) {
         /* Again, as the owner of the shelf. */
-        lmcs_facts_free(&facts.of);
+        free_facts(&facts);
         facts = (struct facts){0};
         status = decide_by_id(pool, id, &request, &facts, now, error);
         wanted = facts.wanted;
@@ -358,8 +394,8 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
     }
     bool is_done = is_held && !facts.has_changed && (wanted == 0 || report.removed > 0);
     if (status == LMCS_OK && facts.of.kept != NULL && is_done)
-        set_not_before(pool, name, facts.next_number + count_kept(&facts) / 64);
-    lmcs_facts_free(&facts.of);
+        set_not_before(pool, name, facts.next_number + count_kept(&facts) / 64, facts.grace_end);
+    free_facts(&facts);
     if (busy != NULL)
         lmcs_shelf_give(pool, busy);
     *removed += report.removed;

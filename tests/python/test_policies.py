@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 import warnings
@@ -78,6 +79,74 @@ def test_a_full_pool_shows_the_warning(pool_path: str) -> None:
         with pytest.raises(lmcstore.FullError, match=r'0 of [0-9]+ have the metric "los"; did you mean "loss"[?]'):
             for step in range(100):
                 shelf.snapshot({"w": random.bytes(1 << 20), "v": random.random(1 << 17)}, metrics={"loss": float(step)})
+
+
+def test_a_new_policy_waits(pool_path: str) -> None:
+    with lmcstore.open(pool_path, size="64MiB") as store:
+        shelf = store["run"]
+        fill(shelf)
+        begin = time.time()
+        shelf.policy = "keep=last:5"
+        assert shelf.policy == "keep_raw=4 chain=3 keep=last:5"
+        plan = shelf.prune(dry_run=True)
+        assert plan.numbers == list(plan.due) == list(range(1, 16))
+        assert all(begin + 599 <= due <= time.time() + 600 for due in plan.due.values())
+        assert store.info()["due"] == {"run": plan.due}
+        assert shelf.prune("keep=last:10", dry_run=True).due == {}
+        time.sleep(2.5)
+        assert len(shelf) == 20
+        shelf.tag(1, "precious")
+    with lmcstore.open(pool_path) as store:
+        shelf = store["run"]
+        time.sleep(1.5)
+        assert len(shelf) == 20
+        begin = time.time()
+        shelf.policy = "keep=last:6 grace=3s"
+        assert store.info()["due"] == {"run": dict.fromkeys(range(2, 15), pytest.approx(begin + 3, abs=2))}
+        deadline = time.monotonic() + 20
+        while len(shelf) > 7 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [snapshot.number for snapshot in shelf] == [1, 15, 16, 17, 18, 19, 20]
+        assert store.info()["due"] == {}
+
+
+def test_pruning_by_hand_does_not_wait(shelf: lmcstore.Shelf) -> None:
+    fill(shelf)
+    shelf.policy = "keep=last:5 grace=30d"
+    assert shelf.prune().numbers == list(range(1, 16))
+
+
+def test_no_grace(pool_path: str) -> None:
+    with lmcstore.open(pool_path, size="64MiB") as store:
+        fill(store["run"])
+        store["run"].policy = "keep=last:5 grace=none"
+        assert store["run"].policy.endswith(" grace=none")
+        deadline = time.monotonic() + 20
+        while len(store["run"]) > 5 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert len(store["run"]) == 5
+
+
+@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+def test_the_command_lists_what_is_due(pool_path: str) -> None:
+    def run(*arguments: str | Path) -> str:
+        return subprocess.run([BIN, *arguments], check=True, capture_output=True, text=True).stdout
+
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        fill(store["run"])
+    line = "due at 20[^ ]*Z, unless tagged or kept by another policy: "
+    assert re.search(f"\\n{line}4 snapshots: 1..4\\n", run("policy", pool_path, "run", "keep=last:16"))
+    run("policy", pool_path, "run", "keep=last:10,every:5")
+    assert re.search(f"\\n             {line}8 snapshots: 2..5, 7..10\\n", run("info", pool_path))
+    due = json.loads(run("info", pool_path, "--json"))["due"]
+    assert due == [{"shelf": "run", "now": [], "later": [2, 3, 4, 5, 7, 8, 9, 10], "at": due[0]["at"]}]
+    assert json.loads(run("policy", pool_path, "run", "--json"))["due"] == {
+        k: due[0][k] for k in ("now", "later", "at")
+    }
+    assert json.loads(run("policy", pool_path, "run", "keep=last:3", "--dry-run", "--json"))["due"] is None
+    assert "due now: 8 snapshots: 2..5, 7..10\n" in run("policy", pool_path, "run", "grace=none")
+    assert json.loads(run("policy", pool_path, "run", "--prune", "--json"))["due"] is None
+    assert json.loads(run("info", pool_path, "--json"))["due"] == []
 
 
 @pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
