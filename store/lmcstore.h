@@ -549,6 +549,32 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *
                                                               uint64_t number, bool dry_run,
                                                               struct lmcs_removal *removal, struct lmcs_error *error);
 
+#define LMCS_PRUNE_RANGES 8
+
+struct lmcs_number_range {
+    uint64_t first, last;
+};
+
+/* Snapshots that one list of rules removed. */
+struct lmcs_prune_event {
+    char policy[LMCS_MAX_POLICY + 1]; /* the rules: "keep=last:10" */
+    uint64_t first_ns;                /* the first removal, in whole seconds ... */
+    uint64_t last_ns;                 /* ... and the last one */
+    uint64_t count;                   /* snapshots */
+    size_t range_count;
+    struct lmcs_number_range ranges[LMCS_PRUNE_RANGES]; /* ascending; with fewer snapshots than these span, others of
+                                                           them were not removed by these rules */
+};
+
+/*
+ * Visits the record of the snapshots that policies and lmcs_prune removed from the shelf, newest first, until `visit`
+ * returns false. The record is bounded: it is a part of the shelf's, and the oldest events are dropped.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune_log(struct lmcs_pool *pool, const char *shelf,
+                                                        bool (*visit)(void *context,
+                                                                      const struct lmcs_prune_event *event),
+                                                        void *context, struct lmcs_error *error);
+
 struct lmcs_pruned {
     uint64_t number;
     int64_t step;    /* LMCS_NO_STEP: none */

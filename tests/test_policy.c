@@ -117,13 +117,14 @@ static void a_repeated_key_is_refused(void **state)
 static void any_text_is_safe(void **state)
 {
     (void)state;
-    static const char letters[] = "keplastvryhbudgeincod_w=:,/%0123456789MGmaxins ";
+    static const char letters[] = "keplastvryhbudgeincod_w=:,/%0123456789MGmaxins -";
     struct rng rng = {1};
     for (int i = 0; i < 200000; i++) {
         char text[LMCS_MAX_POLICY + 1], out[LMCS_MAX_POLICY + 1];
         size_t length = rng_below(&rng, 40);
-        static const char *const starts[] = {"", "keep=", "keep=best:", "budget=", "keep=each:", "keep=every:1"};
-        size_t at = (size_t)snprintf(text, sizeof text, "%s", starts[rng_below(&rng, 6)]);
+        static const char *const starts[] = {"",     "keep=",    "keep=best:",  "budget=", "keep=each:", "keep=every:1",
+                                             "was=", "log=1-2:", "log=1-2:3:4,"};
+        size_t at = (size_t)snprintf(text, sizeof text, "%s", starts[rng_below(&rng, 9)]);
         for (size_t k = 0; k < length; k++)
             text[at++] = letters[rng_below(&rng, sizeof letters - 1)];
         text[at] = '\0';
@@ -131,6 +132,9 @@ static void any_text_is_safe(void **state)
         lmcs_policy_init(&policy);
         if (lmcs_policy_parse(text, &policy, &err) == LMCS_OK)
             OK(lmcs_policy_format(&policy, out, &err));
+        lmcs_policy_init(&policy);
+        if (lmcs_policy_parse_stored(text, &policy, &err) == LMCS_OK)
+            OK(lmcs_policy_format_stored(&policy, out, &err));
     }
 }
 

@@ -266,6 +266,77 @@ static enum lmcs_status show(struct log *log, size_t index)
     return status == LMCS_OK ? step(log, line) : status;
 }
 
+/* ---- Removed snapshots ---------------------------------------------------------------------------------------- */
+
+struct removals {
+    struct log *log;
+    const struct line *line;
+    json_t *list;
+};
+
+static void print_event(const struct removals *removals, const struct lmcs_prune_event *event)
+{
+    uint64_t spanned = 0;
+    FILE *out = stdout;
+    cli_print(out, removals->line->info.name);
+    fputs(": ", out);
+    cli_print(out, event->policy);
+    for (size_t i = 0; i < event->range_count; i++)
+        spanned += event->ranges[i].last - event->ranges[i].first + 1;
+    fprintf(out, " removed %" PRIu64 "%s", event->count, event->count < spanned ? " of" : ":");
+    for (size_t i = 0; i < event->range_count; i++) {
+        fprintf(out, "%s %" PRIu64, i > 0 ? "," : "", event->ranges[i].first);
+        if (event->ranges[i].last > event->ranges[i].first)
+            fprintf(out, "..%" PRIu64, event->ranges[i].last);
+    }
+    if (event->first_ns / 1000000000 != event->last_ns / 1000000000)
+        fprintf(out, ", from %s to %s\n", cli_time(event->first_ns).text, cli_time(event->last_ns).text);
+    else
+        fprintf(out, ", at %s\n", cli_time(event->last_ns).text);
+}
+
+static json_t *event_json(const struct removals *removals, const struct lmcs_prune_event *event)
+{
+    json_t *json = json_object();
+    json_t *ranges = json_array();
+    for (size_t i = 0; i < event->range_count; i++) {
+        json_t *range = json_array();
+        json_array_append_new(range, cli_json_u64(event->ranges[i].first));
+        json_array_append_new(range, cli_json_u64(event->ranges[i].last));
+        json_array_append_new(ranges, range);
+    }
+    cli_json_set(json, "shelf", cli_json_text(removals->line->info.name));
+    cli_json_set(json, "policy", cli_json_text(event->policy));
+    cli_json_set(json, "first_time", cli_json_text(cli_time(event->first_ns).text));
+    cli_json_set(json, "last_time", cli_json_text(cli_time(event->last_ns).text));
+    cli_json_set(json, "count", cli_json_u64(event->count));
+    cli_json_set(json, "ranges", ranges);
+    return json;
+}
+
+static bool show_event(void *context, const struct lmcs_prune_event *event)
+{
+    struct removals *removals = context;
+    if (removals->log->cli->options.json)
+        json_array_append_new(removals->list, event_json(removals, event));
+    else
+        print_event(removals, event);
+    return true;
+}
+
+/* Shows the snapshots that policies removed, newest removal first, below those that exist. */
+static enum lmcs_status show_removals(struct log *log, json_t *list)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; i < log->count && status == LMCS_OK; i++) {
+        struct removals removals = {log, log->lines[i], list};
+        status = lmcs_prune_log(log->cli->pool, log->lines[i]->info.name, show_event, &removals, &log->cli->error);
+        if (status == LMCS_NOT_FOUND) /* removed or renamed meanwhile */
+            status = LMCS_OK;
+    }
+    return status;
+}
+
 /* ---- The command ---------------------------------------------------------------------------------------------- */
 
 static enum lmcs_status choose_one(struct log *log, const char *address)
@@ -328,11 +399,16 @@ static enum lmcs_status run(struct cli *cli)
     for (size_t i = 0; status == LMCS_OK && most != 0 && ferror(stdout) == 0 && (i = newest_line(&log)) < log.count;
          most--)
         status = show(&log, i);
+    json_t *removed = json_array();
+    if (status == LMCS_OK)
+        status = show_removals(&log, removed);
     if (status == LMCS_OK && cli->options.json) {
         cli->json = json_object();
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
         cli_json_set(cli->json, "snapshots", json_incref(log.rows));
+        cli_json_set(cli->json, "removed", json_incref(removed));
     }
+    json_decref(removed);
     end_log(&log);
     return status;
 }
@@ -346,7 +422,8 @@ const struct cli_command cmd_log = {
         "run@step:100.. or 'run@{2 hours ago}..', includes both ends. A rewind is a line that branches off another\n"
         "one; a fork is a line that leads to the shelf of its origin. \":\" marks a removed parent: the line leads to\n"
         "the nearest snapshot before it. \"from N\" names a parent that is not the previous number. \"~\" replaces\n"
-        "branches beyond twenty. Works while another process writes to the pool.",
+        "branches beyond twenty. Below, newest first: which snapshots policies removed, and when; a bounded record.\n"
+        "Works while another process writes to the pool.",
     .options = "n all force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

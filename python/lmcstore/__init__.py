@@ -51,7 +51,7 @@ from .errors import (
     UnsupportedError,
 )
 from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transaction
-from .log import Log
+from .log import Log, RemovedByPolicy
 from .progress import ProgressBar
 from .shelf import Origin, Pruned, Removal, Shelf
 from .snapshot import Snapshot
@@ -84,6 +84,7 @@ __all__ = [
     "Pruned",
     "ReadOnlyError",
     "Removal",
+    "RemovedByPolicy",
     "Shelf",
     "Snapshot",
     "Store",

@@ -4,13 +4,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from ._text import html
-from ._text.text import printable
+from ._text.text import for_html, printable
 
 if TYPE_CHECKING:
     from .snapshot import Snapshot
+
+
+class RemovedByPolicy(NamedTuple):
+    """Snapshots that the rules of a policy removed."""
+
+    policy: str
+    """The rules: ``"keep=last:10"``."""
+    ranges: list[tuple[int, int]]
+    """Their numbers, first and last of each range; if `snapshots` is less, not all of these."""
+    snapshots: int
+    """How many."""
+    first_time: float
+    """When the first of them was removed, in seconds since 1970."""
+    last_time: float
+    """When the last of them was removed."""
+
+    def __str__(self) -> str:
+        spanned = sum(last - first + 1 for first, last in self.ranges)
+        numbers = ", ".join(f"{first}..{last}" if last > first else str(first) for first, last in self.ranges)
+        begin, end = html.when(self.first_time), html.when(self.last_time)
+        time = f"at {end}" if begin == end else f"from {begin} to {end}"
+        of = " of" if self.snapshots < spanned else ":"
+        return f"{printable(self.policy)} removed {self.snapshots:,}{of} {numbers}, {time}"
+
 
 _HEAD = ("number", "step", "time (UTC)", "parent", "size", "tags", "metrics")
 _NUMBERS = 2  # columns at the left
@@ -19,11 +43,15 @@ _NUMBERS = 2  # columns at the left
 class Log(Sequence["Snapshot"]):
     """Snapshots of a shelf, newest first; prints as a table, also in a notebook.
 
-    It shows the ``parent`` of a snapshot that does not continue the one below it.
+    It shows the ``parent`` of a snapshot that does not continue the next one, and what policies removed (`removed`).
     """
 
-    def __init__(self, shelf: str, items: list[Snapshot], left_out: int) -> None:
+    def __init__(
+        self, shelf: str, items: list[Snapshot], left_out: int, removed: list[RemovedByPolicy] | None = None
+    ) -> None:
         self._shelf = shelf
+        self.removed = removed or []
+        """The snapshots that policies removed, newest removal first: a bounded record."""
         self._items = items
         self._left_out = left_out
 
@@ -60,7 +88,9 @@ class Log(Sequence["Snapshot"]):
             lines += html.columns([_HEAD, *self._rows()], _NUMBERS)
         if self._left_out:
             lines.append(f"... and {self._left_out:,} older")
+        lines += [str(removed) for removed in self.removed]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return html.table(f"shelf {self._shelf}", _HEAD, self._rows(), self._left_out)
+        table = html.table(f"shelf {self._shelf}", _HEAD, self._rows(), self._left_out)
+        return table + "".join(f"<p>{for_html(str(removed))}</p>" for removed in self.removed)

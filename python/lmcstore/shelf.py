@@ -22,7 +22,7 @@ from ._text import html
 from ._text.arguments import address, int64, meta_json, metric_lists, tag_names
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
-from .log import Log
+from .log import Log, RemovedByPolicy
 from .snapshot import Progress, Snapshot
 
 if TYPE_CHECKING:
@@ -414,7 +414,17 @@ class Shelf:
         if count is not None and (type(count) is not int or count < 1):
             raise InvalidError(f"a log has one snapshot or more, or all of them by None, not {count!r}")
         items = list(itertools.islice(reversed(self), count))
-        return Log(self._name, items, max(0, len(self) - len(items)))
+        return Log(self._name, items, max(0, len(self) - len(items)), self._removed())
+
+    def _removed(self) -> list[RemovedByPolicy]:
+        try:
+            events = self._store._pool.prune_log(self._name)
+        except NotFoundError:
+            return []
+        return [
+            RemovedByPolicy(policy, ranges, count, first_ns / 1e9, last_ns / 1e9)
+            for policy, first_ns, last_ns, count, ranges in events
+        ]
 
     @property
     def tags(self) -> dict[str, int]:

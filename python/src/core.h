@@ -268,6 +268,7 @@ PyObject *core_pool_drop(struct pool_object *self, PyObject *args);
 PyObject *core_pool_range(struct pool_object *self, PyObject *args);
 PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
 PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
+PyObject *core_pool_prune_log(struct pool_object *self, PyObject *args);
 PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args);
 PyObject *core_pool_prune(struct pool_object *self, PyObject *args);
 PyObject *core_pool_scrub(struct pool_object *self, PyObject *args);

@@ -118,3 +118,67 @@ out:
     free(removed.list);
     return result;
 }
+
+struct events {
+    struct lmcs_prune_event *list;
+    size_t count, capacity;
+    bool no_memory;
+};
+
+/* Runs without the GIL. */
+static bool collect_event(void *context, const struct lmcs_prune_event *event)
+{
+    struct events *events = context;
+    if (events->count == events->capacity) {
+        size_t capacity = events->capacity == 0 ? 8 : 2 * events->capacity;
+        struct lmcs_prune_event *list = realloc(events->list, capacity * sizeof *list);
+        events->no_memory = list == NULL;
+        if (list == NULL)
+            return false;
+        events->list = list;
+        events->capacity = capacity;
+    }
+    events->list[events->count++] = *event;
+    return true;
+}
+
+static PyObject *event_tuple(const struct lmcs_prune_event *event)
+{
+    PyObject *ranges = PyList_New(0);
+    for (size_t i = 0; ranges != NULL && i < event->range_count; i++) {
+        PyObject *range = Py_BuildValue("(KK)", (unsigned long long)event->ranges[i].first,
+                                        (unsigned long long)event->ranges[i].last);
+        if (range == NULL || PyList_Append(ranges, range) != 0)
+            Py_CLEAR(ranges);
+        Py_XDECREF(range);
+    }
+    return ranges == NULL ? NULL
+                          : Py_BuildValue("(sKKKN)", event->policy, (unsigned long long)event->first_ns,
+                                          (unsigned long long)event->last_ns, (unsigned long long)event->count, ranges);
+}
+
+PyObject *core_pool_prune_log(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    struct events events = {0};
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    PyObject *list = NULL;
+    if (!PyArg_ParseTuple(args, "s:prune_log", &shelf) || !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, status, lmcs_prune_log(self->handle, shelf, collect_event, &events, &error));
+    if (status != LMCS_OK)
+        core_fail(self, &error);
+    else if (events.no_memory)
+        PyErr_NoMemory();
+    else
+        list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < events.count; i++) {
+        PyObject *item = event_tuple(&events.list[i]);
+        if (item == NULL || PyList_Append(list, item) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    free(events.list);
+    return list;
+}

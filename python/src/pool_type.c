@@ -497,6 +497,8 @@ static PyMethodDef methods[] = {
     METHOD("shelf_info", pool_shelf_info, METH_VARARGS, "shelf_info(shelf): a dict."),
     METHOD("set_keep_raw", pool_set_keep_raw, METH_VARARGS, "set_keep_raw(shelf, count)."),
     METHOD("set_policy", core_pool_set_policy, METH_VARARGS, "set_policy(shelf, words)."),
+    METHOD("prune_log", core_pool_prune_log, METH_VARARGS,
+           "prune_log(shelf) -> [(policy, first_ns, last_ns, count, ranges), ...], newest first."),
     METHOD("policy_warning", core_pool_policy_warning, METH_VARARGS, "policy_warning(shelf) -> str, empty: none."),
     METHOD("prune", core_pool_prune, METH_VARARGS,
            "prune(shelf, words or None, dry_run) -> (kept, removed numbers, freed, later, tags)."),

@@ -556,8 +556,27 @@ static enum lmcs_status fail_repeated(const struct reader *reader, const struct 
                      word_bytes(second), second, word_bytes(first), first, word_bytes(rules), rules);
 }
 
+/* An entry of a shelf's log, the only word that is repeated. */
+static enum lmcs_status read_log(struct reader *reader, struct lmcs_policy *policy)
+{
+    struct lmcs_policy by;
+    struct lmcs_prune_event event;
+    const char *begin = reader->at;
+    size_t used = strlen(policy->log);
+    bool sound = lmcs_policy_log_next(&reader->at, &event) && reader->at - begin < LMCS_MAX_POLICY - (ptrdiff_t)used;
+    struct reader rules = {.at = event.policy + strlen("keep="), .word = event.policy};
+    sound = sound && read_list(&rules, by.rules, &by.rule_count) == LMCS_OK && *rules.at == '\0';
+    if (!sound)
+        return fail_word(reader, "an entry of the log is not sound");
+    snprintf(policy->log + used, sizeof policy->log - used, "%s%.*s", used > 0 ? " " : "", (int)(reader->at - begin),
+             begin);
+    return LMCS_OK;
+}
+
 static enum lmcs_status read_word(struct reader *reader, struct lmcs_policy *policy)
 {
+    if (reader->key_count == STORED_KEY_COUNT && take(reader, "log="))
+        return read_log(reader, policy);
     size_t length = strcspn(reader->at, "= ");
     for (size_t i = 0; i < reader->key_count; i++)
         if (reader->at[length] == '=' && strlen(keys[i].is.name) == length &&
@@ -628,8 +647,26 @@ enum lmcs_status lmcs_policy_format_stored(const struct lmcs_policy *policy, cha
                                            struct lmcs_error *error)
 {
     struct lmcs_policy shorter = *policy;
-    if (format(policy, STORED_KEY_COUNT, text, NULL) == LMCS_OK)
-        return LMCS_OK;
+    enum lmcs_status status = format(policy, STORED_KEY_COUNT, text, NULL);
     shorter.was_count = 0;
-    return format(&shorter, STORED_KEY_COUNT, text, error);
+    if (status != LMCS_OK)
+        status = format(&shorter, STORED_KEY_COUNT, text, error);
+    const char *entry = policy->log;
+    while (status == LMCS_OK && *entry != '\0') {
+        size_t length = strcspn(entry, " "), used = strlen(text);
+        if (used + strlen(" log=") + length > LMCS_MAX_POLICY)
+            break;
+        snprintf(text + used, LMCS_MAX_POLICY + 1 - used, " log=%.*s", (int)length, entry);
+        entry += length + (entry[length] == ' ');
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_policy_format_rules(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
+                                          struct lmcs_error *error)
+{
+    struct writer writer = {.text = text};
+    put(&writer, "keep=");
+    put_list(&writer, policy->rules, policy->rule_count);
+    return writer.full ? lmcs_fail(error, LMCS_INVALID, 0, "the rules are too long") : LMCS_OK;
 }

@@ -57,6 +57,7 @@ struct lmcs_policy {
     uint64_t since_seconds; /* since 1970: the change; 0: the background needs not wait */
     size_t was_count;       /* rules that also keep snapshots during the grace period; 0: keep all */
     struct lmcs_rule was[LMCS_MAX_RULES];
+    char log[LMCS_MAX_POLICY + 1]; /* policy_log.c */
 };
 
 void lmcs_policy_init(struct lmcs_policy *policy);
@@ -66,12 +67,25 @@ enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy,
 enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
                                     struct lmcs_error *error);
 /*
- * The text of a shelf's record: also has the words since= and was= of a grace period, which users can't set. If they
- * are too long, everything is kept during the period.
+ * The text of a shelf's record: also has the words since= and was= of a grace period, and log= for each entry of the
+ * log, which users can't set. If was= is too long, everything is kept during the period; the log's oldest entries are
+ * left out.
  */
 enum lmcs_status lmcs_policy_parse_stored(const char *text, struct lmcs_policy *policy, struct lmcs_error *error);
 enum lmcs_status lmcs_policy_format_stored(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
                                            struct lmcs_error *error);
+
+/* "keep=" and the rules. LMCS_INVALID: too long. */
+enum lmcs_status lmcs_policy_format_rules(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
+                                          struct lmcs_error *error);
+
+/* ---- policy_log.c ---- */
+
+/* Reads the entry at *at, and moves *at behind it. False: there is no whole entry. Does not check the rules. */
+bool lmcs_policy_log_next(const char **at, struct lmcs_prune_event *event);
+/* Records in policy->log that `rules` ("keep=last:10") removed these snapshots. */
+void lmcs_policy_log_add(struct lmcs_policy *policy, const char *rules, const uint64_t *numbers, size_t count,
+                         uint64_t now_ns);
 
 /* ---- policy_grace.c ---- */
 

@@ -194,9 +194,10 @@ static enum lmcs_status is_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf
     return status;
 }
 
-/* Removes the next snapshots from *at on, at most `most`. *gone counts them. */
+/* Removes the next snapshots from *at on, at most `most`. *gone counts them; `numbers` (may be NULL) gets them. */
 static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts, size_t *at,
-                                    size_t most, size_t *gone, struct lmcs_removal *removal, struct lmcs_error *error)
+                                    size_t most, size_t *gone, uint64_t *numbers, struct lmcs_removal *removal,
+                                    struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     most = most < facts->wanted ? most : facts->wanted;
@@ -209,9 +210,28 @@ static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *she
             facts->of.kept[*at] = since;
         else if (status == LMCS_OK)
             status = lmcs_shelf_remove(txn, shelf, facts->of.list[*at].number, removal, error);
-        *gone += status == LMCS_OK && !tagged;
+        if (status != LMCS_OK || tagged)
+            continue;
+        if (numbers != NULL)
+            numbers[*gone] = facts->of.list[*at].number;
+        ++*gone;
     }
     return status;
+}
+
+/* Adds to the shelf's record, unless a newer version wrote it. */
+static enum lmcs_status note_removed(struct lmcs_shelf *shelf, const struct facts *facts, const uint64_t *numbers,
+                                     size_t count, struct lmcs_error *error)
+{
+    struct lmcs_policy policy;
+    char rules[LMCS_MAX_POLICY + 1];
+    lmcs_policy_init(&policy);
+    if (count == 0 || lmcs_policy_format_rules(&facts->of.policy, rules, NULL) != LMCS_OK ||
+        lmcs_policy_parse_stored(shelf->policy, &policy, NULL) != LMCS_OK)
+        return LMCS_OK;
+    policy.keep_raw = shelf->df.keep_raw;
+    lmcs_policy_log_add(&policy, rules, numbers, count, lmcs_now_ns());
+    return lmcs_policy_format_stored(&policy, shelf->policy, error);
 }
 
 /* Removes a batch in a transaction of its own, which a dry run drops. */
@@ -222,6 +242,7 @@ static enum lmcs_status remove_batch(struct lmcs_pool *pool, const struct reques
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     struct lmcs_removal counted = report->removal;
+    uint64_t numbers[BATCH_SNAPSHOTS];
     size_t gone = 0;
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
@@ -230,7 +251,9 @@ static enum lmcs_status remove_batch(struct lmcs_pool *pool, const struct reques
     if (status == LMCS_OK && !is_as_it_was(&shelf, facts))
         status = decide_again(&txn, &shelf, request, *at, facts, error);
     if (status == LMCS_OK)
-        status = remove_some(&txn, &shelf, facts, at, most, &gone, &counted, error);
+        status = remove_some(&txn, &shelf, facts, at, most, &gone, dry_run ? NULL : numbers, &counted, error);
+    if (status == LMCS_OK && !dry_run)
+        status = note_removed(&shelf, facts, numbers, gone, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_save(&txn, &shelf, error);
     if (status == LMCS_OK && gone > 0 && !dry_run)
@@ -242,6 +265,7 @@ static enum lmcs_status remove_batch(struct lmcs_pool *pool, const struct reques
         report->removed += gone;
         facts->wanted -= gone;
         facts->record_count -= gone;
+        memcpy(facts->shelf_policy, shelf.policy, sizeof facts->shelf_policy);
     }
     return status;
 }
@@ -348,6 +372,29 @@ enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const cha
     if (counted.removed > 0 && !dry_run)
         lmcs_pool_wake(pool);
     return status;
+}
+
+enum lmcs_status lmcs_prune_log(struct lmcs_pool *pool, const char *shelf,
+                                bool (*visit)(void *context, const struct lmcs_prune_event *event), void *context,
+                                struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf loaded;
+    struct lmcs_policy policy;
+    struct lmcs_prune_event event;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_get(&txn, shelf == NULL ? "" : shelf, &loaded, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_shelf_policy(&loaded, &policy);
+    for (const char *at = policy.log; lmcs_policy_log_next(&at, &event) && visit(context, &event);)
+        ;
+    return LMCS_OK;
 }
 
 /* ---- By itself ---- */

@@ -163,3 +163,56 @@ def test_the_command_shows_the_warning(pool_path: str) -> None:
     assert json.loads(run("info", pool_path, "--json"))["warnings"] == [{"shelf": "run", "warning": TYPO}]
     assert "warning" not in run("policy", pool_path, "run", "keep=best:loss:3")
     assert json.loads(run("info", pool_path, "--json"))["warnings"] == []
+
+
+def test_the_log_shows_what_policies_removed(shelf: lmcstore.Shelf, store: lmcstore.Store, pool_path: str) -> None:
+    fill(shelf)
+    assert shelf.log().removed == []
+    begin = int(time.time())
+    shelf.policy = "keep=last:15,every:5 grace=none"
+    shelf.prune()
+    shelf.prune("keep=last:10", dry_run=True)
+    shelf.prune("keep=last:10")
+    shelf.remove(11)
+    newest, oldest = shelf.log().removed
+    assert (oldest.policy, oldest.ranges, oldest.snapshots) == ("keep=last:15,every:5", [(2, 5)], 4)
+    assert (newest.policy, newest.ranges, newest.snapshots) == ("keep=last:10", [(1, 1), (6, 10)], 6)
+    assert begin <= oldest.first_time <= oldest.last_time <= newest.first_time <= time.time()
+    assert repr(shelf.log(1)).split("\n")[-2].startswith("keep=last:10 removed 6: 1, 6..10, at 20")
+    assert "<p>keep=last:10 removed 6: 1, 6..10, at 20" in shelf.log()._repr_html_()
+    assert shelf.policy == "keep_raw=4 chain=3 keep=last:15,every:5 grace=none"
+    shelf.rename("walk")
+    store.close()
+    with lmcstore.open(pool_path, mode="r") as reader:
+        assert reader["walk"].log().removed == [newest, oldest]
+        assert reader["none"].log().removed == []
+
+
+@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+def test_the_command_logs_what_policies_removed(pool_path: str) -> None:
+    def run(*arguments: str | Path) -> str:
+        return subprocess.run([BIN, *arguments], check=True, capture_output=True, text=True).stdout
+
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        fill(store["run"])
+    assert json.loads(run("log", pool_path, "--json"))["removed"] == []
+    run("policy", pool_path, "run", "keep=last:5,every:10", "--prune")
+    assert re.search(
+        r"\nrun: keep=last:5,every:10 removed 13: 2..10, 12..15, (at|from) 20.*Z\n$", run("log", pool_path)
+    )
+    removed = json.loads(run("log", pool_path, "run", "-n", "1", "--json"))["removed"]
+    assert [(one["shelf"], one["policy"], one["count"], one["ranges"]) for one in removed] == [
+        ("run", "keep=last:5,every:10", 13, [[2, 10], [12, 15]])
+    ]
+
+
+def test_the_log_shows_what_the_background_removed(pool_path: str) -> None:
+    with lmcstore.open(pool_path, size="64MiB") as store:
+        shelf = store["run"]
+        shelf.policy = "keep=last:3 grace=none"
+        fill(shelf)
+        deadline = time.monotonic() + 20
+        while len(shelf) > 3 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        (removed,) = shelf.log().removed
+        assert (removed.policy, removed.ranges, removed.snapshots) == ("keep=last:3", [(1, 17)], 17)
