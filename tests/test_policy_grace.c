@@ -21,7 +21,7 @@ static void expect_change(const char *from, const char *words, uint64_t seconds,
     parse(from, &before);
     policy = before;
     OK(lmcs_policy_parse(words, &policy, &err));
-    lmcs_policy_begin_grace(&before, &policy, (10000 + seconds) * SECOND + 5);
+    lmcs_policy_begin_grace(&before, &policy, (10000 + seconds) * SECOND);
     OK(lmcs_policy_format_stored(&policy, text, &err));
     assert_true(strncmp(text, "keep_raw=4 chain=3 ", 19) == 0);
     assert_string_equal(text + 19, expected);
@@ -57,7 +57,7 @@ static void changes_add_up(void **state)
     expect_change("keep=last:1,last:2,last:3,last:4,last:5,last:6,last:7",
                   "keep=last:21,last:22,last:23,last:24,last:25,last:26", 0,
                   "keep=last:21,last:22,last:23,last:24,last:25,last:26 since=10000");
-    char from[LMCS_MAX_POLICY + 1] = "keep=", words[LMCS_MAX_POLICY + 1] = "keep=", expected[LMCS_MAX_POLICY + 1];
+    char from[LMCS_MAX_POLICY + 1] = "keep=", words[LMCS_MAX_POLICY + 1] = "keep=", expected[LMCS_MAX_POLICY + 32];
     for (int i = 0; i < 5; i++) {
         char rule[80];
         snprintf(rule, sizeof rule, "%sbest:a%048d:1", i > 0 ? "," : "", i);
@@ -72,7 +72,11 @@ static void changes_add_up(void **state)
 static void the_period_ends(void **state)
 {
     (void)state;
-    struct lmcs_policy policy;
+    struct lmcs_policy policy, before;
+    parse("keep=last:9", &before);
+    parse("keep=last:3", &policy);
+    lmcs_policy_begin_grace(&before, &policy, 9999 * SECOND + 1);
+    assert_int_equal(policy.since_seconds, 10000); /* rounded up: the period is never shorter */
     parse("keep=last:3 since=10000 was=last:9", &policy);
     assert_int_equal(lmcs_policy_grace_end(&policy, 10000 * SECOND), 10600 * SECOND);
     assert_int_equal(lmcs_policy_grace_end(&policy, 10600 * SECOND - 1), 10600 * SECOND);
@@ -110,9 +114,10 @@ static uint64_t left_at(struct lmcs_pool *pool, uint64_t now_ns)
     return shelf_info(pool, "run").snapshot_count;
 }
 
+/* The time of the change is rounded up to `now_ns`. */
 static void set_at(struct lmcs_pool *pool, uint64_t now_ns, const char *words)
 {
-    lmcs_clock_set(now_ns);
+    lmcs_clock_set(now_ns - SECOND / 2);
     OK(lmcs_shelf_set_policy(pool, "run", words, &err));
 }
 
@@ -195,6 +200,7 @@ static void a_dry_run_lists_when_snapshots_are_due(void **state)
     close_pool(pool);
     pool = open_quiet(place->pool);
     set_at(pool, NOON + 12 * MINUTE, "keep=last:20");
+    lmcs_clock_set(NOON + 12 * MINUTE);
     expect_due(pool, NULL, 10, 10, NOON + 22 * MINUTE);
     lmcs_clock_set(NOON + 22 * MINUTE);
     expect_due(pool, NULL, 20, 0, 0);

@@ -71,5 +71,5 @@ void lmcs_policy_begin_grace(const struct lmcs_policy *before, struct lmcs_polic
     if (!is_due_by_budget || due.rule_count == 0 || policy->rule_count + changed.was_count > LMCS_MAX_RULES)
         changed.was_count = 0;
     *policy = changed;
-    policy->since_seconds = now_ns / 1000000000;
+    policy->since_seconds = now_ns / 1000000000 + (now_ns % 1000000000 != 0); /* the period is never shorter */
 }

@@ -90,7 +90,7 @@ def test_a_new_policy_waits(pool_path: str) -> None:
         assert shelf.policy == "keep_raw=4 chain=3 keep=last:5"
         plan = shelf.prune(dry_run=True)
         assert plan.numbers == list(plan.due) == list(range(1, 16))
-        assert all(begin + 599 <= due <= time.time() + 600 for due in plan.due.values())
+        assert all(begin + 600 <= due <= time.time() + 601 for due in plan.due.values())
         assert store.info()["due"] == {"run": plan.due}
         assert shelf.prune("keep=last:10", dry_run=True).due == {}
         time.sleep(2.5)
