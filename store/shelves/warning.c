@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * shelves/warning.c - warns of rules that may not mean what the user wants: their metric is absent from all snapshots, or
- * from some.
+ * shelves/warning.c - warns of rules that may not mean what the user wants: their metric is absent from all snapshots
+ * or from some.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -261,7 +261,7 @@ def test_a_snapshot_of_variables_without_torch(pool_path: str, run_python: Any) 
 
 def test_what_a_snapshot_says_of_its_variables_is_checked() -> None:
     from lmcstore._arrays.numpy import described_dtype
-    from lmcstore._state.decode import _Parser
+    from lmcstore._state.decode import Parser
     from lmcstore._state.live_table import read_table, stored_value
 
     head = b"LMCL" + (1).to_bytes(4, "little")
@@ -276,7 +276,7 @@ def test_what_a_snapshot_says_of_its_variables_is_checked() -> None:
         with pytest.raises(lmcstore.DamagedError):
             read_table(damaged)
     with pytest.raises(lmcstore.DamagedError, match="at 'a'"):  # a state has no such dtypes
-        _Parser(iter(())).node(["d", ["a"], ["A", None, 'numpy:"<U3"']], "", 0)
+        Parser(iter(())).node(["d", ["a"], ["A", None, 'numpy:"<U3"']], "", 0)
     for note in ("numpy:{", 'numpy:"O"', 'numpy:"S0"', 'numpy:["<f4",[2]]', 'numpy:"ml_dtypes.finfo"'):
         with pytest.raises(lmcstore.DamagedError, match="its dtype is damaged"):
             described_dtype(note, "w")

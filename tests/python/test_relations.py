@@ -140,11 +140,12 @@ def test_an_optimizer_that_changes_its_rule(shelf: lmcstore.Shelf, name: str, st
 
 def test_relations_that_do_not_fit_are_left_out(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     constants = (0.0, 0.05, 0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0)
+    malformed: Any = [("a", 3), ("a", "b", "a", "b", "a"), ("", "b"), ("a", "\ud800")]
     bad = [
         Relation(SGD, 0, constants, [("a", "b", "c")]),
         Relation(77, 0, constants, [("a", "b")]),
         Relation(SGD, 0, (float("inf"), *constants[1:]), [("a", "b")]),
-        Relation(SGD, 0, constants, [("a", 3), ("a", "b", "a", "b", "a"), ("", "b"), ("a", "\ud800")]),  # type: ignore[list-item]
+        Relation(SGD, 0, constants, malformed),
         Relation(SGD, 0, constants[1:], [("a", "b")]),
         Relation(-1, 0, constants, [("a", "b")]),
         Relation(SGD, 0, constants, [("a", "nowhere"), ("a", "b"), ("a", "a")]),

@@ -107,8 +107,11 @@ def check_array(target: Any, path: str) -> None:
     if not target.flags.writeable:
         raise InvalidError(f"{path}: the target array is read-only")
     item = target.itemsize
-    steps = [stride // item if stride % item == 0 else None for stride in target.strides]
-    if may_overlap(target.shape, target.strides, item) if None in steps else may_overlap(target.shape, steps, 1):  # type: ignore[arg-type]
+    if any(stride % item for stride in target.strides):
+        overlaps = may_overlap(target.shape, target.strides, item)
+    else:
+        overlaps = may_overlap(target.shape, [stride // item for stride in target.strides], 1)
+    if overlaps:
         raise UnsupportedError(f"{path}: elements of the target array share memory; load into a copy")
 
 
