@@ -100,6 +100,7 @@ class Load:
     def sample(self, step: int) -> dict[str, float]:
         """Return the resources."""
         gc.collect()
+        self.store.compact()  # the background may lag behind on a busy machine
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         info = self.store.info()
         took, self.took = self.took, []
