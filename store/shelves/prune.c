@@ -382,15 +382,10 @@ enum lmcs_status lmcs_prune_log(struct lmcs_pool *pool, const char *shelf,
     struct lmcs_shelf loaded;
     struct lmcs_policy policy;
     struct lmcs_prune_event event;
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, &txn, error);
+    enum lmcs_status status = lmcs_shelf_read(pool, shelf, &txn, &loaded, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_get(&txn, shelf == NULL ? "" : shelf, &loaded, error);
     lmcs_txn_end(&txn);
-    if (status != LMCS_OK)
-        return status;
     lmcs_shelf_policy(&loaded, &policy);
     for (const char *at = policy.log; lmcs_policy_log_next(&at, &event) && visit(context, &event);)
         ;

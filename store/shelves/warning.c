@@ -41,7 +41,7 @@ static void add_name(struct text *text, const char *before, const char *name)
 {
     size_t length = strlen(name), shown = length;
     if (length > SHOWN_BYTES)
-        for (shown = SHOWN_BYTES; (name[shown] & 0xc0) == 0x80;)
+        for (shown = SHOWN_BYTES; shown > 0 && (name[shown] & 0xc0) == 0x80;)
             shown--;
     add(text, "%s\"%.*s%s\"", before, (int)shown, name, shown < length ? "..." : "");
 }
@@ -145,14 +145,10 @@ enum lmcs_status lmcs_policy_warning(struct lmcs_pool *pool, const char *shelf, 
 {
     struct lmcs_txn txn;
     struct lmcs_shelf loaded;
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, &txn, error);
+    enum lmcs_status status = lmcs_shelf_read(pool, shelf, &txn, &loaded, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_get(&txn, shelf == NULL ? "" : shelf, &loaded, error);
-    if (status == LMCS_OK)
-        status = warn_of_shelf(&txn, &loaded, warning, error);
+    status = warn_of_shelf(&txn, &loaded, warning, error);
     lmcs_txn_end(&txn);
     return status;
 }

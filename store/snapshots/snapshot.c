@@ -501,14 +501,10 @@ static enum lmcs_status list(struct lmcs_pool *pool, const char *shelf_name, uin
     struct lmcs_shelf shelf;
     struct lmcs_cursor *cursor = NULL;
     size_t filled = 0;
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, &txn, error);
+    enum lmcs_status status = lmcs_shelf_read(pool, shelf_name, &txn, &shelf, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
-    if (status == LMCS_OK)
-        status = lmcs_cursor_open(&cursor, &txn, kind, lmcs_shelf_tree(&shelf, kind), from, error);
+    status = lmcs_cursor_open(&cursor, &txn, kind, lmcs_shelf_tree(&shelf, kind), from, error);
     while (status == LMCS_OK && filled < capacity && lmcs_cursor_valid(cursor)) {
         struct lmcs_key_df key = lmcs_cursor_key(cursor);
         size_t bytes;
@@ -560,14 +556,10 @@ enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf_
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     size_t filled = 0;
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, &txn, error);
+    enum lmcs_status status = lmcs_shelf_read(pool, shelf_name, &txn, &shelf, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
-    if (status == LMCS_OK)
-        status = list_down(&txn, &shelf, before, numbers, capacity, &filled, error);
+    status = list_down(&txn, &shelf, before, numbers, capacity, &filled, error);
     lmcs_txn_end(&txn);
     if (status == LMCS_OK)
         *count = filled;
@@ -580,14 +572,10 @@ enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf_n
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     uint64_t from = 0, to = 0;
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, &txn, error);
+    enum lmcs_status status = lmcs_shelf_read(pool, shelf_name, &txn, &shelf, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
-    if (status == LMCS_OK)
-        status = lmcs_shelf_resolve_range(&txn, &shelf, range, &from, &to, error);
+    status = lmcs_shelf_resolve_range(&txn, &shelf, range, &from, &to, error);
     lmcs_txn_end(&txn);
     if (status == LMCS_OK) {
         *first = from;
@@ -648,15 +636,11 @@ enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool, const char *name, struc
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, &txn, error);
+    struct lmcs_shelf_info found;
+    enum lmcs_status status = lmcs_shelf_read(pool, name, &txn, &shelf, error);
     if (status != LMCS_OK)
         return status;
-    struct lmcs_shelf_info found;
-    status = lmcs_shelf_get(&txn, name == NULL ? "" : name, &shelf, error);
-    if (status == LMCS_OK)
-        status = fill_shelf_info(&txn, &shelf, &found, error);
+    status = fill_shelf_info(&txn, &shelf, &found, error);
     lmcs_txn_end(&txn);
     if (status == LMCS_OK)
         *info = found;
