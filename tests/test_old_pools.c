@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_old_pools.c - pools and archives of earlier versions (tests/data/pools). Uses public functions only. */
+/* test_old_pools.c - pools and archives of earlier versions (tests/data/pools). Uses public functions, and a set clock. */
 /* ctest: timeout=600 */
 #include "support.h"
 
@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "data/pools/describe.h"
 #include "lmcstore_live.h"
 
@@ -596,6 +597,71 @@ static void files_of_the_command(void **state)
     run("cd %s && %s log a.pool run >log && grep -q v1.0 log", in, LMC_STORE_COMMAND);
 }
 
+struct waiting {
+    uint64_t kept, now, later, due_ns;
+};
+
+static bool add_waiting(void *context, const struct lmcs_pruned *snapshot)
+{
+    struct waiting *waiting = context;
+    waiting->kept += snapshot->why != NULL;
+    waiting->now += snapshot->why == NULL && snapshot->due_ns == 0;
+    waiting->later += snapshot->due_ns != 0;
+    waiting->due_ns = snapshot->due_ns != 0 ? snapshot->due_ns : waiting->due_ns;
+    return true;
+}
+
+static bool add_event(void *context, const struct lmcs_prune_event *event)
+{
+    FILE *out = context;
+    fprintf(out, "%s %llu:", event->policy, (unsigned long long)event->count);
+    for (size_t i = 0; i < event->range_count; i++)
+        fprintf(out, " %llu-%llu", (unsigned long long)event->ranges[i].first,
+                (unsigned long long)event->ranges[i].last);
+    fprintf(out, "\n");
+    return true;
+}
+
+static void expect_events(struct lmcs_pool *pool, const char *shelf, const char *expected)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    OK(lmcs_prune_log(pool, shelf, add_event, out, &err));
+    fclose(out);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+/* A grace period goes on where it was, and the record of removals is continued. */
+static void policies(void **state)
+{
+    const uint64_t hour = 3600 * (uint64_t)1000000000, changed = 1800000100 * (uint64_t)1000000000;
+    struct place *place = *state;
+    struct waiting waiting = {0};
+    uint64_t numbers[32];
+    size_t count;
+    unpack(place, "policies");
+    expect_whole(place, "policies", "a.pool");
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    expect_events(pool, "removed", "keep=every:5 6: 13-15 17-19\nkeep=last:9 11: 1-11\n");
+    lmcs_clock_set(changed + hour / 2);
+    OK(lmcs_prune(pool, "waiting", NULL, true, add_waiting, &waiting, NULL, NULL, &err));
+    assert_int_equal(waiting.kept, 3);
+    assert_int_equal(waiting.later, 9);
+    assert_in_range((waiting.due_ns - changed) / 1000000000, 3600, 3700);
+    OK(lmcs_compact(pool, NULL, &err));
+    OK(lmcs_snapshot_numbers(pool, "waiting", 0, numbers, 32, &count, &err));
+    assert_int_equal(count, 12);
+    lmcs_clock_set(changed + 2 * hour);
+    OK(lmcs_compact(pool, NULL, &err));
+    OK(lmcs_snapshot_numbers(pool, "waiting", 0, numbers, 32, &count, &err));
+    assert_int_equal(count, 3);
+    expect_events(pool, "waiting", "keep=last:3 9: 9-17\nkeep=last:12 8: 1-8\n");
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -611,6 +677,7 @@ int main(void)
         ON_DISK(dumps_go_on),
         IN_MEMORY(restores_go_on),
         ON_DISK(files_of_the_command),
+        IN_MEMORY(policies),
     };
     return cmocka_run_group_tests_name("pools and archives of earlier versions", tests, NULL, NULL);
 }
