@@ -69,13 +69,13 @@ def train_and_crash(text: Path, pool: Path, work: Path, steps: int) -> dict[int,
     killed_in = _follow_and_kill(_trainer(arguments), kill_after)
 
     heading(2, f"The trainer was killed in the middle of step {killed_in}: resume")
-    say("Nobody cleaned up. The same command again, in a new process:")
+    say("The same command again, in a new process; nothing was cleaned up:")
     lines = _follow(_trainer(arguments))
     found = re.search(r"step (\d+): going on with step (\d+)", lines[0])
     expect(
         # One more, if durable and not yet printed.
         found is not None and int(found[1]) in (killed_in - 1, killed_in) and int(found[2]) == int(found[1]) + 1,
-        f"the pool opened, the last step that it said was durable, {killed_in - 1}, was there, and training went on",
+        f"the pool opens, has the last step that was reported durable, {killed_in - 1}, and training goes on",
     )
     expected = {int(k): v for k, v in json.loads(straight.read_text()).items()}
     got = {int(k): v for k, v in json.loads(resumed.read_text()).items()}
@@ -84,6 +84,6 @@ def train_and_crash(text: Path, pool: Path, work: Path, steps: int) -> dict[int,
         f"the final weights, optimizer, scheduler and RNG are bit-identical to the uninterrupted run's "
         f"(SHA-256 {got[steps - 1][:16]})",
     )
-    say("A kill tests the process, not a power cut: what the kernel had, it still wrote. That a snapshot also survives")
-    say(f"a power cut rests on its being synced before snapshot() returns ({short(TOP / 'store/README.md')}).")
+    say("A kill ends the process alone: the kernel still writes its caches. A snapshot survives a power cut as well,")
+    say(f"because it is synced before snapshot() returns ({short(TOP / 'store/README.md')}).")
     return expected

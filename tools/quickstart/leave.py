@@ -65,7 +65,7 @@ def _export(pool: Path, work: Path) -> None:
 
             same = all((array == ours[name]).all() for name, array in load_file(exported).items())
     taker = "model.load_state_dict(load_file(...))" if WITH_TORCH else "safetensors.numpy.load_file"
-    expect(same, f"{taker} took it ({mb(disk_bytes(exported))} MB), equal in every bit")
+    expect(same, f"{taker} loads it ({mb(disk_bytes(exported))} MB), equal in every bit")
 
 
 def leave(text: Path, pool: Path, work: Path, expected: dict[int, str]) -> None:

@@ -87,7 +87,7 @@ def main() -> None:
     else:
         print("\n[5/5] left out: the comparison with other ways to save needs PyTorch (tools/setup.sh --help)")
     shutil.rmtree(work)
-    print(f"\nquickstart: all of it held, in {time.monotonic() - STARTED:.0f} s.", flush=True)
+    print(f"\nquickstart: every check passed, in {time.monotonic() - STARTED:.0f} s.", flush=True)
     if options.remove:
         shutil.rmtree(folder)
         print(f"{short(folder)}/ is removed.")
