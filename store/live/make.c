@@ -122,7 +122,7 @@ static enum lmcs_status check_new(const struct lmcs_tensor *tensor, const struct
                          checked.name, LMCS_LIVE_MAX_VALUE, (unsigned long long)bytes);
     if (options->value != NULL && (options->form != LMCS_LIVE_VALUE || options->value_bytes != bytes))
         return lmcs_fail(error, LMCS_INVALID, 0,
-                         "live variable \"%.200s\": first bytes are for a value, as many as it has: %llu, not %llu",
+                         "live variable \"%.200s\": options.value is for values alone, and has %llu bytes, not %llu",
                          checked.name, (unsigned long long)bytes, (unsigned long long)options->value_bytes);
     if (options->reserve_bytes > (uint64_t)1 << 55)
         return lmcs_fail(error, LMCS_INVALID, 0, "live variable \"%.200s\": %llu bytes can't be reserved", checked.name,

@@ -547,7 +547,7 @@ static enum lmcs_status fail_repeated(const struct reader *reader, const struct 
 {
     const char *second = reader->word;
     if (key->read != read_rules)
-        return lmcs_fail(reader->error, LMCS_INVALID, 0, "policy \"%.*s\": the key %s is there twice",
+        return lmcs_fail(reader->error, LMCS_INVALID, 0, "policy \"%.*s\": the key %s is there twice; give it once",
                          word_bytes(second), second, key->is.name);
     const char *rules = second + strlen(key->is.name) + 1;
     return lmcs_fail(reader->error, LMCS_INVALID, 0,

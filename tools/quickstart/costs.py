@@ -79,5 +79,5 @@ def show_costs(pool: Path, work: Path, rounds: int) -> None:
     say()
     table(["way to save", "trainer blocked, ms", "durable after, ms", "MB a step"], rows)
     say("MB a step of lmc-store: as captured -> the pool of parts 1 to 4, by disk blocks, over its steps. The first")
-    say("round is not counted, because it imports modules. torch.save returns before its file is on disk. A safetensors")
-    say("file has tensors alone, each once.")
+    say("round is not counted, because it imports modules. torch.save returns before its file is on disk. A file of")
+    say("safetensors has tensors alone, each once.")
