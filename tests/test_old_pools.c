@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_old_pools.c - pools and archives of earlier versions (tests/data/pools). Uses public functions, and a set clock. */
+/* test_old_pools.c - pools and archives of earlier versions (tests/data/pools). Uses public functions and a clock. */
 /* ctest: timeout=600 */
 #include "support.h"
 
