@@ -20,6 +20,7 @@ struct lmcs_transfer_report {
     uint64_t bytes;           /* of the archive or file */
     uint64_t left_out;        /* export: entries that the format can't hold */
     char left_out_names[512]; /* the first of them, comma-separated */
+    char warnings[1024];      /* dump, restore: one in a line, each ending with a newline */
 };
 
 /*
@@ -32,7 +33,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump(struct lmcs_pool *pool, const
 /*
  * Reads an archive from a descriptor, which may be a pipe, into a pool. Verifies every checksum before the one commit
  * that shows all of it; a failure leaves the pool unchanged. Snapshots that an existing shelf has (same number, same
- * digest) are skipped, others added. LMCS_EXISTS: a number has another digest.
+ * digest) are skipped, others added; one with some of the tensors is completed. LMCS_EXISTS: a number has other
+ * contents, or the shelf of the name was begun apart from the archive's (store/ARCHIVE.md, 4.4).
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore(struct lmcs_pool *pool, int fd,
                                                       const struct lmcs_progress *progress,
@@ -71,8 +73,10 @@ struct lmcs_restore_options {
 };
 LMCS_API void lmcs_restore_options_init(struct lmcs_restore_options *options);
 /*
- * The same with several archives, in order, and one commit for all. An archive made since others needs their contents,
- * from these archives or the pool; LMCS_NOT_FOUND names the missing one. Contents of the pool are shared, not written
+ * The same with several archives, in order, and one commit for all. The last archive that has a shelf decides on its
+ * name and tags; a shelf whose name another one has in a later archive is left out, with a warning in the report. An
+ * archive made since others needs their contents, from these archives or the pool; LMCS_NOT_FOUND names the missing
+ * one. Contents of the pool are shared, not written
  * again. If one is removed or replaced meanwhile, the restore starts again, or fails with LMCS_NOT_FOUND if an archive
  * is a pipe. A part (addresses, only) needs one archive, as a file, of which the rest is not read. With `resume`, the
  * archive is read again, but arrived snapshots are not written or decoded again, except the last of a shelf. Nothing of

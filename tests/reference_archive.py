@@ -26,6 +26,7 @@ from reference_reader import BLOCK_BYTES, ELEMENT_BYTES, Damaged, Unsupported, r
 
 SHELF, SNAPSHOT, IDENTITY, CONTENT, DATA, ENTRIES, SNAPSHOT_END, TAG, END, ORIGIN, SINCE, KNOWN = range(1, 13)
 IGNORABLE = 0x80000000
+SHELF_ID = 0x80000001
 MOST_BYTES = 1 << 20
 NO_STEP = -(1 << 63)
 TENSOR, ATTACHMENT = 0, 1
@@ -167,6 +168,8 @@ class Shelf:
     snapshots: list[Snapshot] = field(default_factory=list)
     origin: tuple[str, int, int] | None = None  # shelf, number, time
     tags: dict[str, int] = field(default_factory=dict)
+    identity: tuple[int, int] = (0, 0)
+    has_all_tags: bool = False
 
 
 def hash128(data: bytes) -> bytes:
@@ -242,9 +245,9 @@ class Records:
             frames.check64(payload, self.number, payload_check, f"record {self.number}")
             self._add_header(header)
             self.number += 1
-            if kind < IGNORABLE:
+            if kind < IGNORABLE or kind == SHELF_ID:
                 refuse(kind == 0, "a record without a type")
-                unsupported(kind > KNOWN, f"a record of type {kind}")
+                unsupported(KNOWN < kind < IGNORABLE, f"a record of type {kind}")
                 return kind, payload
 
     def finish(self) -> None:
@@ -289,12 +292,17 @@ class Archive:
         refuse(not 1 <= next_number <= 1 << 62 or keep_raw == 0, "a shelf's settings")
         shelf = self.shelves[name] = Shelf(name, next_number, keep_raw)
         kind, payload = self.records.next()
+        has_id = kind == SHELF_ID
+        if has_id:
+            kind, payload = self._read_id(shelf, payload)
         if kind == ORIGIN:
             number, time_ns, size, reserved = fields("<QQII", payload)
             origin = name_of(payload[24:], size)
             refuse("@" in origin or reserved != 0 or not 1 <= number <= 1 << 62, "where a shelf was forked from")
             shelf.origin = (origin, number, time_ns)
             kind, payload = self.records.next()
+        if kind == SHELF_ID and not has_id:
+            kind, payload = self._read_id(shelf, payload)
         while kind == SNAPSHOT:
             self._read_snapshot(shelf, payload)
             kind, payload = self.records.next()
@@ -302,6 +310,13 @@ class Archive:
             self._read_tag(shelf, payload)
             kind, payload = self.records.next()
         return kind, payload
+
+    def _read_id(self, shelf: Shelf, payload: bytes) -> tuple[int, bytes]:
+        """[4.4]"""
+        refuse(len(payload) != 24, "the size of a record")
+        low, high, flags, _ = fields("<QQII", payload)
+        shelf.identity, shelf.has_all_tags = (low, high), flags & 1 != 0
+        return self.records.next()
 
     def _read_tag(self, shelf: Shelf, payload: bytes) -> None:
         number, size, reserved = fields("<QII", payload)

@@ -71,7 +71,9 @@ static void test_restore_parts(void **state)
                storage_of(to, "run", 3).keyframe_contents ==
            2);
     verify_pool(to);
-    FAILS(LMCS_EXISTS, restore_part(to, fd, "run@2", NULL, NULL, &report));
+    OK(restore_part(to, fd, "run@2", NULL, NULL, &report)); /* completes it */
+    EXPECT(report.snapshots == 1 && report.snapshots_skipped == 0);
+    expect_snapshot(to, "run", 2, run.kept[2]);
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, NULL, "none*", NULL, &report));
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, "run@11", NULL, NULL, &report));
     FAILS(LMCS_NOT_FOUND, restore_part(to, fd, "none", NULL, NULL, &report));

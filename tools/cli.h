@@ -165,6 +165,8 @@ struct cli_held {
 enum lmcs_status cli_hold(struct cli *cli, struct cli_held *held);
 /* Shows the text if `status` is LMCS_OK, and frees it. Returns the status. */
 enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_status status);
+/* Prints each line on standard error, as a warning. */
+void cli_warn_lines(const char *lines);
 /* Returns the plural's ending: "" for 1, else "s". */
 const char *cli_s(uint64_t count);
 
@@ -172,6 +174,8 @@ const char *cli_s(uint64_t count);
 
 /* Bytes that are not UTF-8 become U+FFFD. */
 json_t *cli_json_text(const char *text);
+/* Lines that each end with a newline, as a list. */
+json_t *cli_json_lines(const char *lines);
 /* NaN and infinities, which JSON lacks, become strings. */
 json_t *cli_json_real(double value);
 /* null above INT64_MAX. */

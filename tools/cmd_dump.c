@@ -17,6 +17,7 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
         cli_json_set(cli->json, "snapshots_lost", cli_json_u64(report->snapshots_lost));
         cli_json_set(cli->json, "contents", cli_json_u64(report->contents));
         cli_json_set(cli->json, "bytes", cli_json_u64(report->bytes));
+        cli_json_set(cli->json, "warnings", cli_json_lines(report->warnings));
         return;
     }
     fputs("wrote ", stdout);
@@ -65,6 +66,8 @@ static enum lmcs_status dump(struct cli *cli, const int *since, struct lmcs_outf
         strstr(cli->error.message, cli->options.output) == NULL)
         cli_archive_name(cli, cli->options.output);
     cli_progress_wipe(&cli->progress);
+    if (status == LMCS_OK)
+        cli_warn_lines(report.warnings);
     if (status == LMCS_OK && !cli_output_is_stdout(cli))
         report_done(cli, &report);
     return status;
@@ -102,7 +105,8 @@ const struct cli_command cmd_dump = {
         "Without -o, or with -o -, the archive goes to standard output, for a pipe. FILE has mode 0600 and appears\n"
         "whole or not at all. Deltas are written as they are stored. Works while another process writes to the pool.\n"
         "ADDRESS is a shelf (run), a snapshot (run@7, run@best), or a range (run@5..9, run@best..); default: all.\n"
-        "--since leaves out the contents of older archives, which a restore then needs, too. --resume writes FILE in\n"
+        "--since leaves out the contents of older archives, which a restore then needs, too; it warns if one has another\n"
+        "shelf of the name. --resume writes FILE in\n"
         "place and keeps it if the dump is cut short; the same command checks it and continues. --skip-lost leaves\n"
         "out snapshots with contents that a scrub found lost; otherwise they fail the dump.",
     .options = "output force-network json since canonical resume skip-lost",

@@ -27,6 +27,7 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
         cli_json_set(cli->json, "contents", cli_json_u64(report->contents));
         cli_json_set(cli->json, "contents_found", cli_json_u64(report->contents_found));
         cli_json_set(cli->json, "bytes", cli_json_u64(report->bytes));
+        cli_json_set(cli->json, "warnings", cli_json_lines(report->warnings));
         return;
     }
     fputs("restored into ", stdout);
@@ -106,6 +107,8 @@ static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
         remove_made(cli, path);
     status = cli_close(cli, status);
     if (status == LMCS_OK)
+        cli_warn_lines(report.warnings);
+    if (status == LMCS_OK)
         report_done(cli, &report);
     return status;
 }
@@ -131,10 +134,12 @@ const struct cli_command cmd_restore = {
     .help =
         "Every checksum is verified before the commit; on failure the pool is as it was. A missing POOL is created\n"
         "(--size: its limit). Snapshots that a shelf of the pool already has are skipped; a number with other content\n"
-        "is refused. An archive made with --since comes after those it needs; one commit shows all of them. --only\n"
-        "with an @ names a part (run@7, run@5..9, run@..), else tensors; the archive must then be a file, and nothing\n"
-        "else of it is read. With --resume, contents that have arrived stay in the pool, hidden, if the restore is\n"
-        "cut short; the same command finds them, and a restore without --resume frees their space.",
+        "is refused, and so is a shelf that only has the name of the pool's. An archive made with --since comes after\n"
+        "those it needs; one commit shows all of them, each shelf with the name and the tags of its last archive.\n"
+        "--only with an @ names a part (run@7, run@5..9, run@..), else tensors; the archive must then be a file, and\n"
+        "nothing else of it is read. A later restore of other tensors, or of all, completes the snapshots. With\n"
+        "--resume, contents that have arrived stay in the pool, hidden, if the restore is cut short; the same command\n"
+        "finds them, and a restore without --resume frees their space.",
     .options = "size wait force-network json only as move-tags resume",
     .min_arguments = 2,
     .max_arguments = CLI_MAX_ARGUMENTS,

@@ -26,6 +26,17 @@ json_t *cli_json_text(const char *text)
     return json;
 }
 
+json_t *cli_json_lines(const char *lines)
+{
+    json_t *list = json_array();
+    for (const char *end; (end = strchr(lines, '\n')) != NULL; lines = end + 1) {
+        char *line = strndup(lines, (size_t)(end - lines));
+        json_array_append_new(list, cli_json_text(line != NULL ? line : ""));
+        free(line);
+    }
+    return list;
+}
+
 json_t *cli_json_real(double value)
 {
     if (isnan(value))

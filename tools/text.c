@@ -133,3 +133,14 @@ enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_stat
     free(held->text);
     return status;
 }
+
+void cli_warn_lines(const char *lines)
+{
+    for (const char *end; (end = strchr(lines, '\n')) != NULL; lines = end + 1) {
+        char *line = strndup(lines, (size_t)(end - lines));
+        fputs("lmc-store: warning: ", stderr);
+        cli_print(stderr, line != NULL ? line : "out of memory");
+        fputc('\n', stderr);
+        free(line);
+    }
+}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -105,6 +106,13 @@ def _close_unclosed(pool: _core.Pool, path: str) -> None:
         pool.close()
     except Error as error:
         log.error("%s was closed at last, with a failure: %s", path, error)
+
+
+def _warned(report: dict[str, Any]) -> dict[str, Any]:
+    report["warnings"] = report["warnings"].splitlines()
+    for line in report["warnings"]:
+        warnings.warn(line, stacklevel=3)
+    return report
 
 
 class Store:
@@ -324,7 +332,8 @@ class Store:
         -------
         dict
             ``snapshots``, ``snapshots_lost`` (omitted by `skip_lost`), ``contents``, ``contents_found`` (contents that
-            an older archive has), ``bytes``.
+            an older archive has), ``bytes``, ``warnings`` (sentences, each also raised as a `UserWarning`): a shelf of
+            an older archive has only the name in common.
 
         Raises
         ------
@@ -337,7 +346,7 @@ class Store:
         """
         addresses = _texts(what)
         older = tuple(descriptor(one) for one in since)
-        return self._pool.dump(descriptor(file), addresses, older, canonical, resume, skip_lost, progress)
+        return _warned(self._pool.dump(descriptor(file), addresses, older, canonical, resume, skip_lost, progress))
 
     def restore(
         self,
@@ -351,10 +360,15 @@ class Store:
     ) -> dict[str, Any]:
         """Add the snapshots of an archive, after verifying it; a failure leaves the pool unchanged.
 
+        A snapshot restored with some tensors only is completed by a later restore of others, or of all; open it again
+        then.
+
         Parameters
         ----------
         file
-            As for `dump`; or several archives, the oldest first, which appear in one commit.
+            As for `dump`; or several archives, the oldest first, which appear in one commit. The newest archive of a
+            shelf decides on its name and its tags. A shelf that was dropped and begun again under its name is restored
+            as the new one.
         progress
             See `scrub`.
         only
@@ -363,7 +377,8 @@ class Store:
         name
             A new name for the shelf.
         move_tags
-            Move tags that exist elsewhere on the shelf. Default: they stay.
+            Move tags that exist elsewhere on the shelf. Default: they stay. Tags of the shelf that the archives lack
+            always stay.
         resume
             Continue an interrupted restore, whose data stays in the pool unseen until a restore with `resume` uses it
             or one without frees it.
@@ -371,13 +386,14 @@ class Store:
         Returns
         -------
         dict
-            ``snapshots`` (added), ``snapshots_skipped`` (existing), ``contents``, ``contents_found`` (those in the pool
-            already), ``bytes``.
+            ``snapshots`` (added or completed), ``snapshots_skipped`` (existing), ``contents``, ``contents_found``
+            (those in the pool already), ``bytes``, ``warnings`` (sentences, each also raised as a `UserWarning`): a
+            shelf was left out, keeps its name here, or was compared by name alone.
 
         Raises
         ------
         ExistsError
-            A shelf has other snapshots under the same numbers.
+            A shelf has other snapshots under the same numbers, or is another one that has the name.
         DamagedError
             The archive is damaged.
         NotFoundError
@@ -389,7 +405,7 @@ class Store:
         addresses = tuple(text for text in wanted if "@" in text)
         tensors = tuple(text for text in wanted if "@" not in text)
         descriptors = tuple(descriptor(one) for one in files)
-        return self._pool.restore(descriptors, addresses, tensors, name, move_tags, resume, progress)
+        return _warned(self._pool.restore(descriptors, addresses, tensors, name, move_tags, resume, progress))
 
     def close(self) -> None:
         """Close this open of the pool, after snapshots under way. A second call does nothing.

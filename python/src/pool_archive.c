@@ -34,11 +34,12 @@ static int *descriptors_of(PyObject *tuple, size_t *count)
 
 static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
 {
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "snapshots", (unsigned long long)report->snapshots,
-                         "snapshots_skipped", (unsigned long long)report->snapshots_skipped, "snapshots_lost",
-                         (unsigned long long)report->snapshots_lost, "contents", (unsigned long long)report->contents,
-                         "contents_found", (unsigned long long)report->contents_found, "bytes",
-                         (unsigned long long)report->bytes, "left_out", (unsigned long long)report->left_out);
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report->snapshots, "snapshots_skipped",
+        (unsigned long long)report->snapshots_skipped, "snapshots_lost", (unsigned long long)report->snapshots_lost,
+        "contents", (unsigned long long)report->contents, "contents_found", (unsigned long long)report->contents_found,
+        "bytes", (unsigned long long)report->bytes, "left_out", (unsigned long long)report->left_out, "warnings",
+        PyUnicode_DecodeUTF8(report->warnings, (Py_ssize_t)strlen(report->warnings), "replace"));
 }
 
 PyObject *core_pool_dump(struct pool_object *self, PyObject *args)

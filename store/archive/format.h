@@ -37,6 +37,7 @@ enum lmcs_archive_type {
     LMCS_ARCHIVE_TYPES
 };
 #define LMCS_ARCHIVE_IGNORABLE 0x80000000u /* readers may ignore types from here on */
+#define LMCS_ARCHIVE_SHELF_ID  0x80000001u
 
 struct lmcs_archive_record_df {
     uint32_t type;
@@ -53,6 +54,15 @@ struct lmcs_archive_shelf_df {
     /* the name follows */
 };
 static_assert(sizeof(struct lmcs_archive_shelf_df) == 16, "archive shelf layout");
+
+#define LMCS_ARCHIVE_ALL_TAGS 1u /* the shelf's tags that the archive lacks were removed, or are on newer snapshots */
+
+struct lmcs_archive_shelf_id_df {
+    uint64_t identity[2]; /* 0, 0: unknown */
+    uint32_t flags;       /* readers ignore unknown ones */
+    uint32_t reserved;
+};
+static_assert(sizeof(struct lmcs_archive_shelf_id_df) == 24, "archive shelf identity layout");
 
 #define LMCS_ARCHIVE_CHANGES       1u /* entries are changes to the previous snapshot's */
 #define LMCS_ARCHIVE_META_ATTACHED 2u /* metadata is the attachment LMCS_META_NAME */

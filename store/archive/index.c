@@ -48,6 +48,16 @@ static enum lmcs_status note_origin(void *context, const struct lmcs_archive_ori
     return LMCS_OK;
 }
 
+static enum lmcs_status note_shelf_id(void *context, const struct lmcs_archive_shelf_id_df *id,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_index *index = context;
+    (void)error;
+    index->shelves[index->shelf_count - 1].has_id = true;
+    index->shelves[index->shelf_count - 1].id = *id;
+    return LMCS_OK;
+}
+
 static enum lmcs_status note_snapshot(void *context, struct lmcs_error *error)
 {
     struct lmcs_index *index = context;
@@ -80,8 +90,12 @@ static enum lmcs_status note_tag(void *context, uint64_t number, const char *tex
     return LMCS_OK;
 }
 
-const struct lmcs_archive_visitor lmcs_index_visitor = {
-    .since = note_since, .shelf = note_shelf, .origin = note_origin, .snapshot_end = note_snapshot, .tag = note_tag};
+const struct lmcs_archive_visitor lmcs_index_visitor = {.since = note_since,
+                                                        .shelf = note_shelf,
+                                                        .shelf_id = note_shelf_id,
+                                                        .origin = note_origin,
+                                                        .snapshot_end = note_snapshot,
+                                                        .tag = note_tag};
 
 void lmcs_index_free(struct lmcs_index *index)
 {

@@ -24,6 +24,8 @@ struct lmcs_index_shelf {
     char *name;
     struct lmcs_archive_shelf_df df;
     bool has_origin;
+    bool has_id;
+    struct lmcs_archive_shelf_id_df id;    /* without has_id: zeros */
     struct lmcs_index_snapshot *snapshots; /* by number */
     size_t snapshot_count;
     size_t snapshot_capacity;

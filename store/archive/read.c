@@ -81,11 +81,20 @@ static enum lmcs_status read_shelf(struct lmcs_archive_reader *reader, struct lm
     reader->tag = NULL;
     reader->shelf_df = df;
     reader->shelf_count++;
-    reader->has_origin = false;
+    reader->has_origin = reader->has_id = false;
     reader->number_count = 0;
     reader->list++;
     reader->place = LMCS_ARCHIVE_IN_SHELF;
     return CALL(reader, error, shelf, );
+}
+
+static enum lmcs_status read_shelf_id(struct lmcs_archive_reader *reader, struct lmcs_error *error)
+{
+    struct lmcs_archive_shelf_id_df df;
+    if (reader->source.bytes != sizeof df || !take_fixed(reader, &df, sizeof df))
+        return FAIL(reader, error, "the identity of a shelf has the wrong size");
+    reader->has_id = true;
+    return CALL(reader, error, shelf_id, &df, );
 }
 
 /* Reads the origin of a shelf. Its source need not be in the archive. */
@@ -649,6 +658,10 @@ static enum lmcs_status read_record(struct lmcs_archive_reader *reader, struct l
     case LMCS_ARCHIVE_ORIGIN:
         if (place == LMCS_ARCHIVE_IN_SHELF && reader->number_count == 0 && !reader->has_origin)
             return read_origin(reader, error);
+        break;
+    case LMCS_ARCHIVE_SHELF_ID:
+        if (place == LMCS_ARCHIVE_IN_SHELF && reader->number_count == 0 && !reader->has_id)
+            return read_shelf_id(reader, error);
         break;
     case LMCS_ARCHIVE_SINCE:
         if (place == LMCS_ARCHIVE_AT_START)

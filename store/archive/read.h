@@ -55,6 +55,7 @@ struct lmcs_archive_reader;
 struct lmcs_archive_visitor {
     enum lmcs_status (*since)(void *context, const struct lmcs_archive_since_df *since, struct lmcs_error *error);
     enum lmcs_status (*shelf)(void *context, struct lmcs_error *error);
+    enum lmcs_status (*shelf_id)(void *context, const struct lmcs_archive_shelf_id_df *id, struct lmcs_error *error);
     enum lmcs_status (*origin)(void *context, const struct lmcs_archive_origin_df *origin, const char *name,
                                struct lmcs_error *error);
     enum lmcs_status (*snapshot)(void *context, struct lmcs_error *error);
@@ -97,6 +98,7 @@ struct lmcs_archive_reader {
     char *shelf;
     struct lmcs_archive_shelf_df shelf_df;
     bool has_origin;
+    bool has_id;
     char *tag;         /* last one */
     uint64_t *numbers; /* of its snapshots, ascending */
     size_t number_count;

@@ -191,10 +191,10 @@ enum lmcs_status lmcs_archive_source_next(struct lmcs_archive_source *source, st
     enum lmcs_status status;
     do {
         status = read_record(source, error);
-    } while (status == LMCS_OK && source->type >= LMCS_ARCHIVE_IGNORABLE);
+    } while (status == LMCS_OK && source->type >= LMCS_ARCHIVE_IGNORABLE && source->type != LMCS_ARCHIVE_SHELF_ID);
     if (status == LMCS_OK && source->type == 0)
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "it has no type");
-    if (status == LMCS_OK && source->type >= LMCS_ARCHIVE_TYPES)
+    if (status == LMCS_OK && source->type >= LMCS_ARCHIVE_TYPES && source->type < LMCS_ARCHIVE_IGNORABLE)
         return lmcs_archive_fail(source, LMCS_UNSUPPORTED, error,
                                  "it is of a type (%u) that this lmc-store does not "
                                  "know: use a newer one",

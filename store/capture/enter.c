@@ -202,6 +202,7 @@ static enum lmcs_status enter_snapshot(struct committing *c, struct lmcs_error *
         c->txn.root.snapshot_count++;
     }
     c->shelf.df.next_number = c->record.df.number + 1;
+    lmcs_shelf_identify(&c->txn, &c->shelf);
     if (capture->written_bytes > 0)
         c->txn.root.last_snapshot_bytes = capture->written_bytes;
     return status == LMCS_OK ? lmcs_shelf_save(&c->txn, &c->shelf, error) : status;

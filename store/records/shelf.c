@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 #include "pages/pool.h"
 #include "pages/tree.h"
@@ -173,6 +175,36 @@ static enum lmcs_status store_record(struct lmcs_txn *txn, const struct lmcs_she
                          sizeof record.df + name + policy, error);
 }
 
+bool lmcs_shelf_differs(const uint64_t a[2], const uint64_t b[2])
+{
+    return (a[0] | a[1]) != 0 && (b[0] | b[1]) != 0 && (a[0] != b[0] || a[1] != b[1]);
+}
+
+void lmcs_shelf_identify(struct lmcs_txn *txn, struct lmcs_shelf *shelf)
+{
+    uint64_t *identity = shelf->df.identity;
+    if ((identity[0] | identity[1]) != 0)
+        return;
+    if (getrandom(identity, sizeof shelf->df.identity, GRND_NONBLOCK) != (ssize_t)sizeof shelf->df.identity) {
+        const uint64_t seeds[4] = {lmcs_now_ns(), txn->root.epoch, shelf->df.id, (uint64_t)getpid()};
+        struct lmc_hash hash = lmc_hash128(seeds, sizeof seeds);
+        memcpy(identity, &hash, sizeof shelf->df.identity);
+    }
+    identity[0] |= (identity[0] | identity[1]) == 0;
+}
+
+enum lmcs_status lmcs_shelf_set_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
+                                     struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_root_delete(txn, LMCS_TREE_SHELF_NAMES,
+                                               (struct lmcs_key_df){hash_of(shelf->name), shelf->df.id}, NULL, error);
+    if (status != LMCS_OK)
+        return status;
+    shelf->df.name_bytes = (uint32_t)strlen(name);
+    memcpy(shelf->name, name, shelf->df.name_bytes + 1);
+    return lmcs_root_put(txn, LMCS_TREE_SHELF_NAMES, (struct lmcs_key_df){hash_of(name), shelf->df.id}, NULL, 0, error);
+}
+
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error)
 {
@@ -186,6 +218,7 @@ enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_
     shelf->df.keep_raw = LMCS_DEFAULT_KEEP_RAW;
     shelf->df.next_number = 1;
     shelf->df.created_ns = lmcs_now_ns();
+    lmcs_shelf_identify(txn, shelf);
     shelf->df.name_bytes = (uint32_t)strlen(name);
     memcpy(shelf->name, name, shelf->df.name_bytes);
     enum lmcs_status status = store_record(txn, shelf, error);

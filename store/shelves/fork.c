@@ -186,14 +186,7 @@ static enum lmcs_status rename_in(struct lmcs_txn *txn, const char *from, const 
     if (status == LMCS_OK)
         status = check_free(txn, to, error);
     if (status == LMCS_OK)
-        status = lmcs_root_delete(txn, LMCS_TREE_SHELF_NAMES,
-                                  (struct lmcs_key_df){lmc_hash64(from, strlen(from), 0), shelf.df.id}, NULL, error);
-    if (status != LMCS_OK)
-        return status;
-    shelf.df.name_bytes = (uint32_t)strlen(to);
-    memcpy(shelf.name, to, shelf.df.name_bytes + 1);
-    status = lmcs_root_put(txn, LMCS_TREE_SHELF_NAMES, (struct lmcs_key_df){lmc_hash64(to, strlen(to), 0), shelf.df.id},
-                           NULL, 0, error);
+        status = lmcs_shelf_set_name(txn, &shelf, to, error);
     return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
 }
 

@@ -35,8 +35,12 @@ enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, stru
         return fail_removed(snapshot, error);
     if (status == LMCS_OK)
         status = lmcs_record_get(txn, shelf, snapshot->info.number, record, &found, error);
-    if (status == LMCS_OK && (!found || record->df.epoch != snapshot->epoch))
+    if (status == LMCS_OK && !found)
         return fail_removed(snapshot, error);
+    if (status == LMCS_OK && record->df.epoch != snapshot->epoch)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0,
+                         "%s: snapshot %s@%llu was restored or completed meanwhile: open it again",
+                         snapshot->pool->path, snapshot->shelf, (unsigned long long)snapshot->info.number);
     return status;
 }
 

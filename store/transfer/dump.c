@@ -91,6 +91,16 @@ static enum lmcs_status send_origin(struct lmcs_dump *dump, const struct lmcs_or
     return lmcs_dump_record(dump, LMCS_ARCHIVE_ORIGIN, &df, sizeof df, origin->name, df.name_bytes, error);
 }
 
+/* Sends the identity. A canonical archive does not depend on it. */
+static enum lmcs_status send_id(struct lmcs_dump *dump, const struct lmcs_dump_shelf *plan, struct lmcs_error *error)
+{
+    struct lmcs_archive_shelf_id_df df = {.flags = plan->has_all_tags ? LMCS_ARCHIVE_ALL_TAGS : 0};
+    if (plan->has_id || dump->options->canonical || (plan->df.identity[0] | plan->df.identity[1]) == 0)
+        return LMCS_OK;
+    memcpy(df.identity, plan->df.identity, sizeof df.identity);
+    return lmcs_dump_record(dump, LMCS_ARCHIVE_SHELF_ID, &df, sizeof df, NULL, 0, error);
+}
+
 static enum lmcs_status dump_shelf(struct lmcs_dump *dump, struct lmcs_dump_shelf *plan, struct lmcs_dump_order *order,
                                    struct lmcs_error *error)
 {
@@ -101,6 +111,8 @@ static enum lmcs_status dump_shelf(struct lmcs_dump *dump, struct lmcs_dump_shel
         status = lmcs_dump_record(dump, LMCS_ARCHIVE_SHELF, &df, sizeof df, plan->name, df.name_bytes, error);
         dump->end.shelves++;
     }
+    if (status == LMCS_OK)
+        status = send_id(dump, plan, error);
     if (status == LMCS_OK && plan->was_forked && !plan->has_origin)
         status = send_origin(dump, &plan->origin, error);
     uint64_t last = plan->last; /* the snapshot that changes refer to */
@@ -258,12 +270,14 @@ enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_o
     dump->fd = fd;
     dump->progress = progress;
     status = begin_and_dump(dump, error);
-    if (status == LMCS_OK && report != NULL)
-        *report = (struct lmcs_transfer_report){.snapshots = dump->end.snapshots,
-                                                .snapshots_lost = dump->lost_snapshots,
-                                                .contents = dump->end.contents,
-                                                .contents_found = dump->known_sent,
-                                                .bytes = dump->bytes};
+    if (status == LMCS_OK && report != NULL) {
+        *report = dump->warned;
+        report->snapshots = dump->end.snapshots;
+        report->snapshots_lost = dump->lost_snapshots;
+        report->contents = dump->end.contents;
+        report->contents_found = dump->known_sent;
+        report->bytes = dump->bytes;
+    }
     free_dump(dump);
     return status;
 }

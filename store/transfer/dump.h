@@ -47,10 +47,13 @@ struct lmcs_dump_shelf {
     uint64_t *numbers; /* of snapshots to send; 0: gone */
     size_t count;
     size_t capacity;
-    uint64_t *older; /* snapshots in older archives: their tags are sent */
+    uint64_t *older; /* since older archives: all other snapshots, whose tags are sent */
     size_t older_count;
     size_t older_capacity;
+    size_t matches; /* snapshots that older archives have */
+    bool has_all_tags;
     bool has_origin; /* continued: origin was sent */
+    bool has_id;     /* continued: identity was sent, or can't be sent any more */
     bool is_begun;   /* continued: record was sent */
     bool is_sent;    /* continued: all was sent */
     uint64_t last;   /* continued: last snapshot sent; 0: none */

@@ -6,6 +6,7 @@
 #include "base/grow.h"
 #include "records/safety.h"
 #include "transfer/dump.h"
+#include "transfer/warn.h"
 
 void lmcs_dump_plans_end(struct lmcs_dump_plans *plans)
 {
@@ -49,10 +50,13 @@ static bool is_same(const struct lmcs_index_snapshot *there, const struct lmcs_s
 }
 
 /* Whether an older archive contains the snapshot. */
-static bool is_older(const struct lmcs_dump_plans *plans, const char *name, const struct lmcs_snapshot_df *df)
+static bool is_older(const struct lmcs_dump_plans *plans, const struct lmcs_dump_shelf *plan,
+                     const struct lmcs_snapshot_df *df)
 {
     for (size_t i = 0; i < plans->older_count; i++) {
-        const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->older[i], name);
+        const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->older[i], plan->name);
+        if (shelf != NULL && lmcs_shelf_differs(shelf->id.identity, plan->df.identity))
+            continue;
         const struct lmcs_index_snapshot *found = shelf != NULL ? lmcs_index_number(shelf, df->number) : NULL;
         if (found != NULL && is_same(found, df))
             return true;
@@ -67,6 +71,7 @@ static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_she
     const struct lmcs_index_shelf *shelf = lmcs_index_find(begun, plan->name);
     plan->is_begun = shelf != NULL;
     plan->has_origin = shelf != NULL && (shelf->has_origin || shelf->snapshot_count > 0);
+    plan->has_id = shelf != NULL && (shelf->has_id || shelf->snapshot_count > 0);
     plan->end = shelf != NULL ? shelf->df.next_number : plan->df.next_number;
     plan->is_sent = plans->is_whole || (shelf != NULL && shelf != &begun->shelves[begun->shelf_count - 1]);
     if (shelf != NULL && shelf->snapshot_count > 0) {
@@ -90,6 +95,11 @@ static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const s
                                     const struct lmcs_snapshot_df *df, struct lmcs_error *error)
 {
     const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->begun, plan->name);
+    if (shelf != NULL && lmcs_shelf_differs(shelf->id.identity, plan->df.identity))
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "the incomplete archive can't be continued: its shelf \"%.200s\" was dropped or renamed, and "
+                         "another has its name; write a new one",
+                         plan->name);
     if (shelf == NULL || (df->number > plan->last && !plan->is_sent))
         return LMCS_OK;
     const struct lmcs_index_snapshot *found = lmcs_index_number(shelf, df->number);
@@ -110,19 +120,13 @@ static enum lmcs_status check_left_out(const struct lmcs_dump_plans *plans, stru
     return LMCS_OK;
 }
 
-static enum lmcs_status plan_snapshot(struct lmcs_dump_plans *plans, struct lmcs_dump_shelf *plan,
-                                      const struct lmcs_snapshot_df *df, struct lmcs_error *error)
+static enum lmcs_status add_number(uint64_t **numbers, size_t *count, size_t *capacity, uint64_t number,
+                                   struct lmcs_error *error)
 {
-    bool older = is_older(plans, plan->name, df);
-    bool fits = older ? lmcs_grow(&plan->older, &plan->older_capacity, plan->older_count, sizeof *plan->older)
-                      : lmcs_grow(&plan->numbers, &plan->capacity, plan->count, sizeof *plan->numbers);
-    if (!fits)
+    if (!lmcs_grow(numbers, capacity, *count, sizeof number))
         return lmcs_fail_memory(error);
-    if (older)
-        plan->older[plan->older_count++] = df->number;
-    else
-        plan->numbers[plan->count++] = df->number;
-    return older ? LMCS_OK : check_begun(plans, plan, df, error);
+    (*numbers)[(*count)++] = number;
+    return LMCS_OK;
 }
 
 /* Finds the snapshots with lost contents. */
@@ -164,6 +168,48 @@ static enum lmcs_status origin_named(struct lmcs_txn *txn, uint64_t shelf, struc
     return status;
 }
 
+/* Sends the snapshot, or only its tags. */
+static enum lmcs_status plan_snapshot(struct lmcs_dump *dump, struct lmcs_dump_plans *plans,
+                                      struct lmcs_dump_shelf *plan, const struct lmcs_snapshot_df *df,
+                                      struct lmcs_error *error)
+{
+    bool is_wanted = lmcs_parts_have(&plans->parts, plan->name, df->number);
+    bool lost = is_wanted && is_lost(dump, plan->name, df->number), older = is_older(plans, plan, df);
+    dump->lost_snapshots += lost;
+    plan->has_all_tags = plan->has_all_tags && (plans->older_count > 0 || (is_wanted && !lost));
+    if (is_wanted && !lost && !older) {
+        enum lmcs_status status = add_number(&plan->numbers, &plan->count, &plan->capacity, df->number, error);
+        return status == LMCS_OK ? check_begun(plans, plan, df, error) : status;
+    }
+    plan->matches += older;
+    return plans->older_count == 0
+               ? LMCS_OK
+               : add_number(&plan->older, &plan->older_count, &plan->older_capacity, df->number, error);
+}
+
+/* Reports older archives whose shelf of that name is another, or may be. */
+static void warn_others(struct lmcs_dump *dump, const struct lmcs_dump_plans *plans, const struct lmcs_dump_shelf *plan)
+{
+    const uint64_t *own = plan->df.identity;
+    for (size_t i = 0; i < plans->older_count && plan->count > 0; i++) {
+        const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->older[i], plan->name);
+        bool is_known = shelf != NULL && (shelf->id.identity[0] | shelf->id.identity[1]) != 0 && (own[0] | own[1]) != 0;
+        if (shelf != NULL && lmcs_shelf_differs(shelf->id.identity, own))
+            lmcs_transfer_warn(&dump->warned,
+                               "shelf \"%.200s\" of an older archive was dropped or renamed, and another has its name: "
+                               "all snapshots of the new one are sent; a restore of both archives together omits the "
+                               "old one, unless it has a new name",
+                               plan->name);
+        else if (shelf != NULL && shelf->snapshot_count > 0 && !is_known && plan->matches == 0)
+            lmcs_transfer_warn(
+                &dump->warned,
+                "shelf \"%.200s\" and that of an older archive have no snapshot in common, and an earlier "
+                "version, which records no identity of shelves, wrote one of them: they may be two "
+                "shelves of one name",
+                plan->name);
+    }
+}
+
 static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, const struct lmcs_shelf *from,
                                    struct lmcs_error *error)
 {
@@ -171,7 +217,7 @@ static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct lmcs_dump_plan
     if (!lmcs_grow(&plans->items, &plans->capacity, plans->count, sizeof *plans->items))
         return lmcs_fail_memory(error);
     struct lmcs_dump_shelf *plan = &plans->items[plans->count++];
-    *plan = (struct lmcs_dump_shelf){.df = shelf.df, .name = strdup(shelf.name)};
+    *plan = (struct lmcs_dump_shelf){.df = shelf.df, .name = strdup(shelf.name), .has_all_tags = true};
     enum lmcs_status status = plan->name == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     if (status == LMCS_OK)
         note_begun(plans, plan);
@@ -184,14 +230,11 @@ static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct lmcs_dump_plan
         if (status != LMCS_OK || number == 0)
             break;
         status = lmcs_record_get(&dump->txn, &shelf, number, &record, &found, error);
-        if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED && number < plan->end &&
-            lmcs_parts_have(&plans->parts, plan->name, number)) {
-            bool lost = is_lost(dump, plan->name, number);
-            dump->lost_snapshots += lost;
-            if (!lost)
-                status = plan_snapshot(plans, plan, &record.df, error);
-        }
+        if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED && number < plan->end)
+            status = plan_snapshot(dump, plans, plan, &record.df, error);
     }
+    if (status == LMCS_OK)
+        warn_others(dump, plans, plan);
     return status;
 }
 

@@ -154,6 +154,13 @@ static enum lmcs_status take_shelf(void *context, struct lmcs_error *error)
                             reader->shelf_df.next_number, reader->shelf_df.keep_raw, error);
 }
 
+static enum lmcs_status take_shelf_id(void *context, const struct lmcs_archive_shelf_id_df *id,
+                                      struct lmcs_error *error)
+{
+    struct restore *restore = context;
+    return restore->skips_shelf ? LMCS_OK : lmcs_stage_identify(&restore->stage, id, error);
+}
+
 static enum lmcs_status take_origin(void *context, const struct lmcs_archive_origin_df *origin, const char *name,
                                     struct lmcs_error *error)
 {
@@ -468,6 +475,7 @@ static enum lmcs_status take_tag(void *context, uint64_t number, const char *tex
 
 static const struct lmcs_archive_visitor restore_visitor = {.since = take_since,
                                                             .shelf = take_shelf,
+                                                            .shelf_id = take_shelf_id,
                                                             .origin = take_origin,
                                                             .snapshot = take_snapshot,
                                                             .content = take_content,
@@ -495,6 +503,8 @@ static enum lmcs_status read_archive(struct restore *restore, int fd, struct lmc
     status = lmcs_stage_begin(&restore->stage, &reader, error);
     if (status == LMCS_OK)
         status = lmcs_archive_reader_run(&reader, error);
+    for (size_t i = 0; status == LMCS_OK && i < restore->stage.shelf_count; i++)
+        status = lmcs_stage_place(&restore->stage, i, error);
     if (status == LMCS_OK)
         status = lmcs_stage_end(&restore->stage, error);
     restore->report.contents += reader.content_count;
@@ -507,8 +517,11 @@ static enum lmcs_status read_archive(struct restore *restore, int fd, struct lmc
 static enum lmcs_status read_archives(struct restore *restore, const int *fds, size_t count, struct lmcs_error *error)
 {
     enum lmcs_status status = restore->selects ? select_parts(restore, fds, count, error) : LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        restore->stage.archive = i;
+        restore->stage.is_last = i + 1 == count;
         status = read_archive(restore, fds[i], error);
+    }
     return status == LMCS_OK ? lmcs_stage_show(&restore->stage, error) : status;
 }
 
@@ -526,6 +539,8 @@ static void end_restore(struct restore *restore, enum lmcs_status status)
 {
     const struct lmcs_stage *stage = &restore->stage;
     bool has_served = status == LMCS_OK || !stage->keeps;
+    if (status != LMCS_OK)
+        lmcs_stage_drop_joined(&restore->stage);
     if (status != LMCS_OK && (!stage->keeps || stage->snapshots == 0))
         lmcs_stage_drop(&restore->stage);
     lmcs_stage_fini(&restore->stage);
@@ -548,6 +563,8 @@ static enum lmcs_status restore_once(struct restore *restore, const int *fds, si
     lmcs_stage_init(&restore->stage, restore->pool);
     restore->stage.keeps = restore->options->resume;
     restore->stage.moves_tags = restore->options->move_tags;
+    restore->stage.is_named = restore->options->as != NULL;
+    restore->stage.report = &restore->report;
     enum lmcs_status status = restore->options->resume ? LMCS_OK : lmcs_staging_drop_kept(restore->pool, error);
     if (status == LMCS_OK)
         status = read_archives(restore, fds, count, error);

@@ -56,6 +56,8 @@ static void end_shelf(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf)
 {
     if (shelf->busy != NULL)
         lmcs_shelf_give(stage->pool, shelf->busy);
+    if (shelf->also != NULL)
+        lmcs_shelf_give(stage->pool, shelf->also);
     for (size_t i = 0; i < shelf->tag_count; i++)
         free(shelf->tags[i].text);
     free(shelf->tags);
@@ -73,6 +75,7 @@ void lmcs_stage_fini(struct lmcs_stage *stage)
         end_shelf(stage, &stage->shelves[i]);
     free(stage->shelves);
     free(stage->found);
+    free(stage->known);
     free(stage->verified);
     free(stage->unrun);
     free(stage->pending);
@@ -81,32 +84,6 @@ void lmcs_stage_fini(struct lmcs_stage *stage)
 
 /* ---- Shelves ---- */
 
-static enum lmcs_status fail_in_use(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
-{
-    return lmcs_fail(error, LMCS_IN_USE, 0,
-                     "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
-                     pool->path, name);
-}
-
-/* A prepared snapshot must stay the newest of its shelf. */
-static enum lmcs_status check_prepared(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
-{
-    struct lmcs_shelf shelf;
-    struct lmcs_record record;
-    uint64_t newest = 0;
-    bool found;
-    enum lmcs_status status = lmcs_shelf_find(txn, name, &shelf, &found, error);
-    if (status != LMCS_OK || !found)
-        return status;
-    status = lmcs_record_before(txn, &shelf, UINT64_MAX, &newest, error);
-    if (status != LMCS_OK || newest == 0)
-        return status;
-    status = lmcs_record_get(txn, &shelf, newest, &record, &found, error);
-    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
-        return fail_in_use(txn->pool, name, error);
-    return status;
-}
-
 static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -114,7 +91,7 @@ static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage
     enum lmcs_status status = lmcs_txn_write(stage->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = check_prepared(&txn, shelf->name, error);
+    status = lmcs_stage_check_prepared(&txn, shelf->name, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_make(&txn, shelf->name, LMCS_SHELF_STAGING | (stage->keeps ? LMCS_SHELF_KEPT : 0), &staging,
                                  error);
@@ -128,13 +105,14 @@ static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-/* Whether an earlier archive of this restore has the newest one's name. */
+/* Whether an earlier archive of this restore has acquired the newest one's name. */
 static bool is_taken(const struct lmcs_stage *stage, const char *name)
 {
+    bool taken = false;
     for (size_t i = 0; i + 1 < stage->shelf_count; i++)
-        if (strcmp(stage->shelves[i].name, name) == 0)
-            return true;
-    return false;
+        taken = taken || strcmp(stage->shelves[i].name, name) == 0 ||
+                (stage->shelves[i].also != NULL && strcmp(stage->shelves[i].also->name, name) == 0);
+    return taken;
 }
 
 enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, const char *from, uint64_t next_number,
@@ -143,11 +121,15 @@ enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, co
     if (!lmcs_grow(&stage->shelves, &stage->shelf_capacity, stage->shelf_count, sizeof *stage->shelves))
         return lmcs_fail_memory(error);
     struct lmcs_stage_shelf *shelf = &stage->shelves[stage->shelf_count];
-    *shelf = (struct lmcs_stage_shelf){
-        .name = strdup(name), .from = strdup(from), .next_number = next_number, .keep_raw = keep_raw};
+    *shelf = (struct lmcs_stage_shelf){.name = strdup(name),
+                                       .from = strdup(from),
+                                       .next_number = next_number,
+                                       .keep_raw = keep_raw,
+                                       .archive = stage->archive};
     stage->shelf_count++;
     if (shelf->name == NULL || shelf->from == NULL)
         return lmcs_fail_memory(error);
+    stage->shelves[stage->shelf_count - 1].first = stage->shelf_count - 1;
     enum lmcs_status status = is_taken(stage, name) ? LMCS_OK : lmcs_shelf_take(stage->pool, name, &shelf->busy, error);
     if (status != LMCS_OK)
         return status;
@@ -391,74 +373,6 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     return status;
 }
 
-/* Compares the staged snapshot with the same number of a shelf. *same: the shelf has that snapshot. */
-static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_shelf *in, bool *same,
-                                     struct lmcs_error *error)
-{
-    struct lmcs_shelf shelf;
-    struct lmcs_record there;
-    struct lmc_hash digest, other;
-    bool found;
-    uint64_t number = stage->record.df.number;
-    *same = false;
-    enum lmcs_status status = lmcs_record_get(txn, in, number, &there, &found, error);
-    if (status != LMCS_OK || !found)
-        return status;
-    status = lmcs_record_digest(txn, in, &there, &other, error);
-    if (status == LMCS_OK)
-        status = lmcs_shelf_load(txn, current(stage)->id, &shelf, error);
-    if (status == LMCS_OK)
-        status = lmcs_record_digest(txn, &shelf, &stage->record, &digest, error);
-    if (status != LMCS_OK)
-        return status;
-    *same = there.df.state == LMCS_SNAPSHOT_COMMITTED && digest.low == other.low && digest.high == other.high;
-    return *same ? LMCS_OK
-                 : lmcs_fail(error, LMCS_EXISTS, 0,
-                             "%s: %s@%llu exists and differs from the archive's: nothing was restored; restore into "
-                             "another pool",
-                             txn->pool->path, current(stage)->name, (unsigned long long)number);
-}
-
-static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, bool *same, struct lmcs_error *error)
-{
-    struct lmcs_shelf shelf;
-    bool found;
-    *same = false;
-    enum lmcs_status status = lmcs_shelf_find(txn, current(stage)->name, &shelf, &found, error);
-    return status == LMCS_OK && found ? compare_with(stage, txn, &shelf, same, error) : status;
-}
-
-static enum lmcs_status compare_staged(struct lmcs_stage *stage, struct lmcs_txn *txn, uint64_t id, bool *same,
-                                       struct lmcs_error *error)
-{
-    struct lmcs_shelf shelf;
-    enum lmcs_status status = lmcs_shelf_load(txn, id, &shelf, error);
-    return status == LMCS_OK ? compare_with(stage, txn, &shelf, same, error) : status;
-}
-
-/* Records the staged snapshot as skipped if its shelf, or an earlier archive of this restore, has the same one. */
-static enum lmcs_status note_if_there(struct lmcs_stage *stage, struct lmcs_error *error)
-{
-    struct lmcs_stage_shelf *shelf = current(stage);
-    struct lmcs_txn txn;
-    bool same = false;
-    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
-    if (status != LMCS_OK)
-        return status;
-    status = compare(stage, &txn, &same, error);
-    for (size_t i = 0; status == LMCS_OK && !same && i + 1 < stage->shelf_count; i++)
-        if (strcmp(stage->shelves[i].name, shelf->name) == 0)
-            status = compare_staged(stage, &txn, stage->shelves[i].id, &same, error);
-    lmcs_txn_end(&txn);
-    if (status != LMCS_OK || !same)
-        return status;
-    if (!lmcs_grow(&shelf->skipped, &shelf->skipped_capacity, shelf->skipped_count, sizeof *shelf->skipped))
-        return lmcs_fail_memory(error);
-    shelf->skipped[shelf->skipped_count++] = stage->record.df.number;
-    stage->skipped++;
-    return LMCS_OK;
-}
-
 enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     struct lmcs_stage_shelf *shelf = current(stage);
@@ -494,7 +408,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
     if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* a second attempt would fail again: keep nothing */
         stage->keeps = false;
     if (status == LMCS_OK)
-        status = note_if_there(stage, error);
+        status = lmcs_stage_note_there(stage, stage->shelf_count - 1, &stage->record, error);
     stage->pending_count = stage->entry_count = 0;
     stage->pending_bytes = 0;
     return status;
@@ -522,6 +436,16 @@ static void give_space_back(struct lmcs_pool *pool)
     lmcs_pool_wake(pool);
 }
 
+void lmcs_stage_drop_joined(struct lmcs_stage *stage)
+{
+    for (size_t i = 0; i < stage->shelf_count; i++) {
+        struct lmcs_removal removal = {0};
+        if (stage->shelves[i].joined != 0 &&
+            lmcs_staging_drop(stage->pool, stage->shelves[i].joined, &removal, NULL) == LMCS_OK)
+            stage->shelves[i].joined = 0;
+    }
+}
+
 void lmcs_stage_drop(struct lmcs_stage *stage)
 {
     renew_regions(stage);
@@ -532,181 +456,4 @@ void lmcs_stage_drop(struct lmcs_stage *stage)
             shelf->id = 0;
     }
     give_space_back(stage->pool);
-}
-
-/* ---- Showing ---- */
-
-/* Removes staged snapshots that the existing shelf already has. */
-static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    while (status == LMCS_OK && shelf->dropped < shelf->skipped_count) {
-        size_t left = shelf->skipped_count - shelf->dropped, count = left < LMCS_REMOVALS ? left : LMCS_REMOVALS;
-        struct lmcs_removal removal = {0};
-        bool done;
-        status =
-            lmcs_staging_remove(stage->pool, shelf->id, shelf->skipped + shelf->dropped, count, &removal, &done, error);
-        shelf->dropped += status == LMCS_OK ? count : 0;
-    }
-    return status;
-}
-
-/* Sets the archive's tags. `moves`: also those that the existing shelf has on another snapshot. */
-static enum lmcs_status put_tags(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_shelf *shelf,
-                                 bool moves, struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < from->tag_count; i++) {
-        struct lmcs_record record;
-        uint64_t number;
-        bool found = false;
-        status = lmcs_tag_find(txn, shelf, from->tags[i].text, &number, error);
-        if (status == LMCS_OK && (number == 0 || moves))
-            status = lmcs_record_get(txn, shelf, from->tags[i].number, &record, &found, error);
-        if (status == LMCS_OK && found && number != from->tags[i].number)
-            status = lmcs_tag_put(txn, shelf, from->tags[i].text, from->tags[i].number, error);
-    }
-    return status;
-}
-
-static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *from, struct lmcs_shelf *to,
-                                    uint64_t number, struct lmcs_error *error)
-{
-    struct lmcs_record record, there;
-    bool found;
-    enum lmcs_status status = lmcs_record_get(txn, to, number, &there, &found, error);
-    if (status == LMCS_OK && found)
-        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: %s@%llu was added while the archive was read", txn->pool->path,
-                         to->name, (unsigned long long)number);
-    if (status == LMCS_OK)
-        status = lmcs_record_get(txn, from, number, &record, &found, error);
-    if (status != LMCS_OK)
-        return status;
-    to->df.snapshot_count++;
-    if (to->df.compacted >= number)
-        to->df.compacted = number - 1;
-    if (to->df.guarded >= number)
-        to->df.guarded = number - 1;
-    return lmcs_record_put(txn, to, &record, error);
-}
-
-static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shelf *from, struct lmcs_shelf *staging,
-                                    struct lmcs_shelf *shelf, bool moves_tags, struct lmcs_error *error)
-{
-    uint64_t number = 0;
-    enum lmcs_status status = LMCS_OK;
-    while (status == LMCS_OK) {
-        status = lmcs_record_after(txn, staging, number, &number, error);
-        if (status != LMCS_OK || number == 0)
-            break;
-        status = move_record(txn, staging, shelf, number, error);
-    }
-    if (status == LMCS_OK)
-        status = lmcs_shelf_find_latest(txn, shelf, error);
-    if (shelf->df.next_number < from->next_number)
-        shelf->df.next_number = from->next_number;
-    if (status == LMCS_OK)
-        status = put_tags(txn, from, shelf, moves_tags, error);
-    if (status == LMCS_OK)
-        status = lmcs_shelf_save(txn, shelf, error);
-    return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
-}
-
-/* Records the origin of a fork once all shelves are visible; keeps one that the pool has. */
-static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
-{
-    struct lmcs_shelf shelf, there;
-    struct lmcs_record record;
-    struct lmcs_origin origin;
-    bool found;
-    enum lmcs_status status = lmcs_shelf_get(txn, from->name, &shelf, error);
-    if (status == LMCS_OK)
-        status = lmcs_origin_get(txn, shelf.df.id, &origin, &found, error);
-    if (status != LMCS_OK || found)
-        return status;
-    origin.df = (struct lmcs_origin_df){.number = from->origin_number, .time_ns = from->origin_time_ns};
-    snprintf(origin.name, sizeof origin.name, "%s", from->origin);
-    status = lmcs_shelf_find(txn, from->origin, &there, &found, error);
-    if (status == LMCS_OK && found && there.df.id != shelf.df.id) {
-        status = lmcs_record_get(txn, &there, from->origin_number, &record, &found, error);
-        origin.df.shelf = !found || record.df.time_ns == from->origin_time_ns ? there.df.id : 0;
-    }
-    return status == LMCS_OK ? lmcs_origin_put(txn, shelf.df.id, &origin, error) : status;
-}
-
-static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_stage_shelf *from,
-                                   struct lmcs_error *error)
-{
-    struct lmcs_shelf staging, shelf;
-    bool found = false;
-    enum lmcs_status status = lmcs_shelf_load(txn, from->id, &staging, error);
-    if (status == LMCS_OK)
-        status = lmcs_shelf_find(txn, from->name, &shelf, &found, error);
-    if (status != LMCS_OK)
-        return status;
-    txn->root.snapshot_count += staging.df.snapshot_count;
-    stage->shown += staging.df.snapshot_count;
-    if (found)
-        return merge_shelf(txn, from, &staging, &shelf, stage->moves_tags, error);
-    staging.df.flags &= ~(LMCS_SHELF_STAGING | LMCS_SHELF_KEPT);
-    staging.df.next_number = from->next_number;
-    staging.df.keep_raw = from->keep_raw;
-    status = put_tags(txn, from, &staging, stage->moves_tags, error);
-    return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
-}
-
-/* Records contents that only deltas need as unused, so that the compactor may remove them. */
-static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < stage->unrun_count; i++) {
-        struct lmcs_content content;
-        const uint64_t none = 0;
-        uint64_t successor;
-        bool found = false, noted = true;
-        status = lmcs_content_find(txn, stage->unrun[i], &content, &found, error);
-        /* A link is freed with its last output. */
-        if (status == LMCS_OK && found && content.df.runs == 0 && content.df.payload != LMCS_PAYLOAD_LINK)
-            status = lmcs_root_get(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, content.id}, &successor,
-                                   sizeof successor, sizeof successor, NULL, &noted, error);
-        if (status == LMCS_OK && !noted)
-            status = lmcs_root_put(txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){0, content.id}, &none, sizeof none,
-                                   error);
-    }
-    return status;
-}
-
-static enum lmcs_status show_all(struct lmcs_stage *stage, struct lmcs_error *error)
-{
-    struct lmcs_txn txn;
-    stage->shown = 0;
-    enum lmcs_status status = lmcs_txn_write(stage->pool, &txn, error);
-    if (status != LMCS_OK)
-        return status;
-    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
-        status = show_shelf(stage, &txn, &stage->shelves[i], error);
-    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
-        if (stage->shelves[i].origin != NULL)
-            status = put_origin(&txn, &stage->shelves[i], error);
-    if (status == LMCS_OK)
-        status = note_bases(stage, &txn, error);
-    return lmcs_txn_finish(&txn, status, error);
-}
-
-static enum lmcs_status drop_and_show(struct lmcs_stage *stage, struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
-        status = drop_skipped(stage, &stage->shelves[i], error);
-    return status == LMCS_OK ? show_all(stage, error) : status;
-}
-
-enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error)
-{
-    enum lmcs_status status = drop_and_show(stage, error);
-    if (status == LMCS_FULL && lmcs_pool_make_room(stage->pool, NULL))
-        status = drop_and_show(stage, error);
-    if (status == LMCS_OK)
-        lmcs_pool_wake(stage->pool);
-    return status;
 }

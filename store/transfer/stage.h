@@ -4,7 +4,7 @@
  *
  * Uses base, media, pages, records, payload, snapshots, shelves, archive. The room's functions are public (lmcstore.h):
  * dump.c, restore.c. Each shelf of an archive gets a staging shelf (stage.c), which restore.c fills with checked
- * records.
+ * records. stage_there.c finds shelves and snapshots that are there already, stage_show.c shows the staged ones.
  */
 #ifndef LMCS_TRANSFER_STAGE_H
 #define LMCS_TRANSFER_STAGE_H
@@ -41,7 +41,18 @@ struct lmcs_stage_shelf {
     char *name;                   /* name once the shelf is visible */
     char *from;                   /* name in the archive */
     struct lmcs_busy_shelf *busy; /* the acquired shelf; NULL: an earlier archive of this restore has the name */
-    uint64_t id;                  /* of the staging shelf; 0: none yet */
+    size_t archive;               /* index of its archive */
+    uint64_t identity[2];         /* of the shelf, also known from later archives; 0, 0: unknown */
+    bool has_all_tags;            /* the archive has all tags of the shelf */
+    bool is_placed;               /* the fields from here on are set */
+    bool by_name;                 /* found among earlier archives without comparing identities */
+    size_t first;                 /* index of the first staging shelf that is the same shelf */
+    uint64_t there;               /* id of the same shelf in the pool; 0: none */
+    struct lmcs_busy_shelf *also; /* the acquired shelf `there`, if it has another name */
+    bool is_gone;                 /* a later archive has another shelf of that name: it is not shown */
+    uint64_t joined;              /* id of the staging shelf of completed snapshots; 0: none */
+    size_t joined_count;
+    uint64_t id; /* of the staging shelf; 0: none yet */
     uint64_t lineage;
     uint64_t next_number;
     uint32_t keep_raw;
@@ -58,6 +69,11 @@ struct lmcs_stage_shelf {
     size_t tag_capacity;
 };
 
+struct lmcs_stage_known {
+    uint64_t identity[2];
+    uint64_t id;
+};
+
 /* A content of the pool. */
 struct lmcs_stage_found {
     struct lmc_hash digest;
@@ -66,13 +82,21 @@ struct lmcs_stage_found {
 
 struct lmcs_stage {
     struct lmcs_pool *pool;
-    struct lmcs_archive_reader *reader; /* of the current archive */
-    bool keeps;                         /* a failure leaves staged snapshots */
+    struct lmcs_transfer_report *report; /* gets warnings */
+    size_t archive;                      /* index of the current one */
+    bool is_last;                        /* archive of the restore */
+    bool is_named;                       /* the caller names the shelf: names alone count */
+    struct lmcs_archive_reader *reader;  /* of the current archive */
+    bool keeps;                          /* a failure leaves staged snapshots */
     bool moves_tags;
     bool is_overtaken;              /* a found content has changed */
     struct lmcs_stage_found *found; /* by digest */
     size_t found_count;
     size_t found_capacity;
+    struct lmcs_stage_known *known; /* identities of the pool's shelves, as the restore began */
+    size_t known_count;
+    size_t known_capacity;
+    bool knows_shelves; /* `known` is filled */
     uint64_t *verified; /* ids verified by earlier attempts, ascending */
     size_t verified_count;
     size_t verified_capacity;
@@ -114,14 +138,34 @@ void lmcs_stage_fini(struct lmcs_stage *stage);
 /* Acquires the shelf of that name, so that captures wait. */
 enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, const char *from, uint64_t next_number,
                                   uint32_t keep_raw, struct lmcs_error *error);
+/* Sets the identity of the current shelf. LMCS_EXISTS: the pool has another shelf of its name. */
+enum lmcs_status lmcs_stage_identify(struct lmcs_stage *stage, const struct lmcs_archive_shelf_id_df *id,
+                                     struct lmcs_error *error);
 enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const char *text, struct lmcs_error *error);
 /* Commits the current snapshot, verifies every content that arrived with it, and compares it with its number in the
  * existing shelf. */
 enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error);
+/* Finds the shelf in the pool and among those of earlier archives, once its identity is known. */
+enum lmcs_status lmcs_stage_place(struct lmcs_stage *stage, size_t index, struct lmcs_error *error);
+/* The pool's shelf with this identity. *found false: none. */
+enum lmcs_status lmcs_stage_known_shelf(struct lmcs_stage *stage, struct lmcs_txn *txn, const uint64_t identity[2],
+                                        struct lmcs_shelf *shelf, bool *found, struct lmcs_error *error);
+/* The identity of a copy under another name. Unknown if the original's is. */
+void lmcs_stage_copy_identity(const uint64_t identity[2], const char *name, uint64_t copy[2]);
+/* LMCS_IN_USE: the shelf has a prepared snapshot, which must stay its newest. */
+enum lmcs_status lmcs_stage_check_prepared(struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
+/* LMCS_EXISTS: the pool's shelf of the name is another one. */
+enum lmcs_status lmcs_stage_fail_other(const struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
+/* Records the snapshot as skipped if its shelf, or an earlier archive of this restore, has it. If the shelf has only
+ * other tensors of it, stages both together in `joined`. */
+enum lmcs_status lmcs_stage_note_there(struct lmcs_stage *stage, size_t index, const struct lmcs_record *record,
+                                       struct lmcs_error *error);
 /* Shows all snapshots in one transaction. */
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error);
 /* Removes the staging shelves; the next open removes the rest. */
 void lmcs_stage_drop(struct lmcs_stage *stage);
+/* Removes the staging shelves of completed snapshots. */
+void lmcs_stage_drop_joined(struct lmcs_stage *stage);
 /* Reads and verifies content `id`, into `buffer` unless NULL. `knows_link`: the link that leads to it is verified. */
 enum lmcs_status lmcs_stage_read(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
                                  bool knows_link, void *buffer, struct lmcs_error *error);

@@ -77,6 +77,7 @@ struct lmcs_dump {
     uint64_t name;            /* canonical: identity of the entry, sent with the content */
     struct lmcs_holders lost; /* skip_lost: left-out snapshots */
     uint64_t lost_snapshots;
+    struct lmcs_transfer_report warned; /* its warnings */
     struct lmcs_id_map inside;
     struct lmcs_id_map outside; /* by base: index + 1 */
     struct lmcs_outside *costs;

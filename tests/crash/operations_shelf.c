@@ -175,6 +175,16 @@ static void leave_none(struct driver *d, const char *shelf, uint64_t operation)
     *version = (struct shelf_version){.operation = operation};
 }
 
+/* A restore would bring the snapshots into the renamed shelf, which has the identity. */
+static void forget_archive_of(struct driver *d, const char *shelf)
+{
+    for (size_t i = 0; d->archive.fd >= 0 && i < d->archive.shelf_count; i++)
+        if (strcmp(d->archive.names[i], shelf) == 0) {
+            close(d->archive.fd);
+            d->archive.fd = -1;
+        }
+}
+
 void do_rename(struct driver *d)
 {
     const char *shelf = some_shelf(d), *name = missing_shelf(d);
@@ -191,6 +201,7 @@ void do_rename(struct driver *d)
     *version = was;
     version->operation = operation;
     leave_none(d, shelf, operation);
+    forget_archive_of(d, shelf);
     rename_origins(d, shelf, operation);
 }
 

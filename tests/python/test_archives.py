@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import lmcstore
@@ -121,6 +123,8 @@ def test_by_the_book(full: lmcstore.Store, tmp_path: Path) -> None:
     assert b.since == [a.name] == [archive.ls(tmp_path / "a")["id"]]
     canonical = Archive((tmp_path / "c").open("rb"))
     assert all(content.payload == 0 for content in canonical.contents)
+    assert a.shelves["run"].identity == b.shelves["run"].identity != a.shelves["other"].identity
+    assert a.shelves["run"].has_all_tags and canonical.shelves["run"].identity == (0, 0)
     assert len({content.digest for content in canonical.contents}) == len(canonical.contents)
     part = Archive((tmp_path / "d").open("rb"))
     for found, numbers in [(a, 8), (b, 2), (canonical, 10), (part, 1)]:
@@ -244,3 +248,213 @@ def test_what_does_not_change_the_bytes(full: lmcstore.Store, tmp_path: Path) ->
         full.dump(text, ["run"])
     with (tmp_path / "text").open("rb") as file:
         assert file.read(6) == b"before" and len(archive.verify(file)["id"]) > 0
+
+
+def weights(value: float) -> dict[str, object]:
+    return {"w": np.full(2000, value), "c": np.arange(500.0)}
+
+
+def dumped(store: lmcstore.Store, path: Path, *older: Path, what: str | None = None) -> Path:
+    files = [one.open("rb") for one in older]
+    with path.open("wb") as file:
+        store.dump(file, what, since=files)
+    for one in files:
+        one.close()
+    return path
+
+
+def restored(store: lmcstore.Store, *paths: Path, **options: object) -> dict[str, object]:
+    files = [path.open("rb") for path in paths]
+    try:
+        return store.restore(files, **options)  # type: ignore[arg-type]
+    finally:
+        for one in files:
+            one.close()
+
+
+def contents(store: lmcstore.Store) -> dict[str, object]:
+    assert store.verify()["damages"] == 0
+    return {
+        name: ([(s.number, s.step, s.parent, float(s["w"][0])) for s in store[name]], store[name].tags)
+        for name in store.shelves()
+    }
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Iterator[lmcstore.Store]:
+    with lmcstore.open(tmp_path / "to.pool", mode="x", background=False) as store:
+        yield store
+
+
+def test_tags_of_a_chain(store: lmcstore.Store, to: lmcstore.Store, tmp_path: Path) -> None:
+    """The newest archive decides, also on tags that were removed or moved to snapshots outside of its part."""
+    shelf = store["run"]
+    for i in range(1, 6):
+        shelf.snapshot(weights(i), step=i)
+    for number, tag in [(3, "best"), (2, "old"), (1, "first"), (4, "moved")]:
+        shelf.tag(number, tag)
+    a = dumped(store, tmp_path / "a")
+    for i in range(6, 9):
+        shelf.snapshot(weights(i), step=i)
+    shelf.tag(8, "best")
+    shelf.untag("old")
+    shelf.tag(2, "moved")
+    b = dumped(store, tmp_path / "b", a)
+    part = dumped(store, tmp_path / "part", a, what="run@7..")
+    shelf.tag(1, "best")
+    shelf.untag("moved")
+    c = dumped(store, tmp_path / "c", a, b)
+    restored(to, a, b, c)
+    assert to["run"].tags == shelf.tags == {"best": 1, "first": 1}
+    to["run"].drop()
+    restored(to, a, b)
+    assert to["run"].tags == {"best": 8, "first": 1, "moved": 2}
+    restored(to, a, b, c)  # existing tags stay ...
+    assert to["run"].tags == {"best": 8, "first": 1, "moved": 2}
+    restored(to, a, b, c, move_tags=True)  # ... or move
+    assert to["run"].tags == {"best": 1, "first": 1, "moved": 2}
+    to["run"].drop()
+    restored(to, a, part)
+    assert to["run"].tags == {"best": 8, "first": 1, "moved": 2}
+    assert [s.number for s in to["run"]] == [1, 2, 3, 4, 5, 7, 8]
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("how", ["rename", "drop"])
+def test_another_shelf_of_the_name(
+    store: lmcstore.Store, to: lmcstore.Store, tmp_path: Path, how: str, pruned: bool
+) -> None:
+    for i in range(5):
+        store["run"].snapshot(weights(i), step=1000 + i, tags=["best"])
+    store["other"].snapshot(weights(0))
+    for number in (1, 2) if pruned else ():
+        store["run"].remove(number)
+    a = dumped(store, tmp_path / "a")
+    if how == "rename":
+        store["run"].rename("run-old")
+        store["run-old"].snapshot(weights(6), step=1006)
+    else:
+        store["run"].drop()
+    for i in range(2):
+        store["run"].snapshot(weights(77 + i), step=i)
+    with pytest.warns(UserWarning, match="another has its name"):
+        b = dumped(store, tmp_path / "b", a)
+    store["run"].snapshot(weights(80), step=2)
+    c = dumped(store, tmp_path / "c", a, b) if how == "rename" else dumped(store, tmp_path / "c", b)
+    if how == "rename":
+        restored(to, a, b, c)
+    else:
+        with pytest.warns(UserWarning, match="was dropped or renamed"):
+            assert restored(to, a, b, c)["warnings"]
+    assert contents(to) == contents(store)
+    assert to["run"].latest is not None and to["run"].latest.step == 2
+    before = contents(to)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert restored(to, a, b, c)["snapshots"] == 0  # and once more
+    assert contents(to) == before
+
+
+def test_one_after_the_other(store: lmcstore.Store, to: lmcstore.Store, tmp_path: Path) -> None:
+    for i in range(5):
+        store["run"].snapshot(weights(i), step=i)
+    store["run"].remove(1)
+    store["run"].remove(2)
+    a = dumped(store, tmp_path / "a")
+    store["run"].rename("run-old")
+    for i in range(2):
+        store["run"].snapshot(weights(77 + i), step=i)
+    with pytest.warns(UserWarning):
+        b = dumped(store, tmp_path / "b", a)
+    restored(to, a)
+    before = contents(to)
+    with pytest.raises(lmcstore.ExistsError, match="begun apart"):
+        restored(to, b)
+    assert contents(to) == before
+    to["run"].rename("run-old")
+    restored(to, b)
+    assert contents(to) == contents(store)
+    store["run-old"].rename("renamed")
+    store["renamed"].snapshot(weights(9), step=9)
+    c = dumped(store, tmp_path / "c", a, b)
+    with pytest.warns(UserWarning, match="keeps this name"):
+        restored(to, c)
+    assert contents(to)["run-old"] == contents(store)["renamed"]
+    restored(to, a, name="copy")
+    restored(to, a, name="copy")
+    assert contents(to)["copy"] == ([(i + 1, i, i, float(i)) for i in (2, 3, 4)], {})
+
+
+def nested(i: int) -> dict[str, object]:
+    return {"model": {"w": np.full(1000, float(i))}, "opt": {"m": np.arange(50.0) + i}, "z": np.zeros(0)}
+
+
+@pytest.mark.parametrize(
+    "onlys",
+    [
+        ["model.*", None],
+        ["z", "model.*", None],
+        ["run@2", None],
+        [["run@2", "model.*"], None],
+        [["run@2", "model.*"], "opt.*", None],
+        ["run@2", "run@1..2", None],
+        ["model.*", "opt.*"],
+        ["model.*", "model.*"],
+        [None, "model.*"],
+        [["run@3", "z"], ["run@1..2", "opt.*"], "*"],
+    ],
+)
+def test_one_part_after_the_other(
+    store: lmcstore.Store, to: lmcstore.Store, tmp_path: Path, onlys: list[str | list[str] | None]
+) -> None:
+    for i in range(3):
+        store["run"].snapshot(nested(i), step=i, tags=["a"], metrics={"loss": 1.0})
+    a = dumped(store, tmp_path / "a")
+    for only in onlys:
+        restored(to, a, only=only)
+        assert to.verify()["damages"] == 0
+    to.compact()
+    for snapshot in to["run"]:
+        full = nested(snapshot.step or 0)
+        names = {"model.w": full["model"]["w"], "opt.m": full["opt"]["m"], "z": full["z"]}  # type: ignore[index]
+        have = [name for name in names if name in snapshot.names()]
+        assert len(have) == (3 if onlys[-1] in (None, "*") or onlys[0] is None else 2 if "opt.*" in onlys else 1)
+        for name in have:
+            assert np.array_equal(snapshot[name], names[name])
+    assert [s.number for s in to["run"]] == [1, 2, 3] and to["run"].tags == {"a": 3}
+    if None in onlys:
+        assert list(to["run"].latest.state_dict()) == ["model", "opt", "z"]  # type: ignore[union-attr]
+    to["run"].snapshot(nested(4), step=4)
+    for number in (2, 1, 3, 4):
+        to["run"].remove(number)
+    to.compact()
+    assert to.info()["content_count"] == 0 and to.verify()["damages"] == 0
+
+
+def test_parts_that_contradict(store: lmcstore.Store, to: lmcstore.Store, tmp_path: Path) -> None:
+    store["run"].snapshot(nested(1), step=1)
+    a = dumped(store, tmp_path / "a")
+    to["run"].snapshot(nested(1), step=1)
+    with pytest.raises(lmcstore.ExistsError, match="begun apart"):
+        restored(to, a)
+    with pytest.raises(lmcstore.ExistsError, match="differs"):
+        restored(to, a, name="run")
+    assert len(to["run"]) == 1 and to.verify()["damages"] == 0
+
+
+@with_command
+def test_warnings_of_the_command(store: lmcstore.Store, tmp_path: Path, pool_path: str) -> None:
+    a, b, to = tmp_path / "a", tmp_path / "b", tmp_path / "to.pool"
+    store["run"].snapshot(nested(1), step=1)
+    dumped(store, a)
+    store["run"].drop()
+    store["run"].snapshot(nested(2), step=2)
+    store.close()
+    assert 'lmc-store: warning: shelf "run" of an older archive' in run("dump", pool_path, "--since", a, "-o", b)
+    assert 'lmc-store: warning: shelf "run" of archive 1 was dropped or renamed' in run("restore", a, b, to)
+    with lmcstore.open(to, mode="r") as there:
+        assert [snapshot.step for snapshot in there["run"]] == [2]
+    to.unlink()
+    run("restore", a, to)
+    assert "begun apart" in run("restore", b, to, code=1)
+    run("restore", b, to, "--as", "again")

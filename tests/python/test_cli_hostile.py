@@ -126,7 +126,7 @@ def test_archives_cut_at_each_record(pool: Path, tmp_path: Path) -> None:  # noq
             cuts += [at, at + 24 + size // 2]
         seen.add(kind)
         at += 24 + size
-    assert len(seen) == 9
+    assert len(seen) == 10
     for cut in cuts:
         (tmp_path / "cut").write_bytes(content[:cut])
         code, message = attempt("restore", tmp_path / "cut", new)
