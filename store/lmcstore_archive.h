@@ -76,12 +76,12 @@ LMCS_API void lmcs_restore_options_init(struct lmcs_restore_options *options);
  * The same with several archives, in order, and one commit for all. The last archive that has a shelf decides on its
  * name and tags; a shelf whose name another one has in a later archive is left out, with a warning in the report. An
  * archive made since others needs their contents, from these archives or the pool; LMCS_NOT_FOUND names the missing
- * one. Contents of the pool are shared, not written
- * again. If one is removed or replaced meanwhile, the restore starts again, or fails with LMCS_NOT_FOUND if an archive
- * is a pipe. A part (addresses, only) needs one archive, as a file, of which the rest is not read. With `resume`, the
- * archive is read again, but arrived snapshots are not written or decoded again, except the last of a shelf. Nothing of
- * a damaged archive is kept. A restore owns its shelves until it ends; captures on them wait. LMCS_IN_USE: waiting for
- * a shelf would be a deadlock. `options` NULL: everything, under its own name.
+ * one. Contents of the pool are shared, not written again. If one is removed or replaced meanwhile, the restore starts
+ * again, or fails with LMCS_NOT_FOUND if an archive is a pipe. A part (addresses, only) needs one archive, as a file,
+ * of which the rest is not read. With `resume`, the archive is read again, but arrived snapshots are not written or
+ * decoded again, except the last of a shelf. Nothing of a damaged archive is kept. A restore owns its shelves until it
+ * ends; captures on them wait. LMCS_IN_USE: waiting for a shelf would be a deadlock. `options` NULL: everything, under
+ * its own name.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
                                                            const struct lmcs_restore_options *options,

@@ -209,6 +209,11 @@ static void renamed_and_begun_again(void **state)
         EXPECT(pool_info(to).shelf_count == 2);
     }
     verify_pool(to);
+    OK(lmcs_snapshot_remove(to, "zz", 4, false, NULL, &err));
+    OK(restore_all(to, fds, 1, NULL, &report)); /* the base alone: its "run" is found under its new name */
+    EXPECT(report.snapshots == 1 && strstr(report.warnings, "keeps this name") != NULL);
+    expect_same_shelf(from, to, "run");
+    expect_same_shelf(from, to, "zz");
     close_pool(to);
     to = new_pool(place, "to.pool");
     OK(restore_all(to, fds, 1, NULL, &report));
@@ -373,6 +378,85 @@ static void expect_completed(struct lmcs_pool *from, struct lmcs_pool *to)
     verify_pool(to);
 }
 
+/* The last archive has the tags, but not those of snapshots that are newer than it. */
+static void tags_of_the_last(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_transfer_report report;
+    struct lmcs_pool *from = new_pool(place, "from.pool");
+    for (int i = 0; i < 3; i++)
+        take(from, "run", (float)i, i);
+    OK(lmcs_tag_set(from, "run", "best", 1, &err));
+    OK(lmcs_tag_set(from, "run", "gone", 2, &err));
+    int older = dump_since(place, from, NULL, 0, "a.archive", &report);
+    take(from, "run", 4, 4);
+    OK(lmcs_tag_set(from, "run", "best", 3, &err));
+    OK(lmcs_tag_set(from, "run", "new", 4, &err));
+    OK(lmcs_tag_remove(from, "run", "gone", &err));
+    int newer = dump_since(place, from, NULL, 0, "b.archive", &report);
+    for (int swapped = 0; swapped < 2; swapped++) {
+        const int fds[2] = {swapped ? newer : older, swapped ? older : newer};
+        struct lmcs_pool *to = new_pool(place, "to.pool");
+        OK(restore_all(to, fds, 2, NULL, &report));
+        EXPECT(report.snapshots == 4 && tagged(to, "new") == 4);
+        EXPECT(tagged(to, "best") == (swapped ? 1 : 3) && tagged(to, "gone") == (swapped ? 2 : 0));
+        close_pool(to);
+    }
+    close(older);
+    close(newer);
+    close_pool(from);
+}
+
+static void take_names(struct lmcs_pool *pool, const char *const *names, size_t count, float value)
+{
+    struct lmcs_capture *capture;
+    const uint64_t shape = 1000;
+    float data[1000];
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    for (size_t i = 0; i < count; i++) {
+        const struct lmcs_tensor tensor = {.name = names[i], .dtype = LMC_F32, .ndim = 1, .shape = &shape};
+        const void *from = data;
+        for (size_t k = 0; k < 1000; k++)
+            data[k] = i == 0 ? -1 : value + (float)i; /* the first never changes */
+        OK(lmcs_capture_put(capture, &tensor, &from, 1, &err));
+    }
+    OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+}
+
+/* Completed snapshots whose tensors come and go. */
+static void completing_changes(void **state)
+{
+    static const char *const names[] = {"model.w", "model.b", "opt.m", "opt.n"};
+    static const size_t counts[] = {2, 4, 3, 1, 4, 1};
+    const struct place *place = *state;
+    struct lmcs_transfer_report report;
+    struct lmcs_pool *from = new_pool(place, "from.pool"), *to = new_pool(place, "to.pool");
+    for (size_t i = 0; i < 6; i++)
+        take_names(from, names, counts[i], (float)i);
+    int fd = dump_since(place, from, NULL, 0, "a.archive", &report);
+    OK(restore_part(to, fd, "opt.*", &report));
+    OK(restore_part(to, fd, "*.[wm]", &report));
+    OK(lmcs_snapshot_remove(to, "run", 3, false, NULL, &err));
+    OK(lmcs_tag_set(from, "run", "mine", 5, &err));
+    OK(lmcs_tag_set(to, "run", "mine", 5, &err));
+    OK(restore_part(to, fd, "model.*", &report)); /* 3 comes back, the others are completed */
+    OK(restore_file(to, fd, &report));
+    expect_same_shelf(from, to, "run");
+    EXPECT(pool_info(to).snapshot_count == 6);
+    verify_pool(to);
+    take_names(to, names, 4, 9);
+    for (uint64_t number = 2; number <= 6; number++) {
+        OK(lmcs_snapshot_remove(to, "run", number, false, NULL, &err));
+        verify_pool(to);
+    }
+    OK(restore_file(to, fd, &report));
+    EXPECT(report.snapshots == 5 && report.snapshots_skipped == 1);
+    verify_pool(to);
+    close(fd);
+    close_pool(to);
+    close_pool(from);
+}
+
 /* A restore that fails while it completes snapshots leaves the pool as it was. */
 static void completing_fails(void **state)
 {
@@ -424,7 +508,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_MEMORY(dropped_and_begun_again), IN_MEMORY(renamed_and_begun_again),
         IN_MEMORY(without_identities),      IN_MEMORY(identities),
-        IN_MEMORY(forged_identities),       ON_BOTH(completing_fails),
+        IN_MEMORY(forged_identities),       IN_MEMORY(tags_of_the_last),
+        IN_MEMORY(completing_changes),      ON_BOTH(completing_fails),
     };
     return cmocka_run_group_tests_name("chains of archives", tests, NULL, NULL);
 }

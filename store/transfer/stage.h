@@ -38,21 +38,21 @@ struct lmcs_stage_tag {
 };
 
 struct lmcs_stage_shelf {
-    char *name;                   /* name once the shelf is visible */
-    char *from;                   /* name in the archive */
-    struct lmcs_busy_shelf *busy; /* the acquired shelf; NULL: an earlier archive of this restore has the name */
-    size_t archive;               /* index of its archive */
-    uint64_t identity[2];         /* of the shelf, also known from later archives; 0, 0: unknown */
-    bool has_all_tags;            /* the archive has all tags of the shelf */
-    bool is_placed;               /* the fields from here on are set */
-    bool by_name;                 /* found among earlier archives without comparing identities */
-    size_t first;                 /* index of the first staging shelf that is the same shelf */
-    uint64_t there;               /* id of the same shelf in the pool; 0: none */
-    struct lmcs_busy_shelf *also; /* the acquired shelf `there`, if it has another name */
-    bool is_gone;                 /* a later archive has another shelf of that name: it is not shown */
-    uint64_t joined;              /* id of the staging shelf of completed snapshots; 0: none */
-    size_t joined_count;
-    uint64_t id; /* of the staging shelf; 0: none yet */
+    char *name;                          /* name once the shelf is visible */
+    char *from;                          /* name in the archive */
+    struct lmcs_busy_shelf *busy;        /* the acquired shelf; NULL: an earlier archive of this restore has the name */
+    size_t archive;                      /* index of its archive */
+    uint64_t identity[2];                /* of the shelf, also known from later archives; 0, 0: unknown */
+    bool has_all_tags;                   /* the archive has all tags of the shelf */
+    bool is_placed;                      /* the fields from here on are set */
+    bool by_name;                        /* found among earlier archives without comparing identities */
+    size_t first;                        /* index of the first staging shelf that is the same shelf */
+    uint64_t there;                      /* id of the same shelf in the pool; 0: none */
+    struct lmcs_busy_shelf *also;        /* the acquired shelf `there`, if it has another name */
+    bool is_gone;                        /* a later archive has another shelf of that name: it is not shown */
+    uint64_t joined;                     /* id of the staging shelf of completed snapshots; 0: none */
+    struct lmcs_snapshot_df joined_last; /* its newest; number 0: none */
+    uint64_t id;                         /* of the staging shelf; 0: none yet */
     uint64_t lineage;
     uint64_t next_number;
     uint32_t keep_raw;

@@ -120,7 +120,10 @@ static enum lmcs_status find_target(struct lmcs_stage *stage, struct lmcs_txn *t
             there = stage->shelves[i].there;
         }
     enum lmcs_status status = lmcs_shelf_find(txn, shelf->name, target, found, error);
-    if (status == LMCS_OK && *found && !stage->is_named && lmcs_shelf_differs(shelf->identity, target->df.identity))
+    bool differs =
+        status == LMCS_OK && *found && !stage->is_named && lmcs_shelf_differs(shelf->identity, target->df.identity);
+    *found = *found && !differs;
+    if (differs && there == 0)
         return lmcs_stage_fail_other(txn, shelf->name, error);
     if (status == LMCS_OK && (several || (*found && there != 0 && there != target->df.id)))
         return lmcs_fail(error, LMCS_EXISTS, 0,
@@ -215,14 +218,16 @@ static enum lmcs_status settle_names(struct lmcs_stage *stage, struct lmcs_error
 
 /* ---- Tags ---- */
 
-/* Removes the tags that a later archive of the shelf has, or has not any more. Both lists ascend. */
+/* Removes the tags that a later archive of the shelf has, or has not any more. Both lists ascend. A tag on a snapshot
+ * that is newer than that archive stays. */
 static void supersede_tags(struct lmcs_stage_shelf *older, const struct lmcs_stage_shelf *newer)
 {
     size_t kept = 0, k = 0;
     for (size_t i = 0; i < older->tag_count; i++) {
         while (k < newer->tag_count && strcmp(newer->tags[k].text, older->tags[i].text) < 0)
             k++;
-        if (newer->has_all_tags || (k < newer->tag_count && strcmp(newer->tags[k].text, older->tags[i].text) == 0))
+        bool is_gone = newer->has_all_tags && older->tags[i].number < newer->next_number;
+        if (is_gone || (k < newer->tag_count && strcmp(newer->tags[k].text, older->tags[i].text) == 0))
             free(older->tags[i].text);
         else
             older->tags[kept++] = older->tags[i];
@@ -294,58 +299,82 @@ static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *fro
     return lmcs_record_put(txn, to, &record, error);
 }
 
+static enum lmcs_status move_all(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_shelf *from,
+                                 struct lmcs_shelf *to, struct lmcs_error *error)
+{
+    uint64_t number = 0;
+    enum lmcs_status status = LMCS_OK;
+    txn->root.snapshot_count += from->df.snapshot_count;
+    stage->shown += from->df.snapshot_count;
+    while (status == LMCS_OK) {
+        status = lmcs_record_after(txn, from, number, &number, error);
+        if (status != LMCS_OK || number == 0)
+            break;
+        status = move_record(txn, from, to, number, error);
+    }
+    return status == LMCS_OK ? lmcs_shelf_delete(txn, from, error) : status;
+}
+
 struct tags {
-    char **items;
+    struct lmcs_stage_tag *items;
     size_t count;
+    size_t capacity;
+    uint64_t number;
     bool failed;
 };
 
-static bool note_tag(void *context, const char *tag)
+static bool note_tag(void *context, const char *text)
 {
     struct tags *tags = context;
-    tags->failed = !lmcs_add_text(&tags->items, &tags->count, tag);
+    char *copy = strdup(text);
+    tags->failed = copy == NULL || !lmcs_grow(&tags->items, &tags->capacity, tags->count, sizeof *tags->items);
+    if (tags->failed)
+        free(copy);
+    else
+        tags->items[tags->count++] = (struct lmcs_stage_tag){tags->number, copy};
     return !tags->failed;
 }
 
-/* Replaces a snapshot of the shelf by the completed one. Its tags stay. */
-static enum lmcs_status replace_record(struct lmcs_txn *txn, struct lmcs_shelf *from, struct lmcs_shelf *to,
-                                       uint64_t number, struct lmcs_error *error)
+/* Removes the snapshots that the completed ones replace; notes their tags. */
+static enum lmcs_status remove_replaced(struct lmcs_txn *txn, struct lmcs_shelf *joined, struct lmcs_shelf *shelf,
+                                        struct tags *tags, struct lmcs_error *error)
 {
-    struct lmcs_removal removal = {0};
-    struct tags tags = {NULL, 0, false};
-    enum lmcs_status status = lmcs_tags_of(txn, to, number, note_tag, &tags, error);
-    if (status == LMCS_OK && tags.failed)
-        status = lmcs_fail_memory(error);
-    if (status == LMCS_OK)
-        status = lmcs_shelf_remove(txn, to, number, &removal, error);
-    if (status == LMCS_OK)
-        status = move_record(txn, from, to, number, error);
-    for (size_t i = 0; i < tags.count; i++) {
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK) {
+        struct lmcs_removal removal = {0};
+        status = lmcs_record_after(txn, joined, tags->number, &tags->number, error);
+        if (status != LMCS_OK || tags->number == 0)
+            break;
+        status = lmcs_tags_of(txn, shelf, tags->number, note_tag, tags, error);
+        if (status == LMCS_OK && tags->failed)
+            status = lmcs_fail_memory(error);
         if (status == LMCS_OK)
-            status = lmcs_tag_put(txn, to, tags.items[i], number, error);
-        free(tags.items[i]);
+            status = lmcs_shelf_remove(txn, shelf, tags->number, &removal, error);
     }
-    free(tags.items);
-    txn->root.snapshot_count++;
     return status;
 }
 
+/* Replaces snapshots of the shelf by the completed ones. Their tags stay. All go before one comes: the removal looks for
+ * neighbours of the same lineage. */
 static enum lmcs_status show_joined(struct lmcs_stage *stage, struct lmcs_txn *txn, const struct lmcs_stage_shelf *from,
                                     struct lmcs_shelf *shelf, struct lmcs_error *error)
 {
     struct lmcs_shelf joined;
-    uint64_t number = 0;
+    struct tags tags = {.count = 0};
     if (from->joined == 0)
         return LMCS_OK;
     enum lmcs_status status = lmcs_shelf_load(txn, from->joined, &joined, error);
-    while (status == LMCS_OK) {
-        status = lmcs_record_after(txn, &joined, number, &number, error);
-        if (status != LMCS_OK || number == 0)
-            break;
-        status = replace_record(txn, &joined, shelf, number, error);
-        stage->shown++;
+    if (status == LMCS_OK)
+        status = remove_replaced(txn, &joined, shelf, &tags, error);
+    if (status == LMCS_OK)
+        status = move_all(stage, txn, &joined, shelf, error);
+    for (size_t i = 0; i < tags.count; i++) {
+        if (status == LMCS_OK)
+            status = lmcs_tag_put(txn, shelf, tags.items[i].text, tags.items[i].number, error);
+        free(tags.items[i].text);
     }
-    return status == LMCS_OK ? lmcs_shelf_delete(txn, &joined, error) : status;
+    free(tags.items);
+    return status;
 }
 
 /* Gives a shelf that of the archive; a copy, under another name, one that derives from it. It keeps its own if the pool
@@ -371,14 +400,9 @@ static enum lmcs_status give_identity(struct lmcs_stage *stage, struct lmcs_txn 
 static enum lmcs_status merge_shelf(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_stage_shelf *from,
                                     struct lmcs_shelf *staging, struct lmcs_shelf *shelf, struct lmcs_error *error)
 {
-    uint64_t number = 0;
     enum lmcs_status status = show_joined(stage, txn, from, shelf, error);
-    while (status == LMCS_OK) {
-        status = lmcs_record_after(txn, staging, number, &number, error);
-        if (status != LMCS_OK || number == 0)
-            break;
-        status = move_record(txn, staging, shelf, number, error);
-    }
+    if (status == LMCS_OK)
+        status = move_all(stage, txn, staging, shelf, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_find_latest(txn, shelf, error);
     if (shelf->df.next_number < from->next_number)
@@ -387,9 +411,7 @@ static enum lmcs_status merge_shelf(struct lmcs_stage *stage, struct lmcs_txn *t
         status = give_identity(stage, txn, from, shelf, error);
     if (status == LMCS_OK)
         status = put_tags(txn, from, shelf, stage->moves_tags, error);
-    if (status == LMCS_OK)
-        status = lmcs_shelf_save(txn, shelf, error);
-    return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
+    return status == LMCS_OK ? lmcs_shelf_save(txn, shelf, error) : status;
 }
 
 /* Records the origin of a fork once all shelves are visible; keeps one that the pool has. */
@@ -424,10 +446,10 @@ static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *tx
         status = lmcs_shelf_find(txn, from->name, &shelf, &found, error);
     if (status != LMCS_OK)
         return status;
-    txn->root.snapshot_count += staging.df.snapshot_count;
-    stage->shown += staging.df.snapshot_count;
     if (found)
         return merge_shelf(stage, txn, from, &staging, &shelf, error);
+    txn->root.snapshot_count += staging.df.snapshot_count;
+    stage->shown += staging.df.snapshot_count;
     status = give_identity(stage, txn, from, &staging, error);
     if (status == LMCS_OK && strcmp(staging.name, from->name) != 0)
         status = lmcs_shelf_set_name(txn, &staging, from->name, error);

@@ -6,8 +6,7 @@
  * unless the two have a snapshot in common.
  *
  * A restore of some tensors leaves a snapshot with fewer. A later one of others, or of all, completes it: both parts
- * are staged together in `joined`, a staging shelf in which each snapshot is a lineage of its own, and replace the
- * snapshot when all is shown.
+ * are staged together in `joined`, a staging shelf and lineage, and replace the snapshot when all is shown.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -120,10 +119,10 @@ static enum lmcs_status find_in_pool(struct lmcs_stage *stage, struct lmcs_txn *
     bool is_same =
         has_name && is_known(from->identity) && memcmp(named.df.identity, from->identity, sizeof from->identity) == 0;
     *found = false;
-    if (status == LMCS_OK && differs && stage->is_last)
-        return lmcs_stage_fail_other(txn, from->name, error);
     if (status == LMCS_OK && !is_same && !stage->is_named)
         status = lmcs_stage_known_shelf(stage, txn, from->identity, shelf, found, error);
+    if (status == LMCS_OK && !*found && differs && stage->is_last)
+        return lmcs_stage_fail_other(txn, from->name, error);
     if (status == LMCS_OK && !*found && has_name && !differs) {
         *shelf = named;
         *found = true;
@@ -156,14 +155,30 @@ enum lmcs_status lmcs_stage_check_prepared(struct lmcs_txn *txn, const char *nam
     return status;
 }
 
-/* Acquires a shelf that has another name than the staged one. */
-static enum lmcs_status take_also(struct lmcs_stage *stage, size_t index, const char *name, struct lmcs_error *error)
+/* Acquires the pool's shelf, which has another name than the staged one. */
+static enum lmcs_status take_also(struct lmcs_stage *stage, size_t index, const struct lmcs_shelf *there,
+                                  struct lmcs_error *error)
 {
-    bool taken = false;
-    for (size_t i = 0; i < stage->shelf_count; i++)
-        taken = taken || (stage->shelves[i].busy != NULL && strcmp(stage->shelves[i].busy->name, name) == 0) ||
-                (stage->shelves[i].also != NULL && strcmp(stage->shelves[i].also->name, name) == 0);
-    return taken ? LMCS_OK : lmcs_shelf_take(stage->pool, name, &stage->shelves[index].also, error);
+    struct lmcs_txn txn;
+    struct lmcs_shelf now;
+    bool found = false;
+    for (size_t i = 0; i < stage->shelf_count; i++) {
+        const struct lmcs_stage_shelf *other = &stage->shelves[i];
+        if ((other->busy != NULL && strcmp(other->busy->name, there->name) == 0) ||
+            (other->also != NULL && strcmp(other->also->name, there->name) == 0))
+            return LMCS_OK;
+    }
+    enum lmcs_status status = lmcs_shelf_take(stage->pool, there->name, &stage->shelves[index].also, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_find(&txn, there->name, &now, &found, error);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK && (!found || now.df.id != there->df.id))
+        return lmcs_fail(error, LMCS_IN_USE, 0, "%s: shelf \"%.200s\" was renamed or removed meanwhile: restore again",
+                         stage->pool->path, there->name);
+    return status;
 }
 
 enum lmcs_status lmcs_stage_place(struct lmcs_stage *stage, size_t index, struct lmcs_error *error)
@@ -188,7 +203,7 @@ enum lmcs_status lmcs_stage_place(struct lmcs_stage *stage, size_t index, struct
         status = lmcs_stage_check_prepared(&txn, there.name, error);
     lmcs_txn_end(&txn);
     if (status == LMCS_OK && found && strcmp(there.name, shelf->name) != 0)
-        status = take_also(stage, index, there.name, error);
+        status = take_also(stage, index, &there, error);
     shelf->there = found ? there.df.id : 0;
     shelf->is_placed = status == LMCS_OK;
     return status;
@@ -226,17 +241,23 @@ static enum lmcs_status compare_contents(struct comparing *c, uint64_t staged, u
     return status;
 }
 
+static enum lmcs_status find_entry(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of, uint64_t id,
+                                   struct lmcs_manifest_df *entry, bool *found, struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df manifest = {.ref = of->manifest, .count = of->entry_count};
+    return lmcs_tree_get(txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){id, 0}, entry, sizeof *entry,
+                         sizeof *entry, NULL, found, error);
+}
+
 static enum lmcs_status compare_entry(void *context, uint64_t id, const struct lmcs_manifest_df *entry, bool *stop,
                                       struct lmcs_error *error)
 {
     struct comparing *c = context;
-    struct lmcs_root_tree_df manifest = {.ref = c->there->manifest, .count = c->there->entry_count};
     struct lmcs_manifest_df there;
     struct lmcs_identity identity, other;
     uint64_t content;
     bool found = false;
-    enum lmcs_status status = lmcs_tree_get(c->txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){id, 0}, &there,
-                                            sizeof there, sizeof there, NULL, &found, error);
+    enum lmcs_status status = find_entry(c->txn, c->there, id, &there, &found, error);
     if (status == LMCS_OK && found)
         status = compare_contents(c, entry->content, there.content, error);
     if (status == LMCS_OK && !found) {
@@ -288,37 +309,44 @@ static enum lmcs_status compare(struct lmcs_txn *txn, uint64_t shelf_id, const s
 struct joining {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
+    const struct lmcs_snapshot_df *staged;
+    const struct lmcs_snapshot_df *there;
     struct lmcs_record record;
     struct lmcs_root_tree_df manifest;
 };
 
-static enum lmcs_status add_entry(struct joining *j, uint64_t identity, uint64_t content, struct lmcs_error *error)
+/* Makes a new run unless the joined snapshot before has the same content. */
+static enum lmcs_status put_joined(struct joining *j, uint64_t id, uint64_t content, struct lmcs_error *error)
 {
-    const struct lmcs_manifest_df entry = {content, j->record.df.number};
-    enum lmcs_status status = lmcs_content_run(&j->txn, content, identity, error);
-    return status == LMCS_OK ? lmcs_tree_put(&j->txn, LMCS_TREE_MANIFEST, &j->manifest,
-                                             (struct lmcs_key_df){identity, 0}, &entry, sizeof entry, error)
+    const struct lmcs_key_df key = {id, 0};
+    struct lmcs_manifest_df old, now = {content, j->record.df.number};
+    bool found;
+    enum lmcs_status status = lmcs_tree_get(&j->txn, LMCS_TREE_MANIFEST, &j->manifest, key, &old, sizeof old,
+                                            sizeof old, NULL, &found, error);
+    if (status != LMCS_OK || (found && old.content == content))
+        return status;
+    status = lmcs_content_run(&j->txn, content, id, error);
+    return status == LMCS_OK ? lmcs_tree_put(&j->txn, LMCS_TREE_MANIFEST, &j->manifest, key, &now, sizeof now, error)
                              : status;
 }
 
-static enum lmcs_status add_staged(void *context, uint64_t identity, const struct lmcs_manifest_df *entry, bool *stop,
+static enum lmcs_status add_staged(void *context, uint64_t id, const struct lmcs_manifest_df *entry, bool *stop,
                                    struct lmcs_error *error)
 {
     (void)stop;
-    return add_entry(context, identity, entry->content, error);
+    return put_joined(context, id, entry->content, error);
 }
 
 static enum lmcs_status add_missing(void *context, uint64_t id, const struct lmcs_manifest_df *entry, bool *stop,
                                     struct lmcs_error *error)
 {
     struct joining *j = context;
-    struct lmcs_manifest_df have;
+    struct lmcs_manifest_df staged;
     struct lmcs_identity identity;
     struct lmcs_content content;
     bool found;
     (void)stop;
-    enum lmcs_status status = lmcs_tree_get(&j->txn, LMCS_TREE_MANIFEST, &j->manifest, (struct lmcs_key_df){id, 0},
-                                            &have, sizeof have, sizeof have, NULL, &found, error);
+    enum lmcs_status status = find_entry(&j->txn, j->staged, id, &staged, &found, error);
     if (status != LMCS_OK || found)
         return status;
     status = lmcs_identity_get(&j->txn, id, &identity, error);
@@ -329,23 +357,38 @@ static enum lmcs_status add_missing(void *context, uint64_t id, const struct lmc
     j->record.df.tensor_count += identity.df.kind == LMCS_TENSOR;
     if (__builtin_add_overflow(j->record.df.raw_bytes, content.df.raw_bytes, &j->record.df.raw_bytes))
         return lmcs_fail(error, LMCS_UNSUPPORTED, 0, "a completed snapshot is impossibly large");
-    return add_entry(j, id, entry->content, error);
+    return put_joined(j, id, entry->content, error);
 }
 
-static enum lmcs_status enter_joined(struct joining *j, struct lmcs_error *error)
+/* Removes an entry of the joined snapshot before that neither record has. */
+static enum lmcs_status drop_absent(void *context, uint64_t id, const struct lmcs_manifest_df *entry, bool *stop,
+                                    struct lmcs_error *error)
 {
-    struct lmcs_snapshot_df *df = &j->record.df;
-    enum lmcs_status status = lmcs_tree_seal(&j->txn, LMCS_TREE_MANIFEST, &j->manifest, error);
-    if (status != LMCS_OK)
+    struct joining *j = context;
+    struct lmcs_manifest_df have;
+    bool found;
+    (void)entry;
+    (void)stop;
+    enum lmcs_status status = find_entry(&j->txn, j->staged, id, &have, &found, error);
+    if (status == LMCS_OK && !found)
+        status = find_entry(&j->txn, j->there, id, &have, &found, error);
+    if (status != LMCS_OK || found)
         return status;
-    df->epoch = df->lineage = j->txn.root.epoch;
-    df->manifest = j->manifest.ref;
-    df->entry_count = j->manifest.count;
-    status = lmcs_record_put(&j->txn, &j->shelf, &j->record, error);
-    j->shelf.df.latest = df->number;
-    j->shelf.df.next_number = df->number + 1;
-    j->shelf.df.snapshot_count++;
-    return status == LMCS_OK ? lmcs_shelf_save(&j->txn, &j->shelf, error) : status;
+    return lmcs_tree_delete(&j->txn, LMCS_TREE_MANIFEST, &j->manifest, (struct lmcs_key_df){id, 0}, NULL, error);
+}
+
+static enum lmcs_status join_entries(struct joining *j, const struct lmcs_snapshot_df *last, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    if (last->number != 0) {
+        j->manifest = (struct lmcs_root_tree_df){.ref = last->manifest, .count = last->entry_count};
+        status = lmcs_manifest_each(&j->txn, last, drop_absent, j, error);
+    }
+    if (status == LMCS_OK)
+        status = lmcs_manifest_each(&j->txn, j->staged, add_staged, j, error);
+    if (status == LMCS_OK)
+        status = lmcs_manifest_each(&j->txn, j->there, add_missing, j, error);
+    return status == LMCS_OK ? lmcs_tree_seal(&j->txn, LMCS_TREE_MANIFEST, &j->manifest, error) : status;
 }
 
 /* Stages the tensors of both records as one snapshot. */
@@ -353,7 +396,8 @@ static enum lmcs_status join_once(struct lmcs_stage *stage, struct lmcs_stage_sh
                                   const struct lmcs_record *staged, const struct lmcs_record *there,
                                   struct lmcs_error *error)
 {
-    struct joining j = {.record = *staged};
+    struct joining j = {.staged = &staged->df, .there = &there->df, .record = *staged};
+    struct lmcs_snapshot_df *df = &j.record.df;
     enum lmcs_status status = lmcs_txn_write(stage->pool, &j.txn, error);
     if (status != LMCS_OK)
         return status;
@@ -361,15 +405,22 @@ static enum lmcs_status join_once(struct lmcs_stage *stage, struct lmcs_stage_sh
     status = shelf->joined == 0 ? lmcs_shelf_make(&j.txn, shelf->name, LMCS_SHELF_STAGING, &j.shelf, error)
                                 : lmcs_shelf_load(&j.txn, shelf->joined, &j.shelf, error);
     if (status == LMCS_OK)
-        status = lmcs_manifest_each(&j.txn, &staged->df, add_staged, &j, error);
+        status = join_entries(&j, &shelf->joined_last, error);
+    df->epoch = j.txn.root.epoch;
+    df->lineage = shelf->joined_last.number != 0 ? shelf->joined_last.lineage : df->epoch;
+    df->manifest = j.manifest.ref;
+    df->entry_count = j.manifest.count;
     if (status == LMCS_OK)
-        status = lmcs_manifest_each(&j.txn, &there->df, add_missing, &j, error);
+        status = lmcs_record_put(&j.txn, &j.shelf, &j.record, error);
+    j.shelf.df.latest = df->number;
+    j.shelf.df.next_number = df->number + 1;
+    j.shelf.df.snapshot_count++;
     if (status == LMCS_OK)
-        status = enter_joined(&j, error);
+        status = lmcs_shelf_save(&j.txn, &j.shelf, error);
     status = lmcs_txn_finish(&j.txn, status, error);
     if (status == LMCS_OK) {
         shelf->joined = j.shelf.df.id;
-        shelf->joined_count++;
+        shelf->joined_last = *df;
     }
     return status;
 }
