@@ -75,8 +75,10 @@ void do_fork(struct driver *d);
 void do_rename(struct driver *d);
 void do_drop(struct driver *d);
 void do_dump(struct driver *d);
+void forget_archive(struct driver *d);
 /* Into the pool of origin, which has lost some snapshots. */
 void do_restore(struct driver *d);
+void do_restore_parts(struct driver *d);
 void do_export(struct driver *d);
 void do_import(struct driver *d);
 

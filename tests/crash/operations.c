@@ -215,14 +215,15 @@ static const struct {
     void (*work)(struct driver *d);
     unsigned weight;
 } operations[] = {
-    {do_capture, 30}, {do_capture_later, 10}, {do_abort, 4},
-    {do_prepare, 5},  {do_resolve, 8},        {do_tag, 7},
-    {do_untag, 3},    {do_remove, 9},         {do_policy, 4},
-    {do_limit, 2},    {do_compact, 10},       {do_compact_a_little, 5},
-    {do_verify, 1},   {open_again, 3},        {do_dump, 5},
-    {do_restore, 9},  {do_export, 1},         {do_import, 3},
-    {do_fork, 6},     {do_rename, 3},         {do_drop, 3},
-    {do_repair, 4},   {do_train, 9},          {live_operation, 45},
+    {do_capture, 30},     {do_capture_later, 10}, {do_abort, 4},
+    {do_prepare, 5},      {do_resolve, 8},        {do_tag, 7},
+    {do_untag, 3},        {do_remove, 9},         {do_policy, 4},
+    {do_limit, 2},        {do_compact, 10},       {do_compact_a_little, 5},
+    {do_verify, 1},       {open_again, 3},        {do_dump, 5},
+    {do_restore, 9},      {do_export, 1},         {do_import, 3},
+    {do_fork, 6},         {do_rename, 3},         {do_drop, 3},
+    {do_repair, 4},       {do_train, 9},          {do_restore_parts, 5},
+    {live_operation, 45},
 };
 
 static void do_something(struct driver *d)

@@ -3,6 +3,7 @@
 #include "operations.h"
 
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <math.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -20,6 +21,13 @@ static int memory_file(void)
     int fd = memfd_create("archive", MFD_CLOEXEC);
     EXPECT(fd >= 0);
     return fd;
+}
+
+void forget_archive(struct driver *d)
+{
+    if (d->archive.fd >= 0)
+        close(d->archive.fd);
+    d->archive.fd = -1;
 }
 
 void do_dump(struct driver *d)
@@ -41,8 +49,7 @@ void do_dump(struct driver *d)
     uint64_t operation = driver_begin(d, all ? "dump the pool" : "dump a shelf");
     OK(lmcs_dump(d->pool, all ? NULL : archive.names[0], archive.fd, NULL, NULL, &err));
     driver_acknowledged(operation);
-    if (d->archive.fd >= 0)
-        close(d->archive.fd);
+    forget_archive(d);
     d->archive = archive;
 }
 
@@ -72,50 +79,115 @@ static void read_tags(struct driver *d, const char *shelf, struct shelf_version 
     }
 }
 
-static void add_missing(struct shelf_version *version, const struct shelf_version *from)
+static bool has_tensor(const struct expected_snapshot *snapshot, const struct expected_tensor *tensor)
+{
+    bool has = false;
+    for (size_t i = 0; i < snapshot->count; i++)
+        has =
+            has || (snapshot->tensors[i].kind == tensor->kind && strcmp(snapshot->tensors[i].name, tensor->name) == 0);
+    return has;
+}
+
+/* Adds the tensors that match `only` (NULL: all, and attachments) to `there` (NULL: there is none). A snapshot that
+ * stays the same is the same pointer. */
+static const struct expected_snapshot *complete(const struct expected_snapshot *there,
+                                                const struct expected_snapshot *from, const char *only)
+{
+    struct expected_snapshot *snapshot = malloc(sizeof *snapshot);
+    EXPECT(snapshot != NULL);
+    *snapshot = there != NULL ? *there : *from;
+    snapshot->count = there != NULL ? there->count : 0;
+    for (size_t i = 0; i < from->count; i++) {
+        const struct expected_tensor *tensor = &from->tensors[i];
+        bool wanted = only == NULL || (tensor->kind == LMCS_TENSOR && fnmatch(only, tensor->name, 0) == 0);
+        if (!wanted || has_tensor(snapshot, tensor))
+            continue;
+        EXPECT(snapshot->count < MOST_TENSORS);
+        snapshot->tensors[snapshot->count++] = *tensor;
+    }
+    const struct expected_snapshot *same = there != NULL ? there : from;
+    if (snapshot->count != same->count)
+        return snapshot;
+    free(snapshot);
+    return same;
+}
+
+static void add_missing(struct shelf_version *version, const struct shelf_version *from, const char *only)
 {
     for (size_t i = 0; i < from->snapshot_count; i++) {
         size_t at = 0;
         while (at < version->snapshot_count && version->snapshots[at]->number < from->snapshots[i]->number)
             at++;
-        if (at < version->snapshot_count && version->snapshots[at]->number == from->snapshots[i]->number)
+        if (at < version->snapshot_count && version->snapshots[at]->number == from->snapshots[i]->number) {
+            version->snapshots[at] = complete(version->snapshots[at], from->snapshots[i], only);
             continue;
+        }
         EXPECT(version->snapshot_count < MOST_SNAPSHOTS);
         memmove(&version->snapshots[at + 1], &version->snapshots[at],
                 (version->snapshot_count - at) * sizeof version->snapshots[0]);
-        version->snapshots[at] = from->snapshots[i];
+        version->snapshots[at] = complete(NULL, from->snapshots[i], only);
         version->snapshot_count++;
+    }
+}
+
+/* Whether the archive's shelves can change; removes some of their snapshots. */
+static bool make_gaps(struct driver *d)
+{
+    const struct archive *archive = &d->archive;
+    for (size_t i = 0; i < archive->shelf_count; i++)
+        if (is_busy(d, archive->names[i]) || is_crowded(d, archive->names[i]))
+            return false;
+    for (size_t i = 0; i < archive->shelf_count; i++)
+        for (uint64_t k = driver_below(d, 3); k > 0; k--) {
+            const struct expected_snapshot *snapshot = some_snapshot(d, archive->names[i]);
+            if (snapshot != NULL)
+                remove_snapshot(d, archive->names[i], snapshot);
+        }
+    return true;
+}
+
+static void restore(struct driver *d, const char *only)
+{
+    struct archive *archive = &d->archive;
+    char words[WORDS];
+    EXPECT(lseek(archive->fd, 0, SEEK_SET) == 0);
+    snprintf(words, WORDS, "restore %s of an archive", only != NULL ? only : "all");
+    uint64_t operation = driver_begin(d, words);
+    const struct lmcs_restore_options options = {
+        .resume = rng_below(&d->rng, 2) == 0, .only = &only, .only_count = only != NULL ? 1 : 0};
+    enum lmcs_status status = lmcs_restore_with(d->pool, &archive->fd, 1, &options, NULL, NULL, &d->error);
+    /* After a power failure a number in the archive may have been reused. No tensor may match. */
+    if (status == LMCS_EXISTS || (only != NULL && status == LMCS_NOT_FOUND) || !driver_worked(d, status))
+        return;
+    driver_acknowledged(operation);
+    for (size_t i = 0; i < archive->shelf_count; i++) {
+        struct shelf_version *version = driver_next_version(d, archive->names[i], operation);
+        add_missing(version, &archive->shelves[i], only);
+        read_tags(d, archive->names[i], version);
     }
 }
 
 void do_restore(struct driver *d)
 {
-    struct archive *archive = &d->archive;
-    if (archive->fd < 0)
+    if (d->archive.fd < 0)
         do_dump(d);
-    if (archive->fd < 0)
+    if (d->archive.fd < 0)
         return;
     wait_for_all(d);
-    for (size_t i = 0; i < archive->shelf_count; i++) {
-        if (is_busy(d, archive->names[i]) || is_crowded(d, archive->names[i]))
-            return;
-        const struct expected_snapshot *snapshot = some_snapshot(d, archive->names[i]);
-        if (snapshot != NULL && driver_chance(d, 70))
-            remove_snapshot(d, archive->names[i], snapshot);
-    }
-    EXPECT(lseek(archive->fd, 0, SEEK_SET) == 0);
-    uint64_t operation = driver_begin(d, "restore an archive");
-    const struct lmcs_restore_options options = {.resume = rng_below(&d->rng, 2) == 0};
-    enum lmcs_status status = lmcs_restore_with(d->pool, &archive->fd, 1, &options, NULL, NULL, &d->error);
-    /* After a power failure a number in the archive may have been reused. */
-    if (status == LMCS_EXISTS || !driver_worked(d, status))
+    if (make_gaps(d))
+        restore(d, NULL);
+}
+
+/* Restores some tensors of snapshots, then others. */
+void do_restore_parts(struct driver *d)
+{
+    static const char *const parts[] = {"*[02468]", "*[!02468]", NULL};
+    do_dump(d);
+    if (d->archive.fd < 0 || !make_gaps(d))
         return;
-    driver_acknowledged(operation);
-    for (size_t i = 0; i < archive->shelf_count; i++) {
-        struct shelf_version *version = driver_next_version(d, archive->names[i], operation);
-        add_missing(version, &archive->shelves[i]);
-        read_tags(d, archive->names[i], version);
-    }
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (driver_chance(d, 80))
+            restore(d, parts[i]);
 }
 
 static void file_path(const struct driver *d, char path[512])

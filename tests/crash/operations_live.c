@@ -464,6 +464,7 @@ static void drop_all(struct driver *d)
     if (!driver_worked(d, lmcs_shelf_drop(d->pool, LIVE_SHELF, false, NULL, &d->error)))
         return;
     driver_acknowledged(operation);
+    forget_archive(d); /* of the pool: a restore would bring the snapshots back */
     *expected_next(d->expected, LIVE_SHELF, operation) = (struct shelf_version){.operation = operation};
     if (model_of(d).count > 0)
         becomes(d, operation, &none);

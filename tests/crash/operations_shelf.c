@@ -179,10 +179,8 @@ static void leave_none(struct driver *d, const char *shelf, uint64_t operation)
 static void forget_archive_of(struct driver *d, const char *shelf)
 {
     for (size_t i = 0; d->archive.fd >= 0 && i < d->archive.shelf_count; i++)
-        if (strcmp(d->archive.names[i], shelf) == 0) {
-            close(d->archive.fd);
-            d->archive.fd = -1;
-        }
+        if (strcmp(d->archive.names[i], shelf) == 0)
+            forget_archive(d);
 }
 
 void do_rename(struct driver *d)
