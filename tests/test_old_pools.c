@@ -662,6 +662,46 @@ static void policies(void **state)
     close_pool(pool);
 }
 
+static struct lmcs_transfer_report restore_base(const struct place *place, struct lmcs_pool *pool)
+{
+    struct lmcs_transfer_report report;
+    int fd = open_file(place, "base.archive");
+    OK(lmcs_restore(pool, fd, NULL, &report, &err));
+    close(fd);
+    return report;
+}
+
+/* A pool and a chain of archives have the same identities of shelves; restores of parts continue. */
+static void identities(void **state)
+{
+    static const char *const names[] = {"base.archive", "since.archive"};
+    struct place *place = *state;
+    struct lmcs_snapshot *snapshot;
+    char path[512];
+    unpack(place, "identities");
+    expect_whole(place, "identities", "a.pool");
+    expect_whole(place, "identities", "part.pool");
+    expect_archives(place, "identities", names, 2);
+    expect_restored(place, "identities", names, 2);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_snapshot_remove(pool, "first", 2, false, NULL, &err));
+    struct lmcs_transfer_report report = restore_base(place, pool);
+    EXPECT(report.snapshots == 1 && report.snapshots_skipped == 3);
+    EXPECT(strstr(report.warnings, "is \"first\" here") != NULL);
+    verify_pool(pool);
+    close_pool(pool);
+    place_path(place, "part.pool", path);
+    pool = open_quiet(path);
+    report = restore_base(place, pool);
+    EXPECT(report.snapshots == 4 && report.snapshots_skipped == 0 && report.warnings[0] == '\0');
+    OK(lmcs_snapshot_open(pool, "run@best", &snapshot, &err));
+    EXPECT(lmcs_snapshot_info(snapshot)->number == 2 && lmcs_snapshot_info(snapshot)->tensor_count == 3);
+    lmcs_snapshot_close(snapshot);
+    verify_pool(pool);
+    close_pool(pool);
+    go_on(place, path, LMCS_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -678,6 +718,7 @@ int main(void)
         IN_MEMORY(restores_go_on),
         ON_DISK(files_of_the_command),
         IN_MEMORY(policies),
+        IN_MEMORY(identities),
     };
     return cmocka_run_group_tests_name("pools and archives of earlier versions", tests, NULL, NULL);
 }
