@@ -175,22 +175,32 @@ static enum lmcs_status store_record(struct lmcs_txn *txn, const struct lmcs_she
                          sizeof record.df + name + policy, error);
 }
 
+bool lmcs_shelf_is_known(const uint64_t identity[2])
+{
+    return (identity[0] | identity[1]) != 0;
+}
+
+bool lmcs_shelf_is_same(const uint64_t a[2], const uint64_t b[2])
+{
+    return lmcs_shelf_is_known(a) && a[0] == b[0] && a[1] == b[1];
+}
+
 bool lmcs_shelf_differs(const uint64_t a[2], const uint64_t b[2])
 {
-    return (a[0] | a[1]) != 0 && (b[0] | b[1]) != 0 && (a[0] != b[0] || a[1] != b[1]);
+    return lmcs_shelf_is_known(a) && lmcs_shelf_is_known(b) && !lmcs_shelf_is_same(a, b);
 }
 
 void lmcs_shelf_identify(struct lmcs_txn *txn, struct lmcs_shelf *shelf)
 {
     uint64_t *identity = shelf->df.identity;
-    if ((identity[0] | identity[1]) != 0)
+    if (lmcs_shelf_is_known(identity))
         return;
     if (getrandom(identity, sizeof shelf->df.identity, GRND_NONBLOCK) != (ssize_t)sizeof shelf->df.identity) {
         const uint64_t seeds[4] = {lmcs_now_ns(), txn->root.epoch, shelf->df.id, (uint64_t)getpid()};
         struct lmc_hash hash = lmc_hash128(seeds, sizeof seeds);
         memcpy(identity, &hash, sizeof shelf->df.identity);
     }
-    identity[0] |= (identity[0] | identity[1]) == 0;
+    identity[0] |= !lmcs_shelf_is_known(identity);
 }
 
 enum lmcs_status lmcs_shelf_set_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,

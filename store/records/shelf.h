@@ -35,7 +35,9 @@ enum lmcs_status lmcs_shelf_pass_over(struct lmcs_pool *pool, uint64_t id, struc
                                       enum lmcs_status status, struct lmcs_error *error);
 /* Gives a shelf of an earlier version, which has no identity, a new one. The caller saves the shelf. */
 void lmcs_shelf_identify(struct lmcs_txn *txn, struct lmcs_shelf *shelf);
-/* Whether both identities are known and differ. */
+/* Identities: whether one is known, whether both are known and equal, or known and not equal. */
+bool lmcs_shelf_is_known(const uint64_t identity[2]);
+bool lmcs_shelf_is_same(const uint64_t a[2], const uint64_t b[2]);
 bool lmcs_shelf_differs(const uint64_t a[2], const uint64_t b[2]);
 /* Changes the name; the caller checks that it is free, and saves the shelf. */
 enum lmcs_status lmcs_shelf_set_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,

@@ -119,7 +119,7 @@ enum lmcs_status lmcs_staging_drop_kept(struct lmcs_pool *pool, struct lmcs_erro
 
 /* ---- On request ---- */
 
-static enum lmcs_status check_unprepared(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error)
+enum lmcs_status lmcs_shelf_check_unprepared(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error)
 {
     struct lmcs_record record;
     uint64_t newest = 0;
@@ -139,7 +139,7 @@ static enum lmcs_status hide(struct lmcs_txn *txn, const char *name, uint64_t *i
     struct lmcs_shelf shelf;
     enum lmcs_status status = lmcs_shelf_get(txn, name, &shelf, error);
     if (status == LMCS_OK)
-        status = check_unprepared(txn, &shelf, error);
+        status = lmcs_shelf_check_unprepared(txn, &shelf, error);
     if (status == LMCS_OK)
         status = lmcs_origin_forget(txn, shelf.df.id, shelf.name, error);
     if (status != LMCS_OK)
@@ -166,7 +166,7 @@ static enum lmcs_status count_removal(struct lmcs_pool *pool, const char *name, 
         return status;
     status = lmcs_shelf_get(&txn, name, &shelf, error);
     if (status == LMCS_OK)
-        status = check_unprepared(&txn, &shelf, error);
+        status = lmcs_shelf_check_unprepared(&txn, &shelf, error);
     if (status == LMCS_OK)
         status = lmcs_live_count_removal(&txn, shelf.df.id, removal, error);
     while (status == LMCS_OK) {

@@ -95,7 +95,7 @@ static enum lmcs_status send_origin(struct lmcs_dump *dump, const struct lmcs_or
 static enum lmcs_status send_id(struct lmcs_dump *dump, const struct lmcs_dump_shelf *plan, struct lmcs_error *error)
 {
     struct lmcs_archive_shelf_id_df df = {.flags = plan->has_all_tags ? LMCS_ARCHIVE_ALL_TAGS : 0};
-    if (plan->has_id || dump->options->canonical || (plan->df.identity[0] | plan->df.identity[1]) == 0)
+    if (plan->has_id || dump->options->canonical || !lmcs_shelf_is_known(plan->df.identity))
         return LMCS_OK;
     memcpy(df.identity, plan->df.identity, sizeof df.identity);
     return lmcs_dump_record(dump, LMCS_ARCHIVE_SHELF_ID, &df, sizeof df, NULL, 0, error);

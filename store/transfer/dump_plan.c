@@ -193,7 +193,7 @@ static void warn_others(struct lmcs_dump *dump, const struct lmcs_dump_plans *pl
     const uint64_t *own = plan->df.identity;
     for (size_t i = 0; i < plans->older_count && plan->count > 0; i++) {
         const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->older[i], plan->name);
-        bool is_known = shelf != NULL && (shelf->id.identity[0] | shelf->id.identity[1]) != 0 && (own[0] | own[1]) != 0;
+        bool is_known = shelf != NULL && lmcs_shelf_is_known(shelf->id.identity) && lmcs_shelf_is_known(own);
         if (shelf != NULL && lmcs_shelf_differs(shelf->id.identity, own))
             lmcs_transfer_warn(&dump->warned,
                                "shelf \"%.200s\" of an older archive was dropped or renamed, and another has its name: "

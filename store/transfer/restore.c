@@ -540,9 +540,7 @@ static void end_restore(struct restore *restore, enum lmcs_status status)
     const struct lmcs_stage *stage = &restore->stage;
     bool has_served = status == LMCS_OK || !stage->keeps;
     if (status != LMCS_OK)
-        lmcs_stage_drop_joined(&restore->stage);
-    if (status != LMCS_OK && (!stage->keeps || stage->snapshots == 0))
-        lmcs_stage_drop(&restore->stage);
+        lmcs_stage_drop(&restore->stage, stage->keeps && stage->snapshots > 0);
     lmcs_stage_fini(&restore->stage);
     if (has_served)
         (void)lmcs_staging_drop_kept(restore->pool, NULL);

@@ -87,11 +87,14 @@ void lmcs_stage_fini(struct lmcs_stage *stage)
 static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
-    struct lmcs_shelf staging;
+    struct lmcs_shelf staging, there;
+    bool found = false;
     enum lmcs_status status = lmcs_txn_write(stage->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_stage_check_prepared(&txn, shelf->name, error);
+    status = lmcs_shelf_find(&txn, shelf->name, &there, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_shelf_check_unprepared(&txn, &there, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_make(&txn, shelf->name, LMCS_SHELF_STAGING | (stage->keeps ? LMCS_SHELF_KEPT : 0), &staging,
                                  error);
@@ -436,24 +439,23 @@ static void give_space_back(struct lmcs_pool *pool)
     lmcs_pool_wake(pool);
 }
 
-void lmcs_stage_drop_joined(struct lmcs_stage *stage)
+enum lmcs_status lmcs_stage_drop_id(struct lmcs_stage *stage, uint64_t *id, struct lmcs_error *error)
 {
-    for (size_t i = 0; i < stage->shelf_count; i++) {
-        struct lmcs_removal removal = {0};
-        if (stage->shelves[i].joined != 0 &&
-            lmcs_staging_drop(stage->pool, stage->shelves[i].joined, &removal, NULL) == LMCS_OK)
-            stage->shelves[i].joined = 0;
-    }
+    struct lmcs_removal removal = {0};
+    enum lmcs_status status = *id == 0 ? LMCS_OK : lmcs_staging_drop(stage->pool, *id, &removal, error);
+    *id = status == LMCS_OK ? 0 : *id;
+    return status;
 }
 
-void lmcs_stage_drop(struct lmcs_stage *stage)
+void lmcs_stage_drop(struct lmcs_stage *stage, bool only_joined)
 {
-    renew_regions(stage);
+    if (!only_joined)
+        renew_regions(stage);
     for (size_t i = 0; i < stage->shelf_count; i++) {
-        struct lmcs_stage_shelf *shelf = &stage->shelves[i];
-        struct lmcs_removal removal = {0};
-        if (shelf->id != 0 && lmcs_staging_drop(stage->pool, shelf->id, &removal, NULL) == LMCS_OK)
-            shelf->id = 0;
+        (void)lmcs_stage_drop_id(stage, &stage->shelves[i].joined, NULL);
+        if (!only_joined)
+            (void)lmcs_stage_drop_id(stage, &stage->shelves[i].id, NULL);
     }
-    give_space_back(stage->pool);
+    if (!only_joined)
+        give_space_back(stage->pool);
 }

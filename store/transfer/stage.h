@@ -152,8 +152,6 @@ enum lmcs_status lmcs_stage_known_shelf(struct lmcs_stage *stage, struct lmcs_tx
                                         struct lmcs_shelf *shelf, bool *found, struct lmcs_error *error);
 /* The identity of a copy under another name. Unknown if the original's is. */
 void lmcs_stage_copy_identity(const uint64_t identity[2], const char *name, uint64_t copy[2]);
-/* LMCS_IN_USE: the shelf has a prepared snapshot, which must stay its newest. */
-enum lmcs_status lmcs_stage_check_prepared(struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
 /* LMCS_EXISTS: the pool's shelf of the name is another one. */
 enum lmcs_status lmcs_stage_fail_other(const struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
 /* Records the snapshot as skipped if its shelf, or an earlier archive of this restore, has it. If the shelf has only
@@ -162,10 +160,10 @@ enum lmcs_status lmcs_stage_note_there(struct lmcs_stage *stage, size_t index, c
                                        struct lmcs_error *error);
 /* Shows all snapshots in one transaction. */
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error);
-/* Removes the staging shelves; the next open removes the rest. */
-void lmcs_stage_drop(struct lmcs_stage *stage);
-/* Removes the staging shelves of completed snapshots. */
-void lmcs_stage_drop_joined(struct lmcs_stage *stage);
+/* Removes staging shelf *id (0: none) and sets it to 0. */
+enum lmcs_status lmcs_stage_drop_id(struct lmcs_stage *stage, uint64_t *id, struct lmcs_error *error);
+/* Removes the staging shelves, or only those of completed snapshots; the next open removes the rest. */
+void lmcs_stage_drop(struct lmcs_stage *stage, bool only_joined);
 /* Reads and verifies content `id`, into `buffer` unless NULL. `knows_link`: the link that leads to it is verified. */
 enum lmcs_status lmcs_stage_read(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
                                  bool knows_link, void *buffer, struct lmcs_error *error);

@@ -14,11 +14,6 @@
 
 /* ---- Names ---- */
 
-static bool is_unknown(const uint64_t identity[2])
-{
-    return (identity[0] | identity[1]) == 0;
-}
-
 /* Returns the index of the last staged shelf that is the same as number `index`. */
 static size_t last_of(const struct lmcs_stage *stage, size_t index)
 {
@@ -32,18 +27,16 @@ static size_t last_of(const struct lmcs_stage *stage, size_t index)
 static enum lmcs_status set_name(struct lmcs_stage *stage, size_t first, const char *name, struct lmcs_error *error)
 {
     char *copy = strdup(name);
-    for (size_t i = first; copy != NULL && i < stage->shelf_count; i++) {
-        struct lmcs_stage_shelf *shelf = &stage->shelves[i];
-        char *own = shelf->first == first ? strdup(copy) : NULL;
-        if (shelf->first == first && own == NULL) {
-            free(copy);
-            return lmcs_fail_memory(error);
-        }
-        if (own != NULL)
-            free(shelf->name);
-        shelf->name = own != NULL ? own : shelf->name;
-    }
     bool done = copy != NULL;
+    for (size_t i = first; done && i < stage->shelf_count; i++) {
+        struct lmcs_stage_shelf *shelf = &stage->shelves[i];
+        char *own = shelf->first == first ? strdup(copy) : shelf->name;
+        done = own != NULL;
+        if (done && own != shelf->name) {
+            free(shelf->name);
+            shelf->name = own;
+        }
+    }
     free(copy);
     return done ? LMCS_OK : lmcs_fail_memory(error);
 }
@@ -68,29 +61,19 @@ static void leave_out(struct lmcs_stage *stage, size_t first)
         stage->shelves[last].archive + 1);
 }
 
-/* Whether the shelf has a snapshot in common with the pool's or an earlier one. */
-static bool has_match(const struct lmcs_stage *stage, size_t first)
-{
-    bool any = false;
-    for (size_t i = first; i < stage->shelf_count; i++)
-        any = any || (stage->shelves[i].first == first && stage->shelves[i].skipped_count > 0);
-    return any;
-}
-
-static bool has_snapshots(const struct lmcs_stage *stage, size_t first)
-{
-    bool any = false;
-    for (size_t i = first; i < stage->shelf_count; i++)
-        any = any || (stage->shelves[i].first == first && stage->shelves[i].last.number != 0);
-    return any;
-}
-
+/* Reports snapshots that were added to others by the name alone. */
 static void warn_names(struct lmcs_stage *stage, size_t first, const struct lmcs_shelf *target)
 {
     const struct lmcs_stage_shelf *shelf = &stage->shelves[first];
     bool joins = target != NULL || last_of(stage, first) != first;
+    bool has_match = false, has_snapshots = false;
     uint64_t copy[2];
-    if (!joins || has_match(stage, first) || !has_snapshots(stage, first))
+    for (size_t i = first; i < stage->shelf_count; i++)
+        if (stage->shelves[i].first == first) {
+            has_match = has_match || stage->shelves[i].skipped_count > 0;
+            has_snapshots = has_snapshots || stage->shelves[i].last.number != 0;
+        }
+    if (!joins || has_match || !has_snapshots)
         return;
     lmcs_stage_copy_identity(shelf->identity, shelf->name, copy);
     if (target != NULL && lmcs_shelf_differs(shelf->identity, target->df.identity) &&
@@ -99,7 +82,8 @@ static void warn_names(struct lmcs_stage *stage, size_t first, const struct lmcs
                            "shelf \"%.200s\" of the archive was added to \"%.200s\", which was begun apart from it, "
                            "since this name was asked for",
                            shelf->from, target->name);
-    else if (is_unknown(shelf->identity) || shelf->by_name || (target != NULL && is_unknown(target->df.identity)))
+    else if (!lmcs_shelf_is_known(shelf->identity) || shelf->by_name ||
+             (target != NULL && !lmcs_shelf_is_known(target->df.identity)))
         lmcs_transfer_warn(stage->report,
                            "shelf \"%.200s\": only names were compared, because an earlier version, which records no "
                            "identity of shelves, wrote the archive or the shelf; the snapshots that came together "
@@ -407,7 +391,7 @@ static enum lmcs_status merge_shelf(struct lmcs_stage *stage, struct lmcs_txn *t
         status = lmcs_shelf_find_latest(txn, shelf, error);
     if (shelf->df.next_number < from->next_number)
         shelf->df.next_number = from->next_number;
-    if (status == LMCS_OK && is_unknown(shelf->df.identity))
+    if (status == LMCS_OK && !lmcs_shelf_is_known(shelf->df.identity))
         status = give_identity(stage, txn, from, shelf, error);
     if (status == LMCS_OK)
         status = put_tags(txn, from, shelf, stage->moves_tags, error);
@@ -503,13 +487,8 @@ static enum lmcs_status show_all(struct lmcs_stage *stage, struct lmcs_error *er
 
 static enum lmcs_status drop_gone(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
-    struct lmcs_removal removal = {0};
-    enum lmcs_status status = shelf->id == 0 ? LMCS_OK : lmcs_staging_drop(stage->pool, shelf->id, &removal, error);
-    shelf->id = status == LMCS_OK ? 0 : shelf->id;
-    if (status == LMCS_OK && shelf->joined != 0)
-        status = lmcs_staging_drop(stage->pool, shelf->joined, &removal, error);
-    shelf->joined = status == LMCS_OK ? 0 : shelf->joined;
-    return status;
+    enum lmcs_status status = lmcs_stage_drop_id(stage, &shelf->id, error);
+    return status == LMCS_OK ? lmcs_stage_drop_id(stage, &shelf->joined, error) : status;
 }
 
 static enum lmcs_status drop_and_show(struct lmcs_stage *stage, struct lmcs_error *error)

@@ -14,15 +14,11 @@
 #include "base/grow.h"
 #include "pages/tree.h"
 #include "records/manifest.h"
+#include "shelves/shelves.h"
 #include "snapshots/snapshot.h"
 #include "transfer/stage.h"
 
 /* ---- Shelves ---- */
-
-static bool is_known(const uint64_t identity[2])
-{
-    return (identity[0] | identity[1]) != 0;
-}
 
 /* Finds the newest staged shelf of an earlier archive that is the same. Returns its index + 1; 0: none. */
 static size_t find_earlier(const struct lmcs_stage *stage, size_t index)
@@ -32,7 +28,7 @@ static size_t find_earlier(const struct lmcs_stage *stage, size_t index)
     for (size_t i = index; i-- > 0;) {
         const struct lmcs_stage_shelf *other = &stage->shelves[i];
         const uint64_t *identity = stage->shelves[other->first].identity;
-        bool is_same = is_known(identity) && memcmp(identity, shelf->identity, sizeof shelf->identity) == 0;
+        bool is_same = lmcs_shelf_is_same(identity, shelf->identity);
         bool has_name = strcmp(other->name, shelf->name) == 0;
         if (other->archive == shelf->archive)
             continue;
@@ -69,7 +65,8 @@ static enum lmcs_status list_shelves(struct lmcs_stage *stage, struct lmcs_txn *
         if (status != LMCS_OK || count == 0)
             break;
         status = lmcs_shelf_load(txn, id, &shelf, error);
-        bool is_other = status != LMCS_OK || !is_known(shelf.df.identity) || (shelf.df.flags & LMCS_SHELF_STAGING) != 0;
+        bool is_other =
+            status != LMCS_OK || !lmcs_shelf_is_known(shelf.df.identity) || (shelf.df.flags & LMCS_SHELF_STAGING) != 0;
         if (lmcs_is_unusable(status)) /* a damaged shelf is found by its name only */
             status = LMCS_OK;
         if (is_other)
@@ -90,7 +87,7 @@ enum lmcs_status lmcs_stage_known_shelf(struct lmcs_stage *stage, struct lmcs_tx
     enum lmcs_status status = stage->knows_shelves ? LMCS_OK : list_shelves(stage, txn, error);
     *found = false;
     for (size_t i = 0; status == LMCS_OK && !*found && i < stage->known_count; i++)
-        if (memcmp(stage->known[i].identity, identity, sizeof stage->known[i].identity) == 0)
+        if (lmcs_shelf_is_same(stage->known[i].identity, identity))
             status = lmcs_shelf_load_if(txn, stage->known[i].id, shelf, found, error);
     *found = *found && (shelf->df.flags & LMCS_SHELF_STAGING) == 0;
     return status;
@@ -103,8 +100,8 @@ void lmcs_stage_copy_identity(const uint64_t identity[2], const char *name, uint
     lmc_hasher_update(&hasher, identity, 2 * sizeof identity[0]);
     lmc_hasher_update(&hasher, name, strlen(name));
     struct lmc_hash hash = lmc_hasher_final(&hasher);
-    copy[0] = is_known(identity) ? hash.low : 0;
-    copy[1] = is_known(identity) ? hash.high : 0;
+    copy[0] = lmcs_shelf_is_known(identity) ? hash.low : 0;
+    copy[1] = lmcs_shelf_is_known(identity) ? hash.high : 0;
 }
 
 /* Finds the shelf in the pool: by identity, else by name. */
@@ -116,8 +113,7 @@ static enum lmcs_status find_in_pool(struct lmcs_stage *stage, struct lmcs_txn *
     bool has_name;
     enum lmcs_status status = lmcs_shelf_find(txn, from->name, &named, &has_name, error);
     bool differs = has_name && lmcs_shelf_differs(named.df.identity, from->identity) && !stage->is_named;
-    bool is_same =
-        has_name && is_known(from->identity) && memcmp(named.df.identity, from->identity, sizeof from->identity) == 0;
+    bool is_same = has_name && lmcs_shelf_is_same(named.df.identity, from->identity);
     *found = false;
     if (status == LMCS_OK && !is_same && !stage->is_named)
         status = lmcs_stage_known_shelf(stage, txn, from->identity, shelf, found, error);
@@ -127,31 +123,6 @@ static enum lmcs_status find_in_pool(struct lmcs_stage *stage, struct lmcs_txn *
         *shelf = named;
         *found = true;
     }
-    return status;
-}
-
-static enum lmcs_status fail_in_use(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
-{
-    return lmcs_fail(error, LMCS_IN_USE, 0,
-                     "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
-                     pool->path, name);
-}
-
-enum lmcs_status lmcs_stage_check_prepared(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
-{
-    struct lmcs_shelf shelf;
-    struct lmcs_record record;
-    uint64_t newest = 0;
-    bool found;
-    enum lmcs_status status = lmcs_shelf_find(txn, name, &shelf, &found, error);
-    if (status != LMCS_OK || !found)
-        return status;
-    status = lmcs_record_before(txn, &shelf, UINT64_MAX, &newest, error);
-    if (status != LMCS_OK || newest == 0)
-        return status;
-    status = lmcs_record_get(txn, &shelf, newest, &record, &found, error);
-    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
-        return fail_in_use(txn->pool, name, error);
     return status;
 }
 
@@ -192,15 +163,16 @@ enum lmcs_status lmcs_stage_place(struct lmcs_stage *stage, size_t index, struct
     size_t earlier = find_earlier(stage, index);
     shelf->first = earlier != 0 ? stage->shelves[earlier - 1].first : index;
     uint64_t *identity = stage->shelves[shelf->first].identity;
-    stage->shelves[shelf->first].by_name |= earlier != 0 && (!is_known(identity) || !is_known(shelf->identity));
-    memcpy(is_known(identity) ? shelf->identity : identity, is_known(identity) ? identity : shelf->identity,
-           sizeof shelf->identity);
+    stage->shelves[shelf->first].by_name |=
+        earlier != 0 && (!lmcs_shelf_is_known(identity) || !lmcs_shelf_is_known(shelf->identity));
+    memcpy(lmcs_shelf_is_known(identity) ? shelf->identity : identity,
+           lmcs_shelf_is_known(identity) ? identity : shelf->identity, sizeof shelf->identity);
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     status = find_in_pool(stage, &txn, shelf, &there, &found, error);
     if (status == LMCS_OK && found)
-        status = lmcs_stage_check_prepared(&txn, there.name, error);
+        status = lmcs_shelf_check_unprepared(&txn, &there, error);
     lmcs_txn_end(&txn);
     if (status == LMCS_OK && found && strcmp(there.name, shelf->name) != 0)
         status = take_also(stage, index, &there, error);
