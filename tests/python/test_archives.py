@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
+import random
 import subprocess
 import sys
 import warnings
@@ -440,6 +442,38 @@ def test_parts_that_contradict(store: lmcstore.Store, to: lmcstore.Store, tmp_pa
     with pytest.raises(lmcstore.ExistsError, match="differs"):
         restored(to, a, name="run")
     assert len(to["run"]) == 1 and to.verify()["damages"] == 0
+
+
+def change(store: lmcstore.Store, chance: random.Random, value: int) -> None:
+    have, what = store.shelves(), chance.randrange(8)
+    shelf = store[chance.choice(have or ["a"])]
+    free = [name for name in "abcdef" if name not in have]
+    if what < 3 or shelf.latest is None:
+        store[chance.choice("abcd")].snapshot(weights(value), step=value)
+    elif what == 3 and free:
+        shelf.rename(chance.choice(free))
+    elif what == 4 and free:
+        shelf.latest.fork(chance.choice(free))
+    elif what == 5:
+        shelf.drop()
+    else:
+        shelf.tag(chance.choice(list(shelf)).number, chance.choice("xyz"))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_random_chains(store: lmcstore.Store, to: lmcstore.Store, tmp_path: Path, seed: int) -> None:
+    """Archives since all older ones, restored together, give every shelf that is left."""
+    chance, chain, values = random.Random(seed), list[Path](), itertools.count(1)
+    for i in range(5):
+        for _ in range(chance.randint(1, 7)):
+            change(store, chance, next(values))
+        chain.append(dumped(store, tmp_path / f"{i}", *chain))
+    wanted = contents(store)
+    for _ in range(2):
+        restored(to, *chain)
+        got = contents(to)
+        assert {name: got.get(name) for name in wanted} == wanted
 
 
 @with_command
