@@ -36,6 +36,7 @@ struct cli_command {
     const char *options;      /* names (options.c), separated by spaces */
     int min_arguments;
     int max_arguments;
+    uint64_t other_paths; /* bits: arguments that are paths, like the first */
     enum lmcs_status (*run)(struct cli *cli);
 };
 

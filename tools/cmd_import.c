@@ -22,8 +22,8 @@ static enum lmcs_status report(struct cli *cli, const char *shelf, uint64_t numb
         cli_print(stdout, cli->options.arguments[2]);
         fputs(" as ", stdout);
         cli_print(stdout, shelf);
-        printf("@%" PRIu64 ": %" PRIu64 " tensor%s, %s\n", number, info->tensor_count, cli_s(info->tensor_count),
-               cli_bytes(info->raw_bytes).text);
+        printf("@%" PRIu64 "%s: %" PRIu64 " tensor%s, %s\n", number, number == 1 ? ", the first of its shelf" : "",
+               info->tensor_count, cli_s(info->tensor_count), cli_bytes(info->raw_bytes).text);
     }
     lmcs_snapshot_close(snapshot);
     return status;
@@ -58,5 +58,6 @@ const struct cli_command cmd_import = {
     .options = "step tag wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,
+    .other_paths = 1 << 2,
     .run = run,
 };

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "lmcstore_live.h"
 
@@ -67,12 +68,24 @@ static void print_medium(const struct lmcs_pool_info *info)
     }
 }
 
+/* A sparse file: ls -l shows a size that surprises. */
+static void print_file(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size <= (off_t)info.st_blocks * 512)
+        return;
+    label("file");
+    printf("%s on disk (du); the size in ls -l, %s, is address space of a sparse file\n",
+           cli_bytes((uint64_t)info.st_blocks * 512).text, cli_bytes((uint64_t)info.st_size).text);
+}
+
 static void print_space(const struct lmcs_pool_info *info)
 {
     label("used");
     printf("%s (%s live", cli_bytes(info->used_bytes).text, cli_bytes(info->live_bytes).text);
     printf(", %s of it metadata", cli_bytes(info->metadata_bytes).text);
     printf(" with %s reusable)\n", cli_bytes(info->metadata_free_bytes).text);
+    print_file(info->path);
     label("free");
     printf("%s", cli_bytes(info->free_bytes).text);
     if (info->limit_bytes != 0)

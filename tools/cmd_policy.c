@@ -80,6 +80,21 @@ static void report(struct cli *cli, const struct lmcs_shelf_info *info, const st
     }
 }
 
+/* A missing shelf is created, which is reported: its name may be mistyped. */
+static enum lmcs_status set_policy(struct cli *cli, const char *shelf, const char *words)
+{
+    struct lmcs_shelf_info info;
+    struct lmcs_error missing;
+    bool is_new = lmcs_shelf_info(cli->pool, shelf, &info, &missing) == LMCS_NOT_FOUND;
+    enum lmcs_status status = lmcs_shelf_set_policy(cli->pool, shelf, words, &cli->error);
+    if (status == LMCS_OK && is_new) {
+        fputs("lmc-store: ", stderr);
+        cli_print(stderr, missing.message);
+        fputs(". The policy created it\n", stderr);
+    }
+    return status;
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     const char *shelf = cli->options.arguments[1];
@@ -93,7 +108,7 @@ static enum lmcs_status run(struct cli *cli)
     enum lmcs_status status = words != NULL ? cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ)
                                             : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
     if (status == LMCS_OK && changes && *words != '\0')
-        status = lmcs_shelf_set_policy(cli->pool, shelf, words, &cli->error);
+        status = set_policy(cli, shelf, words);
     if (status == LMCS_OK)
         status = lmcs_shelf_info(cli->pool, shelf, &info, &cli->error);
     if (status == LMCS_OK) {

@@ -17,7 +17,7 @@ static const char *pool_path(const struct cli *cli)
     return cli->options.arguments[cli->options.argument_count - 1];
 }
 
-static void report_done(struct cli *cli, const struct lmcs_transfer_report *report)
+static void report_done(struct cli *cli, const struct lmcs_transfer_report *report, bool is_new)
 {
     if (cli->options.json) {
         cli->json = json_object();
@@ -30,7 +30,7 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
         cli_json_set(cli->json, "warnings", cli_json_lines(report->warnings));
         return;
     }
-    fputs("restored into ", stdout);
+    printf("restored into %s", is_new ? "the new pool " : "");
     cli_print(stdout, pool_path(cli));
     printf(": %" PRIu64 " snapshot%s, %" PRIu64 " contents", report->snapshots, cli_s(report->snapshots),
            report->contents);
@@ -106,10 +106,10 @@ static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
     if (status != LMCS_OK && is_new)
         remove_made(cli, path);
     status = cli_close(cli, status);
-    if (status == LMCS_OK)
+    if (status == LMCS_OK) {
         cli_warn_lines(report.warnings);
-    if (status == LMCS_OK)
-        report_done(cli, &report);
+        report_done(cli, &report, is_new);
+    }
     return status;
 }
 
@@ -143,5 +143,6 @@ const struct cli_command cmd_restore = {
     .options = "size wait force-network json only as move-tags resume",
     .min_arguments = 2,
     .max_arguments = CLI_MAX_ARGUMENTS,
+    .other_paths = UINT64_MAX,
     .run = run,
 };

@@ -10,9 +10,11 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <pwd.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct option_row {
     char letter;          /* '\0': none */
@@ -185,6 +187,36 @@ static enum lmcs_status set_threads(struct cli *cli, const struct option_row *ro
     return LMCS_OK;
 }
 
+struct expanded {
+    struct expanded *next;
+    char path[];
+};
+
+/*
+ * Replaces a leading ~ or ~user by the home folder: the shell leaves it in --base=~/x and within quotes. The result
+ * lasts until the end of the process.
+ */
+static const char *expand_home(const char *path)
+{
+    static struct expanded *all;
+    char user[64] = "";
+    size_t length = strcspn(path, "/");
+    if (*path != '~' || length > sizeof user)
+        return path;
+    memcpy(user, path + 1, length - 1);
+    const char *home = *user == '\0' ? getenv("HOME") : NULL;
+    const struct passwd *entry = home != NULL ? NULL : *user == '\0' ? getpwuid(getuid()) : getpwnam(user);
+    if (entry != NULL)
+        home = entry->pw_dir;
+    struct expanded *made = home != NULL ? malloc(sizeof *made + strlen(home) + strlen(path)) : NULL;
+    if (made == NULL)
+        return path;
+    made->next = all;
+    all = made;
+    sprintf(made->path, "%s%s", home, path + length);
+    return made->path;
+}
+
 static enum lmcs_status set_flag(struct cli *cli, const struct option_row *row, const char *text)
 {
     (void)text;
@@ -200,6 +232,11 @@ static enum lmcs_status set_text(struct cli *cli, const struct option_row *row, 
     return LMCS_OK;
 }
 
+static enum lmcs_status set_path(struct cli *cli, const struct option_row *row, const char *text)
+{
+    return set_text(cli, row, expand_home(text));
+}
+
 static enum lmcs_status add_text(struct cli *cli, const struct option_row *row, const char *text)
 {
     struct cli_list *list = (struct cli_list *)((char *)&cli->options + row->offset);
@@ -211,20 +248,27 @@ static enum lmcs_status add_text(struct cli *cli, const struct option_row *row, 
     return LMCS_OK;
 }
 
+static enum lmcs_status add_path(struct cli *cli, const struct option_row *row, const char *text)
+{
+    return add_text(cli, row, expand_home(text));
+}
+
 /* ---- The table ------------------------------------------------------------------------------------------------ */
 
-#define FLAG(field) set_flag, offsetof(struct cli_options, field)
-#define TEXT(field) set_text, offsetof(struct cli_options, field)
-#define LIST(field) add_text, offsetof(struct cli_options, field)
+#define FLAG(field)  set_flag, offsetof(struct cli_options, field)
+#define TEXT(field)  set_text, offsetof(struct cli_options, field)
+#define LIST(field)  add_text, offsetof(struct cli_options, field)
+#define PATH(field)  set_path, offsetof(struct cli_options, field)
+#define PATHS(field) add_path, offsetof(struct cli_options, field)
 
 static const struct option_row rows[] = {
     {0, "size", "SIZE", "use at most this much of the disk, like 8GiB (default: grow with the disk)", set_size, 0},
     {'n', NULL, "N", "at most N: the newest snapshots, or the first tensors", set_count, 0},
     {0, "step", "N", "training step of the snapshot", set_step, 0},
     {0, "tag", "NAME", "put a tag on the snapshot; repeatable", LIST(tags)},
-    {'o', "output", "FILE", "write to FILE, which appears whole or not at all; -: standard output", TEXT(output)},
+    {'o', "output", "FILE", "write to FILE, which appears whole or not at all; -: standard output", PATH(output)},
     {0, "part", "PREFIX", "only tensors under this dotted prefix, which is stripped from their names", TEXT(part)},
-    {0, "base", "FILE", "the file that FILE is compressed against", TEXT(base)},
+    {0, "base", "FILE", "the file that FILE is compressed against", PATH(base)},
     {0, "dtype", "NAME", "read FILE as a raw array of bf16, f32, ..., not as a safetensors file", set_dtype, 0},
     {0, "level", "LEVEL", "default, or dense: slower and smaller", set_level, 0},
     {0, "threads", "N", "use N threads (default: one per processor)", set_threads, 0},
@@ -232,7 +276,7 @@ static const struct option_row rows[] = {
     {0, "shelf", NULL, "remove the whole shelf", FLAG(whole_shelf)},
     {0, "expect", "WHICH", "only if the tag is on WHICH now, like best~1 or 7; none: on no snapshot", TEXT(expect)},
     {0, "delete", NULL, "remove the tag", FLAG(delete_tag)},
-    {0, "since", "ARCHIVE", "leave out contents of this older archive; repeatable", LIST(since)},
+    {0, "since", "ARCHIVE", "leave out contents of this older archive; repeatable", PATHS(since)},
     {0, "canonical", NULL, "the same archive for the same content, however it is stored", FLAG(canonical)},
     {0, "resume", NULL, "continue where an earlier run stopped", FLAG(resume)},
     {0, "skip-lost", NULL, "leave out snapshots with contents that a scrub found lost", FLAG(skip_lost)},
@@ -243,7 +287,7 @@ static const struct option_row rows[] = {
     {0, "sample", "SHARE", "read only a share, like 1% or 10GiB, from where the last sample ended", set_sample, 0},
     {0, "rate", "SIZE", "read at most this much per second, like 100MiB", set_rate, 0},
     {0, "repair", NULL, "repair damage from other copies; record losses", FLAG(repair)},
-    {0, "from", "FILE", "an archive or pool to repair from; repeatable", LIST(from)},
+    {0, "from", "FILE", "an archive or pool to repair from; repeatable", PATHS(from)},
     {0, "dry-run", NULL, "change nothing; report the bytes that would be freed", FLAG(dry_run)},
     {0, "wait", "SECONDS", "wait this long for another writer of the pool (default: 10)", set_wait, 0},
     {0, "force-network", NULL, "accept network file systems, where locks and mmap are unreliable", FLAG(force_network)},
@@ -344,7 +388,8 @@ static enum lmcs_status take_arguments(struct cli *cli, int argc, char **argv)
     for (int i = 0; i < argc; i++) {
         if (*argv[i] == '\0')
             return cli_wrong_use(cli, "%s: an argument is empty", command->name);
-        cli->options.arguments[i] = argv[i];
+        bool is_path = i == 0 || (command->other_paths >> i & 1) != 0;
+        cli->options.arguments[i] = is_path ? expand_home(argv[i]) : argv[i];
     }
     cli->options.argument_count = (size_t)argc;
     return LMCS_OK;

@@ -10,6 +10,7 @@ A pool is a file. It holds shelves, and a shelf has a history of snapshots::
     start = 0
     if shelf.latest is not None:
         start = shelf.latest.load_into(model=model, optimizer=optimizer).step + 1
+    print(f"resuming at step {start} from {store.path}" if start else f"new run in {store.path}")
     for step in range(start, steps):
         train_one_step()
         shelf.snapshot({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=step)
@@ -38,6 +39,7 @@ from ._state.lazy import LazyTensor, Part
 from .diff import Diff, TensorDiff
 from .errors import (
     CancelledError,
+    CreationWarning,
     DamagedError,
     Error,
     ExistsError,
@@ -61,6 +63,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CancelledError",
+    "CreationWarning",
     "DamagedError",
     "Diff",
     "Error",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import _core
-from ._text.arguments import descriptor
+from ._text.arguments import descriptor, file_path
 
 __all__ = ["ls", "verify"]
 
@@ -42,7 +42,7 @@ def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
         A newer lmcstore wrote it.
     """
     if isinstance(file, str | Path):
-        with open(file, "rb") as opened:
+        with open(file_path(file), "rb") as opened:
             return _core.archive_ls(opened.fileno())
     return _core.archive_ls(descriptor(file))
 
@@ -54,6 +54,6 @@ def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
     are checked. The result is that of `ls` with ``decoded_contents``, and ``snapshots`` a count.
     """
     if isinstance(file, str | Path):
-        with open(file, "rb") as opened:
+        with open(file_path(file), "rb") as opened:
             return _core.archive_verify(opened.fileno())
     return _core.archive_verify(descriptor(file))

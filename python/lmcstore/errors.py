@@ -84,3 +84,11 @@ class OutOfMemoryError(Error, MemoryError):
 
 class CancelledError(Error):
     """Long work was stopped."""
+
+
+class CreationWarning(UserWarning):
+    """A pool or shelf does not exist, and the call creates it: perhaps its name or the current folder is wrong.
+
+    Issued once, before anything is created: ``warnings.simplefilter("error", lmcstore.CreationWarning)`` raises it
+    instead. Mode "x" of `open` and ``store.shelf(name, create=True)`` create without it.
+    """

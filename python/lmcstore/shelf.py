@@ -186,6 +186,7 @@ class Shelf:
         if gradients is not None:
             scale = scale_of(gradients)
         encoded = Encoded(state)
+        self._store._begin_writing(self._name)
         capture = self._store._pool.begin(self._name)
         try:
             encoded.put(capture)
@@ -260,6 +261,7 @@ class Shelf:
         count = int64(count, "keep_raw")
         if not 0 < count < 2**32:
             raise InvalidError(f"keep_raw can't be {count}: keep 1 snapshot raw or more, and less than 2**32")
+        self._store._begin_writing(self._name)
         self._store._pool.set_keep_raw(self._name, count)
 
     @property
@@ -291,6 +293,7 @@ class Shelf:
         self._store._check_writable()
         if not isinstance(words, str):
             raise UnsupportedError(f"a policy must be a str, not {type(words).__qualname__!r}")
+        self._store._begin_writing(self._name)
         self._store._pool.set_policy(self._name, words)
         warning = self._store._warning(self._name)
         if warning:
@@ -333,6 +336,7 @@ class Shelf:
         """
         self._store._check_writable()
         self._store._pool.rename(self._name, name)
+        self._store._known.discard(self._name)
         self._name = name
 
     def drop(self, *, dry_run: bool = False) -> Removal:
@@ -363,10 +367,15 @@ class Shelf:
 
     @property
     def latest(self) -> Snapshot | None:
-        """The newest durable snapshot, or None."""
+        """The newest durable snapshot, or None.
+
+        Of a shelf that does not exist, warns once (`CreationWarning`) if the store can be written and a shelf of a
+        similar name has snapshots.
+        """
         try:
             return self._find("latest")
         except NotFoundError:
+            self._store._warn_of_typo(self._name)
             return None
 
     def at(self, *, step: int | None = None, time: datetime.datetime | datetime.date | str | None = None) -> Snapshot:
@@ -385,7 +394,10 @@ class Shelf:
         for newest in numbers:  # noqa: B007 (the last one is wanted)
             pass
         if newest is None:
-            raise NotFoundError(f"shelf {self._name!r} has no snapshot of step {step}")
+            empty = len(self) == 0
+            raise NotFoundError(
+                self._store._empty(self._name) if empty else f"shelf {self._name!r} has no snapshot of step {step}"
+            )
         return self._find(str(newest))
 
     def steps(self, step: int) -> list[Snapshot]:
@@ -512,7 +524,7 @@ class Shelf:
             return f"<lmcstore.Shelf {self._name!r} of a closed store>"
         info = self._info()
         if info is None:
-            return f"<lmcstore.Shelf {self._name!r}, empty>"
+            return f"<lmcstore.Shelf, {self._store._empty(self._name)}>"
         return f"<lmcstore.Shelf {self._name!r}, {info['snapshot_count']} snapshots, latest {info['latest'] or None}>"
 
     def _repr_html_(self) -> str:

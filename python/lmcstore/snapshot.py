@@ -14,7 +14,7 @@ from ._state.decode import Decoded
 from ._state.lazy import lazy
 from ._state.load import Plan
 from ._text import html
-from ._text.arguments import parse_size
+from ._text.arguments import file_path, parse_size
 from ._text.text import printable
 from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 
@@ -376,7 +376,7 @@ class Snapshot(Mapping[Any, Any]):
         self, path: str | os.PathLike[str], part: str | None = None, progress: Progress | None = None
     ) -> dict[str, Any]:
         """Write its tensors, or those below a dotted path, as a safetensors file: all of it or nothing."""
-        return self._handle.export(part, os.fspath(path), progress)
+        return self._handle.export(part, file_path(path), progress)
 
     # Inside
 

@@ -15,8 +15,9 @@ from typing import Any, Self
 from . import _core
 from ._optimizer.relations import Finder
 from ._text import html
-from ._text.arguments import descriptor, milliseconds, parse_size, within
-from .errors import DamagedError, Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from ._text.arguments import absolute, descriptor, file_path, milliseconds, parse_size, within
+from ._text.caution import other_shelves, similar_shelf, warn_of_creation
+from .errors import CreationWarning, DamagedError, Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
 from .shelf import Shelf
 from .snapshot import Progress
 
@@ -48,10 +49,10 @@ def open(
     Parameters
     ----------
     path
-        A file on a local file system, a poolset file, or a devdax device.
+        A file on a local file system, a poolset file, or a devdax device; ``~`` is the home folder.
     mode
-        ``"a"`` opens for writing and creates a missing pool; ``"r+"`` opens an existing one, ``"x"`` only creates;
-        ``"r"`` reads, also while another process writes.
+        ``"a"`` opens for writing and creates a missing pool, with a `CreationWarning`; ``"r+"`` opens an existing one,
+        ``"x"`` only creates; ``"r"`` reads, also while another process writes.
     size
         The limit of the pool's size on disk, in bytes or with a unit ("8GiB"). Default: none. It raises an existing
         pool's limit, never lowers it.
@@ -82,22 +83,41 @@ def open(
     """
     if mode not in _MODES:
         raise InvalidError(f"mode {mode!r} is none of 'a', 'r', 'r+', 'x'")
-    text = os.fsdecode(path)
+    text = file_path(path)
     if _URL.match(text):
         raise UnsupportedError(
             f"{text!r} is a URL; a pool is a file on a local file system. Keep the pool on a local disk, and send "
             "archives of it elsewhere with lmc-store dump"
         )
+    text = absolute(text)
     limit = 0 if size is None else parse_size(size)
     wait_ms = milliseconds(wait, _MAX_WAIT_MS, "wait")
     threads = within(threads, 0, _MAX_THREADS, "threads")
     flags = (0 if background else _core.NO_BACKGROUND) | (_core.FORCE_NETWORK if force_network else 0)
-    pool = _core.open(text, _MODES[mode], limit, wait_ms, threads, flags)
-    store = Store(pool, text, mode)
+    pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags))
+    store = Store(pool, text, mode, is_new)
     if limit and mode in ("a", "r+"):
         store._raise_limit(limit)
     log.debug("opened %s with mode %r", text, mode)
     return store
+
+
+def _open(path: str, mode: str, options: tuple[int, int, int, int]) -> tuple[_core.Pool, bool]:
+    """Open or create a pool; also return whether it is new. Warns before mode "a" creates it."""
+    if mode == "a":
+        try:
+            return _core.open(path, _core.OPEN_WRITE, *options), False
+        except NotFoundError:
+            if os.path.isdir(os.path.dirname(path) or "."):
+                warn_of_creation(
+                    f"there is no pool {path}. The call creates it (mode 'r+' opens existing pools only, mode 'x' "
+                    "creates without this warning)"
+                )
+        except DamagedError:  # perhaps a blank device
+            pool = _core.open(path, _core.OPEN_OR_CREATE, *options)
+            warn_of_creation(f"{path} was blank: it is a new pool")
+            return pool, True
+    return _core.open(path, _MODES[mode], *options), mode in ("a", "x")
 
 
 def _close_unclosed(pool: _core.Pool, path: str) -> None:
@@ -118,20 +138,23 @@ def _warned(report: dict[str, Any]) -> dict[str, Any]:
 class Store:
     """An open pool: shelves by name. `lmcstore.open` makes it.
 
-    ``store["run"]`` is a shelf; its first snapshot creates it. Several threads may use a Store.
+    ``store["run"]`` is a shelf; its first snapshot creates it, with a `CreationWarning` unless the store created the
+    pool and the shelf is its first. Several threads may use a Store.
     """
 
-    def __init__(self, pool: _core.Pool, path: str, mode: str) -> None:
+    def __init__(self, pool: _core.Pool, path: str, mode: str, is_new: bool = False) -> None:
         self._pool = pool
         self._finders: dict[str, Finder] = {}
         self._path = path
         self._mode = mode
+        self._is_new = is_new  # this open created it
+        self._known: set[str] = set()  # shelves that exist, or were warned of
         self._uuid: bytes = pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
 
     @property
     def path(self) -> str:
-        """The path that was opened."""
+        """The absolute path of the pool."""
         return self._path
 
     @property
@@ -148,6 +171,25 @@ class Store:
         if not isinstance(name, str):
             raise UnsupportedError(f"a shelf is named by a str, not by a {type(name).__qualname__}")
         return Shelf(self, name)
+
+    def shelf(self, name: str, *, create: bool | None = None) -> Shelf:
+        """Return a shelf.
+
+        Parameters
+        ----------
+        name
+            Its name.
+        create
+            False: NotFoundError if it does not exist; the text names a similar shelf. True: its first snapshot or live
+            variable creates it, without a warning. None, as ``store[name]``: the same with a `CreationWarning`.
+        """
+        shelf = self[name]
+        if create is False:
+            self._pool.shelf_info(name)
+        elif create:
+            self._check_writable()
+            self._known.add(name)
+        return shelf
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self.shelves()
@@ -293,7 +335,7 @@ class Store:
             size,
             0 if rate is None else parse_size(rate),
             bool(repair),
-            tuple(os.fspath(path) for path in ((sources,) if isinstance(sources, str | os.PathLike) else sources)),
+            tuple(file_path(path) for path in ((sources,) if isinstance(sources, str | os.PathLike) else sources)),
             progress,
         )
 
@@ -437,6 +479,60 @@ class Store:
         rows = [(shelf["name"], shelf["snapshot_count"], shelf["latest"] or "") for shelf in shelves]
         most = html.MOST_ROWS
         return html.table(title, ("shelf", "snapshots", "latest"), rows[:most], len(rows) - most)
+
+    def _snapshot_counts(self) -> dict[str, int]:
+        """Return the number of snapshots by shelf; none if one is unreadable."""
+        try:
+            return {shelf["name"]: shelf["snapshot_count"] for shelf in self._pool.shelves()}
+        except (DamagedError, UnsupportedError):
+            return {}
+
+    def _empty(self, name: str) -> str:
+        """Describe a shelf without snapshots, and one of a similar name that has some."""
+        return f"shelf {name!r} is empty{similar_shelf(name, self._snapshot_counts())}"
+
+    def _begin_writing(self, name: str) -> None:
+        """Refuse a store that is open for reading; warn once if the call creates the shelf."""
+        self._check_writable()
+        if name in self._known or self._exists(name):
+            return
+        counts = self._snapshot_counts()
+        text = (
+            f"there is no shelf {name!r} in {self._path}{other_shelves(name, counts)}. The call creates it "
+            f"(store.shelf({name!r}, create=True) avoids this warning)"
+        )
+        self._warn_once(name, text if counts or not self._is_new else None)
+
+    def _warn_of_typo(self, name: str) -> None:
+        """Warn once of a shelf that does not exist, while one of a similar name has snapshots."""
+        if self._mode == "r" or name in self._known or self._exists(name):
+            return
+        there = similar_shelf(name, self._snapshot_counts())
+        if there:
+            self._warn_once(name, f"shelf {name!r} is empty{there} ({self._path})")
+
+    def _warn_once(self, name: str, text: str | None) -> None:
+        """Warn of a shelf; not again, in any thread, unless a filter turns the warning into an error."""
+        if name in self._known:
+            return
+        self._known.add(name)
+        try:
+            if text is not None:
+                warn_of_creation(text)
+        except CreationWarning:
+            self._known.discard(name)
+            raise
+
+    def _exists(self, name: str) -> bool:
+        """Whether there is a shelf, which is then known. One that is unreadable exists."""
+        try:
+            self._pool.shelf_info(name)
+        except NotFoundError:
+            return False
+        except (DamagedError, UnsupportedError):
+            return True
+        self._known.add(name)
+        return True
 
     def _check_writable(self) -> None:
         if self._mode == "r":

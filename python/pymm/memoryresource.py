@@ -37,7 +37,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def _pool_path(name: str, pmem_path: str | os.PathLike[str]) -> str:
     if not isinstance(name, str) or not name or "/" in name or "\0" in name:
         raise ShelfError(f"a shelf can't be named {name!r}: a name is a text without slashes")
-    folder = os.fspath(pmem_path)
+    folder = os.path.expanduser(pmem_path)
     if not isinstance(folder, str):
         raise ShelfError("pmem_path is a folder, or a devdax device")
     with contextlib.suppress(OSError):
@@ -102,6 +102,7 @@ class MemoryResource:
         if isinstance(size_mb, bool) or not isinstance(size_mb, int | float) or size_mb <= 0:
             raise ShelfError(f"size_mb is a number of MiB, not {size_mb!r}")
         path = _pool_path(name, pmem_path)
+        pmem_path = os.path.expanduser(pmem_path)
         folder = None
         if backend == "mapstore":
             folder = _volatile_folder()
@@ -110,9 +111,7 @@ class MemoryResource:
             os.makedirs(pmem_path, exist_ok=True)
         if force_new:
             _delete(path, name)
-        is_new = _identity(path) is None
-        size = max(int(size_mb * (1 << 20)), _LEAST_BYTES)
-        store = lmcstore.open(path, size=size if is_new else None, background=False)
+        store = _open_or_create(path, max(int(size_mb * (1 << 20)), _LEAST_BYTES))
         identity = _identity(path) or (0, 0)
         self._pool = Pool(store, name, identity)
         names = Names(self._pool)
@@ -191,6 +190,17 @@ class MemoryResource:
     def get_percent_used(self) -> float:
         """Return the used percentage of the pool's present limit."""
         return self._pool.live.used_percent
+
+
+def _open_or_create(path: str, size: int) -> lmcstore.Store:
+    """Open a pool, or create it without a warning: IBM's programs create theirs so."""
+    identity = _identity(path)
+    if identity is None or identity[1] == -1:  # a device may be blank
+        try:
+            return lmcstore.open(path, "x", size=size if identity is None else None, background=False)
+        except lmcstore.ExistsError:
+            pass
+    return lmcstore.open(path, background=False)
 
 
 def _delete(path: str, name: str) -> None:

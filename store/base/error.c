@@ -133,6 +133,8 @@ enum lmcs_status lmcs_passed_over(const struct lmcs_passed *passed, enum lmcs_st
 
 void lmcs_error_append(struct lmcs_error *error, const char *format, ...)
 {
+    if (error == NULL)
+        return;
     va_list arguments;
     size_t used = strnlen(error->message, sizeof error->message - 1);
     va_start(arguments, format);

@@ -28,6 +28,14 @@ static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_she
                      why);
 }
 
+static enum lmcs_status fail_empty(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *which,
+                                   struct lmcs_error *error)
+{
+    fail_address(txn, shelf, which, ": the shelf is empty", error);
+    (void)lmcs_shelf_append_similar(txn, shelf->name, error);
+    return LMCS_NOT_FOUND;
+}
+
 struct tag_list {
     char sentence[400];
     unsigned count;
@@ -52,7 +60,7 @@ static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf
     char why[500] = "";
     uint64_t tags = lmcs_shelf_tree(shelf, LMCS_TREE_TAGS)->count;
     if (shelf->df.latest == 0)
-        return fail_address(txn, shelf, which, ": the shelf is empty", error);
+        return fail_empty(txn, shelf, which, error);
     if (*name == '{')
         snprintf(why, sizeof why, ": all its snapshots were taken later");
     else if (all_digits(name))
@@ -336,7 +344,7 @@ enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shel
     from[length] = '\0';
     status = length > 0 ? lmcs_shelf_resolve(txn, shelf, from, first, error) : find_first(txn, shelf, first, error);
     if (status == LMCS_OK && *first == 0)
-        status = fail_address(txn, shelf, range, ": the shelf is empty", error);
+        status = fail_empty(txn, shelf, range, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_resolve(txn, shelf, dots + 2, last, error);
     if (status == LMCS_OK && *first > *last)

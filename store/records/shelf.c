@@ -12,6 +12,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/names.h"
 #include "pages/pool.h"
 #include "pages/tree.h"
 #include "records/content.h"
@@ -117,7 +118,8 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
     return status;
 }
 
-#define MOST_NAMES 5u /* existing shelves in the error for a missing one */
+#define MOST_NAMES    5u    /* existing shelves in the error for a missing one */
+#define MOST_COMPARED 1000u /* of them, with its name */
 
 static void append_name(char *sentence, size_t room, const char *name, unsigned listed)
 {
@@ -125,8 +127,35 @@ static void append_name(char *sentence, size_t room, const char *name, unsigned 
     snprintf(sentence + used, room - used, "%s\"%.60s\"", listed == 0 ? "" : ", ", name);
 }
 
+bool lmcs_shelf_append_similar(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
+{
+    char similar[LMCS_MAX_NAME + 1] = "";
+    uint64_t snapshots = 0, ids[MOST_COMPARED];
+    struct lmcs_shelf shelf;
+    size_t count = 0;
+    if (lmcs_shelf_ids(txn, 0, ids, MOST_COMPARED, &count, NULL) != LMCS_OK)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        if (lmcs_shelf_load(txn, ids[i], &shelf, NULL) != LMCS_OK || (shelf.df.flags & LMCS_SHELF_STAGING) != 0 ||
+            shelf.df.latest == 0 || strcmp(shelf.name, name) == 0)
+            continue;
+        const char *const names[] = {similar, shelf.name};
+        if (lmcs_nearest(name, names, 2) != shelf.name)
+            continue;
+        memcpy(similar, shelf.name, sizeof similar);
+        snapshots = lmcs_shelf_tree(&shelf, LMCS_TREE_NUMBERS)->count;
+    }
+    if (*similar != '\0')
+        lmcs_error_append(error, "; shelf \"%.200s\" has %llu snapshot%s", similar, (unsigned long long)snapshots,
+                          snapshots == 1 ? "" : "s");
+    return *similar != '\0';
+}
+
 enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
 {
+    lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no shelf \"%.200s\"", txn->pool->path, name);
+    if (lmcs_shelf_append_similar(txn, name, error))
+        return LMCS_NOT_FOUND;
     char others[400] = "";
     uint64_t ids[2 * MOST_NAMES];
     struct lmcs_shelf shelf;
@@ -137,9 +166,9 @@ enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, stru
     for (size_t i = 0; i < count && listed < MOST_NAMES; i++)
         if (lmcs_shelf_load(txn, ids[i], &shelf, NULL) == LMCS_OK && (shelf.df.flags & LMCS_SHELF_STAGING) == 0)
             append_name(others, sizeof others, shelf.name, listed++);
-    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no shelf \"%.200s\"%s%s%s", txn->pool->path, name,
-                     listed > 0 ? "; there is " : "; there is none yet", others,
-                     txn->root.trees[LMCS_TREE_SHELVES].count > listed ? ", and more" : "");
+    lmcs_error_append(error, "%s%s%s", listed > 0 ? "; there is " : "; there is none yet", others,
+                      txn->root.trees[LMCS_TREE_SHELVES].count > listed ? ", and more" : "");
+    return LMCS_NOT_FOUND;
 }
 
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,

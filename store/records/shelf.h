@@ -18,7 +18,9 @@ void lmcs_shelf_policy(const struct lmcs_shelf *shelf, struct lmcs_policy *polic
 /* Finds a visible shelf. *found false: none. */
 enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf, bool *found,
                                  struct lmcs_error *error);
-/* LMCS_NOT_FOUND, with the names of existing shelves. */
+/* Adds to an error about a missing or empty shelf the one of the most similar name. False: none with snapshots. */
+bool lmcs_shelf_append_similar(struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
+/* LMCS_NOT_FOUND, with the name of a similar shelf, or else of existing ones. */
 enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
 /* lmcs_shelf_find, but fails like lmcs_fail_no_shelf. */
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,

@@ -20,6 +20,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_NEW_POOLS = "ignore:there is no "
+"""Ignores CreationWarning by its text: as Python starts, it would have to import the category."""
+
 # Tests of more than ten seconds, with shorter equivalents: only `run.sh deep` runs them.
 DEEP = (
     "test_examples.py::test_a_posterior_knows_how_far_to_trust_it",
@@ -32,6 +35,8 @@ DEEP = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "deep: left to tests/run.sh deep")
+    config.addinivalue_line("filterwarnings", "ignore::lmcstore.CreationWarning")
+    os.environ["PYTHONWARNINGS"] = _NEW_POOLS  # for programs that tests start
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,7 +86,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
             capture_output=True,
             text=True,
             timeout=timeout,
-            env={**os.environ, "PYTHONWARNINGS": "error::ResourceWarning"},
+            env={**os.environ, "PYTHONWARNINGS": f"error::ResourceWarning,{_NEW_POOLS}"},
             check=False,
         )
 

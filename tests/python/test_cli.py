@@ -208,17 +208,59 @@ def cli_code(command, path):
     return done.returncode
 
 
+def test_a_home_folder_is_expanded_where_no_shell_does_it(pool, tmp_path, monkeypatch):
+    """In --base=~/x, -o~/x and in arguments within quotes; ./~ is a folder of that name."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = tmp_path / "in"
+    run.mkdir()
+    monkeypatch.chdir(run)
+    cli("export", "~/run.pool", "run@1", "--output=~/a.safetensors")
+    cli("export", "~/run.pool", "run@2", "-o~/b.safetensors")
+    cli("compress", "~/b.safetensors", "--base=~/a.safetensors", "-o", "~/b.lmc")
+    cli("decompress", "~/b.lmc", "--base", "~/a.safetensors", "-o~/c.safetensors")
+    assert (tmp_path / "b.safetensors").read_bytes() == (tmp_path / "c.safetensors").read_bytes()
+    cli("dump", "~/run.pool", "run@1", "-o~/a.archive")
+    cli("dump", "~/run.pool", "--since=~/a.archive", "-o", "~/b.archive")
+    assert text("restore", "~/a.archive", "~/b.archive", "~/copy.pool").startswith("restored into the new pool ~/"[:-2])
+    assert (tmp_path / "copy.pool").exists()
+    cli("scrub", "~/copy.pool", "--repair", "--from=~/a.archive", "--from", "~/run.pool")
+    assert "@1, the first of its shelf: " in text("import", "~/copy.pool", "~/s", "~/b.safetensors")
+    assert [shelf["name"] for shelf in as_json("ls", "~/copy.pool")["shelves"]] == ["run", "~/s"]
+    assert os.listdir(run) == []
+    for path in ("./~/x.pool", "~no such user/x.pool", "a~/x.pool"):
+        assert str(path) in error("info", path)
+    monkeypatch.delenv("HOME")
+    assert f"{pathlib.Path('~').expanduser()}/no.pool" in error("info", "~/no.pool")
+
+
+def test_a_mistyped_shelf_is_noticed(pool):
+    assert "the shelf" not in cli("policy", pool, "run", "keep=last:3").stderr
+    noticed = cli("policy", pool, "rnu", "keep=last:3").stderr
+    assert noticed.endswith('there is no shelf "rnu"; shelf "run" has 3 snapshots. The policy created it\n')
+    assert error("log", pool, "rnu@latest").endswith(
+        'there is no snapshot rnu@latest: the shelf is empty; shelf "run" has 3 snapshots\n'
+    )
+
+
+def test_info_explains_the_sparse_size(pool):
+    (line,) = [line for line in text("info", pool).splitlines() if line.startswith("file  ")]
+    assert re.search(r"MiB on disk \(du\); the size in ls -l, .* [GT]iB, is address space of a sparse file", line)
+
+
 def test_what_is_not_there_is_told_what_is(pool, tmp_path):
     for kind in range(8):
         cli("tag", pool, "run@3", f"a long tag of the kind {kind}")
-    assert error("ls", pool, "rum", status="not found").endswith('there is no shelf "rum"; there is "run"\n')
-    assert error("tag", pool, "rum@1", "x").endswith('there is no shelf "rum"; there is "run"\n')
+    assert error("ls", pool, "rum", status="not found").endswith(
+        'there is no shelf "rum"; shelf "run" has 3 snapshots\n'
+    )
+    assert error("tag", pool, "else@1", "x").endswith('there is no shelf "else"; there is "run"\n')
     told = error("ls", pool, "run@bets", status="not found")
     assert "there is no snapshot run@bets; its tags are " in told and told.endswith(", and more\n")
     assert error("ls", pool, "run@9").endswith("there is no snapshot run@9; the newest is 3\n")
     assert "there are not so many before it" in error("ls", pool, "run@best~7")
-    assert "'lmc-store create' creates one" in error("import", tmp_path / "none.pool", "run", tmp_path /
-    "1.safetensors")
+    assert "'lmc-store create' creates one" in error(
+        "import", tmp_path / "none.pool", "run", tmp_path / "1.safetensors"
+    )
     empty = tmp_path / "empty.pool"
     cli("create", empty)
     assert error("ls", empty, "run").endswith('there is no shelf "run"; there is none yet\n')

@@ -178,6 +178,8 @@ def test_report(pool, tmp_path):
         assert word in source
     assert not re.search(r"(src|href)=|@import|url\(|https?://", source)  # no external resources
     assert "forked" in text("report", pool, "tune", "-o", page) + page.read_text()
+    assert "wrote" in text("report", "~/run.pool", "--output=~/home.html", env={**os.environ, "HOME": str(tmp_path)})
+    assert (tmp_path / "home.html").exists()
     missing = cli("report", pool, "-o", page, code=1, env={**os.environ, "PATH": "/usr/bin"}).stderr
     assert "lmc-store-report" in missing and "pip install" in missing
     folder = tmp_path / "bin"

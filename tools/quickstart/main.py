@@ -51,9 +51,10 @@ def _what_next(pool: Path, text_file: Path, steps: int) -> None:
     print(f'      >>> import lmcstore; store = lmcstore.open("{short(pool)}", mode="r")')
     weight = "model.h.0.qkv.weight" if WITH_TORCH else "model.hidden"
     print(f'      >>> snap = store["gpt"].at(step=3); snap.metrics, snap["{weight}"].std()')
-    print("In a PyTorch trainer of your own, three lines:")
+    print("In a PyTorch trainer of your own, four lines:")
     print('      shelf = lmcstore.open("run.pool")["run"]')
     print("      start = shelf.latest.load_into(model=model, optimizer=optimizer).step + 1 if shelf.latest else 0")
+    print('      print("resuming at step", start, "from" if start else "in new", shelf.store.path)')
     print('      shelf.snapshot({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=step)')
 
 

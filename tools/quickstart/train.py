@@ -63,7 +63,7 @@ def main() -> None:
         if found:
             loaded = found.load_into(model=model, optimizer=optimizer, scheduler=scheduler, rng=rng)
             start = loaded.step + 1
-            print(f"found gpt@{loaded.number} in the pool, step {loaded.step}: going on with step {start}", flush=True)
+        print(f"resuming at step {start} from {store.path}" if found else f"new run in {store.path}", flush=True)
 
     for step in range(start, options.steps):
         print(f"step {step:3d} ...", end="", flush=True)

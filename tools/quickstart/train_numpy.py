@@ -91,13 +91,14 @@ def main() -> None:
     if options.pool:
         import lmcstore
 
-        shelf = lmcstore.open(options.pool, mode="a" if options.from_step is None else "r")["gpt"]
+        store = lmcstore.open(options.pool, mode="a" if options.from_step is None else "r")
+        shelf = store["gpt"]
         found = shelf.latest if options.from_step is None else shelf.at(step=options.from_step)
         if found:
             state = copied(found.state_dict())
             rng.bit_generator.state = state["rng"]
             start = found.step + 1
-            print(f"found gpt@{found.number} in the pool, step {found.step}: going on with step {start}", flush=True)
+        print(f"resuming at step {start} from {store.path}" if found else f"new run in {store.path}", flush=True)
 
     for step in range(start, options.steps):
         print(f"step {step:3d} ...", end="", flush=True)

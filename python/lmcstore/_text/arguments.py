@@ -7,6 +7,7 @@ import io
 import json
 import math
 import operator
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -39,6 +40,24 @@ def parse_size(size: int | str) -> int:
         except TypeError:
             raise UnsupportedError(f"a size must be an int or a str, not a {type(size).__qualname__}") from None
     return within(value, 0, _MAX_SIZE, "a size")
+
+
+def file_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as text, a leading ``~`` or ``~user`` replaced by the home folder."""
+    return os.path.expanduser(os.fsdecode(path))
+
+
+def absolute(path: str) -> str:
+    """Return an absolute path of the same file; as it is if it is empty, or the current folder is gone."""
+    if not path:
+        return path
+    try:
+        if ".." not in path.split("/"):
+            return os.path.abspath(path)
+        folder, name = os.path.split(path)  # a ".." after a link leads elsewhere than its text
+        return os.path.join(os.path.realpath(folder), name)
+    except OSError:
+        return path
 
 
 def address(which: int | str) -> str:

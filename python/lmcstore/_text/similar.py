@@ -39,7 +39,11 @@ def similar(wanted: str, names: Iterable[str]) -> str | None:
         half = max(1, len(wanted) // 2)
         names = [name for name in names if name.startswith(wanted[:half]) or name.endswith(wanted[-half:])]
     found = difflib.get_close_matches(wanted, names[:most], 1)
-    return found[0] if found else None
+    if found:
+        return found[0]
+    folded = {name.casefold(): name for name in names[:most]}
+    found = difflib.get_close_matches(wanted.casefold(), folded, 1)
+    return folded[found[0]] if found else None
 
 
 def hint(name: str | None) -> str:

@@ -107,7 +107,7 @@ class Live(MutableMapping[str, Any]):
 
     def create(self, name: str, shape: Any, dtype: Any = None, *, reserve: int | str = 0) -> LiveTensor:
         """Make a tensor, all zeros: as `tensor`, but ExistsError when there is one."""
-        self._shelf._store._check_writable()
+        self._shelf._store._begin_writing(self._shelf.name)
         kind = kind_of(float if dtype is None else dtype, name)
         return LiveTensor(self._create(name, shape_of(shape, name), kind, parse_size(reserve), 0))
 
@@ -123,7 +123,7 @@ class Live(MutableMapping[str, Any]):
             raise UnsupportedError(f"{name}: a value of one number has a dtype such as 'int64', not {dtype!r}")
 
         def make() -> LiveValue:
-            self._shelf._store._check_writable()
+            self._shelf._store._begin_writing(self._shelf.name)
             try:
                 first = struct.pack("<" + code, initial)
             except (struct.error, OverflowError) as error:
@@ -158,7 +158,7 @@ class Live(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
-        self._shelf._store._check_writable()
+        self._shelf._store._begin_writing(self._shelf.name)
         if self._is_done_in_place(name, value):
             return
         if isinstance(value, LiveTensor):
@@ -323,7 +323,7 @@ class Live(MutableMapping[str, Any]):
         InUseError
             Another one did not end in time.
         """
-        self._shelf._store._check_writable()
+        self._shelf._store._begin_writing(self._shelf.name)
         lives = None
         if variables is not None:
             chosen = (variables,) if isinstance(variables, str | LiveVariable) else tuple(variables)
@@ -350,7 +350,7 @@ class Live(MutableMapping[str, Any]):
         has the tensors and values by name, as ``live[name]`` gave them: arrays read-only, tensors as writable copies.
         """
         shelf = self._shelf
-        shelf._store._check_writable()
+        shelf._store._begin_writing(shelf.name)
         step = None if step is None else int64(step, "step")
         tag_list = tag_names(tags)
         names, values = metric_lists(metrics)

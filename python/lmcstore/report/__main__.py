@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lmcstore
 
+from .._text.arguments import file_path
 from .._text.text import lines, printable
 from .collect import collect
 from .page import render
@@ -23,10 +24,12 @@ def _arguments() -> argparse.Namespace:
         prog="lmc-store report",
         description="Writes a report on a pool as one HTML page: sizes, drift, metrics, time to restore.",
     )
-    parser.add_argument("pool", metavar="POOL")
+    parser.add_argument("pool", metavar="POOL", type=file_path)
     parser.add_argument("shelves", metavar="SHELF", nargs="*", help="without it: all shelves")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the page (report.html)")
-    parser.add_argument("--png", metavar="FILE", help="a picture too, or alone without -o; needs matplotlib")
+    parser.add_argument("-o", "--output", metavar="FILE", type=file_path, help="the page (report.html)")
+    parser.add_argument(
+        "--png", metavar="FILE", type=file_path, help="a picture too, or alone without -o; needs matplotlib"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="about how long it may take a shelf (30)")
     parser.add_argument("--force-network", action="store_true", help="accept network file systems")
     return parser.parse_args()
