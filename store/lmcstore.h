@@ -156,7 +156,7 @@ struct lmcs_pool_info {
     uint64_t snapshot_count;
     uint64_t content_count;
     uint64_t last_snapshot_bytes; /* new payload bytes of the newest capture; 0: none yet */
-    uint64_t snapshots_that_fit;  /* free_bytes / last_snapshot_bytes; UINT64_MAX: unknown */
+    uint64_t snapshots_that_fit;  /* free_bytes / last_snapshot_bytes; UINT64_MAX: unknown, or less than 64 KiB */
     uint64_t compaction_backlog;  /* snapshots not encoded yet */
     uint64_t compacted_contents;  /* by this process */
     bool compaction_running;

@@ -46,7 +46,7 @@ enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open
     options.wait_ms = cli->options.wait_ms;
     options.flags = LMCS_NO_BACKGROUND | (cli->options.force_network ? LMCS_FORCE_NETWORK : 0u);
     enum lmcs_status status = lmcs_pool_open(path, mode, &options, &cli->pool, &cli->error);
-    if (status == LMCS_NOT_FOUND)
+    if (status == LMCS_NOT_FOUND && (mode == LMCS_OPEN_READ || mode == LMCS_OPEN_WRITE))
         return cli_fail(cli, status, 0, "%s: no such pool; 'lmc-store create' creates one", path);
     return status;
 }

@@ -146,7 +146,7 @@ class Shelf:
         metrics
             Numbers to find it by, such as the loss.
         meta
-            Anything that JSON can express.
+            A dict of any JSON-serializable values.
         parent
             The snapshot that training continued from. Default: the one that this process last loaded with
             `Snapshot.load_into` or took on this shelf, else the latest.

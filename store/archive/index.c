@@ -191,8 +191,12 @@ static enum lmcs_status find_which(const struct lmcs_index_shelf *shelf, const c
     bool sound = tilde == NULL || (tilde[1] == '\0' ? (back = 1) : is_number(tilde + 1, &back));
     size_t at = sound ? find_point(shelf, point) : shelf->snapshot_count;
     free(point);
-    if (at >= shelf->snapshot_count || back > at)
+    if (at >= shelf->snapshot_count)
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "the archive has no %s@%.200s", shelf->name, which);
+    if (back > at)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "the archive has no %s@%.200s: it has only %zu snapshot%s%s",
+                         shelf->name, which, at + 1, at == 0 ? "" : "s",
+                         at + 1 == shelf->snapshot_count ? "" : " up to there");
     *number = shelf->snapshots[at - back].df.number;
     return LMCS_OK;
 }

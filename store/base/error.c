@@ -10,7 +10,10 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 const char *lmcs_status_name(enum lmcs_status status)
 {
@@ -77,18 +80,62 @@ enum lmcs_status lmcs_fail_memory(struct lmcs_error *error)
     return lmcs_fail(error, LMCS_NO_MEMORY, 0, "out of memory");
 }
 
+static enum lmcs_status status_of(int system_errno)
+{
+    bool is_full = system_errno == ENOSPC || system_errno == EDQUOT || system_errno == EFBIG;
+    return is_full ? LMCS_FULL : system_errno == ENOMEM ? LMCS_NO_MEMORY : LMCS_IO;
+}
+
+/* Names the setting that refuses a mapping. */
+static void explain_refusal(struct lmcs_error *error, uint64_t bytes)
+{
+    struct rlimit addresses;
+    if (getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY)
+        lmcs_error_append(error,
+                          "; it needs %llu bytes of addresses, and this process may have %llu: raise 'ulimit -v', or "
+                          "set it to unlimited and limit memory by a cgroup",
+                          (unsigned long long)bytes, (unsigned long long)addresses.rlim_cur);
+    else
+        lmcs_error_append(error, "; 'ulimit -v' is unlimited: see vm.overcommit_memory and vm.max_map_count");
+}
+
 enum lmcs_status lmcs_fail_errno(struct lmcs_error *error, int system_errno, const char *format, ...)
 {
-    enum lmcs_status status = LMCS_IO;
-    if (system_errno == ENOSPC || system_errno == EDQUOT || system_errno == EFBIG)
-        status = LMCS_FULL;
-    else if (system_errno == ENOMEM)
-        status = LMCS_NO_MEMORY;
+    enum lmcs_status status = status_of(system_errno);
     va_list arguments;
     va_start(arguments, format);
     fill(error, status, system_errno, format, arguments);
     va_end(arguments);
     return status;
+}
+
+enum lmcs_status lmcs_fail_map(struct lmcs_error *error, uint64_t bytes, const char *format, ...)
+{
+    int reason = errno;
+    va_list arguments;
+    enum lmcs_status status = status_of(reason);
+    va_start(arguments, format);
+    fill(error, status, reason, format, arguments);
+    va_end(arguments);
+    if (status == LMCS_NO_MEMORY)
+        explain_refusal(error, bytes);
+    return status;
+}
+
+enum lmcs_status lmcs_fail_no_folder(const char *path, struct lmcs_error *error)
+{
+    struct stat info;
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    char *folder = length > 0 ? strndup(path, length) : strdup(".");
+    bool is_there = folder != NULL && stat(folder, &info) == 0;
+    free(folder);
+    if (!is_there)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: its folder does not exist", path);
+    return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                     "%s: no file can be created in its folder, which was deleted, or is of the kernel, such as /proc",
+                     path);
 }
 
 void lmcs_error_prefix(struct lmcs_error *error, const char *format, ...)

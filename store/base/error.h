@@ -41,6 +41,11 @@ struct lmcs_passed {
 };
 enum lmcs_status lmcs_pass_over(struct lmcs_passed *passed, enum lmcs_status status, const struct lmcs_error *error);
 enum lmcs_status lmcs_passed_over(const struct lmcs_passed *passed, enum lmcs_status status, struct lmcs_error *error);
+/* For a refused mapping of `bytes`, by errno: after ENOMEM, LMCS_NO_MEMORY and the limit that refused it. */
+enum lmcs_status lmcs_fail_map(struct lmcs_error *error, uint64_t bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* For a file that can't be created because of ENOENT. */
+enum lmcs_status lmcs_fail_no_folder(const char *path, struct lmcs_error *error);
 /* Add text after or before the message, as far as it fits. */
 void lmcs_error_append(struct lmcs_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void lmcs_error_prefix(struct lmcs_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));

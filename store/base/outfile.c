@@ -84,8 +84,9 @@ static enum lmcs_status open_temporary(const char *target, uint64_t bytes, struc
     if (file->fd < 0) {
         int reason = errno;
         file->temporary[0] = '\0';
-        return lmcs_fail(error, reason == ENOENT ? LMCS_NOT_FOUND : LMCS_IO, reason,
-                         "%s: no file can be created in its directory", file->shown);
+        return reason == ENOENT
+                   ? lmcs_fail_no_folder(file->shown, error)
+                   : lmcs_fail(error, LMCS_IO, reason, "%s: no file can be created in its folder", file->shown);
     }
     file->owns_fd = true;
     return take_space(file, bytes, error);
@@ -122,7 +123,8 @@ enum lmcs_status lmcs_outfile_resume(const char *path, struct lmcs_outfile *file
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
     *file = (struct lmcs_outfile){.shown = path, .fd = fd, .owns_fd = true};
     if (fd < 0)
-        return lmcs_fail_errno(error, errno, "%s can't be opened for writing", path);
+        return errno == ENOENT ? lmcs_fail_no_folder(path, error)
+                               : lmcs_fail_errno(error, errno, "%s can't be opened for writing", path);
     file->target = realpath(path, NULL);
     return file->target != NULL ? LMCS_OK : lmcs_fail_errno(error, errno, "%s can't be written", path);
 }

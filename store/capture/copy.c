@@ -203,7 +203,7 @@ enum lmcs_status lmcs_reserve(struct lmcs_region *region, struct lmcs_captured *
     void *aside =
         mmap(NULL, entry->raw_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (aside == MAP_FAILED)
-        return lmcs_fail_memory(error);
+        return lmcs_fail_map(error, entry->raw_bytes, "can't map %llu bytes", (unsigned long long)entry->raw_bytes);
     entry->reserved = (struct lmcs_reserved){aside, true};
     return LMCS_OK;
 }

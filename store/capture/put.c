@@ -294,11 +294,10 @@ static uint64_t count_snapshots(struct lmcs_pool *pool, const char *name)
 static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     uint64_t count = error != NULL ? count_snapshots(capture->pool, capture->busy->name) : 0;
+    lmcs_error_append(error, "; nothing of this snapshot was kept");
     if (count >= 2)
-        lmcs_error_append(error,
-                          "; nothing of this snapshot was kept; older ones can be pruned: \"%.100s\" has %llu (see "
-                          "'lmc-store ls', 'lmc-store rm'), or open it with a larger size, or free disk space",
-                          capture->busy->name, (unsigned long long)count);
+        lmcs_error_append(error, "; older ones can be pruned: \"%.100s\" has %llu", capture->busy->name,
+                          (unsigned long long)count);
     lmcs_pool_explain_full(capture->pool, capture->busy->name, error);
 }
 

@@ -129,7 +129,7 @@ static enum lmcs_status stitch(struct lmcs_pool *pool, const struct lmcs_content
     at->map = mmap(NULL, at->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at->map == MAP_FAILED) {
         at->map = NULL;
-        return lmcs_fail_memory(error);
+        return lmcs_fail_map(error, at->map_bytes, "can't map %zu bytes", at->map_bytes);
     }
     for (size_t i = 0; status == LMCS_OK && i < content->df.part_count; i++) {
         status = lmcs_media_map_shared(pool->media, content->parts[i].offset, content->parts[i].bytes,
@@ -167,7 +167,7 @@ static enum lmcs_status get_bytes(struct lmcs_replace *replace, const struct lmc
     at->map = mmap(NULL, at->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at->map == MAP_FAILED) {
         at->map = NULL;
-        return lmcs_fail_memory(error);
+        return lmcs_fail_map(error, at->map_bytes, "can't map %zu bytes", at->map_bytes);
     }
     at->data = at->map;
     const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);

@@ -57,8 +57,10 @@ static enum lmcs_status reserve(struct lmcs_live_body *body, const struct lmcs_l
     mapping->bytes = lmcs_live_capacity(record);
     void *at = mmap(NULL, mapping->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) {
+        enum lmcs_status status = lmcs_fail_map(error, mapping->bytes, "%s: can't map live tensor \"%.200s\"",
+                                                body->pool->path, record->name);
         free(mapping);
-        return lmcs_fail_errno(error, errno, "%s: can't map live tensor \"%.200s\"", body->pool->path, record->name);
+        return status;
     }
     mapping->at = at;
     mapping->lease = body->pool->lease;

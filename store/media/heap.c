@@ -326,7 +326,7 @@ enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t
     void *at = mmap(where, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, heap->map_fd, (off_t)offset);
     return at != MAP_FAILED
                ? LMCS_OK
-               : lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", heap->path, (unsigned long long)bytes);
+               : lmcs_fail_map(error, bytes, "%s: can't map %llu bytes", heap->path, (unsigned long long)bytes);
 }
 
 enum lmcs_status lmcs_heap_persist(struct lmcs_heap *heap, const void *at, uint64_t bytes, struct lmcs_error *error)

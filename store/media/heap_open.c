@@ -147,7 +147,7 @@ static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint
         int failure = errno;
         free(heap->shown_path);
         heap->shown_path = NULL;
-        return failure == ENOENT ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: its folder does not exist", path)
+        return failure == ENOENT ? lmcs_fail_no_folder(path, error)
                                  : lmcs_fail_errno(error, failure, "%s: can't create", path);
     }
     enum lmcs_status status = LMCS_OK;
@@ -165,7 +165,7 @@ static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint
     return status;
 }
 
-static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *error)
+static enum lmcs_status call_create(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_error *error)
 {
     enum lmcs_status status = check_memory(error);
     if (status != LMCS_OK)
@@ -183,8 +183,7 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
     if (heap->pool == NULL && errno == EAGAIN)
         return lmcs_fail_in_use(heap->path, error); /* a device, or parts of a poolset */
     if (heap->pool == NULL)
-        return lmcs_fail_errno(error, errno, "%s: libpmemobj can't create the pool (%s)", heap->path,
-                               pmemobj_errormsg());
+        return lmcs_fail_map(error, bytes, "%s: libpmemobj can't create the pool (%s)", heap->path, pmemobj_errormsg());
     return adopt(heap, heap->path, error);
 }
 
@@ -203,7 +202,7 @@ enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, stru
         status = make_file(h, path, virtual_bytes, error);
     }
     if (status == LMCS_OK)
-        status = call_create(h, error);
+        status = call_create(h, virtual_bytes, error);
     if (status != LMCS_OK) {
         lmcs_heap_close(h);
         return status;
@@ -237,7 +236,7 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
     return status;
 }
 
-static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_error *error)
+static enum lmcs_status fail_open(const char *path, uint64_t bytes, int failure, struct lmcs_error *error)
 {
     const char *said = pmemobj_errormsg();
     if (failure == EAGAIN)
@@ -250,8 +249,10 @@ static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_err
                          path, said, path);
     if (failure == EACCES || failure == EPERM || failure == EROFS)
         return lmcs_fail(error, LMCS_READ_ONLY, failure, "%s: can't be opened for writing; mode r reads it", path);
-    if (failure == ENOMEM)
-        return lmcs_fail_memory(error);
+    if (failure == ENOMEM) {
+        errno = failure;
+        return lmcs_fail_map(error, bytes, "%s: libpmemobj can't map %llu bytes", path, (unsigned long long)bytes);
+    }
     if (failure == EEXIST)
         return lmcs_fail(error, LMCS_UNSUPPORTED, failure,
                          "%s: this process, or the one that it was forked from, has a pool with the same identity open "
@@ -385,7 +386,7 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
         sleep_a_little();
     }
     if (pool == NULL)
-        return fail_open(path, failure, error);
+        return fail_open(path, lmcs_media_bytes(media), failure, error);
     struct lmcs_heap *h = new_heap();
     if (h == NULL || (h->path = strdup(path)) == NULL) {
         free(h);

@@ -244,7 +244,8 @@ static enum lmcs_status map_all(const struct lmcs_media *media, void **made, str
         return lmcs_media_map_shared(media, 0, media->bytes, map, error);
     }
     if (map == MAP_FAILED)
-        return lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", media->path, (unsigned long long)media->bytes);
+        return lmcs_fail_map(error, media->bytes, "%s: can't map %llu bytes", media->path,
+                             (unsigned long long)media->bytes);
     *made = map;
     return LMCS_OK;
 }
@@ -553,7 +554,7 @@ static enum lmcs_status map_fixed(const struct lmcs_media *media, uint64_t offse
         uint64_t n = bytes < segment->bytes - inner ? bytes : segment->bytes - inner;
         if (mmap(at, n, protection, flags | MAP_FIXED, segment->fd, (off_t)(segment->file_offset + inner)) ==
             MAP_FAILED)
-            return lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", media->path, (unsigned long long)n);
+            return lmcs_fail_map(error, n, "%s: can't map %llu bytes", media->path, (unsigned long long)n);
         at += n;
         offset += n;
         bytes -= n;

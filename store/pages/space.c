@@ -11,6 +11,7 @@
  */
 #include "pages/space.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,25 +138,36 @@ static bool object_is_sound(const struct lmcs_pool *pool, uint64_t offset, const
             df->backed <= offset + df->bytes + LMCS_PAGE_BYTES);
 }
 
+/* `left` bytes are free, of the limit or (0) of the disk; captures leave `share` of them to the compactor. */
+static enum lmcs_status fail_full(const struct lmcs_pool *pool, uint64_t limit, uint64_t need, uint64_t left,
+                                  uint64_t share, struct lmcs_error *error)
+{
+    char of_limit[48] = "", reserved[80] = "";
+    if (limit != 0)
+        snprintf(of_limit, sizeof of_limit, " of its limit of %llu", (unsigned long long)limit);
+    if (share > 0)
+        snprintf(reserved, sizeof reserved, ", and %llu more are reserved for compaction", (unsigned long long)share);
+    return lmcs_fail_full(error, need, left - share, 0,
+                          "%s: the %s is full: %llu bytes are needed and %llu%s are free%s; compact it, remove "
+                          "snapshots ('lmc-store rm'), or %s",
+                          pool->path, limit != 0 ? "pool" : "disk", (unsigned long long)need,
+                          (unsigned long long)(left - share), of_limit, reserved,
+                          limit != 0 ? "open it with a larger size" : "free disk space");
+}
+
 enum lmcs_status lmcs_space_need(struct lmcs_pool *pool, uint64_t need, uint64_t largest, bool leaves,
                                  struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
     uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
-    if (leaves)
-        limit -= lmcs_space_share(largest, limit);
-    uint64_t left = limit > taken ? limit - taken : 0;
-    bool over = limit != 0 && need > left;
-    uint64_t disk = over || !leaves ? UINT64_MAX : lmcs_heap_disk_free(pool->heap);
-    if (disk != UINT64_MAX && (need > disk || disk - need < lmcs_space_share(largest, space->used + disk)))
-        return lmcs_fail_full(error, need, disk, 0,
-                              "%s: the disk is full: %llu bytes are needed and %llu are free, some of which the "
-                              "compactor needs",
-                              pool->path, (unsigned long long)need, (unsigned long long)disk);
-    if (over)
-        return lmcs_fail_full(
-            error, need, left, 0, "%s: the pool is full: %llu bytes are needed and %llu of its limit of %llu are free",
-            pool->path, (unsigned long long)need, (unsigned long long)left, (unsigned long long)space->limit_bytes);
+    uint64_t left = limit > taken ? limit - taken : 0, share = leaves ? lmcs_space_share(largest, limit) : 0;
+    share = share < left ? share : left;
+    if (limit != 0 && need > left - share)
+        return fail_full(pool, limit, need, left, share, error);
+    uint64_t disk = leaves ? lmcs_heap_disk_free(pool->heap) : UINT64_MAX;
+    share = leaves ? lmcs_space_share(largest, space->used + disk) : 0;
+    if (disk != UINT64_MAX && (need > disk || disk - need < share))
+        return fail_full(pool, 0, need, disk, share < disk ? share : disk, error);
     space->used += need;
     return LMCS_OK;
 }

@@ -13,6 +13,8 @@
 #include "records/shelf.h"
 #include "repair/scrub.h"
 
+#define LEAST_BYTES_TO_FIT ((uint64_t)64 << 10) /* of a smaller snapshot, metadata take more */
+
 static void fill_medium(const struct lmcs_pool *pool, struct lmcs_pool_info *info)
 {
     struct lmcs_topology topology;
@@ -124,7 +126,7 @@ enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *i
     if (status != LMCS_OK)
         return status;
     filled.snapshots_that_fit =
-        filled.last_snapshot_bytes == 0 ? UINT64_MAX : filled.free_bytes / filled.last_snapshot_bytes;
+        filled.last_snapshot_bytes < LEAST_BYTES_TO_FIT ? UINT64_MAX : filled.free_bytes / filled.last_snapshot_bytes;
     fill_medium(pool, &filled);
     lmcs_background_state(pool, &filled);
     *info = filled;

@@ -28,10 +28,21 @@ static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_she
                      why);
 }
 
+/* `count` snapshots exist up to the one of the name. */
+static enum lmcs_status fail_back(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *which,
+                                  const char *name, uint64_t count, struct lmcs_error *error)
+{
+    bool all = *name == '\0' || strcmp(name, "latest") == 0;
+    (void)fail_address(txn, shelf, which, ": only ", error);
+    lmcs_error_append(error, "%llu snapshot%s exist%s%s%.100s", (unsigned long long)count, count == 1 ? "" : "s",
+                      count == 1 ? "s" : "", all ? "" : " up to ", all ? "" : name);
+    return LMCS_NOT_FOUND;
+}
+
 static enum lmcs_status fail_empty(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *which,
                                    struct lmcs_error *error)
 {
-    fail_address(txn, shelf, which, ": the shelf is empty", error);
+    (void)fail_address(txn, shelf, which, ": the shelf is empty", error);
     (void)lmcs_shelf_append_similar(txn, shelf->name, error);
     return LMCS_NOT_FOUND;
 }
@@ -264,19 +275,19 @@ static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *s
     return status;
 }
 
-/* Goes back by `back` committed snapshots. *number 0: there are fewer. */
+/* Goes back by `back` committed snapshots. *number 0: there are fewer, *count with the first one. */
 static enum lmcs_status go_back(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t back, uint64_t *number,
-                                struct lmcs_error *error)
+                                uint64_t *count, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    while (status == LMCS_OK && back > 0) {
+    for (*count = 1; status == LMCS_OK && *count <= back;) {
         struct lmcs_record record;
         bool found;
         status = lmcs_record_before(txn, shelf, *number, number, error);
         if (status != LMCS_OK || *number == 0)
             return status;
         status = lmcs_record_get(txn, shelf, *number, &record, &found, error);
-        back -= status == LMCS_OK && record.df.state == LMCS_SNAPSHOT_COMMITTED;
+        *count += status == LMCS_OK && record.df.state == LMCS_SNAPSHOT_COMMITTED;
     }
     return status;
 }
@@ -304,14 +315,9 @@ enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *she
         return fail_name(txn, shelf, which, name, error);
     if (which[length] == '\0')
         return LMCS_OK;
-    status = go_back(txn, shelf,
-                     *digits == '\0'       ? 1
-                     : strlen(digits) < 19 ? strtoull(digits, NULL, 10)
-                                           : UINT64_MAX,
-                     number, error);
-    return status == LMCS_OK && *number == 0
-               ? fail_address(txn, shelf, which, ": there are not so many before it", error)
-               : status;
+    uint64_t back = *digits == '\0' ? 1 : strlen(digits) < 19 ? strtoull(digits, NULL, 10) : INT64_MAX, count;
+    status = go_back(txn, shelf, back, number, &count, error);
+    return status == LMCS_OK && *number == 0 ? fail_back(txn, shelf, which, name, count, error) : status;
 }
 
 /* ---- Ranges ---- */

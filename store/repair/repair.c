@@ -46,7 +46,7 @@ static void *map_memory(uint64_t bytes, struct lmcs_error *error)
 {
     void *map = mmap(NULL, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) {
-        (void)lmcs_fail_memory(error);
+        (void)lmcs_fail_map(error, bytes, "can't map %llu bytes", (unsigned long long)bytes);
         return NULL;
     }
     return map;

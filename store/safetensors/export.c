@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/names.h"
 #include "base/outfile.h"
 
 #define SMALL_BYTES ((uint64_t)1 << 20)
@@ -48,8 +49,10 @@ struct exporter {
     size_t buffered;
     struct lmcs_transfer_report report;
     enum lmcs_status status; /* of the visit */
-    char parts[512];         /* first components of names, for a message */
-    char last_part[64];
+    /* First components of names for a message, each with its NUL. */
+    char parts[512];
+    size_t part_count;
+    bool has_more_parts;
 };
 
 /* ---- The tensors to write ---- */
@@ -126,16 +129,47 @@ static bool append(struct exporter *exporter, struct item *item)
     return true;
 }
 
-/* Records the first component of a name, once for adjacent names that share it. */
+/* Records the first component of a name, unless an earlier name has the same. */
 static void note_part(struct exporter *exporter, const char *name)
 {
-    size_t bytes = strcspn(name, ".");
-    size_t used = strlen(exporter->parts);
-    if (name[bytes] != '.' || bytes >= sizeof exporter->last_part || used + bytes + 3 > sizeof exporter->parts ||
-        (strlen(exporter->last_part) == bytes && strncmp(exporter->last_part, name, bytes) == 0))
+    size_t bytes = strcspn(name, "."), used = 0;
+    if (name[bytes] != '.')
         return;
-    snprintf(exporter->last_part, sizeof exporter->last_part, "%.*s", (int)bytes, name);
-    snprintf(exporter->parts + used, sizeof exporter->parts - used, "%s%s", used > 0 ? ", " : "", exporter->last_part);
+    for (size_t i = 0; i < exporter->part_count; i++) {
+        if (strlen(exporter->parts + used) == bytes && memcmp(exporter->parts + used, name, bytes) == 0)
+            return;
+        used += strlen(exporter->parts + used) + 1;
+    }
+    if (used + bytes + 1 > sizeof exporter->parts) {
+        exporter->has_more_parts = true;
+        return;
+    }
+    memcpy(exporter->parts + used, name, bytes);
+    exporter->parts[used + bytes] = '\0';
+    exporter->part_count++;
+}
+
+/* Fails with the parts that there are, and the nearest. */
+static enum lmcs_status fail_part(const struct exporter *exporter)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(exporter->snapshot);
+    const char *names[sizeof exporter->parts], *near = NULL;
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "%.*s", (int)exporter->part_bytes, exporter->part);
+    enum lmcs_status status = lmcs_fail(
+        exporter->error, LMCS_NOT_FOUND, 0, "%s@%" PRIu64 " has no tensors in the part '%.*s'; it has %s", info->shelf,
+        info->number, (int)exporter->part_bytes, exporter->part, exporter->part_count == 0 ? "no parts" : "the parts ");
+    if (exporter->error == NULL)
+        return status;
+    const char *part = exporter->parts;
+    for (size_t i = 0; i < exporter->part_count; i++, part += strlen(part) + 1) {
+        lmcs_error_append(exporter->error, "%s%s", i > 0 ? ", " : "", part);
+        names[i] = part;
+    }
+    near = lmcs_nearest(wanted, names, exporter->part_count);
+    lmcs_error_append(exporter->error, "%s%s%s%s", exporter->has_more_parts ? " and more" : "",
+                      near != NULL ? "; did you mean '" : "", near != NULL ? near : "", near != NULL ? "'?" : "");
+    return status;
 }
 
 static bool visit_entry(void *context, const struct lmcs_entry *entry)
@@ -172,10 +206,7 @@ static enum lmcs_status collect(struct exporter *exporter)
         qsort(exporter->items, exporter->count, sizeof(void *), by_rank_and_name);
     if (exporter->count > 0 || exporter->report.left_out > 0 || exporter->part == NULL)
         return LMCS_OK;
-    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(exporter->snapshot);
-    return lmcs_fail(exporter->error, LMCS_NOT_FOUND, 0, "%s@%" PRIu64 " has no tensors in the part '%.*s'; %s%s",
-                     info->shelf, info->number, (int)exporter->part_bytes, exporter->part,
-                     exporter->parts[0] != '\0' ? "it has the parts " : "it has no parts", exporter->parts);
+    return fail_part(exporter);
 }
 
 /* ---- The header ---- */

@@ -185,7 +185,7 @@ static void *reserve_addresses(struct lmcs_view *view, size_t bytes, int protect
     view->mappings = grown;
     void *at = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) {
-        lmcs_fail_errno(error, errno, "can't map %zu bytes", bytes);
+        (void)lmcs_fail_map(error, bytes, "can't map %zu bytes", bytes);
         return NULL;
     }
     view->mappings[view->mapping_count++] = (struct mapping){at, bytes};

@@ -17,6 +17,7 @@ import sys
 import textwrap
 import time
 
+import lmcstore
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -242,6 +243,48 @@ def test_a_mistyped_shelf_is_noticed(pool):
     )
 
 
+def test_no_number_of_tiny_snapshots_fits(pool, tmp_path):
+    """Metadata decide, not the payload."""
+    assert "more like it fit" not in text("info", pool)
+    assert as_json("info", pool)["snapshots_that_fit"] is None
+    safetensors.numpy.save_file({"w": np.zeros(1 << 15, np.float32)}, tmp_path / "w.safetensors")
+    cli("import", pool, "run", tmp_path / "w.safetensors")
+    assert "; 20" in text("info", pool) and "more like it fit, before compaction" in text("info", pool)
+
+
+def test_a_folder_that_takes_no_files(pool, tmp_path):
+    for path in ("/proc/x.pool", "/proc/self/x.pool"):
+        assert "no file can be created in its folder" in error("create", path)
+    assert "no file can be created in its folder" in error("dump", pool, "-o", "/proc/x.archive")
+    assert "its folder does not exist" in error("create", tmp_path / "none/x.pool", status="not found")
+    assert "its folder does not exist" in error("dump", pool, "-o", tmp_path / "none/x", status="not found")
+
+
+def test_a_limit_of_addresses_is_named(pool, tmp_path):
+    (tmp_path / "new").mkdir()
+    for command in (f"info {pool}", f"tag {pool} run@1 x", f"create {tmp_path}/new/x.pool"):
+        done = subprocess.run(
+            ["sh", "-c", f"ulimit -v 4000000; exec {BIN} {command}"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 1 and "this process may have 4096000000: raise 'ulimit -v'" in done.stderr, command
+    assert os.listdir(tmp_path / "new") == []
+
+
+def test_parts_are_listed_once(tmp_path):
+    path = tmp_path / "run.pool"
+    names = ("model.a", "optimizer.x", "model.tied", "mo.b", "optimizer.y", "plain")
+    with lmcstore.open(path, "x", size="32MiB", background=False) as store:
+        store["run"].snapshot({name: np.zeros(i + 1) for i, name in enumerate(names)})
+    listed = error("export", path, "run", "--part", "modle", "-o", tmp_path / "x", status="not found")
+    assert listed.endswith("in the part 'modle'; it has the parts model, optimizer, mo; did you mean 'model'?\n")
+    with lmcstore.open(path, "r+", background=False) as store:
+        store["many"].snapshot({f"part{i % 200:03}.{i}": np.zeros(1) for i in range(400)})
+        store["none"].snapshot({"a": np.zeros(1)})
+    listed = error("export", path, "many", "--part", "else", "-o", tmp_path / "x")
+    assert listed.count("part000") == 1 and listed.endswith(" and more\n")
+    assert error("export", path, "none", "--part", "else", "-o", tmp_path / "x").endswith("; it has no parts\n")
+
+
 def test_info_explains_the_sparse_size(pool):
     (line,) = [line for line in text("info", pool).splitlines() if line.startswith("file  ")]
     assert re.search(r"MiB on disk \(du\); the size in ls -l, .* [GT]iB, is address space of a sparse file", line)
@@ -257,7 +300,11 @@ def test_what_is_not_there_is_told_what_is(pool, tmp_path):
     told = error("ls", pool, "run@bets", status="not found")
     assert "there is no snapshot run@bets; its tags are " in told and told.endswith(", and more\n")
     assert error("ls", pool, "run@9").endswith("there is no snapshot run@9; the newest is 3\n")
-    assert "there are not so many before it" in error("ls", pool, "run@best~7")
+    assert error("ls", pool, "run@best~7").endswith("run@best~7: only 2 snapshots exist up to best\n")
+    assert error("ls", pool, "run@latest~3").endswith("run@latest~3: only 3 snapshots exist\n")
+    cli("dump", pool, "run", "-o", tmp_path / "a.archive")
+    few = error("restore", tmp_path / "a.archive", tmp_path / "part.pool", "--only", "run@latest~5")
+    assert few.endswith("a.archive: the archive has no run@latest~5: it has only 3 snapshots\n")
     assert "'lmc-store create' creates one" in error(
         "import", tmp_path / "none.pool", "run", tmp_path / "1.safetensors"
     )

@@ -210,6 +210,27 @@ def test_report_of_what_is_hostile_or_little(tmp_path):
     assert "No snapshots yet" in source
 
 
+def test_the_report_names_what_it_omits(tmp_path):
+    """Counters and states of generators first, then the smallest."""
+    path = str(tmp_path / "run.pool")
+    with lmcstore.open(path, "x", size="64MiB", background=False) as store:
+        for step in range(2):
+            state = {f"w{i:02}": np.full((2, i + 1), step + 1, np.float32) for i in range(50)}
+            state |= {"rng": np.zeros(5056, np.uint8), "count": np.array(step, np.float32), "<b>": np.arange(9)}
+            metrics = {f"m{i}": 1.0 for i in range(10)}
+            store["run"].snapshot(state, step=step, metrics=metrics)
+            store["few"].snapshot({"rng": np.full(50, step, np.uint8), "w": np.zeros(3)})
+    page = tmp_path / "page.html"
+    text("report", path, "-o", page)
+    source = page.read_text()
+    assert "48 of 53 tensors; the others are named below." in source
+    assert "Drift of 2 smaller tensors is left out: w01, w00." in source
+    assert "Drift of 3 counters and states of generators is left out: rng, &lt;b&gt;, count." in source
+    assert "Metrics that are not shown: m8, m9." in source and "columns for 6 of 10 metrics." in source
+    assert source.count("is left out") == 2  # the shelf of two tensors shows both
+    assert "\nfrom 1 to 2\n" in source and "rng\nfrom 1 to 2" in source
+
+
 def test_png_needs_matplotlib_or_draws(pool, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "page.png"

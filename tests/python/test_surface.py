@@ -433,6 +433,7 @@ def test_full_pool(tmp_path: Path) -> None:
         with pytest.raises(lmcstore.FullError) as caught:
             shelf.snapshot({"a": torch.randn(1 << 24)})
         assert caught.value.bytes_needed > caught.value.bytes_free
+        assert "and 4194304 more are reserved for compaction; compact it, remove snapshots" in str(caught.value)
         assert len(shelf) == 1
         assert shelf.snapshot({"a": torch.randn(100)}).number >= 2
 

@@ -8,9 +8,11 @@ expensive: drift of tensors and restore times are measured on a few, within the 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import _core
 from ..errors import DamagedError, NotFoundError
@@ -21,6 +23,7 @@ from ..store import Store
 MOST_SNAPSHOTS = 600
 MOST_INTERVALS = 28
 MOST_ROWS = 48
+MOST_NAMES = 200  # of omitted rows, in a note
 MOST_RESTORES = 16
 
 
@@ -156,12 +159,24 @@ def _list_points(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
     _tell_links(gathered)
 
 
-def _choose_rows(snapshot: Snapshot) -> tuple[list[str], int]:
-    """Choose the largest tensors, in the order of the snapshot."""
+def _is_counter(entry: dict[str, Any]) -> bool:
+    """Whether a tensor counts steps or is a generator's state: one number, or integers in one dimension."""
+    is_real = entry["dtype"] is not None and entry["dtype"].startswith(("f", "bf", "c"))
+    return math.prod(entry["shape"]) <= 1 or (len(entry["shape"]) <= 1 and not is_real)
+
+
+def _choose_rows(snapshot: Snapshot, gathered: Gathered) -> None:
+    """Choose the largest tensors, counters and generators last, in the order of the snapshot; note the omitted ones."""
     entries = [entry for entry in snapshot.entries() if not entry["is_attachment"]]
-    largest = sorted(entries, key=lambda entry: -entry["raw_bytes"])[:MOST_ROWS]
-    chosen = {entry["name"] for entry in largest}
-    return [entry["name"] for entry in entries if entry["name"] in chosen], len(entries)
+    ranked = sorted(entries, key=lambda entry: (_is_counter(entry), -entry["raw_bytes"]))
+    chosen = {entry["name"] for entry in ranked[:MOST_ROWS]}
+    gathered.rows = [entry["name"] for entry in entries if entry["name"] in chosen]
+    gathered.tensor_count = len(entries)
+    for is_counter, kind in ((False, "smaller tensors"), (True, "counters and states of generators")):
+        names = [entry["name"] for entry in ranked[MOST_ROWS:] if _is_counter(entry) == is_counter]
+        if names:
+            more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+            gathered.notes.append(f"Drift of {len(names):,} {kind} is left out: {', '.join(names[:MOST_NAMES])}{more}.")
 
 
 def _drift(before: Snapshot, after: Snapshot) -> Interval:
@@ -231,7 +246,7 @@ def collect(store: Store, name: str, seconds: float = 30.0) -> Gathered:
     if not gathered.points:
         return gathered
     newest = shelf[gathered.points[-1].number]
-    gathered.rows, gathered.tensor_count = _choose_rows(newest)
+    _choose_rows(newest, gathered)
     _measure_restores(shelf, gathered, begin + 0.6 * seconds)
     _measure_drift(shelf, gathered, begin + seconds)
     return gathered

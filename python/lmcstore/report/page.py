@@ -76,6 +76,7 @@ document.addEventListener('pointermove',e=>{
 _ORDER = ("delta", "link", "keyframe", "raw", "unknown")
 _TABLE_ROWS = 400
 _METRICS = 8
+_METRIC_COLUMNS = 6
 
 
 def _times(seconds: float) -> str:
@@ -251,7 +252,7 @@ def _drift(gathered: Gathered) -> str:
 
 def _table(points: Sequence[Point]) -> str:
     shown = list(reversed(points))[:_TABLE_ROWS]
-    names = list(dict.fromkeys(name for point in shown for name in point.metrics))[:6]
+    names = list(dict.fromkeys(name for point in shown for name in point.metrics))[:_METRIC_COLUMNS]
     head = ["number", "step", "time (UTC)", "parent", "raw", "stored", "new", "chain", *names]
     cells = "".join(f"<th>{for_html(text)}</th>" for text in head)
     rows = [f'<tr>{cells}<th class="left">tags</th></tr>']
@@ -316,7 +317,8 @@ def _section(gathered: Gathered) -> str:
         text = "Stored bytes of contents that no snapshot before it has."
         cards.append(_card("Added by each snapshot", text, _added(points)))
     if gathered.intervals:
-        less = "" if len(gathered.rows) == gathered.tensor_count else f" The {len(gathered.rows)} largest tensors."
+        shown, count = len(gathered.rows), gathered.tensor_count
+        less = "" if shown == count else f" {shown} of {count:,} tensors; the others are named below."
         text = f"Root-mean-square change between snapshots, beside each tensor's own size.{less}"
         cards.append(_card("Drift", text, _drift(gathered), wide=True))
     newest = f"The newest {_TABLE_ROWS}." if len(points) > _TABLE_ROWS else "Newest first."
@@ -325,6 +327,8 @@ def _section(gathered: Gathered) -> str:
     notes = list(gathered.notes)
     if len(names) > _METRICS:
         notes.append(f"Metrics that are not shown: {', '.join(names[_METRICS:])}.")
+    if len(names) > _METRIC_COLUMNS:
+        notes.append(f"The table has columns for {_METRIC_COLUMNS} of {len(names)} metrics.")
     parts += [f'<p class="soft small">{for_html(note)}</p>' for note in notes]
     return "".join(parts)
 

@@ -66,12 +66,16 @@ def _snapshots(axes: Any, gathered: Gathered) -> None:
     _sizes(axes)
 
 
+_METRICS = 6
+
+
 def _metrics(axes: Any, gathered: Gathered) -> None:
     xs, what = _positions(gathered.points)
     names = list(dict.fromkeys(name for point in gathered.points for name in point.metrics))
-    for name in names[:6]:
+    for name in names[:_METRICS]:
         axes.plot(xs, [point.metrics.get(name, float("nan")) for point in gathered.points], label=printable(name))
-    axes.set(title="metrics" if names else "no metrics", xlabel=what)
+    of = f", {_METRICS} of {len(names)}" if len(names) > _METRICS else ""
+    axes.set(title=f"metrics{of}" if names else "no metrics", xlabel=what)
     if names:
         _legend(axes)
 
@@ -96,7 +100,9 @@ def _drift(axes: Any, figure: Any, gathered: Gathered) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=5.5, parse_math=False)
     labels = [str(item.after) for item in gathered.intervals]
     axes.set_xticks(range(len(labels)), labels, fontsize=7, rotation=60)
-    axes.set(title="drift: root-mean-square change beside each tensor's own size", xlabel="snapshot")
+    shown, count = len(gathered.rows), gathered.tensor_count
+    of = f", {shown} of {count:,} tensors" if shown < count else ""
+    axes.set(title=f"drift: root-mean-square change beside each tensor's own size{of}", xlabel="snapshot")
     figure.colorbar(drawn, ax=axes, pad=0.01)
 
 
