@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import itertools
 import logging
@@ -12,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from . import _core
 from ._optimizer.gradients import scale_of
@@ -518,6 +519,12 @@ class Shelf:
 
     def __hash__(self) -> int:
         return hash((self._store._uuid, self._name))
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)  # like all copies, with a store of its own
+
+    def __reduce__(self) -> Any:
+        return Shelf, (self._store, self._name)  # the store opens the pool anew, for reading
 
     def __repr__(self) -> str:
         if self._store.closed:

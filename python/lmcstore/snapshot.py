@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import os
@@ -414,6 +415,13 @@ class Snapshot(Mapping[Any, Any]):
     def __hash__(self) -> int:
         return hash((self._shelf, self._number))
 
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)  # like all copies, with a store of its own
+
+    def __reduce__(self) -> Any:
+        info = self._info  # waits until it is durable
+        return _found_again, (self._shelf, self._number, info["time_ns"], info["raw_bytes"])
+
     def _repr_html_(self) -> str:
         if self._capture is not None:
             return html.table(repr(self), (), ())
@@ -437,7 +445,18 @@ def _reopened(path: str, shelf: str, number: int, info: dict[str, Any]) -> _core
     """Open a snapshot anew, for reading, in a forked child; NotFoundError: it is gone."""
     pool = _core.open(path, _core.OPEN_READ, 0, _CHILD_WAIT_MS, 1, _core.NO_BACKGROUND)
     handle = pool.find(shelf, str(number))
-    now = handle.info()
-    if (now["time_ns"], now["raw_bytes"]) != (info["time_ns"], info["raw_bytes"]):
-        raise NotFoundError(f"{path}: {shelf}@{number} is another snapshot now")
+    _check_same(path, shelf, handle, info["time_ns"], info["raw_bytes"])
     return handle
+
+
+def _found_again(shelf: Shelf, number: int, time_ns: int, raw_bytes: int) -> Snapshot:
+    """Find the snapshot of a copy, or of a pickle; NotFoundError: it is gone."""
+    snapshot = Snapshot(shelf, number)
+    _check_same(shelf.store.path, shelf.name, snapshot._handle, time_ns, raw_bytes)
+    return snapshot
+
+
+def _check_same(path: str, shelf: str, handle: _core.Snapshot, time_ns: int, raw_bytes: int) -> None:
+    now = handle.info()
+    if (now["time_ns"], now["raw_bytes"]) != (time_ns, raw_bytes):
+        raise NotFoundError(f"{path}: {shelf}@{now['number']} is another snapshot now")

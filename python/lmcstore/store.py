@@ -95,7 +95,7 @@ def open(
     threads = within(threads, 0, _MAX_THREADS, "threads")
     flags = (0 if background else _core.NO_BACKGROUND) | (_core.FORCE_NETWORK if force_network else 0)
     pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags))
-    store = Store(pool, text, mode, is_new)
+    store = Store(pool, text, mode, is_new, force_network)
     if limit and mode in ("a", "r+"):
         store._raise_limit(limit)
     log.debug("opened %s with mode %r", text, mode)
@@ -120,6 +120,15 @@ def _open(path: str, mode: str, options: tuple[int, int, int, int]) -> tuple[_co
     return _core.open(path, _MODES[mode], *options), mode in ("a", "x")
 
 
+def _reopened(path: str, uuid: bytes, force_network: bool) -> Store:
+    """Open a pool for reading, for a copy of a Store; NotFoundError: another pool is there."""
+    store = open(path, "r", force_network=force_network)
+    if store._uuid != uuid:
+        store.close()
+        raise NotFoundError(f"{path} is another pool than the one that was copied or pickled")
+    return store
+
+
 def _close_unclosed(pool: _core.Pool, path: str) -> None:
     """Close a store that a program left open, when it is collected or at exit."""
     try:
@@ -140,14 +149,20 @@ class Store:
 
     ``store["run"]`` is a shelf; its first snapshot creates it, with a `CreationWarning` unless the store created the
     pool and the shelf is its first. Several threads may use a Store.
+
+    A copy, also one by pickle in another process, opens the pool anew, for reading (mode "r"). The same holds for
+    shelves and snapshots.
     """
 
-    def __init__(self, pool: _core.Pool, path: str, mode: str, is_new: bool = False) -> None:
+    def __init__(
+        self, pool: _core.Pool, path: str, mode: str, is_new: bool = False, force_network: bool = False
+    ) -> None:
         self._pool = pool
         self._finders: dict[str, Finder] = {}
         self._path = path
         self._mode = mode
         self._is_new = is_new  # this open created it
+        self._force_network = force_network
         self._known: set[str] = set()  # shelves that exist, or were warned of
         self._uuid: bytes = pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
@@ -465,6 +480,11 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> Any:
+        if self.closed:
+            raise InvalidError(f"{self._path}: a closed store can't be copied or pickled")
+        return _reopened, (self._path, self._uuid, self._force_network)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"mode {self._mode!r}"

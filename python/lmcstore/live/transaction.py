@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import operator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from .. import _core
-from ..errors import InvalidError
+from ..errors import InvalidError, UnsupportedError
 from .tensor import LiveTensor
 
 
@@ -69,6 +69,9 @@ class Transaction:
         except BaseException:
             self._core.abort()
             raise
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError("a transaction can't be copied or pickled: it belongs to this process")
 
     def __repr__(self) -> str:
         return f"<lmcstore.Transaction, {'ended' if self.ended else 'under way'}>"

@@ -70,6 +70,12 @@ class LiveVariable:
     It belongs to the bytes, not to the name: after a swap or a rename it holds the same bytes.
     """
 
+    def __reduce__(self) -> Any:
+        raise UnsupportedError(
+            f"live variable {self.name!r} can't be copied or pickled: it is memory of the pool; copy its value, or "
+            "pickle the shelf"
+        )
+
     def __init__(self, core: _core.Live) -> None:
         self._core = core
         raw = core.info()
