@@ -629,7 +629,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_entries(struct lmcs_snaps
 
 /*
  * Copies or decodes one tensor or attachment into `buffer`, of exactly its raw bytes (lmcs_snapshot_entries and views
- * report them), and verifies all checksums.
+ * report them), and verifies all checksums; blocks of raw payloads once per open pool (LMCS_VIEW_VERIFY). LMCS_DAMAGED
+ * names the tensor, the snapshot and the one before it.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kind,
                                                             const char *name, void *buffer, uint64_t buffer_bytes,
@@ -644,18 +645,27 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read_range(struct lmcs_sn
                                                                   uint64_t bytes, struct lmcs_error *error);
 
 /*
- * A view gives addresses of a snapshot's tensors. Raw payloads are mapped (no copy, and no check unless requested); the
- * pool's threads decode others into memory of the view. It holds its bytes until it is closed, also after the close of
- * the pool, and the snapshot's removal or compaction. Failing memory is an error of every function here, but a SIGBUS
- * when read through a mapped address; LMCS_VIEW_COPY avoids that.
+ * false: lmcs_snapshot_read and lmcs_snapshot_read_range return the bytes of raw payloads through this handle without
+ * comparing them. Set it before other threads use the handle. Export always compares.
+ */
+LMCS_API void lmcs_snapshot_set_verify(struct lmcs_snapshot *snapshot, bool verify);
+
+/*
+ * A view gives addresses of a snapshot's tensors. Raw payloads are mapped without a copy, and UNVERIFIED unless
+ * LMCS_VIEW_VERIFY is given: a flipped bit is returned without an error. The pool's threads decode and verify others,
+ * into memory of the view. It holds its bytes until it is closed, also after the close of the pool, and the snapshot's
+ * removal or compaction. Failing memory is an error of every function here, but a SIGBUS when read through a mapped
+ * address; LMCS_VIEW_COPY avoids that.
  */
 struct lmcs_view;
 
 enum lmcs_view_flags {
     /* writable, copy on write: only this view sees changes, under this name. Default: read-only */
     LMCS_VIEW_PRIVATE = 1,
-    LMCS_VIEW_VERIFY = 2, /* verify mapped payloads, too, before returning */
-    LMCS_VIEW_COPY = 4    /* anonymous memory for all: no part of the file stays mapped */
+    /* compare mapped payloads with their checksums before returning, each once per open pool: later views of the same
+     * bytes don't hash them again */
+    LMCS_VIEW_VERIFY = 2,
+    LMCS_VIEW_COPY = 4 /* anonymous memory for all: no part of the file stays mapped */
 };
 
 /*
@@ -666,7 +676,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_view_open(struct lmcs_snapshot *sn
                                                         const uint32_t *kinds, size_t count, uint32_t flags,
                                                         struct lmcs_view **view, struct lmcs_error *error);
 LMCS_API size_t lmcs_view_count(const struct lmcs_view *view);
-/* Entry i (below the count), and its address (aligned to 64 bytes, never NULL). */
+/* Entry i (below the count), and its address (aligned to 64 bytes, never NULL), unverified as stated above. */
 LMCS_API const struct lmcs_entry *lmcs_view_entry(const struct lmcs_view *view, size_t i);
 LMCS_API void *lmcs_view_data(const struct lmcs_view *view, size_t i);
 LMCS_API void lmcs_view_close(struct lmcs_view *view);

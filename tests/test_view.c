@@ -291,6 +291,23 @@ static void flip(const char *path, off_t at)
     close(fd);
 }
 
+/* Byte `at` of the tensor was flipped. */
+static void expect_damage_in_copies(struct lmcs_snapshot *snapshot, const struct held *held, uint64_t at)
+{
+    unsigned char *buffer = malloc(held->bytes), byte;
+    assert_non_null(buffer);
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_read(snapshot, LMCS_TENSOR, held->name, buffer, held->bytes, &err));
+    assert_non_null(strstr(err.message, "run@1: repair it by lmc-store scrub --repair"));
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_read_range(snapshot, LMCS_TENSOR, held->name, at, &byte, 1, &err));
+    lmcs_snapshot_set_verify(snapshot, false);
+    OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, held->name, buffer, held->bytes, &err));
+    OK(lmcs_snapshot_read_range(snapshot, LMCS_TENSOR, held->name, at, &byte, 1, &err));
+    assert_true(byte == (held->data[at] ^ 0x10) && buffer[at] == byte);
+    lmcs_snapshot_set_verify(snapshot, true);
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_read(snapshot, LMCS_TENSOR, held->name, buffer, held->bytes, &err));
+    free(buffer);
+}
+
 static void verify_finds_a_flipped_bit(void **state)
 {
     struct place *place = *state;
@@ -320,6 +337,7 @@ static void verify_finds_a_flipped_bit(void **state)
                 lmcs_view_close(view);
             }
         }
+        expect_damage_in_copies(snapshot, held, at);
         for (size_t other = 0; other < 4; other++) {
             const char *name = now->tensors[other].name;
             if (other == t)

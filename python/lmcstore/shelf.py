@@ -509,7 +509,7 @@ class Shelf:
         return Snapshot(self, number, None, step)
 
     def _find(self, which: str) -> Snapshot:
-        handle = self._store._pool.find(self._name, which)
+        handle = self._store._pool.find(self._name, which, self._store._verifies)
         return Snapshot(self, handle.info()["number"], None, None, handle)
 
     def __eq__(self, other: object) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Va
 from typing import TYPE_CHECKING, Any, Self
 
 from . import _core, diff
-from ._state.decode import Decoded
+from ._state.decode import Decoded, flags_of
 from ._state.lazy import lazy
 from ._state.load import Plan
 from ._text import html
@@ -21,6 +21,7 @@ from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from .shelf import Shelf
+    from .store import Store
 
 Progress = Callable[[str, int, int], object]
 """Called now and then during long work with the task, the work done and all work; may raise to stop it."""
@@ -159,11 +160,13 @@ class Snapshot(Mapping[Any, Any]):
 
     # Reading
 
-    def state_dict(self, path: Any = ()) -> Any:
+    def state_dict(self, path: Any = (), *, verify: bool | None = None) -> Any:
         """Read the state, or the part at `path` (as for ``snap[path]``): the same nesting, types and values.
 
         Torch tensors are on the CPU, row-major and writable; writes never reach the snapshot. NumPy arrays are
         read-only. Both stay valid after the store's close. Raw payloads are mapped without a copy; others are decoded.
+        `verify`: whether raw payloads are compared with their checksums first, once per open store (None: the
+        setting of `lmcstore.open`); False maps them without reading them: unverified.
 
         An imported snapshot, or one made in C, gives a dict of its tensors by name (NumPy arrays without torch).
 
@@ -172,12 +175,12 @@ class Snapshot(Mapping[Any, Any]):
         NotFoundError
             The snapshot was removed, or has no such part.
         DamagedError
-            Its bytes are damaged.
+            Its bytes are damaged. The text names the tensor, the snapshot before, and the command that repairs it.
         UnsupportedError
             It holds torch tensors and torch is not installed, or a newer lmcstore wrote it.
         """
         decoded = self._decode()
-        return decoded.read(decoded.find(path))
+        return decoded.read(decoded.find(path), decoded.flags if verify is None else flags_of(verify))
 
     def __getitem__(self, path: Any) -> Any:
         """Return a tensor, a part or a value of the state.
@@ -363,7 +366,7 @@ class Snapshot(Mapping[Any, Any]):
         if (target is None) == (not parts):
             raise InvalidError("load_into takes one target for the whole state, or parts by name")
         decoded = self._decode()
-        flags = _core.VIEW_PRIVATE | _core.VIEW_VERIFY
+        flags = flags_of(True)
         plan = Plan(cast)
         if target is not None:
             plan.add_root(target, decoded.read(decoded.root, flags))
@@ -388,7 +391,8 @@ class Snapshot(Mapping[Any, Any]):
     def _open(self) -> tuple[_core.Snapshot, dict[str, Any]]:
         if self._opened is None:
             self.wait()
-            handle = self._shelf._store._pool.find(self._shelf._name, str(self._number))
+            store = self._shelf._store
+            handle = store._pool.find(self._shelf._name, str(self._number), store._verifies)
             self._opened = handle, handle.info()
         return self._opened
 
@@ -403,8 +407,9 @@ class Snapshot(Mapping[Any, Any]):
     def _decode(self) -> Decoded:
         if self._decoded is None:
             handle, info = self._open()
-            reopened = functools.partial(_reopened, self._shelf._store.path, self._shelf._name, self._number, info)
-            self._decoded = Decoded(handle, self._shelf._store, reopened)
+            store = self._shelf._store
+            reopened = functools.partial(_reopened, store, self._shelf._name, self._number, info)
+            self._decoded = Decoded(handle, store, reopened)
         return self._decoded
 
     def __eq__(self, other: object) -> bool:
@@ -441,11 +446,11 @@ class Snapshot(Mapping[Any, Any]):
         return f"{text}, step {step}>" if step is not None else f"{text}>"
 
 
-def _reopened(path: str, shelf: str, number: int, info: dict[str, Any]) -> _core.Snapshot:
+def _reopened(store: Store, shelf: str, number: int, info: dict[str, Any]) -> _core.Snapshot:
     """Open a snapshot anew, for reading, in a forked child; NotFoundError: it is gone."""
-    pool = _core.open(path, _core.OPEN_READ, 0, _CHILD_WAIT_MS, 1, _core.NO_BACKGROUND)
-    handle = pool.find(shelf, str(number))
-    _check_same(path, shelf, handle, info["time_ns"], info["raw_bytes"])
+    pool = _core.open(store.path, _core.OPEN_READ, 0, _CHILD_WAIT_MS, 1, _core.NO_BACKGROUND)
+    handle = pool.find(shelf, str(number), store._verifies)
+    _check_same(store.path, shelf, handle, info["time_ns"], info["raw_bytes"])
     return handle
 
 

@@ -43,6 +43,7 @@ def open(
     threads: int = 0,
     background: bool = True,
     force_network: bool = False,
+    verify: bool = True,
 ) -> Store:
     """Open a pool, or create it.
 
@@ -64,6 +65,10 @@ def open(
         Whether to compact older snapshots in the background.
     force_network
         Accept a network file system, where locks and mappings may fail.
+    verify
+        Whether reads compare raw payloads with their checksums: each 1 MiB block once per open store, at the speed of
+        memory; later reads of it are by pointer. False: reads return raw bytes, also flipped bits, without a check.
+        Decoded tensors, plain values, `Snapshot.load_into` and `Snapshot.export` are always verified.
 
     Returns
     -------
@@ -95,7 +100,7 @@ def open(
     threads = within(threads, 0, _MAX_THREADS, "threads")
     flags = (0 if background else _core.NO_BACKGROUND) | (_core.FORCE_NETWORK if force_network else 0)
     pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags))
-    store = Store(pool, text, mode, is_new, force_network)
+    store = Store(pool, text, mode, is_new, force_network, verify)
     if limit and mode in ("a", "r+"):
         store._raise_limit(limit)
     log.debug("opened %s with mode %r", text, mode)
@@ -120,9 +125,9 @@ def _open(path: str, mode: str, options: tuple[int, int, int, int]) -> tuple[_co
     return _core.open(path, _MODES[mode], *options), mode in ("a", "x")
 
 
-def _reopened(path: str, uuid: bytes, force_network: bool) -> Store:
+def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> Store:
     """Open a pool for reading, for a copy of a Store; NotFoundError: another pool is there."""
-    store = open(path, "r", force_network=force_network)
+    store = open(path, "r", force_network=force_network, verify=verify)
     if store._uuid != uuid:
         store.close()
         raise NotFoundError(f"{path} is another pool than the one that was copied or pickled")
@@ -155,7 +160,13 @@ class Store:
     """
 
     def __init__(
-        self, pool: _core.Pool, path: str, mode: str, is_new: bool = False, force_network: bool = False
+        self,
+        pool: _core.Pool,
+        path: str,
+        mode: str,
+        is_new: bool = False,
+        force_network: bool = False,
+        verify: bool = True,
     ) -> None:
         self._pool = pool
         self._finders: dict[str, Finder] = {}
@@ -164,6 +175,7 @@ class Store:
         self._is_new = is_new  # this open created it
         self._force_network = force_network
         self._known: set[str] = set()  # shelves that exist, or were warned of
+        self._verifies = verify
         self._uuid: bytes = pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
 
@@ -484,7 +496,7 @@ class Store:
     def __reduce__(self) -> Any:
         if self.closed:
             raise InvalidError(f"{self._path}: a closed store can't be copied or pickled")
-        return _reopened, (self._path, self._uuid, self._force_network)
+        return _reopened, (self._path, self._uuid, self._force_network, self._verifies)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"mode {self._mode!r}"

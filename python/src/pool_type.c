@@ -253,14 +253,16 @@ static PyObject *pool_begin(struct pool_object *self, PyObject *args)
 static PyObject *pool_find(struct pool_object *self, PyObject *args)
 {
     const char *shelf, *which;
+    int verify = 1;
     struct lmcs_snapshot *snapshot = NULL;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "ss:find", &shelf, &which) || !core_pool_enter(self))
+    if (!PyArg_ParseTuple(args, "ss|p:find", &shelf, &which, &verify) || !core_pool_enter(self))
         return NULL;
     POOL_CALL(self, status, lmcs_snapshot_find(self->handle, shelf, which, &snapshot, &error));
     if (status != LMCS_OK)
         return core_fail(self, &error);
+    lmcs_snapshot_set_verify(snapshot, verify != 0);
     return core_snapshot_new(core_state_of((PyObject *)self), self, snapshot);
 }
 
@@ -503,7 +505,7 @@ static PyMethodDef methods[] = {
     METHOD("prune", core_pool_prune, METH_VARARGS,
            "prune(shelf, words or None, dry_run) -> (kept, removed numbers, freed, later, tags)."),
     METHOD("begin", pool_begin, METH_VARARGS, "begin(shelf): a Capture."),
-    METHOD("find", pool_find, METH_VARARGS, "find(shelf, which): a Snapshot."),
+    METHOD("find", pool_find, METH_VARARGS, "find(shelf, which, verify=True): a Snapshot."),
     METHOD("numbers", pool_numbers, METH_VARARGS, "numbers(shelf, first, capacity): ascending, from first on."),
     METHOD("steps", pool_steps, METH_VARARGS, "steps(shelf, step, first, capacity): numbers of a step, ascending."),
     METHOD("remove", pool_remove, METH_VARARGS, "remove(shelf, number, dry_run=False): (freed, later, tags)."),

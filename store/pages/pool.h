@@ -30,6 +30,7 @@
  *   writeback->lock          media/writeback.c     ranges to write
  *   background->lock         pool/background.c     state of the background thread
  *   workers->lock            base/workers.c        jobs
+ *   pool->verified_lock      payload/verified.c    pool->verified; no other is acquired under it
  *   install_lock             base/guard.c          the handler of SIGBUS
  *
  * A run of jobs may have a lock for its first error or results (payload/read.c, base/workers.c), with no other acquired
@@ -71,6 +72,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/map.h"
 #include "base/workers.h"
 #include "media/heap.h"
 #include "media/layout.h"
@@ -144,7 +146,9 @@ struct lmcs_pool {
     struct lmcs_compactor *compactor;
     struct lmcs_background *background;
     atomic_uint copying; /* captures copying now; the compactor waits */
-    uint64_t part_bytes; /* largest part of a payload; less than libpmemobj's 16 GiB */
+    pthread_mutex_t verified_lock;
+    struct lmcs_map verified; /* raw payloads that were compared with their checksums (payload/verified.h) */
+    uint64_t part_bytes;      /* largest part of a payload; less than libpmemobj's 16 GiB */
 
     enum lmcs_status (*last_close)(struct lmcs_pool *pool, struct lmcs_error *error);
     void (*wake)(struct lmcs_pool *pool); /* NULL without a compactor, as the next */

@@ -64,6 +64,8 @@ static void free_pool(struct lmcs_pool *pool)
     pthread_rwlock_destroy(&pool->meta);
     pthread_mutex_destroy(&pool->captures);
     pthread_cond_destroy(&pool->captures_changed);
+    pthread_mutex_destroy(&pool->verified_lock);
+    lmcs_map_free(&pool->verified);
     free(pool->avail);
     free(pool->slabs);
     free(pool->path);
@@ -108,6 +110,8 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
     pthread_mutex_init(&pool->captures, NULL);
     pthread_cond_init(&pool->captures_changed, NULL);
     atomic_init(&pool->copying, 0);
+    pthread_mutex_init(&pool->verified_lock, NULL);
+    pool->verified.seed = lmcs_now_ns() ^ (uintptr_t)pool; /* a hostile pool must not choose collisions */
     return pool;
 }
 

@@ -15,6 +15,7 @@ struct lmcs_snapshot {
     char *shelf;
     struct lmcs_meta meta;
     struct lmcs_snapshot_info info;
+    bool trusts_raw; /* lmcs_snapshot_set_verify(false) */
 };
 
 /* Begins a read transaction and finds the snapshot again. LMCS_NOT_FOUND: it was removed. */
@@ -23,6 +24,8 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
 /* The same within a running transaction, which stays open after a failure. */
 enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, struct lmcs_txn *txn,
                                       struct lmcs_shelf *shelf, struct lmcs_record *record, struct lmcs_error *error);
+/* Appends the snapshot and the remedy to the message of LMCS_DAMAGED. `error` may be NULL. Outside a transaction. */
+void lmcs_snapshot_explain_damage(struct lmcs_snapshot *snapshot, struct lmcs_error *error);
 /* The digest does not depend on how the snapshot is stored. */
 enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     struct lmc_hash *digest, struct lmcs_error *error);

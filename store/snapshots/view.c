@@ -19,6 +19,7 @@
 
 #include "base/grow.h"
 #include "base/order.h"
+#include "payload/verified.h"
 #include "records/manifest.h"
 #include "records/relations.h"
 #include "records/safety.h"
@@ -110,7 +111,7 @@ static enum lmcs_status add_item(struct lmcs_view *view, struct lmcs_txn *txn, c
     memset(item, 0, sizeof *item);
     lmcs_entry_fill(identity, &chain, &item->entry);
     const struct lmcs_content *top = &chain.links[0];
-    bool decode = must_decode(view, &chain, flags) || (flags & LMCS_VIEW_VERIFY) != 0;
+    bool decode = must_decode(view, &chain, flags);
     size_t part_bytes = top->df.part_count * sizeof *item->parts;
     item->parts = malloc(part_bytes + 1);
     item->chain = decode ? malloc(offsetof(struct lmcs_chain, links) + chain.length * sizeof chain.links[0]) : NULL;
@@ -395,7 +396,7 @@ static void find_groups(struct decoding *decoding, size_t items)
     decoding->firsts[decoding->count] = items;
 }
 
-/* Decodes (item->data NULL: only verifies) the items that have a chain. */
+/* Decodes the items that have a chain. */
 static enum lmcs_status run_decoding(struct lmcs_view *view, struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct decoding decoding = {.pool = pool,
@@ -420,12 +421,12 @@ static enum lmcs_status run_decoding(struct lmcs_view *view, struct lmcs_pool *p
     return status;
 }
 
-static enum lmcs_status place_decoded(struct lmcs_view *view, uint32_t flags, struct lmcs_error *error)
+static enum lmcs_status place_decoded(struct lmcs_view *view, struct lmcs_error *error)
 {
     uint64_t total = 0;
     for (size_t i = 0; i < view->count; i++) {
         const struct viewed *item = &view->items[i];
-        if (item->chain != NULL && must_decode(view, item->chain, flags))
+        if (item->chain != NULL)
             total += (item->entry.raw_bytes + DATA_ALIGN - 1) & ~(uint64_t)(DATA_ALIGN - 1);
         if (total > SIZE_MAX / 4)
             return lmcs_fail_memory(error);
@@ -438,7 +439,7 @@ static enum lmcs_status place_decoded(struct lmcs_view *view, uint32_t flags, st
     madvise(at, total, MADV_HUGEPAGE);
     for (size_t i = 0; i < view->count; i++) {
         struct viewed *item = &view->items[i];
-        if (item->chain == NULL || !must_decode(view, item->chain, flags))
+        if (item->chain == NULL)
             continue;
         item->data = at;
         at += (item->entry.raw_bytes + DATA_ALIGN - 1) & ~(uint64_t)(DATA_ALIGN - 1);
@@ -446,21 +447,37 @@ static enum lmcs_status place_decoded(struct lmcs_view *view, uint32_t flags, st
     return LMCS_OK;
 }
 
-/* Unpins the chains that only decoding needed; mapped payloads stay pinned. */
-static void release_chains(struct lmcs_view *view, uint32_t flags, struct lmcs_pool *pool)
+/* Unpins the chains that only decoding needed. */
+static void release_chains(struct lmcs_view *view, struct lmcs_pool *pool)
 {
     for (size_t i = 0; i < view->count; i++) {
         struct viewed *item = &view->items[i];
         if (item->chain == NULL)
             continue;
-        bool decoded = must_decode(view, item->chain, flags);
-        for (size_t k = decoded ? 0 : 1; k < item->chain->length; k++)
-            lmcs_payload_unpin(pool->lease, &item->chain->links[k]);
-        if (decoded)
-            item->part_count = 0;
+        lmcs_chain_unpin(pool, item->chain);
+        item->part_count = 0;
         free(item->chain);
         item->chain = NULL;
     }
+}
+
+/* Compares the mapped payloads that were not compared before. */
+static enum lmcs_status verify_mapped(struct lmcs_view *view, struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_raw *raws = malloc((view->count + 1) * sizeof *raws);
+    size_t count = 0;
+    if (raws == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < view->count; i++) {
+        const struct viewed *item = &view->items[i];
+        bool was_decoded = item->part_count == 0 && item->entry.raw_bytes > 0;
+        if (!was_decoded &&
+            (item->part_count == 0 || !lmcs_verified_has(pool, item->entry.content, item->parts, LMCS_ALL_BLOCKS)))
+            raws[count++] = (struct lmcs_raw){&item->entry, item->parts, item->part_count};
+    }
+    enum lmcs_status status = count > 0 ? lmcs_raw_verify(pool, raws, count, error) : LMCS_OK;
+    free(raws);
+    return status;
 }
 
 /* Makes a read-only view's own memory read-only, too. */
@@ -503,13 +520,16 @@ enum lmcs_status lmcs_view_open(struct lmcs_snapshot *snapshot, const char *cons
     v->lease = lmcs_lease_share(pool->lease);
     status = collect(snapshot, names, kinds, count, flags, v, error);
     if (status == LMCS_OK)
-        status = place_decoded(v, flags, error);
+        status = place_decoded(v, error);
     if (status == LMCS_OK)
         status = run_decoding(v, pool, error);
-    release_chains(v, flags, pool);
+    release_chains(v, pool);
     if (status == LMCS_OK)
         status = map_all(v, flags, error);
+    if (status == LMCS_OK && (flags & LMCS_VIEW_VERIFY) != 0)
+        status = verify_mapped(v, pool, error);
     if (status != LMCS_OK) {
+        lmcs_snapshot_explain_damage(snapshot, status == LMCS_DAMAGED ? error : NULL);
         lmcs_view_close(v);
         return status;
     }

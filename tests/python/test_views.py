@@ -6,6 +6,9 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lmcstore
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 from optional import torch
 from same import same, tensor_bytes
+from test_scrub import damage
 
 
 def make() -> dict[str, Any]:
@@ -169,3 +173,105 @@ def test_a_default_device_changes_nothing(shelf: lmcstore.Shelf) -> None:
     with torch.device("meta"):
         back = shelf.snapshot(state).state_dict()
     same(state, back)
+
+
+ROWS = 640  # of 4 KiB: three blocks of 1 MiB
+NOT_CHECKED: dict[str, Callable[[lmcstore.Snapshot], Any]] = {
+    "state_dict": lambda snap: snap.state_dict()["model"]["w"],
+    "a part": lambda snap: snap.state_dict("model")["w"],
+    "a lazy part": lambda snap: snap["model"].copy()["w"],
+    "numpy": lambda snap: snap["model.w"].numpy(),
+    "read": lambda snap: snap["model.w"].read(),
+    "an index": lambda snap: snap["model.w"][0:ROWS],
+    "rows": lambda snap: snap.rows("model.w"),
+    "select": lambda snap: snap.select("*.w")["model.w"],
+    "tensors": lambda snap: dict(snap.tensors())["model.w"],
+}
+ALWAYS_CHECKED: dict[str, Callable[[lmcstore.Snapshot], Any]] = {
+    "load_into": lambda snap: snap.load_into(model={"w": np.zeros((ROWS, 1024), np.float32)}),
+    "export": lambda snap: snap.export(Path(snap.shelf.store.path).with_suffix(".safetensors")),
+}
+
+
+def two_snapshots(path: str) -> np.ndarray[Any, Any]:
+    """Make two snapshots; return "model.w" of the second."""
+    weights = np.random.default_rng(3).standard_normal((ROWS, 1024)).astype(np.float32)
+    with lmcstore.open(path, size="256MiB", background=False) as store:
+        store["run"].snapshot({"model": {"w": -weights}, "small": np.arange(10.0)})
+        store["run"].snapshot({"model": {"w": weights}, "small": np.arange(10.0)})
+    return weights
+
+
+@pytest.mark.parametrize("place", [0, (1 << 20) + 7, ROWS * 4096 - 1])
+def test_a_flipped_bit_is_reported_by_every_read(pool_path: str, place: int) -> None:
+    weights = two_snapshots(pool_path)
+    damage(pool_path, weights[:1].tobytes(), place)
+    for read in (*NOT_CHECKED.values(), *ALWAYS_CHECKED.values()):
+        with lmcstore.open(pool_path, "r") as store:
+            with pytest.raises(lmcstore.DamagedError, match=r'"model\.w".*run@2.*scrub --repair.*run@1'):
+                read(store["run"].latest)
+            read(store["run"][1])
+            same(np.arange(10.0), store["run"].latest["small"].numpy())
+
+
+def test_without_verify_flipped_bits_are_returned(pool_path: str) -> None:
+    weights = two_snapshots(pool_path)
+    damage(pool_path, weights[:1].tobytes(), 0)
+    with lmcstore.open(pool_path, "r", verify=False) as store:
+        snapshot = store["run"].latest
+        for name, read in NOT_CHECKED.items():
+            got = np.asarray(read(snapshot))
+            assert got[0, 0] != weights[0, 0] and (got[1:] == weights[1:]).all(), name
+        for read in ALWAYS_CHECKED.values():
+            with pytest.raises(lmcstore.DamagedError):
+                read(snapshot)
+        with pytest.raises(lmcstore.DamagedError):
+            snapshot.state_dict(verify=True)
+    with lmcstore.open(pool_path, "r") as store:
+        assert store["run"].latest.state_dict(verify=False)["model"]["w"][0, 0] != weights[0, 0]
+        same(weights[300:], store["run"].latest.rows("model.w", 300))  # other blocks
+
+
+def test_a_payload_is_compared_once_for_each_open_store(pool_path: str) -> None:
+    weights = two_snapshots(pool_path)
+    with lmcstore.open(pool_path, "r") as store:
+        snapshot = store["run"].latest
+        same(weights, snapshot["model.w"].numpy())
+        damage(pool_path, weights[:1].tobytes(), 0)
+        for read in NOT_CHECKED.values():  # by pointer: the change is not noticed
+            assert np.asarray(read(snapshot))[0, 0] != weights[0, 0]
+        with lmcstore.open(pool_path, "r") as other, pytest.raises(lmcstore.DamagedError):
+            other["run"].latest.state_dict()
+
+
+def test_space_that_is_used_again_is_compared_again(pool_path: str) -> None:
+    first, second = (np.random.default_rng(seed).standard_normal(1 << 18) for seed in (1, 2))
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store, lmcstore.open(pool_path, "r") as reader:
+        shelf = store["run"]
+        for round_number in range(40):  # more than fits: places are used again
+            shelf.snapshot({"w": (first, second)[round_number % 2] + round_number})
+            reader["run"].latest.state_dict()
+            if round_number > 0:
+                shelf.remove(shelf.latest.number - 1)
+                store.compact()
+        shelf.snapshot({"w": first})
+        damage(pool_path, first[:512].tobytes(), 4096)
+        for one in (store, reader):
+            with pytest.raises(lmcstore.DamagedError):
+                one["run"].latest.state_dict()
+
+
+def test_a_forked_child_compares_again(pool_path: str) -> None:
+    weights = two_snapshots(pool_path)
+    with lmcstore.open(pool_path, "r") as store:
+        tensor = store["run"].latest["model.w"]
+        same(weights, tensor.numpy())
+        damage(pool_path, weights[:1].tobytes(), 0)
+        child = os.fork()
+        if child == 0:
+            try:
+                tensor.numpy()
+            except lmcstore.DamagedError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0

@@ -139,6 +139,48 @@ def many(setting: Setting) -> Section:
     return section
 
 
+def copied(state: dict[str, Any]) -> float:
+    """Return the seconds to copy every byte of a state."""
+    targets = [np.empty(value.numel(), np.float32) for value in state.values()]
+    for target in targets:
+        target.fill(0)  # makes its pages present
+    return seconds(lambda: copy_all([(t, value.numpy()) for t, value in zip(targets, state.values(), strict=True)], 1))
+
+
+def reads(setting: Setting) -> Section:
+    """Measure state_dict() with and without the comparison of raw payloads with their checksums, in turn."""
+    head = ["state", "read", "verified, ms", "verify=False, ms", "ratio", "ratio with a copy of every byte"]
+    section = Section("state_dict() of a raw snapshot, verified and not", head)
+    size, rounds = setting.of(GIB, 256 * MIB, 16 * MIB), setting.of(15, 9, 3)
+    small = setting.of(10_000, 10_000, 500)
+    for what, count, numel in (
+        (f"{size >> 20} MiB in 256 tensors", 256, size // 1024),
+        (f"{small:,} of 256 B", small, 64),
+    ):
+        path = setting.folder / "reads.pool"
+        with lmcstore.open(path, background=False) as store:
+            store["run"].snapshot({f"layer.{i // 4}.part.{i % 4}": torch.randn(numel) for i in range(count)})
+        times: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+        for verify in (True, False) * rounds:
+            with lmcstore.open(path, "r", verify=verify) as store:
+                for read in ("first", "second"):
+                    snapshot = store["run"].latest
+                    begin = time.perf_counter()
+                    state = snapshot.state_dict()
+                    spent = time.perf_counter() - begin
+                    times.setdefault((read, verify), []).append((spent, spent + copied(state)))
+                    del state
+        path.unlink()
+        for read in ("first", "second"):
+            pairs = list(zip(times[read, True], times[read, False], strict=True))
+            ratios = [statistics.median(one[i] / other[i] for one, other in pairs) for i in (0, 1)]
+            ms = [statistics.median(one[0] for one in times[read, verify]) * 1e3 for verify in (True, False)]
+            section.numbers[f"{what}, {read}"] = {"ms": ms, "ratios": ratios}
+            section.rows.append([what, read, *(f"{value:.2f}" for value in (*ms, *ratios))])
+    section.notes.append(f"Medians of {rounds} pairs, each with a newly opened store.")
+    return section
+
+
 def checks(setting: Setting) -> Section:
     """Measure the check that every snapshot can be read: its encoding is decoded and compared before the commit."""
     section = Section(
@@ -328,7 +370,7 @@ def start(setting: Setting) -> Section:
     return section
 
 
-SECTIONS = (capture, many, checks, trainer, live, start)
+SECTIONS = (capture, many, reads, checks, trainer, live, start)
 
 
 def setting_of(run: Run) -> Setting:

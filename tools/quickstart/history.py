@@ -69,7 +69,8 @@ def show_history(pool: Path, expected: dict[int, str]) -> None:
     head = ["snapshot", "step", "raw MB", "stored MB", "weights", "m", "v", "read ms", "every byte ms", "bit-identical"]
     table(head, rows)
     say("weights, m, v: how many times smaller than raw each class is stored (m and v are AdamW's two moments). read:")
-    say("until state_dict() returns; raw steps are mapped, not read. every byte: until each byte is read.")
+    say("until state_dict() returns; raw steps are mapped, and their checksums compared.")
+    say("every byte: until each byte is read.")
     say()
     expect(same, "every step, compacted or not, is bit-identical to the same step of the uninterrupted run")
     say(f"{len(rows)} steps of {mb(raw_sum / len(rows))} MB: {mb(raw_sum)} MB raw, {mb(disk_bytes(pool))} MB on disk")

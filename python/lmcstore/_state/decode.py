@@ -139,7 +139,7 @@ class Parser:
 
 
 def _attachments(handle: _core.Snapshot, names: list[str]) -> list[_core.Buffer]:
-    view = handle.view(names, _core.ATTACHMENT, 0)
+    view = handle.view(names, _core.ATTACHMENT, _core.VIEW_VERIFY)
     buffers: list[_core.Buffer] = view.unpack()[4]
     return buffers
 
@@ -355,8 +355,14 @@ class Decoded:
         branch.children.extend(map(Leaf, value))
         return branch
 
-    def read(self, node: Node, flags: int = _core.VIEW_PRIVATE) -> Any:
+    @property
+    def flags(self) -> int:
+        """The flags of views: verified, unless the store was opened with ``verify=False``."""
+        return flags_of(self._owner._verifies)
+
+    def read(self, node: Node, flags: int | None = None) -> Any:
         """Make the objects of a part (the root, or a result of `find`), its tensors over a new view with `flags`."""
+        flags = self.flags if flags is None else flags
         return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)
 
     def fitting(self, pattern: str) -> list[TensorRef]:
@@ -368,7 +374,7 @@ class Decoded:
     def read_refs(self, refs: list[TensorRef]) -> dict[str, Any]:
         branch = Branch("d", [ref.name for ref in refs])
         branch.children.extend(refs)
-        made: dict[str, Any] = _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE)
+        made: dict[str, Any] = _Builder(self._handle, self.is_flat).build(branch, False, self.flags)
         return made
 
     def read_all(self, refs: list[TensorRef]) -> list[Any]:
@@ -376,7 +382,7 @@ class Decoded:
         once = {ref.name: ref for ref in refs}
         branch = Branch("l", None)
         branch.children.extend(once.values())
-        read = _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE)
+        read = _Builder(self._handle, self.is_flat).build(branch, False, self.flags)
         made = dict(zip(once, read, strict=True))
         return [made[ref.name] for ref in refs]
 
@@ -443,7 +449,11 @@ class Decoded:
         other = TensorRef(ref.name, is_torch)
         if not is_torch:
             other.special = ref.special or _numpy.special_of(self.described(ref).dtype)
-        return _Builder(self._handle, False).build(other, False, _core.VIEW_PRIVATE)
+        return _Builder(self._handle, False).build(other, False, self.flags)
+
+
+def flags_of(verify: bool) -> int:
+    return _core.VIEW_PRIVATE | (_core.VIEW_VERIFY if verify else 0)
 
 
 def _flat_root(names: list[str]) -> Branch:

@@ -28,8 +28,8 @@ class LazyTensor:
     read all of it every time; for repeated use take `torch`, `numpy` or `read`, which also outlive the store. It can't
     be changed.
 
-    Reading raises the errors of `lmcstore.Snapshot.state_dict`; the store must still be open. A forked child, such as a
-    worker of a DataLoader, opens the pool anew.
+    Reading verifies as `lmcstore.Snapshot.state_dict` does and raises its errors; the store must still be open. A
+    forked child, such as a worker of a DataLoader, opens the pool anew.
     """
 
     __slots__ = ("_decoded", "_ref")
