@@ -512,10 +512,36 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *p
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf,
                                                              const char *range, uint64_t *first, uint64_t *last,
                                                              struct lmcs_error *error);
+/*
+ * The same for reading what is there: an end without a snapshot (a number, a step, a time, too many before a point) is
+ * clipped to the next one inside the range. Of steps, that is the newest of the next step. If *first is above *last, the
+ * range has no snapshots: "6.." where 5 is the latest, or any range of a shelf without snapshots. LMCS_NOT_FOUND: no
+ * such tag or shelf.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_range_clip(struct lmcs_pool *pool, const char *shelf,
+                                                                  const char *range, uint64_t *first, uint64_t *last,
+                                                                  struct lmcs_error *error);
 /* Like lmcs_snapshot_numbers for numbers below `before` (UINT64_MAX: all), descending. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf,
                                                               uint64_t before, uint64_t *numbers, size_t capacity,
                                                               size_t *count, struct lmcs_error *error);
+
+#define LMCS_FROM_NOW UINT64_MAX
+
+/* The place of a follower of one shelf. Set `after`, and the rest to 0; lmcs_snapshot_follow changes both. */
+struct lmcs_follower {
+    uint64_t after;    /* the last number that it got; 0: none; LMCS_FROM_NOW: the latest at its first call */
+    uint64_t shelf_id; /* 0: it has not seen the shelf */
+};
+/*
+ * Waits for the shelf's next snapshot after follower->after, in any process, and stores its number there, too. Returns
+ * within 60 ms of its commit and checks 17 times a second. *number 0: there was none within wait_ms (UINT32_MAX: no
+ * limit). The shelf need not exist yet. Removed snapshots are passed over, and so are older numbers that a restore adds.
+ * LMCS_NOT_FOUND: the shelf was removed or renamed meanwhile, or the pool's file deleted.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_follow(struct lmcs_pool *pool, const char *shelf,
+                                                              struct lmcs_follower *follower, uint32_t wait_ms,
+                                                              uint64_t *number, struct lmcs_error *error);
 
 /* Puts a tag on a snapshot (moving it within the shelf); lmcs_tag_remove removes it from the shelf. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag,

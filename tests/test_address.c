@@ -194,6 +194,59 @@ static void test_ranges(void **state)
     close_pool(pool);
 }
 
+static void expect_clipped(struct lmcs_pool *pool, const char *range, uint64_t first, uint64_t last)
+{
+    uint64_t a = 0, b = 0;
+    enum lmcs_status status = lmcs_snapshot_range_clip(pool, "run", range, &a, &b, &err);
+    if (status != LMCS_OK || a != first || b != last)
+        fail_msg("\"%s\" gives %llu..%llu (%s)", range, (unsigned long long)a, (unsigned long long)b,
+                 lmcs_status_name(status));
+}
+
+/* Ends without a snapshot, except tags, are clipped for reading; without a snapshot inside, first is above last. */
+static void test_clipped_ranges(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = make_pool(place->pool);
+    uint64_t a = 77, b = 77;
+    static const char *const empty[] = {"6..",       "6..9",      "99999999999999999999..", "step:21..", "..0",
+                                        "6..latest", "..step:-6", "..{2026-11-18}",         "..best~7"};
+    expect_clipped(pool, "1..5", 1, 5);
+    expect_clipped(pool, "3..5", 3, 5);
+    expect_clipped(pool, "1..9", 1, 5);
+    expect_clipped(pool, "0..99999999999999999999", 0, 5);
+    expect_clipped(pool, "step:11..", 4, 5);
+    expect_clipped(pool, "step:-99..", 5, 5);
+    expect_clipped(pool, "..step:15", 1, 1);
+    expect_clipped(pool, "..step:99999999999999999999", 1, 4);
+    expect_clipped(pool, "{2026-11-18}..best", 0, 2);
+    expect_clipped(pool, "latest~9..", 0, 5);
+    expect_clipped(pool, "3~1..", 2, 5);
+    expect_clipped(pool, "best", 2, 2);
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
+        OK(lmcs_snapshot_range_clip(pool, "run", empty[i], &a, &b, &err));
+        if (a <= b)
+            fail_msg("\"%s\" gives %llu..%llu", empty[i], (unsigned long long)a, (unsigned long long)b);
+    }
+    a = b = 77;
+    FAILS(LMCS_INVALID, lmcs_snapshot_range_clip(pool, "run", "5..1", &a, &b, &err));
+    FAILS(LMCS_INVALID, lmcs_snapshot_range_clip(pool, "run", "9..7", &a, &b, &err));
+    FAILS(LMCS_INVALID, lmcs_snapshot_range_clip(pool, "run", "6..best", &a, &b, &err));
+    FAILS(LMCS_INVALID, lmcs_snapshot_range_clip(pool, "run", "1..step:x", &a, &b, &err));
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_range_clip(pool, "run", "3", &a, &b, &err));
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_range_clip(pool, "run", "nothing..", &a, &b, &err));
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_range_clip(pool, "run", "..nothing~3", &a, &b, &err));
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_range_clip(pool, "nothing", "..", &a, &b, &err));
+    EXPECT(a == 77 && b == 77);
+    OK(lmcs_shelf_set_keep_raw(pool, "empty", 2, &err));
+    for (size_t i = 0; i < 3; i++) {
+        OK(lmcs_snapshot_range_clip(pool, "empty", ((const char *const[]){"..", "1..", "latest..7"})[i], &a, &b, &err));
+        EXPECT(a > b);
+    }
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_range_clip(pool, "empty", "best..", &a, &b, &err));
+    close_pool(pool);
+}
+
 static void test_newest(void **state)
 {
     struct place *place = *state;
@@ -240,8 +293,8 @@ static void test_tags(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_MEMORY(test_points), IN_MEMORY(test_times),  IN_MEMORY(test_times_ago),
-        IN_MEMORY(test_ranges), IN_MEMORY(test_newest), IN_MEMORY(test_tags),
+        IN_MEMORY(test_points),         IN_MEMORY(test_times),  IN_MEMORY(test_times_ago), IN_MEMORY(test_ranges),
+        IN_MEMORY(test_clipped_ranges), IN_MEMORY(test_newest), IN_MEMORY(test_tags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

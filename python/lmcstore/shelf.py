@@ -23,6 +23,7 @@ from ._text import html
 from ._text.arguments import address, int64, meta_json, metric_lists, tag_names
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
+from .live.kinds import wait_ms
 from .log import Log, RemovedByPolicy
 from .snapshot import Progress, Snapshot
 
@@ -408,11 +409,68 @@ class Shelf:
     def range(self, which: str) -> Iterator[Snapshot]:
         """Yield the snapshots of a range such as ``"5..9"``, ``"step:100.."``, ``"..best"``, oldest first.
 
-        Both ends belong to it; an omitted end is the first or the latest snapshot. NotFoundError: an end does not
-        exist; InvalidError: it is no range, or its ends are in the wrong order.
+        Both ends belong to it; an omitted end is the first or the latest snapshot. Ends that were removed or do not
+        exist yet are passed over: ``range("6..")`` is empty while 5 is the latest. NotFoundError: there is no such tag
+        or shelf. InvalidError: it is no range, or its ends are in the wrong order.
         """
         first, last = self._store._pool.range(self._name, address(which))
         return self._between(first, last)
+
+    def follow(self, start: int | str | Snapshot | None = None, timeout: float | None = None) -> Iterator[Snapshot]:
+        """Yield each snapshot when it becomes durable, in any process: ``for snapshot in shelf.follow():``.
+
+        A snapshot comes within 100 ms. The wait costs 17 checks a second. Numbers ascend; removed snapshots are passed
+        over. The shelf need not exist yet, and the writer may end and begin again meanwhile.
+
+        Parameters
+        ----------
+        start
+            The first snapshot, by number or address, and everything after it; a number need not exist (1: everything
+            that there is). Default: from now on, that is, from this call.
+        timeout
+            Most seconds to wait for the next snapshot, after which the iterator ends. None: no limit; 0: it ends after
+            the snapshots that there are.
+
+        Raises
+        ------
+        NotFoundError
+            `start` is unknown; or, while waiting, the shelf was removed or renamed, or the pool's file deleted.
+        InvalidError
+            The store was closed meanwhile.
+        """
+        pool, wait = self._store._pool, wait_ms(timeout)
+        _, after, shelf_id = pool.follow(self._name, _ANYWHERE, 0, 0)
+        return self._followed(after if start is None else max(self._place(start) - 1, 0), shelf_id, wait)
+
+    def wait_next(self, timeout: float | None = None, *, after: int | str | Snapshot | None = None) -> Snapshot | None:
+        """Wait for one snapshot and return it; None: there was none within `timeout` seconds.
+
+        It is the first after `after`, a number (0: any) or an address; default: the first that becomes durable after
+        this call. A loop that gives each one as the next `after` misses none. Otherwise like `follow`.
+        """
+        start = None if after is None else self._place(after) + 1
+        return next(self.follow(start, timeout), None)
+
+    def _followed(self, after: int, shelf_id: int, wait: int) -> Iterator[Snapshot]:
+        while True:
+            number, after, shelf_id = self._store._pool.follow(self._name, after, shelf_id, wait)
+            if number == 0:
+                return
+            try:
+                snapshot = self._find(str(number))
+            except NotFoundError:  # removed meanwhile, or the shelf was, which the next call reports
+                continue
+            yield snapshot
+
+    def _place(self, which: int | str | Snapshot) -> int:
+        """Return a number, which need not exist, or that of an address."""
+        if isinstance(which, Snapshot):
+            self._own(which)
+            return which.number
+        text = "0" if type(which) is int and which == 0 else address(which)
+        if text.isascii() and text.isdigit() and len(text) < len(str(_ANYWHERE)):
+            return int(text)
+        return self._find(text).number
 
     def log(self, count: int | None = 20) -> Log:
         """Return the newest snapshots (`count`; None: all), newest first: a sequence that prints as a table.

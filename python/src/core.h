@@ -266,6 +266,7 @@ PyObject *core_numpy_memory(PyObject *module, PyObject *args);
 PyObject *core_pool_rename(struct pool_object *self, PyObject *args);
 PyObject *core_pool_drop(struct pool_object *self, PyObject *args);
 PyObject *core_pool_range(struct pool_object *self, PyObject *args);
+PyObject *core_pool_follow(struct pool_object *self, PyObject *args);
 PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
 PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
 PyObject *core_pool_prune_log(struct pool_object *self, PyObject *args);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pool_names.c - methods of Pool that rename and remove shelves, move tags, and resolve ranges. */
+/* pool_names.c - methods of Pool that rename, remove and follow shelves, move tags, and resolve ranges. */
 #include "core.h"
 
 #include <stdlib.h>
+
+#define FOLLOW_SLICE_MS 60 /* the period of lmcs_snapshot_follow, so that a wait in slices checks as seldom */
 
 PyObject *core_pool_rename(struct pool_object *self, PyObject *args)
 {
@@ -38,10 +40,35 @@ PyObject *core_pool_range(struct pool_object *self, PyObject *args)
     enum lmcs_status status;
     if (!PyArg_ParseTuple(args, "ss:range", &shelf, &range) || !core_pool_enter(self))
         return NULL;
-    POOL_CALL(self, status, lmcs_snapshot_range(self->handle, shelf, range, &first, &last, &error));
+    POOL_CALL(self, status, lmcs_snapshot_range_clip(self->handle, shelf, range, &first, &last, &error));
     if (status != LMCS_OK)
         return core_fail(self, &error);
     return Py_BuildValue("KK", (unsigned long long)first, (unsigned long long)last);
+}
+
+PyObject *core_pool_follow(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    struct lmcs_follower follower;
+    uint32_t wait_ms, slice_ms = 0;
+    uint64_t number = 0, start_ms = core_now_ms();
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "sO&O&O&:follow", &shelf, core_to_uint64, &follower.after, core_to_uint64,
+                          &follower.shelf_id, core_to_uint32, &wait_ms))
+        return NULL;
+    do { /* a close in another thread comes between two slices */
+        if (!core_pool_enter(self))
+            return NULL;
+        slice_ms = slice_ms < FOLLOW_SLICE_MS ? slice_ms : FOLLOW_SLICE_MS;
+        POOL_CALL(self, status, lmcs_snapshot_follow(self->handle, shelf, &follower, slice_ms, &number, &error));
+    } while (status == LMCS_OK && number == 0 && core_next_slice(wait_ms, start_ms, &slice_ms));
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
+    if (PyErr_Occurred())
+        return NULL;
+    return Py_BuildValue("KKK", (unsigned long long)number, (unsigned long long)follower.after,
+                         (unsigned long long)follower.shelf_id);
 }
 
 PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args)

@@ -61,12 +61,10 @@ enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf, s
                                     struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_check_name(shelf, error);
     if (status != LMCS_OK)
         return status;
-    if (!lmcs_name_is_sound(shelf) || strchr(shelf, '@') != NULL)
-        return lmcs_fail(error, LMCS_INVALID, 0,
-                         "shelf name \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters and @",
-                         shelf == NULL ? "" : shelf, LMCS_MAX_NAME);
     struct lmcs_capture *c = calloc(1, sizeof *c);
     if (c == NULL)
         return lmcs_fail_memory(error);

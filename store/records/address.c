@@ -14,6 +14,9 @@
 #define SECOND_NS  ((uint64_t)1000000000)
 #define MOST_NAMES 5u /* existing tags in the error for a missing one */
 
+/* The use of a point. The ends of a clipped range need not exist: the nearest snapshot inside the range counts. */
+enum use { EXACT, CLIPPED_FIRST, CLIPPED_LAST };
+
 static bool all_digits(const char *text)
 {
     return *text != '\0' && strspn(text, "0123456789") == strlen(text);
@@ -228,28 +231,49 @@ static enum lmcs_status resolve_time(struct lmcs_txn *txn, struct lmcs_shelf *sh
 
 /* ---- Points ---- */
 
-static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, uint64_t *number,
-                                     struct lmcs_error *error)
+/* The newest snapshot of the step, or where it would be: of the next step, or of the one before. */
+static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, enum use use,
+                                     uint64_t *number, struct lmcs_error *error)
 {
+    struct lmcs_root_tree_df *tree = lmcs_shelf_tree(shelf, LMCS_TREE_STEPS);
     if (!all_digits(text + (*text == '-')))
         return fail_spelling(text, "step: needs a whole number", error);
     errno = 0;
     long long step = strtoll(text, NULL, 10);
     *number = 0;
-    if (errno == ERANGE || step == LMCS_NO_STEP)
+    if (use == EXACT && (errno == ERANGE || step == LMCS_NO_STEP))
         return LMCS_OK;
-    struct lmcs_key_df key;
+    struct lmcs_key_df key, end = {lmcs_step_key(step), UINT64_MAX};
+    struct lmcs_cursor *cursor = NULL;
     bool found;
-    enum lmcs_status status =
-        lmcs_tree_before(txn, LMCS_TREE_STEPS, lmcs_shelf_tree(shelf, LMCS_TREE_STEPS),
-                         (struct lmcs_key_df){lmcs_step_key(step), UINT64_MAX}, &key, &found, error);
-    if (status == LMCS_OK && found && key.high == lmcs_step_key(step))
+    enum lmcs_status status = lmcs_tree_before(txn, LMCS_TREE_STEPS, tree, end, &key, &found, error);
+    bool is_there = status == LMCS_OK && found && key.high == end.high;
+    if (status == LMCS_OK && use == CLIPPED_FIRST && !is_there) {
+        status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_STEPS, tree, end, error);
+        is_there = status == LMCS_OK && lmcs_cursor_valid(cursor);
+        if (is_there) {
+            end.high = lmcs_cursor_key(cursor).high;
+            status = lmcs_tree_before(txn, LMCS_TREE_STEPS, tree, end, &key, &found, error);
+        }
+        lmcs_cursor_free(cursor);
+    }
+    if (status != LMCS_OK)
+        return status;
+    if (is_there || (use == CLIPPED_LAST && found))
         *number = key.low;
-    return status;
+    else if (use == CLIPPED_FIRST)
+        *number = UINT64_MAX;
+    return LMCS_OK;
 }
 
-/* Resolves the part before any "~". */
-static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
+static bool is_tag(const char *name)
+{
+    return *name != '\0' && *name != '{' && !all_digits(name) && strcmp(name, "latest") != 0 &&
+           strncmp(name, "step:", 5) != 0;
+}
+
+/* Resolves the part before any "~". *number 0: none; at an end of a clipped range, none before it. */
+static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name, enum use use,
                                       uint64_t *number, struct lmcs_error *error)
 {
     *number = 0;
@@ -260,15 +284,19 @@ static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *s
     if (*name == '{')
         return resolve_time(txn, shelf, name, number, error);
     if (strncmp(name, "step:", 5) == 0)
-        return resolve_step(txn, shelf, name + 5, number, error);
+        return resolve_step(txn, shelf, name + 5, use, number, error);
     struct lmcs_record record;
     bool found;
     enum lmcs_status status = LMCS_OK;
-    if (!all_digits(name)) {
+    if (is_tag(name)) {
         status = lmcs_tag_check(name, error);
         return status == LMCS_OK ? lmcs_tag_find(txn, shelf, name, number, error) : status;
     }
-    uint64_t wanted = strlen(name) < 20 ? strtoull(name, NULL, 10) : 0;
+    uint64_t wanted = strlen(name) < 20 ? strtoull(name, NULL, 10) : use == EXACT ? 0 : UINT64_MAX;
+    if (use != EXACT) {
+        *number = wanted;
+        return LMCS_OK;
+    }
     status = lmcs_record_get(txn, shelf, wanted, &record, &found, error);
     if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
         *number = wanted;
@@ -292,8 +320,8 @@ static enum lmcs_status go_back(struct lmcs_txn *txn, struct lmcs_shelf *shelf, 
     return status;
 }
 
-enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
-                                    struct lmcs_error *error)
+static enum lmcs_status resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, enum use use,
+                                uint64_t *number, struct lmcs_error *error)
 {
     char name[LMCS_MAX_NAME + 1];
     if (which == NULL || *which == '\0')
@@ -308,16 +336,23 @@ enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *she
         return fail_spelling(which, "after ~ stands how many to go back", error);
     memcpy(name, which, length);
     name[length] = '\0';
-    enum lmcs_status status = resolve_point(txn, shelf, name, number, error);
+    enum lmcs_status status = resolve_point(txn, shelf, name, use, number, error);
     if (status != LMCS_OK)
         return status;
-    if (*number == 0)
+    if (*number == 0 && (use == EXACT || is_tag(name)))
         return fail_name(txn, shelf, which, name, error);
-    if (which[length] == '\0')
+    if (*number == 0 || which[length] == '\0')
         return LMCS_OK;
     uint64_t back = *digits == '\0' ? 1 : strlen(digits) < 19 ? strtoull(digits, NULL, 10) : INT64_MAX, count;
     status = go_back(txn, shelf, back, number, &count, error);
-    return status == LMCS_OK && *number == 0 ? fail_back(txn, shelf, which, name, count, error) : status;
+    return status == LMCS_OK && *number == 0 && use == EXACT ? fail_back(txn, shelf, which, name, count, error)
+                                                             : status;
+}
+
+enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
+                                    struct lmcs_error *error)
+{
+    return resolve(txn, shelf, which, EXACT, number, error);
 }
 
 /* ---- Ranges ---- */
@@ -332,7 +367,23 @@ static enum lmcs_status find_first(struct lmcs_txn *txn, struct lmcs_shelf *shel
     return status;
 }
 
-enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *range,
+/* Whether the ends of a clipped range are in the wrong order, rather than without a snapshot between them. */
+static enum lmcs_status is_reversed(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *from, const char *to,
+                                    bool *reversed, struct lmcs_error *error)
+{
+    uint64_t number;
+    const char *const ends[] = {from, to};
+    *reversed = *from != '\0' && *to != '\0' && strcmp(to, "latest") != 0;
+    for (size_t i = 0; i < 2 && *reversed; i++) {
+        enum lmcs_status status = all_digits(ends[i]) ? LMCS_OK : resolve(txn, shelf, ends[i], EXACT, &number, error);
+        if (status != LMCS_OK && status != LMCS_NOT_FOUND)
+            return status;
+        *reversed = status == LMCS_OK;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *range, bool clip,
                                           uint64_t *first, uint64_t *last, struct lmcs_error *error)
 {
     char from[LMCS_MAX_NAME + 32];
@@ -348,13 +399,21 @@ enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shel
         return fail_spelling(range, "it is too long", error);
     memcpy(from, range, length);
     from[length] = '\0';
-    status = length > 0 ? lmcs_shelf_resolve(txn, shelf, from, first, error) : find_first(txn, shelf, first, error);
-    if (status == LMCS_OK && *first == 0)
+    status = length > 0 ? resolve(txn, shelf, from, clip ? CLIPPED_FIRST : EXACT, first, error)
+                        : find_first(txn, shelf, first, error);
+    if (status == LMCS_OK && *first == 0 && !clip)
         status = fail_empty(txn, shelf, range, error);
     if (status == LMCS_OK)
-        status = lmcs_shelf_resolve(txn, shelf, dots + 2, last, error);
-    if (status == LMCS_OK && *first > *last)
+        status = resolve(txn, shelf, dots + 2, clip ? CLIPPED_LAST : EXACT, last, error);
+    bool reversed = true;
+    if (status == LMCS_OK && *first > *last && clip)
+        status = is_reversed(txn, shelf, from, dots + 2, &reversed, error);
+    if (status == LMCS_OK && *first > *last && reversed)
         return lmcs_fail(error, LMCS_INVALID, 0, "the range \"%.64s\" is empty: it goes from %s@%llu back to %llu",
                          range, shelf->name, (unsigned long long)*first, (unsigned long long)*last);
+    if (status == LMCS_OK && clip && *last > shelf->df.latest)
+        *last = shelf->df.latest;
+    if (status == LMCS_OK && shelf->df.latest == 0)
+        *first = 1;
     return status;
 }

@@ -244,13 +244,21 @@ enum lmcs_status lmcs_shelf_set_name(struct lmcs_txn *txn, struct lmcs_shelf *sh
     return lmcs_root_put(txn, LMCS_TREE_SHELF_NAMES, (struct lmcs_key_df){hash_of(name), shelf->df.id}, NULL, 0, error);
 }
 
+enum lmcs_status lmcs_shelf_check_name(const char *name, struct lmcs_error *error)
+{
+    if (lmcs_name_is_sound(name) && strchr(name, '@') == NULL)
+        return LMCS_OK;
+    return lmcs_fail(error, LMCS_INVALID, 0,
+                     "shelf name \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters and @",
+                     name == NULL ? "" : name, LMCS_MAX_NAME);
+}
+
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error)
 {
-    if (!lmcs_name_is_sound(name) || strchr(name, '@') != NULL)
-        return lmcs_fail(error, LMCS_INVALID, 0,
-                         "shelf name \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters and @",
-                         name == NULL ? "" : name, LMCS_MAX_NAME);
+    enum lmcs_status status = lmcs_shelf_check_name(name, error);
+    if (status != LMCS_OK)
+        return status;
     memset(shelf, 0, sizeof *shelf);
     shelf->df.id = txn->root.next_shelf++;
     shelf->df.flags = flags;
@@ -260,7 +268,7 @@ enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_
     lmcs_shelf_identify(txn, shelf);
     shelf->df.name_bytes = (uint32_t)strlen(name);
     memcpy(shelf->name, name, shelf->df.name_bytes);
-    enum lmcs_status status = store_record(txn, shelf, error);
+    status = store_record(txn, shelf, error);
     if (status == LMCS_OK)
         status = lmcs_root_put(txn, LMCS_TREE_SHELF_NAMES, (struct lmcs_key_df){hash_of(name), shelf->df.id}, NULL, 0,
                                error);

@@ -44,6 +44,7 @@ bool lmcs_shelf_differs(const uint64_t a[2], const uint64_t b[2]);
 /* Changes the name; the caller checks that it is free, and saves the shelf. */
 enum lmcs_status lmcs_shelf_set_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
                                      struct lmcs_error *error);
+enum lmcs_status lmcs_shelf_check_name(const char *name, struct lmcs_error *error);
 /* The new shelf has a new identity. A staging shelf is not found by its name. */
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error);
@@ -108,8 +109,11 @@ enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
 enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
                                     struct lmcs_error *error);
 
-/* Resolves a range to its first and last number; equal for a single snapshot. */
-enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *range,
+/*
+ * Resolves a range to its first and last number; equal for a single snapshot. clip: ends that do not exist, except
+ * tags, are clipped as lmcs_snapshot_range_clip states.
+ */
+enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *range, bool clip,
                                           uint64_t *first, uint64_t *last, struct lmcs_error *error);
 
 /* Removes a snapshot with the pages and contents that only it has. */

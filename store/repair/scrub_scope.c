@@ -70,7 +70,7 @@ static enum lmcs_status add_address(struct lmcs_scrubbing *s, struct lmcs_txn *t
     enum lmcs_status status = lmcs_shelf_get(txn, name, &shelf, error);
     free(name);
     if (status == LMCS_OK && at != NULL)
-        status = lmcs_shelf_resolve_range(txn, &shelf, at + 1, &first, &last, error);
+        status = lmcs_shelf_resolve_range(txn, &shelf, at + 1, false, &first, &last, error);
     return status == LMCS_OK ? add_snapshots(s, txn, &shelf, first, last, error) : status;
 }
 

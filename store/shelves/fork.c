@@ -21,15 +21,6 @@
 
 /* ---- Forks ---- */
 
-static enum lmcs_status check_name(const char *name, struct lmcs_error *error)
-{
-    if (lmcs_name_is_sound(name) && strchr(name, '@') == NULL)
-        return LMCS_OK;
-    return lmcs_fail(error, LMCS_INVALID, 0,
-                     "shelf name \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters and @",
-                     name == NULL ? "" : name, LMCS_MAX_NAME);
-}
-
 static enum lmcs_status check_free(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
 {
     struct lmcs_shelf there;
@@ -163,7 +154,7 @@ enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *nam
     struct lmcs_busy_shelf *busy;
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
     if (status == LMCS_OK)
-        status = check_name(name, error);
+        status = lmcs_shelf_check_name(name, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_take(pool, name, &busy, error);
     if (status != LMCS_OK)
@@ -218,7 +209,7 @@ enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, co
     struct lmcs_busy_shelf *busy[2] = {NULL, NULL};
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
     if (status == LMCS_OK)
-        status = check_name(name, error);
+        status = lmcs_shelf_check_name(name, error);
     if (status != LMCS_OK)
         return status;
     if (strcmp(from, name) == 0)

@@ -464,8 +464,8 @@ enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf_
     return status;
 }
 
-enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf_name, const char *range, uint64_t *first,
-                                     uint64_t *last, struct lmcs_error *error)
+static enum lmcs_status find_range(struct lmcs_pool *pool, const char *shelf_name, const char *range, bool clip,
+                                   uint64_t *first, uint64_t *last, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
@@ -473,13 +473,25 @@ enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf_n
     enum lmcs_status status = lmcs_shelf_read(pool, shelf_name, &txn, &shelf, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_resolve_range(&txn, &shelf, range, &from, &to, error);
+    status = lmcs_shelf_resolve_range(&txn, &shelf, range, clip, &from, &to, error);
     lmcs_txn_end(&txn);
     if (status == LMCS_OK) {
         *first = from;
         *last = to;
     }
     return status;
+}
+
+enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf, const char *range, uint64_t *first,
+                                     uint64_t *last, struct lmcs_error *error)
+{
+    return find_range(pool, shelf, range, false, first, last, error);
+}
+
+enum lmcs_status lmcs_snapshot_range_clip(struct lmcs_pool *pool, const char *shelf, const char *range, uint64_t *first,
+                                          uint64_t *last, struct lmcs_error *error)
+{
+    return find_range(pool, shelf, range, true, first, last, error);
 }
 
 enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *pool, const char *shelf, int64_t step, uint64_t first,

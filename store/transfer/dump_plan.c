@@ -38,7 +38,7 @@ static enum lmcs_status resolve_parts(struct lmcs_dump *dump, struct lmcs_parts 
                                    .last = UINT64_MAX};
         status = part->shelf == NULL ? lmcs_fail_memory(error) : lmcs_shelf_get(&dump->txn, part->shelf, &shelf, error);
         if (status == LMCS_OK && at != NULL)
-            status = lmcs_shelf_resolve_range(&dump->txn, &shelf, at + 1, &part->first, &part->last, error);
+            status = lmcs_shelf_resolve_range(&dump->txn, &shelf, at + 1, false, &part->first, &part->last, error);
     }
     return status;
 }

@@ -101,6 +101,10 @@ def test_log_of_ranges(pool):
     assert numbers("run@..5", "-n", "1") == [5]
     assert numbers("run@best") == [3]
     assert numbers("run@..{now}") == [7, 6, 5, 4, 3, 2, 1]
+    assert numbers("run@6..99") == [7, 6]
+    assert numbers("run@8..") == []
+    error("log", pool, "run@8")
+    error("log", pool, "run@nothing..")
     error("log", pool, "run@5..2", code=2)
     error("log", pool, "run@{tomorrow}", code=2)
     assert "taken later" in error("log", pool, "run@{2001-01-01}")
@@ -145,6 +149,19 @@ def test_fork_and_mv(pool):
     error("mv", pool, "fourth", "run")
     error("mv", pool, "other", "x")
     assert cli("verify", pool)
+
+
+def test_only_reading_clips_a_range(pool, tmp_path):
+    with lmcstore.open(pool) as store:
+        store["run"].remove(4)
+    for which in ("4..5", "6..9", "9..", "step:99.."):
+        assert "there is no snapshot" in error("rm", pool, f"run@{which}")
+        assert "there is no snapshot" in error("dump", pool, f"run@{which}", "-o", tmp_path / "archive")
+        assert "there is no snapshot" in error("scrub", pool, f"run@{which}")
+    assert "there is no snapshot" in error("diff", pool, "run@4..5")
+    assert not (tmp_path / "archive").exists()
+    with lmcstore.open(pool, "r") as store:
+        assert [snapshot.number for snapshot in store["run"]] == [1, 2, 3, 5, 6, 7]
 
 
 def test_rm_of_ranges_and_shelves(pool):

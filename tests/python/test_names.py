@@ -88,8 +88,18 @@ def test_ranges(shelf: lmcstore.Shelf) -> None:
         shelf.range("5..2")
     with pytest.raises(lmcstore.InvalidError):
         shelf["2..5"]
+    assert numbers("4..5") == [5]  # what was removed is passed over, and what does not exist yet
+    assert numbers("4..4") == numbers("7..") == numbers("7..9") == numbers("step:7..") == []
+    assert numbers("5..9") == [5, 6]
+    assert numbers("latest~9..2") == [1, 2]
+    for gone in ("4", "nothing..", "..nothing", "1..nothing~1"):
+        with pytest.raises(lmcstore.NotFoundError):
+            shelf.range(gone)
     with pytest.raises(lmcstore.NotFoundError):
-        shelf.range("4..5")
+        shelf.store["nothing"].range("..")
+    for number in (1, 2, 3, 5, 6):
+        shelf.remove(number)
+    assert numbers("..") == numbers("7..") == numbers("latest..") == []
 
 
 def test_many_are_gone_through_backwards(shelf: lmcstore.Shelf) -> None:
