@@ -125,6 +125,54 @@ static void removed_before_libpmemobj_opens(void **state)
     FAILS(LMCS_INVALID, try_open(place->pool, LMCS_OPEN_WRITE, 300, &pool));
 }
 
+static void expect_in_use(const char *path, const char *variable, const char *value, const char *expected)
+{
+    struct lmcs_pool *pool;
+    if (variable != NULL)
+        EXPECT(setenv(variable, value, 1) == 0);
+    FAILS(LMCS_IN_USE, try_open(path, LMCS_OPEN_WRITE, 0, &pool));
+    EXPECT(strstr(err.message, "in use by process") != NULL && strstr(err.message, "its own pool") != NULL);
+    if (strstr(err.message, expected) == NULL)
+        fail_msg("%s=%s: %s", variable, value, err.message);
+    if (variable != NULL)
+        EXPECT(unsetenv(variable) == 0);
+}
+
+static int be_rank(void *path)
+{
+    const char *const variables[] = {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+    const char *const none[] = {"", "x", "-1", "1 ", "1\n", "12345678901", "%s"};
+    for (size_t i = 0; i < 5; i++)
+        EXPECT(unsetenv(variables[i]) == 0);
+    expect_in_use(path, NULL, NULL, "such as a.0.pool and a.1.pool");
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        expect_in_use(path, "RANK", none[i], "such as a.0.pool and a.1.pool");
+    expect_in_use(path, "RANK", "1", "RANK=1, can open a.1.pool");
+    for (size_t i = 1; i < 5; i++) {
+        char expected[64];
+        snprintf(expected, sizeof expected, ", %s=13, can open a.13.pool", variables[i]);
+        expect_in_use(path, variables[i], "13", expected);
+    }
+    EXPECT(setenv("LOCAL_RANK", "0", 1) == 0);
+    expect_in_use(path, "RANK", "8", "RANK=8, can open a.8.pool");
+    char plain[512];
+    snprintf(plain, sizeof plain, "%.*s/plain", (int)(strrchr(path, '/') - (char *)path), (char *)path);
+    EXPECT(link(path, plain) == 0);
+    expect_in_use(plain, "RANK", "8", "RANK=8, can open plain.8.");
+    return 0;
+}
+
+/* Two ranks that open one pool: the message names a pool for the second one. */
+static void ranks_need_pools(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool;
+    make_pool(place->pool, "run");
+    OK(try_open(place->pool, LMCS_OPEN_WRITE, 0, &pool));
+    EXPECT(run_child(be_rank, place->pool, 60) == 0);
+    close_pool(pool);
+}
+
 /* Two names, one pool: the same in this process, in use for another. */
 static int open_in_child(void *path)
 {
@@ -215,6 +263,7 @@ int main(void)
         IN_MEMORY(replaced_while_one_waits),
         IN_MEMORY(removed_before_libpmemobj_opens),
         ON_BOTH(hard_and_symbolic_links),
+        IN_MEMORY(ranks_need_pools),
         IN_MEMORY(another_directory),
         ON_BOTH(removed_under_a_reader),
     };

@@ -17,7 +17,16 @@ from ._optimizer.relations import Finder
 from ._text import html
 from ._text.arguments import absolute, descriptor, file_path, milliseconds, parse_size, within
 from ._text.caution import other_shelves, similar_shelf, warn_of_creation
-from .errors import CreationWarning, DamagedError, Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from .errors import (
+    CreationWarning,
+    DamagedError,
+    Error,
+    InUseError,
+    InvalidError,
+    NotFoundError,
+    ReadOnlyError,
+    UnsupportedError,
+)
 from .shelf import Shelf
 from .snapshot import Progress
 
@@ -82,7 +91,8 @@ def open(
     ExistsError
         (a FileExistsError) Mode "x", and the pool exists.
     InUseError
-        Another process has it open for writing, for longer than `wait`.
+        Another process has it open for writing, for longer than `wait`. Each rank of a distributed run needs a pool of
+        its own: ``lmcstore.open(f"run.{rank}.pool")``.
     FullError, DamagedError, UnsupportedError, InvalidError, InputOutputError
         As their names say.
     """
@@ -99,7 +109,12 @@ def open(
     wait_ms = milliseconds(wait, _MAX_WAIT_MS, "wait")
     threads = within(threads, 0, _MAX_THREADS, "threads")
     flags = (0 if background else _core.NO_BACKGROUND) | (_core.FORCE_NETWORK if force_network else 0)
-    pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags))
+    try:
+        pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags))
+    except InUseError as error:
+        if "Each rank" in str(error):
+            Error.__init__(error, f"{error}. In Python: lmcstore.open({_with_rank(text)})")
+        raise
     store = Store(pool, text, mode, is_new, force_network, verify)
     if limit and mode in ("a", "r+"):
         store._raise_limit(limit)
@@ -132,6 +147,12 @@ def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> Stor
         store.close()
         raise NotFoundError(f"{path} is another pool than the one that was copied or pickled")
     return store
+
+
+def _with_rank(path: str) -> str:
+    """Return the source text of an f-string that is a path with the rank in it: ``f'run.{rank}.pool'``."""
+    stem, extension = os.path.splitext(path.replace("{", "{{").replace("}", "}}"))
+    return f"f{stem + '.{rank}' + extension!r}"
 
 
 def _close_unclosed(pool: _core.Pool, path: str) -> None:

@@ -217,14 +217,44 @@ static void process_name(int pid, char *name, size_t bytes)
             name[i] = ' ';
 }
 
+/* The variable in which the launcher of a distributed run states this process's rank, a number; NULL: none. */
+static const char *rank_variable(void)
+{
+    static const char *const names[] = {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        size_t digits = value == NULL ? 0 : strspn(value, "0123456789");
+        if (digits > 0 && digits < 10 && value[digits] == '\0')
+            return names[i];
+    }
+    return NULL;
+}
+
+/* Names the pools that ranks can open instead: "run.0.pool" for "run.pool". */
+static void explain_ranks(const char *path, char *text, size_t bytes)
+{
+    const char *slash = strrchr(path, '/'), *base = slash == NULL ? path : slash + 1, *dot = strrchr(base, '.');
+    const char *variable = rank_variable();
+    int stem = dot == NULL || dot == base ? (int)strlen(base) : (int)(dot - base);
+    const char *rest = base + stem;
+    if (variable != NULL)
+        snprintf(text, bytes, "this one, %s=%s, can open %.*s.%s%s", variable, getenv(variable), stem, base,
+                 getenv(variable), rest);
+    else
+        snprintf(text, bytes, "such as %.*s.0%s and %.*s.1%s", stem, base, rest, stem, base, rest);
+}
+
 enum lmcs_status lmcs_fail_in_use(const char *path, struct lmcs_error *error)
 {
+    char name[128] = "", ranks[300], holder[160] = "another process";
     int pid = lock_holder(path);
-    if (pid <= 0)
-        return lmcs_fail(error, LMCS_IN_USE, 0,
-                         "%s: in use by another process; end it, or open the pool for reading only", path);
-    char name[128];
-    process_name(pid, name, sizeof name);
-    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open the pool for reading only",
-                     path, pid, name);
+    if (pid > 0) {
+        process_name(pid, name, sizeof name);
+        snprintf(holder, sizeof holder, "process %d (%s)", pid, name);
+    }
+    explain_ranks(path, ranks, sizeof ranks);
+    return lmcs_fail(error, LMCS_IN_USE, 0,
+                     "%s: in use by %s; end it, or open the pool for reading only. Each rank of a distributed run "
+                     "needs its own pool: %s. If all ranks have the same state, let one of them write",
+                     path, holder, ranks);
 }

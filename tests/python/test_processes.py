@@ -85,6 +85,26 @@ def test_one_writer(pool_path: str) -> None:
         assert store["run"].snapshot({}).number >= 1
 
 
+def test_each_rank_needs_a_pool(pool_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = start(WRITER, pool_path)
+    try:
+        assert line(writer) == "ready"
+        stem = pool_path.removesuffix(".pool")
+        for variable, rank in (("RANK", "3"), ("LOCAL_RANK", "1")):
+            monkeypatch.delenv("RANK", raising=False)
+            monkeypatch.setenv(variable, rank)
+            with pytest.raises(lmcstore.InUseError, match=str(writer.pid)) as caught:
+                lmcstore.open(pool_path, wait=0)
+            message = str(caught.value)
+            assert f"{variable}={rank}, can open test.{rank}.pool" in message
+            assert f"lmcstore.open(f'{stem}.{{rank}}.pool')" in message
+            assert (caught.value.errno, caught.value.bytes_needed) == (0, 0)
+        lmcstore.open(f"{stem}.3.pool", wait=0).close()
+    finally:
+        writer.kill()
+        writer.wait()
+
+
 def test_a_writer_that_waits_gets_its_turn(pool_path: str) -> None:
     writer = start(WRITER, pool_path)
     assert line(writer) == "ready"
