@@ -56,7 +56,7 @@ from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transacti
 from .log import Log, RemovedByPolicy
 from .progress import ProgressBar
 from .shelf import Origin, Pruned, Removal, Shelf
-from .snapshot import Snapshot
+from .snapshot import Loaded, Snapshot
 from .store import Store, open
 
 __version__ = "0.1.0"
@@ -78,6 +78,7 @@ __all__ = [
     "LiveTensor",
     "LiveValue",
     "LiveVariable",
+    "Loaded",
     "Log",
     "NotFoundError",
     "Origin",

@@ -318,13 +318,17 @@ class Snapshot(Mapping[Any, Any]):
         self._handle.fork(name)
         return store[name]
 
-    def load_into(self, target: Any = None, /, *, cast: bool = False, **parts: Any) -> Self:
+    def load_into(self, target: Any = None, /, *, cast: bool = False, strict: bool = True, **parts: Any) -> Loaded:
         """Load the state into existing objects, and make this snapshot the parent of the next one.
 
         All targets are loaded, or none. Everything is read, its checksums verified, and checked against the targets
         before anything changes: keys, shapes, dtypes, memory that can be written, states of generators, an optimizer's
         class by the keys of its groups and states, a scheduler's by its keys. Targets get copies. Returns the snapshot:
         ``start = shelf.latest.load_into(model=model).step + 1``.
+
+        Keys of a module or dict that differ from the snapshot's only by names that wrappers add (``_orig_mod.`` of
+        ``torch.compile``, ``module.`` of DistributedDataParallel, those of FSDP and activation checkpointing) are
+        loaded if so all keys match one to one.
 
         If loading still fails, all targets get back their earlier values, and the error is passed on. A target that
         only itself can check (a module with hooks or its own loading function, an object that is neither module nor
@@ -347,12 +351,16 @@ class Snapshot(Mapping[Any, Any]):
             tuples of these, in which plain values are replaced. Other parts are ignored.
         cast
             Convert to the targets' dtypes, which may round. Without it every saved bit is loaded, also an optimizer's
-            state in another dtype than its parameters. (Load a part called "cast" by a dict.)
+            state in another dtype than its parameters. (Load a part called "cast" or "strict" by a dict.)
+        strict
+            If false, load the keys that modules and dicts share with the snapshot, as for adapters (LoRA); the other
+            targets stay. The result lists ``missing_keys`` and ``unexpected_keys``, as torch's ``load_state_dict``
+            does, by their paths in the state. Shapes and dtypes must fit nevertheless.
 
         Raises
         ------
         NotFoundError
-            The snapshot has no such part, or lacks keys of a module.
+            The snapshot has no such part, or lacks keys of a module or dict. The text lists unexpected keys, too.
         InvalidError
             Keys, shapes, dtypes or parameter groups don't fit, or an optimizer or scheduler is of another class. Shapes
             and keys in the state of optimizers other than torch's are not checked.
@@ -361,20 +369,26 @@ class Snapshot(Mapping[Any, Any]):
         DamagedError
             A checksum doesn't match.
         """
-        if not isinstance(cast, bool):
-            raise UnsupportedError('cast must be a bool; a part that is called so is loaded by a dict: {"cast": ...}')
+        for name, option in (("cast", cast), ("strict", strict)):
+            if not isinstance(option, bool):
+                raise UnsupportedError(
+                    f'{name} must be a bool; a part that is called so is loaded by a dict: {{"{name}": ...}}'
+                )
         if (target is None) == (not parts):
             raise InvalidError("load_into takes one target for the whole state, or parts by name")
         decoded = self._decode()
         flags = flags_of(True)
-        plan = Plan(cast)
+        plan = Plan(cast, strict)
         if target is not None:
             plan.add_root(target, decoded.read(decoded.root, flags))
         for name, part in parts.items():
             plan.add(part, decoded.read(decoded.find(name if decoded.is_flat else (name,)), flags), name)
         plan.run()
         self._handle.mark_loaded()
-        return self
+        loaded = object.__new__(Loaded)
+        loaded.__dict__.update(self.__dict__)
+        loaded.missing_keys, loaded.unexpected_keys = plan.report.missing, plan.report.unexpected
+        return loaded
 
     def export(
         self, path: str | os.PathLike[str], part: str | None = None, progress: Progress | None = None
@@ -444,6 +458,15 @@ class Snapshot(Mapping[Any, Any]):
             step = self._opened[1]["step"]
         text = f"<lmcstore.Snapshot {printable(self._shelf._name)}@{self._number}"
         return f"{text}, step {step}>" if step is not None else f"{text}>"
+
+
+class Loaded(Snapshot):
+    """The snapshot that `Snapshot.load_into` loaded, and the keys that it did not load (``strict=False``)."""
+
+    missing_keys: list[str]
+    """Paths of the targets' keys that the snapshot lacks: they stay as they were."""
+    unexpected_keys: list[str]
+    """Paths of the snapshot's keys that the targets lack."""
 
 
 def _reopened(store: Store, shelf: str, number: int, info: dict[str, Any]) -> _core.Snapshot:

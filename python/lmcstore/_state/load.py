@@ -18,7 +18,7 @@ from typing import Any
 from .._arrays import numpy as _numpy
 from .._arrays.packages import loaded
 from .._arrays.torch import Torch
-from ..errors import InvalidError, NotFoundError, UnsupportedError
+from ..errors import InvalidError, UnsupportedError
 from .fits import (
     SCALARS,
     check_array,
@@ -28,12 +28,12 @@ from .fits import (
     check_scheduler,
     check_slots,
     check_tensor,
-    few,
     is_torchs,
     like,
     remade,
     torchs_class,
 )
+from .keys import ROOT, Matched, Report, below, match, refuse, renamed, takes_strict
 
 Action = Callable[[], None]
 Undo = Callable[[], Any]
@@ -85,8 +85,10 @@ class Copier:
 class Plan:
     """The actions of `load_into`. Planning raises; running is not expected to."""
 
-    def __init__(self, cast: bool = False) -> None:
+    def __init__(self, cast: bool = False, strict: bool = True) -> None:
+        self.report = Report()
         self._cast = cast
+        self._strict = strict
         self._unsure: list[tuple[Any, str, Action]] = []  # may refuse their state
         self._actions: list[tuple[str, Action, Callable[[], Undo | None]]] = []  # the last keeps the earlier value
         self._writes: list[tuple[str, Action, Callable[[], Undo | None]]] = []  # of these, in place
@@ -352,43 +354,49 @@ class Plan:
     def _add_module(self, module: Any, source: Any, path: str) -> None:
         if not isinstance(source, dict):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a module's state")
-        own = self._check_module(module, source, path)
+        own: dict[Any, Any] = module.state_dict()
+        state = source
+        if not _renames_keys(module, self._torch):
+            state = renamed(source, self._matched(own, source, "module", path).stored, own)
+        self._check_module(module, own, state, path)
         copies_all = _may_keep(module, self._torch)
+        lenient = not self._strict and takes_strict(module)
 
         def action() -> None:  # it copies parameters and may keep the rest
-            for key, value in source.items():
+            for key, value in state.items():
                 if copies_all or not self._is_tensor(own.get(key)):
-                    source[key] = self._copier.copy(value)
-            module.load_state_dict(source)
+                    state[key] = self._copier.copy(value)
+            found = module.load_state_dict(state, strict=False) if lenient else module.load_state_dict(state)
+            if lenient:
+                self.report.add(path, getattr(found, "missing_keys", ()), getattr(found, "unexpected_keys", ()))
 
         if _may_refuse(module, self._torch):
             self._unsure.append((module, path, action))
         else:
-            tensors = [value for key, value in own.items() if key in source and self._is_tensor(value)]
+            tensors = [value for key, value in own.items() if key in state and self._is_tensor(value)]
             self._writes.append((path, action, lambda: self._keep_tensors(tensors)))
 
-    def _check_module(self, module: Any, source: dict[Any, Any], path: str) -> dict[Any, Any]:
-        """Check a module's state from outside as far as possible; return its present state."""
-        own: dict[Any, Any] = module.state_dict()
+    def _matched(self, own: dict[Any, Any], source: dict[Any, Any], target: str, path: str) -> Matched:
+        """Match keys; an error lists the missing and the unexpected ones unless loading is lenient."""
+        matched = match(own, source, self._strict)
+        if self._strict:
+            refuse(path, target, matched)
+        return matched
+
+    def _check_module(self, module: Any, own: dict[Any, Any], source: dict[Any, Any], path: str) -> None:
+        """Check a module's state from outside as far as possible; `own`: its present state."""
         renames = _renames_keys(module, self._torch)
-        missing = [key for key in own if key not in source]
-        if missing and not renames:
-            raise NotFoundError(f"{path}: the snapshot has no {few(missing)} for the module")
-        unexpected = [key for key in source if key not in own]
-        if unexpected and not renames:
-            raise InvalidError(f"{path}: the module has no {few(unexpected)}, which the snapshot has")
         for key, value in own.items():
             if not self._is_tensor(value) or key not in source:
                 continue
             if self._is_tensor(source[key]):
-                self._same_dtype(f"{path}.{key}", source[key], value.dtype)
+                self._same_dtype(below(path, key), source[key], value.dtype)
             if renames:
                 continue
             if not self._is_tensor(source[key]):
-                raise InvalidError(f"{path}.{key}: the snapshot has no tensor there")
-            check_tensor(self._torch, value, f"{path}.{key}")
-            _same(f"{path}.{key}", "shape", tuple(source[key].shape), tuple(value.shape))
-        return own
+                raise InvalidError(f"{below(path, key)}: the snapshot has no tensor there")
+            check_tensor(self._torch, value, below(path, key))
+            _same(below(path, key), "shape", tuple(source[key].shape), tuple(value.shape))
 
     def _add_optimizer(self, optimizer: Any, source: Any, path: str) -> None:
         torch: Any = self._torch
@@ -486,28 +494,27 @@ class Plan:
     def _add_dict(self, target: dict[Any, Any], source: Any, path: str, exact: bool = True) -> None:
         if not isinstance(source, dict):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a dict")
-        missing = [key for key in target if key not in source]
-        if missing:
-            raise NotFoundError(f"{path}: the snapshot has no {few(missing)}")
-        unexpected = [key for key in source if key not in target]
-        if unexpected and exact:
-            raise InvalidError(f"{path}: the target has no {few(unexpected)}, which the snapshot has")
-        for key, value in target.items():
-            self._add_item(target, key, value, source[key], f"{path}.{key}")
+        matched = self._matched(
+            target, source if exact else {key: 0 for key in source if key in target}, "target", path
+        )
+        if not self._strict:
+            self.report.add(path, matched.missing, matched.unexpected)
+        for key, name in matched.stored.items():
+            self._add_item(target, key, target[key], source[name], below(path, key))
 
     def _add_list(self, target: list[Any], source: Any, path: str) -> None:
         if not isinstance(source, list | tuple):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a list")
         _same(path, "length", len(source), len(target))
         for index, value in enumerate(target):
-            self._add_item(target, index, value, source[index], f"{path}.{index}")
+            self._add_item(target, index, value, source[index], below(path, index))
 
     def _add_tuple(self, target: tuple[Any, ...], source: Any, path: str) -> None:
         if not isinstance(source, list | tuple):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tuple")
         _same(path, "length", len(source), len(target))
         for index, value in enumerate(target):
-            self.add(value, source[index], f"{path}.{index}")
+            self.add(value, source[index], below(path, index))
 
     def _add_item(self, container: Any, key: Any, target: Any, source: Any, path: str) -> None:
         if isinstance(target, tuple) and self._holds_targets(target):
@@ -533,9 +540,9 @@ class Plan:
     def add_root(self, target: Any, source: Any) -> None:
         """Plan a load of the whole state; a dict takes the parts that it names."""
         if isinstance(target, dict) and not hasattr(target, "load_state_dict"):
-            self._add_dict(target, source, "the state", exact=False)
+            self._add_dict(target, source, ROOT, exact=False)
         else:
-            self.add(target, source, "the state")
+            self.add(target, source, ROOT)
 
 
 def _same(path: str, what: str, stored: Any, wanted: Any, hint: str = "") -> None:
