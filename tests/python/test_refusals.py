@@ -7,6 +7,7 @@ import collections
 import datetime
 import enum
 import pathlib
+import random
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -138,6 +139,68 @@ def test_refused_keys(shelf: lmcstore.Shelf, key: Any) -> None:
     with pytest.raises(lmcstore.UnsupportedError, match=r"a\.b.*key"):
         shelf.snapshot({"a": {"b": {key: 1}}})
     assert len(shelf) == 0
+
+
+def test_all_refused_values_in_one_error(shelf: lmcstore.Shelf) -> None:
+    part = {"good": 1, "enum": object(), "twice": [1, 2]}
+    state = {"model": torch.nn.Linear(1, 1), "list": [1, range(3), {object(): 1}], "a": part, "b": part}
+    state |= {"deep": _in_sets(201), "w": torch.zeros(2), "meta": torch.zeros(2, device="meta")}
+    state["odd"] = _ordered_with_attribute()
+    with pytest.raises(lmcstore.UnsupportedError) as caught:
+        shelf.snapshot(state)
+    lines = str(caught.value).split("\n  ")
+    assert lines[0] == "8 values of the state can't be stored:"
+    paths = ["model", "list.1", "list.2", "a.enum", "b.enum", "deep", "meta", "odd"]
+    assert [line.split(":")[0] for line in lines[1:]] == paths
+    assert len(shelf) == 0
+    with pytest.raises(lmcstore.UnsupportedError, match=r"^odd: "):
+        shelf.snapshot({"odd": _ordered_with_attribute(), "again": part["twice"], "and": part["twice"]})
+
+
+def test_many_refused_values_are_counted(shelf: lmcstore.Shelf) -> None:
+    for count, text in ((12, "^12 values"), (999, "^999 values"), (5000, "^at least 1,000 values")):
+        with pytest.raises(lmcstore.UnsupportedError, match=text) as caught:
+            shelf.snapshot({"x": [object() for _ in range(count)]})
+        assert f"and {min(count, 1000) - 10:,} more" in str(caught.value) and len(str(caught.value)) < 3000
+    state: Any = object()
+    for _ in range(199):
+        state = [state, state]
+    with pytest.raises(lmcstore.UnsupportedError, match="at least 1,000"):
+        shelf.snapshot(state)
+    with pytest.raises(lmcstore.UnsupportedError) as caught:
+        shelf.snapshot({"x" * 100_000: object(), "y" * 100_000: object()})
+    assert len(str(caught.value)) < 2000 and str(caught.value).endswith("plain values")
+
+
+def _scheduler() -> Any:
+    return torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
+
+
+REMEDIES = {
+    "module": (lambda: torch.nn.Linear(1, 1), r"state_dict\(\)"),
+    "optimizer": (lambda: torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), r"state_dict\(\)"),
+    "scheduler": (_scheduler, r"state_dict\(\)"),
+    "module class": (lambda: torch.nn.Linear, "its name"),
+    "sparse": (lambda: torch.zeros(2).to_sparse(), "dense"),
+    "tensor subclass": (lambda: torch.zeros(2).as_subclass(MyTensor), "as_subclass"),
+    "generator": (torch.Generator, r"get_state\(\)"),
+    "numpy generator": (np.random.default_rng, r"bit_generator\.state"),
+    "numpy random state": (np.random.RandomState, r"get_state\(\)"),
+    "random": (random.Random, r"getstate\(\)"),
+    "range": (lambda: range(3), r"list\(value\)"),
+    "dict subclass": (lambda: MyDict(a=1), r"dict\(value\)"),
+    "str subclass": (lambda: MyStr("x"), r"str\(value\)"),
+    "matrix": (lambda: np.zeros((2, 2)).view(np.matrix), r"numpy\.asarray"),
+    "object": (object, "dicts, lists and plain values"),
+    "function": (lambda: len, "its name"),
+}
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_remedies(shelf: lmcstore.Shelf, name: str) -> None:
+    make, text = REMEDIES[name]
+    with pytest.raises(lmcstore.UnsupportedError, match=f"^a.b: .*can't be stored; .*{text}"):
+        shelf.snapshot({"a": {"b": make()}})
 
 
 def test_cycles(shelf: lmcstore.Shelf) -> None:
@@ -339,7 +402,7 @@ def test_dtensor(shelf: lmcstore.Shelf, tmp_path: Any) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
         tensor = distribute_tensor(torch.zeros(4), init_device_mesh("cpu", (1,)), [Replicate()])
-        with pytest.raises(lmcstore.UnsupportedError, match=r"model\.w: .*DTensor"):
+        with pytest.raises(lmcstore.UnsupportedError, match=r"model\.w: .*DTensor.*full_tensor\(\).*to_local\(\)"):
             shelf.snapshot({"model": {"w": tensor}})
     finally:
         distributed.destroy_process_group()

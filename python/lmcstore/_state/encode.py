@@ -8,6 +8,7 @@ refuses unsupported values before a capture begins. It decodes what it made and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from array import array
 from collections import OrderedDict
@@ -24,6 +25,7 @@ from .._optimizer.relations import Finder, Relation
 from ..errors import UnsupportedError
 from .check import check_leaves, check_structure
 from .lazy import LazyTensor, Part
+from .refusals import Enough, Refusals, refusal, type_name
 from .scalars import MAX_DEPTH, TOO_ALIKE, TOO_DEEP, Unpackable, are_too_alike, pack, pack_attached, pack_sequence
 from .skeleton import (
     DICT_TAGS,
@@ -94,7 +96,7 @@ class _Tied:
 class Encoded:
     """A state, ready for a capture. Its tensors must not be freed before `put`, which reads their bytes.
 
-    UnsupportedError: a part of it can't be stored; the text begins with its path. ``check=False`` leaves `check` to the
+    UnsupportedError: parts of it can't be stored; the text has the path of each. ``check=False`` leaves `check` to the
     caller.
     """
 
@@ -121,9 +123,10 @@ class Encoded:
         self._chunks: list[bytes] = []
         self._chunk: list[bytes] = []
         self._large: list[bytes] = []
+        self._refusals = Refusals()
         root: list[Any] = []
         try:
-            root.append(self._node(state, "", root, 0))
+            self._walk(state, root)
             text = json.dumps(
                 {"lmcstore": VERSION, "leaves": self._leaves, "root": root[0]}, separators=(",", ":"), allow_nan=False
             )
@@ -137,6 +140,11 @@ class Encoded:
         self._root = root.pop()
         if check:
             self.check()
+
+    def _walk(self, state: Any, root: list[Any]) -> None:
+        with contextlib.suppress(Enough):
+            root.append(self._node(state, "", root, 0))
+        self._refusals.raise_all()
 
     def check(self) -> None:
         """Decode what `put` will write, and compare it; UnsupportedError: it would not be read as the state."""
@@ -238,7 +246,7 @@ class Encoded:
         try:
             return packer(value)
         except Unpackable as refused:
-            raise UnsupportedError(_refusal(value, refused, path)) from None
+            raise UnsupportedError(refusal(value, refused, path)) from None
 
     def _enter(self, value: Any, path: str, depth: int) -> None:
         """Begin a container; `_node` then takes its children, one level deeper."""
@@ -267,31 +275,38 @@ class Encoded:
         return 0
 
     def _dict_node(self, value: dict[Any, Any], path: str, depth: int) -> list[Any]:
-        self._enter(value, path, depth)
         if are_too_alike(value):
             raise UnsupportedError(f"{where(path)}: the dict can't be stored: {TOO_ALIKE}")
+        attributes = getattr(value, "__dict__", None)
+        if attributes and (type(value) is not OrderedDict or attributes.keys() != {"_metadata"}):
+            names = ", ".join(map(repr, attributes.keys() - {"_metadata"}))
+            raise UnsupportedError(
+                f"{where(path)}: a {type(value).__name__} with attributes ({names}) can't be stored; store a copy "
+                "without them, and them by themselves"
+            )
+        self._enter(value, path, depth)
         keys: list[Any] = []
         node: list[Any] = [DICT_TAGS[type(value)], keys]
-        attributes = getattr(value, "__dict__", None)
         if attributes:
-            if type(value) is not OrderedDict or attributes.keys() != {"_metadata"}:
-                names = ", ".join(map(repr, attributes.keys() - {"_metadata"}))
-                raise UnsupportedError(
-                    f"{where(path)}: a {type(value).__name__} with attributes ({names}) can't be stored"
-                )
             node[0] = "O"
-            node.append(self._node(attributes["_metadata"], join(path, "_metadata"), node, depth + 1))
+            try:
+                node.append(self._node(attributes["_metadata"], join(path, "_metadata"), node, depth + 1))
+            except UnsupportedError as error:
+                self._refusals.add(error)
         for key, child in value.items():
-            if type(key) is str and key and (key.isprintable() or is_plain(key)):  # the usual case
-                keys.append(key)
-                below = f"{path}.{key}" if path else key
-            else:
-                keys.append(self._key(key, path))
-                below = join(path, key)
-            if type(child) in self._torch_types:
-                node.append(self._torch_node(child, below, node))
-            else:
-                node.append(self._node(child, below, node, depth + 1))
+            try:
+                if type(key) is str and key and (key.isprintable() or is_plain(key)):  # the usual case
+                    keys.append(key)
+                    below = f"{path}.{key}" if path else key
+                else:
+                    keys.append(self._key(key, path))
+                    below = join(path, key)
+                if type(child) in self._torch_types:
+                    node.append(self._torch_node(child, below, node))
+                else:
+                    node.append(self._node(child, below, node, depth + 1))
+            except UnsupportedError as error:
+                self._refusals.add(error)
         self._leave(value)
         return node
 
@@ -304,15 +319,18 @@ class Encoded:
         try:
             return [pack(key).hex()]
         except Unpackable as refused:
-            limit = "" if refused.limit is None else f": it is {refused.limit}"
-            refused_type = _type_name(refused.value)
+            limit = "; store its text as the key" if refused.limit is None else f": it is {refused.limit}"
+            refused_type = type_name(refused.value)
             raise UnsupportedError(f"{where(path)}: a dict key of type {refused_type} can't be stored{limit}") from None
 
     def _sequence_node(self, value: list[Any] | tuple[Any, ...], path: str, depth: int) -> list[Any]:
         self._enter(value, path, depth)
         node: list[Any] = ["l" if type(value) is list else "t"]
         for index, child in enumerate(value):
-            node.append(self._node(child, f"{path}.{index}" if path else str(index), node, depth + 1))
+            try:
+                node.append(self._node(child, f"{path}.{index}" if path else str(index), node, depth + 1))
+            except UnsupportedError as error:
+                self._refusals.add(error)
         self._leave(value)
         return node
 
@@ -390,20 +408,3 @@ class Encoded:
         self._keep.append(value)
         self._columns.add(name, described.dtype, described.shape, described.strides, described.address)
         return 2 if explicit is None and described.special is None else ["A", explicit, described.special]
-
-
-def _type_name(value: Any) -> str:
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _refusal(value: Any, why: Unpackable, path: str) -> str:
-    refused = why.value
-    inside = "" if refused is value else f" (in a {_type_name(value)})"
-    if why.limit is not None:
-        return f"{where(path)}: a {_type_name(refused)}{inside} can't be stored: it is {why.limit}"
-    parents = [base.__name__ for base in type(refused).__mro__[1:] if base is not object]
-    known = {"dict", "OrderedDict", "list", "tuple", "set", "Tensor", "ndarray", "int", "float", "str", "bytes"}
-    parent = next((name for name in parents if name in known), None)
-    hint = f"; it is not stored as its parent {parent}: convert it" if parent is not None else ""
-    return f"{where(path)}: a {_type_name(refused)}{inside} can't be stored{hint}"
