@@ -7,13 +7,14 @@ import copy
 import functools
 import json
 import os
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any, Self
 
 from . import _core, diff
 from ._state.decode import Decoded, flags_of
 from ._state.lazy import lazy
 from ._state.load import Plan
+from ._state.plain import Types
 from ._text import html
 from ._text.arguments import file_path, parse_size
 from ._text.text import printable
@@ -160,13 +161,19 @@ class Snapshot(Mapping[Any, Any]):
 
     # Reading
 
-    def state_dict(self, path: Any = (), *, verify: bool | None = None) -> Any:
+    def state_dict(
+        self, path: Any = (), *, types: Iterable[type] | Mapping[str, type] = (), verify: bool | None = None
+    ) -> Any:
         """Read the state, or the part at `path` (as for ``snap[path]``): the same nesting, types and values.
 
         Torch tensors are on the CPU, row-major and writable; writes never reach the snapshot. NumPy arrays are
         read-only. Both stay valid after the store's close. Raw payloads are mapped without a copy; others are decoded.
         `verify`: whether raw payloads are compared with their checksums first, once per open store (None: the
         setting of `lmcstore.open`); False maps them without reading them: unverified.
+
+        Classes are never imported by a stored name: a namedtuple is read as one made of its stored names, a dataclass
+        as a dict, an enum as its value, unless `types` has the class: ``types=[Config, Color]``, or a dict of classes
+        by their stored names. A dataclass is made without its ``__init__``.
 
         An imported snapshot, or one made in C, gives a dict of its tensors by name (NumPy arrays without torch).
 
@@ -180,7 +187,8 @@ class Snapshot(Mapping[Any, Any]):
             It holds torch tensors and torch is not installed, or a newer lmcstore wrote it.
         """
         decoded = self._decode()
-        return decoded.read(decoded.find(path), decoded.flags if verify is None else flags_of(verify))
+        flags = decoded.flags if verify is None else flags_of(verify)
+        return decoded.read(decoded.find(path), flags, Types(types))
 
     def __getitem__(self, path: Any) -> Any:
         """Return a tensor, a part or a value of the state.
@@ -318,7 +326,16 @@ class Snapshot(Mapping[Any, Any]):
         self._handle.fork(name)
         return store[name]
 
-    def load_into(self, target: Any = None, /, *, cast: bool = False, strict: bool = True, **parts: Any) -> Loaded:
+    def load_into(
+        self,
+        target: Any = None,
+        /,
+        *,
+        cast: bool = False,
+        strict: bool = True,
+        types: Iterable[type] | Mapping[str, type] = (),
+        **parts: Any,
+    ) -> Loaded:
         """Load the state into existing objects, and make this snapshot the parent of the next one.
 
         All targets are loaded, or none. Everything is read, its checksums verified, and checked against the targets
@@ -351,11 +368,13 @@ class Snapshot(Mapping[Any, Any]):
             tuples of these, in which plain values are replaced. Other parts are ignored.
         cast
             Convert to the targets' dtypes, which may round. Without it every saved bit is loaded, also an optimizer's
-            state in another dtype than its parameters. (Load a part called "cast" or "strict" by a dict.)
+            state in another dtype than its parameters. (Load parts called "cast", "strict" or "types" by a dict.)
         strict
             If false, load the keys that modules and dicts share with the snapshot, as for adapters (LoRA); the other
             targets stay. The result lists ``missing_keys`` and ``unexpected_keys``, as torch's ``load_state_dict``
             does, by their paths in the state. Shapes and dtypes must fit nevertheless.
+        types
+            As for `state_dict`. A dataclass or enum of a target is a class that is made, too.
 
         Raises
         ------
@@ -378,11 +397,12 @@ class Snapshot(Mapping[Any, Any]):
             raise InvalidError("load_into takes one target for the whole state, or parts by name")
         decoded = self._decode()
         flags = flags_of(True)
+        classes = Types(types)
         plan = Plan(cast, strict)
         if target is not None:
-            plan.add_root(target, decoded.read(decoded.root, flags))
+            plan.add_root(target, decoded.read(decoded.root, flags, classes))
         for name, part in parts.items():
-            plan.add(part, decoded.read(decoded.find(name if decoded.is_flat else (name,)), flags), name)
+            plan.add(part, decoded.read(decoded.find(name if decoded.is_flat else (name,)), flags, classes), name)
         plan.run()
         self._handle.mark_loaded()
         loaded = object.__new__(Loaded)

@@ -36,8 +36,8 @@ def craft(shelf: lmcstore.Shelf, skeleton: Any, values: bytes = b"", tensors: tu
     return shelf[capture.commit(None, 0, 0, (), (), (), None, False)]
 
 
-def document(root: Any, leaves: int = 0) -> dict[str, Any]:
-    return {"lmcstore": 1, "leaves": leaves, "root": root}
+def document(root: Any, leaves: int = 0, version: int = 1) -> dict[str, Any]:
+    return {"lmcstore": version, "leaves": leaves, "root": root}
 
 
 GOOD = document(["d", ["t"], 1])
@@ -100,6 +100,89 @@ BAD_SKELETONS = {
 }
 
 
+BAD_PLAIN = {
+    "unknown tag": ["x", 1],
+    "tag alone": ["N"],
+    "no class": ["N", 5, ["t"], 1],
+    "no fields": ["N", "C", 1],
+    "few fields": ["N", "C", [], 1],
+    "many fields": ["N", "C", ["t", "u"], 1],
+    "too many fields": ["N", "C", [f"x{i}" for i in range(300)], *[["l"]] * 300],
+    "field twice": ["N", "C", ["t", "t"], 1, ["l"]],
+    "keyword": ["N", "C", ["def"], ["T", "t"]],
+    "no identifier": ["N", "C", ["a b"], ["T", "t"]],
+    "code": ["N", "C", ["x=print(1)"], ["T", "t"]],
+    "underscore": ["N", "C", ["_make"], ["T", "t"]],
+    "underscore of another place": ["N", "C", ["_1"], ["T", "t"]],
+    "fields that Python folds": ["N", "C", ["\u212a", "K"], ["T", "t"], ["l"]],
+    "number as field": ["N", "C", [1], ["T", "t"]],
+    "field of a dataclass twice": ["c", "C", ["t", "t"], 1, ["l"]],
+    "number as dataclass's field": ["c", "C", [1], ["T", "t"]],
+    "dataclass without a class": ["c", None, ["t"], 1],
+    "enum without a class": ["E", None],
+    "enum with more": ["E", "C", 1],
+    "enum without a leaf": ["E", "C"],
+    "unknown kind": ["v", "pickle"],
+    "kind of another type": ["v", ["Path"]],
+    "kind without a leaf": ["v", "Path"],
+    "negative maxlen": ["Q", -1],
+    "huge maxlen": ["Q", 2**64],
+    "maxlen true": ["Q", True, ["T", "t"]],
+    "longer than maxlen": ["Q", 0, ["T", "t"]],
+    "factory": ["D", "eval", ["t"], 1],
+    "factory of another type": ["D", ["int"], ["t"], 1],
+    "keys as text": ["D", "int", "t", 1],
+    "equal keys": ["D", "int", [1, True], ["T", "t"], ["l"]],
+    "deep": [nested(MAX_DEPTH + 5)],
+    "described dtype of another size": ["A", "t", 'numpy:"|V4"'],
+    "described dtype of objects": ["A", "t", 'numpy:"|O"'],
+    "described dtype, no JSON": ["A", "t", "numpy:("],
+    "described dtype, deep": ["A", "t", "numpy:" + "[" * 100_000],
+    "huge dtype": ["A", "t", 'numpy:"|V2000000000"'],
+    "empty dtype": ["A", "t", 'numpy:"|V0"'],
+}
+
+
+@pytest.mark.parametrize("name", BAD_PLAIN)
+def test_bad_plain_nodes(shelf: lmcstore.Shelf, name: str) -> None:
+    snapshot = craft(shelf, document(BAD_PLAIN[name], version=2))
+    with pytest.raises(lmcstore.DamagedError):
+        snapshot.state_dict()
+    assert snapshot.names() == ["t"]
+
+
+BAD_LEAVES: dict[str, list[Any]] = {
+    "Path": [1, None, b"x", ("x",)],
+    "PureWindowsPath": [1],
+    "datetime": [(), (1, 1), (2020, 13, 1, 0, 0, 0, 0, 0, None), (2**70, 1, 1, 0, 0, 0, 0, 0, None), "2020", 5],
+    "date": [(), (0, 1, 1), (1.5, 1, 1), None],
+    "time": [(25, 0, 0, 0, 0, None), (1,), (1, 0, 0, 0, 2, None)],
+    "timedelta": [(), ("a", 0, 0), (10**30, 0, 0), None],
+    "timezone": ["../../etc/passwd", "/etc/localtime", "", "a//b", "..", (1, 2), (10**9, 0, 0, None), 5],
+    "str_": [1, b"x", None],
+    "bytes_": [1, "x", 10**12],
+    "numpy": [
+        1,
+        (),
+        ("numpy:", b""),
+        ('numpy:"|O"', bytes(8)),
+        ('numpy:"<M8[s]"', b"x"),
+        ('numpy:"|V0"', b""),
+        ("i4", 4),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", BAD_LEAVES)
+def test_bad_leaves_of_plain_values(shelf: lmcstore.Shelf, kind: str) -> None:
+    for leaf in BAD_LEAVES[kind]:
+        with pytest.raises(lmcstore.DamagedError):
+            craft(shelf, document(["v", kind], 1, 2), pack(leaf), ()).state_dict()
+    for leaf in (1, (), (1, 2, 3), None):
+        with pytest.raises(lmcstore.DamagedError):
+            craft(shelf, document(["E", "C"], 1, 2), pack(leaf), ()).state_dict()
+
+
 @pytest.mark.parametrize("name", BAD_SKELETONS)
 def test_bad_skeletons(shelf: lmcstore.Shelf, name: str) -> None:
     snapshot = craft(shelf, BAD_SKELETONS[name], b"N" if name == "deep" else b"")
@@ -117,7 +200,7 @@ def test_good_skeletons(shelf: lmcstore.Shelf) -> None:
 
 def test_newer_versions_are_not_guessed(shelf: lmcstore.Shelf) -> None:
     with pytest.raises(lmcstore.UnsupportedError, match="update"):
-        craft(shelf, {"lmcstore": 2, "something": "new"}).state_dict()
+        craft(shelf, {"lmcstore": 3, "something": "new"}).state_dict()
 
 
 LONG = struct.pack("<I", 0xFFFFFFFF)
@@ -173,12 +256,20 @@ def test_random_values() -> None:
 def test_random_skeletons(shelf: lmcstore.Shelf) -> None:
     generator = random.Random(2)
     good = json.dumps(document(["d", ["t", 1, ["6e"]], 1, ["l", 0, 0], ["O", [], ["d", []]]], 2)).encode()
-    for _ in range(200):
-        data = bytearray(good)
+    plain = [
+        "d",
+        ["t", 1, "p"],
+        ["Q", 2, 1],
+        ["N", "m.C", ["x"], 0],
+        ["c", "C", ["y"], ["D", "int", [1], ["v", "Path"]]],
+    ]
+    new = json.dumps(document(plain, 2, 2)).encode()
+    for turn in range(400):
+        data = bytearray((good, new)[turn % 2])
         for _ in range(generator.randrange(1, 4)):
-            data[generator.randrange(len(data))] = generator.choice(b'0123"[],{}TAdlotOC')
+            data[generator.randrange(len(data))] = generator.choice(b'0123"[],{}TAdlotOCQNcDEv')
         try:
-            craft(shelf, bytes(data), b"NT").state_dict()
+            craft(shelf, bytes(data), b"NT" if turn % 2 == 0 else b"N" + pack("x")).state_dict()
         except (lmcstore.DamagedError, lmcstore.UnsupportedError):
             pass
 

@@ -276,7 +276,7 @@ def test_what_a_snapshot_says_of_its_variables_is_checked() -> None:
         with pytest.raises(lmcstore.DamagedError):
             read_table(damaged)
     with pytest.raises(lmcstore.DamagedError, match="at 'a'"):  # a state has no such dtypes
-        Parser(iter(())).node(["d", ["a"], ["A", None, 'numpy:"<U3"']], "", 0)
+        Parser(iter(()), 1).node(["d", ["a"], ["A", None, 'numpy:"<U3"']], "", 0)
     for note in ("numpy:{", 'numpy:"O"', 'numpy:"S0"', 'numpy:["<f4",[2]]', 'numpy:"ml_dtypes.finfo"'):
         with pytest.raises(lmcstore.DamagedError, match="its dtype is damaged"):
             described_dtype(note, "w")

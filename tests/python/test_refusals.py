@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import datetime
 import enum
 import pathlib
 import random
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -51,6 +53,26 @@ class MyTensor(torch.Tensor):
     pass
 
 
+class Odd(enum.Enum):
+    A = object()
+
+
+class OwnZone(datetime.tzinfo):
+    def utcoffset(self, when: Any) -> Any:
+        return datetime.timedelta(0)
+
+
+@dataclasses.dataclass
+class Config:
+    x: int = 1
+
+
+def _dataclass_with_more() -> Any:
+    value = Config()
+    value.note = "x"  # type: ignore[attr-defined]
+    return value
+
+
 Point = collections.namedtuple("Point", "x y")
 
 
@@ -73,21 +95,25 @@ def _freed() -> torch.Tensor:
 
 
 BAD = {
-    "enum": lambda: Colour.RED,
-    "int enum": lambda: Number.ONE,
-    "str enum": lambda: Word.A,
     "dict subclass": lambda: MyDict(a=1),
-    "defaultdict": lambda: collections.defaultdict(int, a=1),
+    "defaultdict of a function": lambda: collections.defaultdict(lambda: 1, a=1),
+    "datetime of another zone": lambda: datetime.datetime(2020, 1, 1, tzinfo=OwnZone()),
+    "dataclass with more": lambda: _dataclass_with_more(),
+    "record array of objects": lambda: np.zeros(2, dtype=[("a", "O")]),
+    "record array of longdouble": lambda: np.zeros(2, dtype=[("a", [("b", "g")])]),
+    "strings of any length": lambda: np.array(["a", "b"], np.dtypes.StringDType()),
+    "dtype with a title": lambda: np.zeros(2, dtype=[(("title", "a"), "i4")]),
+    "large items": lambda: np.zeros(1, "V20000000"),
+    "empty items": lambda: np.zeros(2, "V0"),
+    "time of another zone": lambda: datetime.time(1, tzinfo=OwnZone()),
+    "struct_time": lambda: time.gmtime(0),
+    "enum of an object": lambda: Odd.A,
     "list subclass": lambda: MyList([1]),
     "str subclass": lambda: MyStr("x"),
-    "namedtuple": lambda: Point(1, 2),
-    "deque": lambda: collections.deque([1]),
     "range": lambda: range(3),
     "object": object,
     "function": lambda: len,
     "class": lambda: int,
-    "path": lambda: pathlib.Path("x"),
-    "date": lambda: datetime.date(2020, 1, 1),
     "attribute of an OrderedDict": _ordered_with_attribute,
     "tensor subclass": lambda: torch.zeros(2).as_subclass(MyTensor),
     "parameter subclass": lambda: torch.nn.parameter.UninitializedParameter(),
@@ -98,23 +124,15 @@ BAD = {
     "quantized": _quantized,
     "freed storage": _freed,
     "object array": lambda: np.array([object()]),
-    "record array": lambda: np.zeros(2, dtype=[("a", "i4")]),
-    "dates": lambda: np.zeros(2, "datetime64[s]"),
-    "durations": lambda: np.zeros(2, "timedelta64[s]"),
-    "text array": lambda: np.array(["a"]),
-    "bytes array": lambda: np.array([b"a"]),
     "longdouble": lambda: np.zeros(2, np.longdouble),
     "matrix": lambda: np.zeros((2, 2)).view(np.matrix),
     "masked": lambda: np.ma.masked_array([1, 2]),
-    "numpy str": lambda: np.str_("x"),
-    "numpy date": lambda: np.datetime64("2020-01-01"),
     "longdouble scalar": lambda: np.longdouble(1),
     "numpy dtype": lambda: np.dtype("f4"),
     "layout": lambda: torch.strided,
     "generator": torch.Generator,
     "module": lambda: torch.nn.Linear(1, 1),
     "tensor in a set": lambda: {torch.zeros(1)},
-    "enum in a list": lambda: [1, 2, Number.ONE],
     "enum in a set": lambda: {2, Number.ONE},
 }
 

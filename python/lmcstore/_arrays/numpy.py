@@ -7,7 +7,9 @@ which NumPy reads in place. An array is read as read-only, over a mapping that i
 
 from __future__ import annotations
 
+import functools
 import json
+import warnings
 from typing import Any
 
 from .. import _core
@@ -21,7 +23,9 @@ _ALIASES = {"q": "i64", "Q": "u64"}
 _ML_DTYPES = {dtype.ml_dtypes: dtype.name for dtype in DTYPES if dtype.ml_dtypes}
 
 DESCRIBED = "numpy:"
-"""Begins the note of a live array whose dtype the store lacks."""
+"""Begins the note of an array whose dtype the store lacks."""
+MOST_ITEM_BYTES = 1 << 24
+"""Of such a dtype."""
 
 _BY_NUMBER = {dtype.number: dtype.numpy for dtype in DTYPES if dtype.numpy}
 _ML_BY_NUMBER = {dtype.number: dtype.ml_dtypes for dtype in DTYPES if dtype.ml_dtypes}
@@ -43,7 +47,7 @@ class Described:
 def describe(array: Any, path: str) -> Described:
     """Describe how an array of exactly type ``ndarray`` is stored; `path` is its place in the state, for errors.
 
-    UnsupportedError: its dtype is not numeric (objects, records, dates, text), or is ``longdouble``.
+    UnsupportedError: its dtype has objects, ``longdouble``, or nothing that can be read again.
     """
     dtype = array.dtype
     special = None
@@ -51,20 +55,62 @@ def describe(array: Any, path: str) -> Described:
     native = dtype.newbyteorder("=") if swapped else dtype
     stored = dtype_name(native)
     if stored is None:
-        raise UnsupportedError(f"{path}: a NumPy array of dtype {dtype} can't be stored")
-    if not _is_numpys_own(native):
+        special = note_of(dtype)
+        if special is None:
+            raise UnsupportedError(f"{path}: a NumPy array of dtype {dtype} can't be stored; {_remedy(dtype)}")
+    elif not _is_numpys_own(native):
         special = native.name
     elif native.char in _ALIASES:
         special = native.char
     shape, strides = array.shape, None if array.flags.c_contiguous else array.strides
-    number = _core.DTYPES[stored]
-    if swapped:
-        special, number = dtype.str, U8
+    number = U8 if stored is None else _core.DTYPES[stored]
+    if swapped or stored is None:
+        special, number = special if stored is None else dtype.str, U8
         shape = (*shape, dtype.itemsize)
         strides = None if strides is None else (*strides, 1)
     if len(shape) > _core.MAX_DIMS:
         raise UnsupportedError(f"{path}: an array of {array.ndim} dimensions can't be stored")
     return Described(number, shape, strides, array.__array_interface__["data"][0], special)
+
+
+def _remedy(dtype: Any) -> str:
+    if dtype.hasobject:
+        return "store value.tolist(), or an array of numbers or text of fixed length"
+    return "store value.astype('f8')" if dtype.char in "gG" else "store an array of numbers"
+
+
+def note_text(dtype: Any) -> str:
+    """Describe a dtype that the store lacks, and that has no objects."""
+    from numpy.lib.format import dtype_to_descr
+
+    ml_dtypes = loaded("ml_dtypes")
+    if ml_dtypes is not None and getattr(ml_dtypes, dtype.name, None) is dtype.type:
+        descr: Any = f"ml_dtypes.{dtype.name}"
+    else:
+        descr = dtype_to_descr(dtype)
+    return f"{DESCRIBED}{json.dumps(descr, separators=(',', ':'))}"
+
+
+@functools.lru_cache(maxsize=64)
+def note_of(dtype: Any) -> str | None:
+    """Return `note_text` if every system reads it as that dtype, else None."""
+    if dtype.hasobject or not 0 < dtype.itemsize <= MOST_ITEM_BYTES or _has_longdouble(dtype):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of dtype_to_descr, for dtypes that it can't describe
+            note = note_text(dtype)
+        return note if described_dtype(note, "") == dtype else None
+    except (DamagedError, TypeError, ValueError):
+        return None
+
+
+def _has_longdouble(dtype: Any) -> bool:
+    if dtype.subdtype is not None:
+        return _has_longdouble(dtype.base)
+    if dtype.names is not None:
+        return any(_has_longdouble(dtype[name]) for name in dtype.names)
+    return dtype.char in "gG"
 
 
 def refuse_masked(array: Any, what: str) -> None:
@@ -118,7 +164,7 @@ def is_swapped(special: str | None) -> bool:
 
 
 def is_described(special: str) -> bool:
-    """Whether a live variable's note describes a dtype that the store lacks."""
+    """Whether a note describes a dtype that the store lacks."""
     return special.startswith(DESCRIBED)
 
 
@@ -155,7 +201,7 @@ def special_dtype(special: str, path: str) -> Any:
 
 
 def described_dtype(note: str, what: str) -> Any:
-    """Read the dtype from a note of `lmcstore.live`, possibly untrusted."""
+    """Read the dtype from a note, possibly untrusted."""
     from numpy.lib.format import descr_to_dtype
 
     def tuples(value: Any) -> Any:  # JSON has lists only: fields are tuples in a list, shapes tuples
@@ -173,10 +219,10 @@ def described_dtype(note: str, what: str) -> Any:
         if type(descr) is str and descr.startswith("ml_dtypes."):
             return ml_dtype(descr.removeprefix("ml_dtypes."))
         dtype = descr_to_dtype(tuples(descr))
-        if dtype.hasobject or dtype.itemsize == 0 or dtype.subdtype is not None:
+        if dtype.hasobject or not 0 < dtype.itemsize <= MOST_ITEM_BYTES or dtype.subdtype is not None:
             raise ValueError(f"no array has {dtype}")
     except Exception as error:
-        raise DamagedError(f"live variable {what!r}: its dtype is damaged: {error}") from None
+        raise DamagedError(f"{what}: its dtype is damaged: {error}") from None
     return dtype
 
 

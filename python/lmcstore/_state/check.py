@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -18,7 +18,18 @@ from .nodes import Branch, Node, TensorRef
 from .scalars import Reader, Unpackable, pack, pack_again
 from .skeleton import DICT_TYPES
 
-_TYPES = {"l": list, "t": tuple, **DICT_TYPES}
+
+class Shape:
+    """In the place of a container of `_state.plain`, its keys."""
+
+    def __init__(self, keys: list[Any] | None) -> None:
+        self.keys = keys
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys or ())
+
+
+_TYPES = {"l": list, "t": tuple, **DICT_TYPES, **dict.fromkeys("NcQD", Shape)}
 _EXACT = frozenset({str, int, bool, type(None)})
 """Types of keys that are the same if they are equal."""
 
@@ -33,7 +44,7 @@ class Structure:
         self.types: list[type] = []
         self.keys: list[list[Any] | None] = []
         self.root: Any = document["root"]
-        self._walk(Parser(repeat(None, self.leaves)).node(self.root, "", 0))
+        self._walk(Parser(repeat(None, self.leaves), document["lmcstore"]).node(self.root, "", 0))
 
     def _walk(self, node: Node) -> None:
         if type(node) is TensorRef:

@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,8 @@ from .._text.similar import hint, listed, shown, similar
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from .live_table import read_table, stored_value
 from .nodes import Branch, Leaf, Node, TensorRef, damaged, refs_of
-from .scalars import MAX_DEPTH, TOO_ALIKE, Attached, Reader, Unpackable, are_too_alike
+from .plain import FACTORIES, MOST_FIELDS, NO_TYPES, VALUE_KINDS, Types, is_length, make_value, stand_in
+from .scalars import MAX_DEPTH, TOO_ALIKE, TOO_DEEP, Attached, Reader, Unpackable, are_too_alike
 from .skeleton import (
     DICT_TYPES,
     LEAVES_AT_ONCE,
@@ -59,8 +61,9 @@ class Described(NamedTuple):
 
 
 class Parser:
-    def __init__(self, leaves: Iterator[Any]) -> None:
+    def __init__(self, leaves: Iterator[Any], version: int) -> None:
         self._leaves = leaves
+        self._version = version
         self._names: set[str] = set()
 
     def node(self, raw: Any, path: str, depth: int) -> Node:
@@ -69,10 +72,20 @@ class Parser:
                 return Leaf(next(self._leaves))
             if raw == 1 or raw == 2:
                 return self._tensor(None, raw == 1, path)
-        elif type(raw) is list and raw and depth < MAX_DEPTH:
+        elif type(raw) is list and raw:
             tag = raw[0]
             if tag == "T" or tag == "A":
                 return self._special_tensor(raw, path)
+            if (
+                self._version > 1
+                and len(raw) == 2
+                and type(raw[1]) is str
+                and tag in ("E", "v")
+                and self._is_value(tag, raw[1])
+            ):
+                return Leaf(next(self._leaves), tag, raw[1])
+            if depth >= MAX_DEPTH:
+                raise damaged(TOO_DEEP)
             if tag == "l" or tag == "t":
                 branch = Branch(tag, None)
                 for index, child in enumerate(raw[1:]):
@@ -80,7 +93,37 @@ class Parser:
                 return branch
             if type(tag) is str and tag in DICT_TYPES:
                 return self._dict(raw, path, depth)
+            if self._version > 1 and type(tag) is str and len(raw) > 1:
+                made = self._plain(tag, raw, path, depth)
+                if made is not None:
+                    return made
         raise damaged(f"a node at {where(path)!r}")
+
+    def _is_value(self, tag: str, kind: str) -> bool:
+        return tag == "E" or kind in VALUE_KINDS
+
+    def _plain(self, tag: str, raw: list[Any], path: str, depth: int) -> Node | None:
+        """Parse a node of `_state.plain`; None: it is none."""
+        extra = raw[1]
+        if tag == "Q" and is_length(extra) and (extra is None or len(raw) - 2 <= extra):
+            branch, first = Branch(tag, None, extra), 2
+        elif tag in ("N", "c", "D") and len(raw) > 2 and type(raw[2]) is list and len(raw[2]) == len(raw) - 3:
+            keys = [self._key(key) for key in raw[2]]
+            if tag == "D":
+                fits = extra is None or (type(extra) is str and extra in FACTORIES)
+            else:
+                fits = type(extra) is str and all(type(key) is str for key in keys)
+            if not fits or are_too_alike(keys) or len(set(keys)) != len(keys):
+                return None
+            if tag == "N" and (len(keys) > MOST_FIELDS or not stand_in(extra, tuple(keys))):
+                return None
+            branch, first = Branch(tag, keys, extra), 3
+        else:
+            return None
+        names = range(len(raw)) if branch.keys is None else branch.keys
+        for key, child in zip(names, raw[first:], strict=False):
+            branch.children.append(self.node(child, join(path, key), depth + 1))
+        return branch
 
     def _dict(self, raw: list[Any], path: str, depth: int) -> Branch:
         tag = raw[0]
@@ -130,7 +173,7 @@ class Parser:
         if raw[0] == "T" and len(extra) == 2 and type(extra[0]) is int and type(extra[1]) is int:
             ref.group, ref.member = extra
         elif raw[0] == "A" and len(extra) == 1 and (extra[0] is None or type(extra[0]) is str):
-            if extra[0] is not None and _numpy.is_described(extra[0]):  # only live variables have these
+            if extra[0] is not None and self._version == 1 and _numpy.is_described(extra[0]):
                 raise damaged(f"a tensor at {where(path)!r}")
             ref.special = extra[0]
         elif extra:
@@ -148,7 +191,9 @@ def _attachments(handle: _core.Snapshot, names: list[str]) -> list[_core.Buffer]
 def _root_without_leaves(text: bytes) -> Node | None:
     """Parse a skeleton of tensors only, the same from snapshot to snapshot; None: it has leaves."""
     skeleton = _parsed(text)
-    return Parser(iter(())).node(skeleton.get("root"), "", 0) if skeleton["leaves"] == 0 else None
+    if skeleton["leaves"] != 0:
+        return None
+    return Parser(iter(()), skeleton["lmcstore"]).node(skeleton.get("root"), "", 0)
 
 
 def _read_skeleton(handle: _core.Snapshot) -> bytes | None:
@@ -177,7 +222,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
     version = skeleton.get("lmcstore") if type(skeleton) is dict else None
     if type(version) is int and version > VERSION:
         raise UnsupportedError(f"the snapshot's state has version {version}; this lmcstore reads {VERSION}: update it")
-    leaves = skeleton.get("leaves") if type(version) is int and version == VERSION else None
+    leaves = skeleton.get("leaves") if type(version) is int and version >= 1 else None
     if type(leaves) is not int or not 0 <= leaves <= len(text):
         raise damaged("its head")
     return dict(skeleton)
@@ -241,7 +286,7 @@ class Decoded:
                 return
             parsed = _parsed(skeleton)
             leaves = _leaf_values(handle, parsed["leaves"])
-            self.root = Parser(leaves).node(parsed.get("root"), "", 0)
+            self.root = Parser(leaves, parsed["lmcstore"]).node(parsed.get("root"), "", 0)
         except StopIteration:
             raise damaged("its values are too few") from None
         except RecursionError:
@@ -346,7 +391,7 @@ class Decoded:
         return found
 
     def _opened(self, node: Node) -> Node:
-        if type(node) is not Leaf:
+        if type(node) is not Leaf or node.tag is not None:
             return node
         value = _leaf_value(self._handle, node.value)
         if type(value) not in (list, tuple):
@@ -360,10 +405,10 @@ class Decoded:
         """The flags of views: verified, unless the store was opened with ``verify=False``."""
         return flags_of(self._owner._verifies)
 
-    def read(self, node: Node, flags: int | None = None) -> Any:
+    def read(self, node: Node, flags: int | None = None, types: Types = NO_TYPES) -> Any:
         """Make the objects of a part (the root, or a result of `find`), its tensors over a new view with `flags`."""
         flags = self.flags if flags is None else flags
-        return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)
+        return _Builder(self._handle, self.is_flat, types).build(node, node is self.root, flags)
 
     def fitting(self, pattern: str) -> list[TensorRef]:
         refs = refs_of(self.root)
@@ -532,9 +577,29 @@ def _child(node: Node, key: Any) -> Node | None:
     return next((child for known, child in zip(node.keys, node.children, strict=True) if known == key), None)
 
 
+def made_sequence(node: Branch, items: list[Any]) -> Any:
+    if node.tag == "Q":
+        return deque(items, node.extra)
+    return items if node.tag == "l" else tuple(items)
+
+
+def made_dict(node: Branch) -> Any:
+    if node.tag == "D":
+        return defaultdict(None if node.extra is None else FACTORIES[node.extra])
+    return DICT_TYPES[node.tag]()
+
+
+def made_object(node: Branch, items: list[Any], types: Types = NO_TYPES) -> Any:
+    """Make a namedtuple or a dataclass, or what stands in for it."""
+    assert node.keys is not None
+    make = types.make_named if node.tag == "N" else types.make_dataclass
+    return make(node.extra, node.keys, items)
+
+
 class _Builder:
-    def __init__(self, handle: _core.Snapshot, is_flat: bool) -> None:
+    def __init__(self, handle: _core.Snapshot, is_flat: bool, types: Types = NO_TYPES) -> None:
         self._handle = handle
+        self._types = types
         self._is_flat = is_flat
         self._reads_arrays = is_flat and not _torch_is_there()
         self._torch: Torch | None = None
@@ -574,17 +639,21 @@ class _Builder:
             return self._tensor(node)
         if type(node) is Leaf:
             value = _leaf_value(self._handle, node.value)
+            if node.tag is not None:
+                return self._types.make_enum(node.extra, value) if node.tag == "E" else make_value(node.extra, value)
             return value.copy() if type(value) in (list, set, bytearray) else value
         assert type(node) is Branch
         if node.keys is None:
             made: list[Any] = []
             for child in node.children:
                 made.append(self._object(child))
-            return made if node.tag == "l" else tuple(made)
-        return self._dict(node, node.keys)
+            return made_sequence(node, made)
+        if node.tag in DICT_TYPES or node.tag == "D":
+            return self._dict(node, node.keys)
+        return made_object(node, [self._object(child) for child in node.children], self._types)
 
     def _dict(self, node: Branch, keys: list[Any]) -> Any:
-        made: Any = DICT_TYPES[node.tag]()
+        made: Any = made_dict(node)
         for key, child in zip(keys, node.children, strict=True):
             made[key] = self._tensor(child) if type(child) is TensorRef else self._object(child)
         if len(made) != len(keys):

@@ -23,10 +23,21 @@ from .._arrays.torch import Torch, torch_of
 from .._optimizer.outline import Outline
 from .._optimizer.relations import Finder, Relation
 from ..errors import UnsupportedError
-from .check import check_leaves, check_structure
+from .check import Shape, check_leaves, check_structure
 from .lazy import LazyTensor, Part
+from .plain import Taken, take
 from .refusals import Enough, Refusals, refusal, type_name
-from .scalars import MAX_DEPTH, TOO_ALIKE, TOO_DEEP, Unpackable, are_too_alike, pack, pack_attached, pack_sequence
+from .scalars import (
+    MAX_DEPTH,
+    TOO_ALIKE,
+    TOO_DEEP,
+    Unpackable,
+    are_too_alike,
+    pack,
+    pack_again,
+    pack_attached,
+    pack_sequence,
+)
 from .skeleton import (
     DICT_TAGS,
     EXACT_JSON_INT,
@@ -124,11 +135,14 @@ class Encoded:
         self._chunk: list[bytes] = []
         self._large: list[bytes] = []
         self._refusals = Refusals()
+        self._version = 1
         root: list[Any] = []
         try:
             self._walk(state, root)
             text = json.dumps(
-                {"lmcstore": VERSION, "leaves": self._leaves, "root": root[0]}, separators=(",", ":"), allow_nan=False
+                {"lmcstore": self._version, "leaves": self._leaves, "root": root[0]},
+                separators=(",", ":"),
+                allow_nan=False,
             )
         except RecursionError:
             raise UnsupportedError(f"the state is {TOO_DEEP}, within Python's recursion limit") from None
@@ -240,7 +254,45 @@ class Encoded:
         plain = getattr(kind, "__lmcstore_plain__", None)
         if plain is not None and depth < MAX_DEPTH:
             return self._node(plain(value), path, parent, depth + 1)
-        return self._leaf(self._packed(pack, value, path))
+        try:
+            return self._leaf(pack(value))
+        except Unpackable as refused:
+            return self._plain_node(value, refused, path, depth)
+
+    def _plain_node(self, value: Any, refused: Unpackable, path: str, depth: int) -> Any:
+        """Take a value apart that is no leaf."""
+        if refused.value is value and refused.limit is None:
+            numpy = loaded("numpy")
+            if numpy is not None and type(value) is getattr(numpy, "memmap", None):
+                return self._numpy_node(numpy.asarray(value), path)
+            taken = self._packed(take, value, path)
+            if taken is not None:
+                self._version = VERSION
+                return self._taken_node(value, taken, path, depth)
+        raise UnsupportedError(refusal(value, refused, path))
+
+    def _taken_node(self, value: Any, taken: Taken, path: str, depth: int) -> list[Any]:
+        node: list[Any] = [taken.tag, taken.extra]
+        if taken.tag in ("v", "E"):
+            self._leaf(self._packed(pack_again, taken.content, path))
+            return node
+        if taken.keys is not None and are_too_alike(taken.keys):
+            raise UnsupportedError(f"{where(path)}: the dict can't be stored: {TOO_ALIKE}")
+        self._enter(value, path, depth)
+        self._containers[-1] = Shape(taken.keys)
+        keys: list[Any] = []
+        if taken.keys is not None:
+            node.append(keys)
+        for index, child in enumerate(taken.items):
+            try:
+                key = index if taken.keys is None else taken.keys[index]
+                if taken.keys is not None:
+                    keys.append(self._key(key, path))
+                node.append(self._node(child, join(path, key), node, depth + 1))
+            except UnsupportedError as error:
+                self._refusals.add(error)
+        self._leave(value)
+        return node
 
     def _packed(self, packer: Callable[[Any], Any], value: Any, path: str) -> Any:
         try:
@@ -404,6 +456,8 @@ class Encoded:
 
     def _numpy_node(self, value: Any, path: str) -> Any:
         described = _numpy.describe(value, where(path))
+        if described.special is not None and _numpy.is_described(described.special):
+            self._version = VERSION
         name, explicit = self._name(path)
         self._keep.append(value)
         self._columns.add(name, described.dtype, described.shape, described.strides, described.address)

@@ -8,10 +8,13 @@ parameters' states, which the snapshot has, distinguish torch's classes.
 from __future__ import annotations
 
 import copy
+import dataclasses
+import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import InvalidError, NotFoundError, UnsupportedError
+from .plain import made_dataclass
 
 _MOST_OFFSETS = 1 << 16
 
@@ -262,6 +265,14 @@ def _is_of_scheduler(key: Any) -> bool:
 def like(target: Any, value: Any, path: str) -> Any:
     """Make a replaced value's containers of the target's classes, where these are no plain dict, list or tuple."""
     kind = type(target)
+    if isinstance(target, enum.Enum) and not isinstance(value, enum.Enum):
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise InvalidError(f"{path}: the snapshot has no {kind.__qualname__}: {error}") from None
+    if dataclasses.is_dataclass(target) and not isinstance(target, type) and type(value) is dict:
+        data = {key: like(getattr(target, key, None), child, f"{path}.{key}") for key, child in value.items()}
+        return made_dataclass(kind, data)
     if isinstance(target, dict) and isinstance(value, dict):
         made = value
         if kind is not dict and kind is not type(value):

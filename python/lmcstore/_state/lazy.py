@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,9 +14,10 @@ from .._arrays.packages import loaded
 from .._text import html
 from .._text.similar import hint, listed, shown, similar
 from ..errors import NotFoundError, UnsupportedError
-from .decode import Decoded
+from .decode import Decoded, made_dict, made_object, made_sequence
 from .nodes import Branch, Node, TensorRef, holds_tensors
-from .skeleton import DICT_TAGS, DICT_TYPES
+from .plain import is_sequence, map_items
+from .skeleton import DICT_TAGS
 
 _WHOLE = slice(None)
 
@@ -186,7 +189,7 @@ class Part(dict[Any, Any]):
     Changes affect this dict, its copies, loads and new snapshots of it, not its own snapshot.
     """
 
-    _type: type = dict  # of the saved dict
+    _type: Callable[[], Any] = dict  # makes an empty one of the saved dict's class
     _metadata: Any  # of a torch module's state, if saved
 
     def __missing__(self, key: Any) -> Any:
@@ -241,9 +244,9 @@ class _Reading:
             if hasattr(made, "__dict__") and "_metadata" in vars(value):
                 made._metadata = copy.deepcopy(value._metadata)
             return made
-        if kind is list or kind is tuple:
-            return kind(map(self.copy, value))
-        if kind in DICT_TAGS:
+        if is_sequence(value):
+            return map_items(self.copy, value)
+        if kind in DICT_TAGS or kind is defaultdict:
             made = copy.copy(value)
             for key, child in value.items():
                 made[key] = self.copy(child)
@@ -257,7 +260,7 @@ def _collect(value: Any, found: dict[int, list[LazyTensor]]) -> None:
     elif isinstance(value, dict):
         for child in value.values():
             _collect(child, found)
-    elif type(value) in (list, tuple):
+    elif is_sequence(value):
         for child in value:
             _collect(child, found)
 
@@ -270,9 +273,11 @@ def lazy(decoded: Decoded, node: Node) -> Any:
         return decoded.read(node)
     children = [lazy(decoded, child) for child in node.children]
     if node.keys is None:
-        return children if node.tag == "l" else tuple(children)
+        return made_sequence(node, children)
+    if node.tag == "N":
+        return made_object(node, children)
     part = Part(zip(node.keys, children, strict=True))
-    part._type = DICT_TYPES[node.tag]
+    part._type = dict if node.tag == "c" else functools.partial(made_dict, node)
     if node.metadata is not None:
         part._metadata = decoded.read(node.metadata)
     return part

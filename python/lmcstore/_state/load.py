@@ -12,6 +12,7 @@ tensors and modules, which are overwritten, last. If anything raises, all get ba
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ from .fits import (
     torchs_class,
 )
 from .keys import ROOT, Matched, Report, below, match, refuse, renamed, takes_strict
+from .plain import is_sequence, map_items
 
 Action = Callable[[], None]
 Undo = Callable[[], Any]
@@ -67,8 +69,11 @@ class Copier:
                 value[key] = self.copy(child)
         elif kind is list:
             value[:] = map(self.copy, value)
-        elif kind is tuple:
-            return tuple(map(self.copy, value))
+        elif is_sequence(value):
+            return map_items(self.copy, value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # of `types`
+            for field in dataclasses.fields(value):
+                object.__setattr__(value, field.name, self.copy(getattr(value, field.name)))
         return value
 
     def _tensor(self, tensor: Any) -> Any:

@@ -10,12 +10,14 @@ from .skeleton import key_text
 
 
 class Leaf:
-    """A value other than a tensor; an `Attached` for an unread one."""
+    """A value other than a tensor; an `Attached` for an unread one. A value kind makes another value of it."""
 
-    __slots__ = ("value",)
+    __slots__ = ("extra", "tag", "value")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, tag: str | None = None, extra: str = "") -> None:
         self.value = value
+        self.tag = tag
+        self.extra = extra
 
 
 class TensorRef:
@@ -30,12 +32,16 @@ class TensorRef:
 
 
 class Branch:
-    """A container: its tag in the skeleton, a dict's keys, its children, and an OrderedDict's _metadata."""
+    """A container: its tag in the skeleton, a dict's keys, its children, and an OrderedDict's _metadata.
 
-    __slots__ = ("children", "keys", "metadata", "refs", "tag", "texts")
+    `extra` has a class's name, a factory's name or the longest length of a deque.
+    """
 
-    def __init__(self, tag: str, keys: list[Any] | None) -> None:
+    __slots__ = ("children", "extra", "keys", "metadata", "refs", "tag", "texts")
+
+    def __init__(self, tag: str, keys: list[Any] | None, extra: Any = None) -> None:
         self.tag = tag
+        self.extra = extra
         self.keys = keys
         self.children: list[Node] = []
         self.metadata: Node | None = None

@@ -78,7 +78,7 @@ def type_name(value: Any) -> str:
 
 
 def refusal(value: Any, why: Unpackable, path: str) -> str:
-    """Describe why a value at a path can't be stored, and what to store instead."""
+    """Describe why a value at a path can't be stored, and give a remedy."""
     refused = why.value
     inside = "" if refused is value else f" (in a {type_name(value)})"
     if why.limit is not None:

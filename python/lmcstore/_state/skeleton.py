@@ -22,8 +22,19 @@ The skeleton is ``{"lmcstore": 1, "leaves": count, "root": node}``, and a node i
     ["O", [keys], node, node...]              OrderedDict with _metadata, which comes first
     ["l", node...], ["t", node...]            list, tuple; those of plain values only are leaves
 
+Version 2 has more nodes. A state without them is written as version 1, which older builds read; they report version 2
+as unsupported. ::
+
+    ["N", class, [fields], node...]           namedtuple; class: its module and qualified name
+    ["c", class, [fields], node...]           dataclass
+    ["E", class]                              enum: the next leaf is (name, value)
+    ["v", kind]                               a value of `_state.plain`, made of the next leaf
+    ["Q", maxlen or null, node...]            deque
+    ["D", factory or null, [keys], node...]   defaultdict of a builtin
+    ["A", name or null, "numpy:..."]          a NumPy array of a dtype that the store lacks, described in JSON
+
 A key is a JSON string, integer, boolean or null, or ``[hex]`` of a packed value. A skeleton may be untrusted: reading
-checks everything, makes only these types, and raises `DamagedError`.
+checks everything, makes only these types, imports and unpickles nothing, and raises `DamagedError`.
 """
 
 from __future__ import annotations
@@ -42,7 +53,7 @@ VALUE = "lmcstore.value."
 LIVE = "lmcstore.live"
 """In a snapshot of live variables, in place of these: their table, as the store writes it."""
 
-VERSION = 1
+VERSION = 2
 """Of the skeleton; a newer one is refused."""
 LEAVES_AT_ONCE = 4096
 """In an attachment of leaves."""

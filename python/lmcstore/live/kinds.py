@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -45,14 +44,7 @@ def numpy_kind(dtype: Any, what: str) -> Kind:
         return Kind(_core.DTYPES[name], (), NUMPY)
     if dtype.hasobject or dtype.itemsize == 0:
         raise UnsupportedError(f"{what}: a NumPy array of dtype {dtype} can't be stored: it holds no numbers")
-    from numpy.lib.format import dtype_to_descr
-
-    ml_dtypes = loaded("ml_dtypes")
-    if ml_dtypes is not None and getattr(ml_dtypes, dtype.name, None) is dtype.type:
-        descr: Any = f"ml_dtypes.{dtype.name}"
-    else:
-        descr = dtype_to_descr(dtype)
-    return Kind(U8, (dtype.itemsize,), f"{_numpy.DESCRIBED}{json.dumps(descr, separators=(',', ':'))}")
+    return Kind(U8, (dtype.itemsize,), _numpy.note_text(dtype))
 
 
 def kind_of(dtype: Any, what: str) -> Kind:
