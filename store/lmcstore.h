@@ -773,7 +773,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);
-/* Between pause and resume (they nest) the background rests; lmcs_compact is not affected. */
+/* Between pause and resume (they nest) the background rests; lmcs_compact is not affected. The background yields to other
+ * threads by itself (store/LOCKS.md); the policy's `rate` limits its bytes a second. */
 LMCS_API void lmcs_compactor_pause(struct lmcs_pool *pool);
 LMCS_API void lmcs_compactor_resume(struct lmcs_pool *pool);
 /* Starts or stops the background thread; idempotent. stop waits until it has ended. */

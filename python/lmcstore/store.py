@@ -307,7 +307,10 @@ class Store:
         self._pool.compact(progress)
 
     def pause(self) -> None:
-        """Pause the background compactor until `resume`. Pauses nest."""
+        """Pause the background compactor until `resume`. Pauses nest.
+
+        It yields to other threads by itself; the policy's ``rate=20M`` limits its bytes a second.
+        """
         self._pool.pause()
 
     def resume(self) -> None:

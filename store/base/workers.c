@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "base/guard.h"
+#include "base/idle.h"
 #include "base/topology.h"
 
 struct job {
@@ -129,7 +130,11 @@ void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, 
 {
     struct job job = {.work = work, .finish = finish, .context = context, .count = count};
     atomic_init(&job.taken, 0);
-    bool shared = count > 1 && workers->wanted > 0;
+    if (workers == NULL && count > 1) {
+        lmcs_idle_run(work, context, count);
+        atomic_store(&job.taken, count);
+    }
+    bool shared = count > 1 && workers != NULL && workers->wanted > 0;
     if (shared) {
         pthread_mutex_lock(&workers->lock);
         if (workers->started < workers->wanted)
@@ -193,13 +198,7 @@ enum lmcs_status lmcs_workers_try(struct lmcs_workers *workers, lmcs_workers_job
 {
     struct trial trial = {.job = job, .finish = finish, .context = context, .error = error};
     pthread_mutex_init(&trial.lock, NULL);
-    if (workers != NULL) {
-        lmcs_workers_run(workers, try_item, finish_trial, &trial, count);
-    } else {
-        for (uint64_t i = 0; i < count; i++)
-            try_item(&trial, i);
-        finish_trial(&trial);
-    }
+    lmcs_workers_run(workers, try_item, finish_trial, &trial, count);
     pthread_mutex_destroy(&trial.lock);
     return trial.status;
 }

@@ -18,7 +18,9 @@ void lmcs_workers_free(struct lmcs_workers *workers);
 uint32_t lmcs_workers_count(const struct lmcs_workers *workers);
 /*
  * Calls work(context, i) for each i below `count`, in the caller's and other threads; returns after all calls. Runs of
- * several callers share the threads. Each participating thread calls `finish` (or NULL) last.
+ * several callers share the threads. Each participating thread calls `finish` (or NULL) last. `workers` NULL: in the
+ * caller's thread, in order, or in the idle thread that it owns (base/idle.h). A single item is always the caller's: it
+ * ends sooner than another thread begins.
  */
 void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, uint64_t i),
                       void (*finish)(void *context), void *context, uint64_t count);
@@ -26,8 +28,7 @@ void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, 
 /* `error` is this call's own, never NULL. */
 typedef enum lmcs_status lmcs_workers_job(void *context, uint64_t i, struct lmcs_error *error);
 /*
- * Runs a job for each item; once one has failed, no other begins. Returns the first failure and its error. `workers`
- * NULL: in the caller's thread, in order.
+ * Runs a job for each item; once one has failed, no other begins. Returns the first failure and its error.
  */
 enum lmcs_status lmcs_workers_try(struct lmcs_workers *workers, lmcs_workers_job *job, void (*finish)(void *context),
                                   void *context, uint64_t count, struct lmcs_error *error);

@@ -16,6 +16,7 @@
 
 #include <stdlib.h>
 
+#include "base/idle.h"
 #include "compact/round.h"
 #include "pages/space.h"
 #include "shelves/shelves.h"
@@ -42,9 +43,15 @@ static enum lmcs_status make_parity(struct lmcs_round *round, struct lmcs_error 
 
 static void begin_round(struct lmcs_round *round)
 {
-    round->compactor->waiting += !round->background;
+    if (round->background) {
+        pthread_mutex_lock(&round->compactor->round);
+        return;
+    }
+    round->compactor->waiting++;
+    lmcs_idle_hurry(round->pool->idle, true);
     pthread_mutex_lock(&round->compactor->round);
-    round->compactor->waiting -= !round->background;
+    lmcs_idle_hurry(round->pool->idle, false);
+    round->compactor->waiting--;
 }
 
 static void end_round(struct lmcs_round *round)

@@ -7,6 +7,7 @@
 #ifndef LMCS_COMPACT_COMPACT_H
 #define LMCS_COMPACT_COMPACT_H
 
+#include "base/usage.h"
 #include "pages/pool.h"
 
 /* Repairs the payloads below `content`, or records them as lost. */
@@ -19,17 +20,20 @@ void lmcs_compactor_free(struct lmcs_pool *pool);
 uint64_t lmcs_compactor_replaced(const struct lmcs_pool *pool);
 
 /*
- * Slows background work down. Used by one thread. must_stop NULL: a caller's own work, which neither waits nor stops.
+ * Slows background work down. Used by one thread. must_stop NULL: a caller's own work, which neither waits nor stops,
+ * nor yields.
  */
 struct lmcs_throttle {
     struct lmcs_pool *pool;
     bool (*must_stop)(void *context);
     void *context;
     uint64_t next_ns; /* a limited rate allows no bytes before this time */
+    struct lmcs_yield yield;
 };
-/* Waits while a capture copies. False: stop. */
+/* Waits while a capture copies. False: stop, or a caller waits for this work to end (lmcs_idle_hurry). */
 bool lmcs_throttle_go_on(struct lmcs_throttle *throttle);
-/* Waits until `bytes` are due at `rate` bytes/s (0: no limit), unless a caller waits for a round. */
+/* Waits until `bytes` are due at `rate` bytes/s (0: no limit) and, if other threads need the processors, until this
+ * thread has rested (base/usage.h). A hurry ends the wait. */
 void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes);
 
 /* Runs rounds until nothing is left to do. LMCS_CANCELLED: must_stop returned true. */

@@ -98,6 +98,7 @@ static enum lmcs_status empty_extent(struct lmcs_round *round, uint64_t first, u
             status = lmcs_batch_swap(round, &batch, false, error);
         *moved += round->swapped - before;
         lmcs_batch_end(&batch);
+        lmcs_throttle_hold(&round->throttle, 0, 0);
     }
     return status;
 }

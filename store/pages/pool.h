@@ -46,8 +46,11 @@
  *    threads-1   when first useful      (workers.c)      encode, decode, hash. On the pool's NUMA node
  *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction.
  *    a capture   asynchronous           (commit.c)       Detached; lmcs_pool_close waits for its shelf
- *   background,  lmcs_compactor_start   background_main  compaction, pruning, parity, scrub turns with repair; with
- *    0 or 1                             (background.c)   the workers. Lowest priority
+ *   background,  lmcs_compactor_start   background_main  compaction, pruning, parity, scrub turns with repair: alone or
+ *    0 or 1                             (background.c)   by the idle thread. Priority of its creator, as it holds locks
+ *   idle,        lmcs_idle_run, when    serve            jobs of the background thread on more than one block: encode,
+ *    0 or 1      first useful           (idle.c)         decode, hash. Lowest priority, so it holds no lock that others
+ *                                                        want; callers in a hurry let the background thread do the rest
  *   writeback,   lmcs_writeback_add     serve            sync_file_range, for files alone
  *    0 or 1                             (writeback.c)
  *
@@ -83,6 +86,7 @@
 struct lmcs_free_page;
 struct lmcs_space;
 struct lmcs_background;
+struct lmcs_idle;
 struct lmcs_compactor;
 struct lmcs_busy_shelf;
 struct lmcs_loaded;
@@ -145,7 +149,8 @@ struct lmcs_pool {
     struct lmcs_pace pace;
     struct lmcs_compactor *compactor;
     struct lmcs_background *background;
-    atomic_uint copying; /* captures copying now; the compactor waits */
+    struct lmcs_idle *idle; /* for the background thread; NULL without a compactor */
+    atomic_uint copying;    /* captures copying now; the compactor waits */
     pthread_mutex_t verified_lock;
     struct lmcs_map verified; /* raw payloads that were compared with their checksums (payload/verified.h) */
     uint64_t part_bytes;      /* largest part of a payload; less than libpmemobj's 16 GiB */

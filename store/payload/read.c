@@ -96,10 +96,7 @@ static enum lmcs_status read_all(struct lmcs_reading *r, struct lmcs_error *erro
         r->bad->call(r->bad->context, 0, r->raw_bytes, error != NULL ? error->message : "its header is damaged");
     if (status == LMCS_OK && r->raw_bytes > 0) {
         pthread_mutex_init(&r->lock, NULL);
-        for (uint64_t i = 0; r->chain->serial && i < lmc_block_count(r->raw_bytes); i++)
-            read_job(r, i);
-        if (!r->chain->serial)
-            lmcs_workers_run(pool->workers, read_job, NULL, r, lmc_block_count(r->raw_bytes));
+        lmcs_workers_run(r->chain->serial ? NULL : pool->workers, read_job, NULL, r, lmc_block_count(r->raw_bytes));
         pthread_mutex_destroy(&r->lock);
         if (r->failed) {
             status = r->error.status;

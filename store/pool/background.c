@@ -3,7 +3,8 @@
  * pool/background.c - the background thread of a pool that is open for writing: it compacts, prunes and scrubs.
  *
  * A commit wakes the thread; else it runs every RETRY_SECONDS, since readers release leases and views without a sign
- * and scrubs are due by time. It stops and pauses between contents, and waits while a capture copies.
+ * and scrubs are due by time. It stops and pauses between contents, waits while a capture copies, and ends its round
+ * when a caller waits for one.
  *
  * background->lock guards the fields of struct lmcs_background from `thread` on. No other lock is acquired under it.
  */
@@ -13,19 +14,16 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/guard.h"
+#include "base/idle.h"
 #include "compact/compact.h"
 #include "repair/scrub.h"
 #include "shelves/shelves.h"
 
-#define BACKGROUND_NICE 10
-#define RETRY_SECONDS   1
-#define SCRUB_RATE      ((uint64_t)256 << 20) /* bytes a second within a content; on average far fewer */
+#define RETRY_SECONDS 1
+#define SCRUB_RATE    ((uint64_t)256 << 20) /* bytes a second within a content; on average far fewer */
 
 struct lmcs_background {
     struct lmcs_pool *pool;
@@ -50,15 +48,6 @@ static bool must_stop(void *context)
     return stop;
 }
 
-/* Lowers the priority for the processor and, if the disk's scheduler supports it, for the disk. */
-static void be_polite(void)
-{
-    enum { WHO_PROCESS = 1, BEST_EFFORT_LAST = 2 << 13 | 7 }; /* linux/ioprio.h is not everywhere */
-    id_t thread = (id_t)syscall(SYS_gettid);
-    setpriority(PRIO_PROCESS, thread, BACKGROUND_NICE);
-    syscall(SYS_ioprio_set, WHO_PROCESS, thread, BEST_EFFORT_LAST);
-}
-
 static bool scrub_may_go_on(void *context, uint64_t bytes)
 {
     struct lmcs_throttle *throttle = context;
@@ -76,7 +65,9 @@ static enum lmcs_status scrub_a_little(struct lmcs_background *background, struc
 
 static enum lmcs_status work(struct lmcs_background *background, struct lmcs_error *error)
 {
+    lmcs_idle_own(background->pool->idle);
     enum lmcs_status status = lmcs_compact_in_background(background->pool, must_stop, background, error);
+    lmcs_idle_own(NULL); /* a scrub keeps to a rate by the block */
     if (status != LMCS_OK && !lmcs_is_unusable(status))
         return status;
     struct lmcs_error other = {.message = ""}; /* a scrub may succeed where compaction found damage */
@@ -89,7 +80,6 @@ static enum lmcs_status work(struct lmcs_background *background, struct lmcs_err
 static void *background_main(void *argument)
 {
     struct lmcs_background *background = argument;
-    be_polite();
     pthread_mutex_lock(&background->lock);
     while (!background->stop) {
         struct lmcs_error error = {.message = ""};
@@ -186,7 +176,9 @@ void lmcs_compactor_stop(struct lmcs_pool *pool)
         background->stop = true;
         pthread_cond_broadcast(&background->wake);
         pthread_mutex_unlock(&background->lock);
+        lmcs_idle_hurry(pool->idle, true);
         pthread_join(background->thread, NULL);
+        lmcs_idle_hurry(pool->idle, false);
         pthread_mutex_lock(&background->lock);
         background->stop = background->started = false;
         pthread_cond_broadcast(&background->wake);
@@ -197,6 +189,9 @@ void lmcs_compactor_stop(struct lmcs_pool *pool)
 enum lmcs_status lmcs_background_new(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_compactor_new(pool, lmcs_scrub_chain, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_idle_new(&pool->copying, &pool->idle, error);
     if (status != LMCS_OK)
         return status;
     struct lmcs_background *background = calloc(1, sizeof *background);
@@ -230,6 +225,8 @@ void lmcs_background_free(struct lmcs_pool *pool)
         free(background);
     }
     lmcs_compactor_free(pool);
+    lmcs_idle_free(pool->idle);
+    pool->idle = NULL;
 }
 
 void lmcs_background_state(const struct lmcs_pool *pool, struct lmcs_pool_info *info)

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/idle.h"
+
 struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
 {
     struct lmcs_busy_shelf *busy = pool->busy;
@@ -241,10 +243,12 @@ void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf)
 
 void lmcs_encode_gate_enter(struct lmcs_pool *pool)
 {
+    lmcs_idle_hurry(pool->idle, true);
     pthread_mutex_lock(&pool->captures);
     while (pool->rebasing)
         pthread_cond_wait(&pool->captures_changed, &pool->captures);
     pool->encoding++;
+    lmcs_idle_hurry(pool->idle, false);
     pthread_mutex_unlock(&pool->captures);
 }
 

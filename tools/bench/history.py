@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from history_ages import ages
-from history_pace import compactor, slow, trainer
+from history_pace import compactor, shared, slow, trainer
 from history_peers import peers
 from history_setting import COMMAND, MIB, THREADS, TOP, Setting, bench_store
 from history_topology import topology
@@ -83,6 +83,7 @@ SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (
     ages,
     compactor,
     trainer,
+    shared,
     slow,
     names,
     fork,

@@ -223,6 +223,33 @@ def trainer(setting: Setting) -> Section:
     return section
 
 
+def shared(setting: Setting) -> Section:
+    """Measure steps that use all processors, beside the compactor."""
+    path = setting.folder / "shared.pool"
+    torch.set_num_threads(len(CORES))
+    store = lmcstore.open(path)
+    before = store.info()["compacted_contents"]
+    found = train_beside(setting, store)
+    contents = store.info()["compacted_contents"] - before
+    store.close()
+    path.unlink()
+    torch.set_num_threads(1)
+    section = Section("A step on all processors with compaction off and on")
+    section.head = ["what", "off, ms", "on, ms", "on over off"]
+    for key, what in (("step", "step: forward, backward, optimizer"), ("snapshot", "snapshot, until durable")):
+        off, on = (median(found[on][key]) for on in (False, True))
+        section.rows.append([what, ms(off), ms(on), f"{on / off:.3f}"])
+        section.numbers[key] = {"off": off, "on": on}
+    section.notes.append(
+        f"Medians of {len(found[True]['step'])} steps of {RECIPES[setting.size]['fp32'].name} each, in turns of "
+        f"{setting.of(8, 6, 2)}, by {len(CORES)} threads on as many processors, which the compactor shares "
+        f"({contents} contents compacted)."
+    )
+    on, off = section.numbers["step"]["on"], section.numbers["step"]["off"]
+    section.goal("a step on all processors with compaction on over off", on / off, "<=", 1.05)
+    return section
+
+
 # ---- Slow media -----------------------------------------------------------------------------------------------------
 
 
