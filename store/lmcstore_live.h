@@ -276,6 +276,12 @@ LMCS_API void lmcs_transaction_abort(struct lmcs_transaction *transaction);
  * shelf to end (LMCS_INVALID: it is this thread's). A tensor that is stored to or resized meanwhile is torn.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error);
+/*
+ * Waits at most wait_ms (UINT32_MAX: for ever), then fails with LMCS_IN_USE and system_errno ETIMEDOUT: nothing was put,
+ * and it can be called again.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live_within(struct lmcs_capture *capture, uint32_t wait_ms,
+                                                                      struct lmcs_error *error);
 /* Begins, puts and commits. `number` may be NULL. Asynchronous options are LMCS_INVALID. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *pool, const char *shelf,
                                                             const struct lmcs_commit_options *options, uint64_t *number,
@@ -288,6 +294,13 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *po
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf,
                                                             const char *which, struct lmcs_error *error);
+/*
+ * Waits at most wait_ms for a transaction or snapshot of the shelf, then fails with LMCS_IN_USE and system_errno
+ * ETIMEDOUT. The function above waits for ever.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_checkout_within(struct lmcs_pool *pool, const char *shelf,
+                                                                   const char *which, uint32_t wait_ms,
+                                                                   struct lmcs_error *error);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,7 @@
 /* ctest: timeout=600 */
 #include "test_live_support.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -268,6 +269,47 @@ static void transactions_and_captures_wait_for_each_other(void **state)
     close_pool(pool);
 }
 
+static void *hold_shelf(void *argument)
+{
+    struct waiting *waiting = argument;
+    struct lmcs_transaction *transaction;
+    struct lmcs_error error;
+    EXPECT(lmcs_transaction_begin(waiting->pool, "run", NULL, 0, NULL, &transaction, &error) == LMCS_OK);
+    atomic_store(&waiting->has_shelf, 1);
+    while (atomic_load(&waiting->has_shelf) != 2)
+        usleep(100);
+    EXPECT(lmcs_transaction_commit(transaction, &error) == LMCS_OK);
+    return NULL;
+}
+
+static void waits_end_in_time(void **state)
+{
+    struct place *place = *state;
+    struct waiting waiting = {.pool = open_quiet(place->pool)};
+    struct lmcs_live *w = new_tensor(waiting.pool, "w", 1000);
+    struct lmcs_capture *capture;
+    pthread_t thread;
+    OK(lmcs_live_snapshot(waiting.pool, "run", NULL, NULL, &err));
+    EXPECT(pthread_create(&thread, NULL, hold_shelf, &waiting) == 0);
+    while (atomic_load(&waiting.has_shelf) == 0)
+        usleep(100);
+    OK(lmcs_capture_begin(waiting.pool, "run", &capture, &err));
+    for (uint32_t wait_ms = 0; wait_ms < 2; wait_ms++) {
+        FAILS(LMCS_IN_USE, lmcs_capture_put_live_within(capture, wait_ms, &err));
+        EXPECT(err.system_errno == ETIMEDOUT);
+        FAILS(LMCS_IN_USE, lmcs_live_checkout_within(waiting.pool, "run", "1", wait_ms, &err));
+        EXPECT(err.system_errno == ETIMEDOUT);
+    }
+    atomic_store(&waiting.has_shelf, 2);
+    pthread_join(thread, NULL);
+    OK(lmcs_capture_put_live_within(capture, 0, &err));
+    OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+    OK(lmcs_live_checkout_within(waiting.pool, "run", "1", 0, &err));
+    lmcs_live_close(w);
+    check_pool(waiting.pool);
+    close_pool(waiting.pool);
+}
+
 struct across {
     struct lmcs_pool *pool;
     atomic_int is_ready;
@@ -319,6 +361,7 @@ int main(void)
         ON_MEMORY_ONLY(captures_take_more_beside),
         ON_BOTH(snapshots_in_a_storm),
         ON_MEMORY_ONLY(transactions_and_captures_wait_for_each_other),
+        ON_MEMORY_ONLY(waits_end_in_time),
         ON_MEMORY_ONLY(waiting_across_two_shelves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -432,12 +432,15 @@ static PyObject *capture_put_live(struct capture_object *self, PyObject *unused)
     (void)unused;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!begin_call(self))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    status = lmcs_capture_put_live(self->handle, &error);
-    Py_END_ALLOW_THREADS
-    end_call(self);
+    uint32_t slice_ms = 0;
+    do { /* a close of the pool may end the capture between slices */
+        if (!begin_call(self))
+            return NULL;
+        Py_BEGIN_ALLOW_THREADS
+        status = lmcs_capture_put_live_within(self->handle, slice_ms, &error);
+        Py_END_ALLOW_THREADS
+        end_call(self);
+    } while (core_waits_on(status, &error, &slice_ms));
     return core_none(self, status, &error);
 }
 

@@ -227,6 +227,8 @@ uint64_t core_now_ms(void);
 /* The next slice of a wait of wait_ms (UINT32_MAX: for ever) since start_ms; false at its end, or with a signal's
  * exception. */
 bool core_next_slice(uint32_t wait_ms, uint64_t start_ms, uint32_t *slice_ms);
+/* The same for a wait for ever, if a call failed because its slice ended. */
+bool core_waits_on(enum lmcs_status status, const struct lmcs_error *error, uint32_t *slice_ms);
 
 /* ---- Types and their constructors; a constructor that fails ends the handle ---- */
 

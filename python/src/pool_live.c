@@ -175,8 +175,13 @@ PyObject *core_pool_live_checkout(struct pool_object *self, PyObject *args)
     const char *shelf, *which;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "ss:live_checkout", &shelf, &which) || !core_pool_enter(self))
+    uint32_t slice_ms = 0;
+    if (!PyArg_ParseTuple(args, "ss:live_checkout", &shelf, &which))
         return NULL;
-    POOL_CALL(self, status, lmcs_live_checkout(self->handle, shelf, which, &error));
+    do {
+        if (!core_pool_enter(self))
+            return NULL;
+        POOL_CALL(self, status, lmcs_live_checkout_within(self->handle, shelf, which, slice_ms, &error));
+    } while (core_waits_on(status, &error, &slice_ms));
     return core_none(self, status, &error);
 }

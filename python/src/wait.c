@@ -2,6 +2,7 @@
 /* wait.c - long waits cut into slices, between which signals are checked. */
 #include "core.h"
 
+#include <errno.h>
 #include <time.h>
 
 #define WAIT_SLICE_MS 100
@@ -23,4 +24,9 @@ bool core_next_slice(uint32_t wait_ms, uint64_t start_ms, uint32_t *slice_ms)
     uint64_t left = wait_ms == UINT32_MAX ? WAIT_SLICE_MS : wait_ms - waited;
     *slice_ms = left < WAIT_SLICE_MS ? (uint32_t)left : WAIT_SLICE_MS;
     return true;
+}
+
+bool core_waits_on(enum lmcs_status status, const struct lmcs_error *error, uint32_t *slice_ms)
+{
+    return status == LMCS_IN_USE && error->system_errno == ETIMEDOUT && core_next_slice(UINT32_MAX, 0, slice_ms);
 }

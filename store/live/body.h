@@ -100,7 +100,7 @@ void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error);
 /* *shelf NULL: no such shelf (only without `make`). */
 enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, bool make,
                                       struct lmcs_live_shelf **found, struct lmcs_error *error);
-/* Waits at most wait_ms for the shelf, then LMCS_IN_USE. LMCS_INVALID: this thread holds it. */
+/* Waits at most wait_ms for the shelf, then LMCS_IN_USE with ETIMEDOUT. LMCS_INVALID: this thread holds it. */
 enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
                                       struct lmcs_error *error);
 void lmcs_live_shelf_release(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf);

@@ -193,6 +193,12 @@ static enum lmcs_status restore_all(struct restoring *r, struct lmcs_error *erro
 enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf, const char *which,
                                     struct lmcs_error *error)
 {
+    return lmcs_live_checkout_within(pool, shelf, which, UINT32_MAX, error);
+}
+
+enum lmcs_status lmcs_live_checkout_within(struct lmcs_pool *pool, const char *shelf, const char *which,
+                                           uint32_t wait_ms, struct lmcs_error *error)
+{
     struct restoring r = {.pool = pool};
     enum lmcs_status status = lmcs_live_check(pool, true, error);
     if (status == LMCS_OK)
@@ -207,7 +213,7 @@ enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf, c
             status = lmcs_live_shelf_find(pool, shelf, true, &r.shelf, error);
         bool held = false;
         if (status == LMCS_OK) {
-            status = lmcs_live_shelf_hold(pool, r.shelf, UINT32_MAX, error);
+            status = lmcs_live_shelf_hold(pool, r.shelf, wait_ms, error);
             held = status == LMCS_OK;
         }
         if (status == LMCS_OK)

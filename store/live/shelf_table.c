@@ -4,6 +4,7 @@
  *
  * Records refer to a shelf by id, so renaming it concerns only its entry here.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -108,12 +109,15 @@ enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_s
         shelf->waiting++; /* prevents renaming and removal */
         bool in_time = lmcs_live_wait(pool->live, &until, wait_ms);
         shelf->waiting--;
-        if (!in_time)
-            return lmcs_fail(
-                error, LMCS_IN_USE, 0,
-                "%s: a transaction, snapshot or checkout of the live variables of shelf \"%.200s\" has not "
-                "ended within %u ms",
-                pool->path, shelf->name, wait_ms);
+        if (!in_time) {
+            lmcs_fail(error, LMCS_IN_USE, 0,
+                      "%s: a transaction, snapshot or checkout of the live variables of shelf \"%.200s\" has not "
+                      "ended within %u ms",
+                      pool->path, shelf->name, wait_ms);
+            if (error != NULL)
+                error->system_errno = ETIMEDOUT;
+            return LMCS_IN_USE;
+        }
     }
     enum lmcs_status status =
         waited ? lmcs_live_check(pool, true, error) : LMCS_OK; /* the state may have changed meanwhile */

@@ -132,6 +132,11 @@ static void finish(struct putting *putting)
 
 enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error)
 {
+    return lmcs_capture_put_live_within(capture, UINT32_MAX, error);
+}
+
+enum lmcs_status lmcs_capture_put_live_within(struct lmcs_capture *capture, uint32_t wait_ms, struct lmcs_error *error)
+{
     struct lmcs_live_shelf *shelf = NULL;
     struct putting putting = {0};
     const char *name;
@@ -147,7 +152,7 @@ enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs
     if (status == LMCS_OK)
         status = lmcs_live_shelf_find(putting.pool, name, false, &shelf, error);
     if (status == LMCS_OK && shelf != NULL)
-        status = lmcs_live_shelf_hold(putting.pool, shelf, UINT32_MAX, error);
+        status = lmcs_live_shelf_hold(putting.pool, shelf, wait_ms, error);
     bool held = status == LMCS_OK;
     if (held)
         status = prepare(&putting, shelf, error);

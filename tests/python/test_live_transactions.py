@@ -142,6 +142,84 @@ def test_closing_the_store_first(pool_path: str) -> None:
         assert store["run"].live["w"][0] == 0
 
 
+WAITING = """
+import signal, sys, threading, time
+import lmcstore, numpy as np
+
+path, how = sys.argv[1:]
+store = lmcstore.open(path)
+shelf = store["run"]
+live = shelf.live
+live["w"] = np.zeros(3)
+live.snapshot()
+work = live.snapshot if how == "snapshot" else lambda: live.checkout("1")
+ends = []
+
+def run():
+    try:
+        work()
+    except lmcstore.InvalidError as error:
+        ends.append(str(error))
+
+"""
+
+
+@pytest.mark.parametrize("how", ["snapshot", "checkout"])
+def test_closing_the_store_while_another_thread_waits(pool_path: str, run_python: Any, how: str) -> None:
+    done = run_python(
+        WAITING
+        + """
+thread = threading.Thread(target=run)
+with shelf.transaction():
+    live["w"][0] = 1
+    thread.start()
+    time.sleep(0.2)  # so that it waits most likely; either order is right
+    store.close()
+thread.join()
+assert len(ends) == 1 and "closed" in ends[0], ends
+assert lmcstore.open(path, mode="r")["run"].live["w"][0] == 1
+print("ended")
+""",
+        pool_path,
+        how,
+        timeout=60,
+    )
+    assert done.stdout == "ended\n"
+
+
+@pytest.mark.parametrize("how", ["snapshot", "checkout"])
+def test_signals_end_a_wait_for_a_transaction(pool_path: str, run_python: Any, how: str) -> None:
+    done = run_python(
+        WAITING
+        + """
+begun, end = threading.Event(), threading.Event()
+
+def hold():
+    with shelf.transaction():
+        begun.set()
+        end.wait()
+
+holder = threading.Thread(target=hold)
+holder.start()
+begun.wait()
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+try:
+    work()
+except KeyboardInterrupt:
+    print("ended")
+end.set()
+holder.join()
+work()
+store.close()
+""",
+        pool_path,
+        how,
+        timeout=60,
+    )
+    assert done.stdout == "ended\n"
+
+
 @pytest.mark.parametrize("commit", [False, True])
 def test_a_kill_inside_leaves_nothing_of_it(pool_path: str, run_python: Callable[..., Any], commit: bool) -> None:
     code = """
