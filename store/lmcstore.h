@@ -496,6 +496,7 @@ LMCS_API void lmcs_snapshot_mark_loaded(struct lmcs_snapshot *snapshot);
 
 /*
  * Lists up to `capacity` numbers of snapshots that are >= first, ascending. *count is less than `capacity` at the end.
+ * LMCS_DAMAGED with *count set: some of these numbers are unreadable, and the others were listed.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_numbers(struct lmcs_pool *pool, const char *shelf,
                                                                uint64_t first, uint64_t *numbers, size_t capacity,
@@ -521,7 +522,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *p
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_range_clip(struct lmcs_pool *pool, const char *shelf,
                                                                   const char *range, uint64_t *first, uint64_t *last,
                                                                   struct lmcs_error *error);
-/* Like lmcs_snapshot_numbers for numbers below `before` (UINT64_MAX: all), descending. */
+/* Like lmcs_snapshot_numbers for numbers below `before` (UINT64_MAX: all), descending. Slow if some are unreadable. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf,
                                                               uint64_t before, uint64_t *numbers, size_t capacity,
                                                               size_t *count, struct lmcs_error *error);

@@ -495,6 +495,107 @@ static void a_damaged_shelf_keeps_nothing_else_from_being_told(void **state)
     close_pool(pool);
 }
 
+/* Damages a child of a tree's root page; `last`: the tail, too. Returns the keys below it: low..high-1. */
+static struct lmcs_bounds damage_child(const char *path, const struct lmcs_root_tree_df *tree, size_t child, bool last)
+{
+    const char noise[64] = "not what was written";
+    _Alignas(8) unsigned char page[LMCS_PAGE_BYTES];
+    const struct lmcs_node_df *node = (const void *)page;
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    EXPECT(file >= 0 && pread(file, page, sizeof page, (off_t)tree->ref.offset) == sizeof page);
+    EXPECT(node->level == 1 && node->count > child + 1 && tree->tail.offset != 0);
+    EXPECT(pwrite(file, noise, sizeof noise, (off_t)lmcs_node_child(node, child).offset + 2000) == sizeof noise);
+    if (last)
+        EXPECT(pwrite(file, noise, sizeof noise, (off_t)tree->tail.offset + 2000) == sizeof noise);
+    close(file);
+    return lmcs_child_bounds(node, child, &(struct lmcs_bounds){{0, 0}, tree->tail_from, true});
+}
+
+enum { HISTORY = 150 };
+
+static void expect_list(struct lmcs_pool *pool, struct lmcs_bounds lost, uint64_t end, size_t page)
+{
+    uint64_t numbers[HISTORY], first = 0, expected = 1, before = UINT64_MAX;
+    size_t got = page, damaged = 0;
+    while (got == page) {
+        got = HISTORY;
+        enum lmcs_status status = lmcs_snapshot_numbers(pool, "run", first, numbers, page, &got, &err);
+        EXPECT((status == LMCS_OK || status == LMCS_DAMAGED) && got <= page);
+        EXPECT(status == LMCS_OK || strstr(err.message, "shelf \"run\": not all snapshots") != NULL);
+        damaged += status == LMCS_DAMAGED;
+        for (size_t i = 0; i < got; i++) {
+            expected = expected == lost.low.high ? lost.high.high : expected;
+            EXPECT(numbers[i] == expected++);
+        }
+        first = got > 0 ? numbers[got - 1] + 1 : first;
+    }
+    EXPECT(expected == end && damaged > 0);
+    for (got = page; got == page; before = got > 0 ? numbers[got - 1] : before) {
+        got = HISTORY;
+        EXPECT(lmcs_snapshot_newest(pool, "run", before, numbers, page, &got, &err) != LMCS_NO_MEMORY && got <= page);
+        for (size_t i = 0; i < got; i++) {
+            expected = expected == lost.high.high ? lost.low.high : expected;
+            EXPECT(numbers[i] == --expected);
+        }
+    }
+    EXPECT(expected == (lost.low.high <= 1 ? lost.high.high : 1));
+}
+
+static void a_damaged_page_of_numbers_is_listed_past(void **state)
+{
+    struct place *place = *state;
+    for (int i = 0; i < 4; i++) {
+        char path[sizeof place->pool + 16];
+        struct lmcs_shelf shelf;
+        snprintf(path, sizeof path, "%s.%d", place->pool, i);
+        struct lmcs_pool *pool = open_quiet(path);
+        for (int k = 0; k < HISTORY; k++)
+            save_one(pool, (unsigned char)k);
+        load_shelf(pool, &shelf);
+        close_pool(pool);
+        struct lmcs_root_tree_df *tree = lmcs_shelf_tree(&shelf, LMCS_TREE_NUMBERS);
+        struct lmcs_bounds lost = damage_child(path, tree, i == 0 ? 0 : (size_t)i, i == 3);
+        lost.low.high = i == 0 ? 1 : lost.low.high;
+        OK(lmcs_pool_open(path, LMCS_OPEN_READ, NULL, &pool, &err));
+        for (size_t page = 1; page <= HISTORY; page = 3 * page + 1)
+            expect_list(pool, lost, i == 3 ? tree->tail_from.high : HISTORY + 1, page);
+        expect_list(pool, lost, i == 3 ? tree->tail_from.high : HISTORY + 1, HISTORY);
+        close_pool(pool);
+        unlink(path);
+    }
+}
+
+static bool count_shelf(void *context, const struct lmcs_shelf_info *info)
+{
+    (void)info;
+    ++*(size_t *)context;
+    return true;
+}
+
+static void a_damaged_page_of_shelves_is_listed_past(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_txn txn;
+    size_t count = 0;
+    for (int i = 0; i < HISTORY; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "s%d", i);
+        OK(lmcs_shelf_set_keep_raw(pool, name, 2, &err));
+    }
+    OK(lmcs_txn_read(pool, &txn, &err));
+    struct lmcs_root_tree_df tree = txn.root.trees[LMCS_TREE_SHELVES];
+    lmcs_txn_end(&txn);
+    close_pool(pool);
+    struct lmcs_bounds lost = damage_child(place->pool, &tree, 1, false);
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_READ, NULL, &pool, &err));
+    FAILS(LMCS_DAMAGED, lmcs_shelf_list(pool, count_shelf, &count, &err));
+    EXPECT(count == HISTORY - (lost.high.high - lost.low.high) && count < HISTORY);
+    struct lmcs_pool_info info = pool_info(pool);
+    EXPECT(info.damaged_shelves == 1 && info.shelf_count == count);
+    close_pool(pool);
+}
+
 static void a_damaged_shelf_is_scrubbed_past(void **state)
 {
     struct place *place = *state;
@@ -558,6 +659,8 @@ int main(void)
         IN_MEMORY(a_damaged_snapshot_keeps_none_from_parity),
         IN_MEMORY(a_damaged_shelf_hides_no_findings),
         IN_MEMORY(a_damaged_shelf_is_scrubbed_past),
+        IN_MEMORY(a_damaged_page_of_numbers_is_listed_past),
+        IN_MEMORY(a_damaged_page_of_shelves_is_listed_past),
         IN_MEMORY(a_damaged_shelf_keeps_nothing_else_from_being_told),
     };
     return cmocka_run_group_tests_name("forged", tests, NULL, NULL);

@@ -116,6 +116,15 @@ bool cli_parse_size(const char *text, uint64_t *bytes);
 __attribute__((format(printf, 4, 5))) enum lmcs_status cli_fail(struct cli *cli, enum lmcs_status status,
                                                                 int system_errno, const char *format, ...);
 /* Returns LMCS_INVALID; the message mentions --help. */
+/* Damage of some shelves or snapshots among many, which are left out; the first is reported at the end. */
+struct cli_passed {
+    enum lmcs_status status;
+    struct lmcs_error first;
+};
+/* LMCS_OK for LMCS_DAMAGED and LMCS_UNSUPPORTED, which it keeps. */
+enum lmcs_status cli_pass(struct cli *cli, struct cli_passed *passed, enum lmcs_status status);
+/* The kept failure, if all else went well. */
+enum lmcs_status cli_passed(struct cli *cli, const struct cli_passed *passed, enum lmcs_status status);
 __attribute__((format(printf, 2, 3))) enum lmcs_status cli_wrong_use(struct cli *cli, const char *format, ...);
 /* Opens arguments[0] as cli->pool, without background work. */
 enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode);

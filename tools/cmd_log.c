@@ -34,6 +34,7 @@ struct log {
     bool is_out_of_memory;
     bool has_color;
     bool has_names;
+    struct cli_passed passed;
     struct log_graph graph;
     json_t *rows;
 };
@@ -62,7 +63,7 @@ static bool add_line(void *context, const struct lmcs_shelf_info *info)
     return true;
 }
 
-/* Opens the next older snapshot of a line. Skips snapshots that a writer removes meanwhile. */
+/* Opens the next older snapshot of a line. Skips snapshots that a writer removes meanwhile, and unreadable ones. */
 static enum lmcs_status step(struct log *log, struct line *line)
 {
     struct cli *cli = log->cli;
@@ -71,8 +72,10 @@ static enum lmcs_status step(struct log *log, struct line *line)
     for (;;) {
         if (line->at == line->count) {
             size_t wanted = cli->options.count != 0 && cli->options.count < PAGE ? (size_t)cli->options.count : PAGE;
+            line->count = 0;
             enum lmcs_status status = lmcs_snapshot_newest(cli->pool, line->info.name, line->before, line->numbers,
                                                            wanted, &line->count, &cli->error);
+            status = cli_pass(cli, &log->passed, status);
             if (status != LMCS_OK || line->count == 0)
                 return status;
             line->at = 0;
@@ -84,7 +87,8 @@ static enum lmcs_status step(struct log *log, struct line *line)
         char which[24];
         snprintf(which, sizeof which, "%" PRIu64, number);
         enum lmcs_status status = lmcs_snapshot_find(cli->pool, line->info.name, which, &line->snapshot, &cli->error);
-        if (status != LMCS_NOT_FOUND)
+        status = status == LMCS_NOT_FOUND ? LMCS_OK : cli_pass(cli, &log->passed, status);
+        if (status != LMCS_OK || line->snapshot != NULL)
             return status;
     }
 }
@@ -240,6 +244,7 @@ static enum lmcs_status find_source(struct log *log, size_t index, struct log_po
     }
     enum lmcs_status status =
         lmcs_snapshot_newest(log->cli->pool, line->info.name, info->parent + 1, &number, 1, &count, &log->cli->error);
+    status = cli_pass(log->cli, &log->passed, status);
     *found = status == LMCS_OK && count == 1 && number < info->number;
     *from = (struct log_point){index, number, number != info->parent};
     return status;
@@ -263,6 +268,7 @@ static enum lmcs_status show(struct log *log, size_t index)
         if (status == LMCS_OK)
             status = print_text(log, line, is_first);
     }
+    status = cli_pass(log->cli, &log->passed, status);
     return status == LMCS_OK ? step(log, line) : status;
 }
 
@@ -331,8 +337,7 @@ static enum lmcs_status show_removals(struct log *log, json_t *list)
     for (size_t i = 0; i < log->count && status == LMCS_OK; i++) {
         struct removals removals = {log, log->lines[i], list};
         status = lmcs_prune_log(log->cli->pool, log->lines[i]->info.name, show_event, &removals, &log->cli->error);
-        if (status == LMCS_NOT_FOUND) /* removed or renamed meanwhile */
-            status = LMCS_OK;
+        status = status == LMCS_NOT_FOUND ? LMCS_OK : cli_pass(log->cli, &log->passed, status); /* removed meanwhile */
     }
     return status;
 }
@@ -366,8 +371,9 @@ static enum lmcs_status choose(struct log *log, const char *address)
     struct cli *cli = log->cli;
     if (address != NULL && cli->options.all)
         return cli_wrong_use(cli, "log: give a shelf or --all, not both");
-    enum lmcs_status status =
-        address != NULL ? choose_one(log, address) : lmcs_shelf_list(cli->pool, add_line, log, &cli->error);
+    enum lmcs_status status = address != NULL
+                                  ? choose_one(log, address)
+                                  : cli_pass(cli, &log->passed, lmcs_shelf_list(cli->pool, add_line, log, &cli->error));
     if (status == LMCS_OK && log->is_out_of_memory)
         status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     log->has_names = log->count > 1;
@@ -410,7 +416,7 @@ static enum lmcs_status run(struct cli *cli)
     }
     json_decref(removed);
     end_log(&log);
-    return status;
+    return cli_passed(cli, &log.passed, status);
 }
 
 const struct cli_command cmd_log = {

@@ -93,9 +93,9 @@ static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
-/* Lists the newest numbers, ascending; without -n all. The caller frees them. */
-static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint64_t **numbers, size_t *first,
-                                       size_t *count)
+/* Lists the newest numbers, ascending; without -n all. The caller frees them. Leaves unreadable ones out. */
+static enum lmcs_status newest_numbers(struct cli *cli, struct cli_passed *passed, const char *shelf,
+                                       uint64_t **numbers, size_t *first, size_t *count)
 {
     enum { CHUNK = 4096 };
     uint64_t from = 0;
@@ -107,8 +107,10 @@ static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint6
         if (grown == NULL)
             return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
         *numbers = grown;
+        got = 0;
         enum lmcs_status status =
             lmcs_snapshot_numbers(cli->pool, shelf, from, grown + *count, CHUNK, &got, &cli->error);
+        status = cli_pass(cli, passed, status);
         if (status != LMCS_OK)
             return status;
         *count += got;
@@ -282,51 +284,39 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
     size_t first = 0;
     size_t count = 0;
     struct reasons reasons = {.count = 0};
+    struct cli_passed passed = {.status = LMCS_OK};
     json_t *rows = json_array(), *variables = json_array();
-    enum lmcs_status status = newest_numbers(cli, info->name, &numbers, &first, &count);
+    enum lmcs_status status = newest_numbers(cli, &passed, info->name, &numbers, &first, &count);
     if (status == LMCS_OK && !cli->options.json)
         print_shelf(info, count - first);
     for (size_t i = first; i < count && status == LMCS_OK && ferror(stdout) == 0; i++)
-        status = list_snapshot(cli, info->name, numbers[i], rows, &reasons);
+        status = cli_pass(cli, &passed, list_snapshot(cli, info->name, numbers[i], rows, &reasons));
     if (!cli->options.json)
         print_reasons(&reasons);
     if (status == LMCS_OK && ferror(stdout) == 0)
-        status = list_variables(cli, info->name, cli->options.json ? variables : NULL);
+        status = cli_pass(cli, &passed, list_variables(cli, info->name, cli->options.json ? variables : NULL));
     if (status == LMCS_OK && cli->options.json)
         json_array_append_new(shelves, shelf_json(info, json_incref(rows), json_incref(variables)));
     json_decref(variables);
     json_decref(rows);
     free(numbers);
-    return status;
-}
-
-/* Whether the failure concerns only one shelf or record. */
-static bool is_of_one(enum lmcs_status status)
-{
-    return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED;
+    return cli_passed(cli, &passed, status);
 }
 
 static enum lmcs_status list_all(struct cli *cli, json_t *json)
 {
     struct cli_shelves shelves;
-    enum lmcs_status first = cli_shelves(cli, &shelves), status = is_of_one(first) ? LMCS_OK : first;
-    struct lmcs_error why = cli->error;
-    if (first == LMCS_OK && shelves.count == 0 && !cli->options.json)
+    struct cli_passed passed = {.status = LMCS_OK};
+    enum lmcs_status status = cli_pass(cli, &passed, cli_shelves(cli, &shelves));
+    if (status == LMCS_OK && passed.status == LMCS_OK && shelves.count == 0 && !cli->options.json)
         printf("the pool is empty: no shelves yet\n");
     for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) { /* damage is reported after all shelves */
         if (i != 0 && !cli->options.json)
             putchar('\n');
-        status = list_shelf(cli, &shelves.infos[i], json);
-        if (is_of_one(status) && first == LMCS_OK) {
-            first = status;
-            why = cli->error;
-        }
-        status = is_of_one(status) ? LMCS_OK : status;
+        status = cli_pass(cli, &passed, list_shelf(cli, &shelves.infos[i], json));
     }
     free(shelves.infos);
-    if (status == LMCS_OK && first != LMCS_OK)
-        cli->error = why;
-    return status == LMCS_OK ? first : status;
+    return cli_passed(cli, &passed, status);
 }
 
 static enum lmcs_status list_shelves(struct cli *cli, const char *shelf)
@@ -336,7 +326,7 @@ static enum lmcs_status list_shelves(struct cli *cli, const char *shelf)
     enum lmcs_status status = shelf != NULL ? lmcs_shelf_info(cli->pool, shelf, &info, &cli->error) : LMCS_OK;
     if (status == LMCS_OK)
         status = shelf != NULL ? list_shelf(cli, &info, json) : list_all(cli, json);
-    if ((status == LMCS_OK || is_of_one(status)) && cli->options.json) {
+    if ((status == LMCS_OK || status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) && cli->options.json) {
         cli->json = json_object();
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
         cli_json_set(cli->json, "shelves", json_incref(json));

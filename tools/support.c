@@ -70,6 +70,25 @@ enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status)
     return closed;
 }
 
+enum lmcs_status cli_pass(struct cli *cli, struct cli_passed *passed, enum lmcs_status status)
+{
+    if (status != LMCS_DAMAGED && status != LMCS_UNSUPPORTED)
+        return status;
+    if (passed->status == LMCS_OK) {
+        passed->status = status;
+        passed->first = cli->error;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status cli_passed(struct cli *cli, const struct cli_passed *passed, enum lmcs_status status)
+{
+    if (status != LMCS_OK || passed->status == LMCS_OK)
+        return status;
+    cli->error = passed->first;
+    return passed->status;
+}
+
 static bool add_shelf(void *context, const struct lmcs_shelf_info *info)
 {
     struct cli_shelves *shelves = context;

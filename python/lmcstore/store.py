@@ -246,7 +246,7 @@ class Store:
         return iter(self.shelves())
 
     def shelves(self) -> list[str]:
-        """Return the names of the shelves, sorted."""
+        """Return the names of the shelves, sorted. Unreadable ones are left out, with a warning."""
         return [shelf["name"] for shelf in self._pool.shelves()]
 
     def info(self) -> dict[str, Any]:

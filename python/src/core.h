@@ -149,6 +149,8 @@ static inline bool core_is_report(enum lmcs_status status, uint64_t damages, uin
     return (status == LMCS_DAMAGED && damages > 0) || (status == LMCS_UNSUPPORTED && unsupported > 0);
 }
 PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message);
+/* Warns that a list lacks damaged or newer records; false with an exception, if warnings are errors. */
+bool core_warn_of(const struct lmcs_error *error);
 /* `self`: an instance of one of the module's types. */
 PyObject *core_fail(void *self, const struct lmcs_error *error);
 PyObject *core_fail_with(void *self, enum lmcs_status status, const char *message);

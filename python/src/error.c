@@ -74,6 +74,15 @@ PyObject *core_raise_with(struct core_state *state, const struct lmcs_error *err
     return NULL;
 }
 
+bool core_warn_of(const struct lmcs_error *error)
+{
+    size_t length = strnlen(error->message, sizeof error->message);
+    PyObject *message = PyUnicode_DecodeUTF8(error->message, (Py_ssize_t)length, "replace");
+    bool went_on = message != NULL && PyErr_WarnFormat(PyExc_UserWarning, 2, "%U", message) == 0;
+    Py_XDECREF(message);
+    return went_on;
+}
+
 PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message)
 {
     struct lmcs_error error = {.status = status};

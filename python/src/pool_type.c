@@ -189,7 +189,10 @@ static PyObject *pool_shelves(struct pool_object *self, PyObject *unused)
     if (!core_pool_enter(self))
         return NULL;
     POOL_CALL(self, status, lmcs_shelf_list(self->handle, collect_shelf, &list, &error));
-    if (status != LMCS_OK) {
+    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) { /* the other shelves are listed */
+        if (!core_warn_of(&error))
+            goto out;
+    } else if (status != LMCS_OK) {
         core_fail(self, &error);
         goto out;
     }
@@ -279,7 +282,7 @@ static PyObject *number_list(struct pool_object *self, const struct query *query
     struct lmcs_pool *pool = self->handle;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    size_t count = 0;
+    size_t count = SIZE_MAX;
     PyObject *result = NULL;
     size_t room = query->capacity < 0                 ? 0
                   : query->capacity > NUMBERS_AT_ONCE ? NUMBERS_AT_ONCE
@@ -298,7 +301,10 @@ static PyObject *number_list(struct pool_object *self, const struct query *query
         status = lmcs_snapshot_newest(pool, query->shelf, query->bound, numbers, room, &count, &error);
     Py_END_ALLOW_THREADS
     core_pool_leave(self);
-    result = status == LMCS_OK ? core_number_list(numbers, count) : core_fail(self, &error);
+    if (status == LMCS_OK || (count != SIZE_MAX && core_warn_of(&error))) /* others are listed beside damage */
+        result = core_number_list(numbers, count);
+    else
+        core_fail(self, &error);
 out:
     free(numbers);
     return result;

@@ -83,6 +83,8 @@ struct lmcs_cursor {
     struct lmcs_txn *txn;
     uint8_t kind;
     int leaf;                /* its level; -1: past the end */
+    int broken;              /* level of the page that a move could not read; -1: none */
+    struct lmcs_key_df from; /* entries behind a skipped page are not less */
     struct lmcs_ref_df tail; /* visited last; 0: none or done */
     struct cursor_level levels[LMCS_MAX_LEVEL + 1];
 };
@@ -93,6 +95,7 @@ enum lmcs_status lmcs_cursor_new(struct lmcs_cursor **cursor, struct lmcs_error 
     if (*cursor == NULL)
         return lmcs_fail_memory(error);
     (*cursor)->leaf = -1;
+    (*cursor)->broken = -1;
     return LMCS_OK;
 }
 
@@ -125,6 +128,7 @@ static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df r
 {
     for (;; depth++) {
         struct cursor_level *level = &cursor->levels[depth];
+        cursor->broken = depth;
         enum lmcs_status status = lmcs_page_read(cursor->txn, &ref, cursor->kind, level->buffer, &level->node, error);
         if (status != LMCS_OK)
             return status;
@@ -133,6 +137,7 @@ static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df r
         if (level->node->level == 0) {
             level->index = key == NULL ? 0 : lmcs_node_find(level->node, *key);
             cursor->leaf = depth;
+            cursor->broken = -1;
             return LMCS_OK;
         }
         level->index = key == NULL ? 0 : lmcs_node_child_of(level->node, *key);
@@ -152,23 +157,70 @@ static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs
     return status;
 }
 
-/* Moves from the end of a page to the next entry. */
-static enum lmcs_status settle(struct lmcs_cursor *cursor, struct lmcs_error *error)
+/* The level with a next entry or child at or above `depth`; -1: none. */
+static int climb(struct lmcs_cursor *cursor, int depth)
 {
-    int depth = cursor->leaf;
     while (depth >= 0 && cursor->levels[depth].index >= cursor->levels[depth].node->count) {
         if (--depth >= 0)
             cursor->levels[depth].index++;
     }
-    if (depth < 0 && cursor->tail.offset != 0)
-        return enter_tail(cursor, NULL, error);
-    if (depth == cursor->leaf || depth < 0) {
-        cursor->leaf = depth;
+    return depth;
+}
+
+/* Moves to the first entry below the present child at `depth`; -1: to the tail, if any. */
+static enum lmcs_status enter_next(struct lmcs_cursor *cursor, int depth, struct lmcs_error *error)
+{
+    cursor->leaf = -1;
+    if (depth < 0)
+        return cursor->tail.offset != 0 ? enter_tail(cursor, NULL, error) : LMCS_OK;
+    struct lmcs_ref_df ref = lmcs_node_child(cursor->levels[depth].node, cursor->levels[depth].index);
+    return descend(cursor, ref, depth + 1, NULL, error);
+}
+
+/* Moves from the end of a page to the next entry. */
+static enum lmcs_status settle(struct lmcs_cursor *cursor, struct lmcs_error *error)
+{
+    int depth = climb(cursor, cursor->leaf);
+    return depth >= 0 && depth == cursor->leaf ? LMCS_OK : enter_next(cursor, depth, error);
+}
+
+/* An order that does not ascend: no page behind it can be trusted to be another one. */
+static enum lmcs_status fail_order(struct lmcs_cursor *cursor, struct lmcs_error *error)
+{
+    cursor->leaf = -1;
+    cursor->broken = -1;
+    return lmcs_tree_fail_order(cursor->txn, error);
+}
+
+static struct lmcs_key_df key_after(struct lmcs_key_df key)
+{
+    key.high += ++key.low == 0;
+    return key;
+}
+
+enum lmcs_status lmcs_cursor_skip(struct lmcs_cursor *cursor, struct lmcs_error *error)
+{
+    int depth = cursor->broken - 1;
+    bool in_tail = cursor->broken == 0 && cursor->tail.offset == 0;
+    if (cursor->broken < 0 || in_tail) {
+        cursor->broken = cursor->leaf = -1;
         return LMCS_OK;
     }
-    struct lmcs_ref_df ref = lmcs_node_child(cursor->levels[depth].node, cursor->levels[depth].index);
-    cursor->leaf = -1;
-    return descend(cursor, ref, depth + 1, NULL, error);
+    cursor->broken = -1;
+    if (depth >= 0)
+        cursor->levels[depth].index++;
+    depth = climb(cursor, depth);
+    /* Children that ascend are each entered once, also if forged pages refer to one page twice. */
+    struct lmcs_key_df low = cursor->from;
+    if (depth >= 0)
+        low = lmcs_node_key(cursor->levels[depth].node, cursor->levels[depth].index);
+    if (lmcs_key_compare(low, cursor->from) < 0)
+        return fail_order(cursor, error);
+    cursor->from = depth >= 0 ? key_after(low) : low;
+    enum lmcs_status status = enter_next(cursor, depth, error);
+    if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), low) < 0)
+        return fail_order(cursor, error);
+    return status;
 }
 
 enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *txn, uint8_t kind,
@@ -178,6 +230,8 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
     cursor->txn = txn;
     cursor->kind = kind;
     cursor->leaf = -1;
+    cursor->broken = -1;
+    cursor->from = key;
     cursor->tail = tree->tail;
     if (tree->ref.offset == 0)
         return LMCS_OK;
@@ -186,10 +240,8 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
     if (status == LMCS_OK)
         status = settle(cursor, error);
     /* Keys less than `key` in the next leaf would make a walk repeat entries. */
-    if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), key) < 0) {
-        cursor->leaf = -1;
-        status = lmcs_tree_fail_order(cursor->txn, error);
-    }
+    if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), key) < 0)
+        return fail_order(cursor, error);
     return status;
 }
 
@@ -199,10 +251,10 @@ enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error 
     cursor->levels[cursor->leaf].index++;
     enum lmcs_status status = settle(cursor, error);
     /* A cycle of pages would be walked forever. */
-    if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), before) <= 0) {
-        cursor->leaf = -1;
-        status = lmcs_tree_fail_order(cursor->txn, error);
-    }
+    if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), before) <= 0)
+        return fail_order(cursor, error);
+    if (status != LMCS_OK)
+        cursor->from = key_after(before);
     return status;
 }
 

@@ -43,6 +43,21 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
                                   const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error *error);
+/*
+ * After a seek or a move that failed because a page is damaged: moves to the first entry behind that page. Repeated
+ * calls reach the end, and then return LMCS_OK.
+ */
+enum lmcs_status lmcs_cursor_skip(struct lmcs_cursor *cursor, struct lmcs_error *error);
+/* Skips damaged pages until a move succeeds, and notes the first. */
+static inline enum lmcs_status lmcs_cursor_pass(struct lmcs_cursor *cursor, enum lmcs_status status,
+                                                struct lmcs_passed *passed, struct lmcs_error *error)
+{
+    while (lmcs_is_unusable(status)) {
+        (void)!lmcs_pass_over(passed, status, error);
+        status = lmcs_cursor_skip(cursor, error);
+    }
+    return status;
+}
 bool lmcs_cursor_valid(const struct lmcs_cursor *cursor);
 struct lmcs_key_df lmcs_cursor_key(const struct lmcs_cursor *cursor);
 /* Valid until the cursor moves. */

@@ -63,17 +63,18 @@ static void count_shelf(const struct lmcs_shelf *shelf, struct lmcs_pool_info *i
         info->compaction_backlog += raw - shelf->df.compacted;
 }
 
-/* Counts damaged shelves apart. A damaged list of shelves counts as one; more may follow it. */
+/* Counts damaged shelves apart. A damaged list of shelves counts as one. */
 static enum lmcs_status count_shelves(struct lmcs_txn *txn, struct lmcs_pool_info *info, struct lmcs_error *error)
 {
     uint64_t ids[64], first = 0;
     size_t got;
     struct lmcs_passed passed = {.any = false};
     struct lmcs_error why;
-    enum lmcs_status status, listed;
+    enum lmcs_status status;
+    bool list_is_damaged = false;
     do {
-        listed = lmcs_shelf_ids(txn, first, ids, 64, &got, &why);
-        info->damaged_shelves += listed == LMCS_DAMAGED;
+        enum lmcs_status listed = lmcs_shelf_ids(txn, first, ids, 64, &got, &why);
+        list_is_damaged |= listed == LMCS_DAMAGED;
         status = lmcs_pass_over(&passed, listed, &why);
         for (size_t i = 0; status == LMCS_OK && i < got; i++) {
             struct lmcs_shelf shelf;
@@ -85,7 +86,8 @@ static enum lmcs_status count_shelves(struct lmcs_txn *txn, struct lmcs_pool_inf
                 count_shelf(&shelf, info);
         }
         first = got > 0 ? ids[got - 1] + 1 : 0;
-    } while (status == LMCS_OK && listed == LMCS_OK && got == 64);
+    } while (status == LMCS_OK && got == 64);
+    info->damaged_shelves += list_is_damaged;
     if (passed.any)
         snprintf(info->damage, sizeof info->damage, "%s", passed.first.message);
     if (status != LMCS_OK && error != NULL)

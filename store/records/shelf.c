@@ -302,19 +302,25 @@ enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *
                                 struct lmcs_error *error)
 {
     struct lmcs_cursor *cursor;
+    struct lmcs_passed passed = {.any = false};
+    struct lmcs_error why;
     *count = 0;
-    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_SHELVES, (struct lmcs_key_df){first, 0}, error);
-    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < capacity) {
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_SHELVES, (struct lmcs_key_df){first, 0}, &why);
+    while ((status = lmcs_cursor_pass(cursor, status, &passed, &why)) == LMCS_OK && lmcs_cursor_valid(cursor)) {
         uint64_t id = lmcs_cursor_key(cursor).high;
         if (id == UINT64_MAX) { /* never assigned: the next id would be 0 */
-            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a shelf's number", txn->pool->path);
+            status = lmcs_fail(&why, LMCS_DAMAGED, 0, "%s: damaged metadata: a shelf's number", txn->pool->path);
             break;
         }
         ids[(*count)++] = id;
-        status = lmcs_cursor_next(cursor, error);
+        if (*count == capacity)
+            break;
+        status = lmcs_cursor_next(cursor, &why);
     }
     lmcs_cursor_free(cursor);
-    return status;
+    if (status != LMCS_OK && error != NULL)
+        *error = why;
+    return lmcs_passed_over(&passed, status, error);
 }
 
 enum lmcs_status lmcs_shelf_next(struct lmcs_pool *pool, uint64_t *id, struct lmcs_error *error)
@@ -326,8 +332,8 @@ enum lmcs_status lmcs_shelf_next(struct lmcs_pool *pool, uint64_t *id, struct lm
         return status;
     status = lmcs_shelf_ids(&txn, *id + 1, id, 1, &count, error);
     lmcs_txn_end(&txn);
-    if (count == 1)
-        return LMCS_OK; /* the next call reports damage after this shelf */
+    if (status == LMCS_OK && count == 1)
+        return LMCS_OK;
     *id = 0;
     return status;
 }

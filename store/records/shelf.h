@@ -51,7 +51,7 @@ enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_
 /* Seals the trees and stores the record: a transaction's last action on a shelf. */
 enum lmcs_status lmcs_shelf_save(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
-/* Ids of shelves from `first` on. */
+/* Ids of shelves from `first` on. LMCS_DAMAGED: of some; *count is set. */
 enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *ids, size_t capacity, size_t *count,
                                 struct lmcs_error *error);
 /* *id (initially 0): the next shelf's; 0: no more. Outside a transaction. */

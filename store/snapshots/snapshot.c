@@ -392,41 +392,81 @@ enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc
 
 /* ---- Lists ---- */
 
-static enum lmcs_status list(struct lmcs_pool *pool, const char *shelf_name, uint8_t kind, struct lmcs_key_df from,
-                             uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
+struct listing {
+    uint8_t kind;
+    struct lmcs_key_df from;
+    uint64_t before; /* numbers below */
+    uint64_t *numbers;
+    size_t capacity;
+    size_t count;
+    bool newest; /* keeps the last ones: number i is at i % capacity */
+    struct lmcs_passed passed;
+};
+
+static bool is_committed(const struct lmcs_cursor *cursor)
+{
+    size_t bytes;
+    const struct lmcs_snapshot_df *df = lmcs_cursor_value(cursor, &bytes);
+    uint32_t state = LMCS_SNAPSHOT_COMMITTED;
+    if (bytes >= sizeof *df)
+        memcpy(&state, (const char *)df + offsetof(struct lmcs_snapshot_df, state), sizeof state);
+    return state == LMCS_SNAPSHOT_COMMITTED;
+}
+
+/* Lists the numbers in readable pages. */
+static enum lmcs_status list(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct listing *l,
+                             struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, l->kind, lmcs_shelf_tree(shelf, l->kind), l->from, error);
+    while ((l->newest || l->count < l->capacity) &&
+           (status = lmcs_cursor_pass(cursor, status, &l->passed, error)) == LMCS_OK && lmcs_cursor_valid(cursor)) {
+        struct lmcs_key_df key = lmcs_cursor_key(cursor);
+        if (l->kind == LMCS_TREE_STEPS ? key.high != l->from.high : key.high >= l->before)
+            break;
+        if (l->kind == LMCS_TREE_STEPS || is_committed(cursor))
+            l->numbers[l->count++ % l->capacity] = l->kind == LMCS_TREE_STEPS ? key.low : key.high;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return l->count == l->capacity && lmcs_is_unusable(status) ? LMCS_OK : status; /* the next call reports it */
+}
+
+/* Ends a list; `error` says which shelf's it is. */
+static enum lmcs_status end_list(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const struct listing *l,
+                                 enum lmcs_status status, size_t *count, struct lmcs_error *error)
+{
+    lmcs_txn_end(txn);
+    if (status != LMCS_OK)
+        return status;
+    *count = l->count;
+    status = lmcs_passed_over(&l->passed, LMCS_OK, error);
+    if (status != LMCS_OK && error != NULL)
+        lmcs_error_prefix(error, "shelf \"%.200s\": not all snapshots can be listed: ", shelf->name);
+    return status;
+}
+
+static enum lmcs_status list_from(struct lmcs_pool *pool, const char *shelf_name, struct listing *l, size_t *count,
+                                  struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
-    struct lmcs_cursor *cursor = NULL;
-    size_t filled = 0;
+    struct lmcs_error why;
     enum lmcs_status status = lmcs_shelf_read(pool, shelf_name, &txn, &shelf, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_cursor_open(&cursor, &txn, kind, lmcs_shelf_tree(&shelf, kind), from, error);
-    while (status == LMCS_OK && filled < capacity && lmcs_cursor_valid(cursor)) {
-        struct lmcs_key_df key = lmcs_cursor_key(cursor);
-        size_t bytes;
-        const struct lmcs_snapshot_df *df = lmcs_cursor_value(cursor, &bytes);
-        uint32_t state = LMCS_SNAPSHOT_COMMITTED;
-        if (kind == LMCS_TREE_STEPS && key.high != from.high)
-            break;
-        if (kind == LMCS_TREE_NUMBERS && bytes >= sizeof *df)
-            memcpy(&state, (const char *)df + offsetof(struct lmcs_snapshot_df, state), sizeof state);
-        if (state == LMCS_SNAPSHOT_COMMITTED)
-            numbers[filled++] = kind == LMCS_TREE_STEPS ? key.low : key.high;
-        status = lmcs_cursor_next(cursor, error);
-    }
-    lmcs_txn_end(&txn);
-    lmcs_cursor_free(cursor);
-    if (status == LMCS_OK)
-        *count = filled;
-    return status;
+    status = list(&txn, &shelf, l, &why);
+    if (status != LMCS_OK && error != NULL)
+        *error = why;
+    return end_list(&txn, &shelf, l, status, count, error);
 }
 
 enum lmcs_status lmcs_snapshot_numbers(struct lmcs_pool *pool, const char *shelf, uint64_t first, uint64_t *numbers,
                                        size_t capacity, size_t *count, struct lmcs_error *error)
 {
-    return list(pool, shelf, LMCS_TREE_NUMBERS, (struct lmcs_key_df){first, 0}, numbers, capacity, count, error);
+    struct listing l = {
+        .kind = LMCS_TREE_NUMBERS, .from = {first, 0}, .before = UINT64_MAX, .numbers = numbers, .capacity = capacity};
+    return list_from(pool, shelf, &l, count, error);
 }
 
 static enum lmcs_status list_down(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t before, uint64_t *numbers,
@@ -448,20 +488,49 @@ static enum lmcs_status list_down(struct lmcs_txn *txn, struct lmcs_shelf *shelf
     return status;
 }
 
+static void reverse(uint64_t *numbers, size_t from, size_t end)
+{
+    for (; from + 1 < end; from++) {
+        uint64_t swapped = numbers[from];
+        numbers[from] = numbers[--end];
+        numbers[end] = swapped;
+    }
+}
+
+/* Lists from the other end, which can skip damaged pages. */
+static enum lmcs_status list_up(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct listing *l,
+                                struct lmcs_error *error)
+{
+    if (l->capacity == 0)
+        return LMCS_OK;
+    enum lmcs_status status = list(txn, shelf, l, error);
+    size_t oldest = l->count % l->capacity;
+    l->count = l->count < l->capacity ? l->count : l->capacity;
+    reverse(l->numbers, 0, oldest);
+    reverse(l->numbers, oldest, l->count);
+    return status;
+}
+
 enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf_name, uint64_t before,
                                       uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
-    size_t filled = 0;
+    struct lmcs_error why;
+    struct listing l = {
+        .kind = LMCS_TREE_NUMBERS, .before = before, .numbers = numbers, .capacity = capacity, .newest = true};
     enum lmcs_status status = lmcs_shelf_read(pool, shelf_name, &txn, &shelf, error);
     if (status != LMCS_OK)
         return status;
-    status = list_down(&txn, &shelf, before, numbers, capacity, &filled, error);
-    lmcs_txn_end(&txn);
-    if (status == LMCS_OK)
-        *count = filled;
-    return status;
+    status = list_down(&txn, &shelf, before, numbers, capacity, &l.count, &why);
+    if (lmcs_is_unusable(status)) {
+        (void)!lmcs_pass_over(&l.passed, status, &why);
+        l.count = 0;
+        status = list_up(&txn, &shelf, &l, &why);
+    }
+    if (status != LMCS_OK && error != NULL)
+        *error = why;
+    return end_list(&txn, &shelf, &l, status, count, error);
 }
 
 static enum lmcs_status find_range(struct lmcs_pool *pool, const char *shelf_name, const char *range, bool clip,
@@ -497,8 +566,9 @@ enum lmcs_status lmcs_snapshot_range_clip(struct lmcs_pool *pool, const char *sh
 enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *pool, const char *shelf, int64_t step, uint64_t first,
                                      uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
 {
-    return list(pool, shelf, LMCS_TREE_STEPS, (struct lmcs_key_df){lmcs_step_key(step), first}, numbers, capacity,
-                count, error);
+    struct listing l = {
+        .kind = LMCS_TREE_STEPS, .from = {lmcs_step_key(step), first}, .numbers = numbers, .capacity = capacity};
+    return list_from(pool, shelf, &l, count, error);
 }
 
 /* Finds whether the origin of a fork still exists, and the current name of its shelf. */
@@ -573,15 +643,17 @@ enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
     uint64_t first = 0;
     struct lmcs_error why = {.status = LMCS_OK};
     struct lmcs_passed passed = {.any = false};
-    enum lmcs_status status = lmcs_pool_check(pool, false, error), listed;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
     if (status == LMCS_OK)
         status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     do {
         uint64_t ids[64];
-        listed = lmcs_shelf_ids(&txn, first, ids, 64, &got, &why);
-        status = lmcs_pass_over(&passed, listed, &why);
+        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, &why);
+        if (lmcs_is_unusable(status))
+            lmcs_error_prefix(&why, "not all shelves can be listed: ");
+        status = lmcs_pass_over(&passed, status, &why);
         struct lmcs_shelf_info *grown = status == LMCS_OK ? realloc(infos, (count + got + 1) * sizeof *infos) : NULL;
         if (status == LMCS_OK && grown == NULL)
             status = lmcs_fail_memory(&why);
@@ -592,13 +664,13 @@ enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
             status = lmcs_shelf_load(&txn, ids[i], &shelf, &why);
             if (status == LMCS_OK && (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
                 continue;
-            if (status == LMCS_OK)
-                status = fill_shelf_info(&txn, &shelf, &infos[count], &why);
+            if (status == LMCS_OK && (status = fill_shelf_info(&txn, &shelf, &infos[count], &why)) != LMCS_OK)
+                lmcs_error_prefix(&why, "shelf \"%.200s\": ", shelf.name);
             count += status == LMCS_OK;
             status = lmcs_pass_over(&passed, status, &why);
         }
         first = got > 0 ? ids[got - 1] + 1 : 0;
-    } while (status == LMCS_OK && listed == LMCS_OK && got == 64 && first > 0);
+    } while (status == LMCS_OK && got == 64 && first > 0);
     lmcs_txn_end(&txn);
     if (status != LMCS_OK && error != NULL)
         *error = why;

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Lists of a pool with damaged pages: everything else is listed, and the damage is reported."""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+
+import lmcstore
+import numpy as np
+import pytest
+from test_cli import BIN, as_json, cli
+
+NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+PAGE, NODE_MAGIC, SHELVES, NUMBERS = 4096, 0x4E434D4C, 0, 16
+HISTORY = SHELF_COUNT = 120
+
+
+def keys_of(page: bytes) -> list[int]:
+    """The first words of a node's keys."""
+    count = struct.unpack_from("<H", page, 6)[0]
+    places = [struct.unpack_from("<H", page, 40 + 4 * i)[0] for i in range(count)]
+    return [struct.unpack_from("<Q", page, place)[0] for place in places]
+
+
+def damage_leaves(path: str, kind: int, key: int) -> None:
+    """Damage all leaves of trees of a kind that have the key, old versions included."""
+    damaged = 0
+    with open(path, "r+b", buffering=0) as file:
+        descriptor, size, at = file.fileno(), os.fstat(file.fileno()).st_size, 0
+        while at < size:
+            at = os.lseek(descriptor, at, os.SEEK_DATA) // PAGE * PAGE
+            hole = os.lseek(descriptor, at, os.SEEK_HOLE)
+            for offset in range(at, hole, PAGE):
+                page = os.pread(descriptor, PAGE, offset)
+                magic, level, of, _, place = struct.unpack_from("<IBBHQ", page)
+                if (magic, level, of, place) == (NODE_MAGIC, 0, kind, offset) and key in keys_of(page):
+                    os.pwrite(descriptor, bytes(byte ^ 1 for byte in page[-8:]), offset + PAGE - 8)
+                    damaged += 1
+            at = hole
+            try:
+                os.lseek(descriptor, at, os.SEEK_DATA)
+            except OSError:
+                break
+    assert damaged > 0
+
+
+@pytest.fixture
+def numbers_pool(pool_path: str) -> str:
+    """A shelf "run" whose page with number 30 is damaged, and a sound shelf "sound"."""
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        for step in range(HISTORY):
+            store["run"].snapshot({"w": np.full(3, step)}, step=step)
+        store["sound"].snapshot({"w": np.zeros(3)}, step=1)
+    damage_leaves(pool_path, NUMBERS, 30)
+    return pool_path
+
+
+@pytest.fixture
+def shelves_pool(pool_path: str) -> str:
+    """Many shelves, of which some have damaged records."""
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        for i in range(SHELF_COUNT):
+            store[f"s{i:03}"].snapshot({"w": np.full(3, i)}, step=i)
+    damage_leaves(pool_path, SHELVES, 30)
+    return pool_path
+
+
+def check_numbers(numbers: list[int]) -> None:
+    assert 60 < len(numbers) < HISTORY and 30 not in numbers
+    assert {1, HISTORY} < set(numbers) and numbers == sorted(set(numbers))
+
+
+def test_numbers_beside_a_damaged_page(numbers_pool: str) -> None:
+    with lmcstore.open(numbers_pool, mode="r") as store:
+        shelf = store["run"]
+        with pytest.warns(UserWarning, match=r'shelf "run": not all snapshots can be listed'):
+            there = [snapshot.number for snapshot in shelf]
+        check_numbers(there)
+        with pytest.warns(UserWarning, match="not all snapshots"):
+            assert [snapshot.number for snapshot in reversed(shelf)] == there[::-1]
+        with pytest.warns(UserWarning, match="not all snapshots"):
+            assert len(shelf.log(1000)) == len(there)
+        assert int(shelf[1]["w"].read()[0]) == 0 and shelf.latest is not None and shelf.latest.number == HISTORY
+        with pytest.raises(lmcstore.DamagedError):
+            shelf[30]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert [snapshot.number for snapshot in store["sound"]] == [1]
+
+
+def test_shelves_beside_a_damaged_page(shelves_pool: str) -> None:
+    with lmcstore.open(shelves_pool, mode="r") as store:
+        with pytest.warns(UserWarning, match="not all shelves can be listed"):
+            names = store.shelves()
+        assert 40 < len(names) < SHELF_COUNT and {"s000", f"s{SHELF_COUNT - 1:03}"} < set(names)
+        with pytest.warns(UserWarning, match="not all shelves can be listed"):
+            assert list(store) == names and names[0] in store
+        assert store.info()["damaged_shelves"] == 1
+        assert all(len(store[name]) == 1 for name in names)
+        with pytest.raises(lmcstore.DamagedError):
+            len(store["s029"])
+
+
+@NEEDS_BIN
+def test_the_command_lists_beside_damage(numbers_pool: str) -> None:
+    for words in (["ls", numbers_pool], ["ls", numbers_pool, "run"], ["log", numbers_pool, "run"]):
+        listed = cli(*words, code=1)
+        assert 'shelf "run": not all snapshots can be listed' in listed.stderr
+        assert listed.stdout.decode().count(" raw " if words[0] == "ls" else "step ") >= 60
+    listed = cli("log", numbers_pool, "--all", code=1)
+    assert "not all snapshots" in listed.stderr
+    assert "sound@1 " in listed.stdout.decode() and "run@1 " in listed.stdout.decode()
+    answer = as_json("log", numbers_pool, "--all", code=1)
+    check_numbers([row["number"] for row in reversed(answer["snapshots"]) if row["shelf"] == "run"])
+    assert answer["error"]["status"] == "damaged"
+    (run,) = as_json("ls", numbers_pool, "run", code=1)["shelves"]
+    check_numbers([row["number"] for row in run["snapshots"]])
+    assert cli("log", numbers_pool, "sound").returncode == 0
+
+
+@NEEDS_BIN
+def test_the_command_lists_beside_damaged_shelves(shelves_pool: str) -> None:
+    for words in (["ls"], ["log", "--all"]):
+        listed = cli(words[0], shelves_pool, *words[1:], code=1)
+        assert "not all shelves can be listed" in listed.stderr
+        names = {line.split("@")[0].split(":")[0].lstrip("* ") for line in listed.stdout.decode().splitlines()}
+        assert {"s000", f"s{SHELF_COUNT - 1:03}"} < names
