@@ -6,7 +6,7 @@
 #   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
-#                            alignment asan tsan guest arm mutants slow docs bench
+#                            alignment asan tsan guest arm mutants models slow docs bench
 #   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
@@ -21,7 +21,7 @@ top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
-deep=(alignment asan tsan guest arm mutants slow docs bench)
+deep=(alignment asan tsan guest arm mutants models slow docs bench)
 long=(crash_long mutants_long stress_long soak kills fuzz)
 others=(tidy coverage instructions)
 
@@ -273,6 +273,8 @@ python() {
 slow() { run_pytest deep -m deep; }
 
 docs() { check "tools/docs.sh" tools/docs.sh; }
+
+models() { check "tests/models/run.sh" tests/models/run.sh "$top/build/models"; }
 
 alignment() { build_and_test clang; }
 asan() { build_and_test asan-ubsan -LE no-asan; }

@@ -109,7 +109,7 @@ install_packages() {
     local wanted=(build-essential ca-certificates cmake git ninja-build pkg-config libpmem-dev libpmemobj-dev
         libnuma-dev libndctl-dev libdaxctl-dev libcmocka-dev libxxhash-dev libjansson-dev libisal-dev)
     local missing base
-    ((dev)) && wanted+=(clang clang-format clang-tidy llvm shellcheck)
+    ((dev)) && wanted+=(clang clang-format clang-tidy llvm shellcheck spin)
     if ((python)); then
         base=$(system_python)
         wanted+=("${base:-python3}" "${base:-python3}-venv" "${base:-python3}-dev")
