@@ -315,6 +315,32 @@ static void identities(void **state)
     close_all(fds, 2);
 }
 
+/* A shelf without a snapshot, which a policy began, gets the identity of the archive's. */
+static void into_a_policy(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_transfer_report report;
+    uint64_t source[2], own[2];
+    struct lmcs_shelf_info info;
+    struct lmcs_pool *from = new_pool(place, "from.pool"), *to = new_pool(place, "to.pool");
+    take(from, "run", 1, 1);
+    int fd = dump_since(place, from, NULL, 0, "a.archive", &report);
+    read_identity(from, "run", source);
+    OK(lmcs_shelf_set_policy(to, "run", "keep=last:10", &err));
+    read_identity(to, "run", own);
+    EXPECT(own[0] == 0 && own[1] == 0);
+    OK(restore_all(to, &fd, 1, NULL, &report));
+    EXPECT(report.snapshots == 1 && report.warnings[0] == '\0');
+    read_identity(to, "run", own);
+    EXPECT(memcmp(own, source, sizeof own) == 0);
+    OK(lmcs_shelf_info(to, "run", &info, &err));
+    EXPECT(strstr(info.policy, "keep=last:10") != NULL);
+    verify_pool(to);
+    close_pool(to);
+    close_pool(from);
+    close(fd);
+}
+
 static void forged_identities(void **state)
 {
     const struct place *place = *state;
@@ -508,8 +534,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_MEMORY(dropped_and_begun_again), IN_MEMORY(renamed_and_begun_again),
         IN_MEMORY(without_identities),      IN_MEMORY(identities),
-        IN_MEMORY(forged_identities),       IN_MEMORY(tags_of_the_last),
-        IN_MEMORY(completing_changes),      ON_BOTH(completing_fails),
+        IN_MEMORY(into_a_policy),           IN_MEMORY(forged_identities),
+        IN_MEMORY(tags_of_the_last),        IN_MEMORY(completing_changes),
+        ON_BOTH(completing_fails),
     };
     return cmocka_run_group_tests_name("chains of archives", tests, NULL, NULL);
 }

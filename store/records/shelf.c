@@ -265,7 +265,6 @@ enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_
     shelf->df.keep_raw = LMCS_DEFAULT_KEEP_RAW;
     shelf->df.next_number = 1;
     shelf->df.created_ns = lmcs_now_ns();
-    lmcs_shelf_identify(txn, shelf);
     shelf->df.name_bytes = (uint32_t)strlen(name);
     memcpy(shelf->name, name, shelf->df.name_bytes);
     status = store_record(txn, shelf, error);

@@ -35,7 +35,7 @@ enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lm
 /* lmcs_pass_over for one of many shelves, whose name it puts before the message. Outside a transaction. */
 enum lmcs_status lmcs_shelf_pass_over(struct lmcs_pool *pool, uint64_t id, struct lmcs_passed *passed,
                                       enum lmcs_status status, struct lmcs_error *error);
-/* Gives a shelf of an earlier version, which has no identity, a new one. The caller saves the shelf. */
+/* Gives a shelf without an identity (its first snapshot, an earlier version) a new one. The caller saves the shelf. */
 void lmcs_shelf_identify(struct lmcs_txn *txn, struct lmcs_shelf *shelf);
 /* Identities: whether one is known, whether both are known and equal, or known and not equal. */
 bool lmcs_shelf_is_known(const uint64_t identity[2]);
@@ -45,7 +45,7 @@ bool lmcs_shelf_differs(const uint64_t a[2], const uint64_t b[2]);
 enum lmcs_status lmcs_shelf_set_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
                                      struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_check_name(const char *name, struct lmcs_error *error);
-/* The new shelf has a new identity. A staging shelf is not found by its name. */
+/* The new shelf has no identity. A staging shelf is not found by its name. */
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error);
 /* Seals the trees and stores the record: a transaction's last action on a shelf. */

@@ -119,6 +119,7 @@ static enum lmcs_status fork_in(struct forking *f, const struct lmcs_snapshot *s
         status = inherit_policy(f, error);
     if (status != LMCS_OK)
         return status;
+    lmcs_shelf_identify(&f->txn, &f->fork);
     origin.df =
         (struct lmcs_origin_df){.shelf = f->from.df.id, .number = f->record.df.number, .time_ns = f->record.df.time_ns};
     memcpy(origin.name, f->from.name, sizeof origin.name);

@@ -65,7 +65,7 @@ static void leave_out(struct lmcs_stage *stage, size_t first)
 static void warn_names(struct lmcs_stage *stage, size_t first, const struct lmcs_shelf *target)
 {
     const struct lmcs_stage_shelf *shelf = &stage->shelves[first];
-    bool joins = target != NULL || last_of(stage, first) != first;
+    bool joins = (target != NULL && target->df.next_number > 1) || last_of(stage, first) != first;
     bool has_match = false, has_snapshots = false;
     uint64_t copy[2];
     for (size_t i = first; i < stage->shelf_count; i++)
@@ -361,7 +361,7 @@ static enum lmcs_status show_joined(struct lmcs_stage *stage, struct lmcs_txn *t
     return status;
 }
 
-/* Gives a shelf that of the archive; a copy, under another name, one that derives from it. It keeps its own if the pool
+/* Gives a shelf that of the archive; a copy, under another name, one that derives from it; a new one if the pool
  * has these already. */
 static enum lmcs_status give_identity(struct lmcs_stage *stage, struct lmcs_txn *txn,
                                       const struct lmcs_stage_shelf *from, struct lmcs_shelf *shelf,
@@ -378,6 +378,8 @@ static enum lmcs_status give_identity(struct lmcs_stage *stage, struct lmcs_txn 
         if (!is_taken)
             memcpy(shelf->df.identity, identities[i], sizeof identities[i]);
     }
+    if (is_taken)
+        lmcs_shelf_identify(txn, shelf);
     return status;
 }
 
