@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable
 
 import lmcstore
@@ -273,14 +271,3 @@ def test_an_interrupt_ends_a_wait(pool_path: str) -> None:
     assert waiter.stdout.readline().strip() == "ready"
     waiter.send_signal(signal.SIGINT)
     assert waiter.communicate()[0].strip() == "interrupted" and waiter.returncode == 0
-
-
-def test_an_idle_wait_wakes_seldom(shelf: lmcstore.Shelf) -> None:
-    """At most 20 times a second, however slow the machine. tests/test_follow.c measures the naps."""
-    take(shelf, 1)
-    followed = shelf.follow(timeout=0.7)
-    wakes, start = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, time.monotonic()
-    assert next(followed, None) is None
-    elapsed = time.monotonic() - start
-    wakes = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - wakes
-    assert 0 < wakes <= 20 * elapsed + 2
