@@ -515,9 +515,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *p
                                                              struct lmcs_error *error);
 /*
  * The same for reading what is there: an end without a snapshot (a number, a step, a time, too many before a point) is
- * clipped to the next one inside the range. Of steps, that is the newest of the next step. If *first is above *last, the
- * range has no snapshots: "6.." where 5 is the latest, or any range of a shelf without snapshots. LMCS_NOT_FOUND: no
- * such tag or shelf.
+ * clipped to the next one inside the range. Of steps, that is the newest of the next step. If *first is above *last,
+ * the range has no snapshots: "6.." where 5 is the latest, or any range of a shelf without snapshots. LMCS_NOT_FOUND:
+ * no such tag or shelf.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_range_clip(struct lmcs_pool *pool, const char *shelf,
                                                                   const char *range, uint64_t *first, uint64_t *last,
@@ -537,7 +537,7 @@ struct lmcs_follower {
 /*
  * Waits for the shelf's next snapshot after follower->after, in any process, and stores its number there, too. Returns
  * within 60 ms of its commit and checks 17 times a second. *number 0: there was none within wait_ms (UINT32_MAX: no
- * limit). The shelf need not exist yet. Removed snapshots are passed over, and so are older numbers that a restore adds.
+ * limit). The shelf need not exist yet. Removed snapshots are passed over, as are older numbers that a restore adds.
  * LMCS_NOT_FOUND: the shelf was removed or renamed meanwhile, or the pool's file deleted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_follow(struct lmcs_pool *pool, const char *shelf,
@@ -774,8 +774,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);
-/* Between pause and resume (they nest) the background rests; lmcs_compact is not affected. The background yields to other
- * threads by itself (store/LOCKS.md); the policy's `rate` limits its bytes a second. */
+/* Between pause and resume (they nest) the background rests; lmcs_compact is not affected. The background yields to
+ * other threads by itself (store/LOCKS.md); the policy's `rate` limits its bytes a second. */
 LMCS_API void lmcs_compactor_pause(struct lmcs_pool *pool);
 LMCS_API void lmcs_compactor_resume(struct lmcs_pool *pool);
 /* Starts or stops the background thread; idempotent. stop waits until it has ended. */

@@ -277,8 +277,8 @@ LMCS_API void lmcs_transaction_abort(struct lmcs_transaction *transaction);
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error);
 /*
- * Waits at most wait_ms (UINT32_MAX: for ever), then fails with LMCS_IN_USE and system_errno ETIMEDOUT: nothing was put,
- * and it can be called again.
+ * Waits at most wait_ms (UINT32_MAX: for ever), then fails with LMCS_IN_USE and system_errno ETIMEDOUT: nothing was
+ * put, and it can be called again.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live_within(struct lmcs_capture *capture, uint32_t wait_ms,
                                                                       struct lmcs_error *error);

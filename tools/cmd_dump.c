@@ -105,10 +105,10 @@ const struct cli_command cmd_dump = {
         "Without -o, or with -o -, the archive goes to standard output, for a pipe. FILE has mode 0600 and appears\n"
         "whole or not at all. Deltas are written as they are stored. Works while another process writes to the pool.\n"
         "ADDRESS is a shelf (run), a snapshot (run@7, run@best), or a range (run@5..9, run@best..); default: all.\n"
-        "--since leaves out the contents of older archives, which a restore then needs, too; it warns if one has another\n"
-        "shelf of the name. --resume writes FILE in\n"
-        "place and keeps it if the dump is cut short; the same command checks it and continues. --skip-lost leaves\n"
-        "out snapshots with contents that a scrub found lost; otherwise they fail the dump.",
+        "--since leaves out the contents of older archives, which a restore then needs, too; it warns if one has\n"
+        "another shelf of the name. --resume writes FILE in place and keeps it if the dump is cut short; the same\n"
+        "command checks it and continues. --skip-lost leaves out snapshots with contents that a scrub found lost;\n"
+        "otherwise they fail the dump.",
     .options = "output force-network json since canonical resume skip-lost",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,

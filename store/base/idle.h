@@ -4,8 +4,8 @@
  *
  * A priority once lowered cannot be raised without privilege, and a thread that holds a lock while it waits for a
  * processor delays all that want the lock. So the owner keeps its priority, acquires the locks and only waits for the
- * idle thread, whose jobs hold no lock that another thread needs. While a caller is in a hurry for the owner's work, the
- * owner does the remaining items itself, and the idle thread takes none after its present one.
+ * idle thread, whose jobs hold no lock that another thread needs. While a caller is in a hurry for the owner's work,
+ * the owner does the remaining items itself, and the idle thread takes none after its present one.
  */
 #ifndef LMCS_BASE_IDLE_H
 #define LMCS_BASE_IDLE_H

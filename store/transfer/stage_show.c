@@ -338,8 +338,8 @@ static enum lmcs_status remove_replaced(struct lmcs_txn *txn, struct lmcs_shelf 
     return status;
 }
 
-/* Replaces snapshots of the shelf by the completed ones. Their tags stay. All go before one comes: the removal looks for
- * neighbours of the same lineage. */
+/* Replaces snapshots of the shelf by the completed ones. Their tags stay. All go before one comes: the removal looks
+ * for neighbours of the same lineage. */
 static enum lmcs_status show_joined(struct lmcs_stage *stage, struct lmcs_txn *txn, const struct lmcs_stage_shelf *from,
                                     struct lmcs_shelf *shelf, struct lmcs_error *error)
 {

@@ -10,7 +10,7 @@ status=0
 
 # verify holds|fails NAME MACROS...
 verify() {
-    local expected=$1 name=$2 result=fails
+    local expected=$1 name=$2 result=fails states
     shift 2
     rm -rf "${work:?}/$name" && mkdir -p "$work/$name" && cd "$work/$name"
     spin -a "$@" "$here/annotations.pml" >spin.log
@@ -19,7 +19,8 @@ verify() {
     if grep -q 'errors: 0' pan.log && ! grep -q 'max search depth' pan.log; then
         result=holds
     fi
-    printf '%s: %s (%s; %s states)\n' "$name" "$result" "$*" "$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' pan.log)"
+    states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' pan.log)
+    printf '%s: %s (%s; %s states)\n' "$name" "$result" "$*" "$states"
     if [ "$result" != "$expected" ]; then
         echo "  WRONG: see $work/$name"
         status=1
