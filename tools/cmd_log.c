@@ -427,9 +427,9 @@ const struct cli_command cmd_log = {
         "Without SHELF, or with --all: all shelves in one graph, newest first. A range, such as run@5..9,\n"
         "run@step:100.. or 'run@{2 hours ago}..', includes both ends; removed ones are passed over. A rewind is a\n"
         "line that branches off another one; a fork is a line that leads to the shelf of its origin. \":\" marks a\n"
-        "removed parent: the line leads to the nearest snapshot before it. \"from N\" names a parent that is not the previous\n"
-        "number. \"~\" replaces branches beyond twenty. Below, newest first: which snapshots policies removed, and\n"
-        "when; a bounded record. Works while another process writes to the pool.",
+        "removed parent: the line leads to the nearest snapshot before it. \"from N\" names a parent that is not the\n"
+        "previous number. \"~\" replaces branches beyond twenty. Below, newest first: which snapshots policies\n"
+        "removed, and when; a bounded record. Works while another process writes to the pool.",
     .options = "n all force-network json",
     .min_arguments = 1,
     .max_arguments = 2,
