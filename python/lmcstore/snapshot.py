@@ -171,6 +171,10 @@ class Snapshot(Mapping[Any, Any]):
         `verify`: whether raw payloads are compared with their checksums first, once per open store (None: the
         setting of `lmcstore.open`); False maps them without reading them: unverified.
 
+        Tensors and arrays that shared part of their memory share it again, with their strides, if they are read
+        together. Lazily conjugated or negated tensors don't, nor views with few elements in a range of more than
+        64 MiB.
+
         Classes are never imported by a stored name: a namedtuple is read as one made of its stored names, a dataclass
         as a dict, an enum as its value, unless `types` has the class: ``types=[Config, Color]``, or a dict of classes
         by their stored names. A dataclass is made without its ``__init__``.

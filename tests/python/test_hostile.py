@@ -264,12 +264,15 @@ def test_random_skeletons(shelf: lmcstore.Shelf) -> None:
         ["c", "C", ["y"], ["D", "int", [1], ["v", "Path"]]],
     ]
     new = json.dumps(document(plain, 2, 2)).encode()
-    for turn in range(400):
-        data = bytearray((good, new)[turn % 2])
+    shared = ["d", ["t", "s", 1], ["V", 1, 0, 0, [4]], ["V", 2, 0, 12, [-4]], ["V", ["T", "u"], 1, 4, [8]]]
+    sharing = json.dumps(document(shared, version=2) | {"storages": [16, 24]}).encode()
+    for turn in range(600):
+        data = bytearray((good, new, sharing)[turn % 3])
         for _ in range(generator.randrange(1, 4)):
-            data[generator.randrange(len(data))] = generator.choice(b'0123"[],{}TAdlotOCQNcDEv')
+            data[generator.randrange(len(data))] = generator.choice(b'0123"[],{}TAdlotOCQNcDEvV-')
+        values, names = ((b"NT", "t"), (b"N" + pack("x"), "t"), (b"", "tsu"))[turn % 3]
         try:
-            craft(shelf, bytes(data), b"NT" if turn % 2 == 0 else b"N" + pack("x")).state_dict()
+            craft(shelf, bytes(data), values, tuple(names)).state_dict()
         except (lmcstore.DamagedError, lmcstore.UnsupportedError):
             pass
 

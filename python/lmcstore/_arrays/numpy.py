@@ -16,6 +16,7 @@ from .. import _core
 from ..errors import DamagedError, UnsupportedError
 from .dtypes import DTYPES, U8, name_of
 from .packages import loaded
+from .stretch import Stretch
 
 _DTYPES = {dtype.numpy: dtype.name for dtype in DTYPES if dtype.numpy}
 _ALIASES = {"q": "i64", "Q": "u64"}
@@ -71,6 +72,11 @@ def describe(array: Any, path: str) -> Described:
     if len(shape) > _core.MAX_DIMS:
         raise UnsupportedError(f"{path}: an array of {array.ndim} dimensions can't be stored")
     return Described(number, shape, strides, array.__array_interface__["data"][0], special)
+
+
+def stretch(owner: Any, array: Any) -> Stretch:
+    """Return the place of an array that is not empty in its memory."""
+    return Stretch(owner, array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.itemsize)
 
 
 def _remedy(dtype: Any) -> str:
@@ -230,6 +236,19 @@ def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str
     """Make a read-only, row-major array over a buffer, which it keeps, of the dtype that `describe` recorded."""
     import numpy
 
+    found, shape = visible(dtype, shape, special, path)
+    if 0 in shape:
+        try:
+            return numpy.frombuffer(bytes(found.itemsize), found)[:0].reshape(shape)
+        except (ValueError, OverflowError):  # it multiplies the others
+            raise UnsupportedError(f"{path}: NumPy can't make an empty array of shape {shape}") from None
+    return numpy.frombuffer(memoryview(buffer).toreadonly(), found).reshape(shape)
+
+
+def visible(dtype: int, shape: tuple[int, ...], special: str | None, path: str) -> tuple[Any, tuple[int, ...]]:
+    """Return the dtype and shape of the array that a stored tensor is read as."""
+    import numpy
+
     if special is not None:
         found = special_dtype(special, path)
         if is_swapped(special):
@@ -243,9 +262,4 @@ def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str
         if char is None:
             raise UnsupportedError(f"{path}: NumPy has no dtype for {name_of(dtype)}")
         found = numpy.dtype(char)
-    if 0 in shape:
-        try:
-            return numpy.frombuffer(bytes(found.itemsize), found)[:0].reshape(shape)
-        except (ValueError, OverflowError):  # it multiplies the others
-            raise UnsupportedError(f"{path}: NumPy can't make an empty array of shape {shape}") from None
-    return numpy.frombuffer(memoryview(buffer).toreadonly(), found).reshape(shape)
+    return found, shape

@@ -9,12 +9,14 @@ memory (`_arrays.device`). A tensor is read as a writable one over a private map
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from .. import _core
 from ..errors import UnsupportedError
 from .device import CHUNK_BYTES, Cuda, Stage
 from .dtypes import DTYPES, name_of
+from .stretch import Stretch
 
 
 class Described:
@@ -63,8 +65,8 @@ class Torch:
         """Whether a value is a storable tensor of float32."""
         return type(value) in self.types and value.dtype is self.torch.float32 and value.layout is self._strided
 
-    def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int] | None:
-        """Return dtype, shape and address of a usual tensor: on the CPU, row-major, not empty, not complex; else None.
+    def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int, int] | None:
+        """Return dtype, shape, address and end of a usual tensor: on the CPU, row-major, with items, real; else None.
 
         Checks as little as possible: a capture of many small tensors spends its time here.
         """
@@ -81,7 +83,7 @@ class Torch:
             return None
         if not start or not size or offset + size > storage.nbytes() or len(shape) > _core.MAX_DIMS:
             return None
-        return known[0], shape, start + offset
+        return known[0], shape, start + offset, start + offset + size
 
     def describe(self, tensor: Any, path: str) -> Described:
         """Describe how a tensor (of exactly that type, or a Parameter) is stored; `path` is its place, for errors.
@@ -122,6 +124,18 @@ class Torch:
             return Described(dtype, shape, byte_strides, start + offset * item, False, tie)
         seen = (start, offset, strides, shape, dtype, tensor.is_conj(), tensor.is_neg(), tensor.device)
         return Described(dtype, shape, None, start + offset * item, True, seen)
+
+    def stretch(self, owner: Any, tensor: Any) -> tuple[Any, Stretch] | None:
+        """Return a tensor's device and place in its memory; None: it is empty, or lazily conjugated or negated.
+
+        `describe` has accepted it.
+        """
+        if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():
+            return None
+        shape, strides, item = tuple(tensor.shape), tensor.stride(), tensor.element_size()
+        address = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * item
+        kind = (address, shape, strides, tensor.dtype)
+        return tensor.device, Stretch(owner, address, shape, [by * item for by in strides], item, kind)
 
     def dtype_name(self, dtype: Any) -> str | None:
         """Return the store's name of a dtype, or None."""
@@ -179,6 +193,19 @@ class Torch:
         if found is None:
             raise UnsupportedError(f"this torch ({self.torch.__version__}) has no dtype for {name_of(number)}")
         return found
+
+    def storage(self, buffer: Any) -> Any:
+        """Make a storage over a buffer, which it keeps."""
+        return self.torch.frombuffer(buffer, dtype=self.torch.uint8).untyped_storage()
+
+    def bits(self, item_bytes: int) -> Any:
+        """Return a dtype of that size that is copied bit by bit."""
+        torch = self.torch
+        return {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}[item_bytes]
+
+    def strided(self, storage: Any, dtype: Any, shape: Sequence[int], offset: int, strides: Sequence[int]) -> Any:
+        """Make a tensor over a part of a storage, which the caller has checked; strides in elements, no view."""
+        return self.torch.empty(0, dtype=dtype, device="cpu").set_(storage, offset, shape, strides)
 
     def again(self, tensor: Any) -> Any:
         return tensor.detach()

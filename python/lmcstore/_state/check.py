@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import Any
 
 from ..errors import DamagedError, UnsupportedError
-from .decode import Parser
+from .decode import Parser, storages_of
 from .nodes import Branch, Node, TensorRef
 from .scalars import Reader, Unpackable, pack, pack_again
 from .skeleton import DICT_TYPES
@@ -44,7 +44,9 @@ class Structure:
         self.types: list[type] = []
         self.keys: list[list[Any] | None] = []
         self.root: Any = document["root"]
-        self._walk(Parser(repeat(None, self.leaves), document["lmcstore"]).node(self.root, "", 0))
+        self._walk(
+            Parser(repeat(None, self.leaves), document["lmcstore"], storages_of(document)).node(self.root, "", 0)
+        )
 
     def _walk(self, node: Node) -> None:
         if type(node) is TensorRef:

@@ -21,13 +21,15 @@ from .. import _core
 from .._arrays import numpy as _numpy
 from .._arrays.dtypes import name_of
 from .._arrays.packages import loaded
+from .._arrays.stretch import Stretch
 from .._arrays.torch import Torch, torch_of
 from .._text.similar import hint, listed, shown, similar
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from .live_table import read_table, stored_value
-from .nodes import Branch, Leaf, Node, TensorRef, damaged, refs_of
+from .nodes import Branch, Leaf, Node, Place, TensorRef, damaged, refs_of
 from .plain import FACTORIES, MOST_FIELDS, NO_TYPES, VALUE_KINDS, Types, is_length, make_value, stand_in
 from .scalars import MAX_DEPTH, TOO_ALIKE, TOO_DEEP, Attached, Reader, Unpackable, are_too_alike
+from .sharing import MOST_BYTES, Memory, base_of, groups_of, stretch_of
 from .skeleton import (
     DICT_TYPES,
     LEAVES_AT_ONCE,
@@ -61,9 +63,10 @@ class Described(NamedTuple):
 
 
 class Parser:
-    def __init__(self, leaves: Iterator[Any], version: int) -> None:
+    def __init__(self, leaves: Iterator[Any], version: int, storages: Sequence[int] = ()) -> None:
         self._leaves = leaves
         self._version = version
+        self._storages = storages  # bytes
         self._names: set[str] = set()
 
     def node(self, raw: Any, path: str, depth: int) -> Node:
@@ -84,6 +87,8 @@ class Parser:
                 and self._is_value(tag, raw[1])
             ):
                 return Leaf(next(self._leaves), tag, raw[1])
+            if tag == "V" and self._version > 1 and len(raw) == 5:
+                return self._shared_tensor(raw, path, depth)
             if depth >= MAX_DEPTH:
                 raise damaged(TOO_DEEP)
             if tag == "l" or tag == "t":
@@ -164,6 +169,18 @@ class Parser:
         self._names.add(name)
         return TensorRef(name, is_torch)
 
+    def _shared_tensor(self, raw: list[Any], path: str, depth: int) -> TensorRef:
+        _, inner, storage, offset, strides = raw
+        is_tensor = inner in (1, 2) if type(inner) is int else type(inner) is list and inner[:1] in (["T"], ["A"])
+        if not is_tensor or type(strides) is not list or not all(type(by) is int for by in (storage, offset, *strides)):
+            raise damaged(f"a tensor at {where(path)!r}")
+        if not 0 <= storage < len(self._storages) or max(map(abs, (offset, *strides))) >= MOST_BYTES:
+            raise damaged(f"the shared memory of a tensor at {where(path)!r}")
+        ref = self.node(inner, path, depth)
+        assert type(ref) is TensorRef
+        ref.place = Place(storage, self._storages[storage], offset, tuple(strides))
+        return ref
+
     def _special_tensor(self, raw: list[Any], path: str) -> TensorRef:
         explicit = raw[1] if len(raw) > 1 else 0
         if explicit is not None and type(explicit) is not str:
@@ -193,7 +210,7 @@ def _root_without_leaves(text: bytes) -> Node | None:
     skeleton = _parsed(text)
     if skeleton["leaves"] != 0:
         return None
-    return Parser(iter(()), skeleton["lmcstore"]).node(skeleton.get("root"), "", 0)
+    return Parser(iter(()), skeleton["lmcstore"], storages_of(skeleton)).node(skeleton.get("root"), "", 0)
 
 
 def _read_skeleton(handle: _core.Snapshot) -> bytes | None:
@@ -226,6 +243,14 @@ def _parsed(text: bytes) -> dict[str, Any]:
     if type(leaves) is not int or not 0 <= leaves <= len(text):
         raise damaged("its head")
     return dict(skeleton)
+
+
+def storages_of(skeleton: dict[str, Any]) -> list[int]:
+    """Return the sizes of the memories that tensors share."""
+    storages = skeleton.get("storages", [])
+    if type(storages) is not list or not all(type(size) is int and 0 < size < MOST_BYTES for size in storages):
+        raise damaged("its shared memories")
+    return storages
 
 
 def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
@@ -286,7 +311,7 @@ class Decoded:
                 return
             parsed = _parsed(skeleton)
             leaves = _leaf_values(handle, parsed["leaves"])
-            self.root = Parser(leaves, parsed["lmcstore"]).node(parsed.get("root"), "", 0)
+            self.root = Parser(leaves, parsed["lmcstore"], storages_of(parsed)).node(parsed.get("root"), "", 0)
         except StopIteration:
             raise damaged("its values are too few") from None
         except RecursionError:
@@ -604,6 +629,7 @@ class _Builder:
         self._reads_arrays = is_flat and not _torch_is_there()
         self._torch: Torch | None = None
         self._entries: dict[str, tuple[int, tuple[int, ...], _core.Buffer]] = {}
+        self._memories: dict[str, tuple[Memory, int]] = {}  # of tensors in a shared one, with the offset
         self._groups: dict[int, Any] = {}
         self._members: dict[tuple[int, int], Any] = {}
 
@@ -613,6 +639,7 @@ class _Builder:
             if any(map(self._is_torch, refs)):
                 self._torch = _import_torch()
             self._open(None if is_root else [ref.name for ref in refs], flags)
+            self._place([ref for ref in refs if ref.place is not None])
         return self._object(node)
 
     def over(self, ref: TensorRef, dtype: int, shape: tuple[int, ...], data: bytearray) -> Any:
@@ -662,10 +689,64 @@ class _Builder:
             made._metadata = self._object(node.metadata)
         return made
 
-    def _tensor(self, ref: TensorRef) -> Any:
+    def _place(self, refs: list[TensorRef]) -> None:
+        """Make the memories that tensors share; one that shares none of the others' stays apart."""
+        storages: dict[int, list[Stretch]] = {}
+        for ref in refs:
+            try:
+                dtype, shape = self._visible(ref)
+            except UnsupportedError:  # raised again where the tensor is made
+                continue
+            assert ref.place is not None
+            is_torch = self._is_torch(ref)
+            storages.setdefault(ref.place.storage, []).append(
+                stretch_of(ref, ref.place, shape, dtype.itemsize, is_torch)
+            )
+        for group in (group for stretches in storages.values() for group in groups_of(stretches)):
+            base = base_of(group)
+            if any(self._is_torch(one.owner) and (one.address - base) % one.item for one in group):
+                continue  # torch has no such tensor
+            size = max(one.end for one in group) - base
+            whole = next((one for one in group if one.start == base and one.is_row_major(size)), None)
+            memory = Memory.empty(size) if whole is None else Memory(self._entry(whole.owner)[2])
+            for one in group:
+                if whole is None:
+                    memory.fill(
+                        self._entry(one.owner)[2], one, base, self._torch if self._is_torch(one.owner) else None
+                    )
+                self._memories[one.owner.name] = memory, one.address - base
+
+    def _visible(self, ref: TensorRef) -> tuple[Any, tuple[int, ...]]:
+        """Return the dtype and shape of the tensor or array that is made."""
+        dtype, shape, _ = self._entry(ref)
+        if self._is_torch(ref):
+            assert self._torch is not None
+            return self._torch.dtype(dtype), shape
+        return _numpy.visible(dtype, shape, ref.special, ref.name)
+
+    def _placed(self, ref: TensorRef, place: Place, memory: Memory, offset: int) -> Any:
+        dtype, shape = self._visible(ref)
+        if not self._is_torch(ref):
+            return memory.array(dtype, shape, offset, place.strides)
+        assert self._torch is not None
+        key = None if ref.group is None else (ref.group, ref.member)
+        made = None if key is None else self._members.get(key)
+        if made is None:
+            made = memory.tensor(self._torch, dtype, shape, offset, place.strides)
+            if key is not None:
+                self._members[key] = made
+        return made
+
+    def _entry(self, ref: TensorRef) -> tuple[int, tuple[int, ...], _core.Buffer]:
         entry = self._entries.get(ref.name)
         if entry is None:
             raise damaged(f"there is no tensor {ref.name!r}")
+        return entry
+
+    def _tensor(self, ref: TensorRef) -> Any:
+        if ref.place is not None and ref.name in self._memories:
+            return self._placed(ref, ref.place, *self._memories[ref.name])
+        entry = self._entry(ref)
         dtype, shape, buffer = entry
         if self._reads_arrays or not ref.is_torch:
             return _numpy.array(buffer, dtype, shape, ref.special, ref.name)

@@ -19,6 +19,7 @@ from .. import _core
 from .._arrays import numpy as _numpy
 from .._arrays.device import Stage
 from .._arrays.packages import loaded
+from .._arrays.stretch import Stretch
 from .._arrays.torch import Torch, torch_of
 from .._optimizer.outline import Outline
 from .._optimizer.relations import Finder, Relation
@@ -38,6 +39,7 @@ from .scalars import (
     pack_attached,
     pack_sequence,
 )
+from .sharing import any_overlap, wrap
 from .skeleton import (
     DICT_TAGS,
     EXACT_JSON_INT,
@@ -126,6 +128,10 @@ class Encoded:
         self._outline = Outline()
         self._ties: dict[Any, _Tied] = {}
         self._places: dict[int, int] = {}  # usual tensors: address, and place in the outline's records
+        self._ends = array("Q")  # of these and of the others' memory
+        self._starts = array("Q")  # of the others
+        self._arrays: list[Any] = []  # flat: each array's parent and index, and the array
+        self._aliases: list[Any] = []  # so tensors that are tied to another one
         self._groups = 0
         self._active: set[int] = set()
         self._containers: list[Any] = []
@@ -139,11 +145,11 @@ class Encoded:
         root: list[Any] = []
         try:
             self._walk(state, root)
-            text = json.dumps(
-                {"lmcstore": self._version, "leaves": self._leaves, "root": root[0]},
-                separators=(",", ":"),
-                allow_nan=False,
-            )
+            storages = self._wrap_shared() if any_overlap((*self._places, *self._starts), self._ends) else []
+            document = {"lmcstore": self._version, "leaves": self._leaves, "root": root[0]}
+            if storages:
+                document |= {"lmcstore": VERSION, "storages": storages}
+            text = json.dumps(document, separators=(",", ":"), allow_nan=False)
         except RecursionError:
             raise UnsupportedError(f"the state is {TOO_DEEP}, within Python's recursion limit") from None
         self._skeleton = text.encode("ascii")
@@ -159,6 +165,25 @@ class Encoded:
         with contextlib.suppress(Enough):
             root.append(self._node(state, "", root, 0))
         self._refusals.raise_all()
+
+    def _wrap_shared(self) -> list[int]:
+        """Record in the nodes which tensors share memory; return the sizes of these memories."""
+        spaces: dict[Any, list[Stretch]] = {}
+        records = self._outline.records
+        tensors = [records[at + 2 : at + Outline.FIELDS] for at in range(0, len(records), Outline.FIELDS)]
+        tensors += [self._aliases[at : at + 3] for at in range(0, len(self._aliases), 3)]
+        for parent, index, tensor in tensors:
+            assert self._torch is not None
+            found = self._torch.stretch((parent, index), tensor)
+            if found is not None:
+                spaces.setdefault("cpu" if tensor.is_cpu else found[0], []).append(found[1])
+        for at in range(0, len(self._arrays), 3):
+            parent, index, value = self._arrays[at : at + 3]
+            spaces.setdefault("cpu", []).append(_numpy.stretch((parent, index), value))
+        storages: list[int] = []
+        for stretches in spaces.values():
+            wrap(stretches, storages)
+        return storages
 
     def check(self) -> None:
         """Decode what `put` will write, and compare it; UnsupportedError: it would not be read as the state."""
@@ -246,7 +271,7 @@ class Encoded:
             packed = self._packed(pack_sequence, value, path)
             return self._sequence_node(value, path, depth) if packed is None else self._leaf(packed)
         if kind is self._ndarray:
-            return self._numpy_node(value, path)
+            return self._numpy_node(value, path, parent)
         if kind is Part:
             return self._node(value.copy(), path, parent, depth)
         if kind is LazyTensor:
@@ -257,14 +282,14 @@ class Encoded:
         try:
             return self._leaf(pack(value))
         except Unpackable as refused:
-            return self._plain_node(value, refused, path, depth)
+            return self._plain_node(value, refused, path, parent, depth)
 
-    def _plain_node(self, value: Any, refused: Unpackable, path: str, depth: int) -> Any:
+    def _plain_node(self, value: Any, refused: Unpackable, path: str, parent: list[Any], depth: int) -> Any:
         """Take a value apart that is no leaf."""
         if refused.value is value and refused.limit is None:
             numpy = loaded("numpy")
             if numpy is not None and type(value) is getattr(numpy, "memmap", None):
-                return self._numpy_node(numpy.asarray(value), path)
+                return self._numpy_node(numpy.asarray(value), path, parent)
             taken = self._packed(take, value, path)
             if taken is not None:
                 self._version = VERSION
@@ -401,7 +426,7 @@ class Encoded:
         usual = self._torch.usual(tensor)
         if usual is None:
             return self._described_node(tensor, path, parent)
-        dtype, shape, address = usual
+        dtype, shape, address, end = usual
         records = self._outline.records
         place = len(records)
         first = self._places.setdefault(address, place)
@@ -419,6 +444,7 @@ class Encoded:
         columns.heads.append(dtype | len(shape) << 8)
         columns.shapes.extend(shape)
         columns.addresses.append(address)
+        self._ends.append(end)
         return 1 if explicit is None else ["T", explicit]
 
     def _note_tie(self, path: str, name: str, parent: list[Any], index: int, tensor: Any) -> None:
@@ -444,21 +470,32 @@ class Encoded:
             member = tied.members.setdefault(id(tensor), len(tied.members))
             if member == 0:
                 self._outline.records += (path, tied.name, parent, len(parent), tensor)
+            else:
+                self._aliases += (parent, len(parent), tensor)
             return ["T", explicit, tied.group, member]
         if described.tie is not None:
             self._ties[described.tie] = _Tied(name, explicit, parent, len(parent), tensor)
         self._outline.records += (path, name, parent, len(parent), tensor)
+        self._note_memory(self._torch.stretch(None, tensor))
         if described.must_copy:
             self._staged.append((name, tensor, described.dtype, described.shape))
         else:
             self._columns.add(name, described.dtype, described.shape, described.strides, described.address)
         return 1 if explicit is None else ["T", explicit]
 
-    def _numpy_node(self, value: Any, path: str) -> Any:
+    def _note_memory(self, found: tuple[Any, Stretch] | None) -> None:
+        if found is not None:
+            self._starts.append(found[1].start)
+            self._ends.append(found[1].end)
+
+    def _numpy_node(self, value: Any, path: str, parent: list[Any]) -> Any:
         described = _numpy.describe(value, where(path))
         if described.special is not None and _numpy.is_described(described.special):
             self._version = VERSION
         name, explicit = self._name(path)
         self._keep.append(value)
+        if value.size > 0:
+            self._arrays += (parent, len(parent), value)
+            self._note_memory((None, _numpy.stretch(None, value)))
         self._columns.add(name, described.dtype, described.shape, described.strides, described.address)
         return 2 if explicit is None and described.special is None else ["A", explicit, described.special]

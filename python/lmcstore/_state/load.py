@@ -18,7 +18,7 @@ from typing import Any
 
 from .._arrays import numpy as _numpy
 from .._arrays.packages import loaded
-from .._arrays.torch import Torch
+from .._arrays.torch import Torch, torch_of
 from ..errors import InvalidError, UnsupportedError
 from .fits import (
     SCALARS,
@@ -49,13 +49,13 @@ _OTHER_SHAPES = ("row_var", "col_var")
 
 
 class Copier:
-    """Copies values, so that none refers to a view's memory; tied tensors stay tied."""
+    """Copies values, so that none refers to a view's memory; tensors that share memory still do."""
 
     def __init__(self) -> None:
         self._torch = loaded("torch")
         self._numpy = loaded("numpy")
         self._by_object: dict[int, tuple[Any, Any]] = {}  # each with its copy, so that no other object gets its id
-        self._by_memory: dict[int, Any] = {}
+        self._by_memory: dict[int, tuple[Any, Any]] = {}  # a storage or array by its address, and its copy, of bytes
 
     def copy(self, value: Any) -> Any:
         """Copy tensors and arrays; containers, made for this read, are changed in place."""
@@ -63,7 +63,7 @@ class Copier:
         if self._torch is not None and kind is self._torch.Tensor:
             return self._tensor(value)
         if self._numpy is not None and kind is self._numpy.ndarray:
-            return value.copy()
+            return self._array(value)
         if isinstance(value, dict):
             for key, child in value.items():
                 value[key] = self.copy(child)
@@ -78,13 +78,44 @@ class Copier:
 
     def _tensor(self, tensor: Any) -> Any:
         if id(tensor) not in self._by_object:
-            address = tensor.data_ptr() if tensor.numel() > 0 else -len(self._by_object) - 1
-            if address in self._by_memory:
-                made = self._by_memory[address].detach()
-            else:
-                made = self._by_memory[address] = tensor.clone()
-            self._by_object[id(tensor)] = tensor, made
+            self._by_object[id(tensor)] = tensor, self._copy_of_tensor(tensor)
         return self._by_object[id(tensor)][1]
+
+    def _copy_of_tensor(self, tensor: Any) -> Any:
+        if tensor.numel() == 0:
+            return tensor.clone()
+        torch: Any = self._torch
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr()
+        if address not in self._by_memory:
+            self._by_memory[address] = storage, storage.clone()
+        made = self._by_memory[address][1]
+        if self._numpy is not None and type(made) is self._numpy.ndarray:
+            made = torch.from_numpy(made).untyped_storage()
+        return torch_of(torch).strided(made, tensor.dtype, tensor.shape, tensor.storage_offset(), tensor.stride())
+
+    def _array(self, array: Any) -> Any:
+        numpy: Any = self._numpy
+        whole = array
+        while type(whole.base) is numpy.ndarray:
+            whole = whole.base
+        address = whole.__array_interface__["data"][0]
+        offset = array.__array_interface__["data"][0] - address
+        if array.size == 0:
+            return array.copy()
+        if address not in self._by_memory:
+            if array.flags.c_contiguous and array.nbytes == whole.nbytes:
+                made = numpy.empty(array.shape, array.dtype)
+                copied = made.reshape(-1).view(numpy.uint8)
+                copied[...] = array.reshape(-1).view(numpy.uint8)  # copy() leaves gaps of records undefined
+                self._by_memory[address] = whole, copied
+                return made
+            self._by_memory[address] = whole, whole.reshape(-1).view(numpy.uint8).copy()
+        made = self._by_memory[address][1]
+        if type(made) is not numpy.ndarray:
+            torch: Any = self._torch
+            made = torch.empty(0, dtype=torch.uint8, device="cpu").set_(made).numpy()
+        return numpy.ndarray(array.shape, array.dtype, made, offset, array.strides)
 
 
 class Plan:

@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import DamagedError
 from .skeleton import key_text
+
+
+class Place(NamedTuple):
+    """A tensor's place in a memory that others use, too; bytes."""
+
+    storage: int
+    size: int  # of the memory
+    offset: int
+    strides: tuple[int, ...]
 
 
 class Leaf:
@@ -21,7 +30,7 @@ class Leaf:
 
 
 class TensorRef:
-    __slots__ = ("group", "is_torch", "member", "name", "special")
+    __slots__ = ("group", "is_torch", "member", "name", "place", "special")
 
     def __init__(self, name: str, is_torch: bool) -> None:
         self.name = name
@@ -29,6 +38,7 @@ class TensorRef:
         self.special: str | None = None  # a NumPy dtype
         self.group: int | None = None
         self.member = 0
+        self.place: Place | None = None  # in a memory that it shares
 
 
 class Branch:

@@ -32,6 +32,12 @@ as unsupported. ::
     ["Q", maxlen or null, node...]            deque
     ["D", factory or null, [keys], node...]   defaultdict of a builtin
     ["A", name or null, "numpy:..."]          a NumPy array of a dtype that the store lacks, described in JSON
+    ["V", node, number, offset, [strides]]    a torch tensor or NumPy array (its node) that shares part of its memory
+
+The memories of "V" are numbered; the skeleton then also has ``"storages": [size...]``. Sizes, offsets of first elements
+and strides are in bytes; a stride of an array may be negative. Each of these tensors is stored whole by its own name,
+as the others are. Tensors that a read puts into one memory are those that share bytes there with another one that is
+read (`_state.sharing`).
 
 A key is a JSON string, integer, boolean or null, or ``[hex]`` of a packed value. A skeleton may be untrusted: reading
 checks everything, makes only these types, imports and unpickles nothing, and raises `DamagedError`.
