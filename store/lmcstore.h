@@ -277,10 +277,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_policy_warning(struct lmcs_pool *p
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *name,
                                                          struct lmcs_error *error);
-/*
- * Snapshot handles stay valid. LMCS_EXISTS: a shelf has that name. LMCS_IN_USE: one of its live variables is open in
- * this process.
- */
+/* Snapshot handles stay valid. LMCS_EXISTS: a shelf has that name. LMCS_IN_USE: a live variable of it is open here. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                            struct lmcs_error *error);
 struct lmcs_removal;
@@ -336,10 +333,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *po
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture,
                                                           const struct lmcs_tensor *tensors, const void *const *data,
                                                           size_t count, struct lmcs_error *error);
-/*
- * Puts `tensor` as another name of a tensor of this capture with the same dtype and shape, sharing one content. The
- * caller records that the two share memory, if needed: a restore may also give equal tensors one content.
- */
+/* Puts `tensor` as another name of a tensor of this capture with the same dtype and shape, sharing one content. The
+ * caller records that the two share memory, if needed: a restore may also give equal tensors one content. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture,
                                                                const struct lmcs_tensor *tensor,
                                                                const char *existing_name, struct lmcs_error *error);
@@ -407,9 +402,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_commit(struct lmcs_capture
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_error *error);
 /* Whether lmcs_capture_wait would return at once. */
 LMCS_API bool lmcs_capture_done(struct lmcs_capture *capture);
-/*
- * Frees an asynchronously committed capture without waiting. The next begin on the shelf, or close, reports a failure.
- */
+/* Frees an asynchronously committed capture without waiting. The shelf's next begin, or close, reports a failure. */
 LMCS_API void lmcs_capture_detach(struct lmcs_capture *capture);
 /* Ends a capture without a commit; nothing remains. */
 LMCS_API void lmcs_capture_abort(struct lmcs_capture *capture);
@@ -484,6 +477,12 @@ struct lmcs_snapshot_storage {
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot,
                                                                struct lmcs_snapshot_storage *storage,
                                                                struct lmcs_error *error);
+#define LMCS_BYTES_UNKNOWN UINT64_MAX
+/* Counts the payload bytes that snapshots added: of contents, as stored now, that no earlier one of the shelf or of an
+ * older shelf references; each content once. A removed snapshot: 0; a damaged one: LMCS_BYTES_UNKNOWN. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_new_bytes(struct lmcs_pool *pool, const char *shelf,
+                                                                 const uint64_t *numbers, size_t count,
+                                                                 uint64_t *new_bytes, struct lmcs_error *error);
 /* Hash of tensors, attachments, step, time, parent, metrics and metadata, independent of the stored form. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc_hash *digest,
                                                               struct lmcs_error *error);
@@ -557,10 +556,8 @@ struct lmcs_tag_change {
     uint64_t number;   /* of its snapshot; 0: remove the tag */
     uint64_t expected; /* required present place: a number, 0 for nowhere, or LMCS_TAG_ANYWHERE */
 };
-/*
- * Changes several tags in one commit, all or none. LMCS_EXISTS: a tag is not at its expected place, which the error
- * names. LMCS_NOT_FOUND: no such snapshot, or no such tag to remove.
- */
+/* Changes several tags in one commit, all or none. LMCS_EXISTS: a tag is not at its expected place, which the error
+ * names. LMCS_NOT_FOUND: no such snapshot, or no such tag to remove. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf,
                                                           const struct lmcs_tag_change *changes, size_t count,
                                                           struct lmcs_error *error);
@@ -593,10 +590,8 @@ struct lmcs_prune_event {
                                                            them were not removed by these rules */
 };
 
-/*
- * Visits the record of the snapshots that policies and lmcs_prune removed from the shelf, newest first, until `visit`
- * returns false. The record is bounded: it is a part of the shelf's, and the oldest events are dropped.
- */
+/* Visits the record of the snapshots that policies and lmcs_prune removed from the shelf, newest first, until `visit`
+ * returns false. The record is bounded: it is a part of the shelf's, and the oldest events are dropped. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune_log(struct lmcs_pool *pool, const char *shelf,
                                                         bool (*visit)(void *context,
                                                                       const struct lmcs_prune_event *event),
@@ -663,18 +658,14 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot
                                                             const char *name, void *buffer, uint64_t buffer_bytes,
                                                             struct lmcs_error *error);
 
-/*
- * The same for `bytes` from `first_byte` on, such as rows of a tensor. Reads, decodes and verifies only the blocks of 1
- * MiB that contain them, along the whole chain.
- */
+/* The same for `bytes` from `first_byte` on, such as rows of a tensor. Reads, decodes and verifies only the blocks of 1
+ * MiB that contain them, along the whole chain. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32_t kind,
                                                                   const char *name, uint64_t first_byte, void *buffer,
                                                                   uint64_t bytes, struct lmcs_error *error);
 
-/*
- * false: lmcs_snapshot_read and lmcs_snapshot_read_range return the bytes of raw payloads through this handle without
- * comparing them. Set it before other threads use the handle. Export always compares.
- */
+/* false: lmcs_snapshot_read and lmcs_snapshot_read_range return the bytes of raw payloads through this handle without
+ * comparing them. Set it before other threads use the handle. Export always compares. */
 LMCS_API void lmcs_snapshot_set_verify(struct lmcs_snapshot *snapshot, bool verify);
 
 /*
@@ -695,10 +686,8 @@ enum lmcs_view_flags {
     LMCS_VIEW_COPY = 4 /* anonymous memory for all: no part of the file stays mapped */
 };
 
-/*
- * Opens a view of `count` tensors by name and kind (kinds NULL: all LMCS_TENSOR). names NULL: every entry, in the order
- * of lmcs_snapshot_entries. LMCS_NOT_FOUND names the first missing one.
- */
+/* Opens a view of `count` tensors by name and kind (kinds NULL: all LMCS_TENSOR). names NULL: every entry, in the order
+ * of lmcs_snapshot_entries. LMCS_NOT_FOUND names the first missing one. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_view_open(struct lmcs_snapshot *snapshot, const char *const *names,
                                                         const uint32_t *kinds, size_t count, uint32_t flags,
                                                         struct lmcs_view **view, struct lmcs_error *error);
@@ -774,6 +763,14 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);
+/* The same for a finished run: of `shelf` (NULL: all) no snapshot stays raw. Snapshots taken later do again, and the
+ * next one is stored in full, since unchanged tensors are shared only if raw. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact_finished(struct lmcs_pool *pool, const char *shelf,
+                                                               const struct lmcs_progress *progress,
+                                                               struct lmcs_error *error);
+/* Counts the payload bytes of the newest snapshots that lmcs_compact_finished would encode. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_raw_bytes(struct lmcs_pool *pool, const char *shelf,
+                                                              uint64_t *raw_bytes, struct lmcs_error *error);
 /* Between pause and resume (they nest) the background rests; lmcs_compact is not affected. The background yields to
  * other threads by itself (store/LOCKS.md); the policy's `rate` limits its bytes a second. */
 LMCS_API void lmcs_compactor_pause(struct lmcs_pool *pool);

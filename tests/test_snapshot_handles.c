@@ -175,6 +175,84 @@ static void storage_counts_a_content_once(void **state)
     state_free(now);
 }
 
+static uint64_t new_bytes(struct lmcs_pool *pool, const char *shelf, uint64_t number)
+{
+    uint64_t bytes = 42;
+    OK(lmcs_snapshot_new_bytes(pool, shelf, &number, 1, &bytes, &err));
+    return bytes;
+}
+
+static uint64_t sum_of_new_bytes(struct lmcs_pool *pool, const char *shelf)
+{
+    uint64_t numbers[64], bytes[64], sum = 0;
+    size_t count;
+    OK(lmcs_snapshot_numbers(pool, shelf, 0, numbers, 64, &count, &err));
+    for (size_t i = 0; i < count / 2; i++) { /* in any order */
+        uint64_t other = numbers[count - 1 - i];
+        numbers[count - 1 - i] = numbers[i];
+        numbers[i] = other;
+    }
+    OK(lmcs_snapshot_new_bytes(pool, shelf, numbers, count, bytes, &err));
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(bytes[i], new_bytes(pool, shelf, numbers[i]));
+        sum += bytes[i];
+    }
+    return sum;
+}
+
+static void fork_at(struct lmcs_pool *pool, const char *address, const char *name)
+{
+    struct lmcs_snapshot *snapshot;
+    OK(lmcs_snapshot_open(pool, address, &snapshot, &err));
+    OK(lmcs_shelf_fork(snapshot, name, &err));
+    lmcs_snapshot_close(snapshot);
+}
+
+/* As with LoRA: a frozen base, and a small adapter that changes. */
+static void new_bytes_count_each_content_once(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {7};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct state *now = state_weights(&rng, 10, 20000);
+    const uint64_t tensor = 80000;
+    for (int i = 0; i < 6; i++) {
+        take_snapshot(pool, "run", now, i);
+        state_step(now, &rng, 9, 1);
+    }
+    assert_int_equal(new_bytes(pool, "run", 1), 10 * tensor);
+    for (uint64_t n = 2; n <= 6; n++) {
+        assert_int_equal(new_bytes(pool, "run", n), tensor);
+        assert_int_equal(storage_of(pool, "run", n).stored_bytes, 10 * tensor);
+    }
+    assert_int_equal(new_bytes(pool, "run", 7), 0);
+    uint64_t number = 1, bytes = 42;
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_new_bytes(pool, "walk", &number, 1, &bytes, &err));
+    OK(lmcs_snapshot_new_bytes(pool, "run", NULL, 0, NULL, &err));
+
+    /* A fork adds nothing; its next snapshot only what changed. */
+    fork_at(pool, "run@3", "tune");
+    state_step(now, &rng, 9, 1);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(new_bytes(pool, "tune", 1), 0);
+    assert_int_equal(new_bytes(pool, "run", 3), storage_of(pool, "run", 3).stored_bytes - 9 * tensor);
+    const uint64_t small = sum_of_new_bytes(pool, "run");
+    assert_true(small < 15 * tensor && small > 9 * tensor);
+    assert_int_equal(sum_of_new_bytes(pool, "tune"), 0);
+
+    /* What the first snapshot added becomes the next one's, on this shelf or the fork. */
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    assert_true(new_bytes(pool, "run", 2) >= 9 * tensor && new_bytes(pool, "run", 2) <= 10 * tensor);
+    assert_int_equal(new_bytes(pool, "tune", 1), 0);
+    OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
+    assert_int_equal(new_bytes(pool, "tune", 1), storage_of(pool, "tune", 1).stored_bytes);
+    close_pool(pool);
+    pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
+    assert_true(sum_of_new_bytes(pool, "tune") >= 9 * tensor);
+    close_pool(pool);
+    state_free(now);
+}
+
 static void removal_says_what_it_frees(void **state)
 {
     struct place *place = *state;
@@ -308,7 +386,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_BOTH(handles_of_removed_snapshots),  ON_BOTH(digests_tell_what_not_how),
         ON_BOTH(storage_counts_a_content_once), ON_BOTH(removal_says_what_it_frees),
-        ON_BOTH(thousands_of_snapshots),
+        ON_BOTH(thousands_of_snapshots),        ON_BOTH(new_bytes_count_each_content_once),
     };
     return cmocka_run_group_tests_name("snapshot handles", tests, NULL, NULL);
 }

@@ -54,6 +54,7 @@ struct cli_options {
     bool dry_run;
     bool all;
     bool whole_shelf;
+    bool finished;
     bool prune;
     bool force_network;
     uint64_t size_bytes; /* 0: not given */
@@ -160,6 +161,7 @@ struct cli_text {
     char text[32];
 };
 struct cli_text cli_bytes(uint64_t bytes);                /* "1.25 GiB" */
+struct cli_text cli_new_bytes(uint64_t bytes);            /* the same, "?" for LMCS_BYTES_UNKNOWN */
 struct cli_text cli_time(uint64_t ns);                    /* "2026-11-21T12:00:00Z" */
 struct cli_text cli_step(int64_t step);                   /* "120", "-" */
 struct cli_text cli_ratio(uint64_t raw, uint64_t stored); /* "1.82x", "-" */
@@ -189,7 +191,7 @@ json_t *cli_json_lines(const char *lines);
 /* NaN and infinities, which JSON lacks, become strings. */
 json_t *cli_json_real(double value);
 /* null above INT64_MAX. */
-json_t *cli_json_u64(uint64_t value);
+json_t *cli_json_u64(uint64_t value); /* above INT64_MAX: null */
 /* Takes over `value`; NULL: out of memory. */
 void cli_json_set(json_t *object, const char *key, json_t *value);
 /* Describes a snapshot without its storage, which takes a walk over its tensors. */

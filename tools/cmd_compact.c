@@ -8,7 +8,8 @@ static enum lmcs_status compact(struct cli *cli, struct lmcs_pool_info *before, 
     if (status != LMCS_OK)
         return status;
     struct lmcs_progress progress = cli_progress_start(cli);
-    status = lmcs_compact(cli->pool, &progress, &cli->error);
+    status = cli->options.finished ? lmcs_compact_finished(cli->pool, cli->options.arguments[1], &progress, &cli->error)
+                                   : lmcs_compact(cli->pool, &progress, &cli->error);
     cli_progress_wipe(&cli->progress);
     return status == LMCS_OK ? lmcs_pool_info(cli->pool, after, &cli->error) : status;
 }
@@ -28,6 +29,8 @@ static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_pool_info before;
     struct lmcs_pool_info after;
+    if (cli->options.arguments[1] != NULL && !cli->options.finished)
+        return cli_wrong_use(cli, "compact: it compacts the whole pool; a shelf needs --finished");
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
     if (status == LMCS_OK)
         status = compact(cli, &before, &after);
@@ -43,13 +46,15 @@ static enum lmcs_status run(struct cli *cli)
 
 const struct cli_command cmd_compact = {
     .name = "compact",
-    .synopsis = "POOL [--json]",
+    .synopsis = "POOL [--finished [SHELF]] [--json]",
     .summary = "Encodes older snapshots as deltas and frees space",
     .help =
         "The newest snapshots of each shelf stay raw; no snapshot is removed. A process that has the pool open for\n"
-        "writing does this in the background. Ctrl-C keeps the work that is done.",
-    .options = "wait force-network json",
+        "writing does this in the background. Ctrl-C keeps the work that is done. --finished encodes the newest\n"
+        "snapshots too, of SHELF or of all shelves, once: use it when a run is finished. If it goes on, later snapshots\n"
+        "stay raw again, and the next one is stored in full.",
+    .options = "finished wait force-network json",
     .min_arguments = 1,
-    .max_arguments = 1,
+    .max_arguments = 2,
     .run = run,
 };

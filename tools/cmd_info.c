@@ -274,10 +274,10 @@ static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live
     return status;
 }
 
-/* ---- Policies ------------------------------------------------------------------------------------------------- */
+/* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
-struct policies {
-    json_t *warnings, *due; /* lists for scripts; NULL: prints */
+struct lists {
+    json_t *warnings, *due, *raw; /* for scripts; NULL: prints */
 };
 
 static void add_shelf(json_t *list, json_t *object, const struct lmcs_shelf_info *shelf)
@@ -286,20 +286,20 @@ static void add_shelf(json_t *list, json_t *object, const struct lmcs_shelf_info
     json_array_append_new(list, object);
 }
 
-static void show_policy(const struct policies *policies, const struct lmcs_shelf_info *shelf, const struct cli_due *due,
+static void show_policy(const struct lists *lists, const struct lmcs_shelf_info *shelf, const struct cli_due *due,
                         const char *warning)
 {
-    if (policies->due == NULL && !cli_due_is_empty(due)) {
+    if (lists->due == NULL && !cli_due_is_empty(due)) {
         label("policy");
         cli_print(stdout, shelf->name);
         printf(": %s\n", shelf->policy);
         cli_due_print(due, "             ");
     } else if (!cli_due_is_empty(due)) {
-        add_shelf(policies->due, cli_due_json(due), shelf);
+        add_shelf(lists->due, cli_due_json(due), shelf);
     }
     if (*warning == '\0')
         return;
-    if (policies->warnings == NULL) {
+    if (lists->warnings == NULL) {
         label("warning");
         cli_print(stdout, shelf->name);
         printf(": ");
@@ -308,28 +308,53 @@ static void show_policy(const struct policies *policies, const struct lmcs_shelf
     } else {
         json_t *object = json_object();
         cli_json_set(object, "warning", cli_json_text(warning));
-        add_shelf(policies->warnings, object, shelf);
+        add_shelf(lists->warnings, object, shelf);
     }
 }
 
-/* Shows what the policies of readable shelves are about to remove, and warnings about them. */
-static enum lmcs_status show_policies(struct cli *cli, const struct policies *policies)
+/* Shows the raw bytes of the newest snapshots, which the shelf's policy keeps raw. */
+static enum lmcs_status show_raw(struct cli *cli, const struct lists *lists, const struct lmcs_shelf_info *shelf)
+{
+    uint64_t raw_bytes = 0;
+    enum lmcs_status status = lmcs_shelf_raw_bytes(cli->pool, shelf->name, &raw_bytes, &cli->error);
+    if (status != LMCS_OK || raw_bytes == 0)
+        return status;
+    if (lists->raw != NULL) {
+        json_t *object = json_object();
+        cli_json_set(object, "raw_bytes", cli_json_u64(raw_bytes));
+        add_shelf(lists->raw, object, shelf);
+        return LMCS_OK;
+    }
+    label("raw");
+    cli_print(stdout, shelf->name);
+    printf(": %s; if the run is finished, 'compact --finished' makes that smaller\n", cli_bytes(raw_bytes).text);
+    return LMCS_OK;
+}
+
+static enum lmcs_status show_shelf(struct cli *cli, const struct lists *lists, const struct lmcs_shelf_info *shelf)
+{
+    struct lmcs_prune_report report = {0};
+    enum lmcs_status status = show_raw(cli, lists, shelf);
+    if (status != LMCS_OK || strstr(shelf->policy, " keep=all") != NULL)
+        return status;
+    struct cli_due due = cli_due_new(shelf);
+    status = lmcs_prune(cli->pool, shelf->name, NULL, true, cli_due_note, &due, NULL, &report, &cli->error);
+    if (status == LMCS_OK)
+        show_policy(lists, shelf, &due, report.warning);
+    cli_due_free(&due);
+    return status;
+}
+
+/* Shows raw bytes, snapshots that the policies of readable shelves remove soon, and warnings about them. */
+static enum lmcs_status show_shelves(struct cli *cli, const struct lists *lists)
 {
     struct cli_shelves shelves;
     enum lmcs_status status = cli_shelves(cli, &shelves);
     status = status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
     for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
-        struct lmcs_prune_report report = {0};
-        if (strstr(shelves.infos[i].policy, " keep=all") != NULL)
-            continue;
-        struct cli_due due = cli_due_new(&shelves.infos[i]);
-        status =
-            lmcs_prune(cli->pool, shelves.infos[i].name, NULL, true, cli_due_note, &due, NULL, &report, &cli->error);
-        if (status == LMCS_OK)
-            show_policy(policies, &shelves.infos[i], &due, report.warning);
+        status = show_shelf(cli, lists, &shelves.infos[i]);
         if (status == LMCS_UNSUPPORTED || status == LMCS_DAMAGED || status == LMCS_NOT_FOUND)
             status = LMCS_OK;
-        cli_due_free(&due);
     }
     free(shelves.infos);
     return status;
@@ -339,7 +364,7 @@ static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_pool_info info;
     struct lmcs_live_usage live = {0};
-    struct policies policies = {NULL, NULL};
+    struct lists lists = {NULL, NULL, NULL};
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)
         status = lmcs_pool_info(cli->pool, &info, &cli->error);
@@ -349,12 +374,13 @@ static enum lmcs_status run(struct cli *cli)
         return status;
     if (cli->options.json) {
         cli->json = info_json(&info, &live);
-        cli_json_set(cli->json, "warnings", policies.warnings = json_array());
-        cli_json_set(cli->json, "due", policies.due = json_array());
+        cli_json_set(cli->json, "warnings", lists.warnings = json_array());
+        cli_json_set(cli->json, "due", lists.due = json_array());
+        cli_json_set(cli->json, "raw", lists.raw = json_array());
     } else {
         print_info(&info, &live);
     }
-    status = show_policies(cli, &policies);
+    status = show_shelves(cli, &lists);
     if (status != LMCS_OK)
         return status;
     status = info.damaged_shelves > 0 ? LMCS_DAMAGED : LMCS_UNSUPPORTED;
@@ -365,7 +391,9 @@ const struct cli_command cmd_info = {
     .name = "info",
     .synopsis = "POOL [--json]",
     .summary = "Shows the medium, space, and how many more snapshots fit",
-    .help = "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.",
+    .help =
+        "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest. \"raw\":\n"
+        "payload bytes of the newest snapshots, by shelf, that 'compact --finished' would encode.",
     .options = "force-network json",
     .min_arguments = 1,
     .max_arguments = 1,

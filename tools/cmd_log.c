@@ -19,6 +19,7 @@ struct line {
     struct lmcs_shelf_info info;
     uint64_t first; /* oldest snapshot to show */
     uint64_t numbers[PAGE];
+    uint64_t new_bytes[PAGE];
     size_t count;
     size_t at;
     uint64_t before;                /* the next page has numbers below this */
@@ -76,6 +77,9 @@ static enum lmcs_status step(struct log *log, struct line *line)
             enum lmcs_status status = lmcs_snapshot_newest(cli->pool, line->info.name, line->before, line->numbers,
                                                            wanted, &line->count, &cli->error);
             status = cli_pass(cli, &log->passed, status);
+            if (status == LMCS_OK && line->count != 0)
+                status = lmcs_snapshot_new_bytes(cli->pool, line->info.name, line->numbers, line->count,
+                                                 line->new_bytes, &cli->error);
             if (status != LMCS_OK || line->count == 0)
                 return status;
             line->at = 0;
@@ -186,8 +190,8 @@ static enum lmcs_status print_text(struct log *log, const struct line *line, boo
     if (log->has_names)
         print_colored(stdout, log, "\033[33m", info->shelf);
     print_colored(stdout, log, "\033[33m", log->has_names ? number : number + 1);
-    printf("  step %s  %s  %s", cli_step(info->step).text, cli_time(info->time_ns).text,
-           cli_bytes(info->raw_bytes).text);
+    printf("  step %s  %s  %s, %s new", cli_step(info->step).text, cli_time(info->time_ns).text,
+           cli_bytes(info->raw_bytes).text, cli_new_bytes(line->new_bytes[line->at - 1]).text);
     enum lmcs_status status = print_tags(log, line);
     for (size_t i = 0; i < info->metric_count; i++) {
         fputs(i != 0 ? " " : "  ", stdout);
@@ -217,6 +221,7 @@ static enum lmcs_status add_json(struct log *log, const struct line *line, bool 
     enum lmcs_status status = cli_json_snapshot_head(log->cli, line->snapshot, &row);
     if (status != LMCS_OK)
         return status;
+    cli_json_set(row, "new_bytes", cli_json_u64(line->new_bytes[line->at - 1]));
     cli_json_set(row, "is_rewind", json_boolean(info->parent && info->parent + 1 != info->number));
     if (tells_origin) {
         origin = json_object();
@@ -428,8 +433,9 @@ const struct cli_command cmd_log = {
         "run@step:100.. or 'run@{2 hours ago}..', includes both ends; removed ones are passed over. A rewind is a\n"
         "line that branches off another one; a fork is a line that leads to the shelf of its origin. \":\" marks a\n"
         "removed parent: the line leads to the nearest snapshot before it. \"from N\" names a parent that is not the\n"
-        "previous number. \"~\" replaces branches beyond twenty. Below, newest first: which snapshots policies\n"
-        "removed, and when; a bounded record. Works while another process writes to the pool.",
+        "previous number. \"new\": bytes that the snapshot added, as in ls. \"~\" replaces branches beyond twenty.\n"
+        "Below, newest first: which snapshots policies removed, and when; a bounded record. Works while another\n"
+        "process writes to the pool.",
     .options = "n all force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

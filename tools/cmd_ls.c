@@ -120,6 +120,16 @@ static enum lmcs_status newest_numbers(struct cli *cli, struct cli_passed *passe
     return LMCS_OK;
 }
 
+/* Counts the bytes that each snapshot added. The caller frees them. */
+static enum lmcs_status find_new_bytes(struct cli *cli, const char *shelf, const uint64_t *numbers, size_t count,
+                                       uint64_t **new_bytes)
+{
+    *new_bytes = malloc((count + 1) * sizeof **new_bytes);
+    if (*new_bytes == NULL)
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    return lmcs_snapshot_new_bytes(cli->pool, shelf, numbers, count, *new_bytes, &cli->error);
+}
+
 /* Texts printed with commas, as one word for awk. */
 struct list {
     FILE *out;
@@ -211,16 +221,17 @@ static void print_reasons(const struct reasons *reasons)
     }
 }
 
-static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapshot, struct reasons *reasons)
+static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapshot, uint64_t new_bytes,
+                                  struct reasons *reasons)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
     struct lmcs_snapshot_storage storage;
     enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
     if (status != LMCS_OK)
         return status;
-    printf("%8" PRIu64 " %10s  %s  %10s %10s %8s  ", info->number, cli_step(info->step).text,
-           cli_time(info->time_ns).text, cli_bytes(info->raw_bytes).text, cli_bytes(storage.stored_bytes).text,
-           cli_ratio(info->raw_bytes, storage.stored_bytes).text);
+    printf("%8" PRIu64 " %10s  %s  %10s %10s %10s %8s  ", info->number, cli_step(info->step).text,
+           cli_time(info->time_ns).text, cli_bytes(info->raw_bytes).text, cli_new_bytes(new_bytes).text,
+           cli_bytes(storage.stored_bytes).text, cli_ratio(info->raw_bytes, storage.stored_bytes).text);
     print_how(&storage);
     add_reason(reasons, storage.links_note, info->number);
     status = print_tags(cli, snapshot);
@@ -230,27 +241,30 @@ static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapsho
     return status;
 }
 
-static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot, json_t *rows, struct reasons *reasons)
+static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot, uint64_t new_bytes, json_t *rows,
+                                struct reasons *reasons)
 {
     json_t *row = NULL;
     if (!cli->options.json)
-        return print_row(cli, snapshot, reasons);
+        return print_row(cli, snapshot, new_bytes, reasons);
     enum lmcs_status status = cli_json_snapshot(cli, snapshot, &row);
-    if (status == LMCS_OK)
-        json_array_append_new(rows, row);
-    return status;
+    if (status != LMCS_OK)
+        return status;
+    cli_json_set(row, "new_bytes", cli_json_u64(new_bytes));
+    json_array_append_new(rows, row);
+    return LMCS_OK;
 }
 
 /* Lists a snapshot. Skips one that a writer removes meanwhile. */
-static enum lmcs_status list_snapshot(struct cli *cli, const char *shelf, uint64_t number, json_t *rows,
-                                      struct reasons *reasons)
+static enum lmcs_status list_snapshot(struct cli *cli, const char *shelf, uint64_t number, uint64_t new_bytes,
+                                      json_t *rows, struct reasons *reasons)
 {
     struct lmcs_snapshot *snapshot = NULL;
     char which[24];
     snprintf(which, sizeof which, "%" PRIu64, number);
     enum lmcs_status status = lmcs_snapshot_find(cli->pool, shelf, which, &snapshot, &cli->error);
     if (status == LMCS_OK)
-        status = add_row(cli, snapshot, rows, reasons);
+        status = add_row(cli, snapshot, new_bytes, rows, reasons);
     lmcs_snapshot_close(snapshot);
     return status == LMCS_NOT_FOUND ? LMCS_OK : status;
 }
@@ -261,8 +275,9 @@ static void print_shelf(const struct lmcs_shelf_info *info, size_t shown)
     printf(": %" PRIu64 " snapshot%s; the newest %" PRIu32 " stay raw\n", info->snapshot_count,
            cli_s(info->snapshot_count), info->keep_raw);
     if (shown != 0)
-        printf("  NUMBER       STEP  TIME                         RAW     STORED    RATIO  HOW             TAGS  "
-               "METRICS\n");
+        printf(
+            "  NUMBER       STEP  TIME                         RAW        NEW     STORED    RATIO  HOW             TAGS  "
+            "METRICS\n");
 }
 
 static json_t *shelf_json(const struct lmcs_shelf_info *info, json_t *rows, json_t *variables)
@@ -280,17 +295,20 @@ static json_t *shelf_json(const struct lmcs_shelf_info *info, json_t *rows, json
 
 static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info *info, json_t *shelves)
 {
-    uint64_t *numbers = NULL;
+    uint64_t *numbers = NULL, *new_bytes = NULL;
     size_t first = 0;
     size_t count = 0;
     struct reasons reasons = {.count = 0};
     struct cli_passed passed = {.status = LMCS_OK};
     json_t *rows = json_array(), *variables = json_array();
     enum lmcs_status status = newest_numbers(cli, &passed, info->name, &numbers, &first, &count);
+    if (status == LMCS_OK)
+        status = find_new_bytes(cli, info->name, numbers + first, count - first, &new_bytes);
     if (status == LMCS_OK && !cli->options.json)
         print_shelf(info, count - first);
     for (size_t i = first; i < count && status == LMCS_OK && ferror(stdout) == 0; i++)
-        status = cli_pass(cli, &passed, list_snapshot(cli, info->name, numbers[i], rows, &reasons));
+        status =
+            cli_pass(cli, &passed, list_snapshot(cli, info->name, numbers[i], new_bytes[i - first], rows, &reasons));
     if (!cli->options.json)
         print_reasons(&reasons);
     if (status == LMCS_OK && ferror(stdout) == 0)
@@ -299,6 +317,7 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
         json_array_append_new(shelves, shelf_json(info, json_incref(rows), json_incref(variables)));
     json_decref(variables);
     json_decref(rows);
+    free(new_bytes);
     free(numbers);
     return cli_passed(cli, &passed, status);
 }
@@ -414,7 +433,10 @@ static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapsh
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
     struct lmcs_snapshot_storage storage;
+    uint64_t new_bytes = LMCS_BYTES_UNKNOWN;
     enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
+    if (status == LMCS_OK)
+        status = lmcs_snapshot_new_bytes(cli->pool, info->shelf, &info->number, 1, &new_bytes, &cli->error);
     if (status != LMCS_OK)
         return status;
     cli_print(stdout, info->shelf);
@@ -423,8 +445,8 @@ static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapsh
         printf("parent %" PRIu64 "\n", info->parent);
     else
         printf("no parent\n");
-    printf("%" PRIu64 " tensors, raw %s, stored %s", info->tensor_count, cli_bytes(info->raw_bytes).text,
-           cli_bytes(storage.stored_bytes).text);
+    printf("%" PRIu64 " tensors, raw %s, new %s, stored %s", info->tensor_count, cli_bytes(info->raw_bytes).text,
+           cli_new_bytes(new_bytes).text, cli_bytes(storage.stored_bytes).text);
     printf(" (%s), longest chain %" PRIu32, cli_ratio(info->raw_bytes, storage.stored_bytes).text,
            storage.longest_chain);
     if (storage.link_contents != 0)
@@ -503,12 +525,14 @@ const struct cli_command cmd_ls = {
     .name = "ls",
     .synopsis = "POOL|ARCHIVE|- [ADDRESS] [-n N] [--json]",
     .summary = "Lists shelves, snapshots and live variables, or a snapshot's tensors",
-    .help = "Without ADDRESS: every shelf with its snapshots, oldest first, and its live variables (VERSION counts\n"
-            "writes). With a shelf's name: that shelf. With a snapshot's address, such as run@7 or run@latest: its\n"
-            "tensors. STORED counts contents that other snapshots share in full. HOW: raw, keyframe (encoded alone),\n"
-            "deltas or links (from the optimizer's previous step), and the most of them that a read undoes; the line\n"
-            "below gives reasons for missing links. Works while another process writes to the pool. Of an archive (-:\n"
-            "standard input): its snapshots, and the contents that came with each.",
+    .help =
+        "Without ADDRESS: every shelf with its snapshots, oldest first, and its live variables (VERSION counts\n"
+        "writes). With a shelf's name: that shelf. With a snapshot's address, such as run@7 or run@latest: its\n"
+        "tensors. NEW: bytes that the snapshot added, as stored now: of contents that no earlier one references.\n"
+        "STORED counts contents that other snapshots share in full. HOW: raw, keyframe (encoded alone), deltas or\n"
+        "links (from the optimizer's previous step), and the most of them that a read undoes; the line below gives\n"
+        "reasons for missing links. Works while another process writes to the pool. Of an archive (-:\n"
+        "standard input): its snapshots, and the contents that came with each.",
     .options = "n force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

@@ -21,6 +21,11 @@ struct cli_text cli_bytes(uint64_t bytes)
     return result;
 }
 
+struct cli_text cli_new_bytes(uint64_t bytes)
+{
+    return bytes != LMCS_BYTES_UNKNOWN ? cli_bytes(bytes) : (struct cli_text){"?"};
+}
+
 struct cli_text cli_time(uint64_t ns)
 {
     struct cli_text result = {"-"};

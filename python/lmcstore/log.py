@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from ._text import html
 from ._text.text import for_html, printable
+from .errors import NotFoundError
 
 if TYPE_CHECKING:
     from .snapshot import Snapshot
@@ -36,14 +37,15 @@ class RemovedByPolicy(NamedTuple):
         return f"{printable(self.policy)} removed {self.snapshots:,}{of} {numbers}, {time}"
 
 
-_HEAD = ("number", "step", "time (UTC)", "parent", "size", "tags", "metrics")
+_HEAD = ("number", "step", "time (UTC)", "parent", "size", "new", "tags", "metrics")
 _NUMBERS = 2  # columns at the left
 
 
 class Log(Sequence["Snapshot"]):
     """Snapshots of a shelf, newest first; prints as a table, also in a notebook.
 
-    It shows the ``parent`` of a snapshot that does not continue the next one, and what policies removed (`removed`).
+    ``new`` is `Snapshot.new_bytes`. It shows the ``parent`` of a snapshot that does not continue the next one, and what
+    policies removed (`removed`).
     """
 
     def __init__(
@@ -68,7 +70,17 @@ class Log(Sequence["Snapshot"]):
     def __iter__(self) -> Iterator[Snapshot]:
         return iter(self._items)
 
+    def _new_bytes(self) -> list[int | None]:
+        if not self._items:
+            return []
+        shelf = self._items[0].shelf
+        try:
+            return shelf.store._pool.new_bytes(shelf.name, [snapshot.number for snapshot in self._items])
+        except NotFoundError:  # the shelf was removed or renamed meanwhile
+            return [None] * len(self._items)
+
     def _rows(self) -> Iterator[tuple[str, ...]]:
+        new_bytes = self._new_bytes()
         below = [snapshot.number for snapshot in self._items[1:]]
         for i, snapshot in enumerate(self._items):
             usual = snapshot.parent is None or (i < len(below) and snapshot.parent == below[i])
@@ -78,6 +90,7 @@ class Log(Sequence["Snapshot"]):
                 html.when(snapshot.time),
                 "" if usual or i == len(below) else str(snapshot.parent),
                 html.size(snapshot.raw_bytes),
+                "?" if (added := new_bytes[i]) is None else html.size(added),
                 ", ".join(snapshot.tags),
                 ", ".join(f"{name} {value:.6g}" for name, value in snapshot.metrics.items()),
             )

@@ -318,6 +318,15 @@ class Shelf:
         due = {number: due_ns / 1e9 for number, due_ns in removed if due_ns}
         return Pruned(kept, [number for number, _ in removed], Removal(*removal), warning, due)
 
+    def compact(self, progress: Progress | None = None, *, finished: bool = False) -> None:
+        """Compact the pool, as `Store.compact` does; with ``finished=True`` also the newest snapshots of this shelf.
+
+        Use that when a run is finished: the newest snapshots stay raw otherwise. It is done once: if the run goes on,
+        later snapshots stay raw again, and the next one is stored in full. NotFoundError: there is no such shelf.
+        """
+        self._store._check_writable()
+        self._store._pool.compact(progress, finished, self._name)
+
     def scrub(self, which: int | str | None = None, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
         """Scrub this shelf, or one snapshot or range (``"5..9"``) of it: see `Store.scrub`."""
         what = self._name if which is None else f"{self._name}@{which}"

@@ -121,6 +121,16 @@ class Snapshot(Mapping[Any, Any]):
         stored: int = self.storage()["stored_bytes"]
         return stored
 
+    @property
+    def new_bytes(self) -> int | None:
+        """Payload bytes that it added, as stored now: of contents that no earlier snapshot references.
+
+        The sum over a shelf counts each content once. A fork adds nothing. None: unknown, as metadata is damaged.
+        """
+        self.wait()
+        (found,) = self._shelf.store._pool.new_bytes(self._shelf.name, [self._number])
+        return found
+
     def storage(self) -> dict[str, Any]:
         """Report how it is stored now.
 

@@ -259,10 +259,11 @@ class Store:
             ``live_bytes``, ``free_bytes``, ``snapshot_count``, ``snapshots_that_fit``, ``compaction_backlog`` and the
             other members of ``struct lmcs_pool_info``. ``warnings``: by shelf, warnings about its policy. ``due``: by
             shelf, the numbers of snapshots that the background is to remove by its policy, each with the end of its
-            grace period (seconds since 1970), or None: now, or when a budget is exceeded.
+            grace period (seconds since 1970), or None: now, or when a budget is exceeded. ``raw_bytes``: by shelf,
+            the payload bytes that its newest snapshots keep raw; ``compact(finished=True)`` makes them smaller.
         """
         info = self._pool.info()
-        info["warnings"], info["due"] = {}, {}
+        info["warnings"], info["due"], info["raw_bytes"] = {}, {}, self._raw_bytes()
         for name in self._pruned_shelves():
             try:
                 _, due, warning, *_ = self._pool.prune(name, None, True)
@@ -273,6 +274,15 @@ class Store:
             if due:
                 info["due"][name] = {number: due_ns / 1e9 if due_ns else None for number, due_ns in due}
         return info
+
+    def _raw_bytes(self) -> dict[str, int]:
+        found = {}
+        try:
+            for shelf in self._pool.shelves():
+                found[shelf["name"]] = self._pool.raw_bytes(shelf["name"])
+        except (DamagedError, NotFoundError, UnsupportedError):
+            pass
+        return {name: raw_bytes for name, raw_bytes in found.items() if raw_bytes > 0}
 
     def _pruned_shelves(self) -> list[str]:
         """List the shelves whose policies have rules; none if one is unreadable."""
@@ -297,14 +307,16 @@ class Store:
         if 0 < self._pool.info()["limit_bytes"] < limit:
             self._pool.set_limit(limit)
 
-    def compact(self, progress: Progress | None = None) -> None:
+    def compact(self, progress: Progress | None = None, *, finished: bool = False) -> None:
         """Compact older snapshots and release unused space, until nothing is left to do.
+
+        ``finished=True``: also the newest snapshots of all shelves, as `Shelf.compact` does for one.
 
         FullError: there is no room to work in. DamagedError: a snapshot can't be read. SIGINT raises KeyboardInterrupt;
         completed work stays.
         """
         self._check_writable()
-        self._pool.compact(progress)
+        self._pool.compact(progress, finished)
 
     def pause(self) -> None:
         """Pause the background compactor until `resume`. Pauses nest.

@@ -225,6 +225,56 @@ static PyObject *pool_shelf_info(struct pool_object *self, PyObject *args)
     return core_shelf_dict(&info);
 }
 
+static PyObject *pool_raw_bytes(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    uint64_t bytes = 0;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "s:raw_bytes", &shelf) || !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, status, lmcs_shelf_raw_bytes(self->handle, shelf, &bytes, &error));
+    return status == LMCS_OK ? PyLong_FromUnsignedLongLong(bytes) : core_fail(self, &error);
+}
+
+/* Returns a list of integers, None where unknown. */
+static PyObject *bytes_list(const uint64_t *bytes, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *item = bytes[i] != LMCS_BYTES_UNKNOWN ? PyLong_FromUnsignedLongLong(bytes[i]) : Py_NewRef(Py_None);
+        if (item == NULL || PyList_SetItem(list, i, item) != 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *pool_new_bytes(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    PyObject *numbers, *result = NULL;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "sO!:new_bytes", &shelf, &PyList_Type, &numbers))
+        return NULL;
+    Py_ssize_t count = PyList_Size(numbers);
+    uint64_t *asked = PyMem_Malloc(2 * (size_t)(count + 1) * sizeof *asked);
+    if (asked == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count; i++) {
+        asked[i] = PyLong_AsUnsignedLongLong(PyList_GetItem(numbers, i));
+        if (PyErr_Occurred() != NULL)
+            goto out;
+    }
+    if (!core_pool_enter(self))
+        goto out;
+    POOL_CALL(self, status, lmcs_snapshot_new_bytes(self->handle, shelf, asked, (size_t)count, asked + count, &error));
+    result = status == LMCS_OK ? bytes_list(asked + count, count) : core_fail(self, &error);
+out:
+    PyMem_Free(asked);
+    return result;
+}
+
 static PyObject *pool_set_keep_raw(struct pool_object *self, PyObject *args)
 {
     const char *shelf;
@@ -379,13 +429,16 @@ static PyObject *pool_tag_remove(struct pool_object *self, PyObject *args)
 static PyObject *pool_compact(struct pool_object *self, PyObject *args)
 {
     PyObject *function = Py_None;
+    int finished = 0;
+    const char *shelf = NULL;
     struct core_progress progress;
     struct lmcs_error error = {0};
-    if (!PyArg_ParseTuple(args, "|O:compact", &function) || !core_pool_enter(self))
+    if (!PyArg_ParseTuple(args, "|Opz:compact", &function, &finished, &shelf) || !core_pool_enter(self))
         return NULL;
     core_progress_init(&progress, self, function);
     CORE_BEGIN_PROGRESS(&progress);
-    enum lmcs_status status = lmcs_compact(self->handle, &progress.progress, &error);
+    enum lmcs_status status = finished ? lmcs_compact_finished(self->handle, shelf, &progress.progress, &error)
+                                       : lmcs_compact(self->handle, &progress.progress, &error);
     CORE_END_PROGRESS(&progress);
     core_pool_leave(self);
     if (status != LMCS_OK || progress.raised)
@@ -503,6 +556,8 @@ static PyMethodDef methods[] = {
     METHOD("set_limit", pool_set_limit, METH_O, "Sets the pool's own limit in bytes; 0: none."),
     METHOD("shelves", pool_shelves, METH_NOARGS, "A dict for each shelf."),
     METHOD("shelf_info", pool_shelf_info, METH_VARARGS, "shelf_info(shelf): a dict."),
+    METHOD("raw_bytes", pool_raw_bytes, METH_VARARGS, "raw_bytes(shelf): of its newest snapshots."),
+    METHOD("new_bytes", pool_new_bytes, METH_VARARGS, "new_bytes(shelf, numbers): of each, None where unknown."),
     METHOD("set_keep_raw", pool_set_keep_raw, METH_VARARGS, "set_keep_raw(shelf, count)."),
     METHOD("set_policy", core_pool_set_policy, METH_VARARGS, "set_policy(shelf, words)."),
     METHOD("prune_log", core_pool_prune_log, METH_VARARGS,
@@ -524,7 +579,8 @@ static PyMethodDef methods[] = {
     METHOD("follow", core_pool_follow, METH_VARARGS,
            "follow(shelf, after, shelf_id, wait_ms): the next number, or 0, and the two arguments for the next call."),
     METHOD("newest", pool_newest, METH_VARARGS, "newest(shelf, before, capacity): numbers, descending."),
-    METHOD("compact", pool_compact, METH_VARARGS, "compact(progress=None): compacts until nothing is left to do."),
+    METHOD("compact", pool_compact, METH_VARARGS,
+           "compact(progress=None, finished=False, shelf=None for all): compacts until nothing is left to do."),
     METHOD("pause", pool_pause, METH_NOARGS, "Pauses the background compactor."),
     METHOD("resume", pool_resume, METH_NOARGS, "Resumes the background compactor."),
     METHOD("start", pool_start, METH_NOARGS, "Starts the background compactor."),

@@ -131,6 +131,16 @@ enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress
     return status == LMCS_OK ? run_until_idle(&round, error) : status;
 }
 
+enum lmcs_status lmcs_compact_finished(struct lmcs_pool *pool, const char *shelf, const struct lmcs_progress *progress,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_round round = {.pool = pool, .progress = progress};
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_round_finish(&round, shelf, error);
+    return status == LMCS_OK ? run_until_idle(&round, error) : status;
+}
+
 bool lmcs_compact_for_space(struct lmcs_pool *pool, const char *held)
 {
     struct lmcs_error error;

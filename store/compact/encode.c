@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * compact/encode.c - encodes the contents of one snapshot of each shelf: the oldest after the watermark (`compacted`)
- * that is not among the newest `keep_raw`.
+ * that is not among the newest `keep_raw`; of a finished run, any.
  *
  * First links are made from it to the next snapshot. Then each content whose run ends with it becomes a delta against a
  * newer raw content, a keyframe, or is stored by its link (plan.c). Last, the watermark moves.
@@ -120,7 +120,7 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
     return plan.action == LMCS_PLAN_KEEP ? LMCS_OK : lmcs_round_add(round, &candidate, error);
 }
 
-/* Under pressure all but the newest snapshot are encoded, at full speed. */
+/* Under pressure all but the newest snapshot are encoded, at full speed; of a finished run, all. */
 static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shelf)
 {
     struct lmcs_policy policy;
@@ -129,7 +129,10 @@ static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shel
     bool pressed = round->urgent || lmcs_over_budget(round->txn, &policy);
     outlook->chain = policy.chain;
     outlook->links = policy.links;
-    outlook->keep_raw = pressed ? 1 : policy.keep_raw;
+    bool finished = round->finished == shelf->df.id || round->finished == LMCS_EVERY_SHELF;
+    outlook->keep_raw = finished ? 0 : pressed ? 1 : policy.keep_raw;
+    outlook->jump = pressed && !finished ? 1 : policy.keep_raw;
+    outlook->jump = outlook->jump < LMCS_DELTA_MOST_JUMP ? outlook->jump : LMCS_DELTA_MOST_JUMP;
     outlook->rate_bytes = round->background && !pressed ? policy.rate_bytes : 0;
 }
 
@@ -141,7 +144,7 @@ static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *s
     enum lmcs_status status = lmcs_record_after(txn, shelf, shelf->df.compacted, number, error);
     for (uint32_t i = 0; status == LMCS_OK && *number != 0 && i < keep_raw && oldest_raw != 0; i++)
         status = lmcs_record_before(txn, shelf, oldest_raw, &oldest_raw, error);
-    if (*number >= oldest_raw || oldest_raw == 0)
+    if (*number >= oldest_raw || oldest_raw == 0 || (keep_raw == 0 && *number > shelf->df.latest)) /* prepared */
         *number = 0;
     return status;
 }
@@ -151,12 +154,11 @@ static enum lmcs_status look_ahead(struct lmcs_round *round, struct lmcs_shelf *
                                    const struct lmcs_snapshot_df *of, struct lmcs_error *error)
 {
     struct lmcs_outlook *outlook = &round->outlook;
-    uint32_t most = outlook->keep_raw < LMCS_DELTA_MOST_JUMP ? outlook->keep_raw : LMCS_DELTA_MOST_JUMP;
     enum lmcs_status status = LMCS_OK;
     bool found = true;
     outlook->newer_count = 0;
-    lmcs_plan_pattern(outlook->chain, most, &outlook->pattern);
-    while (status == LMCS_OK && outlook->newer_count < most) {
+    lmcs_plan_pattern(outlook->chain, outlook->jump, &outlook->pattern);
+    while (status == LMCS_OK && outlook->newer_count < outlook->jump) {
         struct lmcs_record newer;
         status = lmcs_record_neighbour(round->txn, shelf, of, true, &newer, &found, error);
         if (status != LMCS_OK || !found)

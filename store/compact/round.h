@@ -20,6 +20,7 @@
 #define LMCS_BATCH_CONTENTS 512u
 #define LMCS_BATCH_BYTES    ((uint64_t)64 << 20)
 #define LMCS_MOST_SUSPECTS  64u
+#define LMCS_EVERY_SHELF    UINT64_MAX
 
 /* State that outlives a round. */
 struct lmcs_compactor {
@@ -43,7 +44,8 @@ struct lmcs_candidate {
 struct lmcs_outlook {
     uint32_t chain;
     uint32_t links;
-    uint32_t keep_raw;
+    uint32_t keep_raw;   /* newest snapshots that stay raw; 0: the run is finished */
+    uint32_t jump;       /* longest jump of a delta: snapshots that are raw when its snapshot is encoded */
     uint64_t rate_bytes; /* decoded bytes a second; 0: no limit */
     struct lmcs_plan_pattern pattern;
     size_t newer_count;
@@ -56,11 +58,12 @@ struct lmcs_round {
     bool background;
     const struct lmcs_progress *progress;
     struct lmcs_throttle throttle;
-    uint64_t keep;    /* bytes of free extents to leave untrimmed */
-    bool urgent;      /* a writer found no space: keep only the newest snapshots raw, prune at once */
-    const char *held; /* urgent: shelf of this writer */
-    bool worked;      /* changed the pool */
-    uint64_t swapped; /* contents replaced */
+    uint64_t keep;     /* bytes of free extents to leave untrimmed */
+    bool urgent;       /* a writer found no space: keep only the newest snapshots raw, prune at once */
+    const char *held;  /* urgent: shelf of this writer */
+    uint64_t finished; /* id of the shelf of which no snapshot stays raw; LMCS_EVERY_SHELF; 0: none */
+    bool worked;       /* changed the pool */
+    uint64_t swapped;  /* contents replaced */
     struct lmcs_candidate *candidates;
     size_t count;
     size_t capacity;
@@ -111,6 +114,8 @@ enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *ba
                                  struct lmcs_error *error);
 void lmcs_batch_end(struct lmcs_batch *batch);
 
+/* Begins a compaction after which no snapshot of a shelf (NULL: all) is raw. */
+enum lmcs_status lmcs_round_finish(struct lmcs_round *round, const char *name, struct lmcs_error *error);
 enum lmcs_status lmcs_round_encode_shelves(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_release(struct lmcs_round *round, struct lmcs_error *error);

@@ -58,8 +58,7 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
     return status;
 }
 
-/* For an output of a link: its share. */
-static uint64_t stored_bytes(const struct lmcs_chain *chain)
+uint64_t lmcs_chain_stored_bytes(const struct lmcs_chain *chain)
 {
     const struct lmcs_content *top = &chain->links[0], *link = &chain->links[1];
     if (top->df.payload != LMCS_PAYLOAD_LINKED)
@@ -96,7 +95,7 @@ void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_cha
     entry->digest = (struct lmc_hash){df->digest_low, df->digest_high};
     entry->content = chain->links[0].id;
     entry->raw_bytes = df->raw_bytes;
-    entry->stored_bytes = stored_bytes(chain);
+    entry->stored_bytes = lmcs_chain_stored_bytes(chain);
     entry->stored_as = df->payload == LMCS_PAYLOAD_RAW      ? LMCS_STORED_RAW
                        : df->payload == LMCS_PAYLOAD_LINKED ? LMCS_STORED_LINK
                        : df->base_count > 0                 ? LMCS_STORED_DELTA
@@ -288,7 +287,7 @@ static enum lmcs_status count_storage(struct lmcs_txn *txn, uint64_t content, st
     if (status != LMCS_OK)
         return status;
     const struct lmcs_content_df *df = &chain.links[0].df;
-    storage->stored_bytes += stored_bytes(&chain);
+    storage->stored_bytes += lmcs_chain_stored_bytes(&chain);
     storage->link_contents += df->payload == LMCS_PAYLOAD_LINKED;
     storage->raw_contents += df->payload == LMCS_PAYLOAD_RAW;
     storage->delta_contents += df->base_count > 0;

@@ -29,6 +29,8 @@ void lmcs_snapshot_explain_damage(struct lmcs_snapshot *snapshot, struct lmcs_er
 /* The digest does not depend on how the snapshot is stored. */
 enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     struct lmc_hash *digest, struct lmcs_error *error);
+/* Payload bytes; of an output of a link its share. */
+uint64_t lmcs_chain_stored_bytes(const struct lmcs_chain *chain);
 /* The entry's tensor points into the identity. */
 void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_chain *chain, struct lmcs_entry *entry);
 

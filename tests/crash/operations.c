@@ -93,8 +93,10 @@ const struct expected_snapshot *some_snapshot(struct driver *d, const char *shel
 
 static void do_compact(struct driver *d)
 {
-    uint64_t operation = driver_begin(d, "compact");
-    if (driver_worked(d, lmcs_compact(d->pool, NULL, &d->error)))
+    const bool finished = driver_chance(d, 20);
+    uint64_t operation = driver_begin(d, finished ? "compact finished" : "compact");
+    if (driver_worked(d, finished ? lmcs_compact_finished(d->pool, NULL, NULL, &d->error)
+                                  : lmcs_compact(d->pool, NULL, &d->error)))
         driver_acknowledged(operation);
 }
 
@@ -120,7 +122,8 @@ static void do_compact_a_little(struct driver *d)
     uint64_t steps = 1 + driver_below(d, 4);
     struct lmcs_progress progress = {stop_after_some, &steps};
     uint64_t operation = driver_begin(d, "compact a little");
-    enum lmcs_status status = lmcs_compact(d->pool, &progress, &d->error);
+    enum lmcs_status status = driver_chance(d, 30) ? lmcs_compact_finished(d->pool, NULL, &progress, &d->error)
+                                                   : lmcs_compact(d->pool, &progress, &d->error);
     if (status == LMCS_CANCELLED || driver_worked(d, status))
         driver_acknowledged(operation);
 }

@@ -34,6 +34,7 @@ static const char *const words[] = {
     "help",
     "--json",
     "--help",
+    "--finished",
     "--size",
     "-n",
     "--step",

@@ -351,7 +351,9 @@ static bool go_on_for_a_while(void *context, const char *what, uint64_t done, ui
 static void compact(struct actor *actor)
 {
     struct lmcs_progress progress = {go_on_for_a_while, actor};
-    enum lmcs_status status = lmcs_compact(actor->pool, act_chance(actor, 2) ? &progress : NULL, &err);
+    const struct lmcs_progress *some = act_chance(actor, 2) ? &progress : NULL;
+    enum lmcs_status status = act_chance(actor, 4) ? lmcs_compact_finished(actor->pool, NULL, some, &err)
+                                                   : lmcs_compact(actor->pool, some, &err);
     if (status != LMCS_CANCELLED)
         is_full(actor, status);
 }
