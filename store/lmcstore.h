@@ -566,7 +566,7 @@ struct lmcs_removal {
     uint64_t freed_bytes; /* payloads without a reference: free once readers release them */
     uint64_t later_bytes; /* bases of other snapshots' deltas: free after compaction */
     uint64_t removed_tags;
-    uint64_t kept_bytes; /* links on which those of later steps rest: go with the last of these */
+    uint64_t kept_bytes; /* links on which those of later steps rest: go with these, or if compaction begins a line */
 };
 /* `removal` may be NULL. dry_run: changes nothing. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf,

@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct removed {
@@ -11,6 +12,7 @@ struct removed {
     uint64_t last;
     uint64_t count;
     struct lmcs_removal sum;
+    uint64_t compact_bytes; /* by which a compaction makes the file smaller, at most */
 };
 
 static void report_json(struct cli *cli, const struct removed *removed)
@@ -24,6 +26,7 @@ static void report_json(struct cli *cli, const struct removed *removed)
     cli_json_set(cli->json, "freed_bytes", cli_json_u64(removed->sum.freed_bytes));
     cli_json_set(cli->json, "later_bytes", cli_json_u64(removed->sum.later_bytes));
     cli_json_set(cli->json, "kept_bytes", cli_json_u64(removed->sum.kept_bytes));
+    cli_json_set(cli->json, "compact_bytes", cli_json_u64(removed->compact_bytes));
     cli_json_set(cli->json, "removed_tags", cli_json_u64(removed->sum.removed_tags));
 }
 
@@ -46,13 +49,41 @@ static void report(struct cli *cli, const struct removed *removed)
     printf(": %s%s freed", cli->options.dry_run && removed->first != 0 && removed->count > 1 ? "at least " : "",
            cli_bytes(removed->sum.freed_bytes).text);
     if (removed->sum.later_bytes != 0)
-        printf(", %s more after compaction", cli_bytes(removed->sum.later_bytes).text);
+        printf(", up to %s more after compaction", cli_bytes(removed->sum.later_bytes).text);
     if (removed->sum.kept_bytes != 0)
         printf(", %s stay%s as links that later steps need", cli_bytes(removed->sum.kept_bytes).text,
                cli->options.dry_run ? "" : "ed");
     if (removed->sum.removed_tags != 0)
         printf(", %" PRIu64 " tag%s gone", removed->sum.removed_tags, cli_s(removed->sum.removed_tags));
-    putchar('\n');
+    printf("; 'lmc-store compact' makes the file up to %s smaller\n", cli_bytes(removed->compact_bytes).text);
+}
+
+/* Adds up the raw contents of the newest snapshots of all readable shelves. */
+static enum lmcs_status add_raw(struct cli *cli, uint64_t *sum)
+{
+    struct cli_shelves shelves;
+    enum lmcs_status status = cli_shelves(cli, &shelves);
+    for (size_t i = 0; i < shelves.count; i++) {
+        uint64_t raw_bytes = 0;
+        if (lmcs_shelf_raw_bytes(cli->pool, shelves.infos[i].name, &raw_bytes, NULL) == LMCS_OK)
+            *sum += raw_bytes;
+    }
+    free(shelves.infos);
+    return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
+}
+
+/* Estimates from above how much smaller a compaction makes the file: free space in it, bases and links that only these
+ * snapshots had, and, if snapshots wait for compaction, all raw contents. */
+static enum lmcs_status estimate(struct cli *cli, struct removed *removed)
+{
+    struct lmcs_pool_info info;
+    enum lmcs_status status = lmcs_pool_info(cli->pool, &info, &cli->error);
+    if (status != LMCS_OK)
+        return status;
+    removed->compact_bytes = info.used_bytes > info.live_bytes ? info.used_bytes - info.live_bytes : 0;
+    removed->compact_bytes += removed->sum.later_bytes + removed->sum.kept_bytes;
+    removed->compact_bytes += cli->options.dry_run ? removed->sum.freed_bytes : 0;
+    return info.compaction_backlog != 0 ? add_raw(cli, &removed->compact_bytes) : LMCS_OK;
 }
 
 /* Removes a range, one commit per snapshot, oldest first. After a failure, those removed earlier stay removed. */
@@ -120,6 +151,8 @@ static enum lmcs_status run(struct cli *cli)
     if (status == LMCS_OK && at != NULL)
         status = remove_range(cli, shelf, &removed);
     if (status == LMCS_OK)
+        status = estimate(cli, &removed);
+    if (status == LMCS_OK)
         report(cli, &removed);
     return status;
 }
@@ -131,7 +164,9 @@ const struct cli_command cmd_rm = {
     .help =
         "ADDRESS must name a snapshot (run@7) or a range (run@5..9, both ends included). A shelf's name alone needs\n"
         "--shelf, which removes the whole shelf. Contents that other snapshots share or are encoded against stay.\n"
-        "Reports the bytes freed now and after compaction. A range is removed one snapshot after the other.",
+        "Reports the bytes freed now, which new snapshots reuse, and at most how much smaller 'compact' makes the\n"
+        "file: it returns free space, and frees bases and links that only these snapshots had. Bases of earlier\n"
+        "removals come on top, if no compaction followed. A range is removed one snapshot after the other.",
     .options = "shelf dry-run wait force-network json",
     .min_arguments = 2,
     .max_arguments = 2,

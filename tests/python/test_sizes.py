@@ -115,3 +115,19 @@ def test_the_command(pool_path: str) -> None:
     assert as_json("info", pool_path)["raw"] == [] and "--finished" not in command("info", pool_path)
     command("compact", pool_path, "--finished")
     command("verify", pool_path)
+
+
+@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+@pytest.mark.parametrize(("compacted", "which"), [(True, "run@9..12"), (True, "run@5"), (False, "run@2..3")])
+def test_removal_says_what_compaction_returns(pool_path: str, compacted: bool, which: str) -> None:
+    with lmcstore.open(pool_path, size="256MiB", background=False) as store:
+        lora(store["run"], 12)
+        if compacted:
+            store.compact()
+    dry = as_json("rm", pool_path, which, "--dry-run")
+    done = as_json("rm", pool_path, which)
+    assert "compact_bytes" in dry
+    before = as_json("info", pool_path)["used_bytes"]
+    after = as_json("compact", pool_path)["used_bytes"]
+    assert before - after <= done["compact_bytes"]  # type: ignore[operator]
+    assert "the file up to" in command("rm", pool_path, "run@latest")
