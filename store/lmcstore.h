@@ -17,8 +17,8 @@
  *   during or after the call that ends it.
  *   Sizes and offsets are in bytes, times in nanoseconds since 1970 (UTC). Data is row-major and little-endian.
  *   fork: in a child its parent's pools are dead: close does nothing, every other call fails. Views stay readable, also
- *   after the parent closes or removes anything, until the child and its children have ended or called exec. (A
- *   descriptor holds them: a child that closes descriptors that are not its own gives that up.)
+ *   after the parent closes or removes anything, until the child and its children have ended or called exec, or
+ *   closed descriptors that are not their own.
  */
 #ifndef LMCSTORE_H
 #define LMCSTORE_H
@@ -36,10 +36,8 @@ extern "C" {
 #define LMCS_VERSION_MAJOR   0
 #define LMCS_VERSION_MINOR   1
 #define LMCS_VERSION_PATCH   0
-
 #define LMCS_API             __attribute__((visibility("default")))
 #define LMCS_NODISCARD       __attribute__((warn_unused_result))
-
 #define LMCS_MAX_META_LEVELS 200  /* of objects and arrays in a snapshot's metadata; older metadata may have more */
 #define LMCS_MAX_NAME        1024 /* bytes of the name of a tensor, shelf or tag, without the NUL */
 #define LMCS_MAX_POLICY      400  /* bytes of a policy's text */
@@ -48,6 +46,7 @@ extern "C" {
 #define LMCS_MAX_TENSORS     16777216 /* in one snapshot */
 #define LMCS_MIN_POOL_BYTES  ((uint64_t)8 << 20)
 #define LMCS_NO_STEP         INT64_MIN /* a snapshot without a step */
+#define LMCS_MAX_NOTE        900       /* bytes of a note, and of a name that lmcs_metric_set or a reader adds */
 
 /* ---- Errors --------------------------------------------------------------------------------------------------- */
 
@@ -543,6 +542,17 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_follow(struct lmcs_pool *
                                                               struct lmcs_follower *follower, uint32_t wait_ms,
                                                               uint64_t *number, struct lmcs_error *error);
 
+/*
+ * Any process that may write to the file adds metrics, notes and tags to committed snapshots, durably on return, also
+ * beside a writer, or a stopped one (store/ANNOTATIONS.md). A handle that is open for reading may fail with
+ * LMCS_READ_ONLY (no permission) or LMCS_IN_USE (128 wait for the writer, or it is of an older version). A note is
+ * "message" in the metadata; "" removes it. LMCS_INVALID: no UTF-8, more than LMCS_MAX_NOTE bytes, or metrics and
+ * metadata would take more than 1200.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_metric_set(struct lmcs_pool *pool, const char *shelf, uint64_t number,
+                                                         const char *name, double value, struct lmcs_error *error);
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_note_set(struct lmcs_pool *pool, const char *shelf, uint64_t number,
+                                                       const char *note, struct lmcs_error *error);
 /* Puts a tag on a snapshot (moving it within the shelf); lmcs_tag_remove removes it from the shelf. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag,
                                                       uint64_t number, struct lmcs_error *error);
@@ -557,7 +567,7 @@ struct lmcs_tag_change {
     uint64_t expected; /* required present place: a number, 0 for nowhere, or LMCS_TAG_ANYWHERE */
 };
 /* Changes several tags in one commit, all or none. LMCS_EXISTS: a tag is not at its expected place, which the error
- * names. LMCS_NOT_FOUND: no such snapshot, or no such tag to remove. */
+ * names. LMCS_NOT_FOUND: no such snapshot or tag. LMCS_IN_USE: several tags, or an expected place, beside a writer. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf,
                                                           const struct lmcs_tag_change *changes, size_t count,
                                                           struct lmcs_error *error);
@@ -680,8 +690,7 @@ struct lmcs_view;
 enum lmcs_view_flags {
     /* writable, copy on write: only this view sees changes, under this name. Default: read-only */
     LMCS_VIEW_PRIVATE = 1,
-    /* compare mapped payloads with their checksums before returning, each once per open pool: later views of the same
-     * bytes don't hash them again */
+    /* compare mapped payloads with their checksums before returning, each once per open pool */
     LMCS_VIEW_VERIFY = 2,
     LMCS_VIEW_COPY = 4 /* anonymous memory for all: no part of the file stays mapped */
 };
@@ -771,8 +780,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact_finished(struct lmcs_pool 
 /* Counts the payload bytes of the newest snapshots that lmcs_compact_finished would encode. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_raw_bytes(struct lmcs_pool *pool, const char *shelf,
                                                               uint64_t *raw_bytes, struct lmcs_error *error);
-/* Between pause and resume (they nest) the background rests; lmcs_compact is not affected. The background yields to
- * other threads by itself (store/LOCKS.md); the policy's `rate` limits its bytes a second. */
+/* Between pause and resume (they nest) the background rests, not lmcs_compact. It yields by itself (LOCKS.md). */
 LMCS_API void lmcs_compactor_pause(struct lmcs_pool *pool);
 LMCS_API void lmcs_compactor_resume(struct lmcs_pool *pool);
 /* Starts or stops the background thread; idempotent. stop waits until it has ended. */

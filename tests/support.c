@@ -230,6 +230,14 @@ struct lmcs_pool *reopen_counted(struct lmcs_pool *pool, const char *path)
     return pool;
 }
 
+struct lmcs_root_df closed_root(const char *path)
+{
+    struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
+    struct lmcs_root_df root = pool->root;
+    close_pool(pool);
+    return root;
+}
+
 void close_pool(struct lmcs_pool *pool)
 {
     OK(lmcs_pool_close(pool, &err));

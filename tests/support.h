@@ -87,6 +87,7 @@ struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t
 struct lmcs_pool *open_quiet(const char *path); /* creates it if missing; no background thread */
 struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes);
 void close_pool(struct lmcs_pool *pool);
+struct lmcs_root_df closed_root(const char *path); /* the last close of a writer makes a new one */
 /* The counted space must be equal after reopening. */
 struct lmcs_pool *reopen_counted(struct lmcs_pool *pool, const char *path);
 void check_pool(struct lmcs_pool *pool);

@@ -170,7 +170,7 @@ static struct record forge_live_dtype(struct lmcs_pool *pool)
 
 static struct record forge_object(struct lmcs_pool *pool)
 {
-    const struct lmcs_object_df df = {.kind = 4, .bytes = 4096, .first = (uint64_t)1 << 30};
+    const struct lmcs_object_df df = {.kind = 5, .bytes = 4096, .first = (uint64_t)1 << 30};
     struct record record = {.kind = LMCS_TREE_OBJECTS, .key = {(uint64_t)1 << 30, 0}, .bytes = sizeof df};
     memcpy(record.value, &df, sizeof df);
     put_record(pool, &record);
@@ -196,7 +196,7 @@ static const struct forgery forgeries[] = {
     {"state of a snapshot", forge_state, "run@2: state 5 is unknown to this version", "run@2", "only2", false},
     {"form of a live variable", forge_form, "form 3 is unknown to this version", NULL, NULL, true},
     {"dtype of a live variable", forge_live_dtype, "dtype 99 is unknown to this version", NULL, NULL, true},
-    {"kind of an object", forge_object, "kind 4 is unknown to this version", NULL, NULL, true},
+    {"kind of an object", forge_object, "kind 5 is unknown to this version", NULL, NULL, true},
 };
 enum { FORGERIES = sizeof forgeries / sizeof forgeries[0] };
 
@@ -587,9 +587,9 @@ static void damage_on_a_base_of_a_newer_version(void **state)
 static void a_newer_root(void **state)
 {
     struct place *place = *state;
-    struct lmcs_pool *pool = make_pool(place->pool), *opened;
-    struct lmcs_root_df root = pool->root;
-    close_pool(pool);
+    struct lmcs_pool *opened;
+    close_pool(make_pool(place->pool));
+    struct lmcs_root_df root = closed_root(place->pool);
     root.version = 2;
     root.check = lmc_hash64(&root, offsetof(struct lmcs_root_df, check), root.self);
     file_bytes(place->pool, root.self, &root, sizeof root, true);

@@ -36,8 +36,8 @@ static void wrong_tags(void **state)
     assert_int_equal(shelf_info(pool, "run").snapshot_count, 1);
     close_pool(pool);
     pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
-    FAILS(LMCS_READ_ONLY, lmcs_tag_set(pool, "run", "good", 1, &err));
-    FAILS(LMCS_READ_ONLY, lmcs_tag_remove(pool, "run", "good", &err));
+    OK(lmcs_tag_set(pool, "run", "good", 1, &err));
+    OK(lmcs_tag_remove(pool, "run", "good", &err));
     FAILS(LMCS_READ_ONLY, lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
     close_pool(pool);
 }

@@ -122,12 +122,7 @@ static void free_pages_that_are_none(void **state)
             FAILS(LMCS_DAMAGED, try_snapshot(pool, "run", weights, 2, &number, &err));
             close_pool(pool);
         } else {
-            pool = open_pool(path, LMCS_OPEN_READ, 0);
-            OK(lmcs_txn_read(pool, &txn, &err));
-            root = txn.root;
-            lmcs_txn_end(&txn);
-            close_pool(pool);
-            forged = root;
+            root = forged = closed_root(path);
             *(i % 3 == 1 ? &forged.spare : &forged.fresh) = *range;
             forged.check = lmc_hash64(&forged, offsetof(struct lmcs_root_df, check), root.self);
             file_write(path, root.self, &forged, sizeof forged);
@@ -179,8 +174,8 @@ static void a_root_that_counts_too_low(void **state)
     const struct place *place = *state;
     struct state *weights;
     struct lmcs_pool *pool = begin_forging(place, &weights);
-    const struct lmcs_root_df root = pool->root;
     close_pool(pool);
+    const struct lmcs_root_df root = closed_root(place->pool);
     EXPECT(root.next_live == 3 && root.next_content > 2 && root.next_identity > 2 && root.next_shelf == 2);
     for (int which = 0; which < 4; which++) {
         struct lmcs_root_df forged = root;

@@ -65,8 +65,11 @@ static enum lmcs_status note_snapshot(void *context, struct lmcs_error *error)
     struct lmcs_index_shelf *shelf = &index->shelves[index->shelf_count - 1];
     if (!lmcs_grow(&shelf->snapshots, &shelf->snapshot_capacity, shelf->snapshot_count, sizeof *shelf->snapshots))
         return lmcs_fail_memory(error);
-    struct lmcs_index_snapshot snapshot = {
-        .df = reader->snapshot, .entries = reader->present, .tensors = reader->tensors, .raw_bytes = reader->raw_bytes};
+    struct lmcs_index_snapshot snapshot = {.df = reader->snapshot,
+                                           .meta_check = lmc_hash64(reader->meta, reader->snapshot.meta_bytes, 0),
+                                           .entries = reader->present,
+                                           .tensors = reader->tensors,
+                                           .raw_bytes = reader->raw_bytes};
     for (size_t i = reader->first_content; i < reader->content_count; i++) {
         snapshot.new_contents += !reader->contents[i].is_known;
         snapshot.new_bytes += reader->contents[i].stored_bytes;

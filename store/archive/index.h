@@ -7,7 +7,8 @@
 
 struct lmcs_index_snapshot {
     struct lmcs_archive_snapshot_df df;
-    char *meta; /* NULL unless wanted, or if an attachment */
+    char *meta;          /* NULL unless wanted, or if an attachment */
+    uint64_t meta_check; /* hash64 of the metadata, seed 0; of an attachment: of no bytes */
     uint64_t entries;
     uint64_t tensors;
     uint64_t raw_bytes;

@@ -3,6 +3,7 @@
 #include "base/map.h"
 #include "compact/round.h"
 #include "pages/pool.h"
+#include "records/annotation.h"
 #include "records/manifest.h"
 
 struct counting {

@@ -168,7 +168,12 @@ struct lmcs_root_df {
     uint64_t scrub_found;                              /* damages that it found */
     uint64_t scrub_repaired;                           /* of these, repaired */
     uint64_t scrub_done_ns;                            /* end of the last complete pass; 0: none */
-    uint64_t reserved[47];
+    uint64_t ring;                                     /* offset of the object with the ring of annotations; 0: none */
+    uint64_t ring_applied;                             /* sequence of the last annotation taken from it */
+    uint64_t ring_check;                               /* that annotation's check */
+    uint64_t annotated;                                /* annotations applied, from the ring or not */
+    uint64_t ring_dropped;                             /* of those in the ring: their snapshot had gone */
+    uint64_t reserved[42];
     uint64_t check; /* hash64 of the bytes before it, seed: its offset */
 };
 static_assert(sizeof(struct lmcs_root_df) <= LMCS_PAGE_BYTES, "root page layout");
@@ -176,8 +181,8 @@ static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 56 + 14 * 8 + 6 * 8 + 55 
 
 /* ---- Records ---- */
 
-/* LMCS_OBJECT_LIVE uses kind, bytes and first only; variables' records describe its contents. */
-enum lmcs_object_kind { LMCS_OBJECT_SLAB = 1, LMCS_OBJECT_EXTENT = 2, LMCS_OBJECT_LIVE = 3 };
+/* LMCS_OBJECT_LIVE and _RING use kind, bytes and first only; records of variables, and the root, describe the rest. */
+enum lmcs_object_kind { LMCS_OBJECT_SLAB = 1, LMCS_OBJECT_EXTENT = 2, LMCS_OBJECT_LIVE = 3, LMCS_OBJECT_RING = 4 };
 
 /* Our object of libpmemobj at user offset key.high. */
 struct lmcs_object_df {
@@ -395,6 +400,28 @@ struct lmcs_wanted_df {
 #define LMCS_CHAIN_BOUND  7u  /* most deltas to undo to read a content */
 #define LMCS_LINK_BOUND   64u /* most links to undo */
 
+/* ---- Annotations (ANNOTATIONS.md) ---- */
+
+/* The ring is slots from the object's first page on; sequence s is in slot s % LMCS_RING_SLOTS. */
+#define LMCS_RING_SLOTS      128u
+#define LMCS_RING_SLOT_BYTES 1024u
+
+enum lmcs_annotation_kind { LMCS_ANNOTATION_TAG = 1, LMCS_ANNOTATION_METRIC = 2, LMCS_ANNOTATION_NOTE = 3 };
+
+struct lmcs_annotation_df {
+    uint64_t check; /* hash64 of the rest, the text included, seed: its offset */
+    uint64_t sequence;
+    uint64_t previous; /* the check of the annotation before it */
+    uint64_t shelf;
+    uint64_t number; /* of the snapshot; 0: the tag is removed */
+    uint64_t time_ns;
+    double value;  /* of a metric */
+    uint32_t kind; /* enum lmcs_annotation_kind */
+    uint32_t text_bytes;
+    /* the text follows: a note, or the name of a tag or metric */
+};
+static_assert(sizeof(struct lmcs_annotation_df) == 64, "annotation layout");
+
 /* ---- Live variables ---- */
 
 /* A tensor's parts are whole pages; pages with its bytes have file space. */
@@ -505,6 +532,8 @@ static inline uint64_t lmcs_room(uint64_t bytes)
 }
 
 /* Offsets of locks, beyond any file's end (FORMAT.md, section 11). */
+#define LMCS_LOCK_PRUNING ((uint64_t)1 << 59)
+#define LMCS_LOCK_ADDING  ((uint64_t)1 << 60)
 #define LMCS_LEASE_EPOCHS ((uint64_t)1 << 61)
 #define LMCS_LEASE_RANGES ((uint64_t)1 << 62)
 #define LMCS_LEASE_BLOCKS (((uint64_t)1 << 62) + ((uint64_t)1 << 61))

@@ -17,6 +17,9 @@
 #define LEAST_SLAB ((uint64_t)256 << 10)
 #define MOST_SLAB  ((uint64_t)16 << 20)
 
+/* Offsets beyond any pool, of pages that lmcs_txn_make_private permits and nothing writes. */
+#define PRIVATE_PAGES ((uint64_t)1 << 62)
+
 struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset)
 {
     struct lmcs_txn_pages *pages = txn->pages;
@@ -213,6 +216,10 @@ static enum lmcs_status choose_page(struct lmcs_txn *txn, uint64_t *offset, stru
 /* The page will be overwritten: a forged record may name one outside of slabs, the root, or one twice. */
 enum lmcs_status lmcs_page_take(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error)
 {
+    if (!txn->write) {
+        *offset = PRIVATE_PAGES + txn->pages->count * LMCS_PAGE_BYTES;
+        return LMCS_OK;
+    }
     enum lmcs_status status = choose_page(txn, offset, error);
     if (status == LMCS_OK &&
         (!is_ours(txn, *offset) || lmcs_page_dirty(txn, *offset) != NULL || *offset == txn->root.self))
@@ -306,6 +313,8 @@ enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shar
 {
     struct lmcs_txn_pages *pages = txn->pages;
     struct lmcs_node_df *own = lmcs_page_dirty(txn, offset);
+    if (own == NULL && !txn->write)
+        return LMCS_OK;
     if (own == NULL && !shared && !is_ours(txn, offset))
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the page at offset %llu lies in no slab",
                          txn->pool->path, (unsigned long long)offset);

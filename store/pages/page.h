@@ -17,7 +17,7 @@ struct lmcs_txn {
     bool leased;         /* a reader beside another process's writer, or lmcs_txn_hold */
     bool only_allocates; /* set by its caller: it frees nothing, so it leaves the last pages to others */
     struct lmcs_root_df root;
-    struct lmcs_txn_pages *pages;
+    struct lmcs_txn_pages *pages; /* those that it wrote; of a read transaction, only after lmcs_txn_make_private */
     /* Loads more free pages into pool->avail (freelist.c); set by lmcs_txn_write. */
     enum lmcs_status (*refill)(struct lmcs_pool *pool, struct lmcs_error *error);
 };

@@ -59,8 +59,12 @@
  *   hook                     set by                called by; thread, locks held
  *   pool->space_hook         lmcs_space_load       lmcs_txn_commit (flush), lmcs_txn_end (settle); any thread, meta
  *   txn->refill              lmcs_txn_write        lmcs_page_take; the transaction's thread, meta
+ *   pool->fold               pool/open.c           lmcs_txn_write, before it begins: applies annotations of other
+ *                                                  processes; any thread, the locks before meta
  *   lmcs_media_overlay       pool/open.c           lmcs_media_read, while a pool is opened; registry_lock
  *   pool->last_close         pool/open.c           lmcs_pool_close, for the last open; a caller's thread, none
+ *   pool->as_writer          pool/open.c           changes by a handle that is open for reading; a caller's thread,
+ *                                                  none
  *   pool->wake               pool/background.c     lmcs_pool_wake, after commits and removals; any thread, none or a
  *                                                  shelf
  *   pool->make_room          pool/background.c     lmcs_pool_make_room, when space is short; any thread, a shelf
@@ -135,6 +139,7 @@ struct lmcs_pool {
     size_t avail_capacity;
     struct lmcs_space *space; /* writer */
     struct lmcs_space_hook space_hook;
+    enum lmcs_status (*fold)(struct lmcs_pool *pool, struct lmcs_error *error);
     uint64_t lineage; /* for the next restore */
     struct lmcs_live_store *live;
 
@@ -156,6 +161,8 @@ struct lmcs_pool {
     uint64_t part_bytes;      /* largest part of a payload; less than libpmemobj's 16 GiB */
 
     enum lmcs_status (*last_close)(struct lmcs_pool *pool, struct lmcs_error *error);
+    /* Opens the same pool for writing, without waiting; the caller closes it. */
+    enum lmcs_status (*as_writer)(struct lmcs_pool *pool, struct lmcs_pool **writer, struct lmcs_error *error);
     void (*wake)(struct lmcs_pool *pool); /* NULL without a compactor, as the next */
     bool (*make_room)(struct lmcs_pool *pool, const char *held);
     void (*explain_full)(struct lmcs_pool *pool, const char *held, struct lmcs_error *error);

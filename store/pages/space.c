@@ -398,7 +398,7 @@ enum lmcs_status lmcs_object_read(struct lmcs_pool *pool, uint64_t offset, const
 {
     if (bytes >= sizeof *df) {
         memcpy(df, value, sizeof *df);
-        if (df->kind > LMCS_OBJECT_LIVE)
+        if (df->kind > LMCS_OBJECT_RING)
             return lmcs_fail_newer(error, "%s: the object at offset %llu: kind %u", pool->path,
                                    (unsigned long long)offset, df->kind);
         if (df->kind == LMCS_OBJECT_EXTENT && df->purpose > 1)

@@ -63,7 +63,20 @@ enum lmcs_status lmcs_txn_hold(struct lmcs_pool *pool, struct lmcs_txn *txn, str
     return status;
 }
 
+enum lmcs_status lmcs_txn_make_private(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    if (txn->pages == NULL)
+        txn->pages = calloc(1, sizeof *txn->pages);
+    return txn->pages != NULL ? LMCS_OK : lmcs_fail_memory(error);
+}
+
 enum lmcs_status lmcs_txn_write(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    enum lmcs_status status = pool->fold != NULL ? pool->fold(pool, error) : LMCS_OK;
+    return status == LMCS_OK ? lmcs_txn_write_only(pool, txn, error) : status;
+}
+
+enum lmcs_status lmcs_txn_write_only(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     *txn = (struct lmcs_txn){.pool = pool, .write = true, .refill = lmcs_freelist_load};
     txn->pages = calloc(1, sizeof *txn->pages);
@@ -88,7 +101,12 @@ void lmcs_txn_end(struct lmcs_txn *txn)
         lmcs_txn_pages_free(txn->pages);
         txn->pages = NULL;
         pthread_rwlock_unlock(&pool->meta);
-    } else if (txn->leased) {
+        txn->pool = NULL;
+        return;
+    }
+    lmcs_txn_pages_free(txn->pages);
+    txn->pages = NULL;
+    if (txn->leased) {
         lmcs_lease_epoch_end(pool->lease, txn->root.epoch);
     } else if (pool->heap != NULL) {
         pthread_rwlock_unlock(&pool->meta);

@@ -13,7 +13,15 @@
 enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
 /* Reads under a lease of the newest root instead of pool->meta: this process can commit meanwhile. */
 enum lmcs_status lmcs_txn_hold(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
+/*
+ * Gives a read transaction pages of its own: trees can then be changed, not the pool. The changes end with the
+ * transaction.
+ */
+enum lmcs_status lmcs_txn_make_private(struct lmcs_txn *txn, struct lmcs_error *error);
+/* Calls pool->fold first, in transactions of its own. */
 enum lmcs_status lmcs_txn_write(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
+/* For pool->fold. */
+enum lmcs_status lmcs_txn_write_only(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
 /* Ends a read transaction, or drops a write transaction. */
 void lmcs_txn_end(struct lmcs_txn *txn);
 /* Ends the transaction; drops it on failure. The same sync makes earlier payload writes durable. */

@@ -65,8 +65,11 @@ static enum lmcs_status scrub_a_little(struct lmcs_background *background, struc
 
 static enum lmcs_status work(struct lmcs_background *background, struct lmcs_error *error)
 {
+    enum lmcs_status status = background->pool->fold(background->pool, error);
+    if (status != LMCS_OK && !lmcs_is_unusable(status))
+        return status;
     lmcs_idle_own(background->pool->idle);
-    enum lmcs_status status = lmcs_compact_in_background(background->pool, must_stop, background, error);
+    status = lmcs_compact_in_background(background->pool, must_stop, background, error);
     lmcs_idle_own(NULL); /* a scrub keeps to a rate by the block */
     if (status != LMCS_OK && !lmcs_is_unusable(status))
         return status;

@@ -26,6 +26,7 @@
 #include "pages/heap_check.h"
 #include "pages/space.h"
 #include "pool/background.h"
+#include "records/annotation.h"
 #include "records/busy.h"
 #include "shelves/shelves.h"
 
@@ -47,6 +48,7 @@ void lmcs_open_options_init(struct lmcs_open_options *options)
 /* ---- Making and ending the struct ---- */
 
 static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *error);
+static enum lmcs_status as_writer(struct lmcs_pool *pool, struct lmcs_pool **writer, struct lmcs_error *error);
 
 static void free_pool(struct lmcs_pool *pool)
 {
@@ -102,6 +104,7 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
     }
     atomic_init(&pool->opens, 1);
     pool->last_close = last_close;
+    pool->as_writer = as_writer;
     pool->pid = getpid();
     pool->options = *options;
     pool->options.threads = choose_threads(options->threads);
@@ -287,6 +290,13 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
     if (status == LMCS_OK)
         status = lmcs_live_store_load(pool, error);
     if (status == LMCS_OK)
+        status = lmcs_ring_make(pool, error);
+    if (status == LMCS_OK) {
+        pool->fold = lmcs_annotations_fold;
+        status = pool->fold(pool, error);
+        status = lmcs_is_unusable(status) ? LMCS_OK : status; /* what is sound stays usable */
+    }
+    if (status == LMCS_OK)
         status = lmcs_staging_drop_left(pool, error);
     if (status == LMCS_OK)
         status = lmcs_background_new(pool, error);
@@ -457,6 +467,17 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
     return open_patiently(path, mode, options, node, pool, error);
 }
 
+static enum lmcs_status as_writer(struct lmcs_pool *pool, struct lmcs_pool **writer, struct lmcs_error *error)
+{
+    struct lmcs_open_options options;
+    if (!lmcs_media_is_in_place(pool->media))
+        return lmcs_fail(error, LMCS_IO, 0, "%s: the pool was replaced or removed; open it again", pool->path);
+    lmcs_open_options_init(&options);
+    options.wait_ms = 0;
+    options.flags |= LMCS_NO_BACKGROUND | (pool->options.flags & LMCS_FORCE_NETWORK);
+    return lmcs_pool_open(pool->path, LMCS_OPEN_WRITE, &options, writer, error);
+}
+
 /* ---- Closing ---- */
 
 /* The last open counts until captures are settled: another thread may open the pool meanwhile. */
@@ -470,6 +491,10 @@ static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *er
                 *at = pool->next;
                 break;
             }
+        if (pool->writable) {
+            lmcs_compactor_stop(pool);
+            lmcs_ring_remove(pool);
+        }
         free_pool(pool);
     }
     pthread_mutex_unlock(&registry_lock);

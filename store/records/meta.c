@@ -170,6 +170,125 @@ enum lmcs_status lmcs_meta_decode(const char *text, struct lmcs_meta *meta, stru
     return status;
 }
 
+/* `meta->metrics` has room for one more. */
+static enum lmcs_status set_metric(struct lmcs_meta *meta, const char *name, double value, struct lmcs_error *error)
+{
+    size_t i = 0;
+    while (i < meta->metric_count && strcmp(meta->metrics[i].name, name) != 0)
+        i++;
+    if (i == meta->metric_count) {
+        meta->metrics[i].name = strdup(name);
+        if (meta->metrics[i].name == NULL)
+            return lmcs_fail_memory(error);
+        meta->metric_count++;
+    }
+    meta->metrics[i].value = value;
+    return LMCS_OK;
+}
+
+static enum lmcs_status set_note(struct lmcs_meta *meta, const char *note, struct lmcs_error *error)
+{
+    json_t *user = json_loads(meta->json, 0, NULL), *text = json_string(note);
+    enum lmcs_status status = LMCS_OK;
+    if (text == NULL)
+        status = lmcs_fail(error, LMCS_INVALID, 0, "the note is not valid UTF-8");
+    else if (*note == '\0')
+        json_object_del(user, "message");
+    else if (json_object_set(user, "message", text) != 0)
+        status = lmcs_fail_memory(error);
+    json_decref(text);
+    if (status == LMCS_OK) {
+        free(meta->json);
+        meta->json = json_dumps(user, JSON_COMPACT | JSON_REAL_PRECISION(17));
+        if (meta->json == NULL)
+            status = lmcs_fail_memory(error);
+    }
+    json_decref(user);
+    return status;
+}
+
+enum lmcs_status lmcs_meta_set(const char *text, const char *metric, double value, const char *note, char **changed,
+                               struct lmcs_error *error)
+{
+    struct lmcs_meta meta;
+    *changed = NULL;
+    enum lmcs_status status = lmcs_meta_decode(text, &meta, error);
+    if (status != LMCS_OK)
+        return status;
+    status = metric != NULL ? set_metric(&meta, metric, value, error) : set_note(&meta, note, error);
+    const struct lmcs_commit_options options = {
+        .metrics = meta.metrics, .metric_count = meta.metric_count, .meta_json = meta.json};
+    if (status == LMCS_OK)
+        status = lmcs_meta_encode(&options, changed, error);
+    lmcs_meta_free(&meta);
+    return status;
+}
+
+/* Whether both have the same without the note. Adds the second's note to the first, if that has none. */
+static bool merge_users(struct lmcs_meta *to, const struct lmcs_meta *from)
+{
+    json_t *first = json_loads(to->json, 0, NULL), *second = json_loads(from->json, 0, NULL);
+    json_t *own = json_incref(json_object_get(first, "message")),
+           *other = json_incref(json_object_get(second, "message"));
+    json_object_del(first, "message");
+    json_object_del(second, "message");
+    bool is_equal = json_is_object(first) && json_is_object(second) && json_equal(first, second) == 1;
+    if (is_equal && own == NULL && other != NULL) {
+        free(to->json);
+        json_object_set(first, "message", other);
+        to->json = json_dumps(first, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    }
+    json_decref(own);
+    json_decref(other);
+    json_decref(first);
+    json_decref(second);
+    return is_equal;
+}
+
+static enum lmcs_status merge_metrics(struct lmcs_meta *to, const struct lmcs_meta *from, struct lmcs_error *error)
+{
+    struct lmcs_metric *all = calloc(to->metric_count + from->metric_count + 1, sizeof *all);
+    enum lmcs_status status = all == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    if (all == NULL)
+        return status;
+    memcpy(all, to->metrics, to->metric_count * sizeof *all);
+    free(to->metrics);
+    to->metrics = all;
+    const size_t own = to->metric_count;
+    for (size_t i = 0; status == LMCS_OK && i < from->metric_count; i++) {
+        size_t k = 0;
+        while (k < own && strcmp(to->metrics[k].name, from->metrics[i].name) != 0)
+            k++;
+        if (k == own)
+            status = set_metric(to, from->metrics[i].name, from->metrics[i].value, error);
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_meta_merge(const char *first, const char *second, char **merged, struct lmcs_error *error)
+{
+    struct lmcs_meta to, from;
+    *merged = NULL;
+    enum lmcs_status status = lmcs_meta_decode(first, &to, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_meta_decode(second, &from, error);
+    if (status != LMCS_OK) {
+        lmcs_meta_free(&to);
+        return status;
+    }
+    if (merge_users(&to, &from)) {
+        status = to.json == NULL ? lmcs_fail_memory(error) : merge_metrics(&to, &from, error);
+        const struct lmcs_commit_options options = {
+            .metrics = to.metrics, .metric_count = to.metric_count, .meta_json = to.json};
+        if (status == LMCS_OK)
+            status = lmcs_meta_encode(&options, merged, error);
+    }
+    lmcs_meta_free(&to);
+    lmcs_meta_free(&from);
+    return status;
+}
+
 void lmcs_meta_free(struct lmcs_meta *meta)
 {
     for (size_t i = 0; i < meta->metric_count; i++)

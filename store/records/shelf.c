@@ -179,20 +179,6 @@ enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct l
     return status == LMCS_OK && !found ? lmcs_fail_no_shelf(txn, name, error) : status;
 }
 
-enum lmcs_status lmcs_shelf_read(struct lmcs_pool *pool, const char *name, struct lmcs_txn *txn,
-                                 struct lmcs_shelf *shelf, struct lmcs_error *error)
-{
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, txn, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_shelf_get(txn, name == NULL ? "" : name, shelf, error);
-    if (status != LMCS_OK)
-        lmcs_txn_end(txn);
-    return status;
-}
-
 static enum lmcs_status store_record(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, struct lmcs_error *error)
 {
     struct shelf_record record = {.df = shelf->df};

@@ -25,9 +25,6 @@ enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, stru
 /* lmcs_shelf_find, but fails like lmcs_fail_no_shelf. */
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
                                 struct lmcs_error *error);
-/* Begins a transaction for reading and finds a shelf; name NULL: "". After a failure there is nothing to end. */
-enum lmcs_status lmcs_shelf_read(struct lmcs_pool *pool, const char *name, struct lmcs_txn *txn,
-                                 struct lmcs_shelf *shelf, struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error);
 /* Loads a shelf by an id from another transaction. *found false: the shelf was removed. */
 enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, bool *found,

@@ -20,6 +20,7 @@
 #include "pages/tree.h"
 #include "records/content.h"
 #include "records/origin.h"
+#include "records/ring.h"
 #include "records/safety.h"
 #include "records/shelf.h"
 
@@ -33,7 +34,7 @@ static enum lmcs_status add_object(struct lmcs_checking *c, uint64_t offset, con
     uint64_t end = lmcs_media_bytes(c->pool->media);
     bool slab = df->kind == LMCS_OBJECT_SLAB;
     bool extent = df->kind == LMCS_OBJECT_EXTENT;
-    if ((!slab && !extent && df->kind != LMCS_OBJECT_LIVE) || offset >= end || df->bytes > end - offset ||
+    if (df->kind < LMCS_OBJECT_SLAB || df->kind > LMCS_OBJECT_RING || offset >= end || df->bytes > end - offset ||
         df->bytes == 0 || df->first < offset || df->first % LMCS_PAGE_BYTES != 0 || df->first - offset > df->bytes)
         return lmcs_check_fail_record(c, "the object at offset", offset);
     if (extent && (df->cursor < df->first || df->cursor - offset > df->bytes || df->backed < df->first))
@@ -106,6 +107,39 @@ void lmcs_check_leaks(struct lmcs_checking *c)
             }
     if (leaks > 0)
         REPORT(c, "%llu metadata pages are lost: neither in use nor free (one at offset %llu)", ULL(leaks), ULL(one));
+}
+
+/* The last annotation may be one that a killed process left unfinished; one before another is damaged. */
+static enum lmcs_status check_annotations(struct lmcs_checking *c)
+{
+    const uint64_t applied = c->txn.root.ring_applied;
+    struct lmcs_annotation *list, annotation;
+    size_t count;
+    bool is_old, is_sound;
+    enum lmcs_status status = lmcs_ring_load(&c->txn, &list, &count, &is_old, c->error);
+    free(list);
+    for (uint64_t s = applied + count + 2; status == LMCS_OK && !is_old && s <= applied + LMCS_RING_SLOTS; s++) {
+        status = lmcs_ring_read(&c->txn, s, &annotation, &is_sound, c->error);
+        if (status == LMCS_OK && is_sound && annotation.df.sequence == s) {
+            REPORT(c, "annotation %llu in the ring cannot be read, nor those after it", ULL(applied + count + 1));
+            break;
+        }
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_check_ring(struct lmcs_checking *c)
+{
+    for (size_t i = 0; i < c->object_count; i++)
+        if (c->objects[i].df.kind == LMCS_OBJECT_RING && c->objects[i].offset != c->txn.root.ring)
+            REPORT(c, "the object at offset %llu is a ring of annotations that the root does not name",
+                   ULL(c->objects[i].offset));
+    if (c->txn.root.ring == 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_ring_check(&c->txn, c->error);
+    if (status == LMCS_OK)
+        status = check_annotations(c);
+    return lmcs_check_absorb(c, status, "", 0);
 }
 
 static enum lmcs_status visit_retired(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes)

@@ -136,6 +136,8 @@ enum lmcs_status lmcs_check_root_has(struct lmcs_checking *c, uint8_t kind, stru
 
 /* Collects all objects. Runs first: page uses need the slabs. */
 enum lmcs_status lmcs_check_load_objects(struct lmcs_checking *c);
+/* The ring of annotations; after lmcs_check_load_objects. */
+enum lmcs_status lmcs_check_ring(struct lmcs_checking *c);
 enum lmcs_status lmcs_check_free_page(struct lmcs_checking *c, struct lmcs_key_df key, const void *value, size_t bytes);
 /* Reports slab pages without a use. */
 void lmcs_check_leaks(struct lmcs_checking *c);

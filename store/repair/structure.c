@@ -59,6 +59,8 @@ static enum lmcs_status check_root(struct lmcs_checking *c)
     check_never_used(c, &root->fresh);
     check_never_used(c, &root->spare);
     if (status == LMCS_OK)
+        status = lmcs_check_ring(c);
+    if (status == LMCS_OK)
         status = lmcs_check_root_tree(c, LMCS_TREE_OBJECTS, lmcs_check_no_value);
     if (status == LMCS_OK)
         status = lmcs_check_root_tree(c, LMCS_TREE_FREE_PAGES, lmcs_check_free_page);

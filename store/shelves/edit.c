@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * shelves/edit.c - changes of one shelf in one transaction: its policy, its tags, the removal of a snapshot.
+ * Annotations by a handle that is open for reading go through the ring (records/ring.h).
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "records/annotation.h"
 #include "records/busy.h"
 #include "records/shelf.h"
 #include "shelves/shelves.h"
 
-static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, bool make,
-                                     enum lmcs_status (*change)(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
-                                                                void *context, struct lmcs_error *error),
+#define MOST_WAIT_MS 2000u /* for a writer to take annotations, or for another process to end its change */
+#define NAP_MS       50u
+
+typedef enum lmcs_status change_fn(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                   struct lmcs_error *error);
+
+static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, bool make, change_fn *change,
                                      void *context, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -131,11 +138,103 @@ static enum lmcs_status change_tags(struct lmcs_txn *txn, struct lmcs_shelf *she
     return status;
 }
 
+static enum lmcs_status annotate(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_annotation *annotation = context;
+    annotation->df.shelf = shelf->df.id;
+    enum lmcs_status status = lmcs_annotation_apply(txn, annotation, error);
+    txn->root.annotated++;
+    return status == LMCS_OK ? lmcs_shelf_load(txn, shelf->df.id, shelf, error) : status;
+}
+
+/* For a change that only a writer can make, by a handle that is open for reading. */
+static enum lmcs_status change_as_writer(struct lmcs_pool *pool, const char *shelf, change_fn *change, void *context,
+                                         struct lmcs_error *error)
+{
+    struct lmcs_pool *writer;
+    enum lmcs_status status = pool->as_writer(pool, &writer, error);
+    if (status != LMCS_OK)
+        return status;
+    status = change_shelf(writer, shelf, false, change, context, error);
+    enum lmcs_status closed = lmcs_pool_close(writer, status == LMCS_OK ? error : NULL);
+    return status == LMCS_OK ? closed : status;
+}
+
+static enum lmcs_status add_annotation(struct lmcs_pool *pool, const char *shelf, struct lmcs_annotation *annotation,
+                                       struct lmcs_error *error)
+{
+    bool needs_writer;
+    const char *name = shelf == NULL ? "" : shelf;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status != LMCS_OK)
+        return status;
+    if (pool->writable) {
+        status = change_shelf(pool, name, false, annotate, annotation, error);
+        if (status == LMCS_OK)
+            lmcs_prune_soon(pool, name);
+        return status;
+    }
+    bool is_full = false;
+    for (unsigned waited = 0;; waited += NAP_MS) {
+        status = lmcs_annotation_add(pool, name, annotation, &needs_writer, error);
+        if (!needs_writer)
+            return status;
+        is_full = status == LMCS_FULL;
+        status = change_as_writer(pool, name, annotate, annotation, error);
+        if (status != LMCS_IN_USE || waited >= MOST_WAIT_MS)
+            break;
+        usleep(NAP_MS * 1000);
+    }
+    if (status == LMCS_IN_USE && is_full)
+        lmcs_error_prefix(error,
+                          "%u tags, metrics and notes, the most that can, wait for the process that writes: let it go "
+                          "on, or end it, and try again; ",
+                          LMCS_RING_SLOTS);
+    else if (status == LMCS_IN_USE)
+        lmcs_error_prefix(error,
+                          "the pool has no room for tags, metrics and notes beside its writer (an older version, "
+                          "or a full disk); ");
+    return status;
+}
+
+static enum lmcs_status change_annotation(struct lmcs_pool *pool, const char *shelf, uint32_t kind, uint64_t number,
+                                          const char *text, double value, struct lmcs_error *error)
+{
+    struct lmcs_annotation annotation;
+    enum lmcs_status status = lmcs_annotation_fill(kind, number, text, value, &annotation, error);
+    return status == LMCS_OK ? add_annotation(pool, shelf, &annotation, error) : status;
+}
+
+enum lmcs_status lmcs_metric_set(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *name,
+                                 double value, struct lmcs_error *error)
+{
+    return change_annotation(pool, shelf, LMCS_ANNOTATION_METRIC, number, name, value, error);
+}
+
+enum lmcs_status lmcs_note_set(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *note,
+                               struct lmcs_error *error)
+{
+    return change_annotation(pool, shelf, LMCS_ANNOTATION_NOTE, number, note, 0, error);
+}
+
 enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf, const struct lmcs_tag_change *changes,
                                   size_t count, struct lmcs_error *error)
 {
     struct tagging tagging = {changes, count};
-    return change_shelf(pool, shelf, false, change_tags, &tagging, error);
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status != LMCS_OK || pool->writable)
+        return status == LMCS_OK ? change_shelf(pool, shelf, false, change_tags, &tagging, error) : status;
+    if (count != 1 || changes->expected != LMCS_TAG_ANYWHERE) { /* only a commit makes these at once */
+        status = change_as_writer(pool, shelf, change_tags, &tagging, error);
+        if (status == LMCS_IN_USE)
+            lmcs_error_prefix(error, "beside a writer, tags are set one at a time and without an expected place; ");
+        return status;
+    }
+    status = lmcs_tag_check(changes->tag, error);
+    return status == LMCS_OK
+               ? change_annotation(pool, shelf, LMCS_ANNOTATION_TAG, changes->number, changes->tag, 0, error)
+               : status;
 }
 
 enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag, uint64_t number,

@@ -5,7 +5,8 @@
  * One transaction gathers facts about all snapshots, a pure function (records/policy_keep.c) decides, and batches
  * remove, each in a transaction. The caller owns the shelf, so no capture adds to it; but tags, policies and groups
  * change without owning it, and their callers rely on the result. So each batch checks the tags again, and gathers the
- * facts again if any has changed. A snapshot that was to be kept is kept in any case.
+ * facts again if any has changed. A snapshot that was to be kept is kept in any case. Annotations of other processes
+ * that come after the decision wait for its end (records/ring.h).
  *
  * The background waits until an eighth too many have gathered: deltas that rest on several removed bases are then
  * encoded anew once.
@@ -18,6 +19,7 @@
 #include "pages/pool.h"
 #include "pages/space.h"
 #include "pages/tree.h"
+#include "records/annotation.h"
 #include "records/busy.h"
 #include "shelves/facts.h"
 #include "snapshots/snapshot.h"
@@ -37,7 +39,8 @@ struct facts {
     size_t wanted;         /* snapshots to remove, at most */
     uint64_t shelf_id;     /* state of the shelf that the decision rests on */
     uint64_t next_number;  /* decides when the shelf is examined again */
-    uint64_t latest;       /* with record_count and shelf_policy: compared before each batch */
+    uint64_t latest;       /* with annotated, record_count and shelf_policy: compared before each batch */
+    uint64_t annotated;    /* annotations of all snapshots of the pool */
     uint64_t record_count;
     char shelf_policy[LMCS_MAX_POLICY + 1];
     uint64_t grace_end; /* of the policy, in ns; 0: no grace period is running */
@@ -125,8 +128,9 @@ static bool is_due(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const s
     return request->when == LMCS_PRUNE_ALL || (!has_budget && is_time(txn->pool, shelf->name, shelf->df.next_number));
 }
 
-static void note_shelf(struct lmcs_shelf *shelf, struct facts *facts)
+static void note_shelf(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts)
 {
+    facts->annotated = txn->root.annotated;
     facts->next_number = shelf->df.next_number;
     facts->latest = shelf->df.latest;
     facts->record_count = lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS)->count;
@@ -138,7 +142,7 @@ static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, c
 {
     lmcs_shelf_policy(shelf, &facts->of.policy);
     facts->shelf_id = shelf->df.id;
-    note_shelf(shelf, facts);
+    note_shelf(txn, shelf, facts);
     enum lmcs_status status = lmcs_policy_parse(request->words, &facts->of.policy, error);
     facts->grace_end = lmcs_policy_grace_end(&facts->of.policy, lmcs_now_ns());
     bool must_wait = facts->grace_end != 0 && !request->is_asked_for && request->when != LMCS_PRUNE_ALL;
@@ -151,10 +155,10 @@ static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, c
     return status;
 }
 
-/* Whether the facts still hold, except for tags. A snapshot's own record never changes. */
-static bool is_as_it_was(struct lmcs_shelf *shelf, const struct facts *facts)
+/* Whether the facts still hold, except for tags. Only annotations change a snapshot's record. */
+static bool is_as_it_was(const struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct facts *facts)
 {
-    return shelf->df.latest == facts->latest &&
+    return txn->root.annotated == facts->annotated && shelf->df.latest == facts->latest &&
            lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS)->count == facts->record_count &&
            strcmp(shelf->policy, facts->shelf_policy) == 0;
 }
@@ -173,7 +177,7 @@ static enum lmcs_status decide_again(struct lmcs_txn *txn, struct lmcs_shelf *sh
             facts->of.kept[i] = since;
     }
     if (status == LMCS_OK) {
-        note_shelf(shelf, facts);
+        note_shelf(txn, shelf, facts);
         facts->wanted = now.wanted < facts->wanted ? now.wanted : facts->wanted;
         facts->has_changed = true;
     }
@@ -248,7 +252,7 @@ static enum lmcs_status remove_batch(struct lmcs_pool *pool, const struct reques
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_load(&txn, facts->shelf_id, &shelf, error);
-    if (status == LMCS_OK && !is_as_it_was(&shelf, facts))
+    if (status == LMCS_OK && !is_as_it_was(&txn, &shelf, facts))
         status = decide_again(&txn, &shelf, request, *at, facts, error);
     if (status == LMCS_OK)
         status = remove_some(&txn, &shelf, facts, at, most, &gone, dry_run ? NULL : numbers, &counted, error);
@@ -307,7 +311,7 @@ static enum lmcs_status decide_by_name(struct lmcs_pool *pool, const char *name,
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
-    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    enum lmcs_status status = lmcs_annotated_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_get(&txn, name, &shelf, error);
@@ -343,13 +347,15 @@ enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const cha
     struct lmcs_prune_report counted = {0};
     const struct request request = {.is_asked_for = true, .words = words};
     struct facts facts = {.of.names_metrics = report != NULL};
+    int guard = -1;
     const char *name = shelf == NULL ? "" : shelf;
     enum lmcs_status status = lmcs_pool_check(pool, !dry_run, error);
     if (status == LMCS_OK && pool->writable)
         status = lmcs_shelf_take(pool, name, &busy, error);
-    if (status != LMCS_OK)
-        return status;
-    status = decide_by_name(pool, name, &request, &facts, error);
+    if (status == LMCS_OK && !dry_run)
+        status = lmcs_ring_begin_pruning(pool, &guard, error);
+    if (status == LMCS_OK)
+        status = decide_by_name(pool, name, &request, &facts, error);
     if (status == LMCS_OK && report != NULL)
         lmcs_facts_warn(&facts.of, counted.warning);
     if (status == LMCS_OK && show(&facts, false, visit, context)) {
@@ -364,6 +370,7 @@ enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const cha
         if (status == LMCS_OK)
             show(&facts, true, visit, context);
     }
+    lmcs_ring_end_pruning(guard);
     free_facts(&facts);
     if (busy != NULL)
         lmcs_shelf_give(pool, busy);
@@ -401,7 +408,7 @@ static enum lmcs_status decide_by_id(struct lmcs_pool *pool, uint64_t id, const 
     struct lmcs_shelf shelf;
     bool found;
     name[0] = '\0';
-    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    enum lmcs_status status = lmcs_annotated_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
@@ -421,6 +428,7 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
     struct lmcs_prune_report report = {0};
     struct lmcs_busy_shelf *busy = NULL;
     struct facts facts = {0};
+    int guard = -1;
     enum lmcs_status status = decide_by_id(pool, id, &request, &facts, name, error);
     bool mine = held != NULL && strcmp(held, name) == 0, is_held = true;
     size_t wanted = facts.wanted;
@@ -428,11 +436,14 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
         /* Again, as the owner of the shelf. */
         free_facts(&facts);
         facts = (struct facts){0};
-        status = decide_by_id(pool, id, &request, &facts, now, error);
+        status = lmcs_ring_begin_pruning(pool, &guard, error);
+        if (status == LMCS_OK)
+            status = decide_by_id(pool, id, &request, &facts, now, error);
         wanted = facts.wanted;
         is_held = strcmp(name, now) == 0; /* else it was renamed in between */
         if (status == LMCS_OK && is_held)
             status = remove_all(pool, &request, &facts, NULL, &report, error);
+        lmcs_ring_end_pruning(guard);
     }
     bool is_done = is_held && !facts.has_changed && (wanted == 0 || report.removed > 0);
     if (status == LMCS_OK && facts.of.kept != NULL && is_done)

@@ -12,6 +12,7 @@
 
 #include "base/names.h"
 #include "pages/pool.h"
+#include "records/annotation.h"
 #include "shelves/facts.h"
 #include "shelves/shelves.h"
 
@@ -162,7 +163,7 @@ static void append(struct lmcs_pool *pool, uint64_t id, const char *held, bool i
     struct lmcs_shelf shelf;
     char warning[LMCS_MAX_WARNING + 1] = "";
     bool found;
-    if (lmcs_txn_read(pool, &txn, NULL) != LMCS_OK)
+    if (lmcs_annotated_read(pool, &txn, NULL) != LMCS_OK)
         return;
     if (lmcs_shelf_load_if(&txn, id, &shelf, &found, NULL) == LMCS_OK && found &&
         (shelf.df.flags & LMCS_SHELF_STAGING) == 0 && (held != NULL && strcmp(shelf.name, held) == 0) == is_held &&

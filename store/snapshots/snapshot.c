@@ -15,6 +15,7 @@
 #include "base/order.h"
 #include "pages/tree.h"
 #include "payload/attachment.h"
+#include "records/annotation.h"
 #include "records/busy.h"
 #include "records/manifest.h"
 #include "records/origin.h"
@@ -49,7 +50,7 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
 {
     enum lmcs_status status = lmcs_pool_check(snapshot->pool, false, error);
     if (status == LMCS_OK)
-        status = lmcs_txn_read(snapshot->pool, txn, error);
+        status = lmcs_annotated_read(snapshot->pool, txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_snapshot_locate(snapshot, txn, shelf, record, error);
@@ -150,7 +151,7 @@ enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf_na
     struct lmcs_snapshot *s = calloc(1, sizeof *s);
     if (s == NULL)
         return lmcs_fail_memory(error);
-    status = lmcs_txn_read(pool, &txn, error);
+    status = lmcs_annotated_read(pool, &txn, error);
     if (status != LMCS_OK) {
         free(s);
         return status;
@@ -644,7 +645,7 @@ enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
     struct lmcs_passed passed = {.any = false};
     enum lmcs_status status = lmcs_pool_check(pool, false, error);
     if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, &txn, error);
+        status = lmcs_annotated_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     do {

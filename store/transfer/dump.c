@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/grow.h"
+#include "records/annotation.h"
 #include "transfer/dump.h"
 
 struct tag {
@@ -51,7 +52,7 @@ static enum lmcs_status collect_tags(struct lmcs_dump *dump, const struct lmcs_d
 {
     struct lmcs_shelf shelf;
     bool found = false;
-    enum lmcs_status status = lmcs_txn_hold(dump->pool, &dump->txn, error);
+    enum lmcs_status status = lmcs_annotated_hold(dump->pool, &dump->txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_load_if(&dump->txn, plan->df.id, &shelf, &found, error);
@@ -148,7 +149,7 @@ static enum lmcs_status put_beginning(struct lmcs_dump *dump, const struct lmcs_
 static enum lmcs_status plan_all(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, bool *is_done,
                                  struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_txn_hold(dump->pool, &dump->txn, error);
+    enum lmcs_status status = lmcs_annotated_hold(dump->pool, &dump->txn, error);
     if (status != LMCS_OK)
         return status;
     if (dump->options->resume)

@@ -49,17 +49,18 @@ static bool is_same(const struct lmcs_index_snapshot *there, const struct lmcs_s
            there->entries == df->entry_count && there->raw_bytes == df->raw_bytes;
 }
 
-/* Whether an older archive contains the snapshot. */
+/* Whether an older archive contains the snapshot, the last of them with the same metrics and note. */
 static bool is_older(const struct lmcs_dump_plans *plans, const struct lmcs_dump_shelf *plan,
-                     const struct lmcs_snapshot_df *df)
+                     const struct lmcs_record *record)
 {
-    for (size_t i = 0; i < plans->older_count; i++) {
+    const struct lmcs_snapshot_df *df = &record->df;
+    for (size_t i = plans->older_count; i-- > 0;) {
         const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->older[i], plan->name);
         if (shelf != NULL && lmcs_shelf_differs(shelf->id.identity, plan->df.identity))
             continue;
         const struct lmcs_index_snapshot *found = shelf != NULL ? lmcs_index_number(shelf, df->number) : NULL;
         if (found != NULL && is_same(found, df))
-            return true;
+            return df->meta_bytes == UINT32_MAX || found->meta_check == lmc_hash64(record->meta, df->meta_bytes, 0);
     }
     return false;
 }
@@ -170,11 +171,12 @@ static enum lmcs_status origin_named(struct lmcs_txn *txn, uint64_t shelf, struc
 
 /* Sends the snapshot, or only its tags. */
 static enum lmcs_status plan_snapshot(struct lmcs_dump *dump, struct lmcs_dump_plans *plans,
-                                      struct lmcs_dump_shelf *plan, const struct lmcs_snapshot_df *df,
+                                      struct lmcs_dump_shelf *plan, const struct lmcs_record *record,
                                       struct lmcs_error *error)
 {
+    const struct lmcs_snapshot_df *df = &record->df;
     bool is_wanted = lmcs_parts_have(&plans->parts, plan->name, df->number);
-    bool lost = is_wanted && is_lost(dump, plan->name, df->number), older = is_older(plans, plan, df);
+    bool lost = is_wanted && is_lost(dump, plan->name, df->number), older = is_older(plans, plan, record);
     dump->lost_snapshots += lost;
     plan->has_all_tags = plan->has_all_tags && (plans->older_count > 0 || (is_wanted && !lost));
     if (is_wanted && !lost && !older) {
@@ -231,7 +233,7 @@ static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct lmcs_dump_plan
             break;
         status = lmcs_record_get(&dump->txn, &shelf, number, &record, &found, error);
         if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED && number < plan->end)
-            status = plan_snapshot(dump, plans, plan, &record.df, error);
+            status = plan_snapshot(dump, plans, plan, &record, error);
     }
     if (status == LMCS_OK)
         warn_others(dump, plans, plan);

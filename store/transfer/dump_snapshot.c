@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "records/annotation.h"
 #include "records/manifest.h"
 #include "transfer/dump.h"
 
@@ -244,7 +245,7 @@ enum lmcs_status lmcs_dump_visit(struct lmcs_dump *dump, struct lmcs_dump_shelf 
     struct lmcs_shelf shelf;
     struct lmcs_record record;
     bool found = false, related = false;
-    enum lmcs_status status = lmcs_txn_hold(dump->pool, &dump->txn, error);
+    enum lmcs_status status = lmcs_annotated_hold(dump->pool, &dump->txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_load_if(&dump->txn, plan->df.id, &shelf, &found, error);

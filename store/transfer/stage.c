@@ -61,6 +61,9 @@ static void end_shelf(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf)
     for (size_t i = 0; i < shelf->tag_count; i++)
         free(shelf->tags[i].text);
     free(shelf->tags);
+    for (size_t i = 0; i < shelf->meta_count; i++)
+        free(shelf->metas[i].text);
+    free(shelf->metas);
     free(shelf->skipped);
     free(shelf->origin);
     free(shelf->name);

@@ -37,6 +37,13 @@ struct lmcs_stage_tag {
     char *text;
 };
 
+/* Metadata in an archive of a snapshot that the pool, or an earlier archive, has with other metrics or another note. */
+struct lmcs_stage_meta {
+    uint64_t number;
+    bool wins; /* over an earlier archive's */
+    char *text;
+};
+
 struct lmcs_stage_shelf {
     char *name;                          /* name once the shelf is visible */
     char *from;                          /* name in the archive */
@@ -67,6 +74,9 @@ struct lmcs_stage_shelf {
     struct lmcs_stage_tag *tags;
     size_t tag_count;
     size_t tag_capacity;
+    struct lmcs_stage_meta *metas;
+    size_t meta_count;
+    size_t meta_capacity;
 };
 
 struct lmcs_stage_known {
@@ -145,6 +155,14 @@ enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const
 /* Commits the current snapshot, verifies every content that arrived with it, and compares it with its number in the
  * existing shelf. */
 enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error);
+/* *fits: the metadata of both is equal, except for metrics and the note. */
+enum lmcs_status lmcs_stage_compare_meta(const struct lmcs_record *staged, const struct lmcs_record *there, bool *fits,
+                                         struct lmcs_error *error);
+/* Notes the staged metadata of a snapshot that exists, if it differs; lmcs_stage_put_metas merges it at the end. */
+enum lmcs_status lmcs_stage_note_meta(struct lmcs_stage_shelf *shelf, const struct lmcs_record *staged,
+                                      const struct lmcs_record *there, bool wins, struct lmcs_error *error);
+enum lmcs_status lmcs_stage_put_metas(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from,
+                                      struct lmcs_shelf *shelf, struct lmcs_error *error);
 /* Finds the shelf in the pool and among those of earlier archives, once its identity is known. */
 enum lmcs_status lmcs_stage_place(struct lmcs_stage *stage, size_t index, struct lmcs_error *error);
 /* The pool's shelf with this identity. *found false: none. */

@@ -396,6 +396,8 @@ static enum lmcs_status merge_shelf(struct lmcs_stage *stage, struct lmcs_txn *t
     if (status == LMCS_OK && !lmcs_shelf_is_known(shelf->df.identity))
         status = give_identity(stage, txn, from, shelf, error);
     if (status == LMCS_OK)
+        status = lmcs_stage_put_metas(txn, from, shelf, error);
+    if (status == LMCS_OK)
         status = put_tags(txn, from, shelf, stage->moves_tags, error);
     return status == LMCS_OK ? lmcs_shelf_save(txn, shelf, error) : status;
 }

@@ -247,9 +247,7 @@ static enum lmcs_status compare_entry(void *context, uint64_t id, const struct l
 static bool has_same_head(const struct lmcs_record *a, const struct lmcs_record *b)
 {
     return a->df.state == b->df.state && a->df.step == b->df.step && a->df.time_ns == b->df.time_ns &&
-           a->df.parent == b->df.parent && a->df.meta_bytes == b->df.meta_bytes &&
-           memcmp(a->df.group, b->df.group, sizeof a->df.group) == 0 &&
-           (a->df.meta_bytes == UINT32_MAX || memcmp(a->meta, b->meta, a->df.meta_bytes) == 0);
+           a->df.parent == b->df.parent && memcmp(a->df.group, b->df.group, sizeof a->df.group) == 0;
 }
 
 /* Compares the staged snapshot with the same number of a shelf. LMCS_EXISTS: they contradict each other. */
@@ -266,6 +264,8 @@ static enum lmcs_status compare(struct lmcs_txn *txn, uint64_t shelf_id, const s
         return status;
     struct comparing c = {.txn = txn, .there = &there->df, .fits = has_same_head(record, there)};
     if (c.fits)
+        status = lmcs_stage_compare_meta(record, there, &c.fits, error);
+    if (status == LMCS_OK && c.fits)
         status = lmcs_manifest_each(txn, &record->df, compare_entry, &c, error);
     *match = c.has_more ? FEWER : SAME;
     if (status != LMCS_OK || c.fits)
@@ -374,6 +374,10 @@ static enum lmcs_status join_once(struct lmcs_stage *stage, struct lmcs_stage_sh
     if (status != LMCS_OK)
         return status;
     j.txn.only_allocates = true;
+    if (there->df.meta_bytes != UINT32_MAX) { /* lmcs_stage_put_metas adds the staged metadata */
+        df->meta_bytes = there->df.meta_bytes;
+        memcpy(j.record.meta, there->meta, sizeof j.record.meta);
+    }
     status = shelf->joined == 0 ? lmcs_shelf_make(&j.txn, shelf->name, LMCS_SHELF_STAGING, &j.shelf, error)
                                 : lmcs_shelf_load(&j.txn, shelf->joined, &j.shelf, error);
     if (status == LMCS_OK)
@@ -425,11 +429,14 @@ enum lmcs_status lmcs_stage_note_there(struct lmcs_stage *stage, size_t index, c
         status = lmcs_fail(error, LMCS_EXISTS, 0,
                            "%s: two archives have other tensors of %s@%llu: restore one after the other",
                            stage->pool->path, shelf->name, (unsigned long long)record->df.number);
+    const bool wins = match != ABSENT;
     if (status == LMCS_OK && match == ABSENT && shelf->there != 0)
         status = compare(&txn, shelf->there, record, &there, &match, error);
     lmcs_txn_end(&txn);
     if (status == LMCS_OK && match == FEWER)
         status = join(stage, shelf, record, &there, error);
+    if (status == LMCS_OK && match != ABSENT)
+        status = lmcs_stage_note_meta(shelf, record, &there, wins, error);
     if (status != LMCS_OK || match == ABSENT)
         return status;
     if (!lmcs_grow(&shelf->skipped, &shelf->skipped_capacity, shelf->skipped_count, sizeof *shelf->skipped))

@@ -585,7 +585,7 @@ static bool look_at_space(int fd, uint64_t offset, const struct lmcs_object_df *
                           size_t why_bytes)
 {
     uint64_t page = LMCS_PAGE_BYTES - 1, end = (offset + df->bytes) & ~page;
-    if (df->kind == LMCS_OBJECT_LIVE)
+    if (df->kind == LMCS_OBJECT_LIVE || df->kind == LMCS_OBJECT_RING)
         return true;
     if (df->kind == LMCS_OBJECT_SLAB) {
         uint64_t is = allocated_bytes(fd, df->first, end);

@@ -11,9 +11,20 @@
 #include "driver.h"
 #include "pages/tree.h"
 #include "recorder.h"
+#include "records/annotation.h"
 #include "records/content.h"
 
 /* ---- Tags, removal, policies ---- */
+
+/* As another process adds it: through the ring. */
+static enum lmcs_status add_tag(struct driver *d, const char *shelf, const char *tag, uint64_t number)
+{
+    struct lmcs_annotation annotation;
+    bool needs_writer;
+    OK(lmcs_annotation_fill(LMCS_ANNOTATION_TAG, number, tag, 0, &annotation, &err));
+    enum lmcs_status status = lmcs_annotation_add(d->pool, shelf, &annotation, &needs_writer, &d->error);
+    return needs_writer ? lmcs_tag_set(d->pool, shelf, tag, number, &d->error) : status;
+}
 
 void do_tag(struct driver *d)
 {
@@ -25,7 +36,9 @@ void do_tag(struct driver *d)
     some_tag(d, tag);
     snprintf(words, WORDS, "tag %s@%llu %s", shelf, (unsigned long long)snapshot->number, tag);
     uint64_t operation = driver_begin(d, words);
-    if (!driver_worked(d, lmcs_tag_set(d->pool, shelf, tag, snapshot->number, &d->error)))
+    enum lmcs_status status = driver_chance(d, 50) ? add_tag(d, shelf, tag, snapshot->number)
+                                                   : lmcs_tag_set(d->pool, shelf, tag, snapshot->number, &d->error);
+    if (!driver_worked(d, status))
         return;
     driver_acknowledged(operation);
     expected_put_tag(driver_next_version(d, shelf, operation), tag, snapshot->number);
