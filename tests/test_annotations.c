@@ -424,7 +424,7 @@ static uint64_t place_of(const struct lmcs_root_df *root, uint64_t sequence)
 
 static void flip(uint64_t place)
 {
-    unsigned char byte;
+    unsigned char byte = 0;
     int fd = open(path, O_RDWR);
     EXPECT(fd >= 0 && pread(fd, &byte, 1, (off_t)place) == 1);
     byte ^= 4;

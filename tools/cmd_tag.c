@@ -68,7 +68,7 @@ static enum lmcs_status run(struct cli *cli)
 {
     const char *tag = cli->options.arguments[2];
     struct lmcs_snapshot *snapshot = NULL;
-    enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
+    enum lmcs_status status = cli_open(cli, cli->options.expect != NULL ? LMCS_OPEN_WRITE : LMCS_OPEN_READ);
     if (status == LMCS_OK)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
     if (status == LMCS_OK)
@@ -86,8 +86,9 @@ const struct cli_command cmd_tag = {
     .summary = "Puts a tag on a snapshot, or removes it",
     .help =
         "A tag is on at most one snapshot of its shelf; a tag on another snapshot moves. It can't be a number or\n"
-        "\"latest\", and contains none of @ ~ : { } nor .. . With --expect it moves only from the given snapshot, so\n"
-        "that two writers don't undo each other's moves.",
+        "\"latest\", and contains none of @ ~ : { } nor .. . Works beside a process that writes to the pool, also a\n"
+        "stopped one, and needs permission to write to the file. With --expect it moves only from the given snapshot,\n"
+        "so that two programs don't undo each other's moves; this needs the pool for itself (--wait).",
     .options = "expect delete wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,

@@ -20,7 +20,7 @@
 static const struct cli_command *const commands[] = {
     &cmd_create, &cmd_info, &cmd_ls,   &cmd_import,  &cmd_export,   &cmd_verify,     &cmd_compact,
     &cmd_tag,    &cmd_rm,   &cmd_dump, &cmd_restore, &cmd_compress, &cmd_decompress, &cmd_log,
-    &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_policy,  &cmd_scrub,
+    &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_policy,  &cmd_scrub,    &cmd_note,       &cmd_metric,
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

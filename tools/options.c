@@ -276,7 +276,7 @@ static const struct option_row rows[] = {
     {0, "shelf", NULL, "remove the whole shelf", FLAG(whole_shelf)},
     {0, "finished", NULL, "encode the newest snapshots, too", FLAG(finished)},
     {0, "expect", "WHICH", "only if the tag is on WHICH now, like best~1 or 7; none: on no snapshot", TEXT(expect)},
-    {0, "delete", NULL, "remove the tag", FLAG(delete_tag)},
+    {0, "delete", NULL, "remove it", FLAG(delete_tag)},
     {0, "since", "ARCHIVE", "leave out contents of this older archive; repeatable", PATHS(since)},
     {0, "canonical", NULL, "the same archive for the same content, however it is stored", FLAG(canonical)},
     {0, "resume", NULL, "continue where an earlier run stopped", FLAG(resume)},

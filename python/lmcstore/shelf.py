@@ -233,10 +233,12 @@ class Shelf:
         `expect` is the snapshot that they must be on now (None: on none; default: anywhere). It keeps two programs that
         move a tag from undoing each other's work.
 
+        A store that is open for reading can put tags, too, beside a process that writes to the pool, given permission
+        to write to the file: one after the other, and with `expect` only while no other process writes (InUseError).
+
         ExistsError: a tag is not where `expect` says. NotFoundError: a tag is on no snapshot, or there is no such
         snapshot. InvalidError: a name can't be a tag.
         """
-        self._store._check_writable()
         for tag in tags:
             if not isinstance(tag, str):
                 raise UnsupportedError(f"a tag must be a str, not {type(tag).__qualname__!r}")
@@ -244,11 +246,12 @@ class Shelf:
         if number == 0:
             raise NotFoundError("there is no snapshot 0: numbers start at 1")
         place = 0 if expect is None else _ANYWHERE if isinstance(expect, EllipsisType) else self._number(expect)
-        self._store._pool.change_tags(self._name, [(tag, number, place) for tag in tags])
+        changes = [(tag, number, place) for tag in tags]
+        for some in [changes] if self._store.mode != "r" or place != _ANYWHERE else [[change] for change in changes]:
+            self._store._pool.change_tags(self._name, some)
 
     def untag(self, tag: str) -> None:
-        """Remove a tag from the shelf."""
-        self._store._check_writable()
+        """Remove a tag from the shelf, in a store of any mode, like `tag`."""
         self._store._pool.tag_remove(self._name, tag)
 
     @property

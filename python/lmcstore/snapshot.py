@@ -18,7 +18,8 @@ from ._state.plain import Types
 from ._text import html
 from ._text.arguments import file_path, parse_size
 from ._text.text import printable
-from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
+from .annotate import Metrics
+from .errors import DamagedError, Error, InvalidError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from .shelf import Shelf
@@ -88,18 +89,36 @@ class Snapshot(Mapping[Any, Any]):
         return self._info["parent"] or None
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """The metrics of the capture."""
-        return dict(self._info["metrics"])
+    def metrics(self) -> Metrics:
+        """Its metrics now. ``snap.metrics["val_loss"] = 0.3`` sets one, durably, in any process.
+
+        Works in a store of any mode, beside a process that writes to the pool. ReadOnlyError: no permission to write to
+        the file. InUseError: 128 changes wait for that process. InvalidError: metrics and metadata would take more than
+        1200 bytes.
+        """
+        return Metrics(self._now()["metrics"], self._put_metric)
+
+    @property
+    def note(self) -> str | None:
+        """Its note, a text of at most 900 bytes, or None: the ``message`` in `meta`. Set as `metrics` are."""
+        note = self.meta.get("message")
+        return note if isinstance(note, str) else None
+
+    @note.setter
+    def note(self, text: str | None) -> None:
+        if not isinstance(text, str | None):
+            raise UnsupportedError(f"a note must be a str or None, not {type(text).__qualname__!r}")
+        self._check_same_now()
+        self._shelf._store._pool.note_set(self._shelf._name, self._number, text or "")
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The metadata of the capture.
+        """The metadata of the capture, with its `note` now.
 
         DamagedError: it is nested more than 200 levels deep, which no capture allows.
         """
         try:
-            meta: dict[str, Any] = json.loads(self._info["meta_json"])
+            meta: dict[str, Any] = json.loads(self._now()["meta_json"])
         except RecursionError:
             raise DamagedError(f"{self._address}: its metadata is nested too deeply to be read") from None
         return meta
@@ -439,8 +458,7 @@ class Snapshot(Mapping[Any, Any]):
     def _open(self) -> tuple[_core.Snapshot, dict[str, Any]]:
         if self._opened is None:
             self.wait()
-            store = self._shelf._store
-            handle = store._pool.find(self._shelf._name, str(self._number), store._verifies)
+            handle = self._found()
             self._opened = handle, handle.info()
         return self._opened
 
@@ -451,6 +469,28 @@ class Snapshot(Mapping[Any, Any]):
     @property
     def _info(self) -> dict[str, Any]:
         return self._open()[1]
+
+    def _now(self) -> dict[str, Any]:
+        """Return its properties, with annotations that came since it was opened; the old ones once it is gone."""
+        is_fresh = self._opened is None
+        info = self._info
+        try:
+            now = info if is_fresh else self._found().info()
+        except Error:
+            return info
+        return now if (now["time_ns"], now["raw_bytes"]) == (info["time_ns"], info["raw_bytes"]) else info
+
+    def _found(self) -> _core.Snapshot:
+        store = self._shelf._store
+        return store._pool.find(self._shelf._name, str(self._number), store._verifies)
+
+    def _check_same_now(self) -> None:
+        info = self._info  # waits until it is durable
+        _check_same(self._shelf._store.path, self._shelf._name, self._found(), info["time_ns"], info["raw_bytes"])
+
+    def _put_metric(self, name: str, value: float) -> None:
+        self._check_same_now()
+        self._shelf._store._pool.metric_set(self._shelf._name, self._number, name, value)
 
     def _decode(self) -> Decoded:
         if self._decoded is None:

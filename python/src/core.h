@@ -272,6 +272,8 @@ PyObject *core_pool_drop(struct pool_object *self, PyObject *args);
 PyObject *core_pool_range(struct pool_object *self, PyObject *args);
 PyObject *core_pool_follow(struct pool_object *self, PyObject *args);
 PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
+PyObject *core_pool_metric_set(struct pool_object *self, PyObject *args);
+PyObject *core_pool_note_set(struct pool_object *self, PyObject *args);
 PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
 PyObject *core_pool_prune_log(struct pool_object *self, PyObject *args);
 PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args);

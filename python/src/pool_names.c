@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pool_names.c - methods of Pool that rename, remove and follow shelves, move tags, and resolve ranges. */
+/* pool_names.c - methods of Pool: shelves renamed, removed, followed; tags, metrics, notes; ranges. */
 #include "core.h"
 
 #include <stdlib.h>
@@ -101,4 +101,30 @@ out:
     free(changes);
     Py_DECREF(tuple);
     return result;
+}
+
+PyObject *core_pool_metric_set(struct pool_object *self, PyObject *args)
+{
+    const char *shelf, *name;
+    uint64_t number;
+    double value;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "sO&sd:metric_set", &shelf, core_to_uint64, &number, &name, &value) ||
+        !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, status, lmcs_metric_set(self->handle, shelf, number, name, value, &error));
+    return core_none(self, status, &error);
+}
+
+PyObject *core_pool_note_set(struct pool_object *self, PyObject *args)
+{
+    const char *shelf, *note;
+    uint64_t number;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "sO&s:note_set", &shelf, core_to_uint64, &number, &note) || !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, status, lmcs_note_set(self->handle, shelf, number, note, &error));
+    return core_none(self, status, &error);
 }

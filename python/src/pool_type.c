@@ -572,6 +572,8 @@ static PyMethodDef methods[] = {
     METHOD("remove", pool_remove, METH_VARARGS, "remove(shelf, number, dry_run=False): (freed, later, tags)."),
     METHOD("tag_set", pool_tag_set, METH_VARARGS, "tag_set(shelf, tag, number)."),
     METHOD("tag_remove", pool_tag_remove, METH_VARARGS, "tag_remove(shelf, tag)."),
+    METHOD("metric_set", core_pool_metric_set, METH_VARARGS, "metric_set(shelf, number, name, value)."),
+    METHOD("note_set", core_pool_note_set, METH_VARARGS, "note_set(shelf, number, note)."),
     METHOD("change_tags", core_pool_change_tags, METH_VARARGS, "change_tags(shelf, [(tag, number, expected), ...])."),
     METHOD("rename", core_pool_rename, METH_VARARGS, "rename(shelf, name)."),
     METHOD("drop", core_pool_drop, METH_VARARGS, "drop(shelf, dry_run=False): (freed, later, tags)."),

@@ -52,8 +52,6 @@ def test_reading_store_refuses_to_write(pool_path: str) -> None:
         for write in (
             lambda: shelf.snapshot(ONE),
             lambda: shelf.remove(1),
-            lambda: shelf.tag(1, "x"),
-            lambda: shelf.untag("t"),
             store.compact,
             lambda: store.set_limit("1GiB"),
         ):
