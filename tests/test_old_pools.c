@@ -702,6 +702,25 @@ static void identities(void **state)
     go_on(place, path, LMCS_OK);
 }
 
+/* Some annotations are in the records, others wait in the ring of a killed writer. */
+static void annotations(void **state)
+{
+    struct place *place = *state;
+    unpack(place, "annotations");
+    struct lmcs_pool *pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
+    EXPECT(pool->root.ring != 0 && pool->root.ring_applied == 0 && pool->root.annotated == 2);
+    verify_pool(pool);
+    OK(lmcs_note_set(pool, "run", 5, "later", &err));
+    OK(lmcs_note_set(pool, "run", 5, "", &err));
+    close_pool(pool);
+    expect_whole(place, "annotations", "a.pool");
+    pool = open_quiet(place->pool);
+    EXPECT(pool->root.annotated == 109 && pool->root.ring_applied == 107 && pool->root.ring_dropped == 0);
+    verify_pool(pool);
+    close_pool(pool);
+    go_on(place, place->pool, LMCS_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -719,6 +738,7 @@ int main(void)
         ON_DISK(files_of_the_command),
         IN_MEMORY(policies),
         IN_MEMORY(identities),
+        IN_MEMORY(annotations),
     };
     return cmocka_run_group_tests_name("pools and archives of earlier versions", tests, NULL, NULL);
 }

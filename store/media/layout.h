@@ -171,8 +171,8 @@ struct lmcs_root_df {
     uint64_t ring;                                     /* offset of the object with the ring of annotations; 0: none */
     uint64_t ring_applied;                             /* sequence of the last annotation taken from it */
     uint64_t ring_check;                               /* that annotation's check */
-    uint64_t annotated;                                /* annotations applied, from the ring or not */
-    uint64_t ring_dropped;                             /* of those in the ring: their snapshot had gone */
+    uint64_t annotated;    /* annotations taken from it; metrics and notes that a writer set */
+    uint64_t ring_dropped; /* of those in the ring: their snapshot had gone */
     uint64_t reserved[42];
     uint64_t check; /* hash64 of the bytes before it, seed: its offset */
 };

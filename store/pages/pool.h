@@ -35,7 +35,8 @@
  *
  * A run of jobs may have a lock for its first error or results (payload/read.c, base/workers.c), with no other acquired
  * under it. Copying, hashing, encoding, decoding and the sync of payloads hold only the shelf's and, in the compactor,
- * the round's. Between processes: libpmemobj's flock admits one writer; leases (media/lease.h) keep bytes for readers.
+ * the round's. Between processes: libpmemobj's flock admits one writer; leases (media/lease.h) keep bytes for readers;
+ * annotations have two locks (records/ring.h).
  *
  * THREADS. All block signals but SIGBUS (lmcs_guard_signals), and end with the pool.
  *
