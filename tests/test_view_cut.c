@@ -3,11 +3,16 @@
 /* ctest: timeout=600 */
 #include "test_view_support.h"
 
+#include "lmcstore_live.h"
+#include "media/media.h"
+#include "pages/pool.h"
+
 struct cut {
     const char *path;
     const struct state *state;
     off_t length;
     enum lmcs_open_mode mode;
+    const char *part; /* the file that is cut */
 };
 
 static int read_cut_file(void *argument)
@@ -88,7 +93,7 @@ static void a_file_that_was_cut(void **state)
         copy_file(place->pool, path);
         assert_int_equal(truncate(path, lengths[i]), 0);
         for (int mode = LMCS_OPEN_READ; mode <= LMCS_OPEN_WRITE; mode++) {
-            struct cut cut = {path, now, lengths[i], (enum lmcs_open_mode)mode};
+            struct cut cut = {path, now, lengths[i], (enum lmcs_open_mode)mode, path};
             int status = run_child(read_cut_file, &cut, 120);
             if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
                 print_error("cut at %lld of %lld, mode %d: status %x\n", (long long)lengths[i], (long long)st.st_size,
@@ -138,9 +143,112 @@ static void a_file_that_is_cut_while_it_is_read(void **state)
     place_path(place, "cut.pool", path);
     for (int i = 0; i < 3; i++) {
         copy_file(place->pool, path);
-        struct cut cut = {path, now, last + (i == 0 ? 0 : i == 1 ? 12345 : 2999999), LMCS_OPEN_READ};
+        struct cut cut = {path, now, last + (i == 0 ? 0 : i == 1 ? 12345 : 2999999), LMCS_OPEN_READ, path};
         expect_child(start_child(cut_under_reader, &cut));
     }
+    state_free(now);
+}
+
+/* Every kind of work of a writer after the cut: errors, no signals. */
+static int cut_under_writer(void *argument)
+{
+    const struct cut *cut = argument;
+    struct lmcs_pool *pool = open_pool(cut->path, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
+    struct lmcs_scrub_options options;
+    struct lmcs_scrub_report report;
+    struct lmcs_capture *capture;
+    struct lmcs_live *live = NULL;
+    uint32_t value = 1;
+    const uint64_t shape = 100000;
+    const struct lmcs_tensor tensor = {.name = "x", .dtype = LMC_U8, .ndim = 1, .shape = &shape};
+    const bool has_live = lmcs_live_create(pool, "run", &tensor, NULL, &live, &err) == LMCS_OK;
+    EXPECT(has_live || lmcs_media_is_poolset(pool->media));
+    EXPECT(truncate(cut->part, cut->length) == 0);
+    lmcs_scrub_options_init(&options);
+    for (int repair = 0; repair < 2; repair++) {
+        options.repair = repair == 1;
+        FAILS(LMCS_IO, lmcs_scrub(pool, &options, NULL, NULL, NULL, &report, &err));
+        EXPECT(strstr(err.message, "cut short") != NULL && report.damages > 0);
+    }
+    FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, NULL, NULL, NULL, NULL, &err));
+    (void)!lmcs_compact(pool, NULL, &err);
+    EXPECT(lmcs_tag_set(pool, "run", "tag", 1, &err) != LMCS_OK);
+    EXPECT(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err) != LMCS_OK);
+    if (lmcs_capture_begin(pool, "other", &capture, &err) == LMCS_OK) {
+        const void *data = cut->state->tensors[0].data;
+        struct lmcs_tensor other = {.name = "t", .dtype = LMC_U8, .ndim = 1, .shape = cut->state->tensors[0].shape};
+        if (lmcs_capture_put(capture, &other, &data, 1, &err) == LMCS_OK)
+            EXPECT(lmcs_capture_commit(capture, NULL, NULL, &err) != LMCS_OK);
+        else
+            lmcs_capture_abort(capture);
+    }
+    if (has_live) {
+        EXPECT(lmcs_live_persist(live, 0, shape, &err) != LMCS_OK || cut->length > 0);
+        (void)!lmcs_live_write(live, 0, &value, sizeof value, &err);
+        (void)!lmcs_live_snapshot(pool, "run", NULL, NULL, &err);
+    }
+    lmcs_live_close(live);
+    (void)!lmcs_pool_close(pool, &err);
+    EXPECT(lmcs_pool_open(cut->path, LMCS_OPEN_WRITE, NULL, &pool, &err) != LMCS_OK);
+    return 0;
+}
+
+static void a_file_that_is_cut_under_a_writer(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {17};
+    const uint64_t sizes[] = {5000, 700000, 3000000};
+    const off_t lengths[] = {0, 4096, 3 << 20, 4 << 20, 5 << 20, 8 << 20, 20 << 20};
+    struct state *now = state_of_sizes(&rng, sizes, 3);
+    char set[512], file[512], other[512], text[2048];
+    place_path(place, "pool.set", set);
+    place_path(place, "part0", file);
+    place_path(place, "part1", other);
+    snprintf(text, sizeof text, "PMEMPOOLSET\n32M %s\n32M %s\n", file, other);
+    FILE *lines = fopen(set, "we");
+    EXPECT(lines != NULL && fputs(text, lines) >= 0 && fclose(lines) == 0);
+    for (int parts = 0; parts < 2; parts++) {
+        const char *path = parts ? set : place->pool;
+        struct lmcs_pool *pool = open_quiet(path);
+        take_snapshot(pool, "run", now, 0);
+        close_pool(pool);
+        const char *cuts[] = {parts ? file : place->pool, other};
+        for (int which = 0; which <= parts; which++)
+            for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+                char whole[512];
+                place_path(place, "whole", whole);
+                copy_file(cuts[which], whole);
+                struct cut cut = {path, now, lengths[i], LMCS_OPEN_WRITE, cuts[which]};
+                int status = run_child(cut_under_writer, &cut, 120);
+                if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+                    print_error("%s cut at %lld: status %x\n", cuts[which], (long long)lengths[i], (unsigned)status);
+                assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+                copy_file(whole, cuts[which]);
+            }
+    }
+    state_free(now);
+}
+
+/* All data are there: a scrub reports the cut as verify does. */
+static void a_scrub_reports_a_cut_without_loss(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {18};
+    const uint64_t sizes[] = {5000, 700000};
+    struct state *now = state_of_sizes(&rng, sizes, 2);
+    struct lmcs_scrub_report report;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "run", now, 0);
+    close_pool(pool);
+    assert_int_equal(truncate(place->pool, 64 << 20), 0);
+    FAILS(LMCS_DAMAGED, lmcs_pool_open(place->pool, LMCS_OPEN_WRITE, NULL, &pool, &err));
+    assert_non_null(strstr(err.message, "cut short"));
+    pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
+    expect_state(pool, "run", "latest", now);
+    FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, NULL, NULL, NULL, NULL, &err));
+    FAILS(LMCS_DAMAGED, lmcs_scrub(pool, NULL, NULL, NULL, NULL, &report, &err));
+    assert_int_equal(report.damages, 1);
+    close_pool(pool);
     state_free(now);
 }
 
@@ -193,6 +301,8 @@ int main(void)
         ON_BOTH(names_of_one_content_have_memory_of_their_own),
         ON_BOTH(a_file_that_was_cut),
         ON_BOTH(a_file_that_is_cut_while_it_is_read),
+        ON_BOTH(a_file_that_is_cut_under_a_writer),
+        ON_BOTH(a_scrub_reports_a_cut_without_loss),
     };
     return cmocka_run_group_tests_name("view cut", tests, NULL, NULL);
 }

@@ -13,12 +13,14 @@
 #include <libpmem.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include "base/guard.h"
 #include "media/files.h"
 #include "media/heap_private.h"
 #include "media/layout.h"
+#include "media/media.h"
 #include "media/pmemobj_layout.h"
 
 #define HEADROOM_BYTES ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated in advance */
@@ -71,6 +73,23 @@ enum lmcs_status lmcs_heap_take_errors(struct lmcs_heap *heap, struct lmcs_error
 {
     pthread_mutex_lock(&heap->syncing);
     return end_sync(heap, &heap->syncing, take_error(heap), error);
+}
+
+enum lmcs_status lmcs_heap_check_file(const struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    struct stat st;
+    uint64_t missing = heap->media != NULL ? lmcs_media_missing(heap->media) : 0;
+    if (missing > 0)
+        return lmcs_fail(error, LMCS_IO, 0,
+                         "%s: the file was cut short while it was open: %llu bytes are missing, so nothing can be "
+                         "saved in it: dump what it still holds, or close it and put back a copy",
+                         heap->path, (unsigned long long)missing);
+    if (heap->fd < 0 || fstat(heap->fd, &st) != 0 || st.st_nlink > 0)
+        return LMCS_OK;
+    return lmcs_fail(error, LMCS_IO, ENOENT,
+                     "%s: the pool was deleted or replaced while it was open, so nothing can be saved in it: dump what "
+                     "it holds while it is open, close it, and restore that into a new pool",
+                     heap->path);
 }
 
 const char *lmcs_heap_path(const struct lmcs_heap *heap)
@@ -151,7 +170,9 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     if (chunks > LMCS_ZONE_CHUNKS)
         return lmcs_fail(error, LMCS_INVALID, 0, "%s: no object is as large as %llu bytes", heap->path,
                          (unsigned long long)bytes);
-    enum lmcs_status status = back_zones(heap, bytes, error);
+    enum lmcs_status status = lmcs_heap_check_file(heap, error);
+    if (status == LMCS_OK)
+        status = back_zones(heap, bytes, error);
     if (status == LMCS_OK)
         status = lmcs_heap_take_errors(heap, error);
     if (status != LMCS_OK)
@@ -189,15 +210,22 @@ static void repair_header(struct lmcs_heap *heap, uint64_t offset, uint64_t byte
         pmemobj_memcpy_persist(heap->pool, header, &right, sizeof right);
 }
 
-void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_action *action)
+enum lmcs_status lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_action *action,
+                                struct lmcs_error *error)
 {
+    enum lmcs_status status = lmcs_heap_check_file(heap, error);
+    if (status != LMCS_OK)
+        return status;
     repair_header(heap, offset, bytes);
     PMEMoid object = pmemobj_oid(lmcs_heap_at(heap, offset));
     pmemobj_defer_free(heap->pool, object, (struct pobj_action *)action);
+    return LMCS_OK;
 }
 
 void lmcs_heap_cancel(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count)
 {
+    if (count > 0 && heap->media != NULL && lmcs_media_missing(heap->media) > 0)
+        return; /* nothing is saved in this pool any more */
     for (size_t i = 0; i < count; i++)
         pmemobj_cancel(heap->pool, (struct pobj_action *)&actions[i], 1);
 }
@@ -211,6 +239,8 @@ enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *a
     for (size_t i = 0; i < count; i++)
         memcpy(&all[i], &actions[i], sizeof all[i]);
     enum lmcs_status status = lmcs_heap_check_syncs(heap, error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_check_file(heap, error);
     if (status != LMCS_OK)
         return status;
     pmemobj_set_value(heap->pool, &all[count], lmcs_heap_at(heap, word_offset), word);
@@ -257,6 +287,7 @@ static enum lmcs_status write_file(struct lmcs_heap *heap, uint64_t offset, cons
 }
 
 struct storing {
+    PMEMobjpool *pool; /* LMCS_WRITE_LIBRARY */
     void *to;
     const void *from;
     size_t bytes;
@@ -267,33 +298,38 @@ static void store_bytes(void *context)
     const struct storing *s = context;
     /* Short data leave the cache fastest by a flush. */
     unsigned way = s->bytes < SHORT_STORE ? 0 : PMEM_F_MEM_NONTEMPORAL;
-    pmem_memcpy(s->to, s->from, s->bytes, way | PMEM_F_MEM_NODRAIN);
+    if (s->pool != NULL)
+        pmemobj_memcpy(s->pool, s->to, s->from, s->bytes, PMEMOBJ_F_MEM_NONTEMPORAL);
+    else
+        pmem_memcpy(s->to, s->from, s->bytes, way | PMEM_F_MEM_NODRAIN);
 }
 
-/* Failed persistent memory can't be stored to until the kernel has repaired it. */
-static enum lmcs_status store(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
-                              struct lmcs_error *error)
+static void flush_bytes(void *context)
 {
-    struct storing s = {lmcs_heap_at(heap, offset), data, bytes};
-    struct lmcs_guarded range = {s.to, bytes};
-    return lmcs_guard(&range, 1, store_bytes, &s)
-               ? LMCS_OK
-               : lmcs_fail(error, LMCS_IO, EIO, "%s: the medium can't be written at offset %llu or after it",
-                           heap->path, (unsigned long long)offset);
+    const struct storing *s = context;
+    if (s->pool != NULL)
+        pmemobj_persist(s->pool, s->to, s->bytes);
+    else
+        pmem_flush(s->to, s->bytes);
+}
+
+/* Failed persistent memory can't be stored to until the kernel has repaired it, nor a file behind its end. */
+static bool guarded(struct lmcs_heap *heap, void *at, const void *from, uint64_t bytes, void (*work)(void *context))
+{
+    struct storing s = {heap->method == LMCS_WRITE_LIBRARY ? heap->pool : NULL, at, from, bytes};
+    struct lmcs_guarded range = {at, bytes};
+    return lmcs_guard(&range, 1, work, &s);
 }
 
 enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
                                  struct lmcs_error *error)
 {
-    switch (heap->method) {
-    case LMCS_WRITE_FILE:
+    if (heap->method == LMCS_WRITE_FILE)
         return write_file(heap, offset, data, bytes, error);
-    case LMCS_WRITE_STORE:
-        return store(heap, offset, data, bytes, error);
-    default:
-        pmemobj_memcpy(heap->pool, lmcs_heap_at(heap, offset), data, bytes, PMEMOBJ_F_MEM_NONTEMPORAL);
-        return LMCS_OK;
-    }
+    return guarded(heap, lmcs_heap_at(heap, offset), data, bytes, store_bytes)
+               ? LMCS_OK
+               : lmcs_fail(error, LMCS_IO, EIO, "%s: the medium can't be written at offset %llu or after it",
+                           heap->path, (unsigned long long)offset);
 }
 
 void lmcs_heap_drain(struct lmcs_heap *heap)
@@ -312,10 +348,8 @@ void lmcs_heap_start_writeback(struct lmcs_heap *heap, uint64_t offset, uint64_t
 
 void lmcs_heap_flush(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 {
-    if (heap->method == LMCS_WRITE_STORE)
-        pmem_flush(lmcs_heap_at(heap, offset), bytes);
-    else if (heap->method == LMCS_WRITE_LIBRARY)
-        pmemobj_persist(heap->pool, lmcs_heap_at(heap, offset), bytes);
+    if (heap->method != LMCS_WRITE_FILE) /* an unreadable part is found by the commit or by its reader */
+        (void)guarded(heap, lmcs_heap_at(heap, offset), NULL, bytes, flush_bytes);
 }
 
 enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, void *where, bool private_pages,
@@ -332,9 +366,15 @@ enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t
 enum lmcs_status lmcs_heap_persist(struct lmcs_heap *heap, const void *at, uint64_t bytes, struct lmcs_error *error)
 {
     if (heap->method != LMCS_WRITE_FILE) {
-        pmem_persist(at, bytes);
-        return LMCS_OK;
+        bool whole = guarded(heap, (void *)(uintptr_t)at, NULL, bytes, flush_bytes);
+        pmem_drain();
+        return whole ? LMCS_OK
+                     : lmcs_fail(error, LMCS_IO, EIO, "%s: the medium can't be written, or its file was cut short",
+                                 heap->path);
     }
+    enum lmcs_status status = lmcs_heap_check_file(heap, error); /* msync accepts pages behind the end */
+    if (status != LMCS_OK)
+        return status;
     uintptr_t first = (uintptr_t)at & ~(uintptr_t)(LMCS_PAGE_BYTES - 1);
     int result;
     pthread_mutex_lock(&heap->persisting);

@@ -48,8 +48,8 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
 void lmcs_heap_close(struct lmcs_heap *heap);
 /* In a forked child: keeps the parent's addresses unused, because libpmemobj knows pools by address. */
 void lmcs_heap_keep_place(const struct lmcs_heap *heap);
-/* LMCS_IO: the file has no name any more, and ends with its last user. */
-enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_error *error);
+/* LMCS_IO: the file has no name any more, and ends with its last user, or it was cut short: a store there is SIGBUS. */
+enum lmcs_status lmcs_heap_check_file(const struct lmcs_heap *heap, struct lmcs_error *error);
 
 /* The path for reading: the pool's own, or the temporary one until shown. */
 const char *lmcs_heap_path(const struct lmcs_heap *heap);
@@ -69,7 +69,8 @@ void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset);
 enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action, uint64_t *offset,
                                    uint64_t *got, struct lmcs_error *error);
 /* `bytes`: *got of its reservation. */
-void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_action *action);
+enum lmcs_status lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_action *action,
+                                struct lmcs_error *error);
 void lmcs_heap_cancel(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count);
 /* Performs at most LMCS_MAX_ACTIONS actions and *(u64 at word_offset) = word in one atomic, durable step. */
 enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count,

@@ -98,17 +98,6 @@ void lmcs_heap_keep_place(const struct lmcs_heap *heap)
              0);
 }
 
-enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_error *error)
-{
-    struct stat st;
-    if (heap->fd < 0 || fstat(heap->fd, &st) != 0 || st.st_nlink > 0)
-        return LMCS_OK;
-    return lmcs_fail(error, LMCS_IO, ENOENT,
-                     "%s: the pool was deleted or replaced while it was open, so nothing can be saved in it: dump what "
-                     "it holds while it is open, close it, and restore that into a new pool",
-                     heap->path);
-}
-
 /*
  * libpmemobj takes some 12 MB for a pool in 10,000 pieces and may not survive a refusal: without its lanes' locks
  * (lane_boot of 1.12) it crashes; without room for an error's text it ends the process.
@@ -394,6 +383,7 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
         return lmcs_fail_memory(error);
     }
     h->pool = pool;
+    h->media = lmcs_media_share((struct lmcs_media *)media);
     enum lmcs_status status = adopt(h, door, error);
     if (status == LMCS_OK)
         status = repair_footers(h, media, error);
@@ -412,7 +402,9 @@ void lmcs_heap_close(struct lmcs_heap *heap)
     lmcs_writeback_free(heap->writeback);
     if (heap->pool != NULL) {
         (void)lmcs_heap_take_errors(heap, NULL);
-        pmemobj_close(heap->pool);
+        /* In a file that was cut short, closing would be SIGBUS: the mapping and its lock stay until the process ends. */
+        if (heap->media == NULL || lmcs_media_missing(heap->media) == 0)
+            pmemobj_close(heap->pool);
     }
     /* The next open must not read unwritten pages. */
     if (heap->fd >= 0 && lmcs_heap_failure(heap) != 0)
@@ -425,6 +417,7 @@ void lmcs_heap_close(struct lmcs_heap *heap)
     pthread_mutex_destroy(&heap->persisting);
     if (heap->shown_path != NULL && heap->path != NULL)
         unlink(heap->path);
+    lmcs_media_release(heap->media);
     free(heap->shown_path);
     free(heap->path);
     free(heap);

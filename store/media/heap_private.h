@@ -12,6 +12,7 @@
 
 struct lmcs_heap {
     PMEMobjpool *pool;
+    struct lmcs_media *media; /* to see whether its files are cut short; NULL: being created */
     char *path;
     char *shown_path; /* NULL once shown */
     int fd;           /* for pwrite, fallocate; -1: poolset, device */

@@ -403,6 +403,20 @@ uint64_t lmcs_media_bytes(const struct lmcs_media *media)
 {
     return media->bytes;
 }
+uint64_t lmcs_media_missing(const struct lmcs_media *media)
+{
+    struct stat st;
+    uint64_t missing = 0;
+    for (size_t i = 0; !media->is_device && i < media->segment_count; i++) {
+        const struct segment *segment = &media->segments[i];
+        uint64_t end = segment->file_offset + segment->bytes;
+        if (fstat(segment->fd, &st) == 0 && (uint64_t)st.st_size < end)
+            missing += end - (uint64_t)st.st_size;
+    }
+    for (size_t i = 0; i < media->replica_count; i++)
+        missing += lmcs_media_missing(media->replicas[i]);
+    return missing;
+}
 uint64_t lmcs_media_superblock(const struct lmcs_media *media)
 {
     return media->superblock;

@@ -46,6 +46,8 @@ const struct lmcs_media *lmcs_media_replica(const struct lmcs_media *media, size
 /* Whether the path still leads to the opened file. */
 bool lmcs_media_is_in_place(const struct lmcs_media *media);
 uint64_t lmcs_media_bytes(const struct lmcs_media *media);
+/* Bytes that its files, those of other replicas included, have lost since they were opened. 0: a device. */
+uint64_t lmcs_media_missing(const struct lmcs_media *media);
 /* Offsets from libpmemobj's header, checked to be inside. */
 uint64_t lmcs_media_superblock(const struct lmcs_media *media);
 uint64_t lmcs_media_heap(const struct lmcs_media *media);

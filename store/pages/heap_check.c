@@ -237,7 +237,13 @@ static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error
     enum lmcs_status status = lmcs_media_read(map->pool->media, LMCS_POBJ_ROOT, &root, sizeof root, error);
     if (status != LMCS_OK)
         return status;
-    if (root.root_bytes != LMCS_SUPERBLOCK_BYTES || root.conversion != 0 || root.heap_bytes > map->heap_bytes ||
+    if (root.heap_bytes > map->heap_bytes)
+        return lmcs_fail(
+            error, LMCS_DAMAGED, 0,
+            "%s: its header says %llu bytes more than there are: the file was cut short, so nothing may be "
+            "written to it; mode r reads what is left",
+            map->pool->path, (unsigned long long)(root.heap_bytes - map->heap_bytes));
+    if (root.root_bytes != LMCS_SUPERBLOCK_BYTES || root.conversion != 0 ||
         (root.heap_bytes < map->heap_bytes && !can_be_longer(map)))
         return fail_heap(map, LMCS_POBJ_ROOT, "what its header says of the root object and of its own size", error);
     map->more_bytes = map->heap_bytes - root.heap_bytes;

@@ -352,6 +352,9 @@ enum lmcs_status lmcs_txn_free(struct lmcs_txn *txn, uint64_t offset, uint64_t b
     struct lmcs_txn_pages *pages = txn->pages;
     if (pages->action_count == LMCS_MAX_ACTIONS)
         return lmcs_fail(error, LMCS_INVALID, 0, "%s: one commit can't free so many objects", txn->pool->path);
-    lmcs_heap_free(txn->pool->heap, offset, bytes, &pages->actions[pages->action_count++]);
-    return LMCS_OK;
+    enum lmcs_status status =
+        lmcs_heap_free(txn->pool->heap, offset, bytes, &pages->actions[pages->action_count], error);
+    if (status == LMCS_OK)
+        pages->action_count++;
+    return status;
 }

@@ -187,7 +187,7 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = txn->pool;
     struct lmcs_txn_pages *pages = txn->pages;
-    enum lmcs_status status = lmcs_heap_check_name(pool->heap, error);
+    enum lmcs_status status = lmcs_heap_check_file(pool->heap, error);
     if (status == LMCS_OK)
         status = prepare_commit(txn, error);
     /* lmcs_slabs_add must not fail after the publish. */

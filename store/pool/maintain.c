@@ -127,7 +127,7 @@ enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_opti
     if (status == LMCS_OK && options->repair)
         status = open_sources(pool, options, &sources, &unread, &local);
     if (status == LMCS_OK) {
-        status = lmcs_scrub_run(pool, options, sources, visit, context, progress, &found, &local);
+        status = lmcs_scrub_run(pool, options, sources, lmcs_pool_look, visit, context, progress, &found, &local);
         status = report_unread(&unread, &found, status, &local);
     }
     found.sources_unread = unread.count;

@@ -65,7 +65,7 @@ static enum lmcs_status finish(struct lmcs_scrubbing *s, enum lmcs_status status
 }
 
 enum lmcs_status lmcs_scrub_run(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
-                                struct lmcs_sources *sources,
+                                struct lmcs_sources *sources, lmcs_check_look *look,
                                 void (*visit)(void *context, const struct lmcs_scrub_damage *damage), void *context,
                                 const struct lmcs_progress *progress, struct lmcs_scrub_report *report,
                                 struct lmcs_error *error)
@@ -73,6 +73,7 @@ enum lmcs_status lmcs_scrub_run(struct lmcs_pool *pool, const struct lmcs_scrub_
     struct lmcs_scrubbing s = {.pool = pool,
                                .options = options,
                                .sources = sources,
+                               .look = look,
                                .visit = visit,
                                .context = context,
                                .progress = progress,

@@ -4,13 +4,15 @@
 #define LMCS_REPAIR_SCRUB_H
 
 #include "pages/pool.h"
+#include "repair/verify.h"
 
 struct lmcs_sources;
 
-/* Runs lmcs_scrub with checked options. `sources`: owned by the caller; NULL: no repair. *report is set also on errors.
+/* Runs lmcs_scrub with checked options. `sources`: owned by the caller; NULL: no repair. `look`: of a whole
+ * pass (lmcs_check_as_a_writer). *report is set also on errors.
  * LMCS_DAMAGED: unrepaired damage. LMCS_FULL: a repair lacked room. */
 enum lmcs_status lmcs_scrub_run(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
-                                struct lmcs_sources *sources,
+                                struct lmcs_sources *sources, lmcs_check_look *look,
                                 void (*visit)(void *context, const struct lmcs_scrub_damage *damage), void *context,
                                 const struct lmcs_progress *progress, struct lmcs_scrub_report *report,
                                 struct lmcs_error *error);

@@ -122,6 +122,19 @@ static enum lmcs_status scrub_metadata(struct lmcs_scrubbing *s, struct lmcs_err
     return status;
 }
 
+static enum lmcs_status check_file(struct lmcs_scrubbing *s, struct lmcs_error *error)
+{
+    if (s->look == NULL || s->left > 0 || s->report.unsupported > 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_check_as_a_writer(s->pool, s->look, error);
+    if (!lmcs_is_unusable(status))
+        return status;
+    char what[sizeof error->message];
+    snprintf(what, sizeof what, "%s", error->message);
+    lmcs_scrub_report_metadata(s, status, what, "", 0);
+    return LMCS_OK;
+}
+
 enum lmcs_status lmcs_scrub_pass(struct lmcs_scrubbing *s, struct lmcs_error *error)
 {
     const struct lmcs_scrub_options *options = s->options;
@@ -149,6 +162,8 @@ enum lmcs_status lmcs_scrub_pass(struct lmcs_scrubbing *s, struct lmcs_error *er
     lmcs_scrub_show(s);
     if (whole)
         status = scrub_metadata(s, error);
+    if (status == LMCS_OK && whole)
+        status = check_file(s, error);
     if (status == LMCS_OK)
         status = scrub_from(s, &pass, most, error);
     if (status == LMCS_OK)

@@ -25,6 +25,7 @@ struct lmcs_scrubbing {
     struct lmcs_pool *pool;
     const struct lmcs_scrub_options *options;
     struct lmcs_sources *sources; /* NULL: no repair */
+    lmcs_check_look *look;        /* NULL: a background scrub */
     void (*visit)(void *context, const struct lmcs_scrub_damage *damage);
     void *context;
     const struct lmcs_progress *progress;

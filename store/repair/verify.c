@@ -266,13 +266,20 @@ static enum lmcs_status read_contents(struct verifying *v, struct lmcs_error *er
     return status;
 }
 
-static enum lmcs_status check_as_a_writer(struct verifying *v,
-                                          enum lmcs_status (*look)(const struct lmcs_pool *, struct lmcs_error *),
-                                          struct lmcs_error *error)
+enum lmcs_status lmcs_check_as_a_writer(struct lmcs_pool *pool, lmcs_check_look *look, struct lmcs_error *error)
 {
-    if (v->pool->heap != NULL || v->structure->damages > 0 || v->structure->unsupported > 0)
+    uint64_t missing = lmcs_media_missing(pool->media);
+    if (missing > 0)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "the file was cut short while it was open: %llu bytes are missing",
+                         (unsigned long long)missing);
+    return pool->heap == NULL ? look(pool, error) : LMCS_OK;
+}
+
+static enum lmcs_status check_file(struct verifying *v, lmcs_check_look *look, struct lmcs_error *error)
+{
+    if (v->structure->damages > 0 || v->structure->unsupported > 0)
         return LMCS_OK;
-    enum lmcs_status status = look(v->pool, error);
+    enum lmcs_status status = lmcs_check_as_a_writer(v->pool, look, error);
     if (!lmcs_is_unusable(status))
         return status;
     struct lmcs_damage damage = {
@@ -284,8 +291,7 @@ static enum lmcs_status check_as_a_writer(struct verifying *v,
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address,
-                                 enum lmcs_status (*look)(const struct lmcs_pool *pool, struct lmcs_error *error),
+enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address, lmcs_check_look *look,
                                  void (*visit)(void *context, const struct lmcs_damage *damage), void *context,
                                  const struct lmcs_progress *progress, struct lmcs_verify_report *report,
                                  struct lmcs_error *error)
@@ -304,7 +310,7 @@ enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address,
                           .progress = progress,
                           .report = &counts};
     if (status == LMCS_OK && address == NULL)
-        status = check_as_a_writer(&v, look, &local);
+        status = check_file(&v, look, &local);
     if (status == LMCS_OK)
         status = read_contents(&v, &local);
     if (status == LMCS_OK && counts.damages > 0)

@@ -32,7 +32,14 @@ def attempt(*arguments: object, allowed: tuple[int, ...] = (1, 2)) -> tuple[int,
 
 def commands(path: object, output: Path) -> list[list[object]]:
     """Every way to open a pool, the harmless first."""
-    reading = [["info", path], ["ls", path], ["ls", path, "run@2"], ["verify", path], ["dump", path, "-o", output]]
+    reading = [
+        ["info", path],
+        ["ls", path],
+        ["ls", path, "run@2"],
+        ["verify", path],
+        ["scrub", path],
+        ["dump", path, "-o", output],
+    ]
     return [*reading, ["export", path, "run", "-o", output], ["tag", path, "run@1", "t"], ["compact", path]]
 
 

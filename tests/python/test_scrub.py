@@ -3,6 +3,7 @@
 
 import os
 import subprocess
+import sys
 
 import lmcstore
 import numpy as np
@@ -181,6 +182,34 @@ def test_beside_a_writer(pool):
         cli("scrub", pool, "--sample", "100%", code=1)
         assert "damaged: w" in text("scrub", pool, code=1)
         cli("scrub", pool, "--repair", "--wait", "0", code=1)
+
+
+CUT = """
+import os, sys, lmcstore, numpy
+store = lmcstore.open(sys.argv[1], "r+", background=False)
+os.truncate(sys.argv[1], int(sys.argv[2]))
+calls = [store.scrub, lambda: store.scrub(repair=True), lambda: store["run"].snapshot({"w": numpy.ones(9)})]
+for call in [*calls, lambda: store["run"][1].state_dict()]:
+    try:
+        call()
+    except lmcstore.Error as error:
+        print(error)
+assert store.verify()["damages"] > 0
+store.close()
+"""
+
+
+@pytest.mark.parametrize("length", [0, 4096, 3 << 20, 5 << 20])
+def test_a_pool_that_is_cut_while_it_is_open(pool_path, weights, length):
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        store["run"].snapshot({"w": weights})
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, pool_path, str(length)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert done.stdout.count("cut short") >= 3
+    for command in ("verify", "scrub"):
+        cli(command, pool_path, code=1)
 
 
 def test_a_pool_that_was_made_longer(pool_path, weights):
