@@ -88,6 +88,13 @@ static frames_begins beginning(const struct compression *c)
     return c->cli->options.dtype != 0 ? NULL : frames_source_begins;
 }
 
+static enum lmcs_status look(struct compression *c, const char *path, const char *advice)
+{
+    return c->cli->options.dtype != 0 || path == NULL || strcmp(path, "-") == 0
+               ? LMCS_OK
+               : with_advice(c->cli, frames_source_look(c->cli, path), advice);
+}
+
 static enum lmcs_status parse_file(struct compression *c)
 {
     uint32_t dtype = c->cli->options.dtype;
@@ -186,7 +193,11 @@ static void report_done(struct compression *c)
 
 static enum lmcs_status compress(struct compression *c, struct lmcs_outfile *output)
 {
-    enum lmcs_status status = frames_check_memory(c->cli);
+    enum lmcs_status status = look(c, c->file.path, "use --dtype for a raw array");
+    if (status == LMCS_OK)
+        status = look(c, c->base.path, "the base of a safetensors file must be one, too");
+    if (status == LMCS_OK)
+        status = frames_check_memory(c->cli);
     if (status == LMCS_OK)
         status = frames_work_init(c->cli, &c->work);
     if (status == LMCS_OK)

@@ -104,6 +104,8 @@ struct frames_source {
 
 /* As frames_begins. */
 bool frames_source_begins(const unsigned char *data, size_t bytes);
+/* Checks a safetensors file's header before its data are read. A pipe passes: its beginning is checked. */
+enum lmcs_status frames_source_look(struct cli *cli, const char *path);
 enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source);
 /* Adds the file as one array, of whole elements only. */
 enum lmcs_status frames_source_add_array(struct cli *cli, struct frames_source *source, uint32_t dtype);

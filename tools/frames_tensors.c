@@ -2,8 +2,10 @@
 /* frames_tensors.c - tensors of files, and the digests that identify them as bases. */
 #include "frames.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- Files ---------------------------------------------------------------------------------------------------- */
 
@@ -27,7 +29,20 @@ bool frames_source_begins(const unsigned char *data, size_t bytes)
 {
     uint64_t header_bytes = 0;
     memcpy(&header_bytes, data, bytes < sizeof header_bytes ? bytes : sizeof header_bytes);
-    return header_bytes <= LMCS_ST_MAX_HEADER_BYTES;
+    return header_bytes >= sizeof "{}" - 1 && header_bytes <= LMCS_ST_MAX_HEADER_BYTES;
+}
+
+enum lmcs_status frames_source_look(struct cli *cli, const char *path)
+{
+    struct lmcs_st_header header;
+    int fd = frames_file_bytes(path) > 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
+    if (fd < 0)
+        return LMCS_OK; /* frames_read reports it */
+    enum lmcs_status status = lmcs_st_header_read(fd, path, true, &header, &cli->error);
+    if (status == LMCS_OK)
+        lmcs_st_header_free(&header);
+    close(fd);
+    return status;
 }
 
 enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source)

@@ -502,7 +502,8 @@ static enum lmcs_status parse_text(struct parse *parse)
     return status == LMCS_OK ? check_coverage(parse) : status;
 }
 
-enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_header *header, struct lmcs_error *error)
+enum lmcs_status lmcs_st_header_read(int fd, const char *path, bool takes_any, struct lmcs_st_header *header,
+                                     struct lmcs_error *error)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -516,7 +517,7 @@ enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_he
         goto out;
     }
     status = lmcs_st_read(fd, path, 8, text, bytes, error);
-    struct parse parse = {path, text, text + bytes, header, error, false};
+    struct parse parse = {path, text, text + bytes, header, error, takes_any};
     if (status == LMCS_OK)
         status = parse_text(&parse);
 out:

@@ -113,7 +113,7 @@ enum lmcs_status lmcs_import_safetensors(struct lmcs_pool *pool, const char *she
     struct importer importer = {.path = path, .fd = -1, .progress = progress, .error = error};
     enum lmcs_status status = open_input(path, &importer.fd, error);
     if (status == LMCS_OK)
-        status = lmcs_st_header_read(importer.fd, path, &importer.header, error);
+        status = lmcs_st_header_read(importer.fd, path, false, &importer.header, error);
     if (status == LMCS_OK)
         status = lmcs_capture_begin(pool, shelf, &importer.capture, error);
     for (size_t i = 0; i < importer.header.count && status == LMCS_OK; i++)

@@ -55,8 +55,9 @@ struct lmcs_st_header {
 /* Reads `bytes` bytes at `offset`. LMCS_DAMAGED: the file ends before. */
 enum lmcs_status lmcs_st_read(int fd, const char *path, uint64_t offset, void *buffer, size_t bytes,
                               struct lmcs_error *error);
-/* Reads and checks the whole header. `path` is for messages. After a failure `header` is empty. */
-enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_header *header, struct lmcs_error *error);
+/* Reads and checks the whole header. `path` is for messages; `takes_any`: as below. After a failure `header` is empty. */
+enum lmcs_status lmcs_st_header_read(int fd, const char *path, bool takes_any, struct lmcs_st_header *header,
+                                     struct lmcs_error *error);
 /*
  * The same for a file in memory, of any version of the format. A tensor that this library can't hold (dtype, name, too
  * many dimensions, half bytes) gets dtype 0 and no shape.

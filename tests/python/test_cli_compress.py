@@ -483,6 +483,23 @@ def test_what_is_no_such_file_is_not_read(tmp_path: Path) -> None:
         assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 1 << 20)  # KiB
 
 
+def test_the_header_is_checked_before_the_data_are_read(tmp_path: Path) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    safetensors.torch.save_file({"w": weights(1, 30)}, small)
+    headers = [b"", struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 64), struct.pack("<Q", 9) + b'{"a":[1]}']
+    for header in headers:
+        with large.open("wb") as file:
+            file.write(header)
+            file.truncate(16 << 30)
+        for command in (["compress", small, "--base", large], ["compress", large]):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+            done = subprocess.run(
+                [BIN, *map(str, command), "-o", str(tmp_path / "o")], capture_output=True, timeout=60, check=False
+            )
+            assert done.returncode == 1 and b"large is not a" in done.stderr, done.stderr
+            assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 1 << 20)  # KiB
+
+
 def test_files_that_were_cut(image: bytes, tmp_path: Path) -> None:
     cuts = {1, 3, 63, 64, 71, 72, 100, len(image) - 1, len(image) // 2}
     for frame in frames(image):
