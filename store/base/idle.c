@@ -190,6 +190,7 @@ void lmcs_idle_free(struct lmcs_idle *idle)
         return;
     if (idle->started) {
         atomic_store(&idle->stop, true);
+        atomic_fetch_add(&idle->hurries, 1); /* ends a rest */
         sem_post(&idle->offer);
         pthread_join(idle->thread, NULL);
     }

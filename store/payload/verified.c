@@ -26,7 +26,7 @@ static bool key_of(uint64_t content, uint64_t block, uint64_t *key)
 static bool has(struct lmcs_pool *pool, uint64_t content, uint64_t place, uint64_t block)
 {
     uint64_t key;
-    return key_of(content, block, &key) && lmcs_map_get(&pool->verified, key) == place;
+    return place != 0 && key_of(content, block, &key) && lmcs_map_get(&pool->verified, key) == place;
 }
 
 bool lmcs_verified_has(struct lmcs_pool *pool, uint64_t content, const struct lmcs_part_df *parts, uint64_t block)

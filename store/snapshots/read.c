@@ -10,11 +10,13 @@
 
 #include "payload/verified.h"
 #include "records/manifest.h"
+#include "records/safety.h"
 #include "snapshots/snapshot.h"
 
-/* Finds a tensor and pins its chain. */
+/* Finds a tensor and pins its chain. *any_lost: a scrub recorded blocks of it as lost. */
 static enum lmcs_status find_tensor(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name,
-                                    struct lmcs_identity *identity, struct lmcs_chain *chain, struct lmcs_error *error)
+                                    struct lmcs_identity *identity, struct lmcs_chain *chain, bool *any_lost,
+                                    struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
@@ -30,6 +32,8 @@ static enum lmcs_status find_tensor(struct lmcs_snapshot *snapshot, uint32_t kin
                            snapshot->shelf, (unsigned long long)snapshot->info.number, name);
     if (status == LMCS_OK)
         status = lmcs_chain_load(&txn, content, chain, error);
+    if (status == LMCS_OK)
+        status = lmcs_lost_any(&txn, content, any_lost, error);
     if (status == LMCS_OK)
         status = lmcs_chain_pin(snapshot->pool, chain, error);
     lmcs_txn_end(&txn);
@@ -58,7 +62,8 @@ void lmcs_snapshot_explain_damage(struct lmcs_snapshot *snapshot, struct lmcs_er
 
 struct range_reading {
     const struct lmcs_snapshot *snapshot;
-    const struct lmcs_content *raw; /* NULL: it must be decoded */
+    bool any_lost;
+    const struct lmcs_content *raw; /* NULL: each read compares or decodes it */
     bool is_known;                  /* no block needs the reader */
     struct lmcs_reader *reader;
     uint64_t raw_bytes;
@@ -109,7 +114,7 @@ static enum lmcs_status read_range_job(void *context, uint64_t i, struct lmcs_er
 static void range_init(struct range_reading *r, const struct lmcs_chain *chain)
 {
     const struct lmcs_content *top = &chain->links[0];
-    r->raw = top->df.payload == LMCS_PAYLOAD_RAW ? top : NULL;
+    r->raw = top->df.payload == LMCS_PAYLOAD_RAW && !r->any_lost ? top : NULL;
     r->first_block = r->first_byte / LMC_BLOCK_BYTES;
     r->block_count = (r->first_byte + r->bytes - 1) / LMC_BLOCK_BYTES - r->first_block + 1;
     r->is_known = true;
@@ -128,7 +133,7 @@ enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kin
     struct lmcs_identity identity;
     struct lmcs_chain chain;
     struct range_reading r = {.snapshot = snapshot, .raw_bytes = buffer_bytes, .bytes = buffer_bytes, .buffer = buffer};
-    enum lmcs_status status = find_tensor(snapshot, kind, name, &identity, &chain, error);
+    enum lmcs_status status = find_tensor(snapshot, kind, name, &identity, &chain, &r.any_lost, error);
     if (status != LMCS_OK)
         return status;
     if (chain.links[0].df.raw_bytes != buffer_bytes)
@@ -154,7 +159,7 @@ enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32
     struct lmcs_identity identity;
     struct lmcs_chain chain;
     struct range_reading r = {.snapshot = snapshot, .first_byte = first_byte, .bytes = bytes, .buffer = buffer};
-    enum lmcs_status status = find_tensor(snapshot, kind, name, &identity, &chain, error);
+    enum lmcs_status status = find_tensor(snapshot, kind, name, &identity, &chain, &r.any_lost, error);
     if (status != LMCS_OK)
         return status;
     r.raw_bytes = chain.links[0].df.raw_bytes;

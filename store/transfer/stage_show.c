@@ -402,9 +402,21 @@ static enum lmcs_status merge_shelf(struct lmcs_stage *stage, struct lmcs_txn *t
     return status == LMCS_OK ? lmcs_shelf_save(txn, shelf, error) : status;
 }
 
-/* Records the origin of a fork once all shelves are visible; keeps one that the pool has. */
-static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
+/* Finds the shelf of the archive that has the name there. NULL: the archive has none. */
+static const struct lmcs_stage_shelf *find_in_archive(const struct lmcs_stage *stage, size_t archive, const char *name)
 {
+    for (size_t i = 0; i < stage->shelf_count; i++)
+        if (stage->shelves[i].archive == archive && strcmp(stage->shelves[i].from, name) == 0)
+            return &stage->shelves[i];
+    return NULL;
+}
+
+/* Records the origin of a fork once all shelves are visible; keeps one that the pool has. */
+static enum lmcs_status put_origin(const struct lmcs_stage *stage, struct lmcs_txn *txn,
+                                   const struct lmcs_stage_shelf *from, struct lmcs_error *error)
+{
+    const struct lmcs_stage_shelf *source = find_in_archive(stage, from->archive, from->origin);
+    const char *name = source != NULL ? source->name : from->origin;
     struct lmcs_shelf shelf, there;
     struct lmcs_record record;
     struct lmcs_origin origin;
@@ -415,11 +427,12 @@ static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage
     if (status != LMCS_OK || found)
         return status;
     origin.df = (struct lmcs_origin_df){.number = from->origin_number, .time_ns = from->origin_time_ns};
-    snprintf(origin.name, sizeof origin.name, "%s", from->origin);
-    status = lmcs_shelf_find(txn, from->origin, &there, &found, error);
+    snprintf(origin.name, sizeof origin.name, "%s", name);
+    status = lmcs_shelf_find(txn, name, &there, &found, error);
     if (status == LMCS_OK && found && there.df.id != shelf.df.id) {
         status = lmcs_record_get(txn, &there, from->origin_number, &record, &found, error);
-        origin.df.shelf = !found || record.df.time_ns == from->origin_time_ns ? there.df.id : 0;
+        bool is_source = found ? record.df.time_ns == from->origin_time_ns : source != NULL;
+        origin.df.shelf = is_source ? there.df.id : 0;
     }
     return status == LMCS_OK ? lmcs_origin_put(txn, shelf.df.id, &origin, error) : status;
 }
@@ -481,9 +494,9 @@ static enum lmcs_status show_all(struct lmcs_stage *stage, struct lmcs_error *er
     for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
         if (!stage->shelves[i].is_gone)
             status = show_shelf(stage, &txn, &stage->shelves[i], error);
-    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
+    for (size_t i = stage->shelf_count; status == LMCS_OK && i-- > 0;) /* the latest archive's first */
         if (stage->shelves[i].origin != NULL && !stage->shelves[i].is_gone)
-            status = put_origin(&txn, &stage->shelves[i], error);
+            status = put_origin(stage, &txn, &stage->shelves[i], error);
     if (status == LMCS_OK)
         status = note_bases(stage, &txn, error);
     return lmcs_txn_finish(&txn, status, error);
