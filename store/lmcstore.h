@@ -205,6 +205,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *                  the codec; never with DAX), always
  *   scrub=T        the background reads the whole pool once in T (30d; the shortest of all shelves), and repairs damage
  *                  if it can (lmcs_scrub)
+ *   parity=bases   the default: parity of compacted contents that others rest on (keyframes, links, bases of deltas).
+ *                  It repairs a flipped bit or a bad page of 4 KiB of each, and gives way when the pool is full
  *   parity=K+M     M bytes of parity for K stored bytes (16+2; K to 128, M to 16): restores any M lost of K + M units
  *                  of at most 4 KiB, far apart. Made in the background for fully compacted snapshots, after pruning for
  *                  a budget, as far as there is room; and by a scrub with repair. "none": no new parity; existing stays

@@ -152,7 +152,7 @@ static void links_repaired_from_links(void **state)
     place_path(place, "from.pool", path);
     place_path(place, "a", from);
     place_path(place, "twin.pool", twin);
-    struct lmcs_pool *pool = make_run(place, &run, large, "keep_raw=1", 6);
+    struct lmcs_pool *pool = make_run(place, &run, large, "keep_raw=1 parity=none", 6);
     int fd = dump_run(place, pool, "a");
     struct lmcs_pool *copy = new_pool(place, "twin.pool");
     OK(lmcs_restore(copy, fd, NULL, NULL, &err));
@@ -394,7 +394,7 @@ static void damaged_links_are_not_sent(void **state)
     struct lmcs_transfer_report report;
     char path[512];
     place_path(place, "from.pool", path);
-    struct lmcs_pool *pool = make_run(place, &run, large, "keep_raw=1", 7);
+    struct lmcs_pool *pool = make_run(place, &run, large, "keep_raw=1 parity=none", 7);
     struct lmcs_content array = record_of(pool, "run", 4, "p1.weight"), link = content_record(pool, array.link);
     damage_content(path, &link, link.df.stored_bytes - 20, 1);
     int fd = new_file(place, "a");

@@ -116,7 +116,7 @@ static void test_care_goes_along(void **state)
     assert_string_equal(shelf_info(pool, "branch").policy, "keep_raw=5 chain=3 keep=all scrub=30d parity=16+2");
     OK(lmcs_shelf_set_policy(pool, "run", "scrub=none parity=none", &err));
     OK(try_fork(pool, "run", "another"));
-    assert_string_equal(shelf_info(pool, "another").policy, "keep_raw=5 chain=3 keep=all");
+    assert_string_equal(shelf_info(pool, "another").policy, "keep_raw=5 chain=3 keep=all parity=none");
     assert_string_equal(shelf_info(pool, "branch").policy, "keep_raw=5 chain=3 keep=all scrub=30d parity=16+2");
     check_pool(pool);
     close_pool(pool);

@@ -39,7 +39,7 @@ static void damage_is_found_and_named(void **state)
     struct telling telling;
     struct lmcs_pool *pool = open_quiet(place->pool);
     run_begin(&run, adamw_hints(), BF16, large);
-    set_policy(pool, "run", "keep_raw=1");
+    set_policy(pool, "run", "keep_raw=1 parity=none");
     run_on(&run, pool, "run", 8);
     OK(lmcs_compact(pool, NULL, &err));
     expect_clean(pool);
@@ -91,7 +91,7 @@ static void rot_once(struct place *place, const struct rot *rot)
     struct run run;
     struct lmcs_pool *pool = open_quiet(place->pool);
     run_begin(&run, adamw_hints(), BF16, sizes);
-    set_policy(pool, "run", "keep_raw=2");
+    set_policy(pool, "run", "keep_raw=2 parity=none");
     run_on(&run, pool, "run", 5);
     OK(lmcs_compact(pool, NULL, &err));
     struct lmcs_content content = record_of(pool, "run", rot->number, rot->tensor);

@@ -450,6 +450,28 @@ static void parity(void **state)
     read_and_go_on(*state, "safety", "parity.pool");
 }
 
+/* Deltas and links made before parity was the default. */
+static void parity_of_old_bases(void **state)
+{
+    static const char *const folders[] = {"history", "links"};
+    struct place *place = *state;
+    struct lmcs_verify_report report;
+    for (int i = 0; i < 2; i++) {
+        char path[512];
+        unpack(place, folders[i]);
+        place_path(place, "a.pool", path);
+        struct lmcs_pool *pool = open_quiet(path);
+        struct lmcs_pool_info before, after;
+        OK(lmcs_pool_info(pool, &before, &err));
+        OK(lmcs_compact(pool, NULL, &err));
+        OK(lmcs_pool_info(pool, &after, &err));
+        EXPECT(after.parity_bytes > before.parity_bytes);
+        OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err));
+        close_pool(pool);
+        EXPECT(unlink(path) == 0);
+    }
+}
+
 static void noted_damage(void **state)
 {
     struct place *place = *state;
@@ -730,6 +752,7 @@ int main(void)
         IN_MEMORY(writers_that_were_killed),
         IN_MEMORY(prepared_snapshots),
         IN_MEMORY(parity),
+        IN_MEMORY(parity_of_old_bases),
         IN_MEMORY(noted_damage),
         ON_DISK(a_poolset),
         IN_MEMORY(archives),

@@ -29,7 +29,8 @@ static void text_comes_back(void **state)
     expect_text("budget=1536MiB", "keep_raw=4 chain=3 keep=all budget=1536M");
     expect_text("scrub=30d parity=16+2", "keep_raw=4 chain=3 keep=all scrub=30d parity=16+2");
     expect_text("scrub=90s parity=4+1", "keep_raw=4 chain=3 keep=all scrub=90s parity=4+1");
-    expect_text("scrub=none parity=none budget=none rate=none encode=never keep=all", "keep_raw=4 chain=3 keep=all");
+    expect_text("scrub=none parity=bases budget=none rate=none encode=never keep=all", "keep_raw=4 chain=3 keep=all");
+    expect_text("parity=none", "keep_raw=4 chain=3 keep=all parity=none");
 }
 
 static const char *const wrong_words[] = {

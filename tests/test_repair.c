@@ -77,6 +77,7 @@ static void a_block_that_a_neighbour_has(void **state)
     struct state *states[COUNT] = {NULL};
     struct telling telling;
     struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=none", &err)); /* other sources */
     take_rows(pool, states, COUNT, &rng);
     struct lmcs_content raw = record_of(pool, "run", 7, "table");
     damage_content(place->pool, &raw, (1 << 20) + 10, 1);
@@ -137,6 +138,7 @@ static void from_an_archive(void **state)
     place_path(place, "early", early);
     place_path(place, "late", late);
     place_path(place, "canonical", canonical);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=none", &err)); /* other sources */
     take_rows(pool, states, COUNT, &rng);
     dump_to(pool, early, false);
     OK(lmcs_compact(pool, NULL, &err));
@@ -177,6 +179,7 @@ static void past_a_bad_source(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     place_path(place, "good", good);
     place_path(place, "cut", cut);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=none", &err)); /* other sources */
     take_rows(pool, states, COUNT, &rng);
     dump_to(pool, good, false);
     dump_to(pool, cut, false);
@@ -219,6 +222,7 @@ static void from_another_pool(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     place_path(place, "other", other);
     place_path(place, "archive", archive);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=none", &err)); /* other sources */
     take_rows(pool, states, COUNT, &rng);
     OK(lmcs_compact(pool, NULL, &err));
     dump_to(pool, archive, false);
@@ -383,6 +387,7 @@ static void parity_follows_the_contents(void **state)
     struct rng rng = {7};
     struct state *states[COUNT], *now;
     struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=none", &err));
     take_rows(pool, states, COUNT, &rng);
     OK(lmcs_compact(pool, NULL, &err));
     EXPECT(pool_info(pool).parity_bytes == 0);
@@ -475,6 +480,7 @@ static void from_the_other_replica(void **state)
     fprintf(file, "PMEMPOOLSET\n160M %s\nREPLICA\n160M %s\n", first, second);
     fclose(file);
     struct lmcs_pool *pool = open_pool(set, LMCS_OPEN_CREATE, LMCS_NO_BACKGROUND);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=none", &err)); /* other sources */
     take_rows(pool, states, COUNT, &rng);
     OK(lmcs_compact(pool, NULL, &err));
     damage_some(pool, first);

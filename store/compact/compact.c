@@ -21,12 +21,19 @@
 #include "pages/space.h"
 #include "shelves/shelves.h"
 
+#define PARITY_RATE ((uint64_t)256 << 20) /* stored bytes a second that the background reads for parity */
+#define PARITY_TURN ((uint64_t)64 << 20)  /* and before it looks for other work */
+
 static bool parity_may_go_on(void *context, uint64_t bytes)
 {
     struct lmcs_round *round = context;
     struct lmcs_error ignored;
-    lmcs_round_hold(round, bytes);
-    return round->compactor->waiting == 0 && lmcs_round_go_on(round, 0, 1, &ignored) == LMCS_OK;
+    uint64_t rate = round->outlook.rate_bytes;
+    if (round->background)
+        lmcs_throttle_hold(&round->throttle, rate == 0 || rate > PARITY_RATE ? PARITY_RATE : rate, bytes);
+    round->parity_bytes += bytes;
+    return round->compactor->waiting == 0 && (!round->background || round->parity_bytes < PARITY_TURN) &&
+           lmcs_round_go_on(round, 0, 1, &ignored) == LMCS_OK;
 }
 
 static enum lmcs_status make_parity(struct lmcs_round *round, struct lmcs_error *error)
@@ -34,8 +41,10 @@ static enum lmcs_status make_parity(struct lmcs_round *round, struct lmcs_error 
     const struct lmcs_parity_turn turn = {.go_on = parity_may_go_on,
                                           .suspect = lmcs_round_suspect,
                                           .context = round,
-                                          .wait = round->background ? &round->compactor->parity : NULL};
+                                          .wait = round->background ? &round->compactor->parity : NULL,
+                                          .leave_bytes = round->keep};
     bool worked = false;
+    round->parity_bytes = 0;
     enum lmcs_status status = lmcs_parity_turn(round->pool, &turn, &worked, error);
     round->worked |= worked;
     return status;
@@ -141,11 +150,21 @@ enum lmcs_status lmcs_compact_finished(struct lmcs_pool *pool, const char *shelf
     return status == LMCS_OK ? run_until_idle(&round, error) : status;
 }
 
+/* Before snapshots are pruned: they are worth more. */
+static void give_parity_up(struct lmcs_round *round)
+{
+    round->compactor = round->pool->compactor;
+    begin_round(round);
+    lmcs_parity_make_way(round->pool, &round->compactor->parity);
+    end_round(round);
+}
+
 bool lmcs_compact_for_space(struct lmcs_pool *pool, const char *held)
 {
     struct lmcs_error error;
     struct lmcs_round round = {.pool = pool, .urgent = true, .held = held};
     uint64_t free_before = lmcs_space_free_bytes(pool), used_before = lmcs_space_used(pool);
+    give_parity_up(&round);
     run_until_idle(&round, &error);
     /* Small trimmed extents join. */
     return lmcs_space_free_bytes(pool) > free_before || lmcs_space_used(pool) < used_before;

@@ -85,9 +85,11 @@ struct columns {
 static bool columns_new(struct columns *columns, const struct shape *shape)
 {
     size_t rows = shape->data + shape->parity;
-    columns->memory = aligned_alloc(64, rows * PIECE_BYTES);
+    uint64_t bytes = shape->stripes * shape->unit; /* units are multiples of 64 */
+    bytes = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+    columns->memory = aligned_alloc(64, rows * bytes);
     for (size_t i = 0; i < rows && columns->memory != NULL; i++)
-        columns->at[i] = columns->memory + i * PIECE_BYTES;
+        columns->at[i] = columns->memory + i * bytes;
     return columns->memory != NULL;
 }
 
@@ -226,6 +228,31 @@ static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *erro
     return status;
 }
 
+static bool share_page(const struct lmcs_content *one, const struct lmcs_content *other)
+{
+    for (size_t i = 0; i < one->df.part_count; i++)
+        for (size_t k = 0; k < other->df.part_count; k++) {
+            const struct lmcs_part_df *a = &one->parts[i], *b = &other->parts[k];
+            if (a->offset / LMCS_PAGE_BYTES <= (b->offset + b->bytes - 1) / LMCS_PAGE_BYTES &&
+                b->offset / LMCS_PAGE_BYTES <= (a->offset + a->bytes - 1) / LMCS_PAGE_BYTES)
+                return true;
+        }
+    return false;
+}
+
+/* Takes room for parity, not in a page of its payload: a bad page must not damage both. */
+static enum lmcs_status take_room(struct making *m, struct lmcs_error *error)
+{
+    uint64_t left;
+    enum lmcs_status status = lmcs_payload_take(m->region, m->shape.total, &m->made, error);
+    if (status != LMCS_OK || !share_page(&m->of, &m->made))
+        return status;
+    const uint64_t at = m->made.parts[0].offset;
+    give_room_back(m);
+    status = lmcs_region_take(m->region, lmcs_page_up(at + 1) - at, &left, error); /* the rest of the page is lost */
+    return status == LMCS_OK ? lmcs_payload_take(m->region, m->shape.total, &m->made, error) : status;
+}
+
 /* Makes the parity of one content; skips it if it has `too_large` bytes or more. Allocates before it reads. */
 static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs_wanted_df wanted, uint64_t too_large,
                                  struct lmcs_error *error)
@@ -245,7 +272,7 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs
     if (status != LMCS_OK || !found)
         return status;
     m->shape = shape_of(m->of.df.stored_bytes, wanted.data, wanted.parity);
-    status = m->shape.total < too_large ? lmcs_payload_take(m->region, m->shape.total, &m->made, error)
+    status = m->shape.total < too_large ? take_room(m, error)
                                         : lmcs_fail(error, LMCS_FULL, 0, "no room for %llu bytes of parity",
                                                     (unsigned long long)m->shape.total);
     m->has_no_room = status == LMCS_FULL;

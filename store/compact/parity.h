@@ -31,7 +31,7 @@ enum lmcs_status lmcs_parity_repair(struct lmcs_pool *pool, uint64_t content, co
 struct lmcs_parity_wait {
     uint64_t wait_ns; /* 0: nothing was left */
     uint64_t since_ns;
-    uint64_t free_bytes; /* at since_ns */
+    uint64_t free_bytes; /* at since_ns; UINT64_MAX: wait even if there is more */
 };
 
 struct lmcs_parity_turn {
@@ -39,7 +39,8 @@ struct lmcs_parity_turn {
     bool (*go_on)(void *context, uint64_t bytes);     /* false: stop; may be NULL */
     void (*suspect)(void *context, uint64_t content); /* damaged contents; may be NULL */
     void *context;
-    struct lmcs_parity_wait *wait; /* NULL: try everything */
+    struct lmcs_parity_wait *wait; /* of the background, which does a part; NULL: try everything */
+    uint64_t leave_bytes;          /* with less free space, none is made */
 };
 
 /*
@@ -49,5 +50,8 @@ struct lmcs_parity_turn {
  */
 enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn, bool *worked,
                                   struct lmcs_error *error);
+/* The pool is full: drops the parity of parity=bases. The background makes it again after the longest wait, if there is
+ * room then. */
+void lmcs_parity_make_way(struct lmcs_pool *pool, struct lmcs_parity_wait *wait);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "compact/parity.h"
 
-#define LMCS_PARITY_BATCH 64u
+#define LMCS_PARITY_BATCH 512u
 
 struct lmcs_parity_batch {
     uint64_t contents[LMCS_PARITY_BATCH];

@@ -11,34 +11,86 @@
 
 #define SHORTEST_WAIT_NS ((uint64_t)2 * 1000000000) /* for room */
 #define LONGEST_WAIT_NS  ((uint64_t)64 * 1000000000)
+#define MOST_EXAMINED    64u   /* snapshots in a transaction ... */
+#define MOST_NOTED       4096u /* ... or records, without those of its last snapshot */
 
 struct noting {
     struct lmcs_txn *txn;
-    uint32_t data;
-    uint32_t parity;
+    const struct lmcs_policy *policy;
     bool is_spoilt; /* a record was not written: do not commit */
+    size_t wanted;  /* new records */
 };
 
-/* Marks the content of an entry as wanted unless it has the parity that the policy asks for. */
+/* Marks a content as wanted unless it has the parity that the policy asks for. With parity=bases, any will do. */
+static enum lmcs_status want(struct noting *noting, const struct lmcs_content *content, struct lmcs_error *error)
+{
+    const struct lmcs_policy *policy = noting->policy;
+    struct lmcs_wanted_df wanted = {policy->parity_data, policy->parity};
+    struct lmcs_parity_record now;
+    bool found, known = false;
+    enum lmcs_status status = lmcs_parity_find(noting->txn, content->id, &now, &found, error);
+    if (status == LMCS_OK && policy->parity_of_bases) {
+        struct lmcs_wanted_df before;
+        if (!found)
+            status = lmcs_parity_wanted(noting->txn, content->id, &before, &known, error);
+        wanted = lmcs_parity_by_size(content->df.stored_bytes);
+    }
+    bool is_right =
+        found && (policy->parity_of_bases || (now.df.data == wanted.data && now.df.parity == wanted.parity));
+    if (status != LMCS_OK || is_right || known)
+        return status;
+    status = lmcs_parity_want(noting->txn, content->id, wanted.data, wanted.parity, error);
+    noting->is_spoilt = status != LMCS_OK;
+    noting->wanted++;
+    return status;
+}
+
+/* Replaces a content that a link stores by the link. */
+static enum lmcs_status find_stored(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_error *error)
+{
+    return content->df.payload == LMCS_PAYLOAD_LINKED ? lmcs_content_get(txn, content->link, content, error) : LMCS_OK;
+}
+
+/*
+ * Marks the bases of the content. A base that snapshots contain marks its own bases when these snapshots are examined;
+ * the walk goes on below one that none contains, unless it was marked before. `depth` bounds forged chains.
+ */
+static enum lmcs_status note_bases(struct noting *noting, const struct lmcs_content *content, uint32_t depth,
+                                   struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < content->df.base_count; i++) {
+        const size_t before = noting->wanted;
+        struct lmcs_content base;
+        status = lmcs_content_get(noting->txn, content->bases[i], &base, error);
+        bool is_unused = status == LMCS_OK && base.df.runs == 0;
+        if (status == LMCS_OK)
+            status = find_stored(noting->txn, &base, error);
+        if (status == LMCS_OK && base.df.stored_bytes > 0)
+            status = want(noting, &base, error);
+        if (status == LMCS_OK && is_unused && noting->wanted > before && depth < LMCS_DEEPEST)
+            status = note_bases(noting, &base, depth + 1, error);
+    }
+    return status;
+}
+
+/* Marks an entry's content; with parity=bases, only if others rest on it, and its bases. */
 static enum lmcs_status note_content(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                      uint64_t successor, struct lmcs_error *error)
 {
     struct noting *noting = context;
-    struct lmcs_parity_record now;
     struct lmcs_content content;
-    bool found;
     (void)identity;
     (void)successor;
     enum lmcs_status status = lmcs_content_get(noting->txn, entry->content, &content, error);
+    if (status == LMCS_OK)
+        status = find_stored(noting->txn, &content, error);
     if (status != LMCS_OK)
         return status;
-    uint64_t id = content.df.payload == LMCS_PAYLOAD_LINKED ? content.link : content.id;
-    status = lmcs_parity_find(noting->txn, id, &now, &found, error);
-    if (status != LMCS_OK || (found && now.df.data == noting->data && now.df.parity == noting->parity))
-        return status;
-    status = lmcs_parity_want(noting->txn, id, noting->data, noting->parity, error);
-    noting->is_spoilt = status != LMCS_OK;
-    return status;
+    bool is_base = content.df.base_uses > 0 && content.df.stored_bytes > 0;
+    if (is_base || !noting->policy->parity_of_bases)
+        status = want(noting, &content, error);
+    return status == LMCS_OK && noting->policy->parity_of_bases ? note_bases(noting, &content, 0, error) : status;
 }
 
 /* Marks the contents that the snapshot added; all if the snapshot before is unreadable. */
@@ -56,10 +108,12 @@ static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_s
 static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
                                        bool all, struct lmcs_passed *passed, bool *noted, struct lmcs_error *error)
 {
-    struct noting noting = {txn, policy->parity_data, policy->parity, false};
+    struct noting noting = {.txn = txn, .policy = policy};
     enum lmcs_status status = LMCS_OK;
     *noted = false;
-    for (unsigned i = 0; status == LMCS_OK && i < LMCS_PARITY_BATCH; i++) {
+    /* raw contents of newer snapshots may gain dependents later */
+    all = all && !policy->parity_of_bases;
+    for (unsigned i = 0; status == LMCS_OK && i < MOST_EXAMINED && noting.wanted < MOST_NOTED; i++) {
         struct lmcs_record record, older;
         uint64_t number;
         bool found, has_older = false;
@@ -97,7 +151,8 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
     if (status == LMCS_OK && found) {
         lmcs_shelf_policy(&shelf, &policy);
-        found = policy.parity > 0 && (shelf.df.flags & LMCS_SHELF_STAGING) == 0;
+        all = all && !policy.parity_of_bases;
+        found = lmcs_policy_has_parity(&policy) && (shelf.df.flags & LMCS_SHELF_STAGING) == 0;
     }
     if (status == LMCS_OK && found)
         status = lmcs_record_after(&txn, &shelf, shelf.df.guarded, &number, error);
@@ -111,7 +166,9 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
     if (status == LMCS_OK && found) {
         lmcs_shelf_policy(&shelf, &policy);
-        status = policy.parity > 0 ? note_snapshots(&txn, &shelf, &policy, all, passed, &found, error) : LMCS_OK;
+        found = lmcs_policy_has_parity(&policy);
+        if (found)
+            status = note_snapshots(&txn, &shelf, &policy, all, passed, &found, error);
     }
     if (status == LMCS_OK && found)
         status = lmcs_shelf_save(&txn, &shelf, error);
@@ -124,16 +181,18 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     return status;
 }
 
-static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_passed *passed, bool *worked,
-                                 struct lmcs_error *error)
+/* The background examines one batch of each shelf in a turn: other work waits. */
+static enum lmcs_status note_all(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn,
+                                 struct lmcs_passed *passed, bool *worked, struct lmcs_error *error)
 {
     uint64_t id = 0;
     enum lmcs_status status = lmcs_shelf_next(pool, &id, error);
     while (status == LMCS_OK && id != 0) {
         for (bool more = true; status == LMCS_OK && more;) {
             more = false;
-            status = note_shelf(pool, id, all, passed, &more, error);
+            status = note_shelf(pool, id, turn->all, passed, &more, error);
             *worked |= more;
+            more = more && turn->wait == NULL;
         }
         status = lmcs_shelf_pass_over(pool, id, passed, status, error);
         if (status == LMCS_OK)
@@ -224,6 +283,50 @@ static enum lmcs_status make_wanted(struct lmcs_pool *pool, const struct lmcs_pa
     return status;
 }
 
+/* Drops parity with geometry by size from content id *from on, and requests it again, in one transaction. *from 0 on
+ * return: there is no more. */
+static enum lmcs_status drop_some(struct lmcs_pool *pool, uint64_t *from, size_t *dropped, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    uint64_t contents[LMCS_PARITY_BATCH];
+    size_t count = 0;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_root_open(&cursor, &txn, LMCS_TREE_SAFETY, (struct lmcs_key_df){*from, 0}, error);
+    *from = 0;
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
+        const struct lmcs_key_df key = lmcs_cursor_key(cursor);
+        if (count == LMCS_PARITY_BATCH) {
+            *from = key.high;
+            break;
+        }
+        if (key.high != 0 && key.low == 0)
+            contents[count++] = key.high;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        bool gone = false;
+        status = lmcs_parity_give_way(&txn, contents[i], &gone, error);
+        *dropped += gone;
+    }
+    return lmcs_txn_finish(&txn, status, error);
+}
+
+void lmcs_parity_make_way(struct lmcs_pool *pool, struct lmcs_parity_wait *wait)
+{
+    struct lmcs_error ignored;
+    uint64_t from = 1;
+    size_t dropped = 0;
+    while (from != 0 && drop_some(pool, &from, &dropped, &ignored) == LMCS_OK)
+        continue;
+    if (dropped > 0)
+        *wait = (struct lmcs_parity_wait){
+            .wait_ns = LONGEST_WAIT_NS, .since_ns = lmcs_steady_ns(), .free_bytes = UINT64_MAX};
+}
+
 enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn, bool *worked,
                                   struct lmcs_error *error)
 {
@@ -231,8 +334,11 @@ enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_pari
     struct lmcs_passed passed = {.any = false};
     bool made = false;
     *worked = false;
-    enum lmcs_status status = note_all(pool, turn->all, &passed, worked, error);
-    if (status == LMCS_OK && (*worked || turn->wait == NULL || !must_wait(pool, turn->wait))) {
+    enum lmcs_status status = note_all(pool, turn, &passed, worked, error);
+    bool has_room = turn->leave_bytes == 0 || lmcs_space_free_bytes(pool) >= turn->leave_bytes;
+    bool waits = turn->wait != NULL && must_wait(pool, turn->wait) &&
+                 (!*worked || turn->wait->free_bytes == UINT64_MAX); /* new contents may fit, unless parity gave way */
+    if (status == LMCS_OK && has_room && !waits) {
         status = make_wanted(pool, turn, &batch, &passed, &made, error);
         if (turn->wait != NULL)
             note_wait(pool, batch.is_any_left || status == LMCS_FULL, made, turn->wait);

@@ -58,12 +58,13 @@ struct lmcs_round {
     bool background;
     const struct lmcs_progress *progress;
     struct lmcs_throttle throttle;
-    uint64_t keep;     /* bytes of free extents to leave untrimmed */
-    bool urgent;       /* a writer found no space: keep only the newest snapshots raw, prune at once */
-    const char *held;  /* urgent: shelf of this writer */
-    uint64_t finished; /* id of the shelf of which no snapshot stays raw; LMCS_EVERY_SHELF; 0: none */
-    bool worked;       /* changed the pool */
-    uint64_t swapped;  /* contents replaced */
+    uint64_t keep;         /* bytes of free extents to leave untrimmed */
+    bool urgent;           /* a writer found no space: keep only the newest snapshots raw, prune at once */
+    const char *held;      /* urgent: shelf of this writer */
+    uint64_t finished;     /* id of the shelf of which no snapshot stays raw; LMCS_EVERY_SHELF; 0: none */
+    bool worked;           /* changed the pool */
+    uint64_t swapped;      /* contents replaced */
+    uint64_t parity_bytes; /* read in this turn */
     struct lmcs_candidate *candidates;
     size_t count;
     size_t capacity;

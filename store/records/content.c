@@ -515,23 +515,37 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-/* Requests parity for the link that stores a content with parity or a request. */
-static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
-                                       struct lmcs_error *error)
+static enum lmcs_status hand_on_from(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *heir,
+                                     struct lmcs_error *error)
 {
-    struct lmcs_parity_record own, links;
-    struct lmcs_wanted_df wanted;
-    bool has = false, wants = false, known = false;
-    enum lmcs_status status = lmcs_parity_wanted(txn, content->id, &wanted, &wants, error);
-    if (status == LMCS_OK && !wants)
-        status = lmcs_parity_find(txn, content->id, &own, &has, error);
-    if (status == LMCS_OK && has)
-        wanted = (struct lmcs_wanted_df){own.df.data, own.df.parity};
-    if (status == LMCS_OK && (has || wants))
-        status = lmcs_parity_find(txn, content->link, &links, &known, error);
-    return status == LMCS_OK && (has || wants) && !known
-               ? lmcs_parity_want(txn, content->link, wanted.data, wanted.parity, error)
-               : status;
+    struct lmcs_content from;
+    enum lmcs_status status = lmcs_content_get(txn, id, &from, error);
+    return status == LMCS_OK ? lmcs_parity_hand_on(txn, &from, heir, true, error) : status;
+}
+
+/*
+ * Requests parity for contents that take over from others with parity: the link that now stores the content; a content
+ * with dependents that a link stored; under the policy parity=bases also a new base, since its snapshot may have been
+ * examined when nothing rested on it.
+ */
+static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *old,
+                                       const struct lmcs_content *changed, struct lmcs_error *error)
+{
+    struct lmcs_content heir;
+    enum lmcs_status status = LMCS_OK;
+    if (txn->root.trees[LMCS_TREE_SAFETY].count == 0)
+        return LMCS_OK;
+    if (changed->df.payload == LMCS_PAYLOAD_LINKED) {
+        status = lmcs_content_get(txn, changed->link, &heir, error);
+        return status == LMCS_OK ? lmcs_parity_hand_on(txn, old, &heir, false, error) : status;
+    }
+    if (old->df.payload == LMCS_PAYLOAD_LINKED && changed->df.base_uses > 0)
+        status = hand_on_from(txn, old->link, changed, error);
+    bool rebased = old->df.base_count == 1 && changed->df.base_count == 1 && old->bases[0] != changed->bases[0];
+    if (status != LMCS_OK || !rebased)
+        return status;
+    status = lmcs_content_get(txn, changed->bases[0], &heir, error);
+    return status == LMCS_OK ? hand_on_from(txn, old->bases[0], &heir, error) : status;
 }
 
 enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,
@@ -553,10 +567,10 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
     memcpy(changed.parts, with->parts, sizeof changed.parts);
     memcpy(changed.bases, with->bases, sizeof changed.bases);
     status = retire_parts(txn, &old, error);
-    if (status == LMCS_OK && changed.df.payload == LMCS_PAYLOAD_LINKED)
-        status = hand_on_parity(txn, &changed, error);
     if (status == LMCS_OK && !same_bytes)
-        status = lmcs_safety_renew(txn, id, error);
+        status = hand_on_parity(txn, &old, &changed, error);
+    if (status == LMCS_OK && !same_bytes)
+        status = lmcs_safety_renew(txn, id, old.df.stored_bytes, changed.df.stored_bytes, error);
     if (status == LMCS_OK)
         status = lmcs_content_put(txn, &changed, error);
     if (status == LMCS_OK)

@@ -256,10 +256,12 @@ static enum lmcs_status read_encode(struct reader *reader, const struct key *key
 static enum lmcs_status read_parity(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
 {
     uint64_t data = 0, parity = 0;
-    if (!take(reader, key->none) &&
+    bool of_bases = take(reader, key->is.initial);
+    if (!of_bases && !take(reader, key->none) &&
         (!take_number(reader, &data) || !take(reader, "+") || !take_number(reader, &parity) || data == 0 ||
          data > LMCS_MAX_PARITY_DATA || parity == 0 || parity > LMCS_MAX_PARITY))
         return fail_value(reader, key);
+    policy->parity_of_bases = of_bases;
     policy->parity_data = (uint32_t)data;
     policy->parity = (uint32_t)parity;
     return LMCS_OK;
@@ -351,7 +353,7 @@ static void write_parity(struct writer *writer, const struct key *key, const str
     if (policy->parity > 0)
         put(writer, "%" PRIu32 "+%" PRIu32, policy->parity_data, policy->parity);
     else
-        put(writer, "%s", key->none);
+        put(writer, "%s", policy->parity_of_bases ? key->is.initial : key->none);
 }
 
 static void put_rule(struct writer *writer, const struct lmcs_rule *rule)
@@ -480,8 +482,8 @@ static const struct key keys[] = {
      UINT64_MAX,
      "none",
      false},
-    {{"parity", "K+M", "K+M (16+2), K 1 to 128 and M 1 to 16, or none", "none",
-      "the background keeps M bytes of parity for each K bytes stored"},
+    {{"parity", "K+M", "bases, K+M (16+2), K 1 to 128 and M 1 to 16, or none", "bases",
+      "the background keeps M bytes of parity for K bytes stored; bases: of contents that others need"},
      read_parity,
      write_parity,
      0,
@@ -520,6 +522,7 @@ void lmcs_policy_init(struct lmcs_policy *policy)
     *policy = (struct lmcs_policy){.keep_raw = LMCS_DEFAULT_KEEP_RAW,
                                    .chain = LMCS_DEFAULT_CHAIN,
                                    .links = LMCS_DEFAULT_LINKS,
+                                   .parity_of_bases = true,
                                    .grace_seconds = LMCS_DEFAULT_GRACE};
 }
 

@@ -49,7 +49,8 @@ struct lmcs_policy {
     uint64_t rate_bytes;     /* a second; 0: no limit */
     enum lmcs_encode_on_capture encode;
     uint64_t scrub_seconds; /* of a full background scrub; 0: none */
-    uint32_t parity_data;   /* units of data ... */
+    bool parity_of_bases;   /* only of contents that others rest on, with a geometry by size (records/safety.h) */
+    uint32_t parity_data;   /* else of all: units of data ... */
     uint32_t parity;        /* ... for this many of parity; 0: none */
     size_t rule_count;      /* 0: keep all */
     struct lmcs_rule rules[LMCS_MAX_RULES];
@@ -59,6 +60,11 @@ struct lmcs_policy {
     struct lmcs_rule was[LMCS_MAX_RULES];
     char log[LMCS_MAX_POLICY + 1]; /* policy_log.c */
 };
+
+static inline bool lmcs_policy_has_parity(const struct lmcs_policy *policy)
+{
+    return policy->parity > 0 || policy->parity_of_bases;
+}
 
 void lmcs_policy_init(struct lmcs_policy *policy);
 /* Changes the keys in `text`. LMCS_INVALID: nothing has changed; names the wrong word. */

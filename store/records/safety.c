@@ -263,6 +263,43 @@ enum lmcs_status lmcs_parity_put(struct lmcs_txn *txn, uint64_t content, const s
                              : status;
 }
 
+/* Units that a bad page may touch; payloads begin at multiples of 64. */
+static uint64_t touched_by_page(uint64_t unit)
+{
+    return (LMCS_PAGE_BYTES - 64) / unit + 2;
+}
+
+/*
+ * Payloads of several stripes have units of a page: a bad page touches two, of different stripes. Smaller ones have one
+ * stripe, and as many units of parity as a bad page touches; the cheapest of a few sizes of units is chosen.
+ */
+struct lmcs_wanted_df lmcs_parity_by_size(uint64_t stored_bytes)
+{
+    const uint64_t hashes = 2 * sizeof(uint64_t); /* of a unit, in both tables */
+    if (stored_bytes > (uint64_t)LMCS_MAX_PARITY_DATA * LMCS_PAGE_BYTES)
+        return (struct lmcs_wanted_df){LMCS_MAX_PARITY_DATA, 1};
+    if (stored_bytes <= 64)
+        return (struct lmcs_wanted_df){1, 1};
+    struct lmcs_wanted_df best = {2, 2}; /* a copy */
+    uint64_t least = stored_bytes + 2 * 64 + 4 * hashes;
+    for (uint64_t most = 512; most <= LMCS_PAGE_BYTES; most *= 2) {
+        uint64_t data = (stored_bytes + most - 1) / most;
+        uint64_t unit = ((stored_bytes + data - 1) / data + 63) & ~(uint64_t)63, parity = touched_by_page(unit);
+        uint64_t cost = parity * unit + (data + parity) * hashes;
+        if (data <= LMCS_MAX_PARITY_DATA && parity <= LMCS_MAX_PARITY && cost < least) {
+            best = (struct lmcs_wanted_df){(uint32_t)data, (uint32_t)parity};
+            least = cost;
+        }
+    }
+    return best;
+}
+
+static bool is_by_size(struct lmcs_wanted_df wanted, uint64_t stored_bytes)
+{
+    struct lmcs_wanted_df by_size = lmcs_parity_by_size(stored_bytes);
+    return wanted.data == by_size.data && wanted.parity == by_size.parity;
+}
+
 enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32_t data, uint32_t parity,
                                   struct lmcs_error *error)
 {
@@ -283,17 +320,62 @@ enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, stru
                                                               sizeof *wanted, sizeof *wanted, NULL, found, error);
 }
 
-enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error)
+/* Finds the geometry of a content's parity, or the one that it wants. */
+static enum lmcs_status find_geometry(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *geometry,
+                                      bool *found, struct lmcs_error *error)
 {
-    struct lmcs_parity_record old;
-    bool found;
+    struct lmcs_parity_record parity;
+    enum lmcs_status status = lmcs_parity_wanted(txn, content, geometry, found, error);
+    if (status != LMCS_OK || *found)
+        return status;
+    status = lmcs_parity_find(txn, content, &parity, found, error);
+    if (status == LMCS_OK && *found)
+        *geometry = (struct lmcs_wanted_df){parity.df.data, parity.df.parity};
+    return status;
+}
+
+enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, uint64_t old_bytes, uint64_t new_bytes,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_wanted_df wanted;
+    bool found, dropped;
     enum lmcs_status status = lmcs_lost_set(txn, content, NULL, 0, NULL, error);
     if (status == LMCS_OK)
-        status = lmcs_parity_find(txn, content, &old, &found, error);
+        status = find_geometry(txn, content, &wanted, &found, error);
     if (status != LMCS_OK || !found)
         return status;
-    status = lmcs_parity_drop(txn, content, &found, error);
-    return status == LMCS_OK ? lmcs_parity_want(txn, content, old.df.data, old.df.parity, error) : status;
+    if (is_by_size(wanted, old_bytes))
+        wanted = lmcs_parity_by_size(new_bytes);
+    status = lmcs_parity_drop(txn, content, &dropped, error);
+    return status == LMCS_OK ? lmcs_parity_want(txn, content, wanted.data, wanted.parity, error) : status;
+}
+
+enum lmcs_status lmcs_parity_give_way(struct lmcs_txn *txn, uint64_t content, bool *gone, struct lmcs_error *error)
+{
+    struct lmcs_parity_record parity;
+    enum lmcs_status status = lmcs_parity_find(txn, content, &parity, gone, error);
+    if (status != LMCS_OK || !*gone)
+        return status;
+    const struct lmcs_wanted_df wanted = {parity.df.data, parity.df.parity};
+    *gone = is_by_size(wanted, parity.df.stored_bytes);
+    if (*gone)
+        status = lmcs_parity_drop(txn, content, gone, error);
+    return status == LMCS_OK && *gone ? lmcs_parity_want(txn, content, wanted.data, wanted.parity, error) : status;
+}
+
+enum lmcs_status lmcs_parity_hand_on(struct lmcs_txn *txn, const struct lmcs_content *content,
+                                     const struct lmcs_content *heir, bool by_size, struct lmcs_error *error)
+{
+    struct lmcs_wanted_df wanted, known;
+    bool found, has = false;
+    enum lmcs_status status = find_geometry(txn, content->id, &wanted, &found, error);
+    bool follows_size = status == LMCS_OK && found && is_by_size(wanted, content->df.stored_bytes);
+    if (status != LMCS_OK || !found || (by_size && !follows_size))
+        return status;
+    if (follows_size)
+        wanted = lmcs_parity_by_size(heir->df.stored_bytes);
+    status = find_geometry(txn, heir->id, &known, &has, error);
+    return status == LMCS_OK && !has ? lmcs_parity_want(txn, heir->id, wanted.data, wanted.parity, error) : status;
 }
 
 enum lmcs_status lmcs_safety_end(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error)

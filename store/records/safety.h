@@ -32,15 +32,28 @@ enum lmcs_status lmcs_parity_find(struct lmcs_txn *txn, uint64_t content, struct
 enum lmcs_status lmcs_parity_put(struct lmcs_txn *txn, uint64_t content, const struct lmcs_parity_record *parity,
                                  struct lmcs_error *error);
 enum lmcs_status lmcs_parity_drop(struct lmcs_txn *txn, uint64_t content, bool *found, struct lmcs_error *error);
+/*
+ * The geometry that the policy parity=bases has for a payload: one bad page of 4 KiB, wherever it begins, can be
+ * repaired. 128+1 above 512 KiB, down to 2+2, a copy, for a few KiB.
+ */
+struct lmcs_wanted_df lmcs_parity_by_size(uint64_t stored_bytes);
 /* Requests parity from the background; `data` 0: withdraws the request. */
 enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32_t data, uint32_t parity,
                                   struct lmcs_error *error);
 
+/* Drops parity whose geometry was chosen by size, and requests it again. */
+enum lmcs_status lmcs_parity_give_way(struct lmcs_txn *txn, uint64_t content, bool *gone, struct lmcs_error *error);
 enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *wanted, bool *found,
                                     struct lmcs_error *error);
 
-/* The payload is replaced: drops the records; if there was parity, requests it again. */
-enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error);
+/* The payload is replaced by one of new_bytes: drops the records; if there was parity, requests it again. A geometry
+ * that was chosen by size follows the size. */
+enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, uint64_t old_bytes, uint64_t new_bytes,
+                                   struct lmcs_error *error);
+/* Requests for `heir` the parity that `content` has or wants, unless it has any itself. `by_size`: only if its geometry
+ * was chosen by size. */
+enum lmcs_status lmcs_parity_hand_on(struct lmcs_txn *txn, const struct lmcs_content *content,
+                                     const struct lmcs_content *heir, bool by_size, struct lmcs_error *error);
 /* The content is removed: drops the records. */
 enum lmcs_status lmcs_safety_end(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error);
 

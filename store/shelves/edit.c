@@ -60,7 +60,8 @@ static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shel
     lmcs_policy_begin_grace(&before, &policy, lmcs_now_ns());
     status = lmcs_policy_format_stored(&policy, shelf->policy, error);
     shelf->df.keep_raw = policy.keep_raw;
-    if (policy.parity_data != before.parity_data || policy.parity != before.parity)
+    if (policy.parity_data != before.parity_data || policy.parity != before.parity ||
+        policy.parity_of_bases != before.parity_of_bases)
         shelf->df.guarded = 0; /* every snapshot gets other parity */
     return status;
 }

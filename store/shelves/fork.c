@@ -96,11 +96,12 @@ static enum lmcs_status inherit_policy(struct forking *f, struct lmcs_error *err
     struct lmcs_policy from, policy;
     f->fork.df.keep_raw = f->from.df.keep_raw;
     lmcs_shelf_policy(&f->from, &from);
-    if (from.scrub_seconds == 0 && from.parity == 0)
+    if (from.scrub_seconds == 0 && from.parity_of_bases)
         return LMCS_OK;
     lmcs_policy_init(&policy);
     policy.keep_raw = from.keep_raw;
     policy.scrub_seconds = from.scrub_seconds;
+    policy.parity_of_bases = from.parity_of_bases;
     policy.parity_data = from.parity_data;
     policy.parity = from.parity;
     return lmcs_policy_format(&policy, f->fork.policy, error);
