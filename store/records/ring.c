@@ -133,14 +133,15 @@ enum lmcs_status lmcs_ring_load(struct lmcs_txn *txn, struct lmcs_annotation **l
         (*list)[(*count)++] = annotation;
         check = annotation.df.check;
     }
-    /* An adder that saw a newer root may have put a later annotation into the slot. */
-    if (status == LMCS_OK && !goes_on && txn->leased && txn->root.ring != 0 && annotation.df.sequence >= sequence) {
-        struct lmcs_root_df now;
-        status = lmcs_root_read(txn->pool, &now, error);
-        *is_old = status == LMCS_OK && now.ring_applied != txn->root.ring_applied;
-    }
     if (lmcs_is_unusable(status))
         status = LMCS_OK;
+    /* If the writer has applied more, an adder may have reused the slot, or the writer has removed the ring. */
+    if (status == LMCS_OK && *count < LMCS_RING_SLOTS && txn->leased && txn->root.ring != 0) {
+        struct lmcs_root_df now;
+        status = lmcs_root_read(txn->pool, &now, error); /* two commits meanwhile may have reused its page */
+        *is_old = lmcs_is_unusable(status) || (status == LMCS_OK && now.ring_applied != txn->root.ring_applied);
+        status = *is_old ? LMCS_OK : status;
+    }
     if (status != LMCS_OK) {
         free(*list);
         *list = NULL;
