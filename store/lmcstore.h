@@ -318,9 +318,10 @@ struct lmcs_capture;
 struct lmcs_snapshot;
 
 /*
- * Begins a capture on a shelf, which the commit creates if needed. One capture at a time owns a shelf: waits for the
- * one before, also an asynchronous one, and fails with its unreported error. LMCS_IN_USE: waiting would be a deadlock,
- * since the owner waits for a shelf of this thread.
+ * Begins a capture on a shelf, which the commit creates if needed. One capture at a time owns a shelf. Asynchronous
+ * commits give it up at once; a begin waits for them only if 16, or 16 MiB, are in flight. Fails with the first
+ * unreported error of earlier ones. LMCS_IN_USE: waiting would be a deadlock, since the owner waits for a shelf of this
+ * thread.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf,
                                                             struct lmcs_capture **capture, struct lmcs_error *error);
@@ -393,8 +394,8 @@ LMCS_API void lmcs_commit_options_init(struct lmcs_commit_options *options);
 
 /*
  * Commits all or nothing. Synchronous: after LMCS_OK the snapshot is durable; the capture is freed in any case.
- * Asynchronous: the capture stays until lmcs_capture_wait; the snapshot is invisible until it is durable. *number (may
- * be NULL) is the snapshot's number.
+ * Asynchronous: the capture stays until lmcs_capture_wait; the snapshot is invisible until it is durable, which it is
+ * after its predecessors. *number (may be NULL) is the snapshot's number; a failure may leave a gap.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture,
                                                              const struct lmcs_commit_options *options,

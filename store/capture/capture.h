@@ -2,8 +2,9 @@
 /*
  * capture/capture.h - face of capture/, the room that writes a snapshot: put, compare, copy, commit.
  *
- * Uses base, media, pages, records, payload. A capture holds its shelf until it is durable, so the newest snapshot, its
- * *base*, cannot change. The path of a tensor (structs: stages.h):
+ * Uses base, media, pages, records, payload. A capture compares with the newest snapshot at
+ * its begin, its *base*. Asynchronous ones are committed in order while later ones begin (CAPTURES.md). The path of a
+ * tensor (structs: stages.h):
  *
  * put      put.c, entries.c   checks and copies the description           struct lmcs_source compare  compare.c
  * looks it up in the base once, compares      struct lmcs_previous encode   delta.c            with encode= only:

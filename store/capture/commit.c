@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * capture/commit.c - commits a capture: options, background commits, waits.
+ * capture/commit.c - commits a capture: options, background commits, waits (CAPTURES.md).
  *
- * An asynchronous commit holds the shelf until it is durable. Its failure is reported once, by the first of: a wait for
- * the capture, the next capture of the shelf, the pool's close.
+ * One thread commits the asynchronous captures of a shelf in the order of their begins. A failure is reported by the
+ * wait for its capture, and else once, by the next operation that takes the shelf or by the pool's close.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -14,6 +14,8 @@
 #include "records/meta.h"
 #include "records/relations.h"
 #include "records/shelf.h"
+
+#define ENTRY_BYTES 256u /* of memory, about, for a tensor of a capture in flight */
 
 void lmcs_commit_options_init(struct lmcs_commit_options *options)
 {
@@ -73,8 +75,22 @@ static enum lmcs_status take_options(struct lmcs_capture *capture, const struct 
     return status == LMCS_OK && capture->relations.count > 0 ? attach_relations(capture, error) : status;
 }
 
-/* Records the result of the commit and releases the shelf. */
-static void finish(struct lmcs_capture *capture, enum lmcs_status status, const struct lmcs_error *error)
+/* Keeps an asynchronous failure for a caller. Under pool->captures. */
+static void report_later(struct lmcs_capture *capture)
+{
+    struct lmcs_busy_shelf *busy = capture->busy;
+    struct lmcs_failure **last = &busy->failures;
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = capture->to_report;
+    capture->to_report = NULL;
+    (*last)->error = capture->result;
+    (*last)->id = capture->failure = ++busy->failed;
+}
+
+/* Records the result of the commit and ends its place in the order. Returns the next capture to commit, or NULL. */
+static struct lmcs_capture *finish(struct lmcs_capture *capture, enum lmcs_status status,
+                                   const struct lmcs_error *error)
 {
     struct lmcs_pool *pool = capture->pool;
     lmcs_region_end(&capture->region);
@@ -89,17 +105,23 @@ static void finish(struct lmcs_capture *capture, enum lmcs_status status, const 
     if (status != LMCS_OK) {
         capture->result = *error;
         capture->result.status = status;
-        if (capture->asynchronous) {
-            busy->failure = capture->result;
-            busy->unreported = capture->failure = ++busy->failures;
-        }
+        if (capture->asynchronous)
+            report_later(capture);
     }
     capture->done = true;
-    busy->busy = busy->has_owner = false;
+    lmcs_ticket_end(busy, &capture->ticket);
+    struct lmcs_ticket *next = busy->tickets;
+    if (next != NULL && !next->is_queued)
+        next = NULL;
+    if (capture->asynchronous)
+        busy->committing = next != NULL;
+    if (!capture->hands_on)
+        busy->busy = busy->has_owner = false;
     pthread_cond_broadcast(&pool->captures_changed);
     pthread_mutex_unlock(&pool->captures);
     if (free_it)
         lmcs_capture_free(capture);
+    return (struct lmcs_capture *)next;
 }
 
 static enum lmcs_status enter(struct lmcs_capture *capture, struct lmcs_error *error)
@@ -110,51 +132,85 @@ static enum lmcs_status enter(struct lmcs_capture *capture, struct lmcs_error *e
     return status;
 }
 
+/* Commits the captures that are queued on a shelf. The pool may be closed when none is left. */
 static void *commit_thread(void *argument)
 {
-    struct lmcs_capture *capture = argument;
-    struct lmcs_error error;
-    enum lmcs_status status = enter(capture, &error);
-    finish(capture, status, &error);
+    for (struct lmcs_capture *capture = argument; capture != NULL;) {
+        struct lmcs_error error;
+        enum lmcs_status status = enter(capture, &error);
+        capture = finish(capture, status, &error);
+    }
     return NULL;
 }
 
-static enum lmcs_status start_commit(struct lmcs_capture *capture, struct lmcs_error *error)
+static enum lmcs_status start_thread(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     pthread_attr_t attributes;
+    pthread_t thread;
     sigset_t all, old;
     lmcs_guard_signals(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_mutex_lock(&capture->pool->captures);
-    capture->busy->has_owner = false;
-    pthread_mutex_unlock(&capture->pool->captures);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int failure = pthread_create(&capture->thread, &attributes, commit_thread, capture);
+    int failure = pthread_create(&thread, &attributes, commit_thread, capture);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attributes);
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "can't start a thread");
 }
 
-/* Chooses number and parent at the call of commit, not when an asynchronous commit runs. */
+/* Queues the capture, and starts the thread unless it runs. Afterwards the thread may have ended the capture's ticket. */
+static enum lmcs_status queue(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = capture->pool;
+    struct lmcs_busy_shelf *busy = capture->busy;
+    bool hands_on = !capture->options.prepare && !capture->encodes;
+    pthread_mutex_lock(&pool->captures);
+    bool runs = busy->committing;
+    busy->committing = true;
+    busy->has_owner = false;
+    capture->asynchronous = true;
+    capture->hands_on = hands_on;
+    capture->ticket.bytes = capture->written_bytes + capture->entries.count * ENTRY_BYTES;
+    capture->ticket.is_queued = true;
+    pthread_mutex_unlock(&pool->captures);
+    enum lmcs_status status = runs ? LMCS_OK : start_thread(capture, error);
+    pthread_mutex_lock(&pool->captures);
+    if (status != LMCS_OK)
+        busy->committing = capture->asynchronous = capture->hands_on = capture->ticket.is_queued = false;
+    else if (hands_on)
+        busy->busy = false;
+    pthread_cond_broadcast(&pool->captures_changed);
+    pthread_mutex_unlock(&pool->captures);
+    return status;
+}
+
+/* Promises the number and chooses the parent, at the call of commit. A predecessor in flight may become the parent. */
 static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_error *error)
 {
+    struct lmcs_pool *pool = capture->pool;
+    struct lmcs_ticket *own = &capture->ticket;
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     bool found;
-    enum lmcs_status status = lmcs_txn_read(capture->pool, &txn, error);
+    pthread_mutex_lock(&pool->captures); /* first: a predecessor that has ended meanwhile is in the shelf */
+    uint64_t number = 1;
+    for (const struct lmcs_ticket *before = capture->busy->tickets; before != own; before = before->next)
+        number = before->number + 1;
+    pthread_mutex_unlock(&pool->captures);
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_find(&txn, capture->busy->name, &shelf, &found, error);
-    capture->number = status == LMCS_OK && found ? shelf.df.next_number : 1;
+    found = status == LMCS_OK && found;
     lmcs_txn_end(&txn);
-    pthread_mutex_lock(&capture->pool->captures);
-    struct lmcs_loaded *loaded = status == LMCS_OK && found ? lmcs_loaded_find(capture->pool, shelf.df.id) : NULL;
-    capture->loaded = loaded != NULL ? loaded->number : 0;
-    capture->loads = loaded != NULL ? loaded->loads : 0;
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_loaded *loaded = found ? lmcs_loaded_find(pool, shelf.df.id) : NULL;
+    own->number = found && shelf.df.next_number > number ? shelf.df.next_number : number;
+    own->loaded = loaded != NULL ? loaded->number : 0;
+    own->loads = loaded != NULL ? loaded->loads : 0;
     if (loaded != NULL && capture->options.prepare)
         loaded->prepared_loads = loaded->loads;
-    pthread_mutex_unlock(&capture->pool->captures);
+    pthread_mutex_unlock(&pool->captures);
     return status;
 }
 
@@ -167,24 +223,24 @@ enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture, const struct 
     enum lmcs_status status = lmcs_capture_check(capture, &local);
     if (status == LMCS_OK)
         status = take_options(capture, options != NULL ? options : &defaults, &local);
+    bool asynchronous = options != NULL && options->asynchronous;
+    if (status == LMCS_OK && (!asynchronous || options->prepare))
+        lmcs_ticket_wait(capture->pool, capture->busy, &capture->ticket);
     if (status == LMCS_OK)
         status = expect_number(capture, &local);
-    uint64_t expected = capture->number;
-    capture->asynchronous = status == LMCS_OK && options != NULL && options->asynchronous;
-    if (capture->asynchronous) {
+    uint64_t expected = capture->ticket.number;
+    if (status == LMCS_OK && asynchronous) {
         capture->state = LMCS_CAPTURE_COMMITTING;
-        status = start_commit(capture, &local);
-        if (status == LMCS_OK) {
+        if (queue(capture, &local) == LMCS_OK) {
             if (number != NULL)
                 *number = expected;
             return LMCS_OK;
         }
-        capture->asynchronous = false;
     }
     if (status == LMCS_OK)
         status = enter(capture, &local);
     if (lmcs_pool_check(capture->pool, true, NULL) == LMCS_OK)
-        finish(capture, status, &local);
+        (void)finish(capture, status, &local);
     lmcs_capture_free(capture);
     if (status == LMCS_OK && number != NULL)
         *number = expected;
@@ -204,8 +260,7 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
         pthread_cond_wait(&pool->captures_changed, &pool->captures);
     status = capture->result.status;
     if (status != LMCS_OK) {
-        if (capture->busy->unreported == capture->failure) /* not the failure of a later commit */
-            capture->busy->unreported = 0;
+        lmcs_failure_take(capture->busy, capture->failure);
         if (error != NULL)
             *error = capture->result;
     }

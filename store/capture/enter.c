@@ -22,8 +22,31 @@ struct committing {
     struct lmcs_record base;
     struct lmcs_record record;
     struct lmcs_root_tree_df manifest;
+    uint64_t base_number; /* newest snapshot; 0: none */
     bool has_base;
+    bool is_overtaken; /* snapshots were committed since the capture began */
 };
+
+/*
+ * Finds the name again in a base that is newer than that of the put, and shares that one's content if it is raw and has
+ * the same digest. The content shared by the put is in a snapshot that pruning keeps.
+ */
+static enum lmcs_status find_again(struct committing *c, struct lmcs_captured *entry, struct lmcs_error *error)
+{
+    const struct lmcs_source source = {.tensor = &entry->tensor, .raw_bytes = entry->raw_bytes};
+    struct lmcs_previous now = {.identity = 0};
+    enum lmcs_status status = lmcs_previous_find(&c->txn, &c->manifest, &source, 1, &now, error);
+    if (status != LMCS_OK)
+        return status;
+    const struct lmcs_content_df *old = &now.content.df, *own = &entry->content.df;
+    entry->identity = now.identity;
+    entry->previous = now.identity != 0 ? now.content.id : 0;
+    if (entry->shared == 0 && entry->same_as == 0 && now.identity != 0 && !now.is_lost &&
+        old->payload == LMCS_PAYLOAD_RAW && old->raw_bytes == entry->raw_bytes && old->digest_low == own->digest_low &&
+        old->digest_high == own->digest_high)
+        entry->shared = now.content.id;
+    return LMCS_OK;
+}
 
 /* Finds the content of the name in the base snapshot; 0: none. */
 static enum lmcs_status find_previous(struct committing *c, const struct lmcs_captured *entry, uint64_t *previous,
@@ -60,8 +83,8 @@ static enum lmcs_status put_name(struct committing *c, struct lmcs_captured *ent
 
 static enum lmcs_status put_entry(struct committing *c, struct lmcs_captured *entry, struct lmcs_error *error)
 {
-    enum lmcs_status status = LMCS_OK;
-    if (entry->identity == 0)
+    enum lmcs_status status = c->is_overtaken ? find_again(c, entry, error) : LMCS_OK;
+    if (status == LMCS_OK && entry->identity == 0)
         status = lmcs_identity_make(&c->txn, &entry->tensor, &entry->identity, error);
     if (status != LMCS_OK)
         return status;
@@ -121,7 +144,7 @@ static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *erro
     if (status == LMCS_OK && c->manifest.count - count != drops)
         status = lmcs_fail(error, LMCS_DAMAGED, 0,
                            "%s: damaged metadata: the record of %s@%llu has another number of names than its manifest",
-                           capture->pool->path, capture->busy->name, (unsigned long long)capture->base_number);
+                           capture->pool->path, capture->busy->name, (unsigned long long)c->base_number);
     for (size_t i = 0; status == LMCS_OK && i < drops; i++)
         status =
             lmcs_tree_delete(&c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){drop[i], 0}, NULL, error);
@@ -138,16 +161,19 @@ static enum lmcs_status load_shelf(struct committing *c, struct lmcs_error *erro
     if (status == LMCS_OK)
         status = found ? lmcs_shelf_check_next(&c->txn, &c->shelf, error)
                        : lmcs_shelf_make(&c->txn, capture->busy->name, 0, &c->shelf, error);
-    if (status == LMCS_OK && c->shelf.df.next_number >= LMCS_LARGEST_NUMBER)
+    if (status == LMCS_OK && capture->ticket.number >= LMCS_LARGEST_NUMBER)
         status =
             lmcs_fail(error, LMCS_UNSUPPORTED, 0,
                       "%s: shelf \"%.200s\" has no numbers left (an archive may have set them so): fork it, and go "
                       "on there",
                       capture->pool->path, capture->busy->name);
-    if (status != LMCS_OK || capture->base_number == 0)
+    if (status == LMCS_OK && found)
+        status = lmcs_record_before(&c->txn, &c->shelf, UINT64_MAX, &c->base_number, error);
+    c->is_overtaken = c->base_number > capture->ticket.base;
+    if (status != LMCS_OK || (c->base_number == 0 && capture->ticket.base == 0))
         return status;
-    status = lmcs_record_get(&c->txn, &c->shelf, capture->base_number, &c->base, &c->has_base, error);
-    if (status == LMCS_OK && !c->has_base)
+    status = lmcs_record_get(&c->txn, &c->shelf, c->base_number, &c->base, &c->has_base, error);
+    if (status == LMCS_OK && (!c->has_base || c->base_number < capture->ticket.base))
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: the newest snapshot has gone while a capture was under way",
                          capture->pool->path);
     c->manifest = (struct lmcs_root_tree_df){.ref = c->base.df.manifest, .count = c->base.df.entry_count};
@@ -160,7 +186,7 @@ static void fill_record(struct committing *c)
     const struct lmcs_commit_options *options = &capture->options;
     struct lmcs_snapshot_df *df = &c->record.df;
     size_t meta_bytes = strlen(capture->meta);
-    df->number = c->shelf.df.next_number;
+    df->number = capture->ticket.number;
     df->state = options->prepare ? LMCS_SNAPSHOT_PREPARED : LMCS_SNAPSHOT_COMMITTED;
     df->step = options->step;
     df->time_ns = options->time_ns != 0 ? options->time_ns : lmcs_now_ns();
@@ -168,7 +194,7 @@ static void fill_record(struct committing *c)
     if (options->parent == UINT64_MAX)
         df->parent = 0;
     else if (options->parent == 0)
-        df->parent = capture->loaded != 0 ? capture->loaded : c->shelf.df.latest;
+        df->parent = capture->ticket.loaded != 0 ? capture->ticket.loaded : c->shelf.df.latest;
     df->epoch = c->txn.root.epoch;
     df->lineage = c->has_base ? c->base.df.lineage : c->txn.root.epoch;
     df->raw_bytes = capture->raw_bytes;
@@ -256,13 +282,17 @@ static enum lmcs_status enter_all(struct committing *c, struct lmcs_error *error
     return status == LMCS_OK ? lmcs_region_commit(&c->txn, &capture->region, error) : status;
 }
 
-/* Makes this snapshot the parent of the next one, unless another was loaded meanwhile. */
+/* Makes this snapshot the parent of the next one, also of those in flight, unless another was loaded meanwhile. */
 static void follow(struct lmcs_capture *capture, const struct committing *c)
 {
+    const struct lmcs_ticket *own = &capture->ticket;
     pthread_mutex_lock(&capture->pool->captures);
     struct lmcs_loaded *loaded = capture->options.prepare ? NULL : lmcs_loaded_find(capture->pool, c->shelf.df.id);
-    if (loaded != NULL && loaded->loads == capture->loads)
-        loaded->number = c->record.df.number;
+    if (loaded != NULL && loaded->loads == own->loads)
+        loaded->number = own->number;
+    for (struct lmcs_ticket *after = own->next; loaded != NULL && after != NULL; after = after->next)
+        if (after->loads == own->loads)
+            after->loaded = own->number;
     lmcs_pace_measured(&capture->pool->pace, capture->in_encode_gate, capture->new_bytes, capture->spent_ns);
     pthread_mutex_unlock(&capture->pool->captures);
 }

@@ -35,26 +35,40 @@ static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const c
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     struct lmcs_record record;
+    uint64_t base = 0;
     bool found;
     enum lmcs_status status = lmcs_txn_read(capture->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_find(&txn, name, &shelf, &found, error);
     if (status == LMCS_OK && found)
-        status = lmcs_record_before(&txn, &shelf, UINT64_MAX, &capture->base_number, error);
-    if (status == LMCS_OK && capture->base_number != 0)
-        status = lmcs_record_get(&txn, &shelf, capture->base_number, &record, &found, error);
-    if (status == LMCS_OK && capture->base_number != 0 && record.df.state == LMCS_SNAPSHOT_PREPARED)
+        status = lmcs_record_before(&txn, &shelf, UINT64_MAX, &base, error);
+    if (status == LMCS_OK && base != 0)
+        status = lmcs_record_get(&txn, &shelf, base, &record, &found, error);
+    if (status == LMCS_OK && base != 0 && record.df.state == LMCS_SNAPSHOT_PREPARED)
         status =
             lmcs_fail(error, LMCS_IN_USE, 0,
                       "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
                       capture->pool->path, name);
     lmcs_txn_end(&txn);
-    if (status != LMCS_OK || capture->base_number == 0)
+    pthread_mutex_lock(&capture->pool->captures);
+    capture->began_behind = capture->busy->tickets != &capture->ticket;
+    capture->ticket.base = base; /* pruning keeps it, and has not begun while this thread holds the shelf */
+    pthread_mutex_unlock(&capture->pool->captures);
+    if (status != LMCS_OK || base == 0)
         return status;
     capture->base = (struct lmcs_root_tree_df){.ref = record.df.manifest, .count = record.df.entry_count};
     capture->encodes = shall_encode(capture->pool, &shelf);
     return LMCS_OK;
+}
+
+/* Gives up the capture's place in the order, and the shelf. */
+static void give(struct lmcs_capture *capture)
+{
+    pthread_mutex_lock(&capture->pool->captures);
+    lmcs_ticket_end(capture->busy, &capture->ticket);
+    pthread_mutex_unlock(&capture->pool->captures);
+    lmcs_shelf_give(capture->pool, capture->busy);
 }
 
 enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf, struct lmcs_capture **capture,
@@ -66,18 +80,22 @@ enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf, s
     if (status != LMCS_OK)
         return status;
     struct lmcs_capture *c = calloc(1, sizeof *c);
-    if (c == NULL)
+    if (c == NULL || (c->to_report = calloc(1, sizeof *c->to_report)) == NULL) {
+        free(c);
         return lmcs_fail_memory(error);
+    }
     c->pool = pool;
     lmcs_region_init(&c->region, pool, 0);
-    status = lmcs_shelf_take(pool, shelf, &c->busy, error);
+    status = lmcs_shelf_take_for(pool, shelf, &c->ticket, &c->busy, error);
     if (status == LMCS_OK) {
         status = find_base_snapshot(c, shelf, error);
+        if (status == LMCS_OK && c->encodes && lmcs_ticket_wait(pool, c->busy, &c->ticket))
+            status = find_base_snapshot(c, shelf, error); /* deltas are against the newest snapshot */
         if (status != LMCS_OK)
-            lmcs_shelf_give(pool, c->busy);
+            give(c);
     }
     if (status != LMCS_OK) {
-        free(c);
+        lmcs_capture_free(c);
         return status;
     }
     *capture = c;
@@ -92,6 +110,7 @@ void lmcs_capture_free(struct lmcs_capture *capture)
     for (size_t i = 0; i < capture->options.tag_count && capture->tags != NULL; i++)
         free(capture->tags[i]);
     free(capture->tags);
+    free(capture->to_report);
     free(capture);
 }
 
@@ -103,7 +122,7 @@ void lmcs_capture_abort(struct lmcs_capture *capture)
         if (capture->in_encode_gate)
             lmcs_encode_gate_leave(capture->pool);
         lmcs_region_end(&capture->region);
-        lmcs_shelf_give(capture->pool, capture->busy);
+        give(capture);
     }
     lmcs_capture_free(capture);
 }
@@ -257,7 +276,7 @@ static enum lmcs_status compare(struct put *put, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = put->capture;
     size_t batch = put->count < COMPARE_BATCH ? put->count : COMPARE_BATCH;
-    if (capture->base_number == 0)
+    if (capture->ticket.base == 0)
         return LMCS_OK;
     struct lmcs_previous *previous = calloc(batch, sizeof *previous);
     struct lmcs_content *bases = capture->encodes ? malloc(batch * sizeof *bases) : NULL;
@@ -299,6 +318,27 @@ static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
     lmcs_pool_explain_full(capture->pool, capture->busy->name, error);
 }
 
+/* Whether the capture shares contents of its base. */
+static bool shares(const struct lmcs_capture *capture)
+{
+    for (size_t i = 0; i < capture->entries.count; i++)
+        if (capture->entries.items[i]->shared != 0)
+            return true;
+    return false;
+}
+
+/* Makes room also of what captures in flight need, and of the base that this one does not share. */
+static bool make_room(struct lmcs_capture *capture)
+{
+    bool others = lmcs_ticket_wait(capture->pool, capture->busy, &capture->ticket);
+    if (capture->began_behind && !shares(capture)) {
+        pthread_mutex_lock(&capture->pool->captures);
+        capture->ticket.base = 0; /* the turn finds all names again */
+        pthread_mutex_unlock(&capture->pool->captures);
+    }
+    return lmcs_pool_make_room(capture->pool, capture->busy->name) || others;
+}
+
 static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs_copy *copies, size_t count,
                                  struct lmcs_error *error)
 {
@@ -308,7 +348,7 @@ static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs
         lmcs_region_end(&capture->region); /* lets the compactor use the region's room */
         lmcs_region_init(&capture->region, capture->pool, 0);
     }
-    if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name))
+    if (status == LMCS_FULL && make_room(capture))
         status = lmcs_copy_sources(capture->pool, &capture->region, copies, count, &first);
     if (status == LMCS_FULL)
         explain_full(capture, &first);
@@ -410,7 +450,7 @@ enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture, const struct
     if (status != LMCS_OK)
         return status;
     status = lmcs_reserve(&capture->region, entry, error);
-    if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name))
+    if (status == LMCS_FULL && make_room(capture))
         status = lmcs_reserve(&capture->region, entry, error);
     if (status == LMCS_FULL)
         explain_full(capture, error);

@@ -8,12 +8,13 @@
 #include "records/relations.h"
 
 struct lmcs_capture {
+    struct lmcs_ticket ticket; /* the first member */
     struct lmcs_pool *pool;
     struct lmcs_busy_shelf *busy;
     enum { LMCS_CAPTURE_OPEN, LMCS_CAPTURE_BROKEN, LMCS_CAPTURE_COMMITTING } state;
     struct lmcs_region region;
-    uint64_t base_number;          /* newest snapshot of the shelf, prepared ones included; 0: none */
-    struct lmcs_root_tree_df base; /* its manifest, kept while the capture holds the shelf */
+    bool began_behind;             /* others in flight, so the base may be older than the newest snapshot */
+    struct lmcs_root_tree_df base; /* manifest of ticket.base, kept while the ticket is valid */
     struct lmcs_entries entries;
     struct lmcs_relations relations;
     uint64_t written_bytes;
@@ -30,14 +31,12 @@ struct lmcs_capture {
     struct lmcs_commit_options options; /* pointers are copies */
     char *meta;
     char **tags;
-    uint64_t number;
-    uint64_t loaded; /* the shelf's struct lmcs_loaded at commit */
-    uint64_t loads;
     bool asynchronous;
+    bool hands_on; /* asynchronous: gives the shelf to the next capture at once */
     bool detached;
-    bool done;        /* guarded by pool->captures, like all below */
-    uint64_t failure; /* the shelf's failures when an asynchronous commit failed; 0: it did not */
-    pthread_t thread;
+    bool done;                      /* guarded by pool->captures, like all below */
+    struct lmcs_failure *to_report; /* allocated at the begin, for an asynchronous failure; NULL: used */
+    uint64_t failure;               /* its id; 0: none */
     struct lmcs_error result;
 };
 

@@ -9,8 +9,8 @@
  *
  *   lock                     file                  protects; how long it is held
  *   registry_lock            pool/open.c           the list of open pools; pools being opened, closed, or forked
- *   a shelf (not a mutex)    records/busy.c        one operation on the shelf: a capture from begin until durable, a
- *                                                  fork, a removal, pruning, a restore. Kept in pool->busy
+ *   a shelf (not a mutex)    records/busy.c        one operation on the shelf: a capture from begin until durable, or
+ *                                                  queued, a fork, a removal, pruning, a restore. Kept in pool->busy
  *   compactor->round         compact/round.h       one round of the compactor or of lmcs_compact
  *   the encode gate          records/busy.c        captures that write deltas exclude rounds that replace bases.
  *     (not a mutex)                                A round only tries it; a capture may wait for it
@@ -45,8 +45,8 @@
  *                                                        of the compactor, when a capture finds no space
  *   workers,     lmcs_workers_run,      serve            jobs of lmcs_workers_run and lmcs_workers_try: copy, compare,
  *    threads-1   when first useful      (workers.c)      encode, decode, hash. On the pool's NUMA node
- *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction.
- *    a capture   asynchronous           (commit.c)       Detached; lmcs_pool_close waits for its shelf
+ *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction; for
+ *    a shelf     asynchronous           (commit.c)       all captures queued. Detached; lmcs_pool_close waits for it
  *   background,  lmcs_compactor_start   background_main  compaction, pruning, parity, scrub turns with repair: alone or
  *    0 or 1                             (background.c)   by the idle thread. Priority of its creator, as it holds locks
  *   idle,        lmcs_idle_run, when    serve            jobs of the background thread on more than one block: encode,

@@ -102,24 +102,35 @@ static enum lmcs_status fail_deadlock(const struct lmcs_pool *pool, const struct
                      pool->path, wanted->name, mine->name);
 }
 
-/* Marks the failure as given to a caller. */
-static enum lmcs_status take_failure(struct lmcs_busy_shelf *busy, struct lmcs_error *error)
+/* Gives the first failure to a caller, with the number of all. */
+static enum lmcs_status take_failures(struct lmcs_busy_shelf *busy, struct lmcs_error *error)
 {
-    if (busy->unreported == 0)
-        return LMCS_OK;
-    busy->unreported = 0;
-    if (error != NULL)
-        *error = busy->failure;
-    lmcs_error_prefix(error, "the snapshot before this one was not saved: ");
-    return busy->failure.status;
+    enum lmcs_status status = busy->failures != NULL ? busy->failures->error.status : LMCS_OK;
+    size_t count = 0;
+    if (status != LMCS_OK && error != NULL)
+        *error = busy->failures->error;
+    for (; busy->failures != NULL; count++)
+        lmcs_failure_take(busy, busy->failures->id);
+    if (count == 1)
+        lmcs_error_prefix(error, "the snapshot before this one was not saved: ");
+    else if (count > 1)
+        lmcs_error_prefix(error, "%zu snapshots before this one were not saved, the first because: ", count);
+    return status;
 }
 
-enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken,
-                                 struct lmcs_error *error)
+static bool is_full(const struct lmcs_busy_shelf *busy)
 {
-    pthread_mutex_lock(&pool->captures);
-    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, error);
-    enum lmcs_status status = busy != NULL ? LMCS_OK : LMCS_NO_MEMORY;
+    uint64_t count = 0, bytes = 0;
+    for (const struct lmcs_ticket *ticket = busy->tickets; ticket != NULL; ticket = ticket->next, count++)
+        bytes += ticket->bytes;
+    return count >= LMCS_MOST_IN_FLIGHT || bytes >= LMCS_MOST_BYTES_IN_FLIGHT;
+}
+
+/* `ticket` NULL: not for a capture. Holds the shelf while it waits for captures in flight, so that no other begins. */
+static enum lmcs_status take(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, struct lmcs_ticket *ticket,
+                             struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
     while (status == LMCS_OK && busy->busy) {
         const struct lmcs_busy_shelf *mine = find_deadlock(pool, busy);
         if (mine != NULL)
@@ -127,16 +138,42 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
         else
             wait_for(pool, busy);
     }
-    if (status == LMCS_OK)
-        status = take_failure(busy, error);
-    if (status == LMCS_OK) {
-        busy->busy = true;
-        busy->has_owner = true;
-        busy->owner = pthread_self();
-        *taken = busy;
+    if (status != LMCS_OK)
+        return status;
+    busy->busy = true;
+    busy->has_owner = true;
+    busy->owner = pthread_self();
+    while (ticket != NULL ? is_full(busy) : busy->tickets != NULL)
+        pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    status = take_failures(busy, error);
+    if (status != LMCS_OK) {
+        busy->busy = busy->has_owner = false;
+        pthread_cond_broadcast(&pool->captures_changed);
+    } else if (ticket != NULL) {
+        struct lmcs_ticket **last = &busy->tickets;
+        while (*last != NULL)
+            last = &(*last)->next;
+        *last = ticket;
     }
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_take_for(struct lmcs_pool *pool, const char *name, struct lmcs_ticket *ticket,
+                                     struct lmcs_busy_shelf **taken, struct lmcs_error *error)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, error);
+    enum lmcs_status status = busy != NULL ? take(pool, busy, ticket, error) : LMCS_NO_MEMORY;
+    if (status == LMCS_OK)
+        *taken = busy;
     pthread_mutex_unlock(&pool->captures);
     return status;
+}
+
+enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken,
+                                 struct lmcs_error *error)
+{
+    return lmcs_shelf_take_for(pool, name, NULL, taken, error);
 }
 
 bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken)
@@ -161,17 +198,59 @@ void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy)
     pthread_mutex_unlock(&pool->captures);
 }
 
+/* ---- Captures in flight ---- */
+
+bool lmcs_ticket_wait(struct lmcs_pool *pool, const struct lmcs_busy_shelf *busy, const struct lmcs_ticket *ticket)
+{
+    pthread_mutex_lock(&pool->captures);
+    bool waits = busy->tickets != ticket;
+    while (busy->tickets != ticket)
+        pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    pthread_mutex_unlock(&pool->captures);
+    return waits;
+}
+
+void lmcs_ticket_end(struct lmcs_busy_shelf *busy, struct lmcs_ticket *ticket)
+{
+    struct lmcs_ticket **at = &busy->tickets;
+    while (*at != ticket)
+        at = &(*at)->next;
+    *at = ticket->next;
+}
+
+void lmcs_busy_bases(struct lmcs_pool *pool, const char *name, struct lmcs_bases *bases)
+{
+    bases->count = 0;
+    pthread_mutex_lock(&pool->captures);
+    const struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, NULL);
+    for (const struct lmcs_ticket *ticket = busy != NULL ? busy->tickets : NULL; ticket != NULL; ticket = ticket->next)
+        if (ticket->base != 0)
+            bases->numbers[bases->count++] = ticket->base;
+    pthread_mutex_unlock(&pool->captures);
+}
+
+void lmcs_failure_take(struct lmcs_busy_shelf *busy, uint64_t id)
+{
+    struct lmcs_failure **at = &busy->failures;
+    while (*at != NULL && (*at)->id != id)
+        at = &(*at)->next;
+    struct lmcs_failure *gone = *at;
+    if (gone != NULL)
+        *at = gone->next;
+    free(gone);
+}
+
 enum lmcs_status lmcs_busy_settle(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     pthread_mutex_lock(&pool->captures);
     for (struct lmcs_busy_shelf *busy = pool->busy; busy != NULL; busy = busy->next) {
-        while (busy->busy && !busy->has_owner)
+        while (busy->committing || (busy->busy && !busy->has_owner))
             pthread_cond_wait(&pool->captures_changed, &pool->captures);
-        if (busy->unreported != 0 && status == LMCS_OK) {
-            status = busy->failure.status;
+        if (busy->failures != NULL && status == LMCS_OK) {
+            status = busy->failures->error.status;
             if (error != NULL)
-                *error = busy->failure;
+                *error = busy->failures->error;
             lmcs_error_prefix(error, "a snapshot of shelf \"%.100s\" was not saved: ", busy->name);
         }
     }
@@ -183,6 +262,8 @@ void lmcs_busy_free(struct lmcs_pool *pool)
 {
     for (struct lmcs_busy_shelf *busy = pool->busy, *next; busy != NULL; busy = next) {
         next = busy->next;
+        while (busy->failures != NULL)
+            lmcs_failure_take(busy, busy->failures->id);
         free(busy->name);
         free(busy);
     }

@@ -35,12 +35,13 @@ struct request {
 /* The facts on which a decision rests, and the state of the shelf then. */
 struct facts {
     struct lmcs_facts of;
-    const char **kept_now; /* by index: the reason while a grace period runs; NULL: none runs */
-    size_t wanted;         /* snapshots to remove, at most */
-    uint64_t shelf_id;     /* state of the shelf that the decision rests on */
-    uint64_t next_number;  /* decides when the shelf is examined again */
-    uint64_t latest;       /* with annotated, record_count and shelf_policy: compared before each batch */
-    uint64_t annotated;    /* annotations of all snapshots of the pool */
+    const char **kept_now;   /* by index: the reason while a grace period runs; NULL: none runs */
+    struct lmcs_bases bases; /* of captures in flight when the shelf was held. Set by the caller */
+    size_t wanted;           /* snapshots to remove, at most */
+    uint64_t shelf_id;       /* state of the shelf that the decision rests on */
+    uint64_t next_number;    /* decides when the shelf is examined again */
+    uint64_t latest;         /* with annotated, record_count and shelf_policy: compared before each batch */
+    uint64_t annotated;      /* annotations of all snapshots of the pool */
     uint64_t record_count;
     char shelf_policy[LMCS_MAX_POLICY + 1];
     uint64_t grace_end; /* of the policy, in ns; 0: no grace period is running */
@@ -137,6 +138,15 @@ static void note_shelf(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct fa
     memcpy(facts->shelf_policy, shelf->policy, sizeof facts->shelf_policy);
 }
 
+/* Keeps the snapshots whose contents captures in flight may share. */
+static void keep_bases(struct facts *facts)
+{
+    for (size_t i = 0; i < facts->of.count; i++)
+        for (size_t k = 0; k < facts->bases.count; k++)
+            if (facts->of.list[i].number == facts->bases.numbers[k] && facts->of.kept[i] == NULL)
+                facts->of.kept[i] = "the base of a capture in progress";
+}
+
 static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
                                struct facts *facts, struct lmcs_error *error)
 {
@@ -150,8 +160,10 @@ static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, c
         lmcs_policy_add_was(&facts->of.policy);
     if (status == LMCS_OK && is_due(txn, shelf, &facts->of.policy, request))
         status = lmcs_facts_gather(txn, shelf, &facts->of, error);
-    if (status == LMCS_OK)
+    if (status == LMCS_OK) {
+        keep_bases(facts);
         facts->wanted = how_many(facts, request);
+    }
     return status;
 }
 
@@ -167,7 +179,7 @@ static bool is_as_it_was(const struct lmcs_txn *txn, struct lmcs_shelf *shelf, c
 static enum lmcs_status decide_again(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
                                      size_t at, struct facts *facts, struct lmcs_error *error)
 {
-    struct facts now = {0};
+    struct facts now = {.bases = facts->bases};
     enum lmcs_status status = decide(txn, shelf, request, &now, error);
     for (size_t i = at, k = 0; status == LMCS_OK && i < facts->of.count; i++) {
         while (k < now.of.count && now.of.list[k].number < facts->of.list[i].number)
@@ -436,6 +448,7 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
         /* Again, as the owner of the shelf. */
         free_facts(&facts);
         facts = (struct facts){0};
+        lmcs_busy_bases(pool, name, &facts.bases);
         status = lmcs_ring_begin_pruning(pool, &guard, error);
         if (status == LMCS_OK)
             status = decide_by_id(pool, id, &request, &facts, now, error);

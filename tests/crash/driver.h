@@ -62,6 +62,7 @@ void capture_now_or_later(struct driver *d, const char *shelf, struct later *lat
 void wait_for_all(struct driver *d);
 void do_capture(struct driver *d);
 void do_capture_later(struct driver *d);
+void do_in_flight(struct driver *d);
 void do_abort(struct driver *d);
 void do_prepare(struct driver *d);
 void do_resolve(struct driver *d);

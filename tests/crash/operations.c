@@ -226,7 +226,7 @@ static const struct {
     {do_restore, 9},      {do_export, 1},         {do_import, 3},
     {do_fork, 6},         {do_rename, 3},         {do_drop, 3},
     {do_repair, 4},       {do_train, 9},          {do_restore_parts, 5},
-    {live_operation, 45},
+    {live_operation, 45}, {do_in_flight, 6},
 };
 
 static void do_something(struct driver *d)

@@ -264,6 +264,7 @@ void committed(struct driver *d, const char *shelf, uint64_t operation, struct e
 {
     struct shelf_version *version = driver_next_version(d, shelf, operation);
     EXPECT(version->snapshot_count < MOST_SNAPSHOTS);
+    version->next_number = snapshot->number + 1; /* that of the pool counts later captures in flight */
     snapshot->parent = parent_of(d, shelf, snapshot->number);
     version->snapshots[version->snapshot_count++] = snapshot;
     if (tag[0] != '\0')
@@ -349,6 +350,17 @@ void do_capture_later(struct driver *d)
         capture_now_or_later(d, shelf, later);
     if (driver_chance(d, 50))
         wait_for(d, later);
+}
+
+/* Several of one shelf in flight: a power failure loses the last ones. */
+void do_in_flight(struct driver *d)
+{
+    struct later flying[3] = {{.capture = NULL}};
+    const char *shelf = some_shelf(d);
+    for (size_t i = 0; i < 3 && shelf != NULL && !is_crowded(d, shelf); i++)
+        capture_now_or_later(d, shelf, &flying[i]);
+    for (size_t i = 0; i < 3; i++)
+        wait_for(d, &flying[i]);
 }
 
 void do_abort(struct driver *d)

@@ -1,37 +1,46 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Checks tests/models/annotations.pml with Spin: it must hold, and fail without each step of the protocol.
+# Checks the models beside it with Spin: each must hold, and fail without each step of its protocol.
 # Usage: tests/models/run.sh [FOLDER for the verifiers]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=${1:-$(mktemp -d)}
 status=0
 
-# verify holds|fails NAME MACROS...
+# verify holds|fails MODEL NAME OPTIONS-OF-PAN MACROS...
 verify() {
-    local expected=$1 name=$2 result=fails states
-    shift 2
+    local expected=$1 model=$2 name=$3 options=$4 result=fails states
+    shift 4
     rm -rf "${work:?}/$name" && mkdir -p "$work/$name" && cd "$work/$name"
-    spin -a "$@" "$here/annotations.pml" >spin.log
+    spin -a "$@" "$here/$model.pml" >spin.log
     "${CC:-cc}" -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -o pan pan.c
-    ./pan -m200000 -w24 -E >pan.log 2>&1
+    # shellcheck disable=SC2086 # none or one
+    ./pan -m200000 -w24 $options >pan.log 2>&1
     if grep -q 'errors: 0' pan.log && ! grep -q 'max search depth' pan.log; then
         result=holds
     fi
     states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' pan.log)
-    printf '%s: %s (%s; %s states)\n' "$name" "$result" "$*" "$states"
+    printf '%s, %s: %s (%s; %s states)\n' "$model" "$name" "$result" "$*" "$states"
     if [ "$result" != "$expected" ]; then
         echo "  WRONG: see $work/$name"
         status=1
     fi
 }
 
-verify holds deaths -DDEATHS=2 -DCRASHES=0 -DNO_READER
-verify holds failures -DDEATHS=1 -DCRASHES=1
-verify fails no-chain -DBREAK_CHAIN -DDEATHS=1 -DCRASHES=1 -DNO_READER
-verify fails no-reread -DBREAK_REREAD -DDEATHS=0 -DCRASHES=0
-verify fails no-sync -DBREAK_SYNC -DDEATHS=0 -DCRASHES=1
-verify fails no-sync-before-reuse -DBREAK_REUSE -DDEATHS=0 -DCRASHES=1
-verify fails no-wait-for-pruning -DBREAK_PRUNING -DDEATHS=0 -DCRASHES=0
+verify holds annotations deaths -E -DDEATHS=2 -DCRASHES=0 -DNO_READER
+verify holds annotations failures -E -DDEATHS=1 -DCRASHES=1
+verify fails annotations no-chain -E -DBREAK_CHAIN -DDEATHS=1 -DCRASHES=1 -DNO_READER
+verify fails annotations no-reread -E -DBREAK_REREAD -DDEATHS=0 -DCRASHES=0
+verify fails annotations no-sync -E -DBREAK_SYNC -DDEATHS=0 -DCRASHES=1
+verify fails annotations no-sync-before-reuse -E -DBREAK_REUSE -DDEATHS=0 -DCRASHES=1
+verify fails annotations no-wait-for-pruning -E -DBREAK_PRUNING -DDEATHS=0 -DCRASHES=0
+verify holds captures all ''
+verify fails captures no-turns '' -DBREAK_ORDER
+verify fails captures no-bound '' -DBREAK_BOUND
+verify fails captures base-pruned '' -DBREAK_BASE
+verify fails captures shared-with-uncommitted '' -DBREAK_SHARING
+verify fails captures parent-of-begin '' -DBREAK_PARENT
+verify fails captures failure-inherited '' -DBREAK_INHERIT
+verify fails captures close-without-wait '' -DBREAK_CLOSE
 exit "$status"

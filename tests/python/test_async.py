@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lmcstore
+import numpy as np
 import pytest
 from optional import torch
 from same import same
@@ -39,6 +41,45 @@ def test_one_after_the_other(shelf: lmcstore.Shelf) -> None:
     for number, snapshot in enumerate(snapshots):
         snapshot.wait()
         same(torch.full((1 << 18,), float(number)), snapshot["t"])
+
+
+def test_several_in_flight(pool_path: str) -> None:
+    """In order, each with its own values and its predecessor as parent, kept by a handle or not."""
+    with lmcstore.open(pool_path) as store:
+        shelf, other = store["run"], store["other"]
+        constant = np.arange(1000.0)
+        kept = []
+        for step in range(1, 61):
+            snapshot = shelf.snapshot({"w": np.full(100, float(step)), "constant": constant}, step=step, wait=False)
+            assert snapshot.number == step
+            kept += [snapshot] if step % 3 else []
+            if step % 20 == 0:
+                other.snapshot({"w": np.full(100, float(step))}, wait=step % 40 == 0)
+        for snapshot in reversed(kept):
+            assert snapshot.wait().parent == (snapshot.number - 1 or None)
+    with lmcstore.open(pool_path) as store:
+        assert [snapshot.number for snapshot in store["run"]] == list(range(1, 61)) and len(store["other"]) == 3
+        for snapshot in store["run"]:
+            same({"w": np.full(100, float(snapshot.number)), "constant": constant}, snapshot.state_dict())
+
+
+def test_a_kill_loses_the_last_ones(pool_path: str, run_python: Callable[..., Any]) -> None:
+    code = """
+import os, signal, sys, numpy as np, lmcstore
+shelf = lmcstore.open(sys.argv[1])["run"]
+for step in range(1, 31):
+    snapshot = shelf.snapshot({"w": np.full(100, float(step))}, step=step, wait=False)
+    if step == 20:
+        snapshot.wait()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert run_python(code, pool_path).returncode == -signal.SIGKILL
+    with lmcstore.open(pool_path) as store:
+        numbers = [snapshot.number for snapshot in store["run"]]
+        assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) >= 20
+        for snapshot in store["run"]:
+            same({"w": np.full(100, float(snapshot.number))}, snapshot.state_dict())
+        assert store["run"].snapshot({"w": np.zeros(1)}).number == len(numbers) + 1
 
 
 def test_close_waits(pool_path: str) -> None:

@@ -92,15 +92,16 @@ static int by_number_and_op(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/* A detached commit ends when the shelf's next capture begins, so before that one's commit. */
+/* Commits of a shelf are durable in order, so a detached one ends before the next that was waited for. */
 static void end_detached(struct event *events, size_t count, uint64_t rest_ns)
 {
     qsort(events, count, sizeof *events, by_number_and_op);
-    for (size_t i = 0; i < count && events[i].op == OP_COMMIT; i++)
-        if (events[i].behind) {
-            bool last = i + 1 == count || events[i + 1].op != OP_COMMIT;
-            events[i].ended_ns = last ? rest_ns : events[i + 1].begun_ns;
-        }
+    size_t commits = 0;
+    while (commits < count && events[commits].op == OP_COMMIT)
+        commits++;
+    for (size_t i = commits; i-- > 0;)
+        if (events[i].behind)
+            events[i].ended_ns = i + 1 == commits ? rest_ns : events[i + 1].ended_ns;
 }
 
 static uint64_t digest_of(struct driver *driver, const struct event *event)
