@@ -15,7 +15,8 @@
 #   tools/bench.sh python                the Python packages: captures, views, variables that live in the pool
 #   tools/bench.sh workloads             the examples whose data may be larger than memory, with and without enough
 #   tools/bench.sh codec                 the codec, beside memcpy, entropies and other codecs (which it installs)
-#   tools/bench.sh builds CHECKOUT       this build beside the one of another checkout, in turn
+#   tools/bench.sh builds CHECKOUT       this build beside the one of another checkout, in turn;
+#                                        --small: only small snapshots, with and without wait
 #   tools/bench.sh codec FILE...         the same on the tensors of safetensors files; --pair NEW BASE for deltas
 #   tools/bench.sh codec --quick, --only NAME, --json, --dir DIR    as above; --no-peers, --row TEXT: see --help
 #
@@ -26,7 +27,7 @@ export BENCH_FROM=$PWD # files on the command line are named from there
 cd "$(dirname "$0")/.."
 case ${1:-} in
     store | codec | history | links | parity | python | workloads | builds) suite=$1; shift ;;
-    -h | --help | "") sed -n '4,22s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help | "") sed -n '4,23s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "bench: no suite '$1' (there are: store codec history links parity python workloads builds)" >&2; exit 2 ;;
 esac
 cmake=cmake

@@ -50,6 +50,25 @@ with lmcstore.open(sys.argv[1], background=False) as store:
         found[f"{name}_s"] = sorted(times)[2]
 print(json.dumps(found))
 """
+SMALL = """
+import json, sys, time, numpy as np, lmcstore
+state, found = {"w": np.zeros(16384, np.float32), "constant": np.ones(1024, np.float32)}, {}
+with lmcstore.open(sys.argv[1], mode="x", background=False) as store:
+    for name, wait, burst in ("durable_each", True, 50), ("stream", False, 50), ("burst_of_8_blocked", False, 8):
+        times = []
+        for _ in range(20):
+            store["run"].snapshot(state)
+            begun, pending = time.perf_counter(), []
+            for _ in range(burst):
+                state["w"] += 1
+                pending.append(store["run"].snapshot(state, wait=wait))
+            blocked = time.perf_counter() - begun
+            for snapshot in pending:
+                snapshot.wait()
+            times.append((blocked if burst == 8 else time.perf_counter() - begun) / burst)
+        found[f"{name}_s"] = min(times)
+print(json.dumps(found))
+"""
 
 
 def seconds_in(result: Any, path: str = "") -> Iterator[tuple[str, float]]:
@@ -93,6 +112,14 @@ def python_row(checkout: Path, folder: str, count: int, size: int) -> dict[str, 
     )
 
 
+def small_row(checkout: Path, folder: str, forced: bool) -> dict[str, float]:
+    """Take snapshots of 64 KiB, waiting or not: time of each until durable or returned, best of 20 runs."""
+    pool = Path(folder) / "small.pool"
+    pool.unlink(missing_ok=True)
+    path = {"PYTHONPATH": str(checkout / "build/package")} if (checkout / "build/package").exists() else {}
+    return run([sys.executable, "-c", SMALL, str(pool)], PMEM_IS_PMEM_FORCE="1" if forced else "0", **path)
+
+
 def in_turn(
     case: tuple[str, Any, tuple[Any, ...]], sides: tuple[Path, Path], folder: str, rounds: int
 ) -> list[list[str]]:
@@ -120,22 +147,31 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="only see that it runs")
     parser.add_argument("--rounds", type=int, default=7, help="runs of each build (7)")
     parser.add_argument("--dir", type=Path, default=Path("/dev/shm"), help="where the pools are made")
+    parser.add_argument(
+        "--small", action="store_true", help="only snapshots of 64 KiB, with the system's syncs if DIR is not /dev/shm"
+    )
     options = parser.parse_args()
     other = (Path(os.environ.get("BENCH_FROM", ".")) / options.checkout).resolve()
     if not (other / "build/release/bin/bench_store").exists():
         parser.error(f"{other} has no build/release/bin/bench_store: build it with the preset release")
+    if options.small and not (other / "build/package").exists():
+        parser.error(f"{other} has no build/package: see the docstring of builds.py")
+    forced = options.dir.is_relative_to("/dev/shm")
     cases: list[tuple[str, Any, tuple[Any, ...]]] = [(f"{s[0]}, {s[1]:,} bytes", store_row, s) for s in STORE]
     if options.smoke:
         cases, options.rounds = [case for case in cases if case[0].startswith("commit")], 1
     elif (other / "build/package").exists():
         sizes = ((5_000, 16384), (100_000, 1024))
         cases += [(f"python, {n:,} of {size:,} bytes", python_row, (n, size)) for n, size in sizes]
+        small = [("python, snapshots of 64 KiB", small_row, (forced,))]
+        cases = small if options.small else cases + small
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as folder:
         for case in cases:
             progress(case[0])
             rows += in_turn(case, (other, TOP), folder, options.rounds)
-    print(f"{processor()}; {options.dir}, memory as persistent memory; medians of {options.rounds} runs in turn\n")
+    how = "msync" if options.small and not forced else "memory as persistent memory"
+    print(f"{processor()}; {options.dir}, {how}; medians of {options.rounds} runs in turn\n")
     print(table(["", f"{other.name}, ms", "this build, ms", "ratio", "ratios of pairs"], rows))
 
 
