@@ -51,8 +51,8 @@ const struct cli_command cmd_compact = {
     .help =
         "The newest snapshots of each shelf stay raw; no snapshot is removed. A process that has the pool open for\n"
         "writing does this in the background. Ctrl-C keeps the work that is done. --finished encodes the newest\n"
-        "snapshots too, of SHELF or of all shelves, once: use it when a run is finished. If it goes on, later snapshots\n"
-        "stay raw again, and the next one is stored in full.",
+        "snapshots too, of SHELF or of all shelves, once: use it when a run is finished. If it goes on, later\n"
+        "snapshots stay raw again, and the next one is stored in full.",
     .options = "finished wait force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

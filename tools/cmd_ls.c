@@ -275,9 +275,8 @@ static void print_shelf(const struct lmcs_shelf_info *info, size_t shown)
     printf(": %" PRIu64 " snapshot%s; the newest %" PRIu32 " stay raw\n", info->snapshot_count,
            cli_s(info->snapshot_count), info->keep_raw);
     if (shown != 0)
-        printf(
-            "  NUMBER       STEP  TIME                         RAW        NEW     STORED    RATIO  HOW             TAGS  "
-            "METRICS\n");
+        printf("  NUMBER       STEP  TIME                         RAW        NEW     STORED    RATIO  HOW             "
+               "TAGS  METRICS\n");
 }
 
 static json_t *shelf_json(const struct lmcs_shelf_info *info, json_t *rows, json_t *variables)

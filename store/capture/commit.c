@@ -158,7 +158,7 @@ static enum lmcs_status start_thread(struct lmcs_capture *capture, struct lmcs_e
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "can't start a thread");
 }
 
-/* Queues the capture, and starts the thread unless it runs. Afterwards the thread may have ended the capture's ticket. */
+/* Queues the capture, and starts the thread unless it runs. Afterwards the thread may have ended its ticket. */
 static enum lmcs_status queue(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = capture->pool;

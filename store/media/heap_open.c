@@ -402,7 +402,7 @@ void lmcs_heap_close(struct lmcs_heap *heap)
     lmcs_writeback_free(heap->writeback);
     if (heap->pool != NULL) {
         (void)lmcs_heap_take_errors(heap, NULL);
-        /* In a file that was cut short, closing would be SIGBUS: the mapping and its lock stay until the process ends. */
+        /* In a file that was cut short, closing would be SIGBUS: its mapping and lock stay. */
         if (heap->media == NULL || lmcs_media_missing(heap->media) == 0)
             pmemobj_close(heap->pool);
     }

@@ -55,7 +55,7 @@ struct lmcs_st_header {
 /* Reads `bytes` bytes at `offset`. LMCS_DAMAGED: the file ends before. */
 enum lmcs_status lmcs_st_read(int fd, const char *path, uint64_t offset, void *buffer, size_t bytes,
                               struct lmcs_error *error);
-/* Reads and checks the whole header. `path` is for messages; `takes_any`: as below. After a failure `header` is empty. */
+/* Reads and checks the whole header. `path`: for messages; `takes_any`: as below. After a failure `header` is empty. */
 enum lmcs_status lmcs_st_header_read(int fd, const char *path, bool takes_any, struct lmcs_st_header *header,
                                      struct lmcs_error *error);
 /*

@@ -11,6 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from collections.abc import Iterator, MutableMapping
 
 import lmcstore
@@ -217,7 +218,7 @@ def test_commands(trained: str, writer: Writer) -> None:
     writer.do("assert store['run'][2].metrics['val_loss'] == 0.3")
 
 
-def test_archives_and_forks_carry_annotations(trained: str, writer: Writer, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_archives_and_forks_carry_annotations(trained: str, writer: Writer, tmp_path: Path) -> None:
     base, since, other = tmp_path / "base.archive", tmp_path / "since.archive", tmp_path / "other.pool"
     with lmcstore.open(trained, "r") as store:
         with open(base, "wb") as file:
