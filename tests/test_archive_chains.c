@@ -315,6 +315,38 @@ static void identities(void **state)
     close_all(fds, 2);
 }
 
+/* The source of a fork is found by its identity, also where it has another name than in the archive. */
+static void origins(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_transfer_report report;
+    struct lmcs_snapshot *snapshot;
+    struct lmcs_shelf_info info;
+    int fds[2];
+    struct lmcs_pool *from = new_pool(place, "from.pool"), *to = new_pool(place, "to.pool");
+    take(from, "base", 1, 1);
+    OK(lmcs_snapshot_find(from, "base", "1", &snapshot, &err));
+    OK(lmcs_shelf_fork(snapshot, "tune", &err));
+    lmcs_snapshot_close(snapshot);
+    fds[0] = dump_since(place, from, NULL, 0, "a.archive", &report);
+    OK(lmcs_shelf_rename(from, "base", "old", &err));
+    take(from, "base", 77, 0);
+    take(from, "tune", 2, 2);
+    fds[1] = dump_since(place, from, fds, 1, "b.archive", &report);
+    OK(restore_all(to, fds, 2, NULL, &report));
+    info = shelf_info(to, "tune");
+    EXPECT(strcmp(info.origin_shelf, "old") == 0 && info.origin_number == 1 && info.origin_is_there);
+    OK(lmcs_shelf_drop(to, "tune", false, NULL, &err));
+    OK(lmcs_snapshot_remove(to, "base", 1, false, NULL, &err));
+    OK(restore_all(to, fds, 1, NULL, &report)); /* alone: the pool has the source as "old" */
+    info = shelf_info(to, "tune");
+    EXPECT(strcmp(info.origin_shelf, "old") == 0 && info.origin_is_there);
+    verify_pool(to);
+    close_pool(to);
+    close_pool(from);
+    close_all(fds, 2);
+}
+
 /* A shelf without a snapshot, which a policy began, gets the identity of the archive's. */
 static void into_a_policy(void **state)
 {
@@ -534,9 +566,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_MEMORY(dropped_and_begun_again), IN_MEMORY(renamed_and_begun_again),
         IN_MEMORY(without_identities),      IN_MEMORY(identities),
-        IN_MEMORY(into_a_policy),           IN_MEMORY(forged_identities),
-        IN_MEMORY(tags_of_the_last),        IN_MEMORY(completing_changes),
-        ON_BOTH(completing_fails),
+        IN_MEMORY(into_a_policy),           IN_MEMORY(origins),
+        IN_MEMORY(forged_identities),       IN_MEMORY(tags_of_the_last),
+        IN_MEMORY(completing_changes),      ON_BOTH(completing_fails),
     };
     return cmocka_run_group_tests_name("chains of archives", tests, NULL, NULL);
 }

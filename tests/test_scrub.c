@@ -343,6 +343,46 @@ static void life_goes_on_around_it(void **state)
     free_rows(states, COUNT);
 }
 
+/* Blocks that were read before a scrub recorded them as lost, and a payload at the pool's first byte. */
+static void lost_blocks_are_never_read(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct rng rng = {17};
+    struct state *states[1];
+    take_rows(pool, states, 1, &rng);
+    const struct held *still = &states[0]->tensors[1];
+    struct lmcs_content content = record_of(pool, "run", 1, "still");
+    struct lmcs_snapshot *snapshot;
+    struct lmcs_scrub_report report;
+    struct lmcs_txn txn;
+    unsigned char *read = malloc(still->bytes);
+    EXPECT(read != NULL);
+    OK(lmcs_snapshot_find(pool, "run", "1", &snapshot, &err));
+    OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, "still", read, still->bytes, &err));
+    turn_bytes(place->pool, content.parts[0].offset + 100, 64);
+    struct lmcs_scrub_options options;
+    lmcs_scrub_options_init(&options);
+    options.repair = true;
+    FAILS(LMCS_DAMAGED, lmcs_scrub(pool, &options, NULL, NULL, NULL, &report, &err));
+    EXPECT(report.lost == 1);
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_read(snapshot, LMCS_TENSOR, "still", read, still->bytes, &err));
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_read_range(snapshot, LMCS_TENSOR, "still", 0, read, 4096, &err));
+    uint64_t sound = (uint64_t)BLOCK_ROWS * ROW_BYTES;
+    OK(lmcs_snapshot_read_range(snapshot, LMCS_TENSOR, "still", sound, read, 4096, &err));
+    EXPECT(memcmp(read, still->data + sound, 4096) == 0);
+    content = record_of(pool, "run", 1, "table");
+    content.parts[0].offset = 0;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_content_put(&txn, &content, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_read_range(snapshot, LMCS_TENSOR, "table", 0, read, 4096, &err));
+    lmcs_snapshot_close(snapshot);
+    close_pool(pool);
+    free(read);
+    free_rows(states, 1);
+}
+
 /* The compactor must not use undetected damage as a base, nor give up raw bytes for it. */
 static void the_compactor_rests_nothing_on_damage(void **state)
 {
@@ -424,6 +464,7 @@ int main(void)
         ON_DISK(it_can_be_held_back_and_stopped),
         IN_MEMORY(what_is_lost_is_said_and_the_rest_is_read),
         ON_BOTH(life_goes_on_around_it),
+        IN_MEMORY(lost_blocks_are_never_read),
         IN_MEMORY(the_compactor_rests_nothing_on_damage),
         ON_BOTH(the_background_scrubs_when_asked),
     };

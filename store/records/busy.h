@@ -51,9 +51,9 @@ struct lmcs_busy_shelf {
 
 /*
  * Waits for the shelf and its captures in flight, and holds it for this thread. Instead of an endless wait:
- * LMCS_INVALID when this thread's own capture holds it, or the holder waits for this thread's live transaction; LMCS_IN_USE when the
- * holder's thread waits for a shelf of this thread. Also fails, once, with the first failure of earlier asynchronous
- * captures and their number.
+ * LMCS_INVALID when this thread's own capture holds it, or the holder waits for this thread's live transaction;
+ * LMCS_IN_USE when the holder's thread waits for a shelf of this thread. Also fails, once, with the first failure of
+ * earlier asynchronous captures and their number.
  */
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken,
                                  struct lmcs_error *error);

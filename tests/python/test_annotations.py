@@ -11,8 +11,8 @@ import pickle
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 
 import lmcstore
 import numpy as np
