@@ -13,6 +13,7 @@ struct removed {
     uint64_t count;
     struct lmcs_removal sum;
     uint64_t compact_bytes; /* by which a compaction makes the file smaller, at most */
+    bool is_estimated;      /* compact_bytes is known */
 };
 
 static void report_json(struct cli *cli, const struct removed *removed)
@@ -26,7 +27,7 @@ static void report_json(struct cli *cli, const struct removed *removed)
     cli_json_set(cli->json, "freed_bytes", cli_json_u64(removed->sum.freed_bytes));
     cli_json_set(cli->json, "later_bytes", cli_json_u64(removed->sum.later_bytes));
     cli_json_set(cli->json, "kept_bytes", cli_json_u64(removed->sum.kept_bytes));
-    cli_json_set(cli->json, "compact_bytes", cli_json_u64(removed->compact_bytes));
+    cli_json_set(cli->json, "compact_bytes", removed->is_estimated ? cli_json_u64(removed->compact_bytes) : NULL);
     cli_json_set(cli->json, "removed_tags", cli_json_u64(removed->sum.removed_tags));
 }
 
@@ -55,7 +56,9 @@ static void report(struct cli *cli, const struct removed *removed)
                cli->options.dry_run ? "" : "ed");
     if (removed->sum.removed_tags != 0)
         printf(", %" PRIu64 " tag%s gone", removed->sum.removed_tags, cli_s(removed->sum.removed_tags));
-    printf("; 'lmc-store compact' makes the file up to %s smaller\n", cli_bytes(removed->compact_bytes).text);
+    if (removed->is_estimated)
+        printf("; 'lmc-store compact' makes the file up to %s smaller", cli_bytes(removed->compact_bytes).text);
+    putchar('\n');
 }
 
 /* Adds up the raw contents of the newest snapshots of all readable shelves. */
@@ -150,11 +153,11 @@ static enum lmcs_status run(struct cli *cli)
         status = lmcs_snapshot_range(cli->pool, shelf, at + 1, &removed.first, &removed.last, &cli->error);
     if (status == LMCS_OK && at != NULL)
         status = remove_range(cli, shelf, &removed);
-    if (status == LMCS_OK)
-        status = estimate(cli, &removed);
-    if (status == LMCS_OK)
-        report(cli, &removed);
-    return status;
+    if (status != LMCS_OK)
+        return status;
+    removed.is_estimated = estimate(cli, &removed) == LMCS_OK;
+    report(cli, &removed);
+    return LMCS_OK;
 }
 
 const struct cli_command cmd_rm = {
