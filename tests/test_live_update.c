@@ -4,6 +4,7 @@
 #include "test_live_support.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -516,6 +517,117 @@ static void damage_is_named(void **state)
     close_pool(pool);
 }
 
+/* ---- Advice --------------------------------------------------------------------------------------------------- */
+
+/* Bytes from `at` on whose mappings have this flag ("rr", "sr"); without `at`, of all of the process. */
+static uint64_t advised_bytes(const void *at, uint64_t bytes, const char *flag)
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    EXPECT(maps != NULL);
+    unsigned long from = 0, end = 0, first = (unsigned long)at, last = at == NULL ? ULONG_MAX : first + bytes, low,
+                  high;
+    uint64_t sum = 0;
+    char line[4096], word[8];
+    snprintf(word, sizeof word, " %s ", flag);
+    while (fgets(line, sizeof line, maps) != NULL) {
+        if (sscanf(line, "%lx-%lx ", &low, &high) == 2) {
+            from = low > first ? low : first;
+            end = high < last ? high : last;
+        }
+        if (strncmp(line, "VmFlags:", 8) == 0 && from < end && strstr(line, word) != NULL)
+            sum += end - from;
+    }
+    fclose(maps);
+    return sum;
+}
+
+static void expect_advice(struct lmcs_live *live, const char *flag)
+{
+    const uint64_t bytes = (float_count(live) * sizeof(float) + 4095) / 4096 * 4096;
+    EXPECT(advised_bytes(lmcs_live_data(live), bytes, "rr") == (strcmp(flag, "rr") == 0 ? bytes : 0));
+    EXPECT(advised_bytes(lmcs_live_data(live), bytes, "sr") == (strcmp(flag, "sr") == 0 ? bytes : 0));
+}
+
+static void advice_is_of_one_tensor(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *before = new_tensor(pool, "a", 1500), *live = new_tensor(pool, "b", 5000), *again;
+    struct lmcs_live *after = new_tensor(pool, "c", 1500), *value;
+    struct lmcs_live_info info;
+    const uint64_t others = advised_bytes(NULL, 0, "rr");
+    OK(lmcs_live_info(live, &info, &err));
+    OK(lmcs_live_advise(live, LMCS_ACCESS_RANDOM, &err));
+    expect_advice(live, "rr");
+    expect_advice(before, "");
+    expect_advice(after, "");
+    EXPECT(advised_bytes(NULL, 0, "rr") - others == (info.reserved_bytes + 4095) / 4096 * 4096);
+    OK(lmcs_live_open(pool, "run", "b", &again, &err));
+    expect_advice(again, "rr");
+    OK(lmcs_live_advise(again, LMCS_ACCESS_SEQUENTIAL, &err));
+    expect_advice(live, "sr");
+    put_text(pool, "value", "text");
+    OK(lmcs_live_open(pool, "run", "value", &value, &err));
+    FAILS(LMCS_INVALID, lmcs_live_advise(value, LMCS_ACCESS_RANDOM, &err));
+    FAILS(LMCS_INVALID, lmcs_live_advise(live, (enum lmcs_live_access)3, &err));
+    expect_advice(live, "sr");
+    OK(lmcs_live_advise(live, LMCS_ACCESS_NORMAL, &err));
+    expect_advice(live, "");
+    OK(lmcs_live_advise(live, LMCS_ACCESS_RANDOM, &err));
+    lmcs_live_close(value);
+    lmcs_live_close(live);
+    lmcs_live_close(again);
+    EXPECT(advised_bytes(NULL, 0, "rr") == others);
+    OK(lmcs_live_open(pool, "run", "b", &live, &err));
+    expect_advice(live, "");
+    lmcs_live_close(before);
+    lmcs_live_close(live);
+    lmcs_live_close(after);
+    close_pool(pool);
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_READ, NULL, &pool, &err));
+    OK(lmcs_live_open(pool, "run", "b", &live, &err));
+    OK(lmcs_live_advise(live, LMCS_ACCESS_RANDOM, &err));
+    expect_advice(live, "rr");
+    lmcs_live_close(live);
+    close_pool(pool);
+}
+
+static void advice_stays(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = new_tensor(pool, "w", 0), *other;
+    struct lmcs_transaction *transaction;
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f"};
+    static const uint64_t sizes[] = {3000, 5000, 20000, 4000000, 1000, 70000};
+    OK(lmcs_live_advise(live, LMCS_ACCESS_RANDOM, &err));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) { /* in place, to other addresses, in several parts */
+        OK(lmcs_live_resize(live, 1, &sizes[i], &err));
+        expect_advice(live, "rr");
+        other = new_tensor(pool, names[i], 9);
+        expect_advice(other, "");
+        lmcs_live_close(other);
+    }
+    fill(live, 1);
+    OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+    for (int commits = 0; commits < 2; commits++) {
+        OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+        expect_advice(live, "rr");
+        ((float *)lmcs_live_data(live))[2000] = 7;
+        if (commits != 0)
+            OK(lmcs_transaction_commit(transaction, &err));
+        else
+            lmcs_transaction_abort(transaction);
+        expect_advice(live, "rr");
+    }
+    OK(lmcs_live_checkout(pool, "run", "latest", &err));
+    expect_advice(live, "rr");
+    expect_filled(live, 1);
+    lmcs_live_close(live);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -530,6 +642,8 @@ int main(void)
         ON_BOTH(values_move_under_a_reader),
         ON_BOTH(growth_while_in_use),
         ON_BOTH(damage_is_named),
+        ON_BOTH(advice_is_of_one_tensor),
+        ON_BOTH(advice_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

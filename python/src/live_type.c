@@ -298,6 +298,17 @@ static PyObject *live_resize(struct live_object *self, PyObject *arg)
     return core_none(self, status, &error);
 }
 
+static PyObject *live_advise(struct live_object *self, PyObject *args)
+{
+    uint32_t access;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "O&:advise", core_to_uint32, &access))
+        return NULL;
+    WITHOUT_GIL(status, lmcs_live_advise(self->handle, (enum lmcs_live_access)access, &error));
+    return core_none(self, status, &error);
+}
+
 static PyObject *live_replace(struct live_object *self, PyObject *args)
 {
     const char *name;
@@ -363,6 +374,7 @@ static PyMethodDef live_methods[] = {
            "compare_and_swap(offset, expected, desired): whether it did, and what was there."),
     METHOD("set", live_set, METH_O, "set(data): another value."),
     METHOD("get", live_get, METH_NOARGS, "The value, or all of a tensor, as bytes."),
+    METHOD("advise", live_advise, METH_VARARGS, "advise(access): ACCESS_NORMAL, ACCESS_RANDOM or ACCESS_SEQUENTIAL."),
     METHOD("resize", live_resize, METH_O, "resize(shape)."),
     METHOD("replace", live_replace, METH_VARARGS, "replace(name): gives an unnamed one its name."),
     METHOD("set_note", live_set_note, METH_VARARGS, "set_note(note)."),

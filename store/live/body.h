@@ -44,6 +44,7 @@ struct lmcs_live_body {
     _Atomic(char *) data;          /* read without a lock, which a child must not take */
     struct lmcs_mapping *mappings; /* newest first */
     struct lmcs_mapping *moving;   /* addresses for its next record, until lmcs_live_move */
+    enum lmcs_live_access access;  /* advice for all mappings */
     /* Under `lock`: the value, and the version of either form */
     pthread_mutex_t lock;
     uint64_t version;

@@ -28,12 +28,23 @@ uint64_t lmcs_live_place(const struct lmcs_live_record *record, uint64_t offset,
     return record->parts[i].offset + offset;
 }
 
+/* The system may refuse: it is only advice. */
+static void advise(const struct lmcs_live_body *body, char *at, uint64_t bytes)
+{
+    static const int advice[] = {
+        [LMCS_ACCESS_NORMAL] = MADV_NORMAL,
+        [LMCS_ACCESS_RANDOM] = MADV_RANDOM,
+        [LMCS_ACCESS_SEQUENTIAL] = MADV_SEQUENTIAL,
+    };
+    (void)madvise(at, bytes, advice[body->access]);
+}
+
 static enum lmcs_status map_pages(struct lmcs_live_body *body, const struct lmcs_live_record *record,
                                   struct lmcs_mapping *mapping, uint64_t from, uint64_t end, bool private_pages,
                                   struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    for (uint64_t n; status == LMCS_OK && from < end; from += n) {
+    for (uint64_t n; from < end; from += n) {
         n = end - from;
         uint64_t place = lmcs_live_place(record, from, &n);
         char *at = mapping->at + from;
@@ -42,8 +53,11 @@ static enum lmcs_status map_pages(struct lmcs_live_body *body, const struct lmcs
             return lmcs_fail_memory(error);
         status = body->pool->heap == NULL ? lmcs_media_map_shared(body->pool->media, place, n, at, error)
                                           : lmcs_heap_map(body->pool->heap, place, n, at, private_pages, error);
-        if (status == LMCS_OK)
-            lmcs_mapping_drop_pages(mapping, from, from + n, &now);
+        if (status != LMCS_OK)
+            break;
+        lmcs_mapping_drop_pages(mapping, from, from + n, &now);
+        if (body->access != LMCS_ACCESS_NORMAL) /* new pages have none */
+            advise(body, at, n);
     }
     return status;
 }
@@ -186,4 +200,24 @@ void *lmcs_live_data(const struct lmcs_live *live)
     if (!live->is_tensor)
         return NULL;
     return data != NULL ? data : (void *)nothing;
+}
+
+enum lmcs_status lmcs_live_advise(struct lmcs_live *live, enum lmcs_live_access access, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_live_check(live->pool, false, error);
+    if (status != LMCS_OK)
+        return status;
+    if (!live->is_tensor)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: a live value has no addresses to advise on", live->pool->path);
+    if (access != LMCS_ACCESS_NORMAL && access != LMCS_ACCESS_RANDOM && access != LMCS_ACCESS_SEQUENTIAL)
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "%s: %d is no access to a live tensor: it is 0 (normal), 1 (random) or 2 (sequential)",
+                         live->pool->path, (int)access);
+    pthread_mutex_lock(&live->pool->live->lock);
+    struct lmcs_live_body *body = live->body;
+    body->access = access;
+    for (struct lmcs_mapping *mapping = body->mappings; mapping != NULL; mapping = mapping->next)
+        advise(body, mapping->at, mapping->bytes);
+    pthread_mutex_unlock(&live->pool->live->lock);
+    return LMCS_OK;
 }

@@ -2,12 +2,14 @@
 /*
  * live/snapshot.c - puts live variables into a snapshot.
  *
- * Tensors are put from the mapping of the whole pool, values as copies.
+ * Tensors are put from the mapping of the whole pool, or one of their own if they have several parts: those of handles
+ * may have advice that is wrong for reading all. Values are put as copies.
  */
 #include <stdlib.h>
 
 #include "capture/capture.h"
 #include "live/cell.h"
+#include "live/map.h"
 #include "live/table.h"
 
 struct putting {
@@ -17,29 +19,32 @@ struct putting {
     const void **data;
     void **copies; /* values, attachment; owned */
     size_t copy_count;
-    struct lmcs_live_body **bodies; /* tensors in several parts; references */
+    struct lmcs_live_body **bodies; /* mappings of tensors in several parts; owned */
     size_t body_count;
     size_t pinned;
     uint64_t *lengths;
 };
 
-static enum lmcs_status put_tensor(struct putting *putting, struct lmcs_live_shelf *shelf, size_t i,
-                                   struct lmcs_error *error)
+static enum lmcs_status put_tensor(struct putting *putting, size_t i, struct lmcs_error *error)
 {
-    const struct lmcs_live_record *record = putting->list.records[i];
+    struct lmcs_live_record *record = putting->list.records[i];
     if (record->df.part_count <= 1) {
         putting->data[i] = record->df.bytes == 0
                                ? NULL
                                : lmcs_media_at(putting->pool->media, record->parts[0].offset, record->df.bytes);
         return LMCS_OK;
     }
-    struct lmcs_live_body *body = NULL;
-    enum lmcs_status status = lmcs_live_body_find(putting->pool, shelf, record->name, &body, error);
-    if (status != LMCS_OK || body == NULL)
-        return status;
+    struct lmcs_live_body *body = calloc(1, sizeof *body);
+    if (body == NULL)
+        return lmcs_fail_memory(error);
+    body->pool = putting->pool;
+    body->record = record;
     putting->bodies[putting->body_count++] = body;
+    enum lmcs_status status = lmcs_live_map(body, record, 0, error);
+    if (status == LMCS_OK)
+        lmcs_live_move(body);
     putting->data[i] = body->data;
-    return LMCS_OK;
+    return status;
 }
 
 static enum lmcs_status put_value(struct putting *putting, size_t i, struct lmcs_error *error)
@@ -96,8 +101,7 @@ static enum lmcs_status prepare(struct putting *putting, struct lmcs_live_shelf 
         status = pin_record(putting->pool, record, true, error);
         putting->pinned += status == LMCS_OK;
         if (status == LMCS_OK)
-            status = record->df.form == LMCS_LIVE_TENSOR ? put_tensor(putting, shelf, i, error)
-                                                         : put_value(putting, i, error);
+            status = record->df.form == LMCS_LIVE_TENSOR ? put_tensor(putting, i, error) : put_value(putting, i, error);
     }
     if (status != LMCS_OK)
         return status;
@@ -118,8 +122,10 @@ static void finish(struct putting *putting)
 {
     for (size_t i = 0; i < putting->pinned; i++)
         (void)!pin_record(putting->pool, putting->list.records[i], false, NULL);
-    for (size_t i = 0; i < putting->body_count; i++)
-        lmcs_live_body_release(putting->bodies[i]);
+    for (size_t i = 0; i < putting->body_count; i++) {
+        lmcs_live_unmap_all(putting->bodies[i]);
+        free(putting->bodies[i]);
+    }
     for (size_t i = 0; i < putting->copy_count; i++)
         free(putting->copies[i]);
     free(putting->tensors);

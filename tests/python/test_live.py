@@ -747,3 +747,48 @@ def test_a_view_while_another_thread_resizes(shelf: lmcstore.Shelf) -> None:
     assert made.array.shape == (3000,)
     made._core = Resized(6000)  # type: ignore[assignment]
     assert made.tensor.shape == (6000,)
+
+
+def advice(array: Any) -> set[str]:
+    """Return which of rr and sr the mapping of an array's first byte has."""
+    address, inside = array.ctypes.data, False
+    with open("/proc/self/smaps") as maps:
+        for line in maps:
+            first = line.split(" ", 1)[0]
+            if not first.endswith(":"):
+                low, high = (int(word, 16) for word in first.split("-"))
+                inside = low <= address < high
+            elif inside and first == "VmFlags:":
+                return {"rr", "sr"} & set(line.split())
+    raise AssertionError("not mapped")
+
+
+def test_access_is_advice(shelf: lmcstore.Shelf) -> None:
+    live = shelf.live
+    made = live.tensor("w", (1000, 8), "float32", access="random")
+    other = live.create("v", 1000)
+    assert advice(made.array) == {"rr"} and advice(other.array) == set()
+    made.resize((100000, 8))
+    made.array[:] = 1
+    assert advice(made.array) == {"rr"} and advice(live["w"]) == {"rr"}
+    assert advice(live.tensor("w").array) == {"rr"}  # unchanged without an access
+    assert advice(live.tensor("w", access="sequential").array) == {"sr"}
+    made.advise("normal")
+    assert advice(made.array) == set()
+    assert advice(live.create("u", 10, access="sequential").array) == {"sr"}
+    for word in ("Random", "", "willneed", 1, ["random"]):
+        with pytest.raises(lmcstore.InvalidError, match="'normal', 'random' or 'sequential'"):
+            live.tensor("new", 3, access=word)  # type: ignore[arg-type]
+        with pytest.raises(lmcstore.InvalidError, match="'normal', 'random' or 'sequential'"):
+            live.create("new", 3, access=word)  # type: ignore[arg-type]
+        with pytest.raises(lmcstore.InvalidError, match="'w': access is"):
+            made.advise(word)  # type: ignore[arg-type]
+    assert "new" not in live
+    path = shelf.store.path
+    del made, other, live
+    shelf.store.close()
+    gc.collect()
+    with lmcstore.open(path, mode="r") as reader:
+        live = reader[shelf.name].live
+        assert advice(live.tensor("w").array) == set()  # not stored
+        assert advice(live.tensor("w", access="random").array) == {"rr"}

@@ -17,6 +17,7 @@ from ..errors import InvalidError, UnsupportedError
 
 _FOREVER = 0xFFFFFFFF
 MAX_BYTES = 2**63 - 1
+_ACCESS = {"normal": _core.ACCESS_NORMAL, "random": _core.ACCESS_RANDOM, "sequential": _core.ACCESS_SEQUENTIAL}
 _AMBIGUOUS = ("i8", "u8")
 
 
@@ -96,3 +97,10 @@ def shape_of(shape: Any, what: str) -> tuple[int, ...]:
 def wait_ms(timeout: float | None) -> int:
     """Convert seconds to milliseconds; None: for ever."""
     return _FOREVER if timeout is None else milliseconds(timeout, _FOREVER - 1, "timeout")
+
+
+def access_of(access: str, what: str) -> int:
+    """Return the core's number of an access to a tensor."""
+    if not isinstance(access, str) or access not in _ACCESS:
+        raise InvalidError(f"{what}: access is 'normal', 'random' or 'sequential', not {access!r}")
+    return _ACCESS[access]

@@ -23,7 +23,7 @@ from .._state.live_table import PYTHON, TORCH
 from .._text import html
 from .._text.arguments import address, int64, meta_json, metric_lists, parse_size, tag_names
 from ..errors import DamagedError, ExistsError, InvalidError, NotFoundError, UnsupportedError
-from .kinds import MAX_BYTES, Kind, kind_of, note_bytes, numpy_kind, shape_of, torch_module, wait_ms
+from .kinds import MAX_BYTES, Kind, access_of, kind_of, note_bytes, numpy_kind, shape_of, torch_module, wait_ms
 from .tensor import LiveTensor
 from .transaction import Transaction
 from .value import LiveValue, pack_value
@@ -71,7 +71,9 @@ class Live(MutableMapping[str, Any]):
 
     # Making
 
-    def tensor(self, name: str, shape: Any = None, dtype: Any = None, *, reserve: int | str = 0) -> LiveTensor:
+    def tensor(
+        self, name: str, shape: Any = None, dtype: Any = None, *, reserve: int | str = 0, access: str | None = None
+    ) -> LiveTensor:
         """Open a tensor. If there is none and a shape is given, make it, all zeros.
 
         Threads that make it at once get the same one.
@@ -84,6 +86,9 @@ class Live(MutableMapping[str, Any]):
             ``live[name]``. Default: NumPy's float64.
         reserve
             Size up to which it can grow in place: "10GiB". Reserves addresses, no file space. Default: twice its size.
+        access
+            Advice to the kernel, see `LiveTensor.advise`: ``"random"`` for single rows of a tensor larger than memory,
+            ``"sequential"`` or ``"normal"``. Default: unchanged, at first ``"normal"``.
 
         Raises
         ------
@@ -94,8 +99,14 @@ class Live(MutableMapping[str, Any]):
         FullError
             No room.
         """
-        if shape is None:
-            return self._open_tensor(name)
+        if access is not None:
+            access_of(access, f"live tensor {name!r}")  # before one is made
+        found = self._open_tensor(name) if shape is None else self._fitting(name, shape, dtype, reserve)
+        if access is not None:
+            found.advise(access)
+        return found
+
+    def _fitting(self, name: str, shape: Any, dtype: Any, reserve: int | str) -> LiveTensor:
         found = self._opened_or_made(name, lambda: self.create(name, shape, dtype, reserve=reserve))
         if not isinstance(found, LiveTensor):
             raise InvalidError(f"live variable {name!r} is a value, not a tensor")
@@ -105,11 +116,17 @@ class Live(MutableMapping[str, Any]):
             raise ExistsError(f"live tensor {name!r} is there already, as {found.dtype} of shape {found.shape}")
         return found
 
-    def create(self, name: str, shape: Any, dtype: Any = None, *, reserve: int | str = 0) -> LiveTensor:
+    def create(
+        self, name: str, shape: Any, dtype: Any = None, *, reserve: int | str = 0, access: str = "normal"
+    ) -> LiveTensor:
         """Make a tensor, all zeros: as `tensor`, but ExistsError when there is one."""
+        advice = access_of(access, f"live tensor {name!r}")
         self._shelf._store._begin_writing(self._shelf.name)
         kind = kind_of(float if dtype is None else dtype, name)
-        return LiveTensor(self._create(name, shape_of(shape, name), kind, parse_size(reserve), 0))
+        made = LiveTensor(self._create(name, shape_of(shape, name), kind, parse_size(reserve), 0))
+        if advice != _core.ACCESS_NORMAL:
+            made.advise(access)
+        return made
 
     def value(self, name: str, dtype: Any = "int64", initial: Any = 0) -> LiveValue:
         """Open a value of one number, which allows atomic updates; make it (`initial`) if there is none.

@@ -11,7 +11,7 @@ from .._arrays.dtypes import U8, name_of
 from .._arrays.packages import loaded
 from .._text.arguments import within
 from ..errors import DamagedError, InvalidError, UnsupportedError
-from .kinds import MAX_BYTES, numpy_dtype, shape_of, torch_module
+from .kinds import MAX_BYTES, access_of, numpy_dtype, shape_of, torch_module
 from .variable import LiveVariable
 
 
@@ -90,6 +90,16 @@ class LiveTensor(LiveVariable):
         if not 0 <= start <= stop:
             raise InvalidError(f"live tensor {self._name!r}: there is no range {start}:{stop}")
         self._core.persist(start * item, (stop - start) * item)
+
+    def advise(self, access: str) -> None:
+        """Advise the kernel how this process reads it: ``"normal"``, ``"random"`` or ``"sequential"``.
+
+        By default, a page fault reads up to megabytes around the page. After ``"random"`` it reads one page: faster for
+        single rows of a tensor larger than memory, slower for all of it. After ``"sequential"`` it reads only ahead.
+        The advice is for all objects and arrays of this process over the tensor, also after a resize, until the last of
+        them is dropped. It is not stored. Snapshots ignore it. It has no effect on a device.
+        """
+        self._core.advise(access_of(access, f"live tensor {self._name!r}"))
 
     def resize(self, shape: Any) -> None:
         """Change its shape. New elements are zero, elements beyond the new shape are lost, and nothing is copied.
