@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -45,6 +46,8 @@ static enum lmcs_status open_in_place(const char *path, struct lmcs_outfile *fil
     return file->fd >= 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s can't be opened for writing", path);
 }
 
+#define RANDOM_LETTERS 6
+
 /* Returns "x/.lmc-store-XXXXXX" for "x/y", for mkostemp. */
 static char *temporary_name(const char *target)
 {
@@ -57,6 +60,13 @@ static char *temporary_name(const char *target)
         memcpy(temporary + directory_bytes, name, sizeof name);
     }
     return temporary;
+}
+
+/* Returns the folder of a path, to be freed; NULL: no memory. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == path ? strdup("/") : slash != NULL ? strndup(path, (size_t)(slash - path)) : strdup(".");
 }
 
 /* A file system that can't reserve is no error. */
@@ -73,6 +83,33 @@ static enum lmcs_status take_space(struct lmcs_outfile *file, uint64_t bytes, st
                           (unsigned long long)bytes);
 }
 
+/* A descriptor's name in /proc, by which linkat names the file without a privilege. */
+struct descriptor_path {
+    char text[sizeof "/proc/self/fd/" + 3 * sizeof(int)];
+};
+
+static struct descriptor_path descriptor_path(int fd)
+{
+    struct descriptor_path path;
+    snprintf(path.text, sizeof path.text, "/proc/self/fd/%d", fd);
+    return path;
+}
+
+/* Opens a file without a name, which ends with the process. -1: the file system has none, or /proc is not mounted. */
+static int open_unnamed(const char *target)
+{
+    char *folder = folder_of(target);
+    int fd = folder != NULL ? open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+    struct stat file, shown;
+    free(folder);
+    if (fd >= 0 && (fstat(fd, &file) != 0 || stat(descriptor_path(fd).text, &shown) != 0 ||
+                    file.st_dev != shown.st_dev || file.st_ino != shown.st_ino)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
 static enum lmcs_status open_temporary(const char *target, uint64_t bytes, struct lmcs_outfile *file,
                                        struct lmcs_error *error)
 {
@@ -80,10 +117,13 @@ static enum lmcs_status open_temporary(const char *target, uint64_t bytes, struc
     file->temporary = temporary_name(target);
     if (file->target == NULL || file->temporary == NULL)
         return lmcs_fail_memory(error);
-    file->fd = mkostemp(file->temporary, O_CLOEXEC);
+    file->fd = open_unnamed(target);
+    if (file->fd < 0) {
+        file->fd = mkostemp(file->temporary, O_CLOEXEC);
+        file->is_named = file->fd >= 0;
+    }
     if (file->fd < 0) {
         int reason = errno;
-        file->temporary[0] = '\0';
         return reason == ENOENT
                    ? lmcs_fail_no_folder(file->shown, error)
                    : lmcs_fail(error, LMCS_IO, reason, "%s: no file can be created in its folder", file->shown);
@@ -147,10 +187,7 @@ enum lmcs_status lmcs_outfile_write(struct lmcs_outfile *file, const void *data,
 
 static int sync_directory(const char *target)
 {
-    const char *slash = strrchr(target, '/');
-    char *directory = slash == target ? strdup("/")
-                      : slash != NULL ? strndup(target, (size_t)(slash - target))
-                                      : strdup(".");
+    char *directory = folder_of(target);
     int fd = directory != NULL ? open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     int result = fd >= 0 ? fsync(fd) : -1;
     int reason = errno;
@@ -161,6 +198,45 @@ static int sync_directory(const char *target)
     return result;
 }
 
+/* Gives the file a temporary name that is not taken. */
+static int link_temporary(struct lmcs_outfile *file)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz012345";
+    char *end = file->temporary + strlen(file->temporary) - RANDOM_LETTERS;
+    for (int tries = 0; tries < 100; tries++) {
+        unsigned char random[RANDOM_LETTERS];
+        if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+            return -1;
+        for (int i = 0; i < RANDOM_LETTERS; i++)
+            end[i] = letters[random[i] % (sizeof letters - 1)];
+        if (linkat(AT_FDCWD, descriptor_path(file->fd).text, AT_FDCWD, file->temporary, AT_SYMLINK_FOLLOW) == 0) {
+            file->is_named = true;
+            return 0;
+        }
+        if (errno != EEXIST)
+            return -1;
+    }
+    return -1;
+}
+
+/*
+ * Names a synced file as its target. A file that had no name is synced again once it has one, and before it replaces
+ * another: a sync by btrfs does not log a file without a name.
+ */
+static int give_name(struct lmcs_outfile *file)
+{
+    if (!file->is_named) {
+        if (linkat(AT_FDCWD, descriptor_path(file->fd).text, AT_FDCWD, file->target, AT_SYMLINK_FOLLOW) == 0)
+            return fsync(file->fd);
+        if (errno != EEXIST || link_temporary(file) != 0 || fsync(file->fd) != 0)
+            return -1;
+    }
+    if (rename(file->temporary, file->target) != 0)
+        return -1;
+    file->is_named = false;
+    return 0;
+}
+
 enum lmcs_status lmcs_outfile_commit(struct lmcs_outfile *file, struct lmcs_error *error)
 {
     if (file->target == NULL)
@@ -169,10 +245,8 @@ enum lmcs_status lmcs_outfile_commit(struct lmcs_outfile *file, struct lmcs_erro
     enum lmcs_status status = file->temporary != NULL ? lmcs_outfile_check(file->target, error) : LMCS_OK;
     if (status != LMCS_OK)
         return status;
-    if (fsync(file->fd) != 0 || (file->temporary != NULL && rename(file->temporary, file->target) != 0))
+    if (fsync(file->fd) != 0 || (file->temporary != NULL && give_name(file) != 0))
         return lmcs_fail_errno(error, errno, "%s can't be written", file->shown);
-    if (file->temporary != NULL)
-        file->temporary[0] = '\0';
     if (sync_directory(file->target) != 0)
         return lmcs_fail_errno(error, errno, "the directory of %s can't be synced", file->shown);
     return LMCS_OK;
@@ -182,7 +256,7 @@ void lmcs_outfile_close(struct lmcs_outfile *file)
 {
     if (file->owns_fd && file->fd >= 0)
         close(file->fd);
-    if (file->temporary != NULL && file->temporary[0] != '\0')
+    if (file->is_named)
         unlink(file->temporary);
     free(file->temporary);
     free(file->target);

@@ -2,7 +2,9 @@
 /*
  * base/outfile.h - an output file that appears whole, durable and under its name, or not at all.
  *
- * A file is written under a temporary name in its directory (mode 0600), synced, renamed; then the directory is synced.
+ * A file (mode 0600) is written without a name (O_TMPFILE), synced and linked; then the directory is synced. A killed
+ * process leaves nothing. To replace a file, the new one is linked under a temporary name, synced and renamed. Without
+ * O_TMPFILE or /proc, it is written under the temporary name.
  * Pipes and devices are written in place, symbolic links followed, pools and poolset files never replaced.
  */
 #ifndef LMCS_BASE_OUTFILE_H
@@ -13,16 +15,17 @@
 struct lmcs_outfile {
     const char *shown; /* the path for messages */
     char *target;      /* NULL: pipe, device or standard output */
-    char *temporary;   /* NULL: written in place; "": renamed */
+    char *temporary;   /* a name in the target's directory; NULL: written in place */
     int fd;            /* -1: not open */
     bool owns_fd;
+    bool is_named; /* the file has the name `temporary` */
 };
 
 /* LMCS_INVALID: a pool or poolset file; LMCS_IO: unreadable. */
 enum lmcs_status lmcs_outfile_check(const char *path, struct lmcs_error *error);
 /*
- * "-" (standard output), a pipe or a device opens in place, else a new temporary file. Reserves expected_bytes (0:
- * none): a full disk fails before the work (LMCS_FULL). `path` must outlive the file.
+ * "-" (standard output), a pipe or a device opens in place, else a new file. Reserves expected_bytes (0: none): a full
+ * disk fails before the work (LMCS_FULL). `path` must outlive the file.
  */
 enum lmcs_status lmcs_outfile_open(const char *path, uint64_t expected_bytes, struct lmcs_outfile *file,
                                    struct lmcs_error *error);

@@ -154,7 +154,7 @@ def test_signals_at_any_moment(pool: Path, tmp_path: Path, number: int) -> None:
 
 
 def test_a_kill_leaves_what_was_there(large: Path, tmp_path: Path) -> None:  # noqa: F811
-    """SIGKILL may leave a temporary file, but the old file is unchanged."""
+    """Without O_TMPFILE, SIGKILL may leave a temporary file; the old file is unchanged."""
     folder = tmp_path / "out"
     folder.mkdir()
     for command in (["dump", large, "-o"], ["export", large, "run", "-o"]):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import lmcstore
+import lmcstore.report.__main__ as report_command
 import numpy as np
 import pytest
 
@@ -185,6 +186,53 @@ def test_reports_follow_links_and_fill_pipes(pool: Path, tmp_path: Path) -> None
         cli("report", pool, "-o", pipe)
         assert reader.communicate()[0].startswith(b"<!doctype html>")
     assert pipe.is_fifo() and sorted(tmp_path.glob(".lmc-store-*")) == []
+
+
+def test_a_killed_command_leaves_nothing(pool: Path, tmp_path: Path) -> None:  # noqa: F811
+    """The kill comes while compress waits for its input, and before the report is named."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY))
+    except OSError:
+        pytest.skip("the file system has no O_TMPFILE")
+    report = (
+        "import os, signal, sys, lmcstore.report.__main__ as report\n"
+        "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.argv[:] = ['report', sys.argv[1], '-o', sys.argv[2]]\n"
+        "report.run()\n"
+    )
+    for old in (None, "precious"):
+        if old is not None:
+            (folder / "made").write_text(old)
+        compress = [BIN, "compress", "-", "--dtype", "u8", "-o", str(folder / "made")]
+        with subprocess.Popen(compress, stdin=subprocess.PIPE) as process:
+            assert process.stdin
+            process.stdin.write(bytes(8 << 20))  # more than a pipe holds: some was read
+            process.kill()
+        done = subprocess.run([sys.executable, "-c", report, str(pool), str(folder / "made")], check=False)
+        assert process.returncode == done.returncode == -signal.SIGKILL
+        assert os.listdir(folder) == ([] if old is None else ["made"])
+        assert old is None or (folder / "made").read_text() == old
+
+
+def test_reports_replace_a_file(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for unnamed in (True, False):
+        if not unnamed:
+            monkeypatch.setattr(report_command, "_open_unnamed", lambda _: -1)
+        for old in (None, "old"):
+            page = folder / f"{old}.html"
+            page.unlink(missing_ok=True)
+            if old is not None:
+                page.write_text(old)
+            report_command._write(str(page), b"new", str(pool))
+            assert page.read_bytes() == b"new" and page.stat().st_mode & 0o7777 == 0o600 and page.stat().st_nlink == 1
+        with pytest.raises(OSError, match="directory"):
+            report_command._write(str(folder), b"new", str(pool))
+    assert sorted(os.listdir(folder)) == ["None.html", "old.html"]
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".lmc-store-")]
 
 
 @pytest.mark.parametrize("resume", [False, True])

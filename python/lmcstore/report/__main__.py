@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
+import secrets
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import lmcstore
@@ -17,6 +16,8 @@ from .._text.arguments import file_path
 from .._text.text import lines, printable
 from .collect import collect
 from .page import render
+
+_TEMPORARY = ".lmc-store-"
 
 
 def _arguments() -> argparse.Namespace:
@@ -50,36 +51,59 @@ def _refuse_pool(path: str, pool: str) -> None:
         )
 
 
-def _write(path: str, write: Callable[[Path], None], pool: str) -> None:
+def _open_unnamed(folder: Path) -> int:
+    """Open a new file without a name, which ends with the process; -1: /proc or the file system can't do that."""
+    try:
+        file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return -1  # the next way to make a file reports the reason
+    if os.path.exists(f"/proc/self/fd/{file}"):
+        return file
+    os.close(file)
+    return -1
+
+
+def _link(file: int, names: int, target: Path) -> bool:
+    """Name an open file, unless the name is taken."""
+    try:
+        # Only with a folder does os.link follow the link in /proc.
+        os.link(f"/proc/self/fd/{file}", target, src_dir_fd=names)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write(path: str, data: bytes, pool: str) -> None:
     """Write a file, which appears complete or not at all; links are followed, pipes and devices written in place."""
     target = Path(os.path.realpath(path))
-    in_place = target.exists() and not target.is_file() and not target.is_dir()
-    directory = None if in_place else target.parent
-    handle, temporary = tempfile.mkstemp(prefix=".lmc-store-", suffix=target.suffix, dir=directory)
-    os.close(handle)
-    try:
-        write(Path(temporary))
-        if in_place:
-            with open(temporary, "rb") as file, open(target, "wb", buffering=0) as out:
-                shutil.copyfileobj(file, out)
-            Path(temporary).unlink()
-            return
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        _refuse_pool(path, pool)  # one may have appeared meanwhile
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    if target.exists() and not target.is_file() and not target.is_dir():
+        target.write_bytes(data)
+        return
     names = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    file, temporary = _open_unnamed(target.parent), ""
     try:
+        if file < 0:
+            file, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
+        with open(file, "wb", closefd=False) as out:
+            out.write(data)
+        os.fsync(file)
+        _refuse_pool(path, pool)  # one may have appeared meanwhile
+        if not temporary and not _link(file, names, target):
+            while not temporary:
+                name = target.parent / (_TEMPORARY + secrets.token_hex(4))
+                temporary = str(name) if _link(file, names, name) else ""
+        os.fsync(file)  # btrfs does not log a file without a name
+        if temporary:
+            os.replace(temporary, target)
         os.fsync(names)
+    except BaseException:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise
     finally:
+        if file >= 0:
+            os.close(file)
         os.close(names)
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def main() -> int:
@@ -100,10 +124,10 @@ def main() -> int:
         gathered = [collect(store, name, arguments.seconds) for name in arguments.shelves or store.shelves()]
     if output:
         page = render(os.path.abspath(arguments.pool), info, gathered, lmcstore.__version__).encode()
-        _write(output, lambda path: _write_bytes(path, page), arguments.pool)
+        _write(output, page, arguments.pool)
         print(f"wrote {printable(output)}: {len(page) / 1024:.0f} KiB")
     if arguments.png:
-        _write(arguments.png, lambda path: png.draw(path, gathered), arguments.pool)
+        _write(arguments.png, png.draw(gathered, Path(os.path.realpath(arguments.png)).suffix), arguments.pool)
         print(f"wrote {printable(arguments.png)}")
     return 0
 

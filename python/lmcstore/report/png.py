@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from .._text.text import printable
@@ -106,17 +106,17 @@ def _drift(axes: Any, figure: Any, gathered: Gathered) -> None:
     figure.colorbar(drawn, ax=axes, pad=0.01)
 
 
-def draw(path: Path, shelves: Sequence[Gathered]) -> None:
-    """Draw all shelves, one below the other."""
+def draw(shelves: Sequence[Gathered], suffix: str) -> bytes:
+    """Draw all shelves, one below the other, in the format of a file name's suffix."""
     import matplotlib
 
     # Ignore a matplotlibrc: one in the working directory may run TeX.
     known = {key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith("backend")}
     with matplotlib.rc_context(known):
-        _draw(path, shelves)
+        return _draw(shelves, suffix)
 
 
-def _draw(path: Path, shelves: Sequence[Gathered]) -> None:
+def _draw(shelves: Sequence[Gathered], suffix: str) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -133,4 +133,6 @@ def _draw(path: Path, shelves: Sequence[Gathered]) -> None:
         _metrics(axes["metrics"], gathered)
         _restores(axes["restores"], gathered)
         _drift(axes["drift"], part, gathered)
-    figure.savefig(path, dpi=110)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=110, format=suffix[1:] or None)
+    return picture.getvalue()
