@@ -94,9 +94,9 @@ LMCS_API void *lmcs_live_data(const struct lmcs_live *live);
  * Access to a tensor's addresses, as advice to the kernel (madvise). Normal: a page fault reads up to megabytes around
  * the page. Random: it reads one page, which is faster for single rows of a tensor larger than memory. Sequential: it
  * reads only ahead.
- * The advice belongs to the variable in this process, so to all its handles, until the last of them is closed. It is not
- * stored. It stays after resizes, transactions and checkouts. It has no effect on a device. LMCS_INVALID: a value, or
- * another number.
+ * The advice belongs to the variable in this process, so to all its handles, until the last of them is closed. It is
+ * not stored. It stays after resizes, transactions and checkouts. It has no effect on a device. LMCS_INVALID: a value,
+ * or another number.
  */
 enum lmcs_live_access { LMCS_ACCESS_NORMAL = 0, LMCS_ACCESS_RANDOM = 1, LMCS_ACCESS_SEQUENTIAL = 2 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_advise(struct lmcs_live *live, enum lmcs_live_access access,

@@ -378,7 +378,7 @@ class Snapshot(Mapping[Any, Any]):
 
         Keys of a module or dict that differ from the snapshot's only by names that wrappers add (``_orig_mod.`` of
         ``torch.compile``, ``module.`` of DistributedDataParallel, those of FSDP and activation checkpointing) are
-        loaded if so all keys match one to one.
+        loaded if so all keys match one to one, also by modules with hooks.
 
         If loading still fails, all targets get back their earlier values, and the error is passed on. A target that
         only itself can check (a module with hooks or its own loading function, an object that is neither module nor
@@ -387,7 +387,8 @@ class Snapshot(Mapping[Any, Any]):
         first GiB is kept until all are written; the rest can't be restored if a device fails or the process is
         interrupted.
 
-        Values in containers are replaced; a namedtuple, defaultdict or other subclass of a target stays of its class.
+        Values in containers are replaced; a namedtuple, defaultdict, deque or other subclass of a target stays of its
+        class. Targets in fields of a dataclass are filled; the dataclass is replaced by a copy with the other fields.
 
         Parameters
         ----------
@@ -397,8 +398,8 @@ class Snapshot(Mapping[Any, Any]):
             For parts of the state by their key (``model=model``): objects with ``load_state_dict`` (modules,
             optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, saved as ``bit_generator.state``;
             ``random.Random`` or the module ``random``, saved as ``getstate()``; a NumPy ``RandomState`` or the module
-            ``numpy.random``, saved as ``get_state()``), tensors and NumPy arrays (filled in place), or dicts, lists and
-            tuples of these, in which plain values are replaced. Other parts are ignored.
+            ``numpy.random``, saved as ``get_state()``), tensors and NumPy arrays (filled in place), or dicts, lists,
+            deques and tuples of these, in which plain values are replaced. Other parts are ignored.
         cast
             Convert to the targets' dtypes, which may round. Without it every saved bit is loaded, also an optimizer's
             state in another dtype than its parameters. (Load parts called "cast", "strict" or "types" by a dict.)

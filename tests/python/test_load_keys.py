@@ -61,6 +61,62 @@ def test_prefixes_of_wrappers(shelf: lmcstore.Shelf, stored: str, target: str) -
     assert all(map(torch.equal, tensors.values(), source.state_dict().values()))
 
 
+def weight_norm(seed: int) -> Any:
+    torch.manual_seed(seed)
+    normed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(2, 2, 3))
+    return torch.nn.Sequential(torch.nn.Conv1d(1, 2, 3), normed)
+
+
+def spectral_norm(seed: int) -> Any:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.utils.spectral_norm(torch.nn.Linear(2, 2)))
+
+
+def own_loader(seed: int) -> Any:
+    torch.manual_seed(seed)
+    return OwnLoader()
+
+
+class OwnLoader(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+
+    def load_state_dict(self, state: Any, strict: bool = True) -> Any:  # type: ignore[override]
+        return super().load_state_dict(dict(state), strict)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("make", [weight_norm, spectral_norm, own_loader])
+def test_prefixes_of_modules_that_only_they_can_check(shelf: lmcstore.Shelf, make: Any, strict: bool) -> None:
+    source = make(1)
+    for stored in (source, Wrapped(source), torch.compile(source)):
+        snapshot = shelf.snapshot({"model": stored.state_dict()})
+        for wrap in (lambda model: model, Wrapped, torch.compile, lambda model: torch.compile(Wrapped(model))):
+            inner = make(2)
+            loaded = snapshot.load_into(model=wrap(inner), strict=strict)
+            assert loaded.missing_keys == loaded.unexpected_keys == []
+            same(source.state_dict(), inner.state_dict())
+
+
+def test_prefixes_of_a_lazy_module(shelf: lmcstore.Shelf) -> None:
+    source, model = torch.nn.Linear(3, 2), torch.nn.LazyLinear(2)
+    shelf.snapshot({"model": Wrapped(source).state_dict()}).load_into(model=model)
+    assert torch.equal(model.weight, source.weight)
+
+
+def test_a_hook_that_renames_keys_gets_them_as_they_are(shelf: lmcstore.Shelf) -> None:
+    """Only a state that has all of a module's keys is renamed."""
+    with pytest.warns(FutureWarning):
+        old = torch.nn.Sequential(torch.nn.utils.weight_norm(torch.nn.Conv1d(2, 2, 3)))
+    model = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(2, 2, 3)))
+    shelf.snapshot({"model": old.state_dict()}).load_into(model=model)
+    assert torch.equal(model[0].parametrizations.weight.original1, old[0].weight_v)
+    wrapped = shelf.snapshot({"model": Wrapped(old).state_dict()})
+    with pytest.raises(RuntimeError, match="original1") as caught:
+        wrapped.load_into(model=model)
+    assert any("'module.'" in note for note in caught.value.__notes__)
+
+
 def test_the_metadata_follows_the_keys(shelf: lmcstore.Shelf) -> None:
     """A BatchNorm's version, without which it takes a missing counter for an old state's."""
     seen = []

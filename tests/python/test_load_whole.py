@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
 import random
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -553,6 +555,107 @@ def test_containers_keep_their_types(shelf: lmcstore.Shelf) -> None:
     assert type(target["deep"][0]["table"]) is collections.defaultdict and target["deep"][0]["table"]["new"] == 0
     with pytest.raises(lmcstore.InvalidError, match=r"point: .* make no Point"):
         shelf.snapshot({"point": (1, 2, 3)}).load_into({"point": Point(0, 0)})
+
+
+@dataclasses.dataclass
+class Progress:
+    step: int
+    held: Any
+    seen: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    inner: Any
+    number: int = 0
+
+
+@pytest.mark.parametrize("as_types", [False, True])
+def test_targets_in_dataclasses_and_deques(shelf: lmcstore.Shelf, as_types: bool) -> None:
+    """They are filled in place, at any depth; a dataclass is replaced by a copy that holds the same targets."""
+    source, generator = torch.nn.Linear(2, 2), torch.Generator().manual_seed(5)
+    state = {
+        "run": Outer(Progress(3, torch.ones(2), {"m": source.state_dict()}), 7),
+        "queue": deque([source.state_dict(), 1, Progress(1, np.ones(2))], 5),
+        "pair": (Progress(4, generator.get_state()), 8),
+        "list": [source.state_dict()],
+    }
+    weight, module, array, own = torch.zeros(2), torch.nn.Linear(2, 2), np.zeros(2), torch.Generator()
+    others = [torch.nn.Linear(2, 2) for _ in range(2)]
+    queue = deque([others[0], 0, Progress(0, array)], 4)
+    target = {
+        "run": Outer(Progress(0, weight, {"m": module})),
+        "queue": queue,
+        "pair": (Progress(0, own), 0),
+        "list": deque([others[1]], 3),
+    }
+    types = [Outer, Progress] if as_types else []
+    shelf.snapshot(state).load_into(target, types=types)
+    run: Any = target["run"]
+    assert (type(run), type(run.inner), run.number, run.inner.step) == (Outer, Progress, 7, 3)
+    assert run.inner.held is weight and weight.tolist() == [1, 1] and run.inner.seen["m"] is module
+    assert target["queue"] is queue and queue.maxlen == 4 and queue[0] is others[0] and queue[1] == 1
+    assert queue[2].step == 1 and queue[2].held is array and array.tolist() == [1, 1]
+    pair: Any = target["pair"]
+    assert pair[0].step == 4 and pair[0].held is own and torch.equal(own.get_state(), generator.get_state())
+    for one in (module, *others):
+        assert torch.equal(one.weight, source.weight)
+    kept = deque([torch.nn.Linear(2, 2)])
+    shelf.latest.load_into(list=kept)
+    assert torch.equal(kept[0].weight, source.weight)
+
+
+@pytest.mark.parametrize(
+    ("held", "kept", "text"),
+    [
+        (torch.zeros(7, 2), {}, r"^run\.held: .*shape"),
+        (torch.zeros(2, dtype=torch.int8), {}, r"^run\.held: .*dtype"),
+        (torch.zeros(2), {"seen": torch.zeros(1)}, r"^run\.seen: .*NoneType"),
+        (torch.nn.Linear(2, 2), {}, r"^run\.held: .*not a module's state"),
+    ],
+)
+def test_targets_in_dataclasses_are_checked(shelf: lmcstore.Shelf, held: Any, kept: Any, text: str) -> None:
+    snapshot = shelf.snapshot({"run": Progress(3, torch.ones(2)), "less": {"step": 1}, "queue": [1, 2], "none": None})
+    first, run = torch.zeros(2), Progress(0, held, **kept)
+    target = {"run": run, "queue": [0, first]}
+    with pytest.raises(lmcstore.InvalidError, match=text):
+        snapshot.load_into({"run": run, "queue": [0]})
+    assert target["run"] is run and run.step == 0
+    with pytest.raises(lmcstore.InvalidError, match=r"queue: .*length"):
+        snapshot.load_into({"queue": deque([first])})
+    with pytest.raises(lmcstore.NotFoundError, match=r"^less: the snapshot has no 'held' and 'seen'"):
+        snapshot.load_into({"less": Progress(0, first)})
+    with pytest.raises(lmcstore.InvalidError, match=r"^none: .*NoneType"):
+        snapshot.load_into({"none": Progress(0, first)})
+    lenient = {"less": Progress(0, first, 9)}
+    assert snapshot.load_into(lenient, strict=False).missing_keys == ["less.held", "less.seen"]
+    assert lenient["less"] == Progress(1, first, 9) and first.tolist() == [0, 0]
+
+
+def test_a_dataclass_that_refers_to_itself(shelf: lmcstore.Shelf) -> None:
+    own = Progress(0, None)
+    own.held = [own]
+    target = {"run": own}
+    shelf.snapshot({"run": {"step": 1, "held": []}}).load_into(target)
+    assert (target["run"].step, target["run"].held) == (1, [])
+
+
+def test_deques_stay_deques(shelf: lmcstore.Shelf) -> None:
+    class Recent(deque[Any]):
+        pass
+
+    snapshot = shelf.snapshot({"list": [1, (2, 3)], "deque": deque([1], 9)})
+    target: Any = {"list": deque([0, Point(0, 0)], 4), "deque": deque([0], 2)}
+    snapshot.load_into(target)
+    assert (target["list"], target["list"].maxlen) == (deque([1, Point(2, 3)]), 4)
+    assert (target["deque"], target["deque"].maxlen) == (deque([1]), 9)
+    target = {"list": Recent([0], 3)}
+    snapshot.load_into(target)
+    assert (type(target["list"]), list(target["list"]), target["list"].maxlen) == (Recent, [1, (2, 3)], 3)
+    target = {"list": deque([5], 1)}
+    with pytest.raises(lmcstore.InvalidError, match=r"^list: the snapshot's 2 items .* at most 1"):
+        snapshot.load_into(target)
+    assert list(target["list"]) == [5]
 
 
 def test_casts_that_lose_a_part(shelf: lmcstore.Shelf) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -270,7 +271,7 @@ def like(target: Any, value: Any, path: str) -> Any:
             return kind(value)
         except ValueError as error:
             raise InvalidError(f"{path}: the snapshot has no {kind.__qualname__}: {error}") from None
-    if dataclasses.is_dataclass(target) and not isinstance(target, type) and type(value) is dict:
+    if is_dataclass(target) and type(value) is dict:
         data = {key: like(getattr(target, key, None), child, f"{path}.{key}") for key, child in value.items()}
         return made_dataclass(kind, data)
     if isinstance(target, dict) and isinstance(value, dict):
@@ -280,12 +281,36 @@ def like(target: Any, value: Any, path: str) -> Any:
         for key, child in list(value.items()):
             made[key] = like(target.get(key), child, f"{path}.{key}") if key in target else child
         return made
-    if isinstance(target, list | tuple) and isinstance(value, list | tuple):
+    if isinstance(target, list | tuple | deque) and isinstance(value, list | tuple | deque):
         items = list(value)
         for index, (own, child) in enumerate(zip(target, value, strict=False)):
             items[index] = like(own, child, f"{path}.{index}")
-        return remade(target if kind not in (list, tuple) else value, items, path)
+        return remade(value if kind in (list, tuple) or type(value) is kind is deque else target, items, path)
     return value
+
+
+def is_dataclass(value: Any) -> bool:
+    """Whether a value is an object of a dataclass that is no container, tensor or array, too."""
+    if isinstance(value, type | dict | list | tuple | deque) or not dataclasses.is_dataclass(value):
+        return False
+    return not hasattr(value, "__array__")
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are set."""
+    names = [field.name for field in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def changed(target: Any, fields: dict[str, Any], path: str) -> Any:
+    """Make a copy of a dataclass with other values of its fields."""
+    try:
+        made = copy.copy(target)
+        for name, value in fields.items():
+            object.__setattr__(made, name, value)
+    except Exception as error:
+        raise UnsupportedError(f"{path}: no {type(target).__qualname__} can be made: {error}") from None
+    return made
 
 
 def _empty(target: Any, path: str) -> Any:
@@ -298,11 +323,17 @@ def _empty(target: Any, path: str) -> Any:
 
 
 def remade(target: Any, items: list[Any], path: str) -> Any:
-    """Make a list or tuple of a target's class."""
+    """Make a list, tuple or deque of a target's class, a deque of the target's longest length."""
     kind = type(target)
     try:
         if hasattr(kind, "_make"):
             return kind._make(items)
+        if isinstance(target, deque):
+            if target.maxlen is not None and len(items) > target.maxlen:
+                raise TypeError(f"it has at most {target.maxlen}")
+            made = _empty(target, path)
+            made.extend(items)
+            return made
         if isinstance(target, list) and kind is not list:
             made = _empty(target, path)
             made[:] = items

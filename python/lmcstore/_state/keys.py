@@ -105,11 +105,11 @@ def refuse(path: str, target: str, matched: Matched) -> None:
         texts.append(f"the snapshot has no {listed(matched.missing)} for the {target}")
     if matched.unexpected:
         texts.append(f"the {target} has no {listed(matched.unexpected)}, which the snapshot has")
-    text = f"{path}: {'; '.join(texts)}. {_advice(matched)}"
+    text = f"{path}: {'; '.join(texts)}. {advice(matched)}"
     raise NotFoundError(text) if matched.missing else InvalidError(text)
 
 
-def _advice(matched: Matched) -> str:
+def advice(matched: Matched) -> str:
     others = f"{len(matched.missing):,} missing, {len(matched.unexpected):,} unexpected"
     wrappers = sorted({part for key in (*matched.missing, *matched.unexpected) for part in _parts(key)})
     bare = {_bare(key) for key in matched.missing} & {_bare(key) for key in matched.unexpected}

@@ -2,8 +2,8 @@
 """Loading a state into existing objects: `Snapshot.load_into`, which lists the targets.
 
 Planning walks the targets beside the state, checks everything, and records the actions; only a complete plan runs.
-Targets get copies: none keeps memory of the snapshot's views. Plain values in a dict or list are replaced, in a tuple
-only if that is in a dict or list.
+Targets get copies: none keeps memory of the snapshot's views. Plain values in a dict, list or deque are replaced, in a
+tuple or dataclass only if that is in one of these.
 
 A target whose loading runs code other than torch's may refuse its state at any time. Such targets are loaded first;
 tensors and modules, which are overwritten, last. If anything raises, all get back their earlier values.
@@ -12,8 +12,8 @@ tensors and modules, which are overwritten, last. If anything raises, all get ba
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._arrays import numpy as _numpy
@@ -22,6 +22,7 @@ from .._arrays.torch import Torch, torch_of
 from ..errors import InvalidError, UnsupportedError
 from .fits import (
     SCALARS,
+    changed,
     check_array,
     check_groups,
     check_loaded,
@@ -29,12 +30,14 @@ from .fits import (
     check_scheduler,
     check_slots,
     check_tensor,
+    fields_of,
+    is_dataclass,
     is_torchs,
     like,
     remade,
     torchs_class,
 )
-from .keys import ROOT, Matched, Report, below, match, refuse, renamed, takes_strict
+from .keys import ROOT, Matched, Report, advice, below, match, refuse, renamed, takes_strict
 from .plain import is_sequence, map_items
 
 Action = Callable[[], None]
@@ -71,9 +74,9 @@ class Copier:
             value[:] = map(self.copy, value)
         elif is_sequence(value):
             return map_items(self.copy, value)
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # of `types`
-            for field in dataclasses.fields(value):
-                object.__setattr__(value, field.name, self.copy(getattr(value, field.name)))
+        elif is_dataclass(value):  # of `types`
+            for name, child in fields_of(value).items():
+                object.__setattr__(value, name, self.copy(child))
         return value
 
     def _tensor(self, tensor: Any) -> Any:
@@ -227,7 +230,7 @@ class Plan:
             self._add_object(target, source, path)
         elif isinstance(target, dict):
             self._add_dict(target, source, path)
-        elif isinstance(target, list):
+        elif isinstance(target, list | deque):
             self._add_list(target, source, path)
         elif isinstance(target, tuple):
             self._add_tuple(target, source, path)
@@ -255,14 +258,20 @@ class Plan:
             return False
         return value is self._numpy.random or isinstance(value, self._numpy.random.RandomState)
 
-    def _holds_targets(self, value: Any) -> bool:
-        """Whether a part of a value is filled in place; else the value is replaced."""
+    def _holds_targets(self, value: Any, above: tuple[int, ...] = ()) -> bool:
+        """Whether a part of a value is filled in place; else the value is replaced. `above`: ids of its containers."""
         if hasattr(value, "load_state_dict"):
             return True
+        parts: Iterable[Any] | None = None
         if isinstance(value, dict):
-            return any(map(self._holds_targets, value.values()))
-        if isinstance(value, list | tuple):
-            return any(map(self._holds_targets, value))
+            parts = value.values()
+        elif isinstance(value, list | tuple | deque):
+            parts = value
+        elif is_dataclass(value):
+            parts = fields_of(value).values()
+        if parts is not None:
+            inside = (*above, id(value))
+            return any(id(part) not in inside and self._holds_targets(part, inside) for part in parts)
         kinds = (
             self._is_tensor,
             self._is_array,
@@ -391,9 +400,9 @@ class Plan:
         if not isinstance(source, dict):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a module's state")
         own: dict[Any, Any] = module.state_dict()
-        state = source
-        if not _renames_keys(module, self._torch):
-            state = renamed(source, self._matched(own, source, "module", path).stored, own)
+        is_checked = not _renames_keys(module, self._torch)
+        matched = self._matched(own, source, "module", path) if is_checked else match(own, source, self._strict)
+        state = renamed(source, matched.stored, own)
         self._check_module(module, own, state, path)
         copies_all = _may_keep(module, self._torch)
         lenient = not self._strict and takes_strict(module)
@@ -402,7 +411,12 @@ class Plan:
             for key, value in state.items():
                 if copies_all or not self._is_tensor(own.get(key)):
                     state[key] = self._copier.copy(value)
-            found = module.load_state_dict(state, strict=False) if lenient else module.load_state_dict(state)
+            try:
+                found = module.load_state_dict(state, strict=False) if lenient else module.load_state_dict(state)
+            except Exception as error:
+                if matched.missing and matched.unexpected:
+                    error.add_note(f"{path}: {advice(matched)}")
+                raise
             if lenient:
                 self.report.add(path, getattr(found, "missing_keys", ()), getattr(found, "unexpected_keys", ()))
 
@@ -538,15 +552,15 @@ class Plan:
         for key, name in matched.stored.items():
             self._add_item(target, key, target[key], source[name], below(path, key))
 
-    def _add_list(self, target: list[Any], source: Any, path: str) -> None:
-        if not isinstance(source, list | tuple):
+    def _add_list(self, target: list[Any] | deque[Any], source: Any, path: str) -> None:
+        if not isinstance(source, list | tuple | deque):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a list")
         _same(path, "length", len(source), len(target))
         for index, value in enumerate(target):
             self._add_item(target, index, value, source[index], below(path, index))
 
     def _add_tuple(self, target: tuple[Any, ...], source: Any, path: str) -> None:
-        if not isinstance(source, list | tuple):
+        if not isinstance(source, list | tuple | deque):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tuple")
         _same(path, "length", len(source), len(target))
         for index, value in enumerate(target):
@@ -558,6 +572,11 @@ class Plan:
             self._add_list(items, source, path)
             remade(target, items, path)
             self._replace(container, key, lambda: remade(target, items, path), path)
+        elif is_dataclass(target) and self._holds_targets(target):
+            fields = fields_of(target)
+            self._add_dict(fields, fields_of(source) if is_dataclass(source) else source, path)
+            changed(target, fields, path)
+            self._replace(container, key, lambda: changed(target, fields, path), path)
         elif self._holds_targets(target):
             self.add(target, source, path)
         else:
@@ -565,7 +584,7 @@ class Plan:
             self._replace(container, key, lambda: value, path)
 
     def _replace(self, container: Any, key: Any, value: Callable[[], Any], path: str) -> None:
-        """Plan to replace an item; a tuple is made when the actions before have replaced its items."""
+        """Plan to replace an item; a tuple or dataclass is made when the actions before have replaced its items."""
 
         def keep() -> Undo:
             before = container[key]
