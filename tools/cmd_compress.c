@@ -90,9 +90,12 @@ static frames_begins beginning(const struct compression *c)
 
 static enum lmcs_status look(struct compression *c, const char *path, const char *advice)
 {
-    return c->cli->options.dtype != 0 || path == NULL || strcmp(path, "-") == 0
-               ? LMCS_OK
-               : with_advice(c->cli, frames_source_look(c->cli, path), advice);
+    struct frames_source source = {.path = path};
+    if (c->cli->options.dtype != 0 || path == NULL)
+        return LMCS_OK;
+    enum lmcs_status status = with_advice(c->cli, frames_source_look(c->cli, &source), advice);
+    frames_source_free(&source);
+    return status;
 }
 
 static enum lmcs_status parse_file(struct compression *c)

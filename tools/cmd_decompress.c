@@ -30,7 +30,9 @@ static enum lmcs_status find_bases(struct decompression *d)
         return cli_wrong_use(d->cli,
                              "%s: %zu of its %zu frames need the file that it was compressed against; use --base",
                              frames_shown(d->image.path), d->image.base_count, d->image.count);
-    enum lmcs_status status = frames_read(d->cli, d->base.path, NULL, &d->base.memory);
+    enum lmcs_status status = frames_image_look_at_base(d->cli, &d->image, d->base.path);
+    if (status == LMCS_OK)
+        status = frames_read(d->cli, d->base.path, NULL, &d->base.memory);
     if (status != LMCS_OK)
         return status;
     double start = frames_now();
@@ -58,7 +60,9 @@ static enum lmcs_status decode(struct decompression *d)
 
 static enum lmcs_status decompress(struct decompression *d, struct lmcs_outfile *output)
 {
-    enum lmcs_status status = frames_work_init(d->cli, &d->work);
+    enum lmcs_status status = frames_image_look(d->cli, d->image.path);
+    if (status == LMCS_OK)
+        status = frames_work_init(d->cli, &d->work);
     if (status == LMCS_OK)
         status = frames_read(d->cli, d->image.path, frames_image_begins, &d->image.memory);
     if (status == LMCS_OK)

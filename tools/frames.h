@@ -31,7 +31,10 @@ void frames_memory_free(struct frames_memory *memory);
 uint64_t frames_file_bytes(const char *path);
 /* Checks, by the files' sizes, that memory suffices before they are read. */
 enum lmcs_status frames_check_memory(struct cli *cli);
-/* Whether a file may begin with these bytes (8, or the whole file). */
+/* Opens a file to look into it before it is read; returns its size. *fd -1: empty, a pipe, or one that frames_read
+ * refuses. */
+uint64_t frames_open_regular(const char *path, int *fd);
+/* Whether a file may begin with these bytes (LMC_FRAME_PREFIX_BYTES, or the whole file). */
 typedef bool (*frames_begins)(const unsigned char *data, size_t bytes);
 /* Reads a file, a pipe, or standard input ("-"). If `begins` (NULL: any) refuses its first bytes, reads only those, for
  * the parser's error. */
@@ -104,8 +107,9 @@ struct frames_source {
 
 /* As frames_begins. */
 bool frames_source_begins(const unsigned char *data, size_t bytes);
-/* Checks a safetensors file's header before its data are read. A pipe passes: its beginning is checked. */
-enum lmcs_status frames_source_look(struct cli *cli, const char *path);
+/* Checks a safetensors file's header before its data are read: the tensors get no data. A pipe passes with a size of
+ * 0: its beginning is checked. */
+enum lmcs_status frames_source_look(struct cli *cli, struct frames_source *source);
 enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source);
 /* Adds the file as one array, of whole elements only. */
 enum lmcs_status frames_source_add_array(struct cli *cli, struct frames_source *source, uint32_t dtype);
@@ -180,8 +184,13 @@ struct frames_image {
 
 /* As frames_begins. */
 bool frames_image_begins(const unsigned char *data, size_t bytes);
+/* Checks the headers of all frames before the file is read. A pipe passes: its beginning is checked. */
+enum lmcs_status frames_image_look(struct cli *cli, const char *path);
 /* Finds and checks the frames. */
 enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image);
+/* Checks before a base is read that it has, by its size and header, a tensor of the dtype and size of each base that
+ * the frames need. A pipe passes. */
+enum lmcs_status frames_image_look_at_base(struct cli *cli, struct frames_image *image, const char *path);
 /* Finds bases among a file's tensors, or in the file as one array. */
 enum lmcs_status frames_image_match(struct frames_work *work, struct frames_image *image, struct frames_source *base);
 enum lmcs_status frames_decode(struct frames_work *work, const struct frames_image *image,

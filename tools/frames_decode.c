@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- Frames --------------------------------------------------------------------------------------------------- */
 
@@ -28,19 +29,49 @@ static enum lmcs_status cut_short(struct cli *cli, const struct frames_image *im
                     frames_shown(image->path), image->count + 1, at, bytes, image->memory.bytes - at);
 }
 
-static enum lmcs_status parse_frame(struct cli *cli, const struct frames_image *image, uint64_t at,
-                                    struct lmc_frame *frame)
+/* A file that is not read yet, and a piece of it. */
+struct unread {
+    int fd;
+    struct frames_memory piece;
+};
+
+/* Finds bytes of the image: in memory, or until the next call in the unread file. */
+static enum lmcs_status find_bytes(struct cli *cli, const struct frames_image *image, struct unread *unread,
+                                   uint64_t at, uint64_t bytes, const unsigned char **found)
 {
-    const unsigned char *bytes = image->memory.data + at;
+    enum lmcs_status status = LMCS_OK;
+    if (unread == NULL) {
+        *found = image->memory.data + at;
+        return LMCS_OK;
+    }
+    if (bytes > unread->piece.mapped_bytes) {
+        frames_memory_free(&unread->piece);
+        status = frames_memory_new(cli, "a header", bytes, &unread->piece);
+    }
+    *found = unread->piece.data;
+    return status == LMCS_OK ? lmcs_st_read(unread->fd, image->path, at, unread->piece.data, (size_t)bytes, &cli->error)
+                             : status;
+}
+
+static enum lmcs_status parse_frame(struct cli *cli, const struct frames_image *image, struct unread *unread,
+                                    uint64_t at, struct lmc_frame *frame)
+{
+    const unsigned char *bytes = NULL;
     uint64_t left = image->memory.bytes - at;
+    uint64_t prefix_bytes = left < LMC_FRAME_PREFIX_BYTES ? left : LMC_FRAME_PREFIX_BYTES;
     uint64_t header_bytes = 0;
     const char *message = NULL;
-    enum lmc_status status = lmc_frame_header_bytes(
-        bytes, left < LMC_FRAME_PREFIX_BYTES ? (size_t)left : LMC_FRAME_PREFIX_BYTES, &header_bytes, &message);
+    enum lmcs_status found = find_bytes(cli, image, unread, at, prefix_bytes, &bytes);
+    if (found != LMCS_OK)
+        return found;
+    enum lmc_status status = lmc_frame_header_bytes(bytes, (size_t)prefix_bytes, &header_bytes, &message);
     if (status != LMC_OK)
         return bad_frame(cli, image, at, status, message);
     if (header_bytes > left)
         return cut_short(cli, image, at, header_bytes);
+    found = find_bytes(cli, image, unread, at, header_bytes, &bytes);
+    if (found != LMCS_OK)
+        return found;
     status = lmc_frame_parse(bytes, (size_t)header_bytes, frame, &message);
     if (status != LMC_OK)
         return bad_frame(cli, image, at, status, message);
@@ -72,11 +103,11 @@ static bool append(struct frames_image *image, const struct lmc_frame *frame, ui
     return true;
 }
 
-static enum lmcs_status add_frame(struct cli *cli, struct frames_image *image, uint64_t at)
+static enum lmcs_status add_frame(struct cli *cli, struct frames_image *image, struct unread *unread, uint64_t at)
 {
     struct lmc_frame frame;
     uint64_t content_bytes = 0;
-    enum lmcs_status status = parse_frame(cli, image, at, &frame);
+    enum lmcs_status status = parse_frame(cli, image, unread, at, &frame);
     if (status != LMCS_OK)
         return status;
     if (__builtin_add_overflow(image->content_bytes, frame.raw_bytes, &content_bytes))
@@ -87,20 +118,32 @@ static enum lmcs_status add_frame(struct cli *cli, struct frames_image *image, u
     return LMCS_OK;
 }
 
-bool frames_image_begins(const unsigned char *data, size_t bytes)
+static bool has_magic(const unsigned char *data, size_t bytes)
 {
     return bytes >= 4 && memcmp(data, "LMCF", 4) == 0;
 }
 
-enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image)
+bool frames_image_begins(const unsigned char *data, size_t bytes)
+{
+    uint64_t header_bytes = 0;
+    size_t prefix_bytes = bytes < LMC_FRAME_PREFIX_BYTES ? bytes : LMC_FRAME_PREFIX_BYTES;
+    return has_magic(data, bytes) && lmc_frame_header_bytes(data, prefix_bytes, &header_bytes, NULL) == LMC_OK;
+}
+
+static enum lmcs_status parse(struct cli *cli, struct frames_image *image, struct unread *unread)
 {
     const char *shown = frames_shown(image->path);
+    const unsigned char *begin = NULL;
+    size_t begin_bytes = image->memory.bytes < LMC_FRAME_PREFIX_BYTES ? image->memory.bytes : LMC_FRAME_PREFIX_BYTES;
     bool continues = true;
     uint64_t at = 0;
-    if (!frames_image_begins(image->memory.data, image->memory.bytes))
-        return cli_fail(cli, LMCS_DAMAGED, 0, "%s is not a file of 'lmc-store compress'", shown);
+    enum lmcs_status status = find_bytes(cli, image, unread, 0, begin_bytes, &begin);
+    if (status == LMCS_OK && !has_magic(begin, begin_bytes))
+        status = cli_fail(cli, LMCS_DAMAGED, 0, "%s is not a file of 'lmc-store compress'", shown);
+    if (status != LMCS_OK)
+        return status;
     while (continues && at < image->memory.bytes) {
-        enum lmcs_status status = add_frame(cli, image, at);
+        status = add_frame(cli, image, unread, at);
         if (status != LMCS_OK)
             return status;
         const struct lmc_frame *frame = &image->frames[image->count - 1].frame;
@@ -114,6 +157,23 @@ enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image)
         return cli_fail(cli, LMCS_DAMAGED, 0, "%s has %" PRIu64 " bytes behind its last frame, which ends at %" PRIu64,
                         shown, image->memory.bytes - at, at);
     return LMCS_OK;
+}
+
+enum lmcs_status frames_image_look(struct cli *cli, const char *path)
+{
+    struct unread unread = {.fd = -1};
+    struct frames_image image = {.path = path, .memory.bytes = frames_open_regular(path, &unread.fd)};
+    enum lmcs_status status = unread.fd >= 0 ? parse(cli, &image, &unread) : LMCS_OK;
+    if (unread.fd >= 0)
+        close(unread.fd);
+    frames_memory_free(&unread.piece);
+    frames_image_free(&image);
+    return status;
+}
+
+enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image)
+{
+    return parse(cli, image, NULL);
 }
 
 void frames_image_free(struct frames_image *image)
@@ -202,6 +262,39 @@ static enum lmcs_status no_base(struct cli *cli, const struct frames_image *imag
                     base->path, frames_shown(image->path), (size_t)(frame - image->frames) + 1,
                     lmc_dtype_name(frame->frame.dtype), cli_bytes(frame->frame.raw_bytes).text,
                     frame->frame.base_digest[0].high, frame->frame.base_digest[0].low);
+}
+
+/* Orders tensors like by_size. */
+static int tensor_by_size(const void *left, const void *right)
+{
+    const struct frames_tensor *l = left;
+    const struct frames_tensor *r = right;
+    return LMCS_ORDER2(l->dtype, r->dtype, l->bytes, r->bytes);
+}
+
+enum lmcs_status frames_image_look_at_base(struct cli *cli, struct frames_image *image, const char *path)
+{
+    struct frames_source base = {.path = path};
+    struct frames_frame **needy = needy_frames(image);
+    enum lmcs_status status = needy != NULL ? frames_source_look(cli, &base) : LMCS_NO_MEMORY;
+    if (needy == NULL)
+        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status == LMCS_NO_MEMORY || base.memory.bytes == 0)
+        goto out;
+    status = add_arrays(cli, &base, needy, image->base_count);
+    if (status == LMCS_OK && base.count > 0)
+        qsort(base.tensors, base.count, sizeof *base.tensors, tensor_by_size);
+    for (size_t i = 0; status == LMCS_OK && i < image->count; i++) {
+        const struct frames_frame *frame = &image->frames[i];
+        const struct frames_tensor like = {.dtype = frame->frame.dtype, .bytes = frame->frame.raw_bytes};
+        if (needs_base(&frame->frame) &&
+            (base.count == 0 || bsearch(&like, base.tensors, base.count, sizeof like, tensor_by_size) == NULL))
+            status = no_base(cli, image, &base, frame);
+    }
+out:
+    free(needy);
+    frames_source_free(&base);
+    return status;
 }
 
 static enum lmcs_status assign(struct cli *cli, struct frames_image *image, const struct frames_source *base,

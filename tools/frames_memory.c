@@ -19,7 +19,7 @@
 #define PIECE_BYTES     ((size_t)4 << 20)  /* between two checks for signals */
 #define WAIT_MS         100                /* the same for a pipe */
 #define STREAM_BYTES    ((size_t)64 << 20) /* initial memory for a pipe */
-#define BEGINNING_BYTES ((size_t)8)
+#define BEGINNING_BYTES ((size_t)LMC_FRAME_PREFIX_BYTES)
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
@@ -222,6 +222,13 @@ static enum lmcs_status open_file(struct cli *cli, const char *path, int *fd)
     if (*fd < 0)
         return cli_fail(cli, errno == ENOENT ? LMCS_NOT_FOUND : LMCS_IO, errno, "%s can't be opened", path);
     return LMCS_OK;
+}
+
+uint64_t frames_open_regular(const char *path, int *fd)
+{
+    uint64_t bytes = strcmp(path, "-") != 0 ? frames_file_bytes(path) : 0;
+    *fd = bytes > 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
+    return bytes;
 }
 
 enum lmcs_status frames_read(struct cli *cli, const char *path, frames_begins begins, struct frames_memory *memory)

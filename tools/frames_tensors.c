@@ -2,7 +2,6 @@
 /* frames_tensors.c - tensors of files, and the digests that identify them as bases. */
 #include "frames.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,37 +31,43 @@ bool frames_source_begins(const unsigned char *data, size_t bytes)
     return header_bytes >= sizeof "{}" - 1 && header_bytes <= LMCS_ST_MAX_HEADER_BYTES;
 }
 
-enum lmcs_status frames_source_look(struct cli *cli, const char *path)
-{
-    struct lmcs_st_header header;
-    int fd = frames_file_bytes(path) > 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
-    if (fd < 0)
-        return LMCS_OK; /* frames_read reports it */
-    enum lmcs_status status = lmcs_st_header_read(fd, path, true, &header, &cli->error);
-    if (status == LMCS_OK)
-        lmcs_st_header_free(&header);
-    close(fd);
-    return status;
-}
-
-enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source)
+/* Adds the tensors of the header. */
+static enum lmcs_status add_tensors(struct cli *cli, struct frames_source *source)
 {
     const struct lmcs_st_header *header = &source->header;
-    enum lmcs_status status = lmcs_st_header_parse(source->memory.data, source->memory.bytes,
-                                                   frames_shown(source->path), &source->header, &cli->error);
-    for (size_t i = 0; status == LMCS_OK && i < header->count; i++) {
+    for (size_t i = 0; i < header->count; i++) {
         const struct lmcs_st_tensor *from = header->tensors[i];
         struct frames_tensor *to = add(source);
         if (to == NULL)
             return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
         to->name = from->name;
-        to->data = source->memory.data + header->data_at + from->begin;
+        if (source->memory.data != NULL)
+            to->data = source->memory.data + header->data_at + from->begin;
         to->bytes = from->end - from->begin;
         to->dtype = from->dtype;
         to->ndim = from->ndim;
         to->shape = from->shape;
     }
-    return status;
+    return LMCS_OK;
+}
+
+enum lmcs_status frames_source_look(struct cli *cli, struct frames_source *source)
+{
+    int fd = -1;
+    uint64_t bytes = frames_open_regular(source->path, &fd);
+    if (fd < 0)
+        return LMCS_OK; /* frames_read reports it */
+    source->memory.bytes = (size_t)bytes;
+    enum lmcs_status status = lmcs_st_header_read(fd, source->path, true, &source->header, &cli->error);
+    close(fd);
+    return status == LMCS_OK ? add_tensors(cli, source) : status;
+}
+
+enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source)
+{
+    enum lmcs_status status = lmcs_st_header_parse(source->memory.data, source->memory.bytes,
+                                                   frames_shown(source->path), &source->header, &cli->error);
+    return status == LMCS_OK ? add_tensors(cli, source) : status;
 }
 
 enum lmcs_status frames_source_add_array(struct cli *cli, struct frames_source *source, uint32_t dtype)

@@ -492,12 +492,54 @@ def test_the_header_is_checked_before_the_data_are_read(tmp_path: Path) -> None:
             file.write(header)
             file.truncate(16 << 30)
         for command in (["compress", small, "--base", large], ["compress", large]):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-            done = subprocess.run(
-                [BIN, *map(str, command), "-o", str(tmp_path / "o")], capture_output=True, timeout=60, check=False
-            )
-            assert done.returncode == 1 and b"large is not a" in done.stderr, done.stderr
-            assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 1 << 20)  # KiB
+            refused_unread("large is not a", *command, "-o", tmp_path / "o")
+
+
+def refused_unread(message: str, *command: object, large: Path | None = None) -> None:
+    """A command refuses a file of 16 GiB without reading it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    with open(large or os.devnull, "rb") as file:
+        done = subprocess.run([BIN, *map(str, command)], stdin=file, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1 and message in done.stderr.decode(), done.stderr
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 1 << 20)  # KiB
+
+
+def test_frames_are_checked_before_the_data_are_read(image: bytes, tmp_path: Path) -> None:
+    large, out = tmp_path / "large", tmp_path / "o"
+    first = frames(image)[0]["bytes"]
+    for begin, message in (
+        (b"LMCF", "frame 1, at byte 0"),
+        (b"LMCF\1\0\0\0", "frame 1, at byte 0"),
+        (image[:first], f"frame 2, at byte {first}"),
+        (image, "bytes behind its last frame"),
+    ):
+        with large.open("wb") as file:
+            file.write(begin)
+            file.truncate(16 << 30)
+        refused_unread(message, "decompress", large, "-o", out)
+        if len(begin) < first:
+            refused_unread(message, "decompress", "-", "-o", out, large=large)
+    assert not out.exists()
+
+
+def test_a_base_is_checked_before_its_data_are_read(tmp_path: Path) -> None:
+    large, out = tmp_path / "large", tmp_path / "o"
+    base = save(tmp_path / "base.safetensors", model())
+    now = save(tmp_path / "now.safetensors", {k: nudge(v) for k, v in model().items()})
+    cli("compress", now, "--base", base, "-o", tmp_path / "good.lmc")
+    some = {k: entry("F32", [128, 256], i << 17, (i + 1) << 17) for i, k in enumerate(("a", "b"))}
+    headers = [
+        {"a": entry("F32", [1 << 32], 0, 1 << 34)},
+        some | {"c": entry("U8", [1 << 34], 1 << 18, (1 << 18) + (1 << 34))},
+    ]
+    heads = [struct.pack("<Q", len(head)) + head for head in (json.dumps(header).encode() for header in headers)]
+    ends = [len(heads[0]) + (1 << 34), len(heads[1]) + (1 << 18) + (1 << 34)]
+    for begin, end in [(b"", 17 << 30), (b"LMCF", 17 << 30), *zip(heads, ends, strict=True)]:
+        with large.open("wb") as file:
+            file.write(begin)
+            file.truncate(end)
+        refused_unread("is not the base", "decompress", tmp_path / "good.lmc", "--base", large, "-o", out)
+    assert not out.exists()
 
 
 def test_files_that_were_cut(image: bytes, tmp_path: Path) -> None:
