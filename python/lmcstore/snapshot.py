@@ -206,7 +206,8 @@ class Snapshot(Mapping[Any, Any]):
 
         Classes are never imported by a stored name: a namedtuple is read as one made of its stored names, a dataclass
         as a dict, an enum as its value, unless `types` has the class: ``types=[Config, Color]``, or a dict of classes
-        by their stored names. A dataclass is made without its ``__init__``.
+        by their whole stored names. One of a list is also found in another module, in lower case, if no other stored
+        name fits. A dataclass is made without its ``__init__``.
 
         An imported snapshot, or one made in C, gives a dict of its tensors by name (NumPy arrays without torch).
 
@@ -221,7 +222,7 @@ class Snapshot(Mapping[Any, Any]):
         """
         decoded = self._decode()
         flags = decoded.flags if verify is None else flags_of(verify)
-        return decoded.read(decoded.find(path), flags, Types(types))
+        return decoded.read(decoded.find(path), flags, Types(types, decoded.root))
 
     def __getitem__(self, path: Any) -> Any:
         """Return a tensor, a part or a value of the state.
@@ -408,7 +409,8 @@ class Snapshot(Mapping[Any, Any]):
             targets stay. The result lists ``missing_keys`` and ``unexpected_keys``, as torch's ``load_state_dict``
             does, by their paths in the state. Shapes and dtypes must fit nevertheless.
         types
-            As for `state_dict`. A dataclass or enum of a target is a class that is made, too.
+            As for `state_dict`. A dataclass or enum of a target is a class that is made, too: the dataclass as a copy
+            of the target with the stored fields, the enum by the stored name of its member, else by its value.
 
         Raises
         ------
@@ -431,7 +433,7 @@ class Snapshot(Mapping[Any, Any]):
             raise InvalidError("load_into takes one target for the whole state, or parts by name")
         decoded = self._decode()
         flags = flags_of(True)
-        classes = Types(types)
+        classes = Types(types, decoded.root, keeps_names=True)
         plan = Plan(cast, strict)
         if target is not None:
             plan.add_root(target, decoded.read(decoded.root, flags, classes))

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import collections.abc
 import copy
 import dataclasses
 import datetime
 import enum
+import functools
 import json
 import pathlib
 import sys
 import zoneinfo
 from collections import OrderedDict, defaultdict, deque
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import lmcstore
 import numpy as np
@@ -28,6 +31,7 @@ from test_hostile import craft
 UTC = datetime.UTC
 ZONE = datetime.timezone(datetime.timedelta(hours=-3, seconds=7), "X")
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+T = TypeVar("T")
 
 
 class Color(enum.Enum):
@@ -179,7 +183,10 @@ def test_types_are_opted_in(shelf: lmcstore.Shelf, form: str) -> None:
     if form == "names":
         types = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in TYPES}
     if form == "other module":
-        types = {f"elsewhere.{kind.__qualname__}": kind for kind in TYPES}
+        with pytest.MonkeyPatch.context() as patch:
+            for kind in TYPES:
+                patch.setattr(kind, "__module__", "elsewhere")
+            snapshot = shelf.snapshot(STATE)
     target: dict[str, Any] = dict.fromkeys(STATE)
     snapshot.load_into(target, types=types)
     for back in (snapshot.state_dict(types=types), target):
@@ -210,7 +217,7 @@ def test_a_class_that_changed(shelf: lmcstore.Shelf) -> None:
         GREEN = 2
 
     snapshot = shelf.snapshot(STATE)
-    config = snapshot.state_dict("config", types=[Config])
+    config = snapshot.state_dict("config", types={"test_plain.Config": Config})
     assert (config.lr, config.new, config.more) == (0.1, 7, [1])
     for path, types in (
         ("config", {"test_plain.Config": Frozen}),
@@ -331,3 +338,235 @@ def test_depth_is_limited(shelf: lmcstore.Shelf) -> None:
     with pytest.raises(lmcstore.UnsupportedError, match="contains itself"):
         shelf.snapshot(looped)
     assert sys.getrecursionlimit() >= 1000
+
+
+# Data that is in no field
+
+
+@dataclasses.dataclass
+class Buffer(deque):  # type: ignore[type-arg]
+    cap: int = 3
+
+
+@dataclasses.dataclass
+class Longer(Buffer):
+    more: int = 4
+
+
+@dataclasses.dataclass(eq=False)
+class Unit(np.ndarray):
+    unit: str = "m"
+
+    def __new__(cls) -> Any:
+        return np.zeros(3).view(cls)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment(datetime.datetime):
+    note: int = 1
+
+    def __new__(cls) -> Any:
+        return super().__new__(cls, 2020, 1, 1)
+
+
+@dataclasses.dataclass
+class Integers(array.array):  # type: ignore[type-arg]
+    note: int = 1
+
+    def __new__(cls) -> Any:
+        return super().__new__(cls, "i", [1, 2])
+
+
+@dataclasses.dataclass
+class Failure(ValueError):
+    code: int = 1
+
+
+def _tensor_class() -> Any:
+    @dataclasses.dataclass(eq=False)
+    class Tensor(torch.Tensor):  # type: ignore[misc]
+        unit: str = "m"
+
+        def __new__(cls) -> Any:
+            return torch.ones(3).as_subclass(cls)
+
+    return Tensor
+
+
+BASES = {
+    "collections.deque": [Buffer, Longer],
+    "numpy.ndarray": [Unit],
+    "datetime.datetime": [Moment],
+    "array.array": [Integers],
+    "ValueError": [Failure],
+    "torch.Tensor": [lambda: _tensor_class()()],
+}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_dataclass_with_the_data_of_its_base_is_refused(shelf: lmcstore.Shelf, base: str) -> None:
+    for make in BASES[base]:
+        with pytest.raises(lmcstore.UnsupportedError, match=rf"^a\.v: .* of its base {base}: store a dict of both"):
+            shelf.snapshot({"a": {"v": make()}})
+
+
+class Slotted:
+    __slots__ = ("__hidden", "cache")
+
+    def hide(self) -> None:
+        self.__hidden = 1
+
+
+@dataclasses.dataclass(slots=True)
+class Cached(Slotted):
+    a: int = 1
+
+
+class Watched:
+    made = 0
+
+    def __new__(cls) -> Any:
+        Watched.made += 1
+        return super().__new__(cls)
+
+
+@dataclasses.dataclass
+class Both(Watched, Generic[T], collections.abc.Sized):
+    x: Any = 5
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_slots_that_are_no_fields_are_refused(shelf: lmcstore.Shelf) -> None:
+    assert shelf.snapshot(Cached(2)).state_dict() == {"a": 2}
+    cached, hidden = Cached(), Cached()
+    cached.cache = torch.ones(3)
+    hidden.hide()
+    for value, name in ((cached, "cache"), (hidden, "_Slotted__hidden")):
+        with pytest.raises(lmcstore.UnsupportedError, match=rf"attributes that are no fields \('{name}'\)"):
+            shelf.snapshot({"v": value})
+
+
+def test_bases_without_data_are_stored(shelf: lmcstore.Shelf) -> None:
+    value = Both[int]()  # typing sets __orig_class__
+    made = Watched.made
+    snapshot = shelf.snapshot({"v": value})
+    assert snapshot.state_dict() == {"v": {"x": 5}} and snapshot.state_dict(types=[Both])["v"] == value
+    assert Watched.made == made
+
+
+# The names of classes
+
+
+def _classes(module: str, *names: str) -> list[Any]:
+    """Make an equal class for each name in a module."""
+    made = []
+    for name in names:
+        kind: Any = enum.Enum("Kind", {"X": name}) if name.endswith("Kind") else dataclasses.make_dataclass("C", ["x"])
+        kind.__module__, kind.__qualname__ = module, name
+        made.append(kind)
+    return made
+
+
+def test_types_go_by_the_whole_name(shelf: lmcstore.Shelf) -> None:
+    names = ["Outer.C", "Inner.C", "C", "Outer.Kind", "Inner.Kind", "Kind"]
+    kinds = _classes("here", *names)
+    values = [kind["X"] if issubclass(kind, enum.Enum) else kind(1) for kind in kinds]
+    snapshot = shelf.snapshot(values)
+    for kind in kinds:
+        back = snapshot.state_dict(types=[kind])
+        assert [type(one) is kind for one in back] == [one is kind for one in kinds]
+    inside = dataclasses.make_dataclass("C", ["x"])
+    for outer, module in (
+        ("here.outer", "here"),
+        ("here.Outer", "there"),
+        ("f.<locals>", "there"),
+        ("__main__.a", "b"),
+    ):
+        inside.__module__ = outer
+        assert shelf.snapshot([inside(1)]).state_dict(types=_classes(module, "C")) == [{"x": 1}]
+
+
+def test_a_class_of_another_module(shelf: lmcstore.Shelf) -> None:
+    (here,), (there,), (third,) = (_classes(module, "Outer.C") for module in ("here", "there", "third"))
+    alone, both = shelf.snapshot([here(1)]), shelf.snapshot([here(1), there(2)])
+    assert type(alone.state_dict(types=[there])[0]) is there
+    assert alone.state_dict(types=[there, third]) == [{"x": 1}]
+    assert both.state_dict(types=[there]) == [{"x": 1}, there(2)]
+    assert both.state_dict(types=[third]) == [{"x": 1}, {"x": 2}]
+    assert both.state_dict("0", types=[there]) == {"x": 1}
+    assert alone.state_dict(types={"there.Outer.C": there}) == [{"x": 1}]
+    assert both.state_dict(types={"here.Outer.C": third, "there.Outer.C": third}) == [third(1), third(2)]
+
+
+# The classes of targets
+
+
+def test_the_enum_of_a_target_goes_by_the_stored_name(shelf: lmcstore.Shelf) -> None:
+    old = enum.Enum("Mode", "TRAIN EVAL LAST")
+    new = enum.Enum("Mode", {"DEBUG": 1, "TRAIN": 2, "EVAL": 3, "FINAL": 4, "ALSO": "x"})
+    flag, flags = enum.Flag("F", "A B"), enum.Flag("F", "NEW A B")
+    number = enum.Enum("Number", {"NAN": float("nan")}, type=float)
+    state = {
+        "m": old.TRAIN,
+        "n": [number.NAN, {"f": flag.A | flag.B}],
+        "t": (old.EVAL,),
+        "last": old.LAST,
+        "p": old.EVAL,
+    }
+    target: Any = {"m": new.EVAL, "n": [number.NAN, {"f": flags.NEW}], "t": (new.DEBUG,), "last": new.ALSO, "p": None}
+    snapshot = shelf.snapshot(state)
+    snapshot.load_into(target)
+    wanted = {"m": new.TRAIN, "n": [number.NAN, {"f": flags.A | flags.B}], "t": (new.EVAL,), "last": new.EVAL, "p": 2}
+    assert target == wanted
+    plain: Any = {"m": 0, "n": [None, {}], "t": None, "last": [], "p": new.DEBUG}
+    snapshot.load_into(plain, types=[old])
+    assert (
+        plain["m"] is old.TRAIN
+        and plain["n"][1] == {"f": 3}
+        and type(plain["n"][0]) is float
+        and plain["t"] == (old.EVAL,)
+    )
+    with pytest.raises(lmcstore.InvalidError, match=r"^m: the snapshot has no Color"):
+        shelf.snapshot({"m": old.LAST}).load_into({"m": Color.RED})
+
+
+def test_enums_in_what_an_object_loads_are_values(shelf: lmcstore.Shelf) -> None:
+    class Holder:
+        state: Any = None
+
+        def state_dict(self) -> Any:
+            return self.state
+
+        def load_state_dict(self, state: Any) -> None:
+            self.state = state
+
+    holder = Holder()
+    state = {"a": Color.PAIR, "l": [Color.RED, (Color.RED,)], "q": deque([Number.ONE]), "p": Point(Color.RED)}
+    shelf.snapshot({"h": state}).load_into(h=holder)
+    assert holder.state["a"] == (1, "x") and holder.state["l"] == [1, (1,)] and holder.state["q"] == deque([1])
+    assert holder.state["p"].x == 1
+
+
+@dataclasses.dataclass
+class Whole:
+    a: int = 1
+
+    def __post_init__(self) -> None:
+        self.scale = 10
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return 2 * self.a
+
+
+def test_the_attributes_of_a_target_stay(shelf: lmcstore.Shelf) -> None:
+    value = Whole(7)
+    del value.scale
+    target = {"c": Whole(1), "f": Frozen(5)}
+    before = target["c"]
+    assert before.twice == 2  # type: ignore[union-attr]
+    shelf.snapshot({"c": value, "f": Frozen(6)}).load_into(target)
+    assert target["c"].a == 7 and target["c"].scale == 10 and target["c"].twice == 14  # type: ignore[union-attr]
+    assert before.a == 1 and target["f"] == Frozen(6)  # type: ignore[union-attr]

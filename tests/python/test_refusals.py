@@ -10,6 +10,7 @@ import enum
 import pathlib
 import random
 import time
+import types
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -485,3 +486,66 @@ def test_wrong_keep_raw(shelf: lmcstore.Shelf, count: int) -> None:
     with pytest.raises(lmcstore.InvalidError):
         shelf.keep_raw = count
     assert shelf.keep_raw == 4
+
+
+def test_remedies_lose_nothing() -> None:
+    """`vars` is advised only for values whose data it returns."""
+
+    class Deque(collections.deque):  # type: ignore[type-arg]
+        pass
+
+    class Moment(datetime.datetime):
+        pass
+
+    class Day(datetime.date):
+        pass
+
+    class Hour(datetime.time):
+        pass
+
+    class Span(datetime.timedelta):
+        pass
+
+    class Place(type(pathlib.Path())):  # type: ignore[misc]
+        pass
+
+    class Slots:
+        __slots__ = ("__dict__", "a")
+
+    slots: Any = Slots()
+    slots.a, slots.b = 1, 2
+    zone = datetime.timezone(datetime.timedelta(hours=1))
+    record = np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])[0]
+    for value, wanted in (
+        (Deque([1, 2], 5), collections.deque([1, 2], 5)),
+        (Moment(2025, 10, 26, 2, 30, fold=1, tzinfo=zone), datetime.datetime(2025, 10, 26, 2, 30, fold=1, tzinfo=zone)),
+        (Day(2020, 1, 2), datetime.date(2020, 1, 2)),
+        (Hour(1, 2, 3, 4, zone, fold=1), datetime.time(1, 2, 3, 4, zone, fold=1)),
+        (Span(-1, 2, 3), datetime.timedelta(-1, 2, 3)),
+        (Place("a/b"), str(pathlib.Path("a/b"))),
+        (record, (1, 2.0)),
+        (types.SimpleNamespace(a=1), {"a": 1}),
+    ):
+        with pytest.raises(lmcstore.UnsupportedError) as caught:
+            Encoded({"v": value})
+        advised = str(caught.value).rpartition("store ")[2].rpartition("such as ")[2]
+        made = eval(advised, {"collections": collections, "datetime": datetime, "value": value})
+        assert made == wanted and type(made) is type(wanted)
+        Encoded({"v": made})
+    for value in (ValueError("lost"), slots):
+        with pytest.raises(lmcstore.UnsupportedError, match=r"plain values$"):
+            Encoded({"v": value})
+
+
+def test_an_enum_of_other_values_is_named() -> None:
+    kind = enum.Enum(
+        "Kind", {"DICT": {"x": 1}, "LIST": [1], "PATH": pathlib.Path("/a"), "SET": ({(1, pathlib.Path())},)}
+    )
+    for member, refused in ((kind.DICT, "dict"), (kind.LIST, "list"), (kind.PATH, "pathlib"), (kind.SET, "pathlib")):
+        text = (
+            rf"^a\.v: .*{refused}\S* \(in the value of the enum {__name__}\.Kind\) can't be stored; store value\.name$"
+        )
+        with pytest.raises(lmcstore.UnsupportedError, match=text):
+            Encoded({"a": {"v": member}})
+    with pytest.raises(lmcstore.UnsupportedError, match=r"Colour \(in a set\) can't be stored; store value\.name$"):
+        Encoded({"a": {Colour.RED}})

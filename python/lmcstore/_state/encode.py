@@ -299,7 +299,7 @@ class Encoded:
     def _taken_node(self, value: Any, taken: Taken, path: str, depth: int) -> list[Any]:
         node: list[Any] = [taken.tag, taken.extra]
         if taken.tag in ("v", "E"):
-            self._leaf(self._packed(pack_again, taken.content, path))
+            self._leaf(self._packed(lambda _: pack_again(taken.content), value, path))
             return node
         if taken.keys is not None and are_too_alike(taken.keys):
             raise UnsupportedError(f"{where(path)}: the dict can't be stored: {TOO_ALIKE}")

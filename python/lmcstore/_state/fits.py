@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import InvalidError, NotFoundError, UnsupportedError
-from .plain import made_dataclass
+from .plain import Member, made_dataclass
 
 _MOST_OFFSETS = 1 << 16
 
@@ -268,12 +268,12 @@ def like(target: Any, value: Any, path: str) -> Any:
     kind = type(target)
     if isinstance(target, enum.Enum) and not isinstance(value, enum.Enum):
         try:
-            return kind(value)
-        except ValueError as error:
+            return value.of(kind) if type(value) is Member else kind(value)
+        except Exception as error:
             raise InvalidError(f"{path}: the snapshot has no {kind.__qualname__}: {error}") from None
     if is_dataclass(target) and type(value) is dict:
         data = {key: like(getattr(target, key, None), child, f"{path}.{key}") for key, child in value.items()}
-        return made_dataclass(kind, data)
+        return made_dataclass(kind, data, target)
     if isinstance(target, dict) and isinstance(value, dict):
         made = value
         if kind is not dict and kind is not type(value):

@@ -38,7 +38,7 @@ from .fits import (
     torchs_class,
 )
 from .keys import ROOT, Matched, Report, advice, below, match, refuse, renamed, takes_strict
-from .plain import is_sequence, map_items
+from .plain import is_sequence, map_items, without_names
 
 Action = Callable[[], None]
 Undo = Callable[[], Any]
@@ -375,6 +375,7 @@ class Plan:
     # Objects with load_state_dict
 
     def _add_object(self, target: Any, source: Any, path: str) -> None:
+        source = without_names(source)
         if self._torch is not None and isinstance(target, self._torch.nn.Module):
             self._add_module(target, source, path)
         elif self._torch is not None and isinstance(target, self._torch.optim.Optimizer):
@@ -580,7 +581,7 @@ class Plan:
         elif self._holds_targets(target):
             self.add(target, source, path)
         else:
-            value = like(target, self._copier.copy(source), path)
+            value = without_names(like(target, self._copier.copy(source), path))
             self._replace(container, key, lambda: value, path)
 
     def _replace(self, container: Any, key: Any, value: Callable[[], Any], path: str) -> None:

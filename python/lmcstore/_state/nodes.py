@@ -92,6 +92,18 @@ def _collect(node: Node, refs: list[TensorRef]) -> None:
             _collect(node.metadata, refs)
 
 
+def class_names(node: Node) -> set[str]:
+    """Return the names of the namedtuples, dataclasses and enums in a part."""
+    if isinstance(node, TensorRef):
+        return set()
+    names = {str(node.extra)} if node.tag in ("N", "c", "E") else set()
+    if type(node) is Branch:
+        names.update(*map(class_names, node.children))
+        if node.metadata is not None:
+            names |= class_names(node.metadata)
+    return names
+
+
 def holds_tensors(node: Node) -> bool:
     return type(node) is TensorRef or (type(node) is Branch and any(map(holds_tensors, node.children)))
 

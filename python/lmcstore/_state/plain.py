@@ -8,21 +8,25 @@ returns as one made of its stored names, a dataclass as a dict, an enum as its v
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import datetime
 import enum
 import functools
 import keyword
+import operator
 import pathlib
 import re
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from types import BuiltinFunctionType, MemberDescriptorType
 from typing import Any, NamedTuple
 
 from .._arrays import numpy as _numpy
 from .._arrays.packages import loaded
 from ..errors import DamagedError, InvalidError, UnsupportedError
+from .nodes import Node, class_names
 from .scalars import Unpackable
 
 MOST_FIELDS = 255
@@ -108,14 +112,46 @@ def _taken_defaultdict(value: Any) -> Taken:
 
 
 def _taken_dataclass(value: Any) -> Taken:
+    kind = type(value)
+    base = base_with_data(kind)
+    if base is not None:
+        named = next(one for one in kind.__mro__ if issubclass(one, base) and not dataclasses.is_dataclass(one))
+        shown = named.__qualname__ if named.__module__ == "builtins" else _class_name(named)
+        raise Unpackable(value, f"a dataclass with the data of its base {shown}: store a dict of both")
     names = [field.name for field in dataclasses.fields(value)]
-    others = sorted(map(str, getattr(value, "__dict__", {}).keys() - set(names)))
+    known = {*names, "__orig_class__"}  # typing sets it on what a generic class makes
+    others = sorted(map(str, {*getattr(value, "__dict__", ()), *filled_slots(value)} - known))
     if others:
         shown = ", ".join(map(repr, others[:3]))
         raise Unpackable(value, f"a dataclass with attributes that are no fields ({shown}): store a dict of its data")
     if any(not hasattr(value, name) for name in names):
         raise Unpackable(value, "a dataclass with an unset field: store a dict of its data")
     return Taken("c", _class_name(type(value)), keys=names, items=[getattr(value, name) for name in names])
+
+
+def base_with_data(kind: Any) -> Any:
+    """Return the class that gives values data beside their attributes, such as deque; None: no base does.
+
+    `object.__new__` refuses the same classes, but it would make a value, whose ``__del__`` runs.
+    """
+    base = kind
+    while not isinstance(vars(base).get("__new__"), BuiltinFunctionType):
+        base = base.__base__
+    return None if vars(base)["__new__"] is object.__new__ else base
+
+
+def filled_slots(value: Any) -> list[str]:
+    """Return the names of the slots that are set, of all classes of a value."""
+    filled = []
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items():
+            if type(slot) is MemberDescriptorType:
+                try:
+                    slot.__get__(value, kind)
+                except AttributeError:
+                    continue
+                filled.append(name)
+    return filled
 
 
 # Values with a leaf
@@ -283,10 +319,78 @@ def stand_in(name: str, fields: tuple[str, ...]) -> Any:
     return made
 
 
-class Types:
-    """The classes of ``types=``, by the names that a snapshot has of them."""
+class Member:
+    """A stored enum: the name of its member, and its value."""
 
-    def __init__(self, types: Iterable[type] | Mapping[str, type] = ()) -> None:
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: Any, value: Any) -> None:
+        self.name = name
+        self.value = value
+
+    def of(self, kind: Any) -> Any:
+        """Return the member of a class: by the name, which stays if values are renumbered, else by the value."""
+        members = kind.__members__
+        if self.name in members:
+            return members[self.name]
+        parts = self.name.split("|") if type(self.name) is str and issubclass(kind, enum.Flag) else ()
+        if parts and all(part in members for part in parts):
+            return functools.reduce(operator.or_, (members[part] for part in parts))
+        return kind(self.value)
+
+
+def without_names(value: Any) -> Any:
+    """Replace each `Member` by its value; dicts, lists and dataclasses are changed in place."""
+    if type(value) is Member:
+        return value.value
+    if isinstance(value, dict):
+        for key, child in value.items():
+            value[key] = without_names(child)
+    elif isinstance(value, list):
+        value[:] = map(without_names, value)
+    elif is_sequence(value):
+        return map_items(without_names, value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            object.__setattr__(value, field.name, without_names(getattr(value, field.name)))
+    return value
+
+
+def _moved(named: dict[str, type], stored: set[str]) -> dict[str, type]:
+    """Find classes whose module has changed, by their stored names: only where nothing else is possible."""
+    found: dict[str, list[type]] = {}
+    for name, kind in named.items():
+        if name in stored:
+            continue
+        others = [other for other in stored if other not in named and _may_be_moved(other, kind)]
+        if len(others) == 1:
+            found.setdefault(others[0], []).append(kind)
+    return {name: kinds[0] for name, kinds in found.items() if len(kinds) == 1}
+
+
+def _may_be_moved(name: str, kind: type) -> bool:
+    """Whether a stored name can be a class's in another module: a module's name, in lower case, and its whole one."""
+    module = name.removesuffix(f".{kind.__qualname__}")
+    if module == name or module.startswith((f"{kind.__module__}.", "__main__.")):  # or a class in another
+        return False
+    return all(part.isidentifier() and part == part.lower() for part in module.split("."))
+
+
+class Types:
+    """The classes of ``types=``, by the names that a snapshot has of them; `root` is its state.
+
+    A class in an iterable is also found by a name in another module, if the snapshot lacks the class's own name, and
+    has one such name only.
+
+    `keeps_names`: an enum without a class is made a `Member`.
+    """
+
+    def __init__(
+        self,
+        types: Iterable[type] | Mapping[str, type] = (),
+        root: Node | None = None,
+        keeps_names: bool = False,
+    ) -> None:
         try:
             named = dict(types) if isinstance(types, Mapping) else {_class_name(kind): kind for kind in types}
         except (TypeError, AttributeError):
@@ -300,27 +404,21 @@ class Types:
                     'names; load_into loads a part that is called so by a dict: {"types": ...}'
                 )
         self._named = named
-        self._short: dict[str, list[type]] = {}
-        for name, kind in named.items():
-            self._short.setdefault(name.rpartition(".")[2], []).append(kind)
+        self._keeps_names = keeps_names
+        if root is not None and named and not isinstance(types, Mapping):
+            self._named = named | _moved(named, class_names(root))
 
     def find(self, name: str) -> Any:
-        """Return the class of a stored name, else the only one of its last part, else None."""
-        if name in self._named:
-            return self._named[name]
-        found = self._short.get(name.rpartition(".")[2], ())
-        return found[0] if len(found) == 1 else None
+        return self._named.get(name)
 
     def make_enum(self, name: str, content: Any) -> Any:
         if type(content) is not tuple or len(content) != 2:
             raise DamagedError("the state's values are damaged: an enum")
         kind = self.find(name)
         if kind is None:
-            return content[1]
+            return Member(*content) if self._keeps_names else content[1]
         try:
-            if content[0] in kind.__members__:
-                return kind[content[0]]
-            return kind(content[1])
+            return Member(*content).of(kind)
         except Exception as error:
             raise InvalidError(f"types: no {kind.__qualname__} can be made of {content!r:.80}: {error}") from None
 
@@ -340,12 +438,15 @@ class Types:
 NO_TYPES = Types()
 
 
-def made_dataclass(kind: Any, data: dict[str, Any]) -> Any:
-    """Make a dataclass of its fields, without its ``__init__``; InvalidError: it has others."""
+def made_dataclass(kind: Any, data: dict[str, Any], target: Any = None) -> Any:
+    """Make a dataclass of its fields, without its ``__init__``; InvalidError: it has others.
+
+    `target`: one whose other attributes it gets, without cached properties.
+    """
     try:
         known = {field.name: field for field in dataclasses.fields(kind)}
-        made = object.__new__(kind)
-    except TypeError as error:
+        made = object.__new__(kind) if target is None else copy.copy(target)
+    except Exception as error:
         raise InvalidError(f"types: no {kind.__qualname__} can be made: {error}") from None
     others = [name for name in data if name not in known]
     values = dict(data)
@@ -362,6 +463,9 @@ def made_dataclass(kind: Any, data: dict[str, Any]) -> Any:
         raise InvalidError(f"types: the fields of {kind.__qualname__} and of the snapshot's differ: {others!r:.200}")
     for name, value in values.items():
         object.__setattr__(made, name, value)
+    attributes = getattr(made, "__dict__", {})
+    for name in [name for name in attributes if isinstance(getattr(kind, name, None), functools.cached_property)]:
+        del attributes[name]
     return made
 
 

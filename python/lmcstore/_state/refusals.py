@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+import collections
+import datetime
+import enum
+import pathlib
 from typing import Any
 
 from .._arrays.packages import loaded
 from ..errors import UnsupportedError
+from .plain import base_with_data, filled_slots
 from .scalars import Unpackable
 from .skeleton import where
 
@@ -31,12 +35,24 @@ _BY_TYPE = {
     "decimal.Decimal": "str(value)",
     "fractions.Fraction": "(value.numerator, value.denominator)",
     "random.Random": "value.getstate()",
+    "types.SimpleNamespace": "vars(value)",
     "uuid.UUID": "str(value)",
     "torch.layout": "str(value)",
     "torch._C.Generator": "value.get_state()",
+    "numpy.record": "value.item()",
     "numpy.random._generator.Generator": "value.bit_generator.state",
     "numpy.random.mtrand.RandomState": "value.get_state()",
     "pandas.core.frame.DataFrame": "value.to_dict('list')",
+}
+
+_BY_PARENT: dict[type, str] = {  # classes with data that `vars` does not return
+    collections.deque: "collections.deque(value, value.maxlen)",
+    datetime.datetime: "datetime.datetime.combine(value.date(), value.timetz())",
+    datetime.date: "datetime.date(value.year, value.month, value.day)",
+    datetime.time: "datetime.time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, "
+    "fold=value.fold)",
+    datetime.timedelta: "datetime.timedelta(value.days, value.seconds, value.microseconds)",
+    pathlib.PurePath: "str(value)",
 }
 
 
@@ -80,10 +96,12 @@ def type_name(value: Any) -> str:
 def refusal(value: Any, why: Unpackable, path: str) -> str:
     """Describe why a value at a path can't be stored, and give a remedy."""
     refused = why.value
-    inside = "" if refused is value else f" (in a {type_name(value)})"
+    is_enum = isinstance(value, enum.Enum)
+    outer = f"the value of the enum {type_name(value)}" if is_enum else f"a {type_name(value)}"
+    inside = "" if refused is value else f" (in {outer})"
     if why.limit is not None:
         return f"{where(path)}: a {type_name(refused)}{inside} can't be stored: it is {why.limit}"
-    return f"{where(path)}: a {type_name(refused)}{inside} can't be stored; {_remedy(refused)}"
+    return f"{where(path)}: a {type_name(refused)}{inside} can't be stored; {_remedy(value if is_enum else refused)}"
 
 
 def _remedy(value: Any) -> str:
@@ -98,6 +116,8 @@ def _remedy(value: Any) -> str:
         return "it is not stored as its parent Tensor: store value.as_subclass(torch.Tensor)"
     if not isinstance(value, type) and callable(getattr(value, "state_dict", None)):
         return "store its state_dict()"
+    if isinstance(value, enum.Enum):
+        return "store value.name"
     known = next((_BY_TYPE[name] for name in names if name in _BY_TYPE), None)
     if known is not None:
         return f"store {known}"
@@ -106,6 +126,10 @@ def _remedy(value: Any) -> str:
         return "it is not stored as its parent ndarray: store numpy.asarray(value)"
     if parent is not None:
         return f"it is not stored as its parent {parent}: store {parent}(value)"
-    if dataclasses.is_dataclass(value) or hasattr(value, "__dict__"):
+    if kind not in _BY_PARENT:
+        known = next((_BY_PARENT[base] for base in kind.__mro__ if base in _BY_PARENT), None)
+        if known is not None:
+            return f"store {known}"
+    if getattr(value, "__dict__", None) and base_with_data(kind) is None and not filled_slots(value):
         return "store its data as dicts, lists and plain values, such as vars(value)"
     return "store its data as dicts, lists and plain values"
