@@ -14,6 +14,7 @@ from . import _core, diff
 from ._state.decode import Decoded, flags_of
 from ._state.lazy import lazy
 from ._state.load import Plan
+from ._state.nodes import part_of
 from ._state.plain import Types
 from ._text import html
 from ._text.arguments import file_path, parse_size
@@ -372,9 +373,10 @@ class Snapshot(Mapping[Any, Any]):
     ) -> Loaded:
         """Load the state into existing objects, and make this snapshot the parent of the next one.
 
-        All targets are loaded, or none. Everything is read, its checksums verified, and checked against the targets
-        before anything changes: keys, shapes, dtypes, memory that can be written, states of generators, an optimizer's
-        class by the keys of its groups and states, a scheduler's by its keys. Targets get copies. Returns the snapshot:
+        All targets are loaded, or none. Everything is read, its checksums verified (of raw payloads once per open
+        store: `lmcstore.open`), and checked against the targets before anything changes: keys, shapes, dtypes, memory
+        that can be written, states of generators, an optimizer's class by the keys of its groups and states, a
+        scheduler's by its keys. Targets get copies. Returns the snapshot:
         ``start = shelf.latest.load_into(model=model).step + 1``.
 
         Keys of a module or dict that differ from the snapshot's only by names that wrappers add (``_orig_mod.`` of
@@ -394,7 +396,8 @@ class Snapshot(Mapping[Any, Any]):
         Parameters
         ----------
         target
-            For the whole state: an object with ``load_state_dict``, or a dict of the possible keyword arguments.
+            For the whole state: an object with ``load_state_dict``, or a dict of the possible keyword arguments. Parts
+            that the dict does not name are not read.
         **parts
             For parts of the state by their key (``model=model``): objects with ``load_state_dict`` (modules,
             optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, saved as ``bit_generator.state``;
@@ -402,8 +405,9 @@ class Snapshot(Mapping[Any, Any]):
             ``numpy.random``, saved as ``get_state()``), tensors and NumPy arrays (filled in place), or dicts, lists,
             deques and tuples of these, in which plain values are replaced. Other parts are ignored.
         cast
-            Convert to the targets' dtypes, which may round. Without it every saved bit is loaded, also an optimizer's
-            state in another dtype than its parameters. (Load parts called "cast", "strict" or "types" by a dict.)
+            Convert to the targets' dtypes, which may round; text only to a longer one. Without it every saved bit is
+            loaded, also an optimizer's state in another dtype than its parameters. (Load parts called "cast", "strict"
+            or "types" by a dict.)
         strict
             If false, load the keys that modules and dicts share with the snapshot, as for adapters (LoRA); the other
             targets stay. The result lists ``missing_keys`` and ``unexpected_keys``, as torch's ``load_state_dict``
@@ -420,7 +424,7 @@ class Snapshot(Mapping[Any, Any]):
             Keys, shapes, dtypes or parameter groups don't fit, or an optimizer or scheduler is of another class. Shapes
             and keys in the state of optimizers other than torch's are not checked.
         UnsupportedError
-            A target can't be loaded into, or its elements share memory.
+            A target can't be loaded into, or its elements share memory, or it is a DTensor (as FSDP2's parameters).
         DamagedError
             A checksum doesn't match.
         """
@@ -436,7 +440,12 @@ class Snapshot(Mapping[Any, Any]):
         classes = Types(types, decoded.root, keeps_names=True)
         plan = Plan(cast, strict)
         if target is not None:
-            plan.add_root(target, decoded.read(decoded.root, flags, classes))
+            root, children = decoded.root, decoded.children()
+            plan.add_root(
+                target,
+                children,
+                lambda keys: decoded.read(root if len(keys) == len(children) else part_of(root, keys), flags, classes),
+            )
         for name, part in parts.items():
             plan.add(part, decoded.read(decoded.find(name if decoded.is_flat else (name,)), flags, classes), name)
         plan.run()

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import copy
+import datetime
+import zoneinfo
+from collections import OrderedDict
 from typing import Any
 
 import lmcstore
@@ -425,6 +428,25 @@ def test_a_grad_scaler_that_was_disabled(shelf: lmcstore.Shelf) -> None:
     snapshot.load_into(w=weight, scaler=torch.amp.GradScaler("cpu", enabled=False))
 
 
+@pytest.mark.parametrize("kind", ["a key is missing", "a key is a text", "no dict"])
+def test_a_broken_grad_scaler(shelf: lmcstore.Shelf, kind: str) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    state: Any = scaler.state_dict() | ({"scale": "x"} if kind == "a key is a text" else {})
+    if kind == "a key is missing":
+        del state["growth_factor"]
+    error, text = {
+        "a key is missing": (lmcstore.NotFoundError, r"^scaler: the snapshot has no 'growth_factor' for the GradSc"),
+        "a key is a text": (lmcstore.InvalidError, r"^scaler\.scale: the snapshot has a str, not a number"),
+        "no dict": (lmcstore.InvalidError, r"^scaler: the snapshot has a list, not a GradScaler's state"),
+    }[kind]
+    snapshot = shelf.snapshot({"w": torch.ones(1), "scaler": [1] if kind == "no dict" else state})
+    weight, target = torch.zeros(1), torch.amp.GradScaler("cpu", init_scale=2.0)
+    before = target.state_dict()
+    with pytest.raises(error, match=text):
+        snapshot.load_into(w=weight, scaler=target)
+    assert weight.item() == 0 and target.state_dict() == before
+
+
 OPTIMIZERS = [
     torch.optim.Adagrad,
     torch.optim.Adadelta,
@@ -563,6 +585,23 @@ def test_a_module_that_keeps_what_it_is_given(shelf: lmcstore.Shelf) -> None:
     with open("/proc/self/maps") as lines:
         ranges = [line.split()[0].split("-") for line in lines if "test.pool" in line]
     assert not any(int(low, 16) <= other.kept.data_ptr() < int(high, 16) for low, high in ranges)
+
+
+@pytest.mark.parametrize("root", [dict, OrderedDict])
+def test_only_the_named_parts_are_read(shelf: lmcstore.Shelf, root: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    zone = zoneinfo.ZoneInfo("Europe/Berlin")
+    state = root(model={"w": torch.ones(2)}, started=datetime.datetime(2026, 1, 1, tzinfo=zone), epoch=3)
+    snapshot = shelf.snapshot(state)
+
+    def missing(key: str) -> Any:
+        raise zoneinfo.ZoneInfoNotFoundError(key)
+
+    monkeypatch.setattr(zoneinfo, "ZoneInfo", missing)
+    target: dict[str, Any] = {"model": {"w": torch.zeros(2)}, "epoch": 0}
+    snapshot.load_into(target)
+    assert target["model"]["w"].tolist() == [1, 1] and target["epoch"] == 3
+    with pytest.raises(lmcstore.UnsupportedError, match=r"no time zone 'Europe/Berlin'.*tzdata"):
+        snapshot.load_into({"epoch": 0, "started": None})
 
 
 def test_what_is_tied_stays_tied_in_a_dict(shelf: lmcstore.Shelf) -> None:

@@ -117,6 +117,49 @@ def test_a_hook_that_renames_keys_gets_them_as_they_are(shelf: lmcstore.Shelf) -
     assert any("'module.'" in note for note in caught.value.__notes__)
 
 
+def test_prefixes_in_a_flat_state(shelf: lmcstore.Shelf) -> None:
+    """A dict for the whole state names some of its parts."""
+    snapshot = shelf.snapshot({"module.weight": torch.ones(2), "module.bias": torch.ones(1), "step": 3})
+    for strict in (True, False):
+        target: dict[str, Any] = {"weight": torch.zeros(2), "step": 0}
+        weight = target["weight"]
+        snapshot.load_into(target, strict=strict)
+        assert weight.tolist() == [1, 1] and target == {"weight": weight, "step": 3}
+    snapshot.load_into(target := {"weight": torch.zeros(2), "bias": torch.zeros(1)})
+    assert target["bias"].item() == 1
+    target = {"weight": torch.zeros(2), "other": torch.zeros(1)}
+    with pytest.raises(lmcstore.NotFoundError, match=r"no 'weight' and 'other' .*'module\.' \(of Distributed.*1 would"):
+        snapshot.load_into(target)
+    assert target["weight"].tolist() == [0, 0]
+    assert snapshot.load_into(target, strict=False).missing_keys == ["other"] and target["weight"].tolist() == [1, 1]
+
+
+class Ambiguous(torch.nn.Module):
+    """It has a part that is called as DistributedDataParallel's is, and the part's keys."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.module = torch.nn.ParameterDict({"weight": torch.full((1,), value + 1.0)})
+        self.weight = torch.nn.Parameter(torch.full((1,), float(value)))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("extra", [False, True])
+def test_a_wrapper_around_a_module_with_such_a_name(shelf: lmcstore.Shelf, strict: bool, extra: bool) -> None:
+    for wrap, unwrap in ((lambda model: model, Wrapped), (Wrapped, lambda model: model)):
+        source, model = Ambiguous(1), Ambiguous(7)
+        state = wrap(source).state_dict()
+        if extra:
+            state["n_averaged"] = torch.ones(1)
+        snapshot, target = shelf.snapshot({"m": state}), unwrap(model)
+        if extra and strict:
+            with pytest.raises(lmcstore.NotFoundError, match="n_averaged"):
+                snapshot.load_into(m=target)
+            continue
+        assert snapshot.load_into(m=target, strict=strict).missing_keys == []
+        assert (model.weight.item(), model.module["weight"].item()) == (1, 2)
+
+
 def test_the_metadata_follows_the_keys(shelf: lmcstore.Shelf) -> None:
     """A BatchNorm's version, without which it takes a missing counter for an old state's."""
     seen = []

@@ -9,7 +9,7 @@ import dataclasses
 import random
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import lmcstore
@@ -319,6 +319,51 @@ def test_targets_of_all_layouts_can_be_written(shelf: lmcstore.Shelf) -> None:
             for value in (target, state[key])
         )
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture
+def mesh(tmp_path: Any) -> Iterator[Any]:
+    distributed = pytest.importorskip("torch.distributed")
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("torch without gloo")
+    device_mesh = pytest.importorskip("torch.distributed.device_mesh")
+    distributed.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        yield device_mesh.init_device_mesh("cpu", (1,))
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_sharded_targets_are_refused_before_anything_changes(shelf: lmcstore.Shelf, mesh: Any) -> None:
+    tensors = pytest.importorskip("torch.distributed.tensor")
+    whole = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    pytest.importorskip("torch.distributed.fsdp").fully_shard(model, mesh=mesh)
+    hooked = copy.deepcopy(whole)
+    for name in ("weight", "bias"):
+        sharded = tensors.distribute_tensor(getattr(hooked[0], name).detach(), mesh, [tensors.Shard(0)])
+        setattr(hooked[0], name, torch.nn.Parameter(sharded))
+    hooked.register_load_state_dict_pre_hook(lambda *arguments: None)
+    optimizer = optim.AdamW(whole.parameters())
+    whole(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    tensor = tensors.distribute_tensor(torch.zeros(4, 4), mesh, [tensors.Shard(0)])
+    state = {"first": torch.ones(3), "model": whole.state_dict(), "opt": optimizer.state_dict(), "w": torch.ones(4, 4)}
+    snapshot, first = shelf.snapshot(state), torch.zeros(3)
+    kind = r"DTensor.*to_local\(\).*set_model_state_dict"
+    for path, target in (
+        (r"model\.0\.weight", {"model": model}),
+        (r"model\.0\.weight", {"model": hooked}),
+        ("w", {"w": tensor}),
+        (r"model\.0\.weight", {"model": model.state_dict()}),
+        ("opt", {"opt": optim.AdamW(model.parameters())}),
+    ):
+        with pytest.raises(lmcstore.UnsupportedError, match=f"^{path}: .*{kind}"):
+            snapshot.load_into(first=first, **target)
+        assert first.tolist() == [0, 0, 0]
+    local = {key: value.to_local() for key, value in model.state_dict().items()}
+    snapshot.load_into(model=local)
+    assert torch.equal(model.state_dict()["0.weight"].to_local(), whole[0].weight)
 
 
 def test_overlaps_are_found_exactly() -> None:
@@ -656,6 +701,37 @@ def test_deques_stay_deques(shelf: lmcstore.Shelf) -> None:
     with pytest.raises(lmcstore.InvalidError, match=r"^list: the snapshot's 2 items .* at most 1"):
         snapshot.load_into(target)
     assert list(target["list"]) == [5]
+
+
+@pytest.mark.parametrize(
+    ("stored", "own", "converts"),
+    [
+        (np.array(["ab"]), np.array(["abcdef"]), True),
+        (np.array([b"ab"]), np.array([b"abcdef"]), True),
+        (np.array(["abcdef"]), np.array(["ab"]), False),
+        (np.array([(1, 2.0)], "i4,f8"), np.array([(0, 0.0)], "i8,f8"), False),
+        (np.array(["2026-01-01"], "M8[D]"), np.array(["2000-01-01"], "M8[s]"), False),
+        (np.array(["ab"]), np.array([b"ab"]), False),
+        (np.ones(1), np.array(["ab"]), False),
+        (np.array(["ab"]), np.ones(1), False),
+        (np.array(["1"]), np.ones(1), False),
+        (np.array(["2026-01-01"], "M8[D]"), np.zeros(1, "i8"), False),
+        (np.ones(1, "i4"), np.zeros(1, ">f8"), True),
+    ],
+)
+def test_casts_of_arrays(shelf: lmcstore.Shelf, stored: Any, own: Any, converts: bool) -> None:
+    """The error advises cast=True only where that converts."""
+    snapshot, before = shelf.snapshot({"a": stored}), own.copy()
+    with pytest.raises(lmcstore.InvalidError, match="dtype is") as caught:
+        snapshot.load_into(a=own)
+    assert ("cast=True" in str(caught.value)) == converts
+    if converts:
+        snapshot.load_into(a=own, cast=True)
+        assert (own == stored).all()
+    else:
+        with pytest.raises(lmcstore.InvalidError, match=r"which is never"):
+            snapshot.load_into(a=own, cast=True)
+        assert (own == before).all()
 
 
 def test_casts_that_lose_a_part(shelf: lmcstore.Shelf) -> None:

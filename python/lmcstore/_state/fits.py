@@ -81,8 +81,19 @@ def may_overlap(shape: Iterable[int], strides: Iterable[int], item: int) -> bool
     return len(offsets) < count
 
 
+def check_whole(target: Any, path: str) -> None:
+    """Check that a tensor is no DTensor, which takes no other tensor's values."""
+    if all(callable(getattr(target, name, None)) for name in ("full_tensor", "to_local")):
+        raise UnsupportedError(
+            f"{path}: the target is a {type(target).__qualname__}, a part of which is on each rank: load into its "
+            "to_local() what the rank stored of it; load a whole state by torch.distributed.checkpoint.state_dict's "
+            "set_model_state_dict or set_optimizer_state_dict, with full_state_dict=True"
+        )
+
+
 def check_tensor(torch: Any, target: Any, path: str) -> None:
     """Check that a tensor can be written; UnsupportedError: torch would fail, or load nothing."""
+    check_whole(target, path)
     if target.is_meta:
         raise UnsupportedError(f"{path}: the target is on the device 'meta' and has no memory to load into")
     if target.is_nested or target.is_quantized or str(target.layout) != "torch.strided":
@@ -229,7 +240,25 @@ def check_slots(torch: Any, optimizer: Any, slots: Any, group: Mapping[str, Any]
             raise InvalidError(f"{place}.{key}: the snapshot has a {type(slots[key]).__qualname__}, not a tensor")
 
 
-# Schedulers
+# Schedulers and scalers
+
+
+def check_scaler(scaler: Any, source: Any, path: str) -> None:
+    """Check a state against an enabled GradScaler of torch."""
+    kind = type(scaler).__name__
+    if not isinstance(source, dict):
+        raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a {kind}'s state")
+    if not source:
+        raise InvalidError(f"{path}: the snapshot has the state of a GradScaler that was disabled")
+    if not is_torchs(type(scaler).load_state_dict):
+        return
+    own = scaler.state_dict()
+    missing = [key for key in own if key not in source]
+    if missing:
+        raise NotFoundError(f"{path}: the snapshot has no {few(missing)} for the {kind}")
+    for key in own:
+        if not _is_number(source[key]):
+            raise InvalidError(f"{path}.{key}: the snapshot has a {type(source[key]).__qualname__}, not a number")
 
 
 def check_scheduler(torch: Any, scheduler: Any, source: Any, path: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .._text.similar import listed, shown
@@ -49,7 +49,10 @@ class Matched(NamedTuple):
 
 
 def match(own: Collection[Any], stored: Collection[Any], strict: bool) -> Matched:
-    """Match equal keys, then those that differ only by names of wrappers: ``strict`` does so for all keys or none."""
+    """Match equal keys, then those that differ only by names of wrappers: ``strict`` does so for all keys or none.
+
+    A wrapper around all of one side is preferred if so more keys match: a module may have a part of its name.
+    """
     equal = {key: key for key in own if key in stored}
     missing = [key for key in own if key not in equal]
     unexpected = [key for key in stored if key not in equal]
@@ -59,14 +62,20 @@ def match(own: Collection[Any], stored: Collection[Any], strict: bool) -> Matche
     renamed = {}
     if mine is not None and others is not None:
         renamed = {key: others[_bare(key)] for key in missing if _bare(key) in others}
-    if strict and not len(renamed) == len(missing) == len(unexpected):
+    found = max((equal | renamed, *_unwrapped(own, stored)), key=len)
+    if strict and not len(found) == len(own) == len(stored):
         return Matched(equal, missing, unexpected)
-    used = set(renamed.values())
-    return Matched(
-        equal | renamed,
-        [key for key in missing if key not in renamed],
-        [key for key in unexpected if key not in used],
-    )
+    used = set(found.values())
+    return Matched(found, [key for key in own if key not in found], [key for key in stored if key not in used])
+
+
+def _unwrapped(own: Collection[Any], stored: Collection[Any]) -> Iterator[dict[Any, Any]]:
+    """Match keys to those of a wrapper around all of the other side, for each wrapper and side."""
+    texts = [key for key in own if type(key) is str]
+    for name in _WRAPPERS:
+        prefix = f"{name}."
+        yield {key: prefix + key for key in texts if prefix + key in stored}
+        yield {key: key[len(prefix) :] for key in texts if key.startswith(prefix) and key[len(prefix) :] in stored}
 
 
 def _bare(key: Any) -> Any:
@@ -87,7 +96,9 @@ def renamed(source: dict[Any, Any], stored: dict[Any, Any], own: Mapping[Any, An
     if all(key == name for key, name in stored.items()):
         return source
     names = {name: key for key, name in stored.items()}
-    made = OrderedDict((names.get(name, name), value) for name, value in source.items())
+    made = OrderedDict(
+        (names.get(name, name), value) for name, value in source.items() if name in names or name not in stored
+    )
     metadata, wanted = getattr(source, "_metadata", None), getattr(own, "_metadata", None)
     if isinstance(metadata, dict) and isinstance(wanted, dict):
         by_bare = {_bare(name): value for name, value in metadata.items()}  # of a wrapper and its inside: the inside

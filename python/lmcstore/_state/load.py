@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from .._arrays import numpy as _numpy
@@ -27,9 +27,11 @@ from .fits import (
     check_groups,
     check_loaded,
     check_optimizer,
+    check_scaler,
     check_scheduler,
     check_slots,
     check_tensor,
+    check_whole,
     fields_of,
     is_dataclass,
     is_torchs,
@@ -301,7 +303,7 @@ class Plan:
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has an array")
         _same(path, "shape", source.shape, target.shape)
         self._same_dtype(path, source, target.dtype)
-        if self._cast and source.dtype != target.dtype and _numpy.dtype_name(target.dtype.newbyteorder("=")) is None:
+        if self._cast and source.dtype != target.dtype and not _converts(source.dtype, target.dtype):
             raise InvalidError(f"{path}: the snapshot's dtype is {source.dtype}, which is never {target.dtype}")
         check_array(target, path)
 
@@ -361,7 +363,8 @@ class Plan:
     def _same_dtype(self, path: str, source: Any, wanted: Any) -> None:
         """Check that a tensor or array has a dtype, or can be converted to it."""
         if not self._cast:
-            _same(path, "dtype", source.dtype, wanted, "; load_into(..., cast=True) would convert it")
+            hint = "; load_into(..., cast=True) would convert it" if _converts(source.dtype, wanted) else ""
+            _same(path, "dtype", source.dtype, wanted, hint)
         elif source.dtype != wanted:
             if _is_complex(source.dtype) and not _is_complex(wanted):
                 raise InvalidError(f"{path}: the snapshot's dtype is {source.dtype}, which {wanted} can't have")
@@ -383,8 +386,8 @@ class Plan:
         else:
             if self._is_scheduler(target):
                 check_scheduler(self._torch, target, source, path)
-            if type(source) is dict and not source and self._is_enabled_scaler(target):
-                raise InvalidError(f"{path}: the snapshot has the state of a GradScaler that was disabled")
+            if self._is_enabled_scaler(target):
+                check_scaler(target, source, path)
             self._unsure.append((target, path, lambda: target.load_state_dict(self._copier.copy(source))))
 
     def _is_scheduler(self, target: Any) -> bool:
@@ -440,6 +443,8 @@ class Plan:
         for key, value in own.items():
             if not self._is_tensor(value) or key not in source:
                 continue
+            if is_torchs(type(module).load_state_dict):
+                check_whole(value, below(path, key))
             if self._is_tensor(source[key]):
                 self._same_dtype(below(path, key), source[key], value.dtype)
             if renames:
@@ -456,6 +461,8 @@ class Plan:
         if kind.load_state_dict is not base.load_state_dict:
             self._load_by_itself(optimizer, lambda: optimizer.load_state_dict(self._copier.copy(source)), path)
             return
+        for param, _ in _numbered(optimizer, source) if source["state"] else ():
+            check_whole(param, path)
         hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
         if is_torchs(kind.__setstate__) and not any(getattr(optimizer, name, None) for name in hooks):
             self._swap_optimizer(optimizer, source, path)
@@ -542,12 +549,10 @@ class Plan:
 
     # Containers
 
-    def _add_dict(self, target: dict[Any, Any], source: Any, path: str, exact: bool = True) -> None:
+    def _add_dict(self, target: dict[Any, Any], source: Any, path: str) -> None:
         if not isinstance(source, dict):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a dict")
-        matched = self._matched(
-            target, source if exact else {key: 0 for key in source if key in target}, "target", path
-        )
+        matched = self._matched(target, source, "target", path)
         if not self._strict:
             self.report.add(path, matched.missing, matched.unexpected)
         for key, name in matched.stored.items():
@@ -593,12 +598,15 @@ class Plan:
 
         self._actions.append((path, lambda: container.__setitem__(key, value()), keep))
 
-    def add_root(self, target: Any, source: Any) -> None:
-        """Plan a load of the whole state; a dict takes the parts that it names."""
+    def add_root(self, target: Any, keys: Collection[Any], read: Callable[[Collection[Any]], Any]) -> None:
+        """Plan a load of the whole state, which has `keys`; of a dict's, only the parts that the target names are read.
+
+        `read` reads the state with some of its keys.
+        """
         if isinstance(target, dict) and not hasattr(target, "load_state_dict"):
-            self._add_dict(target, source, ROOT, exact=False)
+            self._add_dict(target, read(set(match(target, keys, strict=False).stored.values())), ROOT)
         else:
-            self.add(target, source, ROOT)
+            self.add(target, read(keys), ROOT)
 
 
 def _same(path: str, what: str, stored: Any, wanted: Any, hint: str = "") -> None:
@@ -608,6 +616,17 @@ def _same(path: str, what: str, stored: Any, wanted: Any, hint: str = "") -> Non
 
 def _is_complex(dtype: Any) -> bool:
     return bool(getattr(dtype, "is_complex", getattr(dtype, "kind", "") == "c"))
+
+
+def _converts(stored: Any, wanted: Any) -> bool:
+    """Whether ``cast=True`` converts a dtype of torch or NumPy: numbers, and text that is not cut."""
+    if _is_complex(stored) and not _is_complex(wanted):
+        return False
+    if not hasattr(stored, "newbyteorder"):
+        return True
+    if stored.kind == wanted.kind and stored.kind in "SU":
+        return bool(stored.itemsize <= wanted.itemsize)
+    return all(_numpy.dtype_name(dtype.newbyteorder("=")) is not None for dtype in (stored, wanted))
 
 
 def _kept(value: Any, torch: Any, numpy: Any) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ..errors import DamagedError
@@ -102,6 +103,19 @@ def class_names(node: Node) -> set[str]:
         if node.metadata is not None:
             names |= class_names(node.metadata)
     return names
+
+
+def part_of(root: Node, keys: Collection[Any]) -> Node:
+    """Return a dict with some of its keys; other nodes as they are."""
+    if type(root) is not Branch or root.keys is None or root.tag in ("N", "c"):
+        return root
+    made = Branch(root.tag, [], root.extra)
+    assert made.keys is not None
+    for key, child in zip(root.keys, root.children, strict=True):
+        if key in keys:
+            made.keys.append(key)
+            made.children.append(child)
+    return made
 
 
 def holds_tensors(node: Node) -> bool:

@@ -212,7 +212,9 @@ def _read_zone(parts: Any) -> Any:
     try:
         return zoneinfo.ZoneInfo(parts)
     except (zoneinfo.ZoneInfoNotFoundError, OSError):
-        raise UnsupportedError(f"this system has no time zone {parts!r}") from None
+        raise UnsupportedError(
+            f"this system has no time zone {parts!r}: install the package tzdata, or read the other parts of the state"
+        ) from None
 
 
 def _numpy_content(value: Any) -> tuple[str, Any] | None:
