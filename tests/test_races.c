@@ -153,7 +153,13 @@ static int be_rank(void *path)
         snprintf(expected, sizeof expected, ", %s=13, can open a.13.pool", variables[i]);
         expect_in_use(path, variables[i], "13", expected);
     }
-    EXPECT(setenv("LOCAL_RANK", "0", 1) == 0);
+    EXPECT(setenv("LOCAL_RANK", "0", 1) == 0); /* of one machine: each other variable is preferred */
+    for (size_t i = 0; i < 5; i++) {
+        char expected[64];
+        snprintf(expected, sizeof expected, ", %s=8, can open a.8.pool", variables[i]);
+        expect_in_use(path, variables[i], "8", expected);
+        EXPECT(setenv("LOCAL_RANK", "0", 1) == 0);
+    }
     expect_in_use(path, "RANK", "8", "RANK=8, can open a.8.pool");
     char plain[512];
     snprintf(plain, sizeof plain, "%.*s/plain", (int)(strrchr(path, '/') - (char *)path), (char *)path);

@@ -48,6 +48,9 @@ enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open
     enum lmcs_status status = lmcs_pool_open(path, mode, &options, &cli->pool, &cli->error);
     if (status == LMCS_NOT_FOUND && (mode == LMCS_OPEN_READ || mode == LMCS_OPEN_WRITE))
         return cli_fail(cli, status, 0, "%s: no such pool; 'lmc-store create' creates one", path);
+    char *advice = status == LMCS_IN_USE ? strstr(cli->error.message, ". Each rank of a distributed run ") : NULL;
+    if (advice != NULL)
+        *advice = '\0'; /* it is for programs that train */
     return status;
 }
 

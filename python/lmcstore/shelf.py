@@ -280,7 +280,8 @@ class Shelf:
         Rules: ``last:100`` (the newest), ``every:1000`` (one of every 1,000 steps), ``every:10/500`` (among the newest
         500), ``each:1h``, ``each:1h/7d`` (one an hour, in the last week), ``best:loss``, ``best:acc:3:max`` (by a
         metric). The latest snapshot and tagged ones are always kept. Without rules nothing is removed, and neither
-        while no snapshot has the metric of a rule. Setting a policy warns of that, and of a metric that only some have.
+        while no snapshot has the metric of a rule. Setting a policy warns of that, and of a metric that only some have;
+        the policy is set, also if warnings are errors.
 
         After a change of ``keep`` or ``budget`` the background waits ``grace`` before it removes a snapshot that was
         not due before, unless the pool is full; `prune` does not wait. A tag or another policy keeps such a snapshot.
@@ -596,7 +597,12 @@ class Shelf:
         return copy.deepcopy(self)  # like all copies, with a store of its own
 
     def __reduce__(self) -> Any:
-        return Shelf, (self._store, self._name)  # the store opens the pool anew, for reading
+        return _found_again, (self._store, self._name, self._id())  # the store opens the pool anew, for reading
+
+    def _id(self) -> int:
+        """Return its number in the pool, which no other shelf gets; 0: it does not exist."""
+        shelf_id: int = self._store._pool.follow(self._name, _ANYWHERE, 0, 0)[2]
+        return shelf_id
 
     def __repr__(self) -> str:
         if self._store.closed:
@@ -610,6 +616,14 @@ class Shelf:
         if self._store.closed:
             return html.table(repr(self), (), ())
         return self.log(html.MOST_ROWS)._repr_html_()
+
+
+def _found_again(store: Store, name: str, shelf_id: int) -> Shelf:
+    """Find the shelf of a copy, or of a pickle; NotFoundError: it is gone, or another has its name."""
+    shelf = Shelf(store, name)
+    if shelf_id and shelf._id() != shelf_id:
+        raise NotFoundError(f"{store.path}: {name!r} is another shelf now, or was removed or renamed")
+    return shelf
 
 
 def _policy_table() -> str:

@@ -77,7 +77,8 @@ def open(
     verify
         Whether reads compare raw payloads with their checksums: each 1 MiB block once per open store, at the speed of
         memory; later reads of it are by pointer. False: reads return raw bytes, also flipped bits, without a check.
-        Decoded tensors, plain values, `Snapshot.load_into` and `Snapshot.export` are always verified.
+        Decoded tensors and plain values are always verified. `Snapshot.load_into` and `Snapshot.export` compare raw
+        payloads also then, each block once per open store: a bit that flips after its first read is not found.
 
     Returns
     -------

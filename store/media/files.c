@@ -217,10 +217,11 @@ static void process_name(int pid, char *name, size_t bytes)
             name[i] = ' ';
 }
 
-/* The variable in which the launcher of a distributed run states this process's rank, a number; NULL: none. */
+/* The variable in which the launcher of a distributed run states this process's rank, a number; NULL: none. The rank on
+ * this machine is the last choice: other machines have the same one. */
 static const char *rank_variable(void)
 {
-    static const char *const names[] = {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *value = getenv(names[i]);
         size_t digits = value == NULL ? 0 : strspn(value, "0123456789");

@@ -92,7 +92,7 @@ def test_what_is_gone_is_refused(snapshot: lmcstore.Snapshot, tmp_path: Path) ->
         pickle.dumps(shelf[1])
     shelf.drop()
     shelf.snapshot({"w": np.zeros(4)})
-    with pytest.raises(lmcstore.NotFoundError, match="run@1 is another snapshot now"):
+    with pytest.raises(lmcstore.NotFoundError, match="'run' is another shelf now"):
         pickle.loads(stored)
     store.close()
     for handle in (store, shelf, snapshot):
@@ -104,6 +104,22 @@ def test_what_is_gone_is_refused(snapshot: lmcstore.Snapshot, tmp_path: Path) ->
     lmcstore.open(store.path, "x", size="16MiB").close()
     with pytest.raises(lmcstore.NotFoundError, match="another pool"):
         pickle.loads(whole)
+
+
+def test_a_shelf_is_not_another_of_its_name(snapshot: lmcstore.Snapshot) -> None:
+    shelf, store = snapshot.shelf, snapshot.shelf.store
+    stored, later = pickle.dumps(shelf), pickle.dumps(store["later"])
+    shelf.snapshot({"w": np.zeros(1)})
+    assert len(pickle.loads(stored)) == 2
+    shelf.rename("old")
+    with pytest.raises(lmcstore.NotFoundError, match="'run' is another shelf now"):
+        pickle.loads(stored)
+    store["run"].snapshot({"w": np.zeros(2)})
+    with pytest.raises(lmcstore.NotFoundError, match="'run' is another shelf now"):
+        pickle.loads(stored)
+    assert pickle.loads(pickle.dumps(shelf)) == store["old"]
+    store["later"].snapshot({})
+    assert len(pickle.loads(later)) == 1
 
 
 @pytest.mark.parametrize("way", WAYS)
