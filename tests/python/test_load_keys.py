@@ -134,6 +134,13 @@ def test_prefixes_in_a_flat_state(shelf: lmcstore.Shelf) -> None:
     assert snapshot.load_into(target, strict=False).missing_keys == ["other"] and target["weight"].tolist() == [1, 1]
 
 
+def test_equal_keys_stay_if_a_wrapper_does_not_explain_all(shelf: lmcstore.Shelf) -> None:
+    state = {"a": torch.ones(1), "module.a": torch.full((1,), 2.0), "module.b": torch.full((1,), 3.0)}
+    target = {"a": torch.zeros(1), "b": torch.zeros(1), "c": torch.zeros(1)}
+    loaded = shelf.snapshot({"m": state}).load_into({"m": target}, strict=False)
+    assert target["a"].item() == 1 and loaded.missing_keys == ["m.b", "m.c"]
+
+
 class Ambiguous(torch.nn.Module):
     """It has a part that is called as DistributedDataParallel's is, and the part's keys."""
 

@@ -51,7 +51,8 @@ class Matched(NamedTuple):
 def match(own: Collection[Any], stored: Collection[Any], strict: bool) -> Matched:
     """Match equal keys, then those that differ only by names of wrappers: ``strict`` does so for all keys or none.
 
-    A wrapper around all of one side is preferred if so more keys match: a module may have a part of its name.
+    A wrapper around all of one side is preferred if so more keys match, and all of a side: a module may have a part of
+    its name.
     """
     equal = {key: key for key in own if key in stored}
     missing = [key for key in own if key not in equal]
@@ -62,7 +63,8 @@ def match(own: Collection[Any], stored: Collection[Any], strict: bool) -> Matche
     renamed = {}
     if mine is not None and others is not None:
         renamed = {key: others[_bare(key)] for key in missing if _bare(key) in others}
-    found = max((equal | renamed, *_unwrapped(own, stored)), key=len)
+    whole = min(len(own), len(stored))
+    found = max((equal | renamed, *(way for way in _unwrapped(own, stored) if len(way) == whole)), key=len)
     if strict and not len(found) == len(own) == len(stored):
         return Matched(equal, missing, unexpected)
     used = set(found.values())
