@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import html
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -99,6 +100,15 @@ def test_masks_and_other_steps(snap: lmcstore.Snapshot) -> None:
         lazy["s"][0]
     with pytest.raises(TypeError):
         lazy["w"][0] = 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("<U3", "<U3"), ("M8[D]", "<M8[D]"), ([("a", "i4"), ("b", "S2")], '[["a","<i4"],["b","|S2"]]')]
+)
+def test_the_dtypes_of_numpy_are_shown(shelf: lmcstore.Shelf, dtype: Any, name: str) -> None:
+    part = shelf.snapshot({"p": {"x": np.zeros(2, dtype)}})["p"]
+    assert repr(part["x"]) == f"<lmcstore.LazyTensor {name} [2]>"
+    assert html.escape(name) in part._repr_html_()
 
 
 def test_what_it_is_made_of(snap: lmcstore.Snapshot) -> None:

@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .._arrays import numpy as _numpy
 from .._arrays.packages import loaded
 from .._text import html
 from .._text.similar import hint, listed, shown, similar
+from .._text.text import printable
 from ..errors import NotFoundError, UnsupportedError
 from .decode import Decoded, made_dict, made_object, made_sequence
 from .nodes import Branch, Node, TensorRef, holds_tensors
@@ -157,7 +159,14 @@ class LazyTensor:
 
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self._decoded.visible_shape(self._ref)))
-        return f"<lmcstore.LazyTensor {self._decoded.described(self._ref).dtype_name} [{shape}]>"
+        return f"<lmcstore.LazyTensor {self._dtype_name()} [{shape}]>"
+
+    def _dtype_name(self) -> str:
+        """Return the store's name of the dtype, or NumPy's of one that the store has as bytes."""
+        special = self._ref.special
+        if special is None or not _numpy.is_described(special):
+            return self._decoded.described(self._ref).dtype_name
+        return printable(special.removeprefix(_numpy.DESCRIBED).strip('"'))[:80]
 
 
 def _forward(name: str, function: Callable[..., Any]) -> None:
@@ -215,7 +224,7 @@ class Part(dict[Any, Any]):
     def _repr_html_(self) -> str:
         tensors = [(key, value) for key, value in self.items() if isinstance(value, LazyTensor)]
         rows = [
-            (key, value._decoded.described(value._ref).dtype_name, tuple(value.shape), html.size(value.nbytes))
+            (key, value._dtype_name(), tuple(value.shape), html.size(value.nbytes))
             for key, value in tensors[: html.MOST_ROWS]
         ]
         title = f"{len(self):,} entries, {len(tensors):,} of them tensors"
