@@ -170,10 +170,14 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_replace(struct lmcs_live *liv
  * handles in this process; threads that share a handle must coordinate. The address stays if the size is within
  * reserved_bytes. Otherwise the tensor gets another one, and the old one shows the bytes that it had until the last
  * handle is closed; stores through it are never part of a transaction. LMCS_FULL; LMCS_UNSUPPORTED on a device, past
- * reserved_bytes.
+ * reserved_bytes. Waits for a snapshot that reads the tensor.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_resize(struct lmcs_live *live, uint32_t ndim, const uint64_t *shape,
                                                           struct lmcs_error *error);
+/* Waits at most wait_ms (UINT32_MAX: for ever), then fails with LMCS_IN_USE and system_errno ETIMEDOUT. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_resize_within(struct lmcs_live *live, uint32_t ndim,
+                                                                 const uint64_t *shape, uint32_t wait_ms,
+                                                                 struct lmcs_error *error);
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_set_note(struct lmcs_live *live, const void *note, size_t note_bytes,
                                                             struct lmcs_error *error);
 
@@ -285,7 +289,7 @@ LMCS_API void lmcs_transaction_abort(struct lmcs_transaction *transaction);
 /*
  * Puts all live variables of the shelf into a capture: tensors, values as attachments, and the attachment
  * "lmcstore.live", which describes each. Tensors are shared as by lmcs_capture_put. Waits for a transaction of the
- * shelf to end (LMCS_INVALID: it is this thread's). A tensor that is stored to or resized meanwhile is torn.
+ * shelf to end (LMCS_INVALID: it is this thread's). A tensor that is stored to meanwhile is torn; a resize waits.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error);
 /*

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_live_snapshot.c - live variables into snapshots and back. */
 /* ctest: timeout=600 */
+#include "live/body.h"
 #include "test_live_support.h"
 
 #include <errno.h>
@@ -351,6 +352,82 @@ static void waiting_across_two_shelves(void **state)
     close_pool(pool);
 }
 
+/* ---- Resizes during a snapshot -------------------------------------------------------------------------------- */
+
+struct resizing {
+    struct lmcs_live *live;
+    uint64_t count;
+};
+
+static void *resize_live(void *argument)
+{
+    struct resizing *resizing = argument;
+    struct lmcs_error error;
+    EXPECT(lmcs_live_resize(resizing->live, 1, &resizing->count, &error) == LMCS_OK);
+    return NULL;
+}
+
+static void await_shelf(struct lmcs_pool *pool, bool is_read, uint32_t waiting)
+{
+    for (bool done = false; !done; usleep(100)) {
+        pthread_mutex_lock(&pool->live->lock);
+        const struct lmcs_live_shelf *shelf = pool->live->shelves;
+        done = shelf->is_read == is_read && shelf->waiting == waiting;
+        pthread_mutex_unlock(&pool->live->lock);
+    }
+}
+
+/* The encode gate stops the snapshot while it reads. */
+static void resizes_wait_for_snapshots(void **state)
+{
+    struct place *place = *state;
+    struct waiting waiting = {.pool = open_quiet(place->pool)};
+    struct lmcs_pool *pool = waiting.pool;
+    struct lmcs_live *w = new_tensor(pool, "w", 300000), *other;
+    static const uint64_t sizes[] = {3000, 700000}, count = 300000;
+    pthread_t threads[2];
+    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    fill(w, 1);
+    snapshot(pool);
+    for (size_t i = 0; i < 2; i++) {
+        struct resizing resizing = {w, sizes[i]};
+        fill(w, 2);
+        EXPECT(lmcs_encode_gate_close(pool));
+        EXPECT(pthread_create(&threads[0], NULL, capture_live, &waiting) == 0);
+        await_shelf(pool, true, 0);
+        for (uint32_t wait_ms = 0; wait_ms < 2; wait_ms++) {
+            FAILS(LMCS_IN_USE, lmcs_live_resize_within(w, 1, &sizes[i], wait_ms, &err));
+            EXPECT(err.system_errno == ETIMEDOUT && strstr(err.message, "snapshot") != NULL);
+        }
+        EXPECT(float_count(w) == count);
+        other = new_unnamed(pool, 9);
+        EXPECT(pthread_create(&threads[1], NULL, resize_live, &resizing) == 0);
+        await_shelf(pool, true, 1);
+        lmcs_live_close(other);
+        EXPECT(float_count(w) == count);
+        lmcs_encode_gate_open(pool);
+        pthread_join(threads[0], NULL);
+        pthread_join(threads[1], NULL);
+        EXPECT(float_count(w) == sizes[i]);
+        OK(lmcs_live_resize_within(w, 1, &count, 0, &err));
+        OK(lmcs_live_checkout(pool, "run", "latest", &err));
+        expect_filled(w, 2);
+    }
+    /* In a capture that has put them, the same thread resizes without waiting. */
+    struct lmcs_capture *capture;
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    OK(lmcs_capture_put_live(capture, &err));
+    OK(lmcs_live_resize(w, 1, &sizes[0], &err));
+    OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+    lmcs_live_close(w);
+    OK(lmcs_live_checkout(pool, "run", "latest", &err));
+    OK(lmcs_live_open(pool, "run", "w", &w, &err));
+    expect_filled(w, 2);
+    lmcs_live_close(w);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +439,7 @@ int main(void)
         ON_BOTH(snapshots_in_a_storm),
         ON_MEMORY_ONLY(transactions_and_captures_wait_for_each_other),
         ON_MEMORY_ONLY(waits_end_in_time),
+        ON_BOTH(resizes_wait_for_snapshots),
         ON_MEMORY_ONLY(waiting_across_two_shelves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

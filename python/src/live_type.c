@@ -271,30 +271,40 @@ static bool is_smaller(const struct lmcs_live_info *info, const uint64_t *shape,
     return fits && bytes < info->bytes;
 }
 
-/* Checks for Buffers over bytes that would be cut off; the store checks for other handles. */
+/* Resizes between sizes. Checks for Buffers over bytes that would be cut off; the store checks for other handles. */
+static enum lmcs_status resize_within(struct live_object *self, const uint64_t *shape, uint32_t ndim, uint32_t wait_ms,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_live_info info;
+    enum lmcs_status status = info_between_sizes(self, true, &info, error);
+    if (status != LMCS_OK)
+        return status;
+    if (self->exports > 0 &&
+        is_smaller(&info, shape, ndim)) { /* under the GIL; a thread that counts from now on waits */
+        error->status = status = LMCS_IN_USE;
+        error->system_errno = 0;
+        snprintf(
+            error->message, sizeof error->message,
+            "live tensor '%.200s' can't be made smaller: arrays or tensors over its bytes are there; drop them first",
+            info.name);
+    } else {
+        WITHOUT_GIL(status, lmcs_live_resize_within(self->handle, ndim, shape, wait_ms, error));
+    }
+    self->is_resizing = false;
+    return status;
+}
+
 static PyObject *live_resize(struct live_object *self, PyObject *arg)
 {
     uint64_t shape[LMCS_MAX_DIMS];
-    uint32_t ndim;
+    uint32_t ndim, slice_ms = 0;
     struct lmcs_error error = {0};
     enum lmcs_status status;
     if (!core_shape(arg, shape, &ndim))
         return NULL;
-    struct lmcs_live_info info;
-    status = info_between_sizes(self, true, &info, &error);
-    if (status != LMCS_OK)
-        return core_fail(self, &error);
-    if (self->exports > 0 &&
-        is_smaller(&info, shape, ndim)) { /* under the GIL; a thread that counts from now on waits */
-        self->is_resizing = false;
-        char message[LMCS_MAX_NAME + 128];
-        snprintf(message, sizeof message,
-                 "live tensor '%s' can't be made smaller: arrays or tensors over its bytes are there; drop them first",
-                 info.name);
-        return core_fail_with(self, LMCS_IN_USE, message);
-    }
-    WITHOUT_GIL(status, lmcs_live_resize(self->handle, ndim, shape, &error));
-    self->is_resizing = false;
+    do {
+        status = resize_within(self, shape, ndim, slice_ms, &error);
+    } while (core_waits_on(status, &error, &slice_ms));
     return core_none(self, status, &error);
 }
 

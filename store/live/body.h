@@ -15,6 +15,7 @@ struct lmcs_live_shelf {
     uint64_t id;
     bool held; /* by a transaction, snapshot or checkout */
     struct lmcs_live_holder holder;
+    bool is_read;     /* by the snapshot that holds it, without live->lock: no tensor may be resized */
     uint32_t waiting; /* threads */
     struct lmcs_transaction *transaction;
     char name[];

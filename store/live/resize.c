@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* live/resize.c - giving live tensors other shapes. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,14 +130,45 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     return status;
 }
 
+/* A snapshot reads the bytes of its records. */
+static enum lmcs_status wait_for_snapshot(struct lmcs_live_body *body, uint32_t wait_ms, struct lmcs_error *error)
+{
+    struct lmcs_live_shelf *shelf = body->shelf;
+    struct timespec until = lmcs_live_deadline(wait_ms);
+    while (shelf->is_read) {
+        if (pthread_equal(shelf->holder.thread, pthread_self()))
+            return lmcs_fail(error, LMCS_INVALID, 0,
+                             "%s: live tensor \"%.200s\" can't be resized by the thread whose snapshot reads it",
+                             body->pool->path, body->record->name);
+        shelf->waiting++; /* prevents renaming and removal */
+        bool in_time = lmcs_live_wait(body->pool->live, &until, wait_ms);
+        shelf->waiting--;
+        if (!in_time)
+            return lmcs_fail(
+                error, LMCS_IN_USE, ETIMEDOUT,
+                "%s: live tensor \"%.200s\" can't be resized: a snapshot that reads it has not ended within "
+                "%u ms",
+                body->pool->path, body->record->name, wait_ms);
+    }
+    return LMCS_OK;
+}
+
 enum lmcs_status lmcs_live_resize(struct lmcs_live *live, uint32_t ndim, const uint64_t *shape,
                                   struct lmcs_error *error)
+{
+    return lmcs_live_resize_within(live, ndim, shape, UINT32_MAX, error);
+}
+
+enum lmcs_status lmcs_live_resize_within(struct lmcs_live *live, uint32_t ndim, const uint64_t *shape, uint32_t wait_ms,
+                                         struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_live_check(live->pool, true, error);
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
-    status = lmcs_live_check(live->pool, true, error);
+    status = wait_for_snapshot(live->body, wait_ms, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_check(live->pool, true, error);
     if (status == LMCS_OK)
         status = resize(live->body, ndim, shape, error);
     pthread_mutex_unlock(&live->pool->live->lock);

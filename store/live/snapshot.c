@@ -160,6 +160,8 @@ enum lmcs_status lmcs_capture_put_live_within(struct lmcs_capture *capture, uint
     if (status == LMCS_OK && shelf != NULL)
         status = lmcs_live_shelf_hold(putting.pool, shelf, wait_ms, error);
     bool held = status == LMCS_OK;
+    if (held && shelf != NULL)
+        shelf->is_read = true;
     if (held)
         status = prepare(&putting, shelf, error);
     pthread_mutex_unlock(&live->lock);
@@ -170,8 +172,10 @@ enum lmcs_status lmcs_capture_put_live_within(struct lmcs_capture *capture, uint
         status = lmcs_capture_put(capture, putting.tensors, putting.data, putting.list.count + 1, error);
     pthread_mutex_lock(&live->lock);
     finish(&putting);
-    if (shelf != NULL)
+    if (shelf != NULL) {
+        shelf->is_read = false;
         lmcs_live_shelf_release(putting.pool, shelf);
+    }
     pthread_mutex_unlock(&live->lock);
     return status;
 }

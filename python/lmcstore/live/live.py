@@ -361,7 +361,7 @@ class Live(MutableMapping[str, Any]):
     ) -> Snapshot:
         """Take a snapshot of all live variables of the shelf; unchanged contents are shared with the newest one.
 
-        No thread may store to tensors or resize them meanwhile. Waits for a transaction of the shelf to end.
+        No thread may store to tensors meanwhile; a resize waits. Waits for a transaction of the shelf to end.
 
         `message` becomes ``meta["message"]``; the rest is as for `Shelf.snapshot`. The ``state_dict()`` of the result
         has the tensors and values by name, as ``live[name]`` gave them: arrays read-only, tensors as writable copies.

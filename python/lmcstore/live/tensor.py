@@ -104,7 +104,7 @@ class LiveTensor(LiveVariable):
     def resize(self, shape: Any) -> None:
         """Change its shape. New elements are zero, elements beyond the new shape are lost, and nothing is copied.
 
-        Earlier views keep their shape and show the same bytes.
+        Earlier views keep their shape and show the same bytes. Waits for a snapshot that reads it.
 
         Raises
         ------
