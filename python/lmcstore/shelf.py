@@ -494,7 +494,7 @@ class Shelf:
         --------
         >>> print(shelf.log())  # doctest: +ELLIPSIS
         shelf run
-        number  step  time (UTC)           parent  size  tags  metrics
+        number  step  time (UTC)           parent  size  new   tags  metrics
              1        ...                          ... B
         """
         if count is not None and (type(count) is not int or count < 1):
