@@ -456,12 +456,13 @@ static void make_pending(struct bench *bench)
     const struct subject *subject = bench->subject;
     uint64_t zone = subject->heap + LMCS_HEAP_HEADER_BYTES, lanes;
     size_t count = 0;
+    char after[sizeof bench->pending + 8];
     copy_file(bench->whole, bench->pending);
     struct lmcs_pool *pool = open_quiet(bench->pending);
     OK(lmcs_compact(pool, NULL, &err)); /* no space to release first */
     close_pool(pool);
-    copy_file(bench->pending, bench->work);
     pool = open_quiet(bench->pending);
+    copy_file(bench->pending, bench->work); /* one commit before the copy below: opening and closing commit, too */
     struct lmcs_capture *capture;
     struct state *large = new_state(&rng, 9000000);
     uint64_t before = pool_info(pool).epoch;
@@ -471,7 +472,10 @@ static void make_pending(struct bench *bench)
     state_free(large);
     bench->pending_epoch = pool_info(pool).epoch;
     EXPECT(bench->pending_epoch == before + 1);
+    snprintf(after, sizeof after, "%s.after", bench->pending);
+    copy_file(bench->pending, after);
     close_pool(pool);
+    EXPECT(rename(after, bench->pending) == 0);
     struct lmcs_chunk_df chunk;
     for (uint64_t i = 0; i < LMCS_ZONE_CHUNKS; i += chunk.chunks) {
         uint64_t at = zone + LMCS_ZONE_HEADER_BYTES + i * sizeof chunk;
