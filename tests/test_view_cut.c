@@ -189,7 +189,10 @@ static int cut_under_writer(void *argument)
     }
     lmcs_live_close(live);
     (void)!lmcs_pool_close(pool, &err);
-    EXPECT(lmcs_pool_open(cut->path, LMCS_OPEN_WRITE, NULL, &pool, &err) != LMCS_OK);
+    struct lmcs_open_options now;
+    lmcs_open_options_init(&now);
+    now.wait_ms = 0;
+    EXPECT(lmcs_pool_open(cut->path, LMCS_OPEN_WRITE, &now, &pool, &err) != LMCS_OK);
     return 0;
 }
 
