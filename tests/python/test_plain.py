@@ -552,6 +552,7 @@ def test_enums_in_what_an_object_loads_are_values(shelf: lmcstore.Shelf) -> None
 @dataclasses.dataclass
 class Whole:
     a: int = 1
+    w: Any = None
 
     def __post_init__(self) -> None:
         self.scale = 10
@@ -570,3 +571,8 @@ def test_the_attributes_of_a_target_stay(shelf: lmcstore.Shelf) -> None:
     shelf.snapshot({"c": value, "f": Frozen(6)}).load_into(target)
     assert target["c"].a == 7 and target["c"].scale == 10 and target["c"].twice == 14  # type: ignore[union-attr]
     assert before.a == 1 and target["f"] == Frozen(6)  # type: ignore[union-attr]
+    filled: Any = {"c": Whole(1, torch.zeros(1))}
+    assert filled["c"].twice == 2
+    value.w = torch.ones(1)
+    shelf.snapshot({"c": value}).load_into(filled)
+    assert (filled["c"].w, filled["c"].scale, filled["c"].twice) == (torch.ones(1), 10, 14)

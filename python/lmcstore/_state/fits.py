@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import InvalidError, NotFoundError, UnsupportedError
-from .plain import Member, made_dataclass
+from .plain import Member, is_sequence, made_dataclass, map_items, set_fields
 
 _MOST_OFFSETS = 1 << 16
 
@@ -318,6 +318,25 @@ def like(target: Any, value: Any, path: str) -> Any:
     return value
 
 
+def without_names(value: Any) -> Any:
+    """Replace each `Member` by its value; dicts, lists, deques and dataclasses are changed in place."""
+    if type(value) is Member:
+        return value.value
+    if isinstance(value, dict):
+        for key, child in value.items():
+            value[key] = without_names(child)
+    elif isinstance(value, list | deque):
+        items = [without_names(child) for child in value]
+        value.clear()
+        value.extend(items)
+    elif is_sequence(value):
+        return map_items(without_names, value)
+    elif is_dataclass(value):
+        for name, child in fields_of(value).items():
+            object.__setattr__(value, name, without_names(child))
+    return value
+
+
 def is_dataclass(value: Any) -> bool:
     """Whether a value is an object of a dataclass that is no container, tensor or array, too."""
     if isinstance(value, type | dict | list | tuple | deque) or not dataclasses.is_dataclass(value):
@@ -335,8 +354,7 @@ def changed(target: Any, fields: dict[str, Any], path: str) -> Any:
     """Make a copy of a dataclass with other values of its fields."""
     try:
         made = copy.copy(target)
-        for name, value in fields.items():
-            object.__setattr__(made, name, value)
+        set_fields(made, fields)
     except Exception as error:
         raise UnsupportedError(f"{path}: no {type(target).__qualname__} can be made: {error}") from None
     return made

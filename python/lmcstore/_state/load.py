@@ -38,9 +38,10 @@ from .fits import (
     like,
     remade,
     torchs_class,
+    without_names,
 )
 from .keys import ROOT, Matched, Report, advice, below, match, refuse, renamed, takes_strict
-from .plain import is_sequence, map_items, without_names
+from .plain import is_sequence, map_items
 
 Action = Callable[[], None]
 Undo = Callable[[], Any]

@@ -119,7 +119,7 @@ def _taken_dataclass(value: Any) -> Taken:
         shown = named.__qualname__ if named.__module__ == "builtins" else _class_name(named)
         raise Unpackable(value, f"a dataclass with the data of its base {shown}: store a dict of both")
     names = [field.name for field in dataclasses.fields(value)]
-    known = {*names, "__orig_class__"}  # typing sets it on what a generic class makes
+    known = {*names, "__orig_class__"}  # typing sets it on objects of generic classes
     others = sorted(map(str, {*getattr(value, "__dict__", ()), *filled_slots(value)} - known))
     if others:
         shown = ", ".join(map(repr, others[:3]))
@@ -341,23 +341,6 @@ class Member:
         return kind(self.value)
 
 
-def without_names(value: Any) -> Any:
-    """Replace each `Member` by its value; dicts, lists and dataclasses are changed in place."""
-    if type(value) is Member:
-        return value.value
-    if isinstance(value, dict):
-        for key, child in value.items():
-            value[key] = without_names(child)
-    elif isinstance(value, list):
-        value[:] = map(without_names, value)
-    elif is_sequence(value):
-        return map_items(without_names, value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            object.__setattr__(value, field.name, without_names(getattr(value, field.name)))
-    return value
-
-
 def _moved(named: dict[str, type], stored: set[str]) -> dict[str, type]:
     """Find classes whose module has changed, by their stored names: only where nothing else is possible."""
     found: dict[str, list[type]] = {}
@@ -463,12 +446,17 @@ def made_dataclass(kind: Any, data: dict[str, Any], target: Any = None) -> Any:
             others.append(name)
     if others:
         raise InvalidError(f"types: the fields of {kind.__qualname__} and of the snapshot's differ: {others!r:.200}")
+    set_fields(made, values)
+    return made
+
+
+def set_fields(made: Any, values: dict[str, Any]) -> None:
+    """Set fields, also of a frozen dataclass; cached properties are dropped, since they may be of other values."""
     for name, value in values.items():
         object.__setattr__(made, name, value)
     attributes = getattr(made, "__dict__", {})
-    for name in [name for name in attributes if isinstance(getattr(kind, name, None), functools.cached_property)]:
+    for name in [name for name in attributes if isinstance(getattr(type(made), name, None), functools.cached_property)]:
         del attributes[name]
-    return made
 
 
 def is_length(number: Any) -> bool:
