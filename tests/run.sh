@@ -176,6 +176,8 @@ lint() {
     check "ruff" .venv/bin/ruff check --config python/pyproject.toml --no-cache python tools tests || status=1
     check "mypy" bash -c 'cd python && ../.venv/bin/mypy --cache-dir ../build/mypy' || status=1
     check "plain words" python3 tests/test_words.py || status=1
+    check "deliberate bugs fit the code (crash)" python3 tests/crash/mutants.py --list || status=1
+    check "deliberate bugs fit the code (stress)" python3 tests/stress/mutants.py --list || status=1
     return "$status"
 }
 

@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant(
         "reserve-flush",
         "a tensor that was filled in place is not flushed",
-        [("pmem_flush(lmcs_heap_at(heap, offset), bytes);", "(void)offset;")],
+        [("(void)guarded(heap, lmcs_heap_at(heap, offset), NULL, bytes, flush_bytes);", "(void)offset;")],
         ["--medium", "dax"],
     ),
     Mutant(
@@ -346,8 +346,8 @@ MUTANTS = [
         "what was stored to a live tensor is not flushed",
         [
             (
-                "        pmem_persist(at, bytes);\n        return LMCS_OK;",
-                "        return LMCS_OK;",
+                "        bool whole = guarded(heap, (void *)(uintptr_t)at, NULL, bytes, flush_bytes);\n",
+                "        bool whole = true;\n",
             )
         ],
         ["--medium", "dax"],

@@ -50,10 +50,10 @@ MUTANTS = [
         [
             ("        status = lmcs_chain_pin(snapshot->pool, chain, error);\n", "        status = LMCS_OK;\n"),
             (
-                "    lmcs_txn_end(&txn);\n    return status;\n}\n\nenum lmcs_status lmcs_snapshot_read(",
-                "    lmcs_txn_end(&txn);\n" + LINGER + "    return status;\n}\n\nenum lmcs_status lmcs_snapshot_read(",
+                "    lmcs_txn_end(&txn);\n    return status;\n}\n\nvoid lmcs_snapshot_set_verify(",
+                "    lmcs_txn_end(&txn);\n" + LINGER + "    return status;\n}\n\nvoid lmcs_snapshot_set_verify(",
             ),
-            ("buffer, NULL, error);\n    lmcs_chain_unpin(snapshot->pool, &chain);\n", "buffer, NULL, error);\n"),
+            ("LMCS_ALL_BLOCKS);\n    lmcs_chain_unpin(snapshot->pool, &chain);\n", "LMCS_ALL_BLOCKS);\n"),
             ("close(r.reader);\n    lmcs_chain_unpin(snapshot->pool, &chain);\n", "close(r.reader);\n"),
         ],
     ),
@@ -161,7 +161,7 @@ MUTANTS = [
     Mutant(
         "number-again",
         "the number of a removed newest snapshot is used again",
-        [("    df->number = c->shelf.df.next_number;", "    df->number = c->shelf.df.latest + 1;")],
+        [("    df->number = capture->ticket.number;", "    df->number = c->shelf.df.latest + 1;")],
     ),
     Mutant(
         "live-update-unlocked",
@@ -186,9 +186,8 @@ MUTANTS = [
                 + LINGER,
             ),
             (
-                "    finish(&putting);\n    if (shelf != NULL)\n"
-                "        lmcs_live_shelf_release(putting.pool, shelf);\n",
-                "    finish(&putting);\n",
+                "        shelf->is_read = false;\n        lmcs_live_shelf_release(putting.pool, shelf);\n",
+                "        shelf->is_read = false;\n",
             ),
         ],
     ),
