@@ -165,6 +165,31 @@ static void handler_of_the_application_is_asked(void **state)
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 42);
 }
 
+static struct sigaction forwarded_to;
+
+static void forward(int number, siginfo_t *info, void *context)
+{
+    forwarded_to.sa_sigaction(number, info, context);
+}
+
+/* Without SA_NODEFER the kernel blocks SIGBUS in the handler, which a jump leaves. */
+static int handler_that_forwards_here(void *argument)
+{
+    char *pages = two_pages(), byte;
+    struct sigaction action = {.sa_sigaction = forward, .sa_flags = SA_SIGINFO};
+    sigset_t blocked;
+    (void)argument;
+    EXPECT(lmcs_guard_copy(&byte, pages, 1));
+    sigfillset(&action.sa_mask);
+    sigaction(SIGBUS, &action, &forwarded_to);
+    break_page(pages);
+    for (int i = 0; i < 3; i++)
+        EXPECT(!lmcs_guard_copy(&byte, pages, 1));
+    EXPECT(pthread_sigmask(SIG_SETMASK, NULL, &blocked) == 0 && sigismember(&blocked, SIGTERM) == 0);
+    return 0;
+}
+IN_CHILD(handler_that_forwards)
+
 static void break_stored(struct lmcs_pool *pool, uint64_t number, const char *tensor, uint32_t payload, uint64_t at)
 {
     struct lmcs_txn txn;
@@ -520,6 +545,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(handler_of_the_application_is_asked, set_up_on_disk, tear_down),
+        cmocka_unit_test_setup_teardown(handler_that_forwards, set_up_on_disk, tear_down),
         cmocka_unit_test_setup_teardown(whole_bytes_are_copied_and_broken_ones_are_told, set_up_on_disk, tear_down),
         cmocka_unit_test_setup_teardown(inner_guard_gives_way_to_the_outer, set_up_on_disk, tear_down),
         cmocka_unit_test_setup_teardown(threads_of_the_store_are_guarded_too, set_up_on_disk, tear_down),

@@ -13,6 +13,7 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <string.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define SMALLEST_PAGE 4096u /* of all processors; mapped bytes fail by pages or more */
@@ -70,8 +71,12 @@ static void handle(int number, siginfo_t *info, void *context)
 {
     struct guard *guard = innermost;
     /* > 0: sent by the kernel, with an address */
-    if (guard != NULL && info->si_code > 0 && expects(guard, info))
+    if (guard != NULL && info->si_code > 0 && expects(guard, info)) {
+        /* Handlers that forward, and ThreadSanitizer, may have blocked SIGBUS; the next one would end the process. */
+        const ucontext_t *interrupted = context;
+        pthread_sigmask(SIG_SETMASK, &interrupted->uc_sigmask, NULL);
         siglongjmp(guard->back, 1);
+    }
     pass_on(number, info, context);
 }
 
@@ -82,7 +87,7 @@ static bool is_on_top(struct sigaction *now)
 
 void lmcs_guard_install(void)
 {
-    /* SA_NODEFER: a jump leaves the handler, and the next signal must be delivered */
+    /* SA_NODEFER: a previous handler may leave by a jump, too */
     struct sigaction now, action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
     pthread_mutex_lock(&install_lock);
