@@ -126,7 +126,7 @@ static void take_word_back(struct lmcs_live_body *body, struct storing *s, const
     struct lmcs_guarded range = {s->at, s->bytes};
     struct lmcs_error ignored;
     s->data = before;
-    if (before == NULL || !lmcs_guard(&range, 1, store_guarded, s) ||
+    if (!lmcs_guard(&range, 1, store_guarded, s) ||
         lmcs_heap_persist(body->pool->heap, s->at, s->bytes, &ignored) != LMCS_OK)
         lmcs_live_doubt(body->pool, error);
 }
@@ -138,15 +138,14 @@ static enum lmcs_status write_word(struct lmcs_live_body *body, uint64_t offset,
     struct storing s = {body->data + offset, data, bytes};
     struct lmcs_guarded range = {s.at, bytes};
     uint64_t before = 0;
-    bool readable = lmcs_guard_copy(&before, s.at, bytes);
-    if (!lmcs_guard(&range, 1, store_guarded, &s))
+    if (!lmcs_guard_copy(&before, s.at, bytes) || !lmcs_guard(&range, 1, store_guarded, &s))
         return fail_store(body, error);
     lmcs_cell_stamp(body);
     struct lmcs_error local;
     error = error != NULL ? error : &local;
     enum lmcs_status status = lmcs_heap_persist(body->pool->heap, s.at, bytes, error);
     if (status != LMCS_OK)
-        take_word_back(body, &s, readable ? &before : NULL, error);
+        take_word_back(body, &s, &before, error);
     return status;
 }
 
