@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "lively.h"
+#include "records/busy.h"
 #include "sample.h"
 #include "stacks.h"
 
@@ -162,12 +163,13 @@ static void check_shelf(struct driver *driver, unsigned shelf, uint64_t rest_ns)
 
 /* ---- At rest ---- */
 
+/* Waits for captures in flight, which the begin of a capture does not. */
 static uint64_t settle(struct driver *driver)
 {
     for (unsigned s = 0; s < SHELVES; s++) {
-        struct lmcs_capture *capture;
-        OK(lmcs_capture_begin(driver->stage.pool, content_shelf(s), &capture, &err));
-        lmcs_capture_abort(capture);
+        struct lmcs_busy_shelf *busy;
+        OK(lmcs_shelf_take(driver->stage.pool, content_shelf(s), &busy, &err));
+        lmcs_shelf_give(driver->stage.pool, busy);
     }
     return monotonic_ns();
 }
