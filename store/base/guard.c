@@ -4,8 +4,8 @@
  *
  * The first guard installs a handler of SIGBUS; removing it could remove an application's later one. It jumps back to
  * its thread's guard if the address is in the guard's ranges, and forwards other signals to the previous handler.
- * Opening a pool makes it the first again. An application's later handler must forward likewise, and the kernel ends a
- * thread that blocks SIGBUS: both also hold without guards.
+ * Opening a pool makes it the first again. An application's later handler must forward its three arguments. The kernel
+ * ends a thread that blocks SIGBUS, with or without guards.
  */
 #include "base/guard.h"
 
@@ -72,7 +72,7 @@ static void handle(int number, siginfo_t *info, void *context)
     struct guard *guard = innermost;
     /* > 0: sent by the kernel, with an address */
     if (guard != NULL && info->si_code > 0 && expects(guard, info)) {
-        /* Handlers that forward, and ThreadSanitizer, may have blocked SIGBUS; the next one would end the process. */
+        /* A handler that forwards may have blocked SIGBUS, which the jump would leave blocked. */
         const ucontext_t *interrupted = context;
         pthread_sigmask(SIG_SETMASK, &interrupted->uc_sigmask, NULL);
         siglongjmp(guard->back, 1);
