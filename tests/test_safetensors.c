@@ -491,7 +491,7 @@ static bool truncate_input(void *context, const char *what, uint64_t done, uint6
     return truncate(f->in, 4096) == 0;
 }
 
-static bool stop(void *context, const char *what, uint64_t done, uint64_t total)
+static bool count_down(void *context, const char *what, uint64_t done, uint64_t total)
 {
     int *calls = context;
     (void)what;
@@ -519,7 +519,7 @@ static void test_a_cancelled_import_leaves_nothing(void **state)
 {
     struct fixture *f = *state;
     int calls = 2;
-    struct lmcs_progress progress = {stop, &calls};
+    struct lmcs_progress progress = {count_down, &calls};
     write_16_mib(f);
     assert_int_equal(lmcs_import_safetensors(f->pool, "run", f->in, NULL, &progress, NULL, &f->error), LMCS_CANCELLED);
     assert_int_equal(snapshot_count(f, "run"), 0);
@@ -532,7 +532,7 @@ static void test_a_cancelled_export_keeps_the_old_file(void **state)
     int calls = 2;
     struct stat info;
     struct lmcs_snapshot *snapshot = NULL;
-    struct lmcs_progress progress = {stop, &calls};
+    struct lmcs_progress progress = {count_down, &calls};
     write_16_mib(f);
     expect_ok(f, import(f, NULL));
     FILE *old = fopen(f->out, "w");

@@ -190,7 +190,7 @@ static void samples_cover_everything(void **state)
     free_rows(states, COUNT);
 }
 
-static bool stop(void *context, const char *what, uint64_t done, uint64_t total)
+static bool stop_at_once(void *context, const char *what, uint64_t done, uint64_t total)
 {
     (void)what;
     EXPECT(done <= total);
@@ -213,7 +213,7 @@ static void it_can_be_held_back_and_stopped(void **state)
     double seconds = (double)(lmcs_now_ns() - begun) / 1e9;
     EXPECT(report.bytes_read > 10 << 20 && seconds >= 0.9 * (double)report.bytes_read / (64 << 20));
     int calls = 0;
-    struct lmcs_progress progress = {stop, &calls};
+    struct lmcs_progress progress = {stop_at_once, &calls};
     options.rate_bytes = 1000;
     FAILS(LMCS_CANCELLED, lmcs_scrub(pool, &options, NULL, NULL, &progress, &report, &err));
     close_pool(pool);

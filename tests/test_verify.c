@@ -135,7 +135,7 @@ static void free_pages_that_are_none(void **state)
     state_free(weights);
 }
 
-static bool stop(void *context, const char *what, uint64_t done, uint64_t total)
+static bool stop_at_once(void *context, const char *what, uint64_t done, uint64_t total)
 {
     (void)what;
     assert_true(done <= total);
@@ -345,7 +345,7 @@ static void parts_of_a_pool(void **state)
     FAILS(LMCS_NOT_FOUND, lmcs_verify(pool, "walk", NULL, NULL, NULL, &one, &err));
     FAILS(LMCS_INVALID, lmcs_verify(pool, "run@latest~x", NULL, NULL, NULL, &one, &err));
     int calls = 0;
-    struct lmcs_progress progress = {stop, &calls};
+    struct lmcs_progress progress = {stop_at_once, &calls};
     FAILS(LMCS_CANCELLED, lmcs_verify(pool, NULL, NULL, NULL, &progress, &one, &err));
     close_pool(pool);
     size_t i = 0;

@@ -554,7 +554,7 @@ struct wishes {
 
 static volatile sig_atomic_t asked_to_stop;
 
-static void stop(int number)
+static void ask_to_stop(int number)
 {
     (void)number;
     asked_to_stop = 1;
@@ -566,8 +566,8 @@ static uint64_t run_cases(struct bench *bench, const struct wishes *wishes)
     uint64_t findings = 0, done = 0;
     time_t start = time(NULL), shown = start;
     uint64_t first = wishes->only == UINT64_MAX ? 0 : wishes->only;
-    signal(SIGTERM, stop);
-    signal(SIGINT, stop);
+    signal(SIGTERM, ask_to_stop);
+    signal(SIGINT, ask_to_stop);
     for (uint64_t n = first; done < wishes->count && !asked_to_stop; n++) {
         uint64_t turn;
         size_t kind = kind_of(n, &turn);
