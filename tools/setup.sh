@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Sets up a checkout on Debian 12 or newer, or Ubuntu 22.04 or newer, as root or with sudo:
+# Sets up a checkout: build/release/bin/lmc-store, and .venv/ with lmcstore, NumPy and PyTorch.
 #
-#   tools/setup.sh                packages; build/release/bin/lmc-store; .venv/ with lmcstore, NumPy and PyTorch
+#   tools/setup.sh                installs missing Debian packages, as root or with sudo
+#   tools/setup.sh --python PY    builds .venv/ with this Python, of 3.11 or newer
 #   tools/setup.sh --dev          also the tools of the tests: clang, its sanitizers, linters
 #   tools/setup.sh --no-python    the C library and the command alone
 #   tools/setup.sh --cuda         the build of PyTorch that pip takes by itself, with CUDA: several GB
+#
+# Packages are installed only for libraries that pkg-config (PKG_CONFIG_PATH) does not find, and for commands that PATH
+# does not have. Without --python it takes the Python of an active environment (VIRTUAL_ENV, CONDA_PREFIX), else one in
+# /usr/bin, else one on PATH.
 #
 # A second run updates only the parts that have changed. PyTorch is a CPU build from pip's own sources (PIP_FIND_LINKS,
 # PIP_INDEX_URL, PIP_EXTRA_INDEX_URL). If they have none for this Python, setup continues without PyTorch; lmcstore then
@@ -21,17 +26,28 @@ venv=$top/.venv
 dev=0
 python=1
 cuda=0
-for argument in "$@"; do
-    case $argument in
+asked_python=
+while (($#)); do
+    case $1 in
         --dev) dev=1 ;;
         --no-python) python=0 ;;
         --cuda) cuda=1 ;;
-        -h | --help) sed -n '4,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        *) echo "setup: unknown option '$argument' (try --help)" >&2; exit 2 ;;
+        --python=*) asked_python=${1#*=} ;;
+        --python)
+            (($# > 1)) || { echo "setup: $1 needs a value (try --help)" >&2; exit 2; }
+            asked_python=$2
+            shift
+            ;;
+        -h | --help) sed -n '4,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        *) echo "setup: unknown option '$1' (try --help)" >&2; exit 2 ;;
     esac
+    shift
 done
 
-mkdir -p build
+if ! { mkdir -p build && : >>"$log"; } 2>/dev/null; then
+    echo "setup: $top/build can't be written to: free space there, or take a checkout of your own" >&2
+    exit 1
+fi
 exec 9>build/.setup.lock
 if ! flock -n 9; then
     echo "setup: another tools/setup.sh runs in this checkout; waiting for it"
@@ -42,6 +58,18 @@ started=$SECONDS
 
 say() { printf 'setup: %s\n' "$*"; }
 
+# known_cause: of the last step's failure, by the free space and the step's part of the log.
+known_cause() {
+    local part
+    part=$(awk '/^== / { part = "" } { part = part $0 "\n" } END { printf "%s", part }' "$log")
+    if (($(df -Pk build | awk 'NR == 2 { print $4 }') < 1024)) || [[ $part == *'No space left on device'* ]]; then
+        echo "no space left on the disk of $top or of ${TMPDIR:-/tmp}: free some"
+    elif grep -qE 'Temporary failure|Name or service not known|NewConnectionError|Network is unreachable|'\
+'Connection refused|ConnectTimeout|Could not (connect|resolve)' <<<"$part"; then
+        echo "no network: set https_proxy, PIP_INDEX_URL, or PIP_FIND_LINKS to a folder of wheels"
+    fi
+}
+
 die() {
     printf 'setup: %s\n' "$*" >&2
     exit 1
@@ -49,7 +77,7 @@ die() {
 
 # run WHAT COMMAND...: logs, with a line at the start, one every 20 s, and the log's end on failure.
 run() {
-    local what=$1 begin=$SECONDS pid status=0
+    local what=$1 begin=$SECONDS pid status=0 cause
     shift
     say "$what ..."
     printf '\n== %s\n   %s\n' "$what" "$*" >>"$log"
@@ -64,128 +92,240 @@ run() {
     done
     wait "$pid" || status=$?
     if ((status != 0)); then
+        cause=$(known_cause)
+        [ -z "$cause" ] || die "$what failed: $cause"
         echo "setup: $what failed (status $status); the end of build/setup.log:" >&2
         tail -n 15 "$log" | sed 's/^/    /' >&2
     fi
     return "$status"
 }
 
-as_root() {
-    if [ "$(id -u)" = 0 ]; then
-        "$@"
-    elif command -v sudo >/dev/null; then
-        sudo "$@"
-    else
-        echo "not root, and there is no sudo" >&2
-        return 1
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+have() { command -v "$1" >/dev/null; }
+
+# On PATH or in .venv.
+have_tool() { have "$1" || [ -x "$venv/bin/$1" ]; }
+
+can_install() { have apt-get && have dpkg-query && { [ "$(id -u)" = 0 ] || have sudo; }; }
+
+# ---- Python --------------------------------------------------------------------------------------------------------
+
+# python_fault PYTHON: why it can't be used, or nothing.
+python_fault() {
+    [ -x "$(command -v "$1")" ] || { echo "there is no such program"; return; }
+    "$1" -c 'if True:
+        import os, sys
+        if sys.version_info < (3, 11):
+            print("it is Python %d.%d; 3.11 or newer is needed" % sys.version_info[:2])
+            sys.exit()
+        import importlib.util, sysconfig
+        missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
+        header = os.path.join(sysconfig.get_path("include"), "Python.h")
+        if sys.implementation.name != "cpython":
+            print("it is %s; CPython is needed" % sys.implementation.name)
+        elif missing:
+            print("it has no module %s (Debian: python3-venv)" % missing[0])
+        elif not os.path.exists(header):
+            print("it has no header %s (Debian: python3-dev)" % header)' 2>>"$log" || echo "it does not run"
+}
+
+# real_python PYTHON: the program behind a link or a shim.
+real_python() { "$1" -c 'import sys; print(sys.executable)'; }
+
+# The newest sufficient Python in /usr/bin, also without its parts that packages can add.
+system_python() {
+    local name
+    for name in python3 python3.14 python3.13 python3.12 python3.11; do
+        if [ -x "/usr/bin/$name" ] && "/usr/bin/$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+            echo "/usr/bin/$name"
+            return
+        fi
+    done
+}
+
+# choose_python: sets base to the Python of .venv, or to nothing where packages must bring one.
+base=
+choose_python() {
+    local candidate fault folder refused=()
+    if [ -n "$asked_python" ]; then
+        fault=$(python_fault "$asked_python")
+        [ -z "$fault" ] || die "--python $asked_python can't be used: $fault"
+        base=$(real_python "$asked_python")
+        return
     fi
+    local candidates=()
+    for folder in "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
+        [ -z "$folder" ] || [ "$folder" -ef "$venv" ] || candidates+=("$folder/bin/python")
+    done
+    candidate=$(system_python)
+    if [ -n "$candidate" ]; then
+        candidates+=("$candidate")
+    fi
+    can_install || mapfile -t -O "${#candidates[@]}" candidates < <(type -ap python3 python3.{14,13,12,11} || true)
+    for candidate in "${candidates[@]}"; do
+        fault=$(python_fault "$candidate")
+        if [ -z "$fault" ]; then
+            base=$(real_python "$candidate")
+            break
+        fi
+        # Packages add these parts; another Python would ignore an up-to-date system.
+        if [ "$candidate" = "$(system_python)" ] && can_install; then
+            base=$candidate
+            return
+        fi
+        [[ " ${refused[*]-} " == *" $candidate "* ]] || say "$candidate is not taken: $fault"
+        refused+=("$candidate")
+    done
 }
 
 # ---- Packages ------------------------------------------------------------------------------------------------------
 
 apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; }
 
-missing_packages() {
-    local package
-    for package in "$@"; do
-        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || echo "$package"
+# pkg-config's name, the least version, Debian's package.
+libraries=(
+    'libpmemobj 1.11 libpmemobj-dev'
+    'libpmem 1.11 libpmem-dev'
+    'numa 0 libnuma-dev'
+    'libndctl 0 libndctl-dev'
+    'libdaxctl 0 libdaxctl-dev'
+    'cmocka 0 libcmocka-dev'
+    'libxxhash 0 libxxhash-dev'
+    'jansson 2.13 libjansson-dev'
+    'libisal 2.30 libisal-dev'
+)
+
+# compiler_fault: nothing, or why no program can be made here.
+compiler_fault() {
+    local compiler
+    for compiler in ${CC:+"$CC"} cc gcc clang; do
+        have "$compiler" || continue
+        printf '#include <stdio.h>\nint main(void) { return 0; }\n' |
+            "$compiler" -x c - -o build/.compiled >>"$log" 2>&1 || continue
+        build/.compiled 2>>"$log" || echo "programs don't run in $top (mounted with noexec?): move the checkout"
+        rm build/.compiled
+        return
     done
+    echo "no C compiler that makes a program: install gcc or clang, with the headers of libc"
 }
 
 has_sanitizers() { echo 'int main(void) {}' | clang -fsanitize=address -x c - -o /dev/null 2>/dev/null; }
 
-# The newest sufficient Python: "python3", "python3.11", ... or nothing.
-system_python() {
-    local name
-    for name in python3 python3.14 python3.13 python3.12 python3.11; do
-        if [ -x "/usr/bin/$name" ] && "/usr/bin/$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-            echo "$name"
-            return
-        fi
+missing_libraries() {
+    local name least package
+    while read -r name least package; do
+        pkg-config --exists "$name >= $least" 2>/dev/null || echo "$package"
+    done < <(printf '%s\n' "${libraries[@]}")
+}
+
+# Debian's packages of the commands that are not there.
+missing_commands() {
+    local command
+    [ -z "$(compiler_fault)" ] || echo build-essential
+    for command in cmake ninja pkg-config; do
+        have_tool "$command" || echo "${command/%ninja/ninja-build}"
     done
+    if ((dev)); then
+        for command in git clang clang-format clang-tidy shellcheck spin; do
+            have "$command" || echo "$command"
+        done
+        have llvm-symbolizer || echo llvm
+    fi
+}
+
+# Debian's packages of the chosen Python, or of python3, where it lacks a part.
+missing_python() {
+    local name=python3
+    [ -z "$base" ] || [ -n "$(python_fault "$base")" ] || return 0
+    [ -z "$base" ] || name=${base##*/}
+    printf '%s\n' "$name" "$name-venv" "$name-dev"
 }
 
 install_packages() {
-    local wanted=(build-essential ca-certificates cmake git ninja-build pkg-config libpmem-dev libpmemobj-dev
-        libnuma-dev libndctl-dev libdaxctl-dev libcmocka-dev libxxhash-dev libjansson-dev libisal-dev)
-    local missing base
-    ((dev)) && wanted+=(clang clang-format clang-tidy llvm shellcheck spin)
-    if ((python)); then
-        base=$(system_python)
-        wanted+=("${base:-python3}" "${base:-python3}-venv" "${base:-python3}-dev")
-    fi
-    mapfile -t missing < <(missing_packages "${wanted[@]}")
-    local runtime=
-    if ((dev)) && ! has_sanitizers; then
-        runtime=libclang-rt-dev
-    fi
-    if [ -z "$runtime" ] && ((${#missing[@]} == 0)); then
+    local missing
+    mapfile -t missing < <(missing_commands; missing_libraries; ((python == 0)) || missing_python)
+    if ((${#missing[@]})); then
+        if [ "$(id -u)" != 0 ]; then
+            say "sudo is needed to install: ${missing[*]}"
+            sudo -v || die "no sudo; install these packages by hand, or build libraries with --prefix: ${missing[*]}"
+        fi
+        run "apt-get update" as_root apt-get update -q || die "apt-get can't be used; install by hand: ${missing[*]}"
+        run "installing ${#missing[@]} packages: ${missing[*]}" apt_install "${missing[@]}" ||
+            die "packages could not be installed; see above"
+    else
         say "packages: all there"
-        return
     fi
-    if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null; then
-        say "sudo is needed to install: ${missing[*]}"
-        sudo -v || die "no sudo; install these packages by hand: ${missing[*]}"
+    # Debian 12's clang includes its sanitizers; later ones are in a package of their own.
+    if ((dev)) && ! has_sanitizers; then
+        run "installing clang's sanitizers" apt_install libclang-rt-dev || die "clang's sanitizers are missing"
     fi
-    run "apt-get update" as_root apt-get update -q || die "apt-get can't be used; install by hand: ${missing[*]}"
-    # None if clang includes its sanitizers.
-    if [ -n "$runtime" ] && apt-cache show "$runtime" >/dev/null 2>&1; then
-        missing+=("$runtime")
-    fi
-    run "installing ${#missing[@]} packages: ${missing[*]}" apt_install "${missing[@]}" ||
-        die "packages could not be installed; see above"
-    # Ubuntu 22.04's python3 is 3.10; it has 3.11 beside it.
-    if ((python)) && [ -z "$(system_python)" ]; then
-        run "installing Python 3.11" apt_install python3.11 python3.11-venv python3.11-dev ||
-            die "Python 3.11 or newer is needed (or use --no-python)"
+    if ((python)) && [ -z "$base" ]; then
+        # Ubuntu 22.04's python3 is 3.10; it has 3.11 beside it.
+        if [ -z "$(system_python)" ]; then
+            run "installing Python 3.11" apt_install python3.11 python3.11-venv python3.11-dev ||
+                die "Python 3.11 or newer is needed (or use --no-python)"
+        fi
+        base=$(system_python)
     fi
 }
 
-if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
-    install_packages
-else
-    say "no apt-get here: taking libpmemobj, libnuma, libndctl, libdaxctl, cmocka, CMake and Ninja as they are"
-fi
-
-# ---- The C library and the command ---------------------------------------------------------------------------------
-
 make_venv() {
-    local base version
-    base=$(system_python)
-    [ -n "$base" ] || { echo "no Python 3.11 or newer in /usr/bin" >&2; return 1; }
-    version=$("/usr/bin/$base" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
-    if [ "$(cat "$venv/.made-with" 2>/dev/null || true)" = "$version" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+    local made_with
+    made_with="$base $("$base" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')"
+    if [ "$(cat "$venv/.made-with" 2>/dev/null || true)" = "$made_with" ] && "$venv/bin/python" -c '' 2>/dev/null; then
         return
     fi
     rm -rf "$venv"
-    "/usr/bin/$base" -m venv "$venv" && echo "$version" >"$venv/.made-with"
+    "$base" -m venv "$venv" && echo "$made_with" >"$venv/.made-with"
 }
 
-pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@"; }
+pip_install() {
+    "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off --retries 2 "$@"
+}
 
 new_enough_cmake() {
-    command -v "$1" >/dev/null &&
-        "$1" --version | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'
+    have "$1" && "$1" --version | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'
+}
+
+# Commands that the system lacks, from the Python registry into .venv.
+pip_tools() {
+    local wanted=()
+    new_enough_cmake cmake || new_enough_cmake "$venv/bin/cmake" || wanted+=('cmake>=3.25')
+    have_tool ninja || wanted+=(ninja)
+    have_tool pkg-config || wanted+=(pkgconf)
+    ((${#wanted[@]})) || return 0
+    ((python)) || die "missing: ${wanted[*]}. Install them, or let setup do so in .venv (without --no-python)"
+    run "pip install ${wanted[*]}" pip_install "${wanted[@]}" || die "missing: ${wanted[*]}. Install them"
 }
 
 if ((python)); then
+    choose_python
+fi
+if can_install; then
+    install_packages
+fi
+fault=$(compiler_fault)
+[ -z "$fault" ] || die "$fault"
+if ((python)); then
+    [ -n "$base" ] || die "no Python of 3.11 or newer with its headers: install or name one (--python), or --no-python"
+    say "Python $("$base" -c 'import platform; print(platform.python_version())') of $base"
     run "virtual environment in .venv" make_venv || die "no virtual environment; try --no-python"
 fi
+PATH=$PATH:$venv/bin
+pip_tools
 cmake=cmake
-if ! new_enough_cmake cmake; then
-    cmake=$venv/bin/cmake
-    if ! new_enough_cmake "$cmake"; then
-        ((python)) || die "CMake 3.25 or newer is needed"
-        run "CMake from the Python registry (the system's is older than 3.25)" pip_install 'cmake>=3.25' ||
-            die "CMake 3.25 or newer is needed"
-    fi
-fi
+new_enough_cmake cmake || cmake=$venv/bin/cmake
+mapfile -t missing < <(missing_libraries)
+((${#missing[@]} == 0)) || die "missing libraries, and not root and no sudo to install them: ${missing[*]}"
+
+# ---- The C library and the command ---------------------------------------------------------------------------------
 
 run "configuring build/release" "$cmake" --preset release || die "configuring failed"
 run "building the library and the command" "$cmake" --build --preset release --target lmcs-products ||
     die "the build failed"
 
-# ---- Python --------------------------------------------------------------------------------------------------------
+# ---- Python packages -----------------------------------------------------------------------------------------------
 
 torch=torch==2.13.0
 requirements=(numpy safetensors ml_dtypes pytest hypothesis xxhash setuptools wheel)
