@@ -1,67 +1,86 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds ``lmcstore._core``: the C libraries of the checkout as static archives by CMake, then the module over them.
+"""Builds ``lmcstore._core`` by CMake (CMakeLists.txt). It contains our libraries, so it needs no installed liblmcstore.
 
-The module contains the libraries, so it needs no RPATH and no installed liblmcstore.
+Variables of the environment:
+
+LMCS_CMAKE_ARGS      more arguments of CMake, such as ``-DLMCS_LOAD_LIBRARIES=ON``
+LMCS_PYTHON_ABI      such as ``cp314t``: build for another Python than the running one
+LMCS_PYTHON_INCLUDE  the folders of that Python's headers, separated by ``:``
 """
 
 import os
-import subprocess
+import platform
+import shutil
+import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-HERE = Path(__file__).resolve().parent
-CHECKOUT = HERE.parent
-SYSTEM_LIBRARIES = ["pmemobj", "pmem", "numa", "ndctl", "daxctl", "isal", "jansson", "pthread", "m"]
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:
+    from wheel.bdist_wheel import bdist_wheel
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "backend"))
+import lmcstore_cmake
+
+OTHER_ABI = os.environ.get("LMCS_PYTHON_ABI", "")
+# A free-threaded Python has no limited API.
+FREE_THREADED = OTHER_ABI.endswith("t") if OTHER_ABI else bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+LIMITED = not OTHER_ABI and not FREE_THREADED
 
 
-class BuildWithStore(build_ext):
-    """``build_ext`` that first builds liblmc.a and liblmcstore.a."""
+def include_folders():
+    """Return the folders of Python.h and pyconfig.h."""
+    given = os.environ.get("LMCS_PYTHON_INCLUDE")
+    folders = given.split(":") if given else [sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+    if not any((Path(folder) / "Python.h").is_file() for folder in folders):
+        package = f"python{sys.version_info[0]}.{sys.version_info[1]}-dev"
+        lmcstore_cmake.fail(f"{folders[0]} has no Python.h: install Python's headers (Debian: {package})")
+    return list(dict.fromkeys(folders))
+
+
+class BuildByCMake(build_ext):
+    """``build_ext`` by CMake."""
+
+    def get_ext_filename(self, fullname):
+        """Return the module's path, with the suffix of the Python that it is for."""
+        if not OTHER_ABI:
+            return super().get_ext_filename(fullname)
+        return f"{fullname.replace('.', '/')}.cpython-{OTHER_ABI.removeprefix('cp')}-{platform.machine()}-linux-gnu.so"
 
     def build_extension(self, ext):
-        """Build the static libraries, link them in, and build the module."""
-        if not (CHECKOUT / "store" / "lmcstore.h").exists():
-            raise SystemExit(f"lmcstore is built from a checkout of lmc-store: {CHECKOUT} has no store/lmcstore.h")
+        """Build the module, and copy it to where setuptools wants it."""
+        definitions = ["Py_LIMITED_API=0x030B0000"] if LIMITED else ["Py_GIL_DISABLED=1"] if FREE_THREADED else []
+        settings = {
+            "CMAKE_BUILD_TYPE": "Debug" if self.debug else "RelWithDebInfo",
+            "BUILD_SHARED_LIBS": "OFF",
+            "LMCS_BUILD_PYTHON": "ON",
+            "LMCS_BUILD_TESTS": "OFF",
+            "LMCS_BUILD_TOOLS": "OFF",
+            "LMCS_PYTHON_DEFINITIONS": ";".join(definitions),
+            "LMCS_PYTHON_INCLUDE": ";".join(include_folders()),
+        }
         build = Path(self.build_temp).resolve() / "store"
-        configure = [
-            "cmake",
-            "--fresh",  # the checkout may have moved
-            "-S",
-            str(CHECKOUT),
-            "-B",
-            str(build),
-            f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'RelWithDebInfo'}",
-            "-DCMAKE_POSITION_INDEPENDENT_CODE=ON",
-            "-DBUILD_SHARED_LIBS=OFF",
-            "-DLMCS_BUILD_TESTS=OFF",
-            "-DLMCS_BUILD_TOOLS=OFF",
-        ]
-        jobs = str(os.cpu_count() or 1)
-        subprocess.run(configure, check=True)
-        subprocess.run(["cmake", "--build", str(build), "--target", "lmcstore", "lmc", "--parallel", jobs], check=True)
-        archives = [sorted(build.rglob(name)) for name in ("liblmcstore.a", "liblmc.a")]
-        if not all(archives):
-            raise SystemExit(f"CMake built no static liblmcstore.a and liblmc.a below {build}")
-        ext.extra_objects = [str(found[0]) for found in archives]
-        ext.depends = [*ext.depends, *ext.extra_objects]
-        super().build_extension(ext)
+        lmcstore_cmake.build(build, settings, ["lmcstore_python"])
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(build / "lib" / "_core.so", target)
 
 
-core = Extension(
-    "lmcstore._core",
-    sources=sorted(f"src/{path.name}" for path in (HERE / "src").glob("*.c")),
-    depends=["src/core.h", *map(str, CHECKOUT.glob("store/**/*.h")), "../codec/lmc.h"],
-    include_dirs=[str(CHECKOUT / "store"), str(CHECKOUT / "codec")],
-    libraries=SYSTEM_LIBRARIES,
-    extra_compile_args=["-std=c17", "-Wall", "-Wextra", "-fvisibility=hidden"],
-    extra_link_args=["-Wl,--exclude-libs,ALL"],
-    define_macros=[("Py_LIMITED_API", "0x030B0000")],
-    py_limited_api=True,
-)
+class TaggedWheel(bdist_wheel):
+    """``bdist_wheel`` for another Python, if one is given."""
+
+    def get_tag(self):
+        """Return the three tags."""
+        return (OTHER_ABI.rstrip("t"), OTHER_ABI, super().get_tag()[2]) if OTHER_ABI else super().get_tag()
+
 
 setup(
-    ext_modules=[core],
-    cmdclass={"build_ext": BuildWithStore},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    version=lmcstore_cmake.version(),
+    ext_modules=[Extension("lmcstore._core", sources=[], py_limited_api=LIMITED)],
+    cmdclass={"build_ext": BuildByCMake, "bdist_wheel": TaggedWheel},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIMITED else {},
 )

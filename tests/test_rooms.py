@@ -140,7 +140,7 @@ def objects_of_libraries():
                 if library_of(source) or source.startswith("tools/"):
                     found.setdefault(source, compiled)
     for source in tracked("python/src/*.c"):
-        compiled = sorted((TOP / "python/build").glob(f"temp*/src/{Path(source).stem}.o"))
+        compiled = sorted((TOP / "python/build").glob(f"temp*/store/**/src/{Path(source).name}.o"))
         if compiled:
             found[source] = compiled[-1]
     return found
