@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Builds libraries from their sources, static and without root:
+#
+#   tools/prefix.sh [--sources DIR] PREFIX NAME...    NAME: as pkg-config calls the library
+#
+# PREFIX gets include/, lib/ and lib/pkgconfig/. Sources come from DIR or Debian's archive. Of libndctl,
+# libdaxctl and numa only the headers: the store loads them at run time (LMCS_LOAD_LIBRARIES). Needs a C compiler, make,
+# CMake, Ninja and pkg-config; on x86-64 nasm, which it builds where it is missing.
+set -euo pipefail
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+work=$top/build/prefix
+given=()
+if [ "${1:-}" = --sources ]; then
+    given=(--sources "${2:?--sources needs a folder}")
+    shift 2
+fi
+[ $# -ge 2 ] || { sed -n '4,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+mkdir -p "$1/lib/pkgconfig" "$1/include" "$work"
+prefix=$(cd "$1" && pwd)
+shift
+cc=${CC:-cc}
+flags='-O2 -g0 -fPIC'
+jobs=$(nproc)
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+
+# source NAME: unpacked in $work/NAME, by the name of Debian's source package.
+source_of() {
+    "$top/tools/sources.sh" "${given[@]}" "$work" "$1"
+    version=$(awk -v name="$1" '$1 == name { print $2; exit }' "$top/tools/sources.txt")
+}
+
+# pc NAME [LIBRARY...]: how pkg-config finds the library.
+pc() {
+    local name=$1
+    shift
+    cat >"$prefix/lib/pkgconfig/$name.pc" <<END
+Name: $name
+Description: built by lmc-store's tools/prefix.sh
+Version: $version
+Cflags: -I$prefix/include
+Libs: $([ $# = 0 ] || echo "-L$prefix/lib") $*
+END
+}
+
+# by_cmake NAME OPTION...
+by_cmake() {
+    local name=$1
+    shift
+    # Their least versions of CMake are older than CMake 4 accepts.
+    cmake -G Ninja -S "$work/$name" -B "$work/$name/build" -DCMAKE_POLICY_VERSION_MINIMUM=3.5 -DBUILD_SHARED_LIBS=OFF \
+        -DCMAKE_C_COMPILER="$cc" -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS="$flags" -DCMAKE_INSTALL_PREFIX="$prefix" \
+        -DCMAKE_INSTALL_LIBDIR=lib "$@"
+    cmake --build "$work/$name/build"
+    cmake --install "$work/$name/build"
+}
+
+build_jansson() {
+    source_of jansson
+    by_cmake jansson -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF
+}
+
+build_cmocka() {
+    source_of cmocka
+    by_cmake cmocka -DWITH_EXAMPLES=OFF -DUNIT_TESTING=OFF
+    pc cmocka -lcmocka
+}
+
+build_libxxhash() {
+    source_of xxhash
+    cp "$work/xxhash/xxhash.h" "$prefix/include/"
+    pc libxxhash
+}
+
+build_numa() {
+    source_of numactl
+    cp "$work/numactl/numa.h" "$work/numactl/numaif.h" "$work/numactl/numacompat1.h" "$prefix/include/"
+    pc numa
+}
+
+build_libndctl() {
+    source_of ndctl
+    mkdir -p "$prefix/include/ndctl" "$prefix/include/daxctl"
+    cp "$work/ndctl/ndctl/libndctl.h" "$work/ndctl/ndctl/ndctl.h" "$prefix/include/ndctl/"
+    cp "$work/ndctl/daxctl/libdaxctl.h" "$prefix/include/daxctl/"
+    pc libndctl
+    pc libdaxctl
+}
+
+build_libdaxctl() { build_libndctl; }
+
+# Only the part that codes parity, which is what the store calls.
+build_libisal() {
+    local arch
+    arch=$(uname -m)
+    if [ "$arch" = x86_64 ] && ! command -v nasm >/dev/null; then
+        source_of nasm
+        [ -e "$work/nasm/Makefile" ] || (cd "$work/nasm" && ./configure CC="$cc")
+        make -C "$work/nasm" -j "$jobs" nasm
+        PATH=$work/nasm:$PATH
+    fi
+    source_of libisal
+    make -C "$work/libisal" -f Makefile.unx -j "$jobs" units=erasure_code have_threads=n CC="$cc" host_cpu="$arch" \
+        arch="$([ "$arch" = x86_64 ] || echo "$arch")" CFLAGS_="-Wall $flags" \
+        DEFINES="$([ "$arch" = x86_64 ] || echo "$flags")" lib
+    mkdir -p "$prefix/include/isa-l"
+    cp "$work/libisal/include/erasure_code.h" "$work/libisal/include/gf_vect_mul.h" "$prefix/include/isa-l/"
+    cp "$work/libisal/bin/isa-l.a" "$prefix/lib/libisal.a"
+    pc libisal -lisal
+}
+
+# With ndctl, or it could not write the pools of other builds.
+build_libpmemobj() {
+    local library
+    pkg-config --exists libndctl libdaxctl || build_libndctl
+    source_of pmdk
+    for library in libpmem libpmemobj; do
+        make -C "$work/pmdk/src/$library" -j "$jobs" CC="$cc" NDCTL_ENABLE=y OS_DIMM=ndctl USE_LIBUNWIND=n \
+            SRCVERSION="$version" EXTRA_CFLAGS="$flags -Wno-error" \
+            "../nondebug/$library" "../nondebug/$library/../$library.a"
+        cp "$work/pmdk/src/nondebug/$library.a" "$prefix/lib/"
+    done
+    cp "$work/pmdk/src/include"/*.h "$prefix/include/"
+    cp -r "$work/pmdk/src/include/libpmemobj" "$prefix/include/"
+    pc libpmem -lpmem
+    pc libpmemobj -lpmemobj -lpmem
+}
+
+build_libpmem() { build_libpmemobj; }
+
+for name; do
+    declare -F "build_$name" >/dev/null || { echo "prefix: it can't build $name" >&2; exit 1; }
+    # One source may make two of them.
+    [ -e "$prefix/lib/pkgconfig/$name.pc" ] || { echo "== $name"; "build_$name"; }
+done
