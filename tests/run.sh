@@ -6,7 +6,7 @@
 #   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
-#                            alignment asan tsan guest arm mutants models slow docs bench
+#                            alignment asan tsan guest arm abi mutants models slow docs bench
 #   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
@@ -21,7 +21,7 @@ top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
-deep=(alignment asan tsan guest arm mutants models slow docs bench)
+deep=(alignment asan tsan guest arm abi mutants models slow docs bench)
 long=(crash_long mutants_long stress_long soak kills fuzz)
 others=(tidy coverage instructions)
 
@@ -467,6 +467,20 @@ arm() {
 instructions() {
     have_arm || return 0
     check "instructions of the kernels on arm64" bash_function arm_instructions
+}
+
+abi() {
+    local wanted=(abigail-tools) log=$logs/abi-install.log
+    if [ "$(uname -m)" != x86_64 ]; then
+        skip "the interfaces of the libraries: tests/data/abi has those of x86-64"
+        return
+    fi
+    if ! have abidiff &&
+        ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y "${wanted[@]}" >"$log" 2>&1; then
+        skip "the interfaces of the libraries: could not install ${wanted[*]} ($log)"
+        return
+    fi
+    check "the interfaces of the libraries only grow" tests/abi.sh
 }
 
 guest() {
