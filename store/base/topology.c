@@ -313,16 +313,19 @@ static int node_to_run_on(int node, struct bitmask *cpus)
 {
     if (node_has_cpus(node, cpus))
         return node;
+    /* not numa_all_nodes_ptr: a variable of a library that is loaded later (load/) may have two copies */
+    struct bitmask *allowed = numa_get_mems_allowed();
     int best = -1;
     int best_distance = INT_MAX;
     for (int other = 0; other <= numa_max_node(); other++) {
         int distance = numa_distance(node, other);
-        if (distance > 0 && distance < best_distance && numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)other) &&
+        if (distance > 0 && distance < best_distance && numa_bitmask_isbitset(allowed, (unsigned)other) &&
             node_has_cpus(other, cpus)) {
             best = other;
             best_distance = distance;
         }
     }
+    numa_bitmask_free(allowed);
     return best;
 }
 
