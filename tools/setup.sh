@@ -4,6 +4,8 @@
 # Sets up a checkout: build/release/bin/lmc-store, and .venv/ with lmcstore, NumPy and PyTorch.
 #
 #   tools/setup.sh                installs missing Debian packages, as root or with sudo
+#   tools/setup.sh --prefix DIR   without root: builds missing libraries from Debian's sources into DIR
+#   ... --prefix DIR --sources D  the same, with the files of tools/sources.txt in D
 #   tools/setup.sh --python PY    builds .venv/ with this Python, of 3.11 or newer
 #   tools/setup.sh --dev          also the tools of the tests: clang, its sanitizers, linters
 #   tools/setup.sh --no-python    the C library and the command alone
@@ -27,22 +29,28 @@ dev=0
 python=1
 cuda=0
 asked_python=
+prefix=
+sources=
 while (($#)); do
     case $1 in
         --dev) dev=1 ;;
         --no-python) python=0 ;;
         --cuda) cuda=1 ;;
-        --python=*) asked_python=${1#*=} ;;
-        --python)
+        --python | --prefix | --sources)
             (($# > 1)) || { echo "setup: $1 needs a value (try --help)" >&2; exit 2; }
-            asked_python=$2
+            case $1 in
+                --python) asked_python=$2 ;;
+                --prefix) prefix=$(realpath -m "$2") ;;
+                --sources) sources=$(realpath -m "$2") ;;
+            esac
             shift
             ;;
-        -h | --help) sed -n '4,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h | --help) sed -n '4,20s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) echo "setup: unknown option '$1' (try --help)" >&2; exit 2 ;;
     esac
     shift
 done
+[ -z "$sources" ] || [ -n "$prefix" ] || { echo "setup: --sources goes with --prefix (try --help)" >&2; exit 2; }
 
 if ! { mkdir -p build && : >>"$log"; } 2>/dev/null; then
     echo "setup: $top/build can't be written to: free space there, or take a checkout of your own" >&2
@@ -64,6 +72,8 @@ known_cause() {
     part=$(awk '/^== / { part = "" } { part = part $0 "\n" } END { printf "%s", part }' "$log")
     if (($(df -Pk build | awk 'NR == 2 { print $4 }') < 1024)) || [[ $part == *'No space left on device'* ]]; then
         echo "no space left on the disk of $top or of ${TMPDIR:-/tmp}: free some"
+    elif grep -q '^sources: ' <<<"$part"; then # tools/sources.sh names the file and the remedy
+        grep '^sources: ' <<<"$part" | tail -n 1
     elif grep -qE 'Temporary failure|Name or service not known|NewConnectionError|Network is unreachable|'\
 'Connection refused|ConnectTimeout|Could not (connect|resolve)' <<<"$part"; then
         echo "no network: set https_proxy, PIP_INDEX_URL, or PIP_FIND_LINKS to a folder of wheels"
@@ -107,7 +117,7 @@ have() { command -v "$1" >/dev/null; }
 # On PATH or in .venv.
 have_tool() { have "$1" || [ -x "$venv/bin/$1" ]; }
 
-can_install() { have apt-get && have dpkg-query && { [ "$(id -u)" = 0 ] || have sudo; }; }
+can_install() { [ -z "$prefix" ] && have apt-get && have dpkg-query && { [ "$(id -u)" = 0 ] || have sudo; }; }
 
 # ---- Python --------------------------------------------------------------------------------------------------------
 
@@ -212,10 +222,13 @@ compiler_fault() {
 
 has_sanitizers() { echo 'int main(void) {}' | clang -fsanitize=address -x c - -o /dev/null 2>/dev/null; }
 
+# missing_libraries name|package
 missing_libraries() {
-    local name least package
+    local field=$1 name least package
     while read -r name least package; do
-        pkg-config --exists "$name >= $least" 2>/dev/null || echo "$package"
+        if ! pkg-config --exists "$name >= $least" 2>/dev/null; then
+            [ "$field" = package ] && echo "$package" || echo "$name"
+        fi
     done < <(printf '%s\n' "${libraries[@]}")
 }
 
@@ -244,7 +257,7 @@ missing_python() {
 
 install_packages() {
     local missing
-    mapfile -t missing < <(missing_commands; missing_libraries; ((python == 0)) || missing_python)
+    mapfile -t missing < <(missing_commands; missing_libraries package; ((python == 0)) || missing_python)
     if ((${#missing[@]})); then
         if [ "$(id -u)" != 0 ]; then
             say "sudo is needed to install: ${missing[*]}"
@@ -299,29 +312,72 @@ pip_tools() {
     run "pip install ${wanted[*]}" pip_install "${wanted[@]}" || die "missing: ${wanted[*]}. Install them"
 }
 
+# build_libraries: those that pkg-config does not find, into $prefix.
+build_libraries() {
+    local wanted tools=() command
+    mapfile -t wanted < <(missing_libraries name)
+    ((${#wanted[@]})) || return 0
+    for command in make patch xz; do
+        have "$command" || tools+=("$command")
+    done
+    ((${#tools[@]} == 0)) || die "missing commands, to build libraries from their sources: ${tools[*]}"
+    run "building into $prefix: ${wanted[*]}" \
+        tools/prefix.sh ${sources:+--sources "$sources"} "$prefix" "${wanted[@]}" ||
+        die "the libraries could not be built; see above"
+}
+
+# ---- The order -----------------------------------------------------------------------------------------------------
+
+if [ -n "$prefix" ]; then
+    export PKG_CONFIG_PATH=$prefix/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+fi
 if ((python)); then
     choose_python
 fi
 if can_install; then
     install_packages
 fi
-fault=$(compiler_fault)
-[ -z "$fault" ] || die "$fault"
 if ((python)); then
     [ -n "$base" ] || die "no Python of 3.11 or newer with its headers: install or name one (--python), or --no-python"
     say "Python $("$base" -c 'import platform; print(platform.python_version())') of $base"
+fi
+fault=$(compiler_fault)
+[ -z "$fault" ] || die "$fault"
+if ((python)); then
     run "virtual environment in .venv" make_venv || die "no virtual environment; try --no-python"
 fi
 PATH=$PATH:$venv/bin
 pip_tools
 cmake=cmake
 new_enough_cmake cmake || cmake=$venv/bin/cmake
-mapfile -t missing < <(missing_libraries)
-((${#missing[@]} == 0)) || die "missing libraries, and not root and no sudo to install them: ${missing[*]}"
+if [ -n "$prefix" ]; then
+    build_libraries
+fi
+mapfile -t missing < <(missing_libraries package)
+((${#missing[@]} == 0)) || die "missing libraries: ${missing[*]} (Debian's packages): install them, or use --prefix DIR"
+
+# For CMake and for pip's build of the module. Of libraries with headers alone the programs load the system's, if any.
+configure=()
+if [ -n "$prefix" ]; then
+    configure+=("-DCMAKE_PREFIX_PATH=$prefix" "-DCMAKE_C_FLAGS=-I$prefix/include")
+    for name in numa libndctl libdaxctl; do
+        [ ! -e "$prefix/lib/pkgconfig/$name.pc" ] || configure+=(-DLMCS_LOAD_LIBRARIES=ON)
+    done
+fi
+export LMCS_CMAKE_ARGS="${configure[*]@Q}${LMCS_CMAKE_ARGS:+ $LMCS_CMAKE_ARGS}"
 
 # ---- The C library and the command ---------------------------------------------------------------------------------
 
-run "configuring build/release" "$cmake" --preset release || die "configuring failed"
+# CMake keeps what it found: other libraries need another search.
+fresh=()
+configured=build/.configured
+settings="${PKG_CONFIG_PATH:-} $LMCS_CMAKE_ARGS"
+if [ "$(cat "$configured" 2>/dev/null || echo " ")" != "$settings" ]; then
+    fresh=(--fresh)
+fi
+eval "configure=($LMCS_CMAKE_ARGS)"
+run "configuring build/release" "$cmake" "${fresh[@]}" --preset release "${configure[@]}" || die "configuring failed"
+echo "$settings" >"$configured"
 run "building the library and the command" "$cmake" --build --preset release --target lmcs-products ||
     die "the build failed"
 
@@ -366,19 +422,20 @@ if ((python)); then
             python_failed "its packages could not be installed"
         printf '%s\n' "${requirements[@]}" >"$venv/.requirements"
     fi
-    # The state of these folders is the extension's stamp.
-    sources=$(find python codec store -type f ! -path '*/build/*' ! -path '*.egg-info/*' ! -name '*.pyc' -print0 |
-        LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-64)
-    if [ "$(cat "$venv/.lmcstore" 2>/dev/null || true)" = "$sources" ]; then
+    # The state of these folders, with the settings, is the extension's stamp.
+    tree=$(find python codec store -type f ! -path '*/build/*' ! -path '*.egg-info/*' ! -name '*.pyc' -print0 |
+        LC_ALL=C sort -z | xargs -0 sha256sum | { cat; echo "$settings"; } | sha256sum | cut -c 1-64)
+    if [ "$(cat "$venv/.lmcstore" 2>/dev/null || true)" = "$tree" ]; then
         say "lmcstore for Python: up to date"
     else
         # setuptools is in .venv, so the build fetches nothing.
         run "pip install ./python" pip_install --no-build-isolation --no-deps --force-reinstall ./python ||
             python_failed "lmcstore could not be built"
-        echo "$sources" >"$venv/.lmcstore"
+        echo "$tree" >"$venv/.lmcstore"
     fi
 fi
 
 made=build/release/bin/lmc-store
 ((python)) && made+=", .venv/bin/python"
+[ -z "$prefix" ] || say "for other builds: export PKG_CONFIG_PATH=$PKG_CONFIG_PATH LMCS_CMAKE_ARGS=\"$LMCS_CMAKE_ARGS\""
 say "done in $((SECONDS - started)) s: $made"
