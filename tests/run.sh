@@ -142,7 +142,12 @@ build_and_test() {
     check "build $1" cmake_build "$1" && run_ctest "$@"
 }
 
-setup() { check "tools/setup.sh --dev" tools/setup.sh --dev; }
+setup() {
+    local status=0
+    check "tools/setup.sh --dev" tools/setup.sh --dev || status=1
+    check "tools/setup.sh where something is missing" tests/test_setup.sh || status=1
+    return "$status"
+}
 
 c_sources() { git ls-files -co --exclude-standard -- '*.c' '*.h' | while read -r f; do [ -f "$f" ] && echo "$f"; done; }
 
