@@ -392,6 +392,7 @@ install() {
     check "pip wheel ./python, then the wheel in a virtual environment of its own" bash_function wheel_and_use
     check "cmake --install, then a program built with it" bash_function install_and_use
     check "the codec by itself, and its README's example" bash_function codec_install_and_use
+    check "tools/release.sh in a temporary repository" tests/test_release.sh
 }
 
 arm_library() {
