@@ -32,8 +32,9 @@ struct cli_command {
     const char *synopsis; /* the arguments, for help */
     const char *summary;
     const char *help;
-    void (*print_more)(void); /* NULL, or prints more */
-    const char *options;      /* names (options.c), separated by spaces */
+    void (*print_more)(FILE *out); /* NULL, or prints more */
+    const char *options;           /* names (options.c), separated by spaces */
+    const char *values;            /* the words of the first argument, separated by spaces; NULL: it is a path */
     int min_arguments;
     int max_arguments;
     uint64_t other_paths; /* bits: arguments that are paths, like the first */
@@ -103,12 +104,34 @@ struct cli {
 
 extern const struct cli_command cmd_create, cmd_info, cmd_ls, cmd_import, cmd_export, cmd_verify, cmd_compact, cmd_tag,
     cmd_rm, cmd_dump, cmd_restore, cmd_compress, cmd_decompress, cmd_log, cmd_diff, cmd_fork, cmd_mv, cmd_policy,
-    cmd_scrub, cmd_note, cmd_metric;
+    cmd_scrub, cmd_note, cmd_metric, cmd_completion;
+
+/* ---- lmc-store.c: the commands -------------------------------------------------------------------------------- */
+
+extern const struct cli_command *const cli_commands[]; /* ends with NULL */
+/* Commands that are other executables: for the list of commands, and for the error if one is not installed. */
+struct cli_external {
+    const char *name;
+    const char *synopsis;
+    const char *summary;
+    const char *install;
+};
+extern const struct cli_external cli_externals[]; /* ends with a name of NULL */
+void cli_print_usage(FILE *out);
 
 /* ---- options.c: the command line ------------------------------------------------------------------------------ */
 
 enum lmcs_status cli_parse(struct cli *cli, int argc, char **argv);
-void cli_print_help(const struct cli_command *command);
+void cli_print_help(const struct cli_command *command, FILE *out);
+struct cli_option {
+    char letter;          /* '\0': none */
+    const char *name;     /* NULL: none */
+    const char *argument; /* NULL: takes none */
+    const char *help;
+    bool is_path;
+};
+/* Finds the command's first option from *row of the table on (NULL: any command's); false: there is none. */
+bool cli_next_option(const struct cli_command *command, size_t *row, struct cli_option *option);
 /* Parses a size like "8GiB"; false: not a size. */
 bool cli_parse_size(const char *text, uint64_t *bytes);
 

@@ -128,15 +128,16 @@ static enum lmcs_status run(struct cli *cli)
 }
 
 /* Prints the keys of policies, from the store's table. */
-static void print_keys(void)
+static void print_keys(FILE *out)
 {
     const struct lmcs_policy_key *key;
     for (size_t i = 0; (key = lmcs_policy_key(i)) != NULL; i++) {
         int width = 14 - (int)strlen(key->name) - 1;
-        printf("  %s=%-*s %s\n%17s%s (%s)\n", key->name, width > 0 ? width : 0, key->value, key->help, "", key->values,
-               key->initial);
+        fprintf(out, "  %s=%-*s %s\n%17s%s (%s)\n", key->name, width > 0 ? width : 0, key->value, key->help, "",
+                key->values, key->initial);
     }
-    printf(
+    fprintf(
+        out,
         "\nRules:\n"
         "  last:100        the newest 100\n"
         "  every:1000      one of every 1,000 steps\n"

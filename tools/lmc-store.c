@@ -17,12 +17,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct cli_command *const commands[] = {
-    &cmd_create, &cmd_info, &cmd_ls,   &cmd_import,  &cmd_export,   &cmd_verify,     &cmd_compact,
-    &cmd_tag,    &cmd_rm,   &cmd_dump, &cmd_restore, &cmd_compress, &cmd_decompress, &cmd_log,
-    &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_policy,  &cmd_scrub,    &cmd_note,       &cmd_metric,
+const struct cli_command *const cli_commands[] = {
+    &cmd_create, &cmd_info,   &cmd_ls,      &cmd_import,   &cmd_export,     &cmd_verify,     &cmd_compact, &cmd_tag,
+    &cmd_rm,     &cmd_dump,   &cmd_restore, &cmd_compress, &cmd_decompress, &cmd_log,        &cmd_diff,    &cmd_fork,
+    &cmd_mv,     &cmd_policy, &cmd_scrub,   &cmd_note,     &cmd_metric,     &cmd_completion, NULL,
 };
-enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+enum { COMMAND_COUNT = sizeof cli_commands / sizeof *cli_commands - 1 };
 
 /* Names of these commands in other tools. */
 static const char *const synonyms[][2] = {
@@ -30,26 +30,21 @@ static const char *const synonyms[][2] = {
     {"rename", "mv"}, {"check", "verify"}, {"init", "create"}, {"repair", "scrub"}, {"show", "info"},
 };
 
-/* External commands, for the list of commands and for the error if one is not installed. */
-static const struct {
-    const char *name;
-    const char *synopsis;
-    const char *summary;
-    const char *install;
-} externals[] = {
+const struct cli_external cli_externals[] = {
     {"report", "POOL [SHELF...] [-o FILE] [--png FILE]", "Writes a page about the history: sizes, drift, metrics",
      "install the Python package lmcstore (pip install ./python)"},
+    {NULL, NULL, NULL, NULL},
 };
-enum { EXTERNAL_COUNT = sizeof externals / sizeof *externals };
+enum { EXTERNAL_COUNT = sizeof cli_externals / sizeof *cli_externals - 1 };
 
-static void print_usage(FILE *out)
+void cli_print_usage(FILE *out)
 {
     fprintf(out, "usage: lmc-store COMMAND ... | --help | --version\n\n"
                  "A versioned tensor store in persistent memory.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        fprintf(out, "  %-10s %-55s %s\n", commands[i]->name, commands[i]->synopsis, commands[i]->summary);
+        fprintf(out, "  %-10s %-55s %s\n", cli_commands[i]->name, cli_commands[i]->synopsis, cli_commands[i]->summary);
     for (size_t i = 0; i < EXTERNAL_COUNT; i++)
-        fprintf(out, "  %-10s %-55s %s\n", externals[i].name, externals[i].synopsis, externals[i].summary);
+        fprintf(out, "  %-10s %-55s %s\n", cli_externals[i].name, cli_externals[i].synopsis, cli_externals[i].summary);
     fprintf(
         out,
         "\n"
@@ -63,8 +58,8 @@ static void print_usage(FILE *out)
 static const struct cli_command *find_command(const char *name)
 {
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        if (strcmp(commands[i]->name, name) == 0)
-            return commands[i];
+        if (strcmp(cli_commands[i]->name, name) == 0)
+            return cli_commands[i];
 
     return NULL;
 }
@@ -77,18 +72,18 @@ static const char *suggest(const char *typed)
             return synonyms[i][1];
 
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        names[i] = commands[i]->name;
+        names[i] = cli_commands[i]->name;
     for (size_t i = 0; i < EXTERNAL_COUNT; i++)
-        names[COMMAND_COUNT + i] = externals[i].name;
+        names[COMMAND_COUNT + i] = cli_externals[i].name;
     return lmcs_nearest(typed, names, COMMAND_COUNT + EXTERNAL_COUNT);
 }
 
 static enum lmcs_status unknown_command(struct cli *cli, const char *typed)
 {
     for (size_t i = 0; i < EXTERNAL_COUNT; i++)
-        if (strcmp(externals[i].name, typed) == 0)
+        if (strcmp(cli_externals[i].name, typed) == 0)
             return cli_fail(cli, LMCS_NOT_FOUND, 0, "lmc-store-%s is neither beside lmc-store nor on PATH; %s", typed,
-                            externals[i].install);
+                            cli_externals[i].install);
     const char *near = suggest(typed);
     return cli_wrong_use(cli, "there is no command '%s'%s%s%s", typed, near != NULL ? "; did you mean '" : "",
                          near != NULL ? near : "", near != NULL ? "'?" : "");
@@ -206,7 +201,7 @@ static enum lmcs_status run(struct cli *cli, int argc, char **argv)
     if (status != LMCS_OK)
         return status;
     if (cli->options.help) {
-        cli_print_help(cli->command);
+        cli_print_help(cli->command, stdout);
         return LMCS_OK;
     }
     return cli->command->run(cli);
@@ -235,7 +230,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a write above the shell's limit fails */
     if (argc < 2) {
-        print_usage(stderr);
+        cli_print_usage(stderr);
         return CLI_WRONG_USE;
     }
     if (is_one_of(argv[1], "--version", "-V", "version")) {
@@ -247,7 +242,7 @@ int main(int argc, char **argv)
         const struct cli_command *command = argc > 2 ? find_command(argv[2]) : NULL;
         if (argc > 2 && command == NULL)
             run_external((char *[]){argv[2], help, NULL});
-        command != NULL ? cli_print_help(command) : print_usage(stdout);
+        command != NULL ? cli_print_help(command, stdout) : cli_print_usage(stdout);
         return flush_output(&cli, LMCS_OK) == LMCS_OK ? CLI_DONE : CLI_FAILED;
     }
     return finish(&cli, run(&cli, argc, argv));

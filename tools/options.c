@@ -312,12 +312,12 @@ static bool has_option(const struct cli_command *command, const struct option_ro
     return false;
 }
 
-void cli_print_help(const struct cli_command *command)
+void cli_print_help(const struct cli_command *command, FILE *out)
 {
-    printf("usage: lmc-store %s %s\n\n%s.\n\n%s\n\n", command->name, command->synopsis, command->summary,
-           command->help);
+    fprintf(out, "usage: lmc-store %s %s\n\n%s.\n\n%s\n\n", command->name, command->synopsis, command->summary,
+            command->help);
     if (command->print_more != NULL)
-        command->print_more();
+        command->print_more(out);
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const struct option_row *row = &rows[i];
         char letter[] = {'-', row->letter, '\0'};
@@ -330,8 +330,20 @@ void cli_print_help(const struct cli_command *command)
                                        : "  ",
                  row->name != NULL ? "--" : "", row->name != NULL ? row->name : "", row->argument != NULL ? " " : "",
                  row->argument != NULL ? row->argument : "");
-        printf("  %-22s %s\n", shown, row->help);
+        fprintf(out, "  %-22s %s\n", shown, row->help);
     }
+}
+
+bool cli_next_option(const struct cli_command *command, size_t *row, struct cli_option *option)
+{
+    while (*row < ROW_COUNT && command != NULL && !has_option(command, &rows[*row]))
+        ++*row;
+    if (*row == ROW_COUNT)
+        return false;
+    const struct option_row *at = &rows[*row];
+    *option =
+        (struct cli_option){at->letter, at->name, at->argument, at->help, at->set == set_path || at->set == add_path};
+    return true;
 }
 
 /* ---- Parsing -------------------------------------------------------------------------------------------------- */

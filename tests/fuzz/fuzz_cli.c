@@ -109,6 +109,9 @@ static const char *const words[] = {
     "keep=last:1",
     "1..2",
     "1%",
+    "completion",
+    "fish",
+    "man",
 };
 #define WORDS (sizeof words / sizeof *words)
 

@@ -25,7 +25,7 @@ import safetensors.numpy
 TOP = pathlib.Path(__file__).resolve().parents[2]
 BIN = os.environ.get("LMC_STORE_BIN", str(TOP / "build/release/bin/lmc-store"))
 COMMANDS = ["create", "info", "ls", "import", "export", "verify", "compact", "tag", "rm", "dump", "restore", "compress"]
-COMMANDS += ["decompress", "log", "diff", "fork", "mv", "policy", "scrub", "note", "metric"]
+COMMANDS += ["decompress", "log", "diff", "fork", "mv", "policy", "scrub", "note", "metric", "completion"]
 
 pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
 
