@@ -15,7 +15,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 try:
@@ -25,6 +25,8 @@ except ImportError:
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "backend"))
 import lmcstore_cmake
+
+build_scripts, install_data = map(Distribution().get_command_class, ("build_scripts", "install_data"))
 
 OTHER_ABI = os.environ.get("LMCS_PYTHON_ABI", "")
 # A free-threaded Python has no limited API.
@@ -55,19 +57,44 @@ class BuildByCMake(build_ext):
         """Build the module, and copy it to where setuptools wants it."""
         definitions = ["Py_LIMITED_API=0x030B0000"] if LIMITED else ["Py_GIL_DISABLED=1"] if FREE_THREADED else []
         settings = {
-            "CMAKE_BUILD_TYPE": "Debug" if self.debug else "RelWithDebInfo",
+            "CMAKE_BUILD_TYPE": "Debug" if self.debug else "Release",
             "BUILD_SHARED_LIBS": "OFF",
             "LMCS_BUILD_PYTHON": "ON",
             "LMCS_BUILD_TESTS": "OFF",
-            "LMCS_BUILD_TOOLS": "OFF",
+            "LMCS_BUILD_TOOLS": "ON",
             "LMCS_PYTHON_DEFINITIONS": ";".join(definitions),
             "LMCS_PYTHON_INCLUDE": ";".join(include_folders()),
         }
         build = Path(self.build_temp).resolve() / "store"
-        lmcstore_cmake.build(build, settings, ["lmcstore_python"])
+        lmcstore_cmake.build(build, settings, ["lmcstore_python", "lmc-store"], stage_of(self))
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(build / "lib" / "_core.so", target)
+
+
+def stage_of(command):
+    """Return the folder of the command as CMake installs it: bin/ and share/."""
+    return Path(command.get_finalized_command("build_ext").build_temp).resolve() / "command"
+
+
+class BuildScripts(build_scripts):
+    """``build_scripts`` with the command lmc-store, which is no script."""
+
+    def run(self):
+        """Copy both; pip writes the path of its Python into the first line of the script."""
+        super().run()
+        self.copy_file(str(stage_of(self) / "bin" / "lmc-store"), self.build_dir)
+
+
+class InstallData(install_data):
+    """``install_data`` of the manual page and the completions."""
+
+    def run(self):
+        """Take all that CMake installed in share/."""
+        stage = stage_of(self)
+        files = sorted(path for path in (stage / "share").rglob("*") if path.is_file())
+        self.data_files = [(str(path.parent.relative_to(stage)), [str(path)]) for path in files]
+        super().run()
 
 
 class TaggedWheel(bdist_wheel):
@@ -81,6 +108,13 @@ class TaggedWheel(bdist_wheel):
 setup(
     version=lmcstore_cmake.version(),
     ext_modules=[Extension("lmcstore._core", sources=[], py_limited_api=LIMITED)],
-    cmdclass={"build_ext": BuildByCMake, "bdist_wheel": TaggedWheel},
+    scripts=["scripts/lmc-store-report"],
+    data_files=[("share", [])],  # asks for InstallData
+    cmdclass={
+        "build_ext": BuildByCMake,
+        "build_scripts": BuildScripts,
+        "install_data": InstallData,
+        "bdist_wheel": TaggedWheel,
+    },
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIMITED else {},
 )

@@ -15,6 +15,8 @@ PYTHON = Path(__file__).resolve().parent.parent
 SOURCES = next((top for top in (PYTHON / "checkout", PYTHON.parent) if (top / "store/lmcstore.h").is_file()), None)
 """An sdist carries the sources in checkout/; in a checkout they are around python/."""
 
+LEAST_FREE_BYTES = 1 << 20
+
 
 def fail(message: str) -> NoReturn:
     """End the build with one line."""
@@ -57,8 +59,8 @@ def has_cmake() -> bool:
     return found is not None and _numbers(found) >= _numbers(oldest_cmake())
 
 
-def build(folder: Path, settings: dict[str, str], targets: list[str]) -> None:
-    """Configure the sources in `folder` and build the targets."""
+def build(folder: Path, settings: dict[str, str], targets: list[str], stage: Path) -> None:
+    """Configure the sources in `folder`, build the targets, and install the command in `stage`."""
     if not has_cmake():
         found = cmake_version()
         there = f"the CMake on PATH is {found}" if found else "no CMake on PATH"
@@ -76,6 +78,8 @@ def build(folder: Path, settings: dict[str, str], targets: list[str]) -> None:
     _run(folder, ["cmake", "--fresh", *generator, "-S", str(sources()), "-B", str(folder), *defines, *extra])
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
     _run(folder, ["cmake", "--build", str(folder), "--parallel", jobs, "--target", *targets])
+    shutil.rmtree(stage, ignore_errors=True)
+    _run(folder, ["cmake", "--install", str(folder), "--component", "command", "--prefix", str(stage)])
 
 
 def _numbers(text: str) -> list[int]:
@@ -85,27 +89,31 @@ def _numbers(text: str) -> list[int]:
 def _run(folder: Path, command: list[str]) -> None:
     """Run a command. Its output goes to a log, and the reason of a failure into one line."""
     log = folder / "build.log"
+    full = f"no space left on the device of {folder}: free some, or set TMPDIR to another folder"
     try:
-        with log.open("ab" if command[1] == "--build" else "wb") as file:
+        with log.open("wb" if "--fresh" in command else "ab") as file:
             done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
         if done.returncode == 0:
             return
         said = log.read_text(errors="replace")
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            fail(f"no space left on the device of {folder}: free some, or set TMPDIR to another folder")
+            fail(full)
         fail(f"{shlex.join(command[:2])} can't be run: {error.strerror} ({folder})")
-    fail(f"{_reason(said)} (all of it: {log})")
+    # A compiler or CMake that can't write may report another reason, or none.
+    if "No space left on device" in said or shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+        fail(full)
+    fail(f"{_reason(said)} (log: {log})")
 
 
 def _reason(said: str) -> str:
     """Return the reason of a failed build, from the output of CMake and the compiler."""
-    if "No space left on device" in said:
-        return "no space left on the device: free some, or set TMPDIR to another folder"
     if "CMAKE_C_COMPILER" in said and re.search(r"No CMAKE_C_COMPILER could be found|is not a full path", said):
         return "no C compiler: install gcc or clang, or set CC to one"
     if "CMAKE_MAKE_PROGRAM is not set" in said or "unable to find a build program" in said:
         return "neither Ninja nor make is there: pip install ninja, or your system's package ninja-build or make"
+    if "ermission denied" in said:
+        return "a built program can't be run; if its folder is mounted noexec, set TMPDIR to another one"
     # The first error of CMake is a paragraph; those of compilers are lines.
     of_cmake = re.search(r"^CMake Error[^\n]*:\n(.*?)(?:\n\n\n|\nCall Stack|\n-- |\Z)", said, re.MULTILINE | re.DOTALL)
     of_compiler = re.search(r"^.*(?:\berror: |undefined reference|cannot find -l).*$", said, re.MULTILINE)
