@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Makes the wheel for every Linux with glibc 2.28 or newer: lmcstore-*-cp311-abi3-manylinux_2_28_*.whl. Runs on Debian 12
+# or newer, x86-64, without root:
+#
+#   tools/wheel.sh                    build/wheel/out/*.whl, for x86-64
+#   tools/wheel.sh --arch aarch64     for arm64, cross-compiled
+#   tools/wheel.sh --python PY        builds with this Python, and with its headers
+#   tools/wheel.sh --out DIR          writes the wheel there
+#   tools/wheel.sh --sources DIR      takes the sources of PMDK, ISA-L and others (tools/sources.txt) from DIR
+#   tools/wheel.sh --twice            builds again in another folder, and compares the two wheels
+#
+# The compiler comes from the Python registry, the sources from Debian's archive (tools/sources.sh). What is inside is
+# built once for each processor. tools/wheel/check.py must accept the wheel. Logs: build/wheel/*.log.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+top=$PWD
+work=$top/build/wheel
+arch=x86_64
+python=
+out=$work/out
+given=()
+twice=0
+
+die() {
+    printf 'wheel: %s\n' "$*" >&2
+    exit 1
+}
+
+while (($#)); do
+    case $1 in
+        --arch | --python | --out | --sources)
+            (($# > 1)) || die "$1 needs a value (try --help)"
+            case $1 in
+                --arch) arch=$2 ;;
+                --python) python=$2 ;;
+                --out) out=$2 ;;
+                --sources) given=(--sources "$(realpath "$2")") ;;
+            esac
+            shift
+            ;;
+        --twice) twice=1 ;;
+        -h | --help) sed -n '4,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        *) die "unknown option '$1' (try --help)" ;;
+    esac
+    shift
+done
+[[ $arch == x86_64 || $arch == aarch64 ]] || die "no wheel for '$arch': x86_64 or aarch64"
+[ "$(uname -m)" = x86_64 ] || die "wheels are built on x86-64; this is $(uname -m)"
+mkdir -p "$work" "$out"
+out=$(realpath "$out")
+exec 9>"$work/.lock"
+flock -n 9 || die "another tools/wheel.sh runs in this checkout"
+
+say() { printf 'wheel: %s\n' "$*"; }
+
+# run WHAT LOG COMMAND...
+run() {
+    local what=$1 log=$work/$2.log start=$SECONDS
+    shift 2
+    "$@" >"$log" 2>&1 </dev/null || {
+        tail -n 25 "$log" | sed 's/^/    /' >&2
+        die "$what failed; all of it is in $log"
+    }
+    say "$what: $((SECONDS - start)) s"
+}
+
+# ---- Tools ---------------------------------------------------------------------------------------------------------
+
+if [ -z "$python" ]; then
+    for python in python3.11 python3; do
+        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
+    done
+fi
+include=$("$python" -c 'import sys, sysconfig; print(sysconfig.get_path("include"))') || die "$python does not run"
+[ -f "$include/Python.h" ] || die "$python has no headers: $include/Python.h is missing (Debian: python3-dev)"
+for tool in make pkg-config patch; do
+    command -v "$tool" >/dev/null || die "$tool is missing (Debian: $tool)"
+done
+
+# A venv remembers its Python and what is in it.
+tools() {
+    local stamp
+    stamp=$(realpath "$(command -v "$python")"; "$python" -VV; cat tools/wheel/requirements.txt)
+    if [ "$(cat "$work/venv/.made" 2>/dev/null || true)" != "$stamp" ]; then
+        rm -rf "$work/venv"
+        "$python" -m venv "$work/venv" || return 1
+        "$work/venv/bin/python" -m pip install --disable-pip-version-check -r tools/wheel/requirements.txt || return 1
+        echo "$stamp" >"$work/venv/.made"
+    fi
+}
+
+# program NAME PACKAGE: links $work/bin/NAME to the program of PATH, or to that of Debian's package, unpacked here.
+program() {
+    local place=$work/debian
+    mkdir -p "$work/bin" "$place"
+    [ ! -x "$work/bin/$1" ] || return 0
+    if ! command -v "$1" >/dev/null; then
+        (cd "$place" && apt-get -o APT::Sandbox::User= download "$2" && dpkg -x "$2"_*.deb .) || return 1
+    fi
+    ln -sf "$(PATH=$PATH:$place/usr/bin command -v "$1")" "$work/bin/$1"
+}
+
+run "compiler and checks" tools tools
+if [ "$arch" = x86_64 ]; then
+    run "nasm" nasm program nasm nasm
+    objcopy=objcopy
+else
+    run "objcopy for $arch" objcopy program "$arch-linux-gnu-objcopy" "binutils-$arch-linux-gnu"
+    objcopy=$work/bin/$arch-linux-gnu-objcopy
+fi
+
+# ---- What is inside ------------------------------------------------------------------------------------------------
+
+export PATH=$work/venv/bin:$work/bin:$PATH
+export LMCS_WHEEL_ARCH=$arch LMCS_WHEEL_OBJCOPY=$objcopy LMCS_WHEEL_PREFIX=$work/$arch/prefix
+LMCS_WHEEL_ZIG=$("$work/venv/bin/python" -c 'import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).parent / "zig")')
+export LMCS_WHEEL_ZIG ZIG_GLOBAL_CACHE_DIR=$work/cache ZIG_LOCAL_CACHE_DIR=$work/cache
+export PKG_CONFIG_LIBDIR=$LMCS_WHEEL_PREFIX/lib/pkgconfig
+unset PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR CFLAGS CPPFLAGS LDFLAGS CPATH LIBRARY_PATH CMAKE_PREFIX_PATH
+
+run "sources" sources tools/sources.sh "${given[@]}" "$work/sources" jansson libisal ndctl numactl pmdk xxhash
+stamp=$(cat tools/sources.txt tools/wheel/requirements.txt tools/wheel/*.sh tools/wheel/*.cmake | sha256sum)
+if [ "$(cat "$work/$arch/.made" 2>/dev/null || true)" != "$stamp" ]; then
+    rm -rf "${work:?}/$arch"
+    run "PMDK, ISA-L, jansson for $arch" "libraries-$arch" tools/wheel/libraries.sh "$work/sources" "$work/$arch/build"
+    echo "$stamp" >"$work/$arch/.made"
+fi
+
+# ---- The wheel -----------------------------------------------------------------------------------------------------
+
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)}
+export SOURCE_DATE_EPOCH _PYTHON_HOST_PLATFORM=linux-$arch
+
+# copy FOLDER: the files of the checkout, without what builds left in it.
+copy() {
+    rm -rf "$1"
+    mkdir -p "$1"
+    git ls-files -z --cached --others --exclude-standard CMakeLists.txt LICENSE README.md codec python store tools |
+        xargs -0 cp --parents -t "$1"
+}
+
+# build FOLDER: the wheel of the copy, in FOLDER/made.
+build() {
+    copy "$1" &&
+        CMAKE_GENERATOR=Ninja CFLAGS="-ffile-prefix-map=$1=. -ffile-prefix-map=$LMCS_WHEEL_PREFIX=." LDFLAGS=-Wl,-s \
+            LMCS_CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$top/tools/wheel/toolchain.cmake -DLMCS_LOAD_LIBRARIES=ON" \
+            LMCS_PYTHON_INCLUDE=$work/$arch/python \
+            "$work/venv/bin/python" -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps \
+            -w "$1/raw" "$1/python" &&
+        "$work/venv/bin/python" tools/wheel/finish.py --sources "$work/sources" --out "$1/made" "$1"/raw/*.whl
+}
+
+# Debian's pyconfig.h includes one of another folder, where zig does not look.
+headers() {
+    rm -rf "$work/$arch/python"
+    cp -rL "$include" "$work/$arch/python"
+    local other=/usr/include/x86_64-linux-gnu/${include##*/}/pyconfig.h
+    [ ! -f "$other" ] || cp "$other" "$work/$arch/python/pyconfig.h"
+}
+
+headers
+run "wheel for $arch" "wheel-$arch" build "$work/$arch/tree"
+wheel=("$work/$arch/tree/made"/*.whl)
+if ((twice)); then
+    run "the same in another folder" "again-$arch" build "$work/$arch/other place"
+    cmp "${wheel[0]}" "$work/$arch/other place/made/${wheel[0]##*/}" ||
+        die "two builds differ: ${wheel[0]} and $work/$arch/other place/made"
+fi
+"$work/venv/bin/python" tools/wheel/check.py "${wheel[0]}"
+cp "${wheel[0]}" "$out/"
+say "done: $out/${wheel[0]##*/} ($(($(stat -c %s "${wheel[0]}") / 1024)) KiB)"
