@@ -8,7 +8,7 @@
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
 #                            alignment asan tsan guest arm abi mutants models slow docs bench
 #   tests/run.sh long      hours
-#                            crash_long mutants_long stress_long soak kills fuzz
+#                            crash_long mutants_long stress_long soak kills fuzz prefix
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
 #
 # FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) soak. Builds are in build/<preset>/, logs in
@@ -22,7 +22,7 @@ logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
 deep=(alignment asan tsan guest arm abi mutants models slow docs bench)
-long=(crash_long mutants_long stress_long soak kills fuzz)
+long=(crash_long mutants_long stress_long soak kills fuzz prefix)
 others=(tidy coverage instructions)
 
 passed=0
@@ -148,6 +148,8 @@ setup() {
     check "tools/setup.sh where something is missing" tests/test_setup.sh || status=1
     return "$status"
 }
+
+prefix() { check "tools/setup.sh --prefix, without root and libraries" tests/test_prefix.sh; }
 
 c_sources() { git ls-files -co --exclude-standard -- '*.c' '*.h' | while read -r f; do [ -f "$f" ] && echo "$f"; done; }
 
