@@ -128,7 +128,7 @@ case_compiler_is_missing() {
 }
 
 case_network_is_missing() {
-    ends BAD 'pip install .* failed: no network: .*PIP_FIND_LINKS' PIP_INDEX_URL=http://127.0.0.1:9/simple \
+    ends BAD 'pip install .* no network: .*PIP_FIND_LINKS.*lmc-store are ready' PIP_INDEX_URL=http://127.0.0.1:9/simple \
         PIP_RETRIES=0
 }
 

@@ -63,6 +63,7 @@ if ! flock -n 9; then
 fi
 : >"$log"
 started=$SECONDS
+ready= # end of a failure's message
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -81,7 +82,7 @@ known_cause() {
 }
 
 die() {
-    printf 'setup: %s\n' "$*" >&2
+    printf 'setup: %s\n' "$*$ready" >&2
     exit 1
 }
 
@@ -380,6 +381,7 @@ run "configuring build/release" "$cmake" "${fresh[@]}" --preset release "${confi
 echo "$settings" >"$configured"
 run "building the library and the command" "$cmake" --build --preset release --target lmcs-products ||
     die "the build failed"
+ready=" (the C library and build/release/bin/lmc-store are ready)"
 
 # ---- Python packages -----------------------------------------------------------------------------------------------
 
@@ -404,11 +406,6 @@ has_cpu_torch() {
             sys.exit(any(need.startswith(("nvidia", "cuda")) for need in needs))' 2>>"$log"
 }
 
-python_failed() {
-    echo "setup: the C library and build/release/bin/lmc-store are ready; Python is not: $*" >&2
-    exit 1
-}
-
 if ((python)); then
     if ((cuda)) || have_requirements "$torch" || has_cpu_torch; then
         requirements+=("$torch")
@@ -419,7 +416,7 @@ if ((python)); then
         say "Python packages: up to date"
     else
         run "pip install ${requirements[*]}" pip_install "${requirements[@]}" ||
-            python_failed "its packages could not be installed"
+            die "the Python packages could not be installed"
         printf '%s\n' "${requirements[@]}" >"$venv/.requirements"
     fi
     # The state of these folders, with the settings, is the extension's stamp.
@@ -430,7 +427,7 @@ if ((python)); then
     else
         # setuptools is in .venv, so the build fetches nothing.
         run "pip install ./python" pip_install --no-build-isolation --no-deps --force-reinstall ./python ||
-            python_failed "lmcstore could not be built"
+            die "lmcstore for Python could not be built"
         echo "$tree" >"$venv/.lmcstore"
     fi
 fi
