@@ -84,7 +84,7 @@ static void test_many_tags(void **state)
 {
     enum { COUNT = 60000 };
     const struct place *place = *state;
-    const struct lmcs_archive_head_df head = {.magic = LMCS_ARCHIVE_MAGIC, .version = LMCS_ARCHIVE_VERSION};
+    struct lmcs_archive_head_df head = {.version = LMCS_ARCHIVE_VERSION};
     const struct lmcs_archive_shelf_df shelf = {.next_number = COUNT + 1, .keep_raw = 4, .name_bytes = 3};
     const struct lmcs_archive_end_df last = {
         .shelves = 1, .snapshots = COUNT, .tags = COUNT, .records = 1 + 3 * (uint64_t)COUNT};
@@ -92,6 +92,7 @@ static void test_many_tags(void **state)
     struct many many = {.count = COUNT};
     const struct lmcs_progress progress = {count_calls, &many};
     EXPECT(forged.data != NULL);
+    memcpy(head.magic, LMCS_ARCHIVE_MAGIC, sizeof head.magic);
     memcpy(forged.data, &head, sizeof head);
     add_record(&forged, LMCS_ARCHIVE_SHELF, &shelf, sizeof shelf, "run");
     add_snapshots(&forged, 1, COUNT, 0);

@@ -56,7 +56,7 @@ static void asynchronous_failure_is_told(void **state)
     struct rng rng = {14};
     struct state *weights = state_weights(&rng, 1, 1000);
     struct lmcs_pool *pool = open_quiet(place->pool);
-    unsigned char group[16] = "somebody's group";
+    unsigned char group[16] = "another's group";
     struct lmcs_commit_options options = asynchronously(1);
     memcpy(options.group, group, sizeof group);
     options.prepare = true;
