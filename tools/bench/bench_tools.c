@@ -233,7 +233,7 @@ static void *do_share(void *argument)
 
 static void in_shares(unsigned char *to, const unsigned char *from, uint64_t bytes, int fd, unsigned threads)
 {
-    struct share shares[64];
+    struct share shares[64] = {0};
     if (threads > 64)
         threads = 64;
     uint64_t each = bytes / threads / 4096 * 4096;
