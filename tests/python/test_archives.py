@@ -17,6 +17,7 @@ from pathlib import Path
 import lmcstore
 import numpy as np
 import pytest
+from command import BIN, NEEDS_BIN
 from lmcstore import archive
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -25,10 +26,7 @@ sys.path.insert(0, str(TESTS))
 import reference_archive  # noqa: E402
 from reference_archive import Archive, Incomplete  # noqa: E402
 
-BIN = os.environ.get("LMC_STORE_BIN", str(TESTS.parent / "build/release/bin/lmc-store"))
-
 by_the_book = pytest.mark.skipif(reference_archive.xxhash is None, reason="xxhash is not installed")
-with_command = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason="the command is not built")
 
 
 def state_of(step: int) -> dict[str, np.ndarray]:
@@ -160,7 +158,7 @@ def run(*words: str | Path, data: bytes | None = None, code: int = 0) -> str:
     return done.stdout.decode() + done.stderr.decode()
 
 
-@with_command
+@NEEDS_BIN
 def test_the_command(full: lmcstore.Store, tmp_path: Path, pool_path: str) -> None:
     full.close()
     a, b, to = tmp_path / "a", tmp_path / "b", tmp_path / "to.pool"
@@ -476,7 +474,7 @@ def test_random_chains(store: lmcstore.Store, to: lmcstore.Store, tmp_path: Path
         assert {name: got.get(name) for name in wanted} == wanted
 
 
-@with_command
+@NEEDS_BIN
 def test_warnings_of_the_command(store: lmcstore.Store, tmp_path: Path, pool_path: str) -> None:
     a, b, to = tmp_path / "a", tmp_path / "b", tmp_path / "to.pool"
     store["run"].snapshot(nested(1), step=1)

@@ -20,10 +20,8 @@ from typing import Any, ClassVar
 import lmcstore
 import numpy
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from lmcstore import _core, codec
-from optional import torch
+from optional import HealthCheck, given, settings, st, torch
 
 EXAMPLES = int(os.environ.get("LMCSTORE_EXAMPLES", "400"))
 

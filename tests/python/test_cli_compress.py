@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-
-import safetensors.torch  # noqa: E402
+safetensors_torch = pytest.importorskip("safetensors.torch")
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "python")]
 
 import reference_reader  # noqa: E402
-from test_cli import BIN, cli, error, text  # noqa: E402
+from command import BIN, NEEDS_BIN  # noqa: E402
+from test_cli import cli, error, text  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+pytestmark = NEEDS_BIN
 
 BLOCK = 1 << 20
 REFERENCE_BYTES = 300_000  # the other reader is slow
@@ -68,7 +68,7 @@ def model(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def save(path: Path, tensors: dict[str, torch.Tensor], **metadata: str) -> Path:
-    safetensors.torch.save_file(tensors, path, metadata=metadata or None)
+    safetensors_torch.save_file(tensors, path, metadata=metadata or None)
     return path
 
 
@@ -485,7 +485,7 @@ def test_what_is_no_such_file_is_not_read(tmp_path: Path) -> None:
 
 def test_the_header_is_checked_before_the_data_are_read(tmp_path: Path) -> None:
     small, large = tmp_path / "small", tmp_path / "large"
-    safetensors.torch.save_file({"w": weights(1, 30)}, small)
+    safetensors_torch.save_file({"w": weights(1, 30)}, small)
     headers = [b"", struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 64), struct.pack("<Q", 9) + b'{"a":[1]}']
     for header in headers:
         with large.open("wb") as file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import random
 import signal
 import socket
@@ -28,9 +27,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_cli import BIN, as_json, cli, digests, large, pool  # noqa: F401
+from command import BIN, NEEDS_BIN
+from test_cli import as_json, cli, digests, large, pool  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+pytestmark = NEEDS_BIN
 
 NOBODY = 65534
 

@@ -14,9 +14,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_cli import BIN, as_json, cli, digests, pool  # noqa: F401
+from command import BIN, NEEDS_BIN
+from test_cli import as_json, cli, digests, pool  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+pytestmark = NEEDS_BIN
 
 
 def attempt(*arguments: object, allowed: tuple[int, ...] = (1, 2)) -> tuple[int, str]:

@@ -9,7 +9,8 @@ import subprocess
 import lmcstore
 import numpy as np
 import pytest
-from test_cli import BIN, as_json, cli, error, text
+from command import BIN
+from test_cli import as_json, cli, error, text
 
 pytestmark = [
     pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built"),

@@ -18,7 +18,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_cli import BIN, cli, digests, error, pool  # noqa: F401
+from command import BIN
+from test_cli import cli, digests, error, pool  # noqa: F401
 
 pytestmark = [
     pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built"),

@@ -18,13 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import lmcstore
-import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from lmcstore import codec
-from optional import HAS_TORCH, torch
+from optional import HAS_ML_DTYPES, HAS_TORCH, given, ml_dtypes, settings, st, torch
 from states import NUMPY_DTYPES, TORCH_DTYPES, of_dtype
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -278,7 +275,7 @@ def test_refused_outs() -> None:
         np.zeros(5, [("a", "f4"), ("b", "i4")]),
         np.array(["text"]),
         np.zeros(5, np.longdouble),
-        np.zeros(5, ml_dtypes.int4),
+        *([np.zeros(5, ml_dtypes.int4)] if HAS_ML_DTYPES else []),
         np.array([1, None], object).data,
         np.arange(5, dtype=">f4").data,
         *([torch.zeros(5, device="meta"), torch.eye(5).to_sparse()] if HAS_TORCH else []),

@@ -10,9 +10,9 @@ import warnings
 import lmcstore
 import numpy as np
 import pytest
-from test_cli import BIN, as_json, cli
+from command import NEEDS_BIN
+from test_cli import as_json, cli
 
-NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
 PAGE, NODE_MAGIC, SHELVES, NUMBERS = 4096, 0x4E434D4C, 0, 16
 HISTORY = SHELF_COUNT = 120
 

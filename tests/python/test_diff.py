@@ -6,10 +6,9 @@ from __future__ import annotations
 import math
 
 import lmcstore
-import ml_dtypes
 import numpy
 import pytest
-from optional import torch
+from optional import ml_dtypes, torch
 
 
 def pair(shelf: lmcstore.Shelf, before: object, after: object, **options: object) -> lmcstore.Diff:

@@ -13,10 +13,12 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
+import tensor_file
+from command import NEEDS_BIN
 from optional import torch
 from same import same
 from test_cli import cli
-from test_scrub import NEEDS_BIN, damage
+from test_scrub import damage
 
 IN_MEMORY = True
 ROWS, COLUMNS = 640, 1024  # a block of 1 MiB has 256 rows of f32
@@ -274,9 +276,8 @@ def test_parts_can_be_saved_again(shelf: lmcstore.Shelf, snap: lmcstore.Snapshot
 
 @NEEDS_BIN
 def test_an_imported_snapshot(pool_path: str, tmp_path: Any) -> None:
-    from safetensors.numpy import save_file
-
-    save_file({"a.w": np.arange(12, dtype=np.float32).reshape(4, 3), "a.b": np.ones(2, np.float32)}, tmp_path / "f")
+    arrays = {"a.w": np.arange(12, dtype=np.float32).reshape(4, 3), "a.b": np.ones(2, np.float32)}
+    tensor_file.save(tmp_path / "f", arrays)
     cli("create", pool_path, "--size", "64MiB")
     cli("import", pool_path, "in", tmp_path / "f")
     with lmcstore.open(pool_path, "r") as store:

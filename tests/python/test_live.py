@@ -13,9 +13,10 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
+from command import BIN, NEEDS_BIN
 from optional import HAS_TORCH, torch
 from same import same
-from test_cli import BIN, as_json, text
+from test_cli import as_json, text
 from test_scrub import damage
 
 IN_MEMORY = True
@@ -693,7 +694,7 @@ def test_a_damaged_value_is_listed(pool_path: str, mode: str) -> None:
             assert live["bad"] == "repaired" and not any(info.is_damaged for info in live.infos())
 
 
-@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+@NEEDS_BIN
 def test_the_command_lists_live_variables(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
     shelf.live["w"] = torch.zeros(3, 4, dtype=torch.bfloat16)
     shelf.live["epoch"] = 7

@@ -17,10 +17,13 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
+from same import same
+
+pytest.importorskip("hypothesis")
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from same import same
 
 EXAMPLES = int(os.environ.get("LMCS_MODEL_EXAMPLES", "0"))
 MEMORY = Path("/dev/shm")

@@ -6,11 +6,12 @@ import os
 import lmcstore
 import numpy as np
 import pytest
-import xxhash
-from test_cli import BIN, as_json, text
+from command import NEEDS_BIN
+from test_cli import as_json, text
+
+xxhash = pytest.importorskip("xxhash")
 
 IN_MEMORY = True
-NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
 
 
 def forge(path):

@@ -24,7 +24,7 @@ import pytest
 from lmcstore import _core
 from lmcstore._state.scalars import pack
 from lmcstore._state.skeleton import SKELETON
-from optional import torch
+from optional import tensors, torch
 from same import same
 from test_hostile import craft
 
@@ -87,9 +87,9 @@ EXACT: dict[str, Any] = {
     "time": datetime.time(1, 2, 3, 4, tzinfo=UTC, fold=1),
     "timedelta": [datetime.timedelta(-5, 6, 7), datetime.timedelta.max, datetime.timedelta.min],
     "timezones": [UTC, ZONE],
-    "deque": deque([1, torch.ones(2), {"a": 1}], maxlen=5),
+    "deque": deque([1, tensors.ones(2), {"a": 1}], maxlen=5),
     "deques": [deque(), deque([1], 1), deque(maxlen=0), deque("abc")],
-    "defaultdict": defaultdict(list, {"a": [torch.zeros(2)], 1: 2, (1, "x"): None}),
+    "defaultdict": defaultdict(list, {"a": [tensors.zeros(2)], 1: 2, (1, "x"): None}),
     "defaultdicts": [defaultdict(kind) for kind in (int, float, dict, set, str, bool, OrderedDict, None)],
     "str_": np.str_("x\0\udc80"),
     "empty str_": np.str_(""),
@@ -153,8 +153,8 @@ def _read(value: Any) -> Any:
 
 STATE: dict[str, Any] = {
     "enums": [Color.RED, Color.PAIR, Number.ONE, Word.A, Flag.A | Flag.B],
-    "point": Point(torch.ones(2), [Point(1, Color.RED)]),
-    "config": Config(0.1, layers=[Frozen(torch.zeros(3))]),
+    "point": Point(tensors.ones(2), [Point(1, Color.RED)]),
+    "config": Config(0.1, layers=[Frozen(tensors.zeros(3))]),
 }
 TYPES = [Color, Number, Word, Flag, Point, Config, Frozen]
 
@@ -195,7 +195,7 @@ def test_types_are_opted_in(shelf: lmcstore.Shelf, form: str) -> None:
         config = back["config"]
         assert type(config) is Config and (config.lr, config.color) == (0.1, Color.RED)
         assert type(config.layers[0]) is Frozen and config.layers[0].made == 3
-        same(torch.zeros(3), config.layers[0].w)
+        same(tensors.zeros(3), config.layers[0].w)
     some = snapshot.state_dict("config", types=[Config])
     assert type(some) is Config and some.color == 1 and type(some.layers[0]) is dict
 
@@ -284,7 +284,7 @@ def test_records_by_rows_and_in_place(shelf: lmcstore.Shelf) -> None:
 
 def test_only_new_kinds_need_the_new_version(shelf: lmcstore.Shelf) -> None:
     """Earlier builds read version 1 and report version 2 as unsupported."""
-    for state, version in (({"a": [1, {1j}, np.float32(1)], "w": torch.ones(1)}, 1), *(({"a": v}, 2) for v in NEW)):
+    for state, version in (({"a": [1, {1j}, np.float32(1)], "w": tensors.ones(1)}, 1), *(({"a": v}, 2) for v in NEW)):
         view = shelf.snapshot(state)._handle.view([SKELETON], _core.ATTACHMENT, 0)
         assert json.loads(bytes(view.unpack()[4][0]))["lmcstore"] == version, state
 
@@ -294,7 +294,7 @@ NEW = [Color.RED, Point(1), Config(1.0), deque(), defaultdict(int), UTC, np.str_
 
 @pytest.mark.parametrize("index", range(len(NEW)))
 def test_new_nodes_of_version_1_are_damage(shelf: lmcstore.Shelf, index: int) -> None:
-    snapshot = shelf.snapshot({"a": NEW[index], "t": torch.ones(2)})
+    snapshot = shelf.snapshot({"a": NEW[index], "t": tensors.ones(2)})
     view = snapshot._handle.view([SKELETON], _core.ATTACHMENT, 0)
     document = json.loads(bytes(view.unpack()[4][0]))
     with pytest.raises(lmcstore.DamagedError):
@@ -325,7 +325,7 @@ def test_parts_are_read_with_all_containers(shelf: lmcstore.Shelf) -> None:
 
 def test_depth_is_limited(shelf: lmcstore.Shelf) -> None:
     for wrap in (lambda v: Point(v), lambda v: deque([v]), lambda v: Config(v), lambda v: defaultdict(int, a=v)):
-        value: Any = torch.ones(1)
+        value: Any = tensors.ones(1)
         for _ in range(199):
             value = wrap(value)
         shelf.snapshot({"x": value}).state_dict()
@@ -571,8 +571,8 @@ def test_the_attributes_of_a_target_stay(shelf: lmcstore.Shelf) -> None:
     shelf.snapshot({"c": value, "f": Frozen(6)}).load_into(target)
     assert target["c"].a == 7 and target["c"].scale == 10 and target["c"].twice == 14  # type: ignore[union-attr]
     assert before.a == 1 and target["f"] == Frozen(6)  # type: ignore[union-attr]
-    filled: Any = {"c": Whole(1, torch.zeros(1))}
+    filled: Any = {"c": Whole(1, tensors.zeros(1))}
     assert filled["c"].twice == 2
-    value.w = torch.ones(1)
+    value.w = tensors.ones(1)
     shelf.snapshot({"c": value}).load_into(filled)
-    assert (filled["c"].w, filled["c"].scale, filled["c"].twice) == (torch.ones(1), 10, 14)
+    assert (filled["c"].w, filled["c"].scale, filled["c"].twice) == (tensors.ones(1), 10, 14)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import time
@@ -14,10 +13,9 @@ from pathlib import Path
 import lmcstore
 import numpy as np
 import pytest
+from command import BIN, NEEDS_BIN
 
 IN_MEMORY = True
-TOP = Path(__file__).resolve().parents[2]
-BIN = os.environ.get("LMC_STORE_BIN", str(TOP / "build/release/bin/lmc-store"))
 TYPO = (
     'the rule best:los keeps all snapshots, because 0 of 20 have the metric "los"; did you mean "loss"? Metrics: "loss"'
 )
@@ -127,7 +125,7 @@ def test_no_grace(pool_path: str) -> None:
         assert len(store["run"]) == 5
 
 
-@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+@NEEDS_BIN
 def test_the_command_lists_what_is_due(pool_path: str) -> None:
     def run(*arguments: str | Path) -> str:
         return subprocess.run([BIN, *arguments], check=True, capture_output=True, text=True).stdout
@@ -149,7 +147,7 @@ def test_the_command_lists_what_is_due(pool_path: str) -> None:
     assert json.loads(run("info", pool_path, "--json"))["due"] == []
 
 
-@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+@NEEDS_BIN
 def test_the_command_shows_the_warning(pool_path: str) -> None:
     def run(*arguments: str | Path) -> str:
         return subprocess.run([BIN, *arguments], check=True, capture_output=True, text=True).stdout
@@ -188,7 +186,7 @@ def test_the_log_shows_what_policies_removed(shelf: lmcstore.Shelf, store: lmcst
         assert reader["none"].log().removed == []
 
 
-@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+@NEEDS_BIN
 def test_the_command_logs_what_policies_removed(pool_path: str) -> None:
     def run(*arguments: str | Path) -> str:
         return subprocess.run([BIN, *arguments], check=True, capture_output=True, text=True).stdout

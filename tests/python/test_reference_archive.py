@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 import re
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
+from command import BIN, NEEDS_BIN
 from optional import torch
 from test_links import WAYS, Trainer, train
 
@@ -24,8 +24,6 @@ sys.path.insert(0, str(TESTS))
 
 import reference_archive  # noqa: E402
 from reference_archive import Archive, Damaged, Incomplete, Unsupported  # noqa: E402
-
-BIN = os.environ.get("LMC_STORE_BIN", str(TESTS.parent / "build/release/bin/lmc-store"))
 
 pytestmark = pytest.mark.skipif(reference_archive.xxhash is None, reason="xxhash is not installed")
 
@@ -137,7 +135,7 @@ def test_links(store: lmcstore.Store, tmp_path: Path, way: str) -> None:
     expect_steps(store, since)
 
 
-@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason="the command is not built")
+@NEEDS_BIN
 def test_digests(store: lmcstore.Store, tmp_path: Path, pool_path: str) -> None:
     fill(store)
     archive = read(dump(store, tmp_path / "archive"))

@@ -8,10 +8,10 @@ import sys
 import lmcstore
 import numpy as np
 import pytest
-from test_cli import BIN, as_json, cli, text
+from command import NEEDS_BIN
+from test_cli import as_json, cli, text
 
 ROWS, COLUMNS = 640, 1024
-NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
 
 
 def damage(path, needle, at):

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from pathlib import Path
 
 import lmcstore
 import numpy as np
 import pytest
+from command import BIN, NEEDS_BIN
 
 IN_MEMORY = True
-TOP = Path(__file__).resolve().parents[2]
-BIN = os.environ.get("LMC_STORE_BIN", str(TOP / "build/release/bin/lmc-store"))
 BASE = 4 * 300_000
 ADAPTER = 4 * 20_000
 
@@ -92,7 +89,7 @@ def test_a_finished_run(shelf: lmcstore.Shelf, store: lmcstore.Store) -> None:
     assert store.info()["raw_bytes"] == {}
 
 
-@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+@NEEDS_BIN
 def test_the_command(pool_path: str) -> None:
     with lmcstore.open(pool_path, size="256MiB", background=False) as store:
         lora(store["run"], 8)
@@ -117,7 +114,7 @@ def test_the_command(pool_path: str) -> None:
     command("verify", pool_path)
 
 
-@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+@NEEDS_BIN
 @pytest.mark.parametrize(("compacted", "which"), [(True, "run@9..12"), (True, "run@5"), (False, "run@2..3")])
 def test_removal_says_what_compaction_returns(pool_path: str, compacted: bool, which: str) -> None:
     with lmcstore.open(pool_path, size="256MiB", background=False) as store:
