@@ -7,7 +7,8 @@
 #
 #   tests/abi.sh             compares; exits with 1 after an incompatible change
 #   tests/abi.sh --update    writes the present interfaces to tests/data/abi/. If a version was released (a tag v*), an
-#                            interface that is incompatible with its own needs a new SOVERSION.
+#                            interface that is incompatible with its own needs a new SOVERSION, and removed functions
+#                            must have been declared there with __attribute__((deprecated("use ... instead"))).
 #
 # Needs abidw and abidiff (Debian: abigail-tools), and x86-64: sizes differ elsewhere.
 set -euo pipefail
@@ -19,7 +20,7 @@ update=0
 case ${1:-} in
     '') ;;
     --update) update=1 ;;
-    -h | --help) sed -n '4,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '4,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "abi: unknown option '$1' (try --help)" >&2; exit 2 ;;
 esac
 
@@ -51,11 +52,25 @@ compatible() { abidiff --no-added-syms "$1" "$2"; }
 
 soname() { sed -n "s/.*soname='\([^']*\)'.*/\1/p;q" "$1"; }
 
-# may_replace LIBRARY: its interface may differ from the last release's.
+functions() { sed -n "s/.*<elf-symbol name='\([^']*\)'.*/\1/p" "$1" | sort; }
+
+# undeprecated TAG OLD NEW: the functions of OLD that NEW lacks, and that the headers in TAG don't declare deprecated.
+undeprecated() {
+    local declarations name
+    declarations=$(git ls-tree --name-only "$1" codec/lmc.h store/ | grep '\.h$' |
+        while read -r file; do git show "$1:$file"; done | tr '\n' ' ' | tr ';' '\n')
+    comm -23 <(functions "$2") <(functions "$3") | while read -r name; do
+        grep -E "[ *]$name\(" <<<"$declarations" | grep -q 'deprecated(' || echo "$name"
+    done
+}
+
+# may_replace LIBRARY: stops if its interface may not follow that of the last release.
 may_replace() {
-    local library=$1 tag released=$build/$1.released
+    local library=$1 tag released=$build/$1.released removed
     tag=$(git describe --tags --match 'v[0-9]*' --abbrev=0 2>/dev/null) || return 0
     git show "$tag:$data/$library.abi" >"$released" 2>/dev/null || return 0
+    removed=$(undeprecated "$tag" "$released" "$build/$library.abi")
+    [ -z "$removed" ] || die "removed, but not deprecated in $tag: ${removed//$'\n'/, }"
     [ "$(soname "$released")" != "$(soname "$build/$library.abi")" ] ||
         compatible "$released" "$build/$library.abi" ||
         die "$library is incompatible with $tag: undo the changes above, or raise SOVERSION in its CMakeLists.txt"
@@ -65,15 +80,14 @@ for library in liblmc liblmcstore; do
     abidw --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed --no-parameter-names \
         --exported-interfaces-only --drop-private-types --headers-dir "$build/include" --type-id-style hash \
         --out-file "$build/$library.abi" "$build/lib/$library.so"
-    functions=$(grep -c "<elf-symbol name=" "$build/$library.abi")
+    count=$(functions "$build/$library.abi" | wc -l)
     if ((update)); then
         may_replace "$library"
         cp "$build/$library.abi" "$data/"
-        echo "abi: $data/$library.abi: $functions functions"
+        echo "abi: $data/$library.abi: $count functions"
     elif compatible "$data/$library.abi" "$build/$library.abi"; then
-        added=$(comm -13 <(grep "<elf-symbol name=" "$data/$library.abi" | sort) \
-            <(grep "<elf-symbol name=" "$build/$library.abi" | sort) | wc -l)
-        echo "$library: $functions functions, $added of them new, nothing else changed"
+        added=$(comm -13 <(functions "$data/$library.abi") <(functions "$build/$library.abi") | wc -l)
+        echo "$library: $count functions, $added of them new, nothing else changed"
     else
         die "$library: programs built with the earlier interface may fail. Undo the changes above;" \
             "tests/abi.sh --update accepts them where that is allowed (see its head)"
