@@ -22,6 +22,46 @@ static void test_kernels_can_be_chosen(void **unused)
     assert_string_equal(lmc_kernels(), usual);
 }
 
+#if defined(__x86_64__)
+/* `flags`: from /proc/cpuinfo, where the kernel lists what programs may use. */
+static bool has_flags(const char *flags, const char *const *wanted, size_t count)
+{
+    bool all = true;
+    for (size_t i = 0; i < count; i++) {
+        char word[32];
+        snprintf(word, sizeof word, " %s ", wanted[i]);
+        all = all && strstr(flags, word) != NULL;
+    }
+    return all;
+}
+#endif
+
+static void test_the_best_kernels_run(void **unused)
+{
+    (void)unused;
+    const char *best = "portable";
+    if (getenv("LMC_KERNELS") != NULL)
+        skip();
+#if defined(__x86_64__)
+    static const char *const avx2[] = {"avx2", "bmi1", "bmi2", "fma"};
+    static const char *const avx512[] = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi", "avx512_vbmi2"};
+    char *line = NULL;
+    size_t room = 0;
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    if (file == NULL)
+        skip();
+    while (getline(&line, &room, file) > 0 && strncmp(line, "flags", 5) != 0)
+        ;
+    fclose(file);
+    line[strcspn(line, "\n")] = ' ';
+    best = !has_flags(line, avx2, 4) ? "portable" : has_flags(line, avx512, 6) ? "avx512" : "avx2";
+    free(line);
+#elif defined(__aarch64__)
+    best = "neon";
+#endif
+    assert_string_equal(lmc_kernels(), best);
+}
+
 static void test_any_bits_of_a_byte(void **unused)
 {
     (void)unused;
@@ -426,6 +466,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels_can_be_chosen),
+        cmocka_unit_test(test_the_best_kernels_run),
         cmocka_unit_test(test_any_bits_of_a_byte),
         cmocka_unit_test(test_bits_of_a_whole_block),
         cmocka_unit_test(test_few_symbols),

@@ -3,8 +3,10 @@
  * cpu.c - chooses the kernels that this processor can run.
  *
  * The first use stores a table in the library's only global variable; racing threads store the same pointer.
- * LMC_KERNELS=portable|neon|avx2|avx512, read then, limits the choice; other values are ignored. __builtin_cpu_supports
- * also checks that the operating system preserves wide registers (XSAVE).
+ * LMC_KERNELS=portable|neon|avx2|avx512, read then, limits the choice; other values are ignored.
+ *
+ * The processor is asked directly. __builtin_cpu_supports takes its answers from the compiler's runtime library, and the
+ * library of some compilers (zig) has none: every answer is no.
  */
 #include "kernels/kernels.h"
 #include "kernels/link_kernels.h"
@@ -13,6 +15,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 enum rank { PORTABLE, NEON, AVX2 = NEON, AVX512, TABLES };
 
@@ -27,17 +32,36 @@ static enum rank most_allowed(void)
 }
 
 #if defined(__x86_64__)
+/* XCR0: the registers that the operating system saves, by their bits: SSE, AVX; opmask, ZMM0-15 high, ZMM16-31. */
+#define SAVED_YMM 0x06U
+#define SAVED_ZMM 0xe6U
+
+static unsigned saved_registers(void)
+{
+    unsigned low = 0, high = 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static bool has_all(unsigned bits, unsigned wanted)
+{
+    return (bits & wanted) == wanted;
+}
+
 static unsigned runnable(const struct lmci_kernels *tables[TABLES])
 {
+    unsigned a = 0, b1 = 0, c1 = 0, b7 = 0, c7 = 0, d = 0;
     tables[PORTABLE] = &lmci_kernels_portable;
     tables[AVX2] = &lmci_kernels_avx2;
     tables[AVX512] = &lmci_kernels_avx512;
-    __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-                __builtin_cpu_supports("fma");
-    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+    if (!__get_cpuid(1, &a, &b1, &c1, &d) || !__get_cpuid_count(7, 0, &a, &b7, &c7, &d) || !has_all(c1, bit_OSXSAVE))
+        return PORTABLE + 1;
+    const unsigned saved = saved_registers();
+    bool avx2 =
+        has_all(saved, SAVED_YMM) && has_all(c1, bit_AVX | bit_FMA) && has_all(b7, bit_AVX2 | bit_BMI | bit_BMI2);
+    bool avx512 = avx2 && has_all(saved, SAVED_ZMM) &&
+                  has_all(b7, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) &&
+                  has_all(c7, bit_AVX512VBMI | bit_AVX512VBMI2);
     return avx512 ? AVX512 + 1 : avx2 ? AVX2 + 1 : PORTABLE + 1;
 }
 #elif defined(__aarch64__)
