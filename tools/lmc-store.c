@@ -234,7 +234,8 @@ int main(int argc, char **argv)
         return CLI_WRONG_USE;
     }
     if (is_one_of(argv[1], "--version", "-V", "version")) {
-        printf("lmc-store %d.%d.%d\n", LMCS_VERSION_MAJOR, LMCS_VERSION_MINOR, LMCS_VERSION_PATCH);
+        printf("lmc-store %d.%d.%d, kernels %s\n", LMCS_VERSION_MAJOR, LMCS_VERSION_MINOR, LMCS_VERSION_PATCH,
+               lmc_kernels());
         return flush_output(&cli, LMCS_OK) == LMCS_OK ? CLI_DONE : CLI_FAILED;
     }
     if (is_one_of(argv[1], "--help", "-h", "help")) {

@@ -41,7 +41,11 @@ from .errors import DamagedError, Error, InvalidError, UnsupportedError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FrameInfo", "compress", "decompress", "digest", "info"]
+__all__ = ["FrameInfo", "compress", "decompress", "digest", "info", "kernels"]
+
+kernels: str = _core.codec_kernels()
+"""The loops chosen for this processor: "portable", "avx2", "avx512" or "neon". LMC_KERNELS, an environment variable
+with one of these names, excludes faster ones. All produce the same bytes."""
 
 _LEVELS = {"default": 0, "dense": 1}
 _MAX_THREADS = 1024

@@ -213,6 +213,12 @@ static PyObject *digest_text(struct lmc_hash digest)
     return PyUnicode_FromString(text);
 }
 
+PyObject *core_codec_kernels(PyObject *module, PyObject *args)
+{
+    (void)module, (void)args;
+    return PyUnicode_FromString(lmc_kernels());
+}
+
 PyObject *core_codec_digest(PyObject *module, PyObject *args)
 {
     struct core_state *state = PyModule_GetState(module);

@@ -255,6 +255,7 @@ PyObject *core_live_info_dict(const struct lmcs_live_info *info);
 PyObject *core_codec_compress(PyObject *module, PyObject *args);
 PyObject *core_codec_decompress(PyObject *module, PyObject *args);
 PyObject *core_codec_info(PyObject *module, PyObject *owner);
+PyObject *core_codec_kernels(PyObject *module, PyObject *args);
 PyObject *core_codec_digest(PyObject *module, PyObject *args);
 PyObject *core_gradient_scale(PyObject *module, PyObject *args);
 PyObject *core_archive_ls(PyObject *module, PyObject *args);

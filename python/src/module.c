@@ -27,6 +27,7 @@ static PyMethodDef methods[] = {
     {"codec_info", core_codec_info, METH_O, "The fields of a frame's header."},
     {"archive_ls", core_archive_ls, METH_VARARGS, "archive_ls(fd): the contents of an archive, as a dict."},
     {"archive_verify", core_archive_verify, METH_VARARGS, "archive_verify(fd): the same, after checking all of it."},
+    {"codec_kernels", core_codec_kernels, METH_NOARGS, "The kernels in use, as lmc_kernels() names them."},
     {"codec_digest", core_codec_digest, METH_VARARGS, "A digest as text: (data, dtype, threads)."},
     {"gradient_scale", core_gradient_scale, METH_VARARGS,
      "The factor that short gradients were multiplied by: (f32 as bytes)."},

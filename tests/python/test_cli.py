@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import tensor_file
 from command import BIN, NEEDS_BIN
+from lmcstore import codec
 from optional import safetensors_numpy
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
@@ -93,7 +94,8 @@ def digests(path):
 
 
 def test_version_and_help():
-    assert re.fullmatch(r"lmc-store \d+\.\d+\.\d+\n", text("--version"))
+    version = re.fullmatch(r"lmc-store \d+\.\d+\.\d+, kernels (\w+)\n", text("--version"))
+    assert version is not None and version[1] == codec.kernels
     overview = text("--help")
     assert sorted(re.findall(r"^  (\S+)", overview, re.MULTILINE)) == sorted([*COMMANDS, "report"])
     for command in COMMANDS:

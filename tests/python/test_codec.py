@@ -558,6 +558,18 @@ print("soon" if share < 0.8 else f"{share} was done")
 """
 
 
+def test_the_kernels_are_named() -> None:
+    name = "import lmcstore; print(lmcstore.codec.kernels)"
+    limits = {"usual": {}, "portable": {"LMC_KERNELS": "portable"}}
+    names = {
+        limit: subprocess.run(
+            [sys.executable, "-c", name], env={**os.environ, **more}, capture_output=True, text=True, check=True
+        ).stdout
+        for limit, more in limits.items()
+    }
+    assert names == {"usual": f"{codec.kernels}\n", "portable": "portable\n"}
+
+
 @pytest.mark.parametrize("what", ["compress", "decompress"])
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_interrupts(what: str, threads: str) -> None:
