@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -50,10 +51,16 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* Not gettid(), which glibc has from 2.30 on: the wheel runs with 2.28. */
+static pid_t own_thread(void)
+{
+    return (pid_t)syscall(SYS_gettid);
+}
+
 /* Only the main thread may acquire the GIL here: others would end there when Python ends. */
 static void check_signals(struct coding *self)
 {
-    if (self->main_thread != gettid() || now_ns() - self->checked_ns < SIGNALS_EVERY_NS)
+    if (self->main_thread != own_thread() || now_ns() - self->checked_ns < SIGNALS_EVERY_NS)
         return;
     PyEval_RestoreThread(self->thread);
     if (PyErr_CheckSignals() != 0) {
@@ -89,7 +96,7 @@ static bool coding_init(struct coding *self, struct core_state *state, uint32_t 
 {
     struct lmcs_error error = {0};
     self->state = state;
-    self->main_thread = gettid() == getpid() ? getpid() : 0;
+    self->main_thread = own_thread() == getpid() ? getpid() : 0;
     self->checked_ns = now_ns();
     atomic_init(&self->stop, false);
     pthread_mutex_init(&self->lock, NULL);
