@@ -10,11 +10,13 @@ LMCS_PYTHON_INCLUDE  the folders of that Python's headers, separated by ``:``
 
 import os
 import platform
+import re
 import shutil
 import sys
 import sysconfig
 from pathlib import Path
 
+import setuptools
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -105,8 +107,20 @@ class TaggedWheel(bdist_wheel):
         return (OTHER_ABI.rstrip("t"), OTHER_ABI, super().get_tag()[2]) if OTHER_ABI else super().get_tag()
 
 
+def description():
+    """Return the README; its links lead into the checkout, which a reader of the metadata lacks."""
+    text = (lmcstore_cmake.sources() / "README.md").read_text()
+    return re.sub(r"\[([^\]]+)\]\((?!\w+:)[^)]+\)", r"\1", text)
+
+
+# Debian 12's setuptools has no expressions.
+LICENSE = "license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license"
+
 setup(
     version=lmcstore_cmake.version(),
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    **{LICENSE: "BSD-3-Clause"},
     ext_modules=[Extension("lmcstore._core", sources=[], py_limited_api=LIMITED)],
     scripts=["scripts/lmc-store-report"],
     data_files=[("share", [])],  # asks for InstallData
