@@ -59,7 +59,7 @@ from .shelf import Origin, Pruned, Removal, Shelf
 from .snapshot import Loaded, Snapshot
 from .store import Store, open
 
-__version__ = "0.1.0"
+__version__ = _core.VERSION
 
 __all__ = [
     "CancelledError",

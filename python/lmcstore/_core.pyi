@@ -4,6 +4,7 @@ from typing import Any, final
 
 from typing_extensions import Buffer as BytesLike
 
+VERSION: str
 OPEN_READ: int
 OPEN_WRITE: int
 OPEN_OR_CREATE: int

@@ -95,6 +95,14 @@ static int add_policy_keys(PyObject *module)
     return failed;
 }
 
+static int add_version(PyObject *module)
+{
+    PyObject *version = PyUnicode_FromFormat("%d.%d.%d", LMCS_VERSION_MAJOR, LMCS_VERSION_MINOR, LMCS_VERSION_PATCH);
+    int failed = version != NULL ? PyModule_AddObjectRef(module, "VERSION", version) : -1;
+    Py_XDECREF(version);
+    return failed;
+}
+
 static int execute(PyObject *module)
 {
     struct core_state *state = PyModule_GetState(module);
@@ -122,7 +130,7 @@ static int execute(PyObject *module)
     }
     int failed = PyModule_AddObjectRef(module, "DTYPES", dtypes);
     Py_DECREF(dtypes);
-    return failed != 0 ? failed : add_policy_keys(module);
+    return failed != 0 || add_version(module) != 0 ? -1 : add_policy_keys(module);
 }
 
 static int traverse(PyObject *module, visitproc visit, void *arg)
