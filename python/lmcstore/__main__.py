@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -27,7 +26,9 @@ def places() -> Iterator[Path]:
             yield from (
                 Path(str(file.locate())) for file in installed.files or () if file.parts[-2:] == ("bin", "lmc-store")
             )
-    yield Path(sysconfig.get_path("scripts")) / "lmc-store"
+    # Packages of a system record no paths.
+    if PACKAGE.is_relative_to(Path(sys.prefix).resolve()):
+        yield Path(sys.prefix) / "bin" / "lmc-store"
 
 
 def main() -> NoReturn:
