@@ -28,11 +28,10 @@ A snapshot is durable when `Shelf.snapshot` returns. Tensors can also live in th
 
 try:
     from . import _core as _core
-except ImportError as error:
-    raise ImportError(
-        f"lmcstore's C module can't be loaded ({error}). In a checkout: pip install ./python, "
-        "and run Python outside the directory python/"
-    ) from error
+except (ImportError, SystemError) as error:
+    from ._text.loading import explain
+
+    raise ImportError(explain(error)) from error
 
 from . import archive, codec
 from ._state.lazy import LazyTensor, Part
