@@ -373,25 +373,30 @@ C
     echo '#include <lmc.h>' | c++ -std=c++11 -Wall -Wextra "${werror[@]}" -I"$where/usr/include" -fsyntax-only -x c++ -
 }
 
-# The wheel without the checkout: name, contents, and use without torch.
+# The sdist, a wheel built from it alone, and the wheel without the checkout: name, contents, and use without torch.
 wheel_and_use() {
     local where wheel names
     where=$(mktemp -d)
     # shellcheck disable=SC2064
     trap "rm -rf '$where'" RETURN
-    .venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps -w "$where" ./python \
-        >"$logs/wheel.log" 2>&1 || { cat "$logs/wheel.log"; return 1; }
-    wheel=("$where"/*)
+    mkdir "$where/sdist" "$where/wheel"
+    env -C python PYTHONPATH=backend "$top/.venv/bin/python" -c \
+        'import lmcstore_backend, sys; lmcstore_backend.build_sdist(sys.argv[1])' "$where/sdist" >"$logs/sdist.log"
+    env -C "$where" "$top/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps -w wheel \
+        "$where"/sdist/*.tar.gz >"$logs/wheel.log" 2>&1 || { cat "$logs/wheel.log"; return 1; }
+    wheel=("$where"/wheel/*)
     names=$(basename -a "${wheel[@]}")
     echo "$names"
     [[ $names == lmcstore-*-cp311-abi3-linux_*.whl ]] || { echo "not one abi3 wheel"; return 1; }
     /usr/bin/env -C "$where" "$top/.venv/bin/python" -m venv "$where/venv"
     "$where/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index "${wheel[0]}"
+    "$where/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index --target "$where/folder/target" \
+        "${wheel[0]}"
     env -C "$where" PYTHONPATH= "$where/venv/bin/python" "$top/tests/wheel.py" "$where" "$top"
 }
 
 install() {
-    check "pip wheel ./python, then the wheel in a virtual environment of its own" bash_function wheel_and_use
+    check "the sdist, its wheel, and the wheel in a virtual environment of its own" bash_function wheel_and_use
     check "cmake --install, then a program built with it" bash_function install_and_use
     check "the codec by itself, and its README's example" bash_function codec_install_and_use
     check "tools/release.sh in a temporary repository" tests/test_release.sh
