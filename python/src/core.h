@@ -22,6 +22,18 @@
 #include "lmcstore.h"
 #include "lmcstore_live.h"
 
+/* Python 3.13 dropped the names whose "#" formats read Py_ssize_t from its headers, but Python 3.12 needs them. */
+#if PY_VERSION_HEX >= 0x030D0000 && defined(Py_LIMITED_API) && Py_LIMITED_API < 0x030D0000
+PyAPI_FUNC(int) _PyArg_ParseTuple_SizeT(PyObject *, const char *, ...);
+PyAPI_FUNC(int) _PyArg_ParseTupleAndKeywords_SizeT(PyObject *, PyObject *, const char *, char **, ...);
+PyAPI_FUNC(PyObject *) _PyObject_CallFunction_SizeT(PyObject *, const char *, ...);
+PyAPI_FUNC(PyObject *) _Py_BuildValue_SizeT(const char *, ...);
+#define PyArg_ParseTuple            _PyArg_ParseTuple_SizeT
+#define PyArg_ParseTupleAndKeywords _PyArg_ParseTupleAndKeywords_SizeT
+#define PyObject_CallFunction       _PyObject_CallFunction_SizeT
+#define Py_BuildValue               _Py_BuildValue_SizeT
+#endif
+
 #define STATUS_COUNT (LMCS_CANCELLED + 1)
 
 struct core_state {
