@@ -97,7 +97,7 @@ build_libisal() {
     arch=$(uname -m)
     if [ "$arch" = x86_64 ] && ! command -v nasm >/dev/null; then
         source_of nasm
-        [ -e "$work/nasm/Makefile" ] || (cd "$work/nasm" && ./configure CC="$cc")
+        [ -e "$work/nasm/Makefile" ] || (cd "$work/nasm" && ./configure CC="$cc" CFLAGS=-O1)
         make -C "$work/nasm" -j "$jobs" nasm
         PATH=$work/nasm:$PATH
     fi
