@@ -9,6 +9,15 @@
  */
 #include "load/load.h"
 
+#ifndef LMCS_LOAD_LIBRARIES
+
+bool lmcs_load_has_ndctl(void)
+{
+    return true; /* linked */
+}
+
+#else
+
 #include "load/functions.h"
 
 #include <dlfcn.h>
@@ -118,3 +127,5 @@ static int lmcs_no_ndctl(struct ndctl_ctx **ctx)
             functions.name arguments;              \
     }
 LMCS_LOADED_FUNCTIONS(VALUE, VOID)
+
+#endif

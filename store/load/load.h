@@ -5,14 +5,7 @@
 
 #include <stdbool.h>
 
-/* Without libndctl nothing knows the bad blocks and unsafe shutdowns of persistent memory. */
-#ifdef LMCS_LOAD_LIBRARIES
+/* False: nothing here knows the bad blocks and unsafe shutdowns of persistent memory. */
 bool lmcs_load_has_ndctl(void);
-#else
-static inline bool lmcs_load_has_ndctl(void)
-{
-    return true;
-}
-#endif
 
 #endif

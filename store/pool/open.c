@@ -22,6 +22,7 @@
 #include "base/guard.h"
 #include "base/topology.h"
 #include "live/live.h"
+#include "media/nvdimm.h"
 #include "media/pmemobj_log.h"
 #include "pages/heap_check.h"
 #include "pages/space.h"
@@ -202,7 +203,8 @@ static enum lmcs_status create(const char *path, const struct lmcs_open_options 
 
 /* ---- Opening ---- */
 
-static enum lmcs_status check_place(const char *path, uint32_t flags, int *node, struct lmcs_error *error)
+static enum lmcs_status check_place(const char *path, enum lmcs_open_mode mode, uint32_t flags, int *node,
+                                    struct lmcs_error *error)
 {
     struct lmcs_topology topology;
     lmcs_topology_detect(path, &topology);
@@ -212,7 +214,7 @@ static enum lmcs_status check_place(const char *path, uint32_t flags, int *node,
             error, LMCS_UNSUPPORTED, 0,
             "%s: is on %s, where file locks and mmap are unreliable; use a local file system or --force-network", path,
             topology.file_system);
-    return LMCS_OK;
+    return mode == LMCS_OPEN_READ ? LMCS_OK : lmcs_nvdimm_check(path, error);
 }
 
 static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struct lmcs_error *error)
@@ -446,7 +448,7 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
     lmcs_guard_install();
     pthread_once(&watching, watch_forks);
     keep_parents_places();
-    enum lmcs_status status = check_place(path, options->flags, &node, error);
+    enum lmcs_status status = check_place(path, mode, options->flags, &node, error);
     if (status != LMCS_OK)
         return status;
     struct stat st;
