@@ -146,6 +146,7 @@ setup() {
     local status=0
     check "tools/setup.sh --dev" tools/setup.sh --dev || status=1
     check "tools/setup.sh where something is missing" tests/test_setup.sh || status=1
+    check "missing libraries are named" tests/test_libraries.sh || status=1
     return "$status"
 }
 

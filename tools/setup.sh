@@ -194,18 +194,9 @@ choose_python() {
 
 apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; }
 
-# pkg-config's name, the least version, Debian's package.
-libraries=(
-    'libpmemobj 1.11 libpmemobj-dev'
-    'libpmem 1.11 libpmem-dev'
-    'numa 0 libnuma-dev'
-    'libndctl 0 libndctl-dev'
-    'libdaxctl 0 libdaxctl-dev'
-    'cmocka 0 libcmocka-dev'
-    'libxxhash 0 libxxhash-dev'
-    'jansson 2.13 libjansson-dev'
-    'libisal 2.30 libisal-dev'
-)
+# pkg-config's name, the least version, Debian's package; of the table in store/libraries.cmake.
+mapfile -t libraries < <(awk '/^set\(LMCS_LIBRARIES/ { on = 1; next } /^\]\]/ { on = 0 } on { print $1, $2, $5 }' \
+    store/libraries.cmake)
 
 # compiler_fault: nothing, or why no program can be made here.
 compiler_fault() {
