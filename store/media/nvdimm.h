@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* media/nvdimm.h - what a pool on persistent memory needs before it is opened for writing. */
+/* media/nvdimm.h - pools on persistent memory are written to only with libndctl. */
 #ifndef LMCS_MEDIA_NVDIMM_H
 #define LMCS_MEDIA_NVDIMM_H
 
