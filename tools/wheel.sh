@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Makes the wheel for every Linux with glibc 2.28 or newer: lmcstore-*-cp311-abi3-manylinux_2_28_*.whl. Runs on Debian 12
-# or newer, x86-64, without root:
+# Makes the wheel for every Linux with glibc 2.28 or newer, lmcstore-*-cp311-abi3-manylinux_2_28_*.whl, on Debian 12 or
+# newer, x86-64, without root:
 #
 #   tools/wheel.sh                    build/wheel/out/*.whl, for x86-64
-#   tools/wheel.sh --arch aarch64     for arm64, cross-compiled
+#   tools/wheel.sh --arch aarch64     also one for arm64, cross-compiled
 #   tools/wheel.sh --python PY        builds with this Python, and with its headers
 #   tools/wheel.sh --out DIR          writes the wheel there
 #   tools/wheel.sh --sources DIR      takes the sources of PMDK, ISA-L and others (tools/sources.txt) from DIR
@@ -92,47 +92,51 @@ tools() {
     fi
 }
 
-# program NAME PACKAGE: links $work/bin/NAME to the program of PATH, or to that of Debian's package, unpacked here.
+# program NAME PACKAGE: $work/bin/NAME starts the program of PATH, or that of Debian's package, unpacked here.
 program() {
-    local place=$work/debian
+    local place=$work/debian found
     mkdir -p "$work/bin" "$place"
-    [ ! -x "$work/bin/$1" ] || return 0
-    if ! command -v "$1" >/dev/null; then
-        (cd "$place" && apt-get -o APT::Sandbox::User= download "$2" && dpkg -x "$2"_*.deb .) || return 1
+    if ! found=$(command -v "$1"); then
+        found=$place/usr/bin/$1
+        if [ ! -x "$found" ]; then
+            (cd "$place" && apt-get -o APT::Sandbox::User= download "$2" && dpkg -x "$2"_*.deb .) || return 1
+        fi
     fi
-    ln -sf "$(PATH=$PATH:$place/usr/bin command -v "$1")" "$work/bin/$1"
+    [[ $found == "$work/bin/"* ]] && return
+    printf '#!/bin/sh\nLD_LIBRARY_PATH=%q exec %q "$@"\n' "$place/usr/lib/x86_64-linux-gnu" "$found" >"$work/bin/$1"
+    chmod +x "$work/bin/$1"
 }
 
 run "compiler and checks" tools tools
-if [ "$arch" = x86_64 ]; then
-    run "nasm" nasm program nasm nasm
-    objcopy=objcopy
-else
-    run "objcopy for $arch" objcopy program "$arch-linux-gnu-objcopy" "binutils-$arch-linux-gnu"
-    objcopy=$work/bin/$arch-linux-gnu-objcopy
-fi
+export PATH=$work/venv/bin:$work/bin:$PATH
+LMCS_WHEEL_ZIG=$("$work/venv/bin/python" -c 'import ziglang; print(ziglang.__path__[0] + "/zig")')
+export LMCS_WHEEL_ZIG ZIG_GLOBAL_CACHE_DIR=$work/cache ZIG_LOCAL_CACHE_DIR=$work/cache
+unset PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR CFLAGS CPPFLAGS LDFLAGS CPATH LIBRARY_PATH CMAKE_PREFIX_PATH
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)}
+export SOURCE_DATE_EPOCH
 
 # ---- What is inside ------------------------------------------------------------------------------------------------
 
-export PATH=$work/venv/bin:$work/bin:$PATH
-export LMCS_WHEEL_ARCH=$arch LMCS_WHEEL_OBJCOPY=$objcopy LMCS_WHEEL_PREFIX=$work/$arch/prefix
-LMCS_WHEEL_ZIG=$("$work/venv/bin/python" -c 'import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).parent / "zig")')
-export LMCS_WHEEL_ZIG ZIG_GLOBAL_CACHE_DIR=$work/cache ZIG_LOCAL_CACHE_DIR=$work/cache
-export PKG_CONFIG_LIBDIR=$LMCS_WHEEL_PREFIX/lib/pkgconfig
-unset PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR CFLAGS CPPFLAGS LDFLAGS CPATH LIBRARY_PATH CMAKE_PREFIX_PATH
-
-run "sources" sources tools/sources.sh "${given[@]}" "$work/sources" jansson libisal ndctl numactl pmdk xxhash
-stamp=$(cat tools/sources.txt tools/wheel/requirements.txt tools/wheel/*.sh tools/wheel/*.cmake | sha256sum)
-if [ "$(cat "$work/$arch/.made" 2>/dev/null || true)" != "$stamp" ]; then
-    rm -rf "${work:?}/$arch"
-    run "PMDK, ISA-L, jansson for $arch" "libraries-$arch" tools/wheel/libraries.sh "$work/sources" "$work/$arch/build"
-    echo "$stamp" >"$work/$arch/.made"
-fi
+# libraries ARCH: into build/wheel/ARCH/prefix, where the build of the wheel finds them.
+libraries() {
+    local stamp
+    export LMCS_WHEEL_ARCH=$1 LMCS_WHEEL_PREFIX=$work/$1/prefix LMCS_WHEEL_OBJCOPY=objcopy
+    export PKG_CONFIG_LIBDIR=$LMCS_WHEEL_PREFIX/lib/pkgconfig
+    if [ "$1" = x86_64 ]; then
+        run "nasm" nasm program nasm nasm
+    else
+        run "objcopy for $1" objcopy program "$1-linux-gnu-objcopy" "binutils-$1-linux-gnu"
+        LMCS_WHEEL_OBJCOPY=$work/bin/$1-linux-gnu-objcopy
+    fi
+    stamp=$(cat tools/sources.txt tools/wheel/requirements.txt tools/wheel/*.sh tools/wheel/*.cmake | sha256sum)
+    if [ "$(cat "$work/$1/.made" 2>/dev/null || true)" != "$stamp" ]; then
+        rm -rf "${work:?}/$1"
+        run "PMDK, ISA-L, jansson for $1" "libraries-$1" tools/wheel/libraries.sh "$work/sources" "$work/$1/build"
+        echo "$stamp" >"$work/$1/.made"
+    fi
+}
 
 # ---- The wheel -----------------------------------------------------------------------------------------------------
-
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)}
-export SOURCE_DATE_EPOCH _PYTHON_HOST_PLATFORM=linux-$arch
 
 # copy FOLDER: the files of the checkout, without what builds left in it.
 copy() {
@@ -142,33 +146,46 @@ copy() {
         xargs -0 cp --parents -t "$1"
 }
 
-# build FOLDER: the wheel of the copy, in FOLDER/made.
-build() {
-    copy "$1" &&
-        CMAKE_GENERATOR=Ninja CFLAGS="-ffile-prefix-map=$1=. -ffile-prefix-map=$LMCS_WHEEL_PREFIX=." LDFLAGS=-Wl,-s \
-            LMCS_CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$top/tools/wheel/toolchain.cmake -DLMCS_LOAD_LIBRARIES=ON" \
-            LMCS_PYTHON_INCLUDE=$work/$arch/python \
-            "$work/venv/bin/python" -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps \
-            -w "$1/raw" "$1/python" &&
-        "$work/venv/bin/python" tools/wheel/finish.py --sources "$work/sources" --out "$1/made" "$1"/raw/*.whl
-}
-
 # Debian's pyconfig.h includes one of another folder, where zig does not look.
 headers() {
-    rm -rf "$work/$arch/python"
-    cp -rL "$include" "$work/$arch/python"
     local other=/usr/include/x86_64-linux-gnu/${include##*/}/pyconfig.h
-    [ ! -f "$other" ] || cp "$other" "$work/$arch/python/pyconfig.h"
+    rm -rf "$work/python"
+    cp -rL "$include" "$work/python"
+    [ ! -f "$other" ] || cp "$other" "$work/python/pyconfig.h"
 }
 
+# build ARCH FOLDER: the wheel of a copy of the checkout, in FOLDER/made.
+build() {
+    local settings="-DCMAKE_TOOLCHAIN_FILE=$top/tools/wheel/toolchain.cmake -DLMCS_LOAD_LIBRARIES=ON"
+    # The command prints its manual page and its completions.
+    [ "$1" = x86_64 ] || settings+=" -DLMCS_NATIVE_COMMAND=$work/lmc-store"
+    copy "$2" &&
+        CMAKE_GENERATOR=Ninja CFLAGS="-ffile-prefix-map=$2=. -ffile-prefix-map=$LMCS_WHEEL_PREFIX=." \
+            LMCS_CMAKE_ARGS=$settings LMCS_PYTHON_INCLUDE=$work/python _PYTHON_HOST_PLATFORM=linux-$1 \
+            "$work/venv/bin/python" -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps \
+            -w "$2/raw" "$2/python" &&
+        "$work/venv/bin/python" tools/wheel/finish.py --sources "$work/sources" --out "$2/made" "$2"/raw/*.whl ||
+        return 1
+    [ "$1" != x86_64 ] || cp "$2"/python/build/temp.*/command/bin/lmc-store "$work/"
+}
+
+# wheel ARCH
+wheel() {
+    local tree=$work/$1/tree made
+    libraries "$1"
+    run "wheel for $1" "wheel-$1" build "$1" "$tree"
+    made=("$tree/made"/*.whl)
+    if ((twice)); then
+        run "the same in another folder" "again-$1" build "$1" "$work/$1/another"
+        cmp "${made[0]}" "$work/$1/another/made/${made[0]##*/}" ||
+            die "two builds differ: ${made[0]} and $work/$1/another/made"
+    fi
+    "$work/venv/bin/python" tools/wheel/check.py "${made[0]}"
+    cp "${made[0]}" "$out/"
+    say "done: $out/${made[0]##*/} ($(($(stat -c %s "${made[0]}") / 1024)) KiB)"
+}
+
+run "sources" sources tools/sources.sh "${given[@]}" "$work/sources" jansson libisal ndctl numactl pmdk xxhash
 headers
-run "wheel for $arch" "wheel-$arch" build "$work/$arch/tree"
-wheel=("$work/$arch/tree/made"/*.whl)
-if ((twice)); then
-    run "the same in another folder" "again-$arch" build "$work/$arch/other place"
-    cmp "${wheel[0]}" "$work/$arch/other place/made/${wheel[0]##*/}" ||
-        die "two builds differ: ${wheel[0]} and $work/$arch/other place/made"
-fi
-"$work/venv/bin/python" tools/wheel/check.py "${wheel[0]}"
-cp "${wheel[0]}" "$out/"
-say "done: $out/${wheel[0]##*/} ($(($(stat -c %s "${wheel[0]}") / 1024)) KiB)"
+wheel x86_64
+[ "$arch" = x86_64 ] || wheel "$arch"

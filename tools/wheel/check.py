@@ -25,6 +25,9 @@ OF_GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 INSIDE = ("PMDK", "ISA-L", "jansson", "xxHash")
 
+# Called by headers of Python 3.13 and newer; Python 3.11 refuses a format with a length (python/src/core.h).
+REFUSED_BY_3_11 = {"PyArg_ParseTuple", "PyArg_ParseTupleAndKeywords", "PyObject_CallFunction", "Py_BuildValue"}
+
 # The best kernels of a processor: the first whose flags it has. codec/kernels/cpu.c chooses among them.
 AVX2 = {"avx2", "bmi1", "bmi2", "fma"}
 BEST = {
@@ -54,6 +57,16 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
+def check_symbols(name: str, elf: ELFFile) -> None:
+    """Check what the module defines for others, and what it wants of Python."""
+    symbols = [each for each in elf.get_section_by_name(".dynsym").iter_symbols() if each.name]
+    defined = {each.name for each in symbols if each["st_shndx"] != "SHN_UNDEF"}
+    check(defined == {"PyInit__core"}, f"{name} exports {', '.join(sorted(defined))}")
+    if name.endswith(".abi3.so"):
+        refused = {each.name for each in symbols} & REFUSED_BY_3_11
+        check(not refused, f"{name} calls {', '.join(sorted(refused))}, which Python 3.11 refuses")
+
+
 def check_program(name: str, data: bytes, machine: str) -> None:
     """Check what one ELF file needs, exports and contains."""
     elf = ELFFile(io.BytesIO(data))
@@ -66,13 +79,9 @@ def check_program(name: str, data: bytes, machine: str) -> None:
             found = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", symbol.name)
             newer = found and (int(found[1]), int(found[2])) > GLIBC
             check(not newer, f"{name} needs a symbol of {symbol.name}")
-    defined = {
-        symbol.name
-        for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
-        if symbol["st_shndx"] != "SHN_UNDEF" and symbol["st_info"]["bind"] != "STB_LOCAL"
-    }
-    exported = {"PyInit__core"} if name.startswith("lmcstore/_core.") else set()
-    check(defined == exported, f"{name} exports {', '.join(sorted(defined ^ exported))}")
+    check(elf["e_type"] == "ET_DYN", f"{name} must lie at one address")
+    if name.startswith("lmcstore/_core."):
+        check_symbols(name, elf)
     check(elf.get_section_by_name(".symtab") is None, f"{name} is not stripped")
     place = re.search(rb"/[\w./-]*(?:build/wheel|other place)[\w./-]*", data)
     check(place is None, f"{name} contains a path of the build: {place and place[0].decode()}")
@@ -91,12 +100,15 @@ def check_contents(wheel: Path) -> str:
     about = next(name.removesuffix("RECORD") for name in files if name.endswith(".dist-info/RECORD"))
     for title in INSIDE:
         check(f"{about}licenses/{title}/LICENSE" in files, f"the licence of {title} is missing")
+    check(f"{about}licenses/LICENSE" in files, "our licence is missing")
     sbom = json.loads(files.get(f"{about}sboms/lmcstore.cdx.json", b"{}"))
     listed = {component["name"] for component in sbom.get("components", ())}
     check(listed == set(INSIDE), f"the SBOM lists {', '.join(sorted(listed)) or 'nothing'}")
     programs = [name for name, data in files.items() if data.startswith(b"\x7fELF")]
     modules = [name for name in programs if re.fullmatch(r"lmcstore/_core\.[\w-]+\.so", name)]
-    check(len(modules) == 1 and programs == modules, f"not one module: {', '.join(programs)}")
+    commands = [name for name in programs if name.endswith(".data/scripts/lmc-store")]
+    check(len(modules) == len(commands) == 1, "not one module and one command lmc-store")
+    check(len(programs) == 2, f"more programs than expected: {', '.join(programs)}")
     for name in programs:
         check_program(name, files[name], found[2])
     return found[2]
@@ -132,6 +144,9 @@ def check_use(wheel: Path, machine: str) -> None:
         chosen = run(f"{place}/venv/bin/python", "-W", "ignore", "-c", code, env=env).strip()
         best = best_kernels(machine)
         check(chosen == best, f"the codec uses the kernels {chosen}; this processor has {best}")
+        shown = run(f"{place}/venv/bin/lmc-store", "--version", env=env).strip()
+        check(f"kernels {best}" in shown, f"lmc-store --version prints {shown!r}; this processor has {best}")
+        run(f"{place}/venv/bin/lmc-store", "verify", "p", env=env)
 
 
 def main() -> None:
