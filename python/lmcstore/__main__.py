@@ -22,7 +22,8 @@ def places() -> Iterator[Path]:
     except PackageNotFoundError:
         pass
     else:
-        if Path(str(installed.locate_file("lmcstore"))).resolve() == PACKAGE:
+        package = Path(str(installed.locate_file("lmcstore"))).resolve()
+        if package == PACKAGE or not package.exists():  # pip install -e leaves the package in the checkout
             yield from (
                 Path(str(file.locate())) for file in installed.files or () if file.parts[-2:] == ("bin", "lmc-store")
             )
