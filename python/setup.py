@@ -19,6 +19,7 @@ from pathlib import Path
 import setuptools
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
@@ -44,6 +45,16 @@ def include_folders():
         package = f"python{sys.version_info[0]}.{sys.version_info[1]}-dev"
         lmcstore_cmake.fail(f"{folders[0]} has no Python.h: install Python's headers (Debian: {package})")
     return list(dict.fromkeys(folders))
+
+
+class BuildPy(build_py):
+    """``build_py`` without the files of an earlier build, which would get into the wheel."""
+
+    def run(self):
+        """Begin with an empty folder."""
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
 
 
 class BuildByCMake(build_ext):
@@ -125,6 +136,7 @@ setup(
     scripts=["scripts/lmc-store-report"],
     data_files=[("share", [])],  # asks for InstallData
     cmdclass={
+        "build_py": BuildPy,
         "build_ext": BuildByCMake,
         "build_scripts": BuildScripts,
         "install_data": InstallData,
