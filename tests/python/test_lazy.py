@@ -338,13 +338,17 @@ def test_it_needs_the_store(pool_path: str) -> None:
 def test_without_torch(pool_path: str, run_python: Any) -> None:
     with lmcstore.open(pool_path, size="64MiB", background=False) as store:
         store["run"].snapshot({"model": {"w": torch.arange(12.0).view(4, 3)}})
+        store["other"].snapshot({"size": torch.Size([1])})
     done = run_python(
         "import sys; sys.modules['torch'] = None\n"
         "import lmcstore\n"
-        "lazy = lmcstore.open(sys.argv[1], 'r')['run'].latest['model']['w']\n"
+        "store = lmcstore.open(sys.argv[1], 'r')\n"
+        "lazy = store['run'].latest['model']['w']\n"
         "assert tuple(lazy.shape) == (4, 3) and lazy.numpy()[1].tolist() == [3, 4, 5]\n"
         "try: lazy.torch()\n"
-        "except lmcstore.UnsupportedError: print('no torch')\n",
+        "except lmcstore.UnsupportedError: print('no torch')\n"
+        "try: store['other'].latest['size']\n"
+        "except lmcstore.UnsupportedError as error: assert 'install torch' in str(error)\n",
         pool_path,
     )
     assert done.stdout == "no torch\n", done.stderr

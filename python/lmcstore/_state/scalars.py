@@ -26,7 +26,7 @@ from itertools import repeat
 from typing import Any
 
 from .._arrays.packages import loaded
-from ..errors import DamagedError
+from ..errors import DamagedError, UnsupportedError
 
 MAX_DEPTH = 200
 """How many containers may surround a part of a state, and a part of a packed value; for writing and reading."""
@@ -293,8 +293,10 @@ def _set_of(items: list[Any]) -> frozenset[Any]:
 
 
 def _torch() -> Any:
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        raise UnsupportedError("the snapshot holds values of torch; install torch to read them") from None
     return torch
 
 
