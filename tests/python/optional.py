@@ -63,6 +63,7 @@ def _ignore_settings(*_: object, **__: object) -> Callable[[Any], Any]:
 
 HAS_TORCH = _has("torch")
 HAS_ML_DTYPES = _has("ml_dtypes")
+HAS_MATPLOTLIB = _has("matplotlib")
 
 torch = _load("torch", "PyTorch")
 ml_dtypes = _load("ml_dtypes", "ml_dtypes")

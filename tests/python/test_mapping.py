@@ -181,14 +181,14 @@ def test_a_message_is_short_and_fast(shelf: lmcstore.Shelf) -> None:
     names = [f"layer{number}.weight{'x' * 100}" for number in range(30_000)]
     snap = flat(shelf, names)
     snap.names()
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(lmcstore.NotFoundError) as caught:
         snap[f"layr17.weight{'x' * 100}"]
-    assert time.monotonic() - start < 5 and len(str(caught.value)) < 2000
+    assert time.process_time() - start < 5 and len(str(caught.value)) < 2000
     assert "and 29,990 more" in str(caught.value) and "Did you mean 'layer" in str(caught.value)
     with pytest.raises(lmcstore.NotFoundError) as caught:
         snap["layer" * 100_000]
-    assert time.monotonic() - start < 10 and len(str(caught.value)) < 2000
+    assert time.process_time() - start < 10 and len(str(caught.value)) < 2000
     assert f"{names[-1]}y" not in snap and names[-1] in snap
 
 

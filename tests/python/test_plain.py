@@ -243,6 +243,7 @@ def test_the_class_of_a_target(shelf: lmcstore.Shelf) -> None:
 
 
 def test_nothing_is_imported(run_python: Any, tmp_path: Any) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
     code = f"""
 import sys, lmcstore
