@@ -6,7 +6,7 @@
 #   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
-#                            alignment asan tsan guest arm abi mutants models slow docs bench
+#                            alignment asan tsan guest arm abi bare_python mutants models slow docs bench
 #   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz prefix
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
@@ -21,7 +21,7 @@ top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
-deep=(alignment asan tsan guest arm abi mutants models slow docs bench)
+deep=(alignment asan tsan guest arm abi bare_python mutants models slow docs bench)
 long=(crash_long mutants_long stress_long soak kills fuzz prefix)
 others=(tidy coverage instructions)
 
@@ -254,12 +254,13 @@ kills() {
     return "$status"
 }
 
-# run_pytest NAME OPTION...: passed tests keep no files, which would be gigabytes.
+# run_pytest NAME OPTION...: by PYTEST_PYTHON, else .venv's. Passed tests keep no files, which would be gigabytes.
 run_pytest() {
-    local name=$1 status=0 numbers
+    local name=$1 status=0 numbers python=${PYTEST_PYTHON:-.venv/bin/python} several=()
     shift
     say "pytest tests/python ($name)"
-    ticking pytest .venv/bin/python -m pytest tests/python -q -ra -p no:cacheprovider -n "$jobs" --dist worksteal \
+    "$python" -c 'import xdist' 2>/dev/null && several=(-n "$jobs" --dist worksteal)
+    ticking pytest "$python" -m pytest tests/python -q -ra -p no:cacheprovider "${several[@]}" \
         -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1 --junitxml "$logs/pytest-$name.xml" \
         --durations 5 "$@" </dev/null 2>&1 | tee "$logs/pytest-$name.log" || status=$?
     read -r -a numbers < <(.venv/bin/python - "$logs/pytest-$name.xml" "$status" <<'PYTHON'
@@ -374,26 +375,60 @@ C
     echo '#include <lmc.h>' | c++ -std=c++11 -Wall -Wextra "${werror[@]}" -I"$where/usr/include" -fsyntax-only -x c++ -
 }
 
-# The sdist, a wheel built from it alone, and the wheel without the checkout: name, contents, and use without torch.
+# one_wheel FOLDER: that it has one wheel, of the right name.
+one_wheel() {
+    [[ $(ls "$1") == lmcstore-*-cp311-abi3-linux_*.whl ]] || { ls "$1"; echo "not one abi3 wheel"; return 1; }
+}
+export -f one_wheel
+
+# plain_wheel FOLDER: the one wheel that pip builds from the checkout.
+plain_wheel() {
+    .venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps -w "$1" ./python \
+        >"$logs/wheel.log" 2>&1 || { cat "$logs/wheel.log"; return 1; }
+    one_wheel "$1"
+}
+export -f plain_wheel
+
+# numpy_wheel FOLDER PYTHON
+numpy_wheel() {
+    "$2" -m pip download -q --disable-pip-version-check --only-binary :all: --no-deps -d "$1" numpy
+}
+export -f numpy_wheel
+
+# The sdist, a wheel built from it alone, and that wheel in a virtual environment of its own.
 wheel_and_use() {
-    local where wheel names
+    local where
     where=$(mktemp -d)
     # shellcheck disable=SC2064
     trap "rm -rf '$where'" RETURN
-    mkdir "$where/sdist" "$where/wheel"
+    mkdir "$where/sdist" "$where/wheel" "$where/numpy"
     env -C python PYTHONPATH=backend "$top/.venv/bin/python" -c \
         'import lmcstore_backend, sys; lmcstore_backend.build_sdist(sys.argv[1])' "$where/sdist" >"$logs/sdist.log"
     env -C "$where" "$top/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps -w wheel \
         "$where"/sdist/*.tar.gz >"$logs/wheel.log" 2>&1 || { cat "$logs/wheel.log"; return 1; }
-    wheel=("$where"/wheel/*)
-    names=$(basename -a "${wheel[@]}")
-    echo "$names"
-    [[ $names == lmcstore-*-cp311-abi3-linux_*.whl ]] || { echo "not one abi3 wheel"; return 1; }
-    /usr/bin/env -C "$where" "$top/.venv/bin/python" -m venv "$where/venv"
-    "$where/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index "${wheel[0]}"
-    "$where/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index --target "$where/folder/target" \
-        "${wheel[0]}"
-    env -C "$where" PYTHONPATH= "$where/venv/bin/python" "$top/tests/wheel.py" "$where" "$top"
+    one_wheel "$where/wheel"
+    numpy_wheel "$where/numpy" .venv/bin/python
+    tests/install/use.sh "$where"/wheel/*.whl "$top/.venv/bin/python" "$where/use" --numpy "$where/numpy"
+    "$where/use/venv/bin/python" -m pip install -q --disable-pip-version-check --no-index \
+        --target "$where/use/folder/target" "$where"/wheel/*.whl
+    env -C "$where" PYTHONPATH= "$where/use/venv/bin/python" "$top/tests/install/contents.py" "$where/use" "$top"
+}
+
+# The environment and the wheel in it of the job bare_python.
+make_bare() {
+    local where=$top/build/bare
+    rm -rf "$where"
+    mkdir -p "$where/wheel"
+    plain_wheel "$where/wheel"
+    env -C "$where" "$top/.venv/bin/python" -m venv "$where/venv"
+    "$where/venv/bin/python" -m pip install -q --disable-pip-version-check numpy pytest "$where"/wheel/*.whl
+}
+
+# Only NumPy and pytest: tests that need more are skipped.
+bare_python() {
+    check "build release" cmake_build release || return 1
+    check "a virtual environment with the wheel, NumPy and pytest" bash_function make_bare || return 1
+    PYTEST_PYTHON=build/bare/venv/bin/python run_pytest bare -m "not deep"
 }
 
 install() {
