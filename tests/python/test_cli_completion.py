@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """lmc-store completion: bash, zsh and fish complete commands, options and files, and the manual page has every help."""
 
-import os
 import re
 import shutil
 import subprocess
 
 import pytest
-from test_cli import BIN, COMMANDS, cli, text
+from command import NEEDS_BIN
+from test_cli import COMMANDS, cli, text
 
-pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+pytestmark = NEEDS_BIN
 
 BASH = """
 source "$1"
