@@ -411,7 +411,8 @@ if ((python)); then
         printf '%s\n' "${requirements[@]}" >"$venv/.requirements"
     fi
     # The state of these folders, with the settings, is the extension's stamp.
-    tree=$(find python codec store -type f ! -path '*/build/*' ! -path '*.egg-info/*' ! -name '*.pyc' -print0 |
+    tree=$(find CMakeLists.txt python codec store tools/CMakeLists.txt tools/*.[ch] -type f \
+        ! -path '*/build/*' ! -path '*.egg-info/*' ! -name '*.pyc' -print0 |
         LC_ALL=C sort -z | xargs -0 sha256sum | { cat; echo "$settings"; } | sha256sum | cut -c 1-64)
     if [ "$(cat "$venv/.lmcstore" 2>/dev/null || true)" = "$tree" ]; then
         say "lmcstore for Python: up to date"
