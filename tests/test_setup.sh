@@ -100,7 +100,8 @@ case_all_is_there() {
 
 case_libraries_are_missing() {
     local package
-    ends BAD 'missing libraries: .*--prefix DIR' PKG_CONFIG_LIBDIR=/nonexistent --no-python || return
+    ends BAD 'missing libraries: .*--prefix DIR, or install .*\(Debian\), .*libpmem-devel.*\(Fedora\)$' \
+        PKG_CONFIG_LIBDIR=/nonexistent --no-python || return
     for package in libpmemobj-dev libpmem-dev libnuma-dev libndctl-dev libdaxctl-dev libcmocka-dev libxxhash-dev \
         libjansson-dev libisal-dev; do
         says "missing libraries: .*$package" || return
@@ -128,8 +129,8 @@ case_compiler_is_missing() {
 }
 
 case_network_is_missing() {
-    ends BAD 'pip install .* no network: .*PIP_FIND_LINKS.*lmc-store are ready' PIP_INDEX_URL=http://127.0.0.1:9/simple \
-        PIP_RETRIES=0
+    ends BAD 'pip install .* no network: .*PIP_FIND_LINKS.*lmc-store are ready' \
+        PIP_INDEX_URL=http://127.0.0.1:9/simple PIP_RETRIES=0
 }
 
 case_disk_is_full() {

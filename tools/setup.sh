@@ -194,8 +194,8 @@ choose_python() {
 
 apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; }
 
-# pkg-config's name, the least version, Debian's package; of the table in store/libraries.cmake.
-mapfile -t libraries < <(awk '/^set\(LMCS_LIBRARIES/ { on = 1; next } /^\]\]/ { on = 0 } on { print $1, $2, $5 }' \
+# pkg-config's name, the least version, Debian's and Fedora's package; of the table in store/libraries.cmake.
+mapfile -t libraries < <(awk '/^set\(LMCS_LIBRARIES/ { on = 1; next } /^\]\]/ { on = 0 } on { print $1, $2, $5, $6 }' \
     store/libraries.cmake)
 
 # compiler_fault: nothing, or why no program can be made here.
@@ -214,13 +214,11 @@ compiler_fault() {
 
 has_sanitizers() { echo 'int main(void) {}' | clang -fsanitize=address -x c - -o /dev/null 2>/dev/null; }
 
-# missing_libraries name|package
+# missing_libraries FIELD: 1: names, 3: Debian's packages, 4: Fedora's.
 missing_libraries() {
-    local field=$1 name least package
-    while read -r name least package; do
-        if ! pkg-config --exists "$name >= $least" 2>/dev/null; then
-            [ "$field" = package ] && echo "$package" || echo "$name"
-        fi
+    local fields
+    while read -r -a fields; do
+        pkg-config --exists "${fields[0]} >= ${fields[1]}" 2>/dev/null || echo "${fields[$1 - 1]}"
     done < <(printf '%s\n' "${libraries[@]}")
 }
 
@@ -249,7 +247,7 @@ missing_python() {
 
 install_packages() {
     local missing
-    mapfile -t missing < <(missing_commands; missing_libraries package; ((python == 0)) || missing_python)
+    mapfile -t missing < <(missing_commands; missing_libraries 3; ((python == 0)) || missing_python)
     if ((${#missing[@]})); then
         if [ "$(id -u)" != 0 ]; then
             say "sudo is needed to install: ${missing[*]}"
@@ -307,7 +305,7 @@ pip_tools() {
 # build_libraries: those that pkg-config does not find, into $prefix.
 build_libraries() {
     local wanted tools=() command
-    mapfile -t wanted < <(missing_libraries name)
+    mapfile -t wanted < <(missing_libraries 1)
     ((${#wanted[@]})) || return 0
     for command in make patch xz; do
         have "$command" || tools+=("$command")
@@ -345,8 +343,9 @@ new_enough_cmake cmake || cmake=$venv/bin/cmake
 if [ -n "$prefix" ]; then
     build_libraries
 fi
-mapfile -t missing < <(missing_libraries package)
-((${#missing[@]} == 0)) || die "missing libraries: ${missing[*]} (Debian's packages): install them, or use --prefix DIR"
+mapfile -t missing < <(missing_libraries 1)
+((${#missing[@]} == 0)) || die "missing libraries: ${missing[*]}. Use --prefix DIR, or install" \
+    "$(missing_libraries 3 | xargs) (Debian), $(missing_libraries 4 | xargs) (Fedora)"
 
 # For CMake and for pip's build of the module. Of libraries with headers alone the programs load the system's, if any.
 configure=()
