@@ -59,6 +59,9 @@ jansson() {
 isal() {
     rm -rf "$work/libisal"
     cp -r "$sources/libisal" "$work/libisal"
+    # In a shared object, code can't contain the address of a table.
+    sed -i 's/ldr\tx_const, =const_tbl/adrp x_const, const_tbl\n\tadd x_const, x_const, :lo12:const_tbl/' \
+        "$work/libisal/erasure_code/aarch64"/*.S
     make -C "$work/libisal" -f Makefile.unx -j2 units=erasure_code host_cpu="$LMCS_WHEEL_ARCH" \
         arch="$([ "$LMCS_WHEEL_ARCH" = x86_64 ] || echo "$LMCS_WHEEL_ARCH")" have_threads=n CC="$here/cc.sh" \
         AR="$here/ar.sh" DEFINES="$([ "$LMCS_WHEEL_ARCH" = x86_64 ] || echo "$flags")" CFLAGS_="-Wall $flags" lib
