@@ -6,6 +6,7 @@
 #   tests/guest/guest.sh test            one boot with the tests of the deep run
 #   tests/guest/guest.sh core            one boot, and in it all tests of pools: an hour or less
 #   tests/guest/guest.sh kills [N]       a training loop, whose machine is killed N times (100)
+#   tests/guest/guest.sh turns COMMAND   another build's lmc-store and ours write to one pool in turn
 #   tests/guest/guest.sh job FILE        one boot that runs a shell script
 #
 # apt-get fetches missing kernel and packages. Everything is made in build/guest, and can be
@@ -17,6 +18,7 @@ here=$PWD/tests/guest
 work=$PWD/build/guest
 bin=$PWD/build/release/bin
 boot_seconds=${GUEST_SECONDS:-300} # after which a guest is given up
+other=                             # another build of lmc-store, for turns
 
 skip() {
     echo "skipped: $*"
@@ -134,6 +136,13 @@ make_project() {
         [ -x "$bin/$program" ] || { echo "build/release/bin/$program is not built"; exit 1; }
         strip --strip-debug -o "$tree/job/$program" "$bin/$program"
     done
+    if [ -n "$other" ]; then
+        # The base has libraries of ours only.
+        mkdir -p "$tree/bin"
+        copy_programs "$tree" "$other"
+        rm -f "$tree/lib/"ld-linux*
+        mv "$tree/bin/${other##*/}" "$tree/job/other"
+    fi
     cat "$work/base.cpio" >"$work/initrd.new"
     pack "$tree" "$work/project.cpio"
     cat "$work/project.cpio" >>"$work/initrd.new"
@@ -344,6 +353,39 @@ JOB
     rm -f "$memory"
 }
 
+# ---- Turns ---------------------------------------------------------------------------------------------------------
+
+# Two builds on each medium, a wheel's and ours for instance.
+turns() {
+    cat >"$work/turns.sh" <<'JOB'
+set -e
+bytes=100000
+header='{"a":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}}'
+for pool in /fsdax/turns.pool /paged/turns.pool; do
+    for turn in 1 2 3 4 5 6; do
+        it=/job/lmc-store
+        [ $((turn % 2)) = 1 ] || it=/job/other
+        [ $turn -gt 1 ] || $it create $pool
+        printf "\\$(printf %o ${#header})\\0\\0\\0\\0\\0\\0\\0%s" "$header" >/tmp/$turn
+        head -c $bytes /dev/urandom >>/tmp/$turn
+        $it import $pool run /tmp/$turn >/tmp/said
+        $it verify $pool >/tmp/said
+        for earlier in $(seq $turn); do
+            $it export $pool run@$earlier -o /tmp/back >/tmp/said
+            tail -c $bytes /tmp/back >/tmp/left
+            tail -c $bytes /tmp/$earlier >/tmp/right
+            cmp /tmp/left /tmp/right
+        done
+    done
+    $it compact $pool
+    /job/lmc-store verify $pool
+    rm -f /tmp/[0-9]
+    echo "turns: 6 of two builds on $pool"
+done
+JOB
+    run_job "$work/turns.sh"
+}
+
 latest() { awk '/^ack / { n[$2] = $3 } END { for (k in n) printf "%s %d  ", k, n[k] }' "$1"; }
 
 case ${1:-} in
@@ -359,12 +401,17 @@ case ${1:-} in
         prepare
         kills "${2:-100}"
         ;;
+    turns)
+        other=${2:?turns needs the lmc-store of another build}
+        prepare
+        turns
+        ;;
     job)
         prepare
         run_job "$2"
         ;;
     *)
-        sed -n '4,14s/^# \{0,1\}//p' "$0" >&2
+        sed -n '4,15s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
 esac
