@@ -251,7 +251,7 @@ def check_full_disk(folder: Path) -> None:
     path = folder / "full.pool"
     done = subprocess.run([sys.executable, "-c", FILL, path], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 1 and last.startswith("lmcstore.FullError: "), done.stderr
+    assert done.returncode == 1 and "FullError: " in last and "the disk is full" in last, done.stderr
     count = int(done.stdout.split()[-1])
     with lmcstore.open(path, "r") as store:
         assert len(store["run"]) == count and store.verify()["damages"] == 0

@@ -35,9 +35,9 @@ took=$({ time venv/bin/python -m pip install -q --no-cache-dir "$wheel" >pip.log
 echo "pip install ${wheel##*/} ($(stat -c %s "$wheel") bytes): $took s of the processor's time"
 ((${#slow[@]})) || awk "BEGIN { exit $took > 10 }" || { echo "use.sh: pip takes more than 10 s" && exit 1; }
 mkdir -p bare
-venv/bin/python "$here/use.py" bare bare "${slow[@]}"
+venv/bin/python -P "$here/use.py" bare bare "${slow[@]}"
 if [ -n "$numpy" ]; then
     venv/bin/python -m pip install -q --no-cache-dir --find-links "$numpy" numpy
     mkdir -p all
-    venv/bin/python "$here/use.py" all all "${slow[@]}" "${full[@]}"
+    venv/bin/python -P "$here/use.py" all all "${slow[@]}" "${full[@]}"
 fi

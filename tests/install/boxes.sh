@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Uses a wheel (use.sh) in bare systems of their own, as a user without root or network:
+#
+#   tests/install/boxes.sh WHEEL BOX...       BOX: bullseye, bookworm, trixie, sid (Debian 11 to 14), arm64
+#
+# bullseye has a Python 3.11 that is built there. arm64 is Debian 12, emulated by qemu, and wants an aarch64 wheel.
+# The systems come from the archive that apt uses here. They stay in build/boxes/*.tar; remove one to make it anew.
+# Wants root. Exit status 77: it was skipped, and the last line says why.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+top=$PWD
+work=$top/build/boxes
+wanted=(debootstrap)
+user=65534
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+(($# >= 2)) || { sed -n '4,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+wheel=$(readlink -f "$1")
+shift
+[ "$(id -u)" = 0 ] || skip "bare systems want root"
+unshare --mount --net true 2>/dev/null || skip "bare systems want namespaces of mounts and networks"
+mkdir -p "$work"
+for box; do
+    [ "$box" != arm64 ] || wanted+=(qemu-user-static)
+done
+
+install_packages() {
+    local missing=() name
+    for name in "${wanted[@]}"; do
+        dpkg-query -W -f '${Status}\n' "$name" 2>/dev/null | grep -q ' installed$' || missing+=("$name")
+    done
+    ((${#missing[@]})) || return 0
+    echo "installing ${missing[*]} ..."
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" >"$work/apt.log" 2>&1 ||
+        skip "could not install ${missing[*]} (build/boxes/apt.log)"
+}
+
+# The archive of Debian that apt uses.
+archive() {
+    # shellcheck disable=SC2016  # apt-get expands it
+    apt-get indextargets 'Created-By: Packages' 'Label: Debian' --format '$(REPO_URI)' | sed -n 1p
+}
+
+suite_of() { if [ "$1" = arm64 ]; then echo bookworm; else echo "$1"; fi; }
+
+python_of() { if [ "$1" = bullseye ]; then echo /opt/python/bin/python3.11; else echo /usr/bin/python3; fi; }
+
+# enter ROOT COMMAND...: as root, without network and with mounts that no other sees.
+enter() {
+    # shellcheck disable=SC2016  # the inner shell expands it
+    unshare --mount --net --fork bash -euc '
+        mount --make-rprivate /
+        mount -t proc proc "$1/proc"
+        mount --rbind /dev "$1/dev"
+        mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
+        if [ -d "$1/small" ]; then mount -t tmpfs -o mode=1777,size=24m tmpfs "$1/small"; fi
+        ip link set lo up 2>/dev/null || true
+        exec chroot "${@:2:1}" "$1" env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 HOME=/nonexistent "${@:3}"
+    ' enter "$@"
+}
+
+# build_python ROOT: Debian 12's Python, below /opt/python. Debian 11 has none that is new enough.
+build_python() {
+    tools/sources.sh "$work/sources" python3.11 || return 1
+    cp -r "$work/sources/python3.11" "$1/opt/source"
+    # shellcheck disable=SC2016  # the inner shell expands it
+    enter "$1" --userspec=0:0 sh -euc 'cd /opt/source
+        ./configure -q --prefix=/opt/python --without-static-libpython --disable-test-modules
+        make -s -j"$(nproc)"
+        make -s install' || return 1
+    rm -rf "$1/opt/source"
+}
+
+make_box() {
+    local box=$1 root=$work/$1.new include=python3-venv options=()
+    [ ! -s "$work/$box.tar" ] || return 0
+    echo "making $box ..."
+    [ "$box" != bullseye ] || include=gcc,make,libc6-dev,zlib1g-dev,libffi-dev,libssl-dev
+    [ "$box" != arm64 ] || options=(--arch=arm64)
+    rm -rf "$root"
+    debootstrap --variant=minbase "${options[@]}" --include="$include" "$(suite_of "$box")" "$root" "$(archive)" \
+        >"$work/$box.log" 2>&1 || { tail -n 5 "$work/$box.log"; return 1; }
+    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
+    if [ "$box" = bullseye ]; then
+        build_python "$root" >>"$work/$box.log" 2>&1 || { tail -n 20 "$work/$box.log"; return 1; }
+    fi
+    tar -C "$root" -cf "$work/$box.tar.new" . && mv "$work/$box.tar.new" "$work/$box.tar"
+    rm -rf "$root"
+}
+
+# numpy_for BOX ROOT: fetches NumPy's wheel for the box's Python.
+numpy_for() {
+    local version arch=x86_64
+    [ "$1" != arm64 ] || arch=aarch64
+    version=$(enter "$2" --userspec=$user:$user "$(python_of "$1")" -c 'import sys; print(*sys.version_info[:2], sep=".")')
+    mkdir -p "$work/numpy-$arch-$version"
+    compgen -G "$work/numpy-$arch-$version/*.whl" >/dev/null ||
+        "$top/.venv/bin/python" -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: \
+            --python-version "$version" --platform "manylinux_2_28_$arch" --platform "manylinux_2_27_$arch" \
+            -d "$work/numpy-$arch-$version" numpy
+    cp "$work/numpy-$arch-$version/"*.whl "$2/given/numpy/"
+}
+
+use_box() {
+    local box=$1 root status=0 options=()
+    root=$(mktemp -d "$work/$box.XXXXXX")
+    chmod 755 "$root"
+    tar -C "$root" -xf "$work/$box.tar"
+    mkdir -p "$root/given/numpy" "$root/small"
+    cp "$wheel" tests/install/use.sh tests/install/use.py "$root/given/"
+    install -d -o $user -g $user "$root/home"
+    numpy_for "$box" "$root" || status=$?
+    if [ "$box" = arm64 ]; then options=(--slow); else options=(--full /small); fi
+    ((status)) || enter "$root" --userspec=$user:$user bash /given/use.sh "/given/${wheel##*/}" "$(python_of "$box")" \
+        /home/use --numpy /given/numpy "${options[@]}" || status=$?
+    rm -rf --one-file-system "$root"
+    return "$status"
+}
+
+install_packages
+failed=()
+for box; do
+    echo "== $box"
+    begin=$SECONDS
+    { make_box "$box" && use_box "$box"; } || failed+=("$box")
+    echo "-- $box: $((SECONDS - begin)) s"
+done
+((${#failed[@]} == 0)) || { echo "failed: ${failed[*]}"; exit 1; }
