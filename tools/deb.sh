@@ -44,7 +44,10 @@ git ls-files -z -co --exclude-standard --deduplicate |
 mv "$source/tools/debian" "$source/debian"
 
 maintainer=$(git log -1 --format='%an <%ae>')
-sed -i "s/@MAINTAINER@/$maintainer/" "$source/debian/control"
+libraries=$(awk '/^set\(LMCS_LIBRARIES/ { table = 1; next } /^\]\]\)/ { table = 0 }
+    table && $3 != "test" { printf "%s%s, ", $5, $2 == 0 ? "" : " (>= " $2 ")" }' store/libraries.cmake)
+sed -i "s/@MAINTAINER@/$maintainer/; s/@LIBRARIES@/${libraries% }/" "$source/debian/control"
+
 cat >"$source/debian/changelog" <<CHANGELOG
 lmc-store ($version) unstable; urgency=medium
 
