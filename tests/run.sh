@@ -8,7 +8,7 @@
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
 #                            alignment asan tsan guest arm abi bare_python mutants models slow docs bench
 #   tests/run.sh long      hours
-#                            crash_long mutants_long stress_long soak kills fuzz prefix
+#                            crash_long mutants_long stress_long soak kills fuzz prefix deb
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
 #
 # FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) soak. Builds are in build/<preset>/, logs in
@@ -22,7 +22,7 @@ logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
 deep=(alignment asan tsan guest arm abi bare_python mutants models slow docs bench)
-long=(crash_long mutants_long stress_long soak kills fuzz prefix)
+long=(crash_long mutants_long stress_long soak kills fuzz prefix deb)
 others=(tidy coverage instructions)
 
 passed=0
@@ -530,6 +530,18 @@ abi() {
         return
     fi
     check "the interfaces of the libraries only grow" tests/abi.sh
+}
+
+deb() {
+    local wanted=(build-essential debootstrap lintian) log=$logs/deb-install.log
+    if [ "$(id -u)" != 0 ] || ! have dpkg; then
+        skip "the Debian packages: their test needs Debian and root"
+    elif ! have debootstrap || ! have lintian &&
+        ! env DEBIAN_FRONTEND=noninteractive apt-get install -y "${wanted[@]}" >"$log" 2>&1; then
+        skip "the Debian packages: could not install ${wanted[*]} ($log)"
+    else
+        check "the Debian packages in a bare system" tests/install/deb.sh
+    fi
 }
 
 guest() {
