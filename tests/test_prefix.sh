@@ -70,7 +70,7 @@ subprocess.run(["build/release/bin/lmc-store", "verify", "build/one.pool"], chec
 PYTHON
 
 # The same files, given.
-as_user env PATH="$work/checkout/.venv/bin:$PATH" tools/prefix.sh --sources build/prefix/files build/given libxxhash
+as_user env PATH="$work/checkout/.venv/bin:$PATH" tools/prefix.sh --sources build/sources/files build/given libxxhash
 cmp "$work/checkout/build/given/include/xxhash.h" "$work/checkout/build/libraries/include/xxhash.h"
 as_user tools/setup.sh --prefix "$work/checkout/build/libraries" --python /usr/bin/python3 | tee "$work/again"
 ! grep -q 'building into\|pip install' "$work/again" || fail "a second run does not find all in its place"

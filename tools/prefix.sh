@@ -5,30 +5,35 @@
 #
 #   tools/prefix.sh [--sources DIR] PREFIX NAME...    NAME: as pkg-config calls the library
 #
-# PREFIX gets include/, lib/ and lib/pkgconfig/. Sources come from DIR or Debian's archive. Of libndctl,
+# PREFIX gets include/, lib/ and lib/pkgconfig/. The sources come from DIR or Debian's archive. Of libndctl,
 # libdaxctl and numa only the headers: the store loads them at run time (LMCS_LOAD_LIBRARIES). Needs a C compiler, make,
-# CMake, Ninja and pkg-config; on x86-64 nasm, which it builds where it is missing.
+# CMake, Ninja and pkg-config; on x86-64 nasm, which it builds where it is missing. tools/wheel.sh sets other tools by
+# CC, AR, LD, OBJCOPY and CMAKE_TOOLCHAIN_FILE, and another processor by LMCS_ARCH.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
-work=$top/build/prefix
 given=()
 if [ "${1:-}" = --sources ]; then
     given=(--sources "${2:?--sources needs a folder}")
     shift 2
 fi
-[ $# -ge 2 ] || { sed -n '4,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-mkdir -p "$1/lib/pkgconfig" "$1/include" "$work"
+[ $# -ge 2 ] || { sed -n '4,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+mkdir -p "$1/lib/pkgconfig" "$1/include" "$1/building"
 prefix=$(cd "$1" && pwd)
+work=$prefix/building
 shift
+arch=${LMCS_ARCH:-$(uname -m)}
 cc=${CC:-cc}
-flags='-O2 -g0 -fPIC'
+tools=(CC="$cc" ${AR:+AR="$AR"} ${LD:+LD="$LD"} ${OBJCOPY:+OBJCOPY="$OBJCOPY"})
+flags="-O2 -g0 -fPIC -ffile-prefix-map=$work=."
 jobs=$(nproc)
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 
-# source NAME: unpacked in $work/NAME, by the name of Debian's source package.
+# source_of NAME: a copy in $work/NAME, by the name of Debian's source package.
 source_of() {
-    "$top/tools/sources.sh" "${given[@]}" "$work" "$1"
+    "$top/tools/sources.sh" "${given[@]}" "$top/build/sources" "$1"
+    rm -rf "${work:?}/$1"
+    cp -r "$top/build/sources/$1" "$work/$1"
     version=$(awk -v name="$1" '$1 == name { print $2; exit }' "$top/tools/sources.txt")
 }
 
@@ -51,7 +56,7 @@ by_cmake() {
     shift
     # Their least versions of CMake are older than CMake 4 accepts.
     cmake -G Ninja -S "$work/$name" -B "$work/$name/build" -DCMAKE_POLICY_VERSION_MINIMUM=3.5 -DBUILD_SHARED_LIBS=OFF \
-        -DCMAKE_C_COMPILER="$cc" -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS="$flags" -DCMAKE_INSTALL_PREFIX="$prefix" \
+        -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS="$flags" -DCMAKE_INSTALL_PREFIX="$prefix" \
         -DCMAKE_INSTALL_LIBDIR=lib "$@"
     cmake --build "$work/$name/build"
     cmake --install "$work/$name/build"
@@ -93,18 +98,21 @@ build_libdaxctl() { build_libndctl; }
 
 # Only the part that codes parity, which is what the store calls.
 build_libisal() {
-    local arch
-    arch=$(uname -m)
-    if [ "$arch" = x86_64 ] && ! command -v nasm >/dev/null; then
+    local of_processor=(arch= DEFINES=)
+    if [ "$arch" != x86_64 ]; then
+        of_processor=(arch="$arch" DEFINES="$flags")
+    elif ! command -v nasm >/dev/null; then
         source_of nasm
-        [ -e "$work/nasm/Makefile" ] || (cd "$work/nasm" && ./configure CC="$cc" CFLAGS=-O1)
+        (cd "$work/nasm" && ./configure CC="$cc" CFLAGS=-O1)
         make -C "$work/nasm" -j "$jobs" nasm
         PATH=$work/nasm:$PATH
     fi
     source_of libisal
-    make -C "$work/libisal" -f Makefile.unx -j "$jobs" units=erasure_code have_threads=n CC="$cc" host_cpu="$arch" \
-        arch="$([ "$arch" = x86_64 ] || echo "$arch")" CFLAGS_="-Wall $flags" \
-        DEFINES="$([ "$arch" = x86_64 ] || echo "$flags")" lib
+    # In a shared object, code can't contain the address of a table.
+    sed -i 's/ldr\tx_const, =const_tbl/adrp x_const, const_tbl\n\tadd x_const, x_const, :lo12:const_tbl/' \
+        "$work/libisal/erasure_code/aarch64"/*.S
+    make -C "$work/libisal" -f Makefile.unx -j "$jobs" units=erasure_code have_threads=n host_cpu="$arch" \
+        "${of_processor[@]}" "${tools[@]}" CFLAGS_="-Wall $flags" lib
     mkdir -p "$prefix/include/isa-l"
     cp "$work/libisal/include/erasure_code.h" "$work/libisal/include/gf_vect_mul.h" "$prefix/include/isa-l/"
     cp "$work/libisal/bin/isa-l.a" "$prefix/lib/libisal.a"
@@ -113,13 +121,19 @@ build_libisal() {
 
 # With ndctl, or it could not write the pools of other builds.
 build_libpmemobj() {
-    local library
+    local library object
+    # Where OS_KERNEL_NAME is not Linux, the Makefiles leave these out: no pool could be made on fsdax.
+    local linux_parts=(os_deep_linux.o auto_flush_linux.o deep_flush_linux.o pmem2_utils_linux.o)
     pkg-config --exists libndctl libdaxctl || build_libndctl
     source_of pmdk
     for library in libpmem libpmemobj; do
-        make -C "$work/pmdk/src/$library" -j "$jobs" CC="$cc" NDCTL_ENABLE=y OS_DIMM=ndctl USE_LIBUNWIND=n \
-            SRCVERSION="$version" EXTRA_CFLAGS="$flags -Wno-error" \
+        make -C "$work/pmdk/src/$library" -j "$jobs" "${tools[@]}" OS_KERNEL_NAME=Linux NDCTL_ENABLE=y OS_DIMM=ndctl \
+            USE_LIBUNWIND=n SRCVERSION="$version" EXTRA_CFLAGS="$flags -Wno-error" \
             "../nondebug/$library" "../nondebug/$library/../$library.a"
+        for object in "${linux_parts[@]}"; do
+            [ -e "$work/pmdk/src/nondebug/$library/$object" ] ||
+                { echo "prefix: PMDK's $library was built without $object" >&2; exit 1; }
+        done
         cp "$work/pmdk/src/nondebug/$library.a" "$prefix/lib/"
     done
     cp "$work/pmdk/src/include"/*.h "$prefix/include/"
@@ -135,3 +149,4 @@ for name; do
     # One source may make two of them.
     [ -e "$prefix/lib/pkgconfig/$name.pc" ] || { echo "== $name"; "build_$name"; }
 done
+rm -rf "$work"

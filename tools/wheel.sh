@@ -119,19 +119,21 @@ export SOURCE_DATE_EPOCH
 
 # libraries ARCH: into build/wheel/ARCH/prefix, where the build of the wheel finds them.
 libraries() {
-    local stamp
-    export LMCS_WHEEL_ARCH=$1 LMCS_WHEEL_PREFIX=$work/$1/prefix LMCS_WHEEL_OBJCOPY=objcopy
+    local stamp objcopy=objcopy
+    export LMCS_ARCH=$1 LMCS_WHEEL_PREFIX=$work/$1/prefix
     export PKG_CONFIG_LIBDIR=$LMCS_WHEEL_PREFIX/lib/pkgconfig
     if [ "$1" = x86_64 ]; then
         run "nasm" nasm program nasm nasm
     else
         run "objcopy for $1" objcopy program "$1-linux-gnu-objcopy" "binutils-$1-linux-gnu"
-        LMCS_WHEEL_OBJCOPY=$work/bin/$1-linux-gnu-objcopy
+        objcopy=$work/bin/$1-linux-gnu-objcopy
     fi
-    stamp=$(cat tools/sources.txt tools/wheel/requirements.txt tools/wheel/*.sh tools/wheel/*.cmake | sha256sum)
+    stamp=$(cat tools/{sources.txt,prefix.sh} tools/wheel/{requirements.txt,*.sh,*.cmake} | sha256sum)
     if [ "$(cat "$work/$1/.made" 2>/dev/null || true)" != "$stamp" ]; then
         rm -rf "${work:?}/$1"
-        run "PMDK, ISA-L, jansson for $1" "libraries-$1" tools/wheel/libraries.sh "$work/sources" "$work/$1/build"
+        run "PMDK, ISA-L, jansson for $1" "libraries-$1" env CC="$top/tools/wheel/cc.sh" AR="$top/tools/wheel/ar.sh" \
+            LD="$LMCS_WHEEL_ZIG ld.lld" OBJCOPY="$objcopy" CMAKE_TOOLCHAIN_FILE="$top/tools/wheel/toolchain.cmake" \
+            tools/prefix.sh "${given[@]}" "$LMCS_WHEEL_PREFIX" libpmemobj libisal jansson numa libxxhash
         echo "$stamp" >"$work/$1/.made"
     fi
 }
@@ -164,7 +166,7 @@ build() {
             LMCS_CMAKE_ARGS=$settings LMCS_PYTHON_INCLUDE=$work/python _PYTHON_HOST_PLATFORM=linux-$1 \
             "$work/venv/bin/python" -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps \
             -w "$2/raw" "$2/python" &&
-        "$work/venv/bin/python" tools/wheel/finish.py --sources "$work/sources" --out "$2/made" "$2"/raw/*.whl ||
+        "$work/venv/bin/python" tools/wheel/finish.py --sources build/sources --out "$2/made" "$2"/raw/*.whl ||
         return 1
     [ "$1" != x86_64 ] || cp "$2"/python/build/temp.*/command/bin/lmc-store "$work/"
 }
@@ -185,7 +187,7 @@ wheel() {
     say "done: $out/${made[0]##*/} ($(($(stat -c %s "${made[0]}") / 1024)) KiB)"
 }
 
-run "sources" sources tools/sources.sh "${given[@]}" "$work/sources" jansson libisal ndctl numactl pmdk xxhash
+run "sources" sources tools/sources.sh "${given[@]}" build/sources jansson libisal ndctl numactl pmdk xxhash
 headers
 wheel x86_64
 [ "$arch" = x86_64 ] || wheel "$arch"

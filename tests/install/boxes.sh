@@ -68,8 +68,8 @@ enter() {
 
 # build_python ROOT: Debian 12's Python, below /opt/python. Debian 11 has none that is new enough.
 build_python() {
-    tools/sources.sh "$work/sources" python3.11 || return 1
-    cp -r "$work/sources/python3.11" "$1/opt/source"
+    tools/sources.sh build/sources python3.11 || return 1
+    cp -r build/sources/python3.11 "$1/opt/source"
     # shellcheck disable=SC2016  # the inner shell expands it
     enter "$1" --userspec=0:0 sh -euc 'cd /opt/source
         ./configure -q --prefix=/opt/python --without-static-libpython --disable-test-modules

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# For CMake: zig's compiler and the libraries that tools/wheel/libraries.sh made, instead of the system's.
-if(NOT CMAKE_HOST_SYSTEM_PROCESSOR STREQUAL "$ENV{LMCS_WHEEL_ARCH}")
+# For CMake: zig's compiler and the libraries that tools/prefix.sh made, instead of the system's.
+if(NOT CMAKE_HOST_SYSTEM_PROCESSOR STREQUAL "$ENV{LMCS_ARCH}")
     set(CMAKE_SYSTEM_NAME Linux)
-    set(CMAKE_SYSTEM_PROCESSOR $ENV{LMCS_WHEEL_ARCH})
+    set(CMAKE_SYSTEM_PROCESSOR $ENV{LMCS_ARCH})
 endif()
 set(CMAKE_C_COMPILER ${CMAKE_CURRENT_LIST_DIR}/cc.sh)
 set(CMAKE_AR ${CMAKE_CURRENT_LIST_DIR}/ar.sh CACHE FILEPATH "")
