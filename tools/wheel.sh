@@ -7,6 +7,7 @@
 #   tools/wheel.sh                    build/wheel/out/*.whl, for x86-64
 #   tools/wheel.sh --arch aarch64     also one for arm64, cross-compiled
 #   tools/wheel.sh --python PY        builds with this Python, and with its headers
+#   tools/wheel.sh --free-threaded D  for free-threaded Python instead, cp314-cp314t with the headers of 3.14 in folder D
 #   tools/wheel.sh --out DIR          writes the wheel there
 #   tools/wheel.sh --sources DIR      takes the sources of PMDK, ISA-L and others (tools/sources.txt) from DIR
 #   tools/wheel.sh --twice            builds again in another folder, and compares the two wheels
@@ -22,6 +23,8 @@ arch=x86_64
 python=
 out=$work/out
 given=()
+include=
+abi=
 twice=0
 
 die() {
@@ -31,18 +34,19 @@ die() {
 
 while (($#)); do
     case $1 in
-        --arch | --python | --out | --sources)
+        --arch | --python | --out | --sources | --free-threaded)
             (($# > 1)) || die "$1 needs a value (try --help)"
             case $1 in
                 --arch) arch=$2 ;;
                 --python) python=$2 ;;
+                --free-threaded) include=$(realpath "$2") abi=t ;;
                 --out) out=$2 ;;
                 --sources) given=(--sources "$(realpath "$2")") ;;
             esac
             shift
             ;;
         --twice) twice=1 ;;
-        -h | --help) sed -n '4,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h | --help) sed -n '4,17s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) die "unknown option '$1' (try --help)" ;;
     esac
     shift
@@ -74,8 +78,11 @@ if [ -z "$python" ]; then
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
     done
 fi
-include=$("$python" -c 'import sys, sysconfig; print(sysconfig.get_path("include"))') || die "$python does not run"
-[ -f "$include/Python.h" ] || die "$python has no headers: $include/Python.h is missing (Debian: python3-dev)"
+[ -n "$include" ] || include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))') ||
+    die "$python does not run"
+[ -f "$include/Python.h" ] || die "Python's headers are missing: $include/Python.h (Debian: python3-dev)"
+[ -z "$abi" ] || abi=$(awk '$2 ~ /^PY_(MAJOR|MINOR)_VERSION$/ { tag = tag $3 } END { print "cp" tag "t" }' \
+    "$include/patchlevel.h")
 for tool in make pkg-config patch; do
     command -v "$tool" >/dev/null || die "$tool is missing (Debian: $tool)"
 done
@@ -150,7 +157,7 @@ copy() {
 
 # Debian's pyconfig.h includes one of another folder, where zig does not look.
 headers() {
-    local other=/usr/include/x86_64-linux-gnu/${include##*/}/pyconfig.h
+    local other=${include%/*}/x86_64-linux-gnu/${include##*/}/pyconfig.h
     rm -rf "$work/python"
     cp -rL "$include" "$work/python"
     [ ! -f "$other" ] || cp "$other" "$work/python/pyconfig.h"
@@ -163,7 +170,8 @@ build() {
     [ "$1" = x86_64 ] || settings+=" -DLMCS_NATIVE_COMMAND=$work/lmc-store"
     copy "$2" &&
         CMAKE_GENERATOR=Ninja CFLAGS="-ffile-prefix-map=$2=. -ffile-prefix-map=$LMCS_WHEEL_PREFIX=." \
-            LMCS_CMAKE_ARGS=$settings LMCS_PYTHON_INCLUDE=$work/python _PYTHON_HOST_PLATFORM=linux-$1 \
+            LMCS_CMAKE_ARGS=$settings LMCS_PYTHON_INCLUDE=$work/python LMCS_PYTHON_ABI=$abi \
+            _PYTHON_HOST_PLATFORM=linux-$1 \
             "$work/venv/bin/python" -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps \
             -w "$2/raw" "$2/python" &&
         "$work/venv/bin/python" tools/wheel/finish.py --sources build/sources --out "$2/made" "$2"/raw/*.whl ||

@@ -3,7 +3,7 @@
 
     check.py WHEEL
 
-Runs in the virtual environment of tools/wheel.sh. On another processor than the wheel's nothing is executed.
+Runs in the virtual environment of tools/wheel.sh. A wheel for another processor or Python is not executed.
 """
 
 import io
@@ -13,6 +13,7 @@ import platform
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from pathlib import Path
@@ -155,10 +156,11 @@ def main() -> None:
     try:
         machine = check_contents(wheel)
         check_tools(wheel)
-        if machine == platform.machine():
+        free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+        if machine == platform.machine() and ("-abi3-" in wheel.name) != free_threaded:
             check_use(wheel, machine)
         else:
-            print(f"wheel: {wheel.name}: not executed on {platform.machine()}")
+            print(f"wheel: {wheel.name}: not executed, this is {sysconfig.get_platform()} {platform.python_version()}")
     except Refused as refused:
         sys.exit(f"wheel: {wheel.name} is refused: {refused}")
     print(f"wheel: {wheel.name}: accepted")
