@@ -9,7 +9,6 @@ LMCS_PYTHON_INCLUDE  the folders of that Python's headers, separated by ``:``
 """
 
 import os
-import platform
 import re
 import shutil
 import sys
@@ -64,7 +63,8 @@ class BuildByCMake(build_ext):
         """Return the module's path, with the suffix of the Python that it is for."""
         if not OTHER_ABI:
             return super().get_ext_filename(fullname)
-        return f"{fullname.replace('.', '/')}.cpython-{OTHER_ABI.removeprefix('cp')}-{platform.machine()}-linux-gnu.so"
+        machine = sysconfig.get_platform().removeprefix("linux-")  # of the wheel, which a cross build sets
+        return f"{fullname.replace('.', '/')}.cpython-{OTHER_ABI.removeprefix('cp')}-{machine}-linux-gnu.so"
 
     def build_extension(self, ext):
         """Build the module, and copy it to where setuptools wants it."""
