@@ -6,9 +6,10 @@
 #   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
-#                            alignment asan tsan guest arm abi bare_python mutants models slow docs bench
+#                            alignment asan tsan guest arm abi bare_python boxes mutants models slow docs bench
 #   tests/run.sh long      hours
-#                            crash_long mutants_long stress_long soak kills fuzz prefix deb
+#                            crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns
+#                            wheel_python
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
 #
 # FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) soak. Builds are in build/<preset>/, logs in
@@ -21,8 +22,8 @@ top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
-deep=(alignment asan tsan guest arm abi bare_python mutants models slow docs bench)
-long=(crash_long mutants_long stress_long soak kills fuzz prefix deb)
+deep=(alignment asan tsan guest arm abi bare_python boxes mutants models slow docs bench)
+long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python)
 others=(tidy coverage instructions)
 
 passed=0
@@ -414,21 +415,84 @@ wheel_and_use() {
     env -C "$where" PYTHONPATH= "$where/use/venv/bin/python" "$top/tests/install/contents.py" "$where/use" "$top"
 }
 
-# The environment and the wheel in it of the job bare_python.
+# make_bare FOLDER WHEEL: an environment with the wheel, NumPy and pytest.
 make_bare() {
-    local where=$top/build/bare
-    rm -rf "$where"
-    mkdir -p "$where/wheel"
-    plain_wheel "$where/wheel"
-    env -C "$where" "$top/.venv/bin/python" -m venv "$where/venv"
-    "$where/venv/bin/python" -m pip install -q --disable-pip-version-check numpy pytest "$where"/wheel/*.whl
+    rm -rf "$1"
+    .venv/bin/python -m venv "$1"
+    "$1/bin/python" -m pip install -q --disable-pip-version-check numpy pytest "$2"
 }
 
 # Only NumPy and pytest: tests that need more are skipped.
 bare_python() {
+    local where=build/bare
     check "build release" cmake_build release || return 1
-    check "a virtual environment with the wheel, NumPy and pytest" bash_function make_bare || return 1
-    PYTEST_PYTHON=build/bare/venv/bin/python run_pytest bare -m "not deep"
+    rm -rf "$where" && mkdir -p "$where"
+    check "pip wheel ./python" plain_wheel "$where/wheel" || return 1
+    check "NumPy, pytest and the wheel" make_bare "$where/venv" "$(echo "$where"/wheel/*.whl)" || return 1
+    PYTEST_PYTHON=$where/venv/bin/python run_pytest bare -m "not deep"
+}
+
+# portable_wheel [ARCHITECTURE]: the newest wheel for every Linux with glibc.
+portable_wheel() {
+    find build/wheel/out -name "*-cp311-abi3-manylinux_*_${1:-x86_64}.whl" -printf '%T@ %p\n' | sort -n |
+        sed -n '$s/.* //p'
+}
+
+# use_boxes WHEEL BOX...
+use_boxes() {
+    local status=0
+    tests/install/boxes.sh "$@" </dev/null 2>&1 | tee "$logs/boxes.log" | sed -u 's/^/    /' || status=$?
+    if ((status == 77)); then
+        skip "bare systems: $(sed -n 's/^skipped: //p' "$logs/boxes.log")"
+    elif ((status == 0)); then
+        count $(($# - 1)) 0 0
+    else
+        count 0 1 0
+        failures+=("bare systems (build/logs/boxes.log)")
+    fi
+}
+
+boxes() {
+    check "tools/wheel.sh" tools/wheel.sh || return 1
+    use_boxes "$(portable_wheel)" bookworm trixie
+}
+
+boxes_long() {
+    check "tools/wheel.sh" tools/wheel.sh || return 1
+    use_boxes "$(portable_wheel)" bullseye bookworm trixie sid
+    check "tools/wheel.sh --arch aarch64" tools/wheel.sh --arch aarch64 || return 1
+    use_boxes "$(portable_wheel aarch64)" arm64
+}
+
+guest_turns() { tests/guest/guest.sh turns "$1" || [ $? = 77 ]; } # 77: it says why it was skipped
+
+# The wheel for every Linux and the system's build, also on emulated persistent memory.
+turns() {
+    local where=$top/build/turns status=0
+    check "build release" cmake_build release || return 1
+    check "tools/wheel.sh" tools/wheel.sh || return 1
+    rm -rf "$where" && mkdir -p "$where"
+    check "pip wheel ./python" plain_wheel "$where/wheel" || return 1
+    check "NumPy, pytest and our wheel" make_bare "$where/ours" "$(echo "$where"/wheel/*.whl)" || return 1
+    check "NumPy, pytest and the portable wheel" make_bare "$where/portable" "$(portable_wheel)" || return 1
+    check "two builds write to a pool in turn" .venv/bin/python tests/install/turns.py "$where" \
+        "$where/ours/bin/python" "$where/portable/bin/python" || status=1
+    check "two builds on persistent memory in turn" guest_turns "$where/portable/bin/lmc-store" || status=1
+    return "$status"
+}
+
+# The Python tests against the wheel for every Linux, with PyTorch and without.
+wheel_python() {
+    local where=$top/build/wheel_python status=0
+    check "tools/wheel.sh" tools/wheel.sh || return 1
+    rm -rf "$where" && mkdir -p "$where"
+    check "pip install --target" .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps \
+        --target "$where/package" "$(portable_wheel)" || return 1
+    PYTHONPATH=$where/package LMC_STORE_BIN=$where/package/bin/lmc-store run_pytest wheel -m "not deep" || status=1
+    check "NumPy, pytest and the wheel" make_bare "$where/venv" "$(portable_wheel)" || return 1
+    PYTEST_PYTHON=$where/venv/bin/python LMC_STORE_BIN=$where/venv/bin/lmc-store run_pytest wheel-bare \
+        -m "not deep" || status=1
+    return "$status"
 }
 
 install() {
@@ -644,7 +708,7 @@ for word in "${@:-ordinary}"; do
         long) wanted+=("${long[@]}") ;;
         *)
             if [[ " ${ordinary[*]} ${deep[*]} ${long[*]} ${others[*]} " != *" $word "* ]]; then
-                sed -n '4,17s/^# \{0,1\}//p' "$0" >&2
+                sed -n '4,18s/^# \{0,1\}//p' "$0" >&2
                 exit 2
             fi
             wanted+=("$word")

@@ -3,7 +3,7 @@
 #
 # Uses a wheel (use.sh) in bare systems of their own, as a user without root or network:
 #
-#   tests/install/boxes.sh WHEEL BOX...       BOX: bullseye, bookworm, trixie, sid (Debian 11 to 14), arm64
+#   tests/install/boxes.sh WHEEL BOX...       BOX: bullseye, bookworm, trixie, sid (Debian 11, 12, 13, unstable), arm64
 #
 # bullseye has a Python 3.11 that is built there. arm64 is Debian 12, emulated by qemu, and wants an aarch64 wheel.
 # The systems come from the archive that apt uses here. They stay in build/boxes/*.tar; remove one to make it anew.
@@ -84,22 +84,23 @@ make_box() {
     echo "making $box ..."
     [ "$box" != bullseye ] || include=gcc,make,libc6-dev,zlib1g-dev,libffi-dev,libssl-dev
     [ "$box" != arm64 ] || options=(--arch=arm64)
-    rm -rf "$root"
-    debootstrap --variant=minbase "${options[@]}" --include="$include" "$(suite_of "$box")" "$root" "$(archive)" \
-        >"$work/$box.log" 2>&1 || { tail -n 5 "$work/$box.log"; return 1; }
+    rm -rf --one-file-system "$root"
+    unshare --mount debootstrap --variant=minbase "${options[@]}" --include="$include" \
+        "$(suite_of "$box")" "$root" "$(archive)" >"$work/$box.log" 2>&1 || { tail -n 5 "$work/$box.log"; return 1; }
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
     if [ "$box" = bullseye ]; then
         build_python "$root" >>"$work/$box.log" 2>&1 || { tail -n 20 "$work/$box.log"; return 1; }
     fi
     tar -C "$root" -cf "$work/$box.tar.new" . && mv "$work/$box.tar.new" "$work/$box.tar"
-    rm -rf "$root"
+    rm -rf --one-file-system "$root"
 }
 
 # numpy_for BOX ROOT: fetches NumPy's wheel for the box's Python.
 numpy_for() {
     local version arch=x86_64
     [ "$1" != arm64 ] || arch=aarch64
-    version=$(enter "$2" --userspec=$user:$user "$(python_of "$1")" -c 'import sys; print(*sys.version_info[:2], sep=".")')
+    version=$(enter "$2" --userspec=$user:$user "$(python_of "$1")" -c \
+        'import sys; print(*sys.version_info[:2], sep=".")')
     mkdir -p "$work/numpy-$arch-$version"
     compgen -G "$work/numpy-$arch-$version/*.whl" >/dev/null ||
         "$top/.venv/bin/python" -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: \
