@@ -9,7 +9,8 @@
 #   --dry-run        checks and builds, but makes neither a tag nor a signature
 #   --sources DIR    for tools/wheel.sh: takes the sources of PMDK and others from DIR
 #
-# It signs with git's key: user.signingkey, of gpg, or of ssh if gpg.format is ssh. Run tests/run.sh ordinary deep before.
+# It signs with git's key: user.signingkey, of gpg, or of ssh if gpg.format is ssh. Run tests/run.sh ordinary deep
+# first.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -19,7 +20,7 @@ while (($#)); do
     case $1 in
         --dry-run) dry=1 ;;
         --sources) given=(--sources "${2:?--sources needs a folder}"); shift ;;
-        -h | --help) sed -n '4,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        -h | --help) sed -n '4,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) echo "release: unknown option '$1' (try --help)" >&2; exit 2 ;;
     esac
     shift

@@ -43,7 +43,8 @@ if [ ! -s "$bare" ]; then
     archive=$(apt-get indextargets 'Created-By: Packages' 'Label: Debian' --format '$(REPO_URI)' | sed -n 1p)
     [ -n "$archive" ] || die "apt has no list of Debian's packages; run apt-get update"
     seed=$(mktemp -d "$here/seed.XXXXXX")
-    debootstrap --variant=minbase --include=ca-certificates "$release" "$seed" "$archive" >"$here/debootstrap.log" 2>&1 ||
+    debootstrap --variant=minbase --include=ca-certificates "$release" "$seed" "$archive" \
+        >"$here/debootstrap.log" 2>&1 ||
         { tail -n 5 "$here/debootstrap.log"; rm -rf "$seed"; exit 1; }
     tar -C "$seed" --exclude='./dev/*' -cf "$bare.part" .
     mv "$bare.part" "$bare"
@@ -96,23 +97,23 @@ cat >"$root/packages/use.sh" <<'SHELL'
 set -euo pipefail
 cd /packages
 find / -xdev ! -path '/proc/*' ! -path '/packages/*' | sort >before
+get() { apt-get install -qq --no-install-recommends "$@" >apt.log 2>&1 || { cat apt.log; exit 1; }; }
 say() { echo "deb: $*"; }
 as_user() { su user -s /bin/bash -c "cd ~ && $*"; }
 useradd --create-home user
 apt-get update -qq
-apt-get install -qq --no-install-recommends ./liblmc0_*.deb ./lmc-store_*.deb >apt.log 2>&1 || { cat apt.log; exit 1; }
+get ./liblmc0_*.deb ./lmc-store_*.deb
 as_user lmc-store create one.pool --size 64MiB
 as_user lmc-store info one.pool >/dev/null
 say "the command works with liblmc0 alone: $(as_user lmc-store --version | head -n 1)"
 
-apt-get install -qq --no-install-recommends ./python3-lmcstore_*.deb python3-numpy >apt.log 2>&1 || { cat apt.log; exit 1; }
+get ./python3-lmcstore_*.deb python3-numpy
 as_user python3 /packages/use.py
 as_user lmc-store verify run.pool
 as_user lmc-store report run.pool -o report.html
 say "Python works"
 
-apt-get install -qq --no-install-recommends ./liblmcstore*.deb gcc libc6-dev pkgconf cmake make >apt.log 2>&1 ||
-    { cat apt.log; exit 1; }
+get ./liblmcstore*.deb gcc libc6-dev pkgconf cmake make
 gcc main.c -o /usr/local/bin/by-pkg-config $(pkg-config --cflags --libs lmcstore)
 ldd /usr/local/bin/by-pkg-config >libraries
 grep -q 'liblmcstore.so.0 => /' libraries
