@@ -22,8 +22,15 @@ die() {
 
 # inside ROOT: the part that runs in the bare system, in a mount namespace of its own.
 inside() {
+    local node
     mount --bind /proc "$1/proc"
-    mount --rbind /dev "$1/dev"
+    # Single devices: an installation can remove none of this machine's.
+    for node in null zero full random urandom tty; do
+        touch "$1/dev/$node"
+        mount --bind "/dev/$node" "$1/dev/$node"
+    done
+    mkdir -p "$1/dev/shm"
+    chmod 1777 "$1/dev/shm"
     exec env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         chroot "$1" /bin/bash /packages/use.sh
 }
