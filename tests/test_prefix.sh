@@ -62,7 +62,7 @@ as_user .venv/bin/python - <<'PYTHON'
 import lmcstore, numpy, subprocess
 
 weights = numpy.arange(1000.0)
-with lmcstore.open("build/one.pool", size="64MiB") as store:
+with lmcstore.open("build/one.pool", "x", size="64MiB") as store:
     store["run"].snapshot({"w": weights}, step=1)
 with lmcstore.open("build/one.pool", "r") as store:
     assert (store["run"].latest.state_dict()["w"] == weights).all()

@@ -352,7 +352,7 @@ configure=()
 if [ -n "$prefix" ]; then
     configure+=("-DCMAKE_PREFIX_PATH=$prefix" "-DCMAKE_C_FLAGS=-I$prefix/include")
     for name in numa libndctl libdaxctl; do
-        [ ! -e "$prefix/lib/pkgconfig/$name.pc" ] || configure+=(-DLMCS_LOAD_LIBRARIES=ON)
+        [ ! -e "$prefix/lib/pkgconfig/$name.pc" ] || configure[2]=-DLMCS_LOAD_LIBRARIES=ON
     done
 fi
 export LMCS_CMAKE_ARGS="${configure[*]@Q}${LMCS_CMAKE_ARGS:+ $LMCS_CMAKE_ARGS}"
