@@ -7,7 +7,7 @@
 #   tools/wheel.sh                    build/wheel/out/*.whl, for x86-64
 #   tools/wheel.sh --arch aarch64     also one for arm64, cross-compiled
 #   tools/wheel.sh --python PY        builds with this Python, and with its headers
-#   tools/wheel.sh --free-threaded D  for free-threaded Python instead, cp314-cp314t with the headers of 3.14 in folder D
+#   tools/wheel.sh --free-threaded D  for free-threaded Python instead: cp314-cp314t with the headers of 3.14 in D
 #   tools/wheel.sh --out DIR          writes the wheel there
 #   tools/wheel.sh --sources DIR      takes the sources of PMDK, ISA-L and others (tools/sources.txt) from DIR
 #   tools/wheel.sh --twice            builds again in another folder, and compares the two wheels

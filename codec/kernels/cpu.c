@@ -5,8 +5,8 @@
  * The first use stores a table in the library's only global variable; racing threads store the same pointer.
  * LMC_KERNELS=portable|neon|avx2|avx512, read then, limits the choice; other values are ignored.
  *
- * The processor is asked directly. __builtin_cpu_supports takes its answers from the compiler's runtime library, and the
- * library of some compilers (zig) has none: every answer is no.
+ * The processor is asked directly. __builtin_cpu_supports takes its answers from the compiler's runtime library, and
+ * that of some compilers (zig) has none: every answer is no.
  */
 #include "kernels/kernels.h"
 #include "kernels/link_kernels.h"

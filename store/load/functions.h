@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * load/functions.h - the functions of libnuma, libndctl and libdaxctl that base/topology.c, libpmem and libpmemobj call.
+ * load/functions.h - functions of libnuma, libndctl and libdaxctl that base/topology.c, libpmem and libpmemobj call.
  *
  *   VALUE(LIBRARY, type of the result, result without the library, name, parameters, arguments)
  *   VOID(LIBRARY, name, parameters, arguments)

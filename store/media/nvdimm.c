@@ -3,7 +3,7 @@
  * media/nvdimm.c - no writing to persistent memory without libndctl.
  *
  * libpmemobj asks libndctl for bad blocks, and notes the device's unsafe shutdowns in the pool. Without libndctl
- * (load/) it would find none: it would store to bad blocks, and take the next opening with libndctl for a power failure.
+ * (load/) it finds none. It would store to bad blocks, and take the next opening with libndctl for a power failure.
  */
 #include "media/nvdimm.h"
 

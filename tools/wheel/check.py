@@ -20,7 +20,7 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-MOST_BYTES = 2 << 20
+MOST_BYTES = 2_000_000
 GLIBC = (2, 28)
 OF_GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
