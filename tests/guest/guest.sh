@@ -355,7 +355,8 @@ JOB
 
 # ---- Turns ---------------------------------------------------------------------------------------------------------
 
-# Two builds on each medium, a wheel's and ours for instance.
+# Two builds on each medium, a wheel's and ours for instance. The other one, which loads libndctl, must refuse to write
+# without it: it could not see bad blocks.
 turns() {
     cat >"$work/turns.sh" <<'JOB'
 set -e
@@ -382,6 +383,13 @@ for pool in /fsdax/turns.pool /paged/turns.pool; do
     rm -f /tmp/[0-9]
     echo "turns: 6 of two builds on $pool"
 done
+rm -f /lib/libndctl*
+if /job/other import /fsdax/turns.pool run /tmp/back 2>/tmp/said; then
+    echo "turns: without libndctl it is not refused"
+    exit 1
+fi
+cat /tmp/said
+grep -q 'libndctl, which knows its bad blocks' /tmp/said
 JOB
     run_job "$work/turns.sh"
 }
