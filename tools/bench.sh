@@ -17,6 +17,7 @@
 #   tools/bench.sh codec                 the codec, beside memcpy, entropies and other codecs (which it installs)
 #   tools/bench.sh builds CHECKOUT       this build beside the one of another checkout, in turn;
 #                                        --small: only small snapshots, with and without wait
+#   tools/bench.sh wheel WHEEL           the codec of tools/wheel.sh's compiler beside that of the system's
 #   tools/bench.sh codec FILE...         the same on the tensors of safetensors files; --pair NEW BASE for deltas
 #   tools/bench.sh codec --quick, --only NAME, --json, --dir DIR    as above; --no-peers, --row TEXT: see --help
 #
@@ -26,16 +27,19 @@ set -euo pipefail
 export BENCH_FROM=$PWD # files on the command line are named from there
 cd "$(dirname "$0")/.."
 case ${1:-} in
-    store | codec | history | links | parity | python | workloads | builds) suite=$1; shift ;;
-    -h | --help | "") sed -n '4,23s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "bench: no suite '$1' (there are: store codec history links parity python workloads builds)" >&2; exit 2 ;;
+    store | codec | history | links | parity | python | workloads | builds | wheel) suite=$1; shift ;;
+    -h | --help | "") sed -n '4,24s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *)
+        echo "bench: no suite '$1' (there are: store codec history links parity python workloads builds wheel)" >&2
+        exit 2
+        ;;
 esac
 cmake=cmake
 if ! cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || v[2] >= 25) }'; then
     cmake=.venv/bin/cmake
 fi
 mkdir -p build
-[ "$suite" = python ] || {
+[[ $suite == python || $suite == wheel ]] || {
     "$cmake" --preset release &&
         "$cmake" --build --preset release --target bench_store bench_codec bench_links lmc-store
 } >build/bench.log 2>&1 || {
