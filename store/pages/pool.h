@@ -162,8 +162,9 @@ struct lmcs_pool {
     uint64_t part_bytes;      /* largest part of a payload; less than libpmemobj's 16 GiB */
 
     enum lmcs_status (*last_close)(struct lmcs_pool *pool, struct lmcs_error *error);
-    /* Opens the same pool for writing, without waiting; the caller closes it. */
-    enum lmcs_status (*as_writer)(struct lmcs_pool *pool, struct lmcs_pool **writer, struct lmcs_error *error);
+    /* Opens the same pool for writing; the caller closes it. */
+    enum lmcs_status (*as_writer)(struct lmcs_pool *pool, uint32_t wait_ms, struct lmcs_pool **writer,
+                                  struct lmcs_error *error);
     void (*wake)(struct lmcs_pool *pool); /* NULL without a compactor, as the next */
     bool (*make_room)(struct lmcs_pool *pool, const char *held);
     void (*explain_full)(struct lmcs_pool *pool, const char *held, struct lmcs_error *error);

@@ -49,7 +49,8 @@ void lmcs_open_options_init(struct lmcs_open_options *options)
 /* ---- Making and ending the struct ---- */
 
 static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *error);
-static enum lmcs_status as_writer(struct lmcs_pool *pool, struct lmcs_pool **writer, struct lmcs_error *error);
+static enum lmcs_status as_writer(struct lmcs_pool *pool, uint32_t wait_ms, struct lmcs_pool **writer,
+                                  struct lmcs_error *error);
 
 static void free_pool(struct lmcs_pool *pool)
 {
@@ -469,13 +470,14 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
     return open_patiently(path, mode, options, node, pool, error);
 }
 
-static enum lmcs_status as_writer(struct lmcs_pool *pool, struct lmcs_pool **writer, struct lmcs_error *error)
+static enum lmcs_status as_writer(struct lmcs_pool *pool, uint32_t wait_ms, struct lmcs_pool **writer,
+                                  struct lmcs_error *error)
 {
     struct lmcs_open_options options;
     if (!lmcs_media_is_in_place(pool->media))
         return lmcs_fail(error, LMCS_IO, 0, "%s: the pool was replaced or removed; open it again", pool->path);
     lmcs_open_options_init(&options);
-    options.wait_ms = 0;
+    options.wait_ms = wait_ms;
     options.flags |= LMCS_NO_BACKGROUND | (pool->options.flags & LMCS_FORCE_NETWORK);
     return lmcs_pool_open(pool->path, LMCS_OPEN_WRITE, &options, writer, error);
 }

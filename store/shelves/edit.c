@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "records/annotation.h"
@@ -14,7 +13,7 @@
 #include "shelves/shelves.h"
 
 #define MOST_WAIT_MS 2000u /* for a writer to take annotations, or for another process to end its change */
-#define NAP_MS       50u
+#define LOOK_MS      50u   /* in which it tries to become the writer, before it looks for room in the ring again */
 
 typedef enum lmcs_status change_fn(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
                                    struct lmcs_error *error);
@@ -154,7 +153,7 @@ static enum lmcs_status change_as_writer(struct lmcs_pool *pool, const char *she
                                          struct lmcs_error *error)
 {
     struct lmcs_pool *writer;
-    enum lmcs_status status = pool->as_writer(pool, &writer, error);
+    enum lmcs_status status = pool->as_writer(pool, LOOK_MS, &writer, error);
     if (status != LMCS_OK)
         return status;
     status = change_shelf(writer, shelf, false, change, context, error);
@@ -177,7 +176,7 @@ static enum lmcs_status add_annotation(struct lmcs_pool *pool, const char *shelf
         return status;
     }
     bool is_full = false;
-    for (unsigned waited = 0;; waited += NAP_MS) {
+    for (unsigned waited = 0;; waited += LOOK_MS) {
         status = lmcs_annotation_add(pool, name, annotation, &needs_writer, error);
         if (!needs_writer)
             return status;
@@ -185,7 +184,6 @@ static enum lmcs_status add_annotation(struct lmcs_pool *pool, const char *shelf
         status = change_as_writer(pool, name, annotate, annotation, error);
         if (status != LMCS_IN_USE || waited >= MOST_WAIT_MS)
             break;
-        usleep(NAP_MS * 1000);
     }
     if (status == LMCS_IN_USE && is_full)
         lmcs_error_prefix(error,
