@@ -227,7 +227,7 @@ def check_command(folder: Path) -> None:
     run_command("tag", pool, "run@2", "best")
     run_command("export", pool, "run@best", "-o", folder / "model.safetensors")
     run_command("dump", pool, "-o", folder / "run.archive")
-    run_command("restore", folder / "run.archive", copy)
+    run_command("restore", folder / "run.archive", copy, "--size", SIZE)
     run_command("verify", copy)
     run_command("compress", folder / "model.safetensors", "-o", folder / "model.lmc")
     run_command("decompress", folder / "model.lmc", "-o", folder / "again.safetensors")
