@@ -2,14 +2,15 @@
 /*
  * capture/capture.h - face of capture/, the room that writes a snapshot: put, compare, copy, commit.
  *
- * Uses base, media, pages, records, payload. A capture compares with the newest snapshot at
- * its begin, its *base*. Asynchronous ones are committed in order while later ones begin (CAPTURES.md). The path of a
- * tensor (structs: stages.h):
+ * Uses base, media, pages, records, payload. A capture compares with the newest snapshot at its begin, its *base*.
+ * Asynchronous ones are committed in order while later ones begin (CAPTURES.md). The path of a tensor, with structs of
+ * stages.h:
  *
- * put      put.c, entries.c   checks and copies the description           struct lmcs_source compare  compare.c
- * looks it up in the base once, compares      struct lmcs_previous encode   delta.c            with encode= only:
- * writes a delta           struct lmcs_previous copy     copy.c             allocates, copies, hashes all that differs
- * struct lmcs_copy commit   commit.c, enter.c  enters names, contents and the snapshot     struct lmcs_captured
+ * - put (put.c, entries.c) checks and copies the description, and looks the tensor up in the base: struct lmcs_source;
+ * - compare (compare.c) compares it with the base: struct lmcs_previous;
+ * - encode (delta.c), with encode= only, writes a delta: struct lmcs_delta;
+ * - copy (copy.c) allocates, copies and hashes all that differs: struct lmcs_copy;
+ * - commit (commit.c, enter.c) enters names, contents and the snapshot: struct lmcs_captured.
  *
  * While a capture compares, it leases the epoch of the look-up, which keeps raw payloads of the base in place.
  * Afterwards it keeps only ids of contents, never their places. New payloads, in a region of its own, are durable
