@@ -18,7 +18,7 @@ from pathlib import Path
 LIST = Path(__file__).resolve().parent.parent / "sources.txt"
 GLIBC = "manylinux_2_28"
 
-# What is linked or compiled into the wheel, by the name in tools/sources.txt: its own name, its licence, and where.
+# The libraries inside the wheel. By the name in tools/sources.txt: their own name, their licence, and its file.
 INSIDE = {
     "pmdk": ("PMDK", "BSD-3-Clause", "LICENSE"),
     "libisal": ("ISA-L", "BSD-3-Clause", "LICENSE"),
