@@ -55,7 +55,7 @@ class GPT(nn.Module):
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         """Map (batch, time) bytes to (batch, time, VOCABULARY) logits."""
-        x = self.token(data) + self.position(torch.arange(data.shape[1]))
+        x = self.token(data) + self.position(torch.arange(data.shape[1], device=data.device))
         for block in self.h:
             x = block(x)
         return self.head(self.norm(x))

@@ -12,4 +12,14 @@ done
 case " $* " in
     *" -E "*" -o /dev/null "*) exec >/dev/null ;; # zig writes to stdout all the same
 esac
+# zig tunes for no processor unless it gets the name of one: kernels then take up to 1.4 times as long. The names stand
+# for more instructions than codec/kernels/cpu.c looks for; these are taken away again.
+case " $* " in
+    *" -mavx512f "*) set -- -mcpu=x86_64_v4-lzcnt-movbe-avx512cd-cx16-sahf "$@" ;;
+    *" -mavx2 "*) set -- -mcpu=x86_64_v3-f16c-lzcnt-movbe-cx16-sahf "$@" ;;
+esac
+# zig passes -O2 to clang for -O3, and keeps the frame pointer.
+case " $* " in
+    *" -O3 "*) set -- "$@" -fomit-frame-pointer -Xclang -O3 ;;
+esac
 exec "$LMCS_WHEEL_ZIG" cc -target "$target" "$@"
