@@ -193,7 +193,11 @@ def test_nothing_there(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"not a pool\n", b"\0" * (9 << 20), b"PMEMPOOLSET\n"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not a pool\n", b"\0" * (9 << 20), b"PMEMPOOLSET\n"],
+    ids=["empty", "text", "zeros", "poolset"],
+)
 def test_foreign_files_stay_as_they_are(tmp_path, content):
     path = tmp_path / "file"
     path.write_bytes(content)
