@@ -3,7 +3,11 @@
 
 The sdist has the C sources in checkout/, where lmcstore_cmake finds them. It is the same, bit for bit, for the same
 files: SOURCE_DATE_EPOCH sets their time.
+
+It and setup.py also run with Pythons that are too old, from 3.8: pip asks for the metadata before it compares versions.
 """
+
+from __future__ import annotations
 
 import os
 import shutil
@@ -72,11 +76,11 @@ def build_sdist(sdist_directory, config_settings=None):
     with tempfile.TemporaryDirectory() as folder:
         metadata = Path(folder) / prepare_metadata_for_build_wheel(folder, config_settings)
         members["PKG-INFO"] = metadata / "METADATA"
-        with (
-            (Path(sdist_directory) / f"{name}.tar.gz").open("wb") as raw,
-            GzipFile(filename="", fileobj=raw, mode="wb", mtime=time) as packed,
-            tarfile.open(fileobj=packed, mode="w", dereference=True, format=tarfile.PAX_FORMAT) as archive,
-        ):
+        with (Path(sdist_directory) / f"{name}.tar.gz").open("wb") as raw, GzipFile(
+            filename="", fileobj=raw, mode="wb", mtime=time
+        ) as packed, tarfile.open(
+            fileobj=packed, mode="w", dereference=True, format=tarfile.PAX_FORMAT
+        ) as archive:
             for file, path in sorted(members.items()):
                 member = archive.gettarinfo(path, f"{name}/{file}")
                 member.uid = member.gid = 0

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The C sources beside the Python package, and their build by CMake. An error is one line, raised as SystemExit."""
 
+from __future__ import annotations
+
 import errno
 import os
 import re
