@@ -27,8 +27,14 @@ give() {
     sed "s/^Version:.*/Version: $2/" "$(find $there -name "$1.pc" 2>/dev/null | head -n 1)" >"$work/found/$1.pc"
 }
 
-mkdir "$work/found"
-configure 1
+mkdir "$work/found" "$work/old" "$work/other"
+printf '#include_next <features.h>\n#undef __GLIBC_MINOR__\n#define __GLIBC_MINOR__ 27\n' >"$work/old/features.h"
+touch "$work/other/features.h"
+for headers in old other; do
+    configure 1 "-DCMAKE_C_FLAGS=-isystem $work/$headers"
+    says "glibc 2.28 or newer is needed, and the C compiler has an older one or another C library"
+done
+configure 1 -DCMAKE_C_FLAGS=
 says "Missing or too old: libpmemobj, libpmem, libndctl, libdaxctl, numa, libisal, jansson, cmocka;"
 says "Debian: libpmemobj-dev libpmem-dev libndctl-dev libdaxctl-dev libnuma-dev libisal-dev libjansson-dev"
 says "Fedora: libpmemobj-devel libpmem-devel ndctl-devel daxctl-devel numactl-devel isa-l-devel jansson-devel"
