@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A build of the package that can't succeed says in one line what is wrong and what to do."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -79,3 +80,19 @@ def test_no_sources(tmp_path: Path) -> None:
     shutil.copytree(PYTHON / "backend", tmp_path / "python" / "backend")
     line = build_in(tmp_path, os.environ["PATH"], tmp_path / "python" / "backend")
     assert f"{tmp_path} has no store/lmcstore.h: build from a whole checkout of lmc-store, or from its sdist" in line
+
+
+def test_pip_of_an_old_python(tmp_path: Path) -> None:
+    """The backend gives pip the metadata. ruff takes its files for an old Python's."""
+    if missing := [name for name in ("pip", "setuptools", "wheel") if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    shutil.copytree(PYTHON, tmp_path / "python", ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    for name in ("CMakeLists.txt", "README.md", "store/lmcstore.h"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(PYTHON.parent / name, tmp_path / name)
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    command += ["--no-build-isolation", "--python-version", "3.10", "-d", tmp_path, tmp_path / "python"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == "ERROR: Package 'lmcstore' requires a different Python: 3.10.0 not in '>=3.11'"

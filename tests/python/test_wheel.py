@@ -7,7 +7,10 @@ import hashlib
 import importlib.util
 import io
 import json
+import subprocess
+import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,9 @@ ABOUT = "lmcstore-1.2.3.dist-info"
 MADE_BY_PIP = {
     "lmcstore/__init__.py": b"",
     "lmcstore-1.2.3.data/scripts/lmc-store": b"\x7fELF",
-    f"{ABOUT}/METADATA": b"Metadata-Version: 2.1\nName: lmcstore\nLicense-Expression: BSD-3-Clause\n\nRead me.\n",
+    f"{ABOUT}/METADATA": (
+        b"Metadata-Version: 2.1\nName: lmcstore\nVersion: 1.2.3\nLicense-Expression: BSD-3-Clause\n\nRead me.\n"
+    ),
     f"{ABOUT}/WHEEL": b"Wheel-Version: 1.0\nTag: cp311-abi3-linux_x86_64\n",
     f"{ABOUT}/RECORD": b"",
 }
@@ -82,3 +87,31 @@ def test_metadata_states_what_is_inside(finish, tmp_path):
         assert files[f"{ABOUT}/licenses/{component['name']}/LICENSE"] == f"licence of {component['name']}"
         assert f"License-File: {component['name']}/LICENSE\n" in metadata
         assert all(file["hashes"][0]["content"] in listed for file in component["externalReferences"])
+
+
+@pytest.mark.parametrize(
+    "python, abi, platform, fits",
+    [
+        ("3.11", "abi3", "manylinux_2_28_x86_64", True),
+        ("3.14", "abi3", "manylinux_2_28_x86_64", True),
+        ("3.10", "abi3", "manylinux_2_28_x86_64", False),
+        ("3.14", "cp314t", "manylinux_2_28_x86_64", False),
+        ("3.14", "abi3", "manylinux_2_27_x86_64", False),
+        ("3.14", "abi3", "musllinux_1_2_x86_64", False),
+        ("3.14", "abi3", "manylinux_2_28_aarch64", False),
+    ],
+)
+def test_pip_takes_the_wheel_where_it_runs(finish, tmp_path, python, abi, platform, fits):
+    if importlib.util.find_spec("pip") is None:
+        pytest.skip("pip is not installed")
+    if abi.endswith("t") and tuple(map(int, version("pip").split(".")[:2])) < (24, 1):
+        pytest.skip("this pip knows no free-threaded Python")
+    wheel = finished(finish, tmp_path / "one", MADE_BY_PIP, 2024)
+    command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    command += ["--implementation", "cp", "--python-version", python, "--abi", abi, "--platform", platform]
+    done = subprocess.run([*command, "-d", tmp_path, wheel], capture_output=True, text=True, check=False)
+    if fits:
+        assert done.returncode == 0 and (tmp_path / wheel.name).exists(), done.stderr
+    else:
+        assert done.returncode == 1
+        assert done.stderr == f"ERROR: {wheel.name} is not a supported wheel on this platform.\n"
