@@ -31,7 +31,7 @@ def test_a_checkout(tmp_path: Path) -> None:
 
 def test_another_python(tmp_path: Path) -> None:
     line = import_of(tmp_path, "_core.cpython-99-x86_64-linux-gnu.so")
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    here = f"{'free-threaded ' * ('t' in sys.abiflags)}{sys.version_info[0]}.{sys.version_info[1]}"
     assert line.startswith("ImportError: lmcstore's C module was built for another Python (_core.cpython-99-x86_64")
     assert f"than this {here}; install" in line
 
@@ -39,6 +39,8 @@ def test_another_python(tmp_path: Path) -> None:
 def test_a_free_threaded_python_without_its_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "_core.abi3.so").touch()
     monkeypatch.setattr(loading, "FOLDER", tmp_path)
+    monkeypatch.setattr(loading, "EXTENSION_SUFFIXES", [".abi3.so"])
+    monkeypatch.setattr(sys, "abiflags", "")
     assert "can't be loaded: it" in loading.explain(ImportError("it"))
     monkeypatch.setattr(sys, "abiflags", "t")
     assert "built for another Python (_core.abi3.so) than this free-threaded 3." in loading.explain(SystemError())
