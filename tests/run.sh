@@ -465,7 +465,7 @@ boxes() {
 
 boxes_long() {
     check "tools/wheel.sh" tools/wheel.sh || return 1
-    use_boxes "$(portable_wheel)" bullseye bookworm trixie sid
+    use_boxes "$(portable_wheel)" bullseye bookworm trixie sid free-threaded
     check "tools/wheel.sh --arch aarch64" tools/wheel.sh --arch aarch64 || return 1
     use_boxes "$(portable_wheel aarch64)" arm64
 }

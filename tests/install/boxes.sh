@@ -3,9 +3,11 @@
 #
 # Uses a wheel (use.sh) in bare systems of their own, as a user without root or network:
 #
-#   tests/install/boxes.sh WHEEL BOX...       BOX: bullseye, bookworm, trixie, sid (Debian 11, 12, 13, unstable), arm64
+#   tests/install/boxes.sh WHEEL BOX...       BOX: bullseye, bookworm, trixie, sid (Debian 11, 12, 13, unstable), arm64,
+#                                             free-threaded
 #
 # bullseye has a Python 3.11 that is built there. arm64 is Debian 12, emulated by qemu, and wants an aarch64 wheel.
+# free-threaded is Debian 12 with a free-threaded Python 3.13 that is built there; its wheel is made, not WHEEL.
 # The systems come from the archive that apt uses here. They stay in build/boxes/*.tar; remove one to make it anew.
 # Wants root. Exit status 77: it was skipped, and the last line says why.
 set -euo pipefail
@@ -21,7 +23,7 @@ skip() {
     exit 77
 }
 
-(($# >= 2)) || { sed -n '4,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+(($# >= 2)) || { sed -n '4,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 wheel=$(readlink -f "$1")
 shift
 [ "$(id -u)" = 0 ] || skip "bare systems want root"
@@ -60,9 +62,9 @@ archive() {
     apt-get indextargets 'Created-By: Packages' 'Label: Debian' --format '$(REPO_URI)' | sed -n 1p
 }
 
-suite_of() { if [ "$1" = arm64 ]; then echo bookworm; else echo "$1"; fi; }
+suite_of() { case $1 in arm64 | free-threaded) echo bookworm ;; *) echo "$1" ;; esac; }
 
-python_of() { if [ "$1" = bullseye ]; then echo /opt/python/bin/python3.11; else echo /usr/bin/python3; fi; }
+python_of() { case $1 in bullseye | free-threaded) echo /opt/python/bin/python3 ;; *) echo /usr/bin/python3 ;; esac; }
 
 # enter ROOT COMMAND...: as root, without network and with mounts that no other sees.
 enter() {
@@ -78,30 +80,34 @@ enter() {
     ' enter "$@"
 }
 
-# build_python ROOT: Debian 12's Python, below /opt/python. Debian 11 has none that is new enough.
+# build_python ROOT SOURCE [OPTION]: a Python that the system's archive lacks, below /opt/python.
 build_python() {
-    tools/sources.sh build/sources python3.11 || return 1
-    cp -r build/sources/python3.11 "$1/opt/source"
+    tools/sources.sh build/sources "$2" || return 1
+    cp -r "build/sources/$2" "$1/opt/source"
     # shellcheck disable=SC2016  # the inner shell expands it
     enter "$1" --userspec=0:0 sh -euc 'cd /opt/source
-        ./configure -q --prefix=/opt/python --without-static-libpython --disable-test-modules
+        ./configure -q --prefix=/opt/python --without-static-libpython --disable-test-modules "$@"
         make -s -j"$(nproc)"
-        make -s install' || return 1
+        make -s install' build "${@:3}" || return 1
     rm -rf "$1/opt/source"
 }
 
 make_box() {
-    local box=$1 root=$work/$1.new include=python3-venv options=()
+    local box=$1 root=$work/$1.new include=python3-venv options=() source=()
     [ ! -s "$work/$box.tar" ] || return 0
     echo "making $box ..."
-    [ "$box" != bullseye ] || include=gcc,make,libc6-dev,zlib1g-dev,libffi-dev,libssl-dev
-    [ "$box" != arm64 ] || options=(--arch=arm64)
+    case $box in
+        bullseye) source=(python3.11) ;;
+        free-threaded) source=(python3.13 --disable-gil) ;;
+        arm64) options=(--arch=arm64) ;;
+    esac
+    ((!${#source[@]})) || include=gcc,make,libc6-dev,zlib1g-dev,libffi-dev,libssl-dev
     rm -rf --one-file-system "$root"
     unshare --mount debootstrap --variant=minbase "${options[@]}" --include="$include" \
         "$(suite_of "$box")" "$root" "$(archive)" >"$work/$box.log" 2>&1 || { tail -n 5 "$work/$box.log"; return 1; }
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
-    if [ "$box" = bullseye ]; then
-        build_python "$root" >>"$work/$box.log" 2>&1 || { tail -n 20 "$work/$box.log"; return 1; }
+    if ((${#source[@]})); then
+        build_python "$root" "${source[@]}" >>"$work/$box.log" 2>&1 || { tail -n 20 "$work/$box.log"; return 1; }
     fi
     tar -C "$root" -cf "$work/$box.tar.new" . && mv "$work/$box.tar.new" "$work/$box.tar"
     rm -rf --one-file-system "$root"
@@ -109,29 +115,36 @@ make_box() {
 
 # numpy_for BOX ROOT: fetches NumPy's wheel for the box's Python.
 numpy_for() {
-    local version arch=x86_64
+    local version arch=x86_64 folder
     [ "$1" != arm64 ] || arch=aarch64
     version=$(enter "$2" --userspec=$user:$user "$(python_of "$1")" -c \
-        'import sys; print(*sys.version_info[:2], sep=".")')
-    mkdir -p "$work/numpy-$arch-$version"
-    compgen -G "$work/numpy-$arch-$version/*.whl" >/dev/null ||
+        'import sys; print("%d.%d" % sys.version_info[:2] + sys.abiflags)')
+    folder=$work/numpy-$arch-$version
+    mkdir -p "$folder"
+    compgen -G "$folder/*.whl" >/dev/null ||
         "$top/.venv/bin/python" -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: \
-            --python-version "$version" --platform "manylinux_2_28_$arch" --platform "manylinux_2_27_$arch" \
-            -d "$work/numpy-$arch-$version" numpy
-    cp "$work/numpy-$arch-$version/"*.whl "$2/given/numpy/"
+            --python-version "${version%t}" --abi "cp${version/./}" --platform "manylinux_2_28_$arch" \
+            --platform "manylinux_2_27_$arch" -d "$folder" numpy
+    cp "$folder/"*.whl "$2/given/numpy/"
 }
 
 use_box() {
-    local box=$1 root status=0 options=()
+    local box=$1 root status=0 options=() given=$wheel
     root=$(mktemp -d "$work/$box.XXXXXX")
     chmod 755 "$root"
     tar -C "$root" -xf "$work/$box.tar"
     mkdir -p "$root/given/numpy" "$root/small"
-    cp "$wheel" tests/install/use.sh tests/install/use.py "$root/given/"
+    if [ "$box" = free-threaded ]; then
+        tools/wheel.sh --free-threaded "$(echo "$root"/opt/python/include/*t)" --out "$root/made" || status=$?
+        given=$(echo "$root/made/"*.whl)
+    fi
+    cp "$given" tests/install/use.sh tests/install/use.py "$root/given/" || status=$?
     install -d -o $user -g $user "$root/home"
     numpy_for "$box" "$root" || status=$?
-    if [ "$box" = arm64 ]; then options=(--slow); else options=(--full /small); fi
-    ((status)) || enter "$root" --userspec=$user:$user bash /given/use.sh "/given/${wheel##*/}" "$(python_of "$box")" \
+    [ "$box" = arm64 ] || options=(--full /small)
+    # A free-threaded Python is slower, and here built without PGO.
+    [[ $box != arm64 && $box != free-threaded ]] || options+=(--slow)
+    ((status)) || enter "$root" --userspec=$user:$user bash /given/use.sh "/given/${given##*/}" "$(python_of "$box")" \
         /home/use --numpy /given/numpy "${options[@]}" || status=$?
     rm -rf --one-file-system "$root"
     return "$status"

@@ -4,7 +4,8 @@
     use.py bare FOLDER          only the standard library and the wheel are there
     use.py all FOLDER           with NumPy: a run that is killed and goes on, PyMM, repair, the command
 
-`--slow` is for emulated machines: it sets no limits of time. `--full FOLDER` names a small file system to fill.
+`--slow` is for emulated machines and slow Pythons: it sets no limits of time. `--full FOLDER` names a small file system
+to fill.
 """
 
 from __future__ import annotations
