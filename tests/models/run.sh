@@ -43,4 +43,12 @@ verify fails captures shared-with-uncommitted '' -DBREAK_SHARING
 verify fails captures parent-of-begin '' -DBREAK_PARENT
 verify fails captures failure-inherited '' -DBREAK_INHERIT
 verify fails captures close-without-wait '' -DBREAK_CLOSE
+verify holds lazy all ''
+verify holds lazy rogue '' -DROGUE
+verify fails lazy no-hook '' -DBREAK_HOOK
+verify fails lazy no-version-check '' -DROGUE -DBREAK_VERSION
+verify fails lazy version-read-late '' -DBREAK_LATE
+verify fails lazy number-copied-late '' -DBREAK_NUMBER
+verify fails lazy two-uncopied '' -DBREAK_ONE
+verify fails lazy close-without-wait '' -DBREAK_CLOSE
 exit "$status"
