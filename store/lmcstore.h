@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * lmcstore.h - versioned tensors in a persistent-memory pool (liblmcstore). Includes lmcstore_archive.h and
- * lmcstore_check.h; lmcstore_live.h has live variables.
+ * lmcstore.h - versioned tensors in a persistent-memory pool (liblmcstore). Includes lmcstore_capture.h,
+ * lmcstore_archive.h and lmcstore_check.h; lmcstore_live.h has live variables.
  *
  * A *pool* is one libpmemobj pool: a file on a local file system, a poolset, or a devdax device. Its *shelves* have
  * histories of *snapshots*: immutable, complete versions, each with a number, step, time, parent, tags, metrics,
@@ -312,109 +312,7 @@ struct lmcs_tensor {
     const uint64_t *offsets;      /* of the part, in elements */
 };
 
-/* ---- Capture -------------------------------------------------------------------------------------------------- */
-
-struct lmcs_capture;
-struct lmcs_snapshot;
-
-/*
- * Begins a capture on a shelf, which the commit creates if needed. One capture at a time owns a shelf. Asynchronous
- * commits give it up at once; a begin waits for them only if 16, or 16 MiB, are in flight. Fails with the first
- * unreported error of earlier ones. LMCS_IN_USE: waiting would be a deadlock, since the owner waits for a shelf of this
- * thread.
- */
-LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf,
-                                                            struct lmcs_capture **capture, struct lmcs_error *error);
-/*
- * Copies tensors with the pool's threads; afterwards all `data` may change. A tensor shares the newest snapshot's
- * content if that is raw under the same name, dtype and shape, with equal bytes (with the policy's `encode`, also a
- * coded content of equal digest). data[i] points to the element with index (0, ..., 0); may be NULL for an empty
- * tensor. Data that changes during the copy gives a torn but valid tensor. LMCS_IO: the memory of the named tensor is
- * unreadable (a failed page, or a mapped file that was cut). After a failure the capture can only be aborted.
- */
-LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture,
-                                                          const struct lmcs_tensor *tensors, const void *const *data,
-                                                          size_t count, struct lmcs_error *error);
-/* Puts `tensor` as another name of a tensor of this capture with the same dtype and shape, sharing one content. The
- * caller records that the two share memory, if needed: a restore may also give equal tensors one content. */
-LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture,
-                                                               const struct lmcs_tensor *tensor,
-                                                               const char *existing_name, struct lmcs_error *error);
-/*
- * The tensors of a capture that are one parameter's state under an optimizer, in the order of a link's arrays (lmc.h):
- * exp_avg, exp_avg_sq, the parameter, and with amsgrad max_exp_avg_sq; or momentum_buffer, the parameter. The constants
- * are those of the step that led to this state, as in struct lmc_link_hints (lmc_link_gradient_scale finds the scale).
- * If the step before is a snapshot too, the compactor can store this one for little more than the gradient (policy
- * `links`).
- */
-struct lmcs_relation {
-    const char *names[4];
-    uint32_t name_count;
-    uint32_t optimizer; /* enum lmc_optimizer */
-    uint32_t flags;     /* LMC_LINK_* */
-    double step, lr, weight_decay, beta1, beta2, eps, momentum, dampening, scale;
-};
-/*
- * Adds relations, in one call or several, before or after the tensors are put. They are hints: missing tensors, tensors
- * that are not f32 or differ in shape, and wrong constants only cost space. LMCS_INVALID: the relations are
- * inconsistent; none of this call is recorded, and the capture continues.
- */
-LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_relate(struct lmcs_capture *capture,
-                                                             const struct lmcs_relation *relations, size_t count,
-                                                             struct lmcs_error *error);
-/*
- * Returns space for a row-major tensor to fill in place (initial bytes are unspecified), valid until commit or abort.
- * The commit hashes it and makes it durable; nothing else may write to it meanwhile. It is never compared with the
- * newest snapshot, so an unchanged tensor is stored again.
- */
-LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture,
-                                                              const struct lmcs_tensor *tensor, void **data,
-                                                              struct lmcs_error *error);
-
-struct lmcs_metric {
-    const char *name;
-    double value;
-};
-
-struct lmcs_commit_options {
-    int64_t step;            /* LMCS_NO_STEP: none */
-    uint64_t parent;         /* 0: the snapshot that this process last loaded for training or committed on the shelf,
-                                else the latest; UINT64_MAX: none */
-    uint64_t time_ns;        /* 0: now */
-    const char *const *tags; /* moved here from other snapshots of the shelf */
-    size_t tag_count;
-    const struct lmcs_metric *metrics; /* with unique names */
-    size_t metric_count;
-    const char *meta_json;   /* NULL, or a JSON object of at most LMCS_MAX_META_LEVELS */
-    bool asynchronous;       /* return before it is durable; see lmcs_capture_wait */
-    bool prepare;            /* prepared until lmcs_group_resolve */
-    unsigned char group[16]; /* all zero: none; required with prepare */
-};
-LMCS_API void lmcs_commit_options_init(struct lmcs_commit_options *options);
-
-/*
- * Commits all or nothing. Synchronous: after LMCS_OK the snapshot is durable; the capture is freed in any case.
- * Asynchronous: the capture stays until lmcs_capture_wait; the snapshot is invisible until it is durable, which it is
- * after its predecessors. *number (may be NULL) is the snapshot's number; a failure may leave a gap.
- */
-LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture,
-                                                             const struct lmcs_commit_options *options,
-                                                             uint64_t *number, struct lmcs_error *error);
-/* Waits until an asynchronous commit is durable or has failed, and frees the capture. */
-LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_error *error);
-/* Whether lmcs_capture_wait would return at once. */
-LMCS_API bool lmcs_capture_done(struct lmcs_capture *capture);
-/* Frees an asynchronously committed capture without waiting. The shelf's next begin, or close, reports a failure. */
-LMCS_API void lmcs_capture_detach(struct lmcs_capture *capture);
-/* Ends a capture without a commit; nothing remains. */
-LMCS_API void lmcs_capture_abort(struct lmcs_capture *capture);
-
-/* Payload bytes written by this capture, and bytes of tensors shared with earlier snapshots. */
-LMCS_API void lmcs_capture_stats(const struct lmcs_capture *capture, uint64_t *written_bytes, uint64_t *shared_bytes);
-
-/* Commits or drops the prepared snapshot of a group. LMCS_NOT_FOUND: there is none. */
-LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_resolve(struct lmcs_pool *pool, const unsigned char group[16],
-                                                            bool commit, struct lmcs_error *error);
+#include "lmcstore_capture.h" /* begin, put, commit */
 
 /* ---- Snapshots ------------------------------------------------------------------------------------------------ */
 

@@ -298,6 +298,11 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_captu
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live_within(struct lmcs_capture *capture, uint32_t wait_ms,
                                                                       struct lmcs_error *error);
+
+/* Whether a byte belongs to a live tensor that is mapped in this process, of any pool. */
+LMCS_API bool lmcs_live_is_mapped(const void *address);
+/* Whether the shelf's live variables are in a transaction, snapshot or checkout of this process. */
+LMCS_API bool lmcs_live_is_held(struct lmcs_pool *pool, const char *shelf);
 /* Begins, puts and commits. `number` may be NULL. Asynchronous options are LMCS_INVALID. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *pool, const char *shelf,
                                                             const struct lmcs_commit_options *options, uint64_t *number,

@@ -88,36 +88,50 @@ static void report_later(struct lmcs_capture *capture)
     (*last)->id = capture->failure = ++busy->failed;
 }
 
-/* Records the result of the commit and ends its place in the order. Returns the next capture to commit, or NULL. */
+/* Ends what the capture holds outside of pool->captures. */
+static void release(struct lmcs_capture *capture)
+{
+    lmcs_region_end(&capture->region);
+    if (capture->in_encode_gate)
+        lmcs_encode_gate_leave(capture->pool);
+    capture->in_encode_gate = false;
+}
+
+/* Records the result, and ends the capture's place in the order. The caller holds pool->captures. */
+static void record(struct lmcs_capture *capture, enum lmcs_status status, const struct lmcs_error *error)
+{
+    struct lmcs_busy_shelf *busy = capture->busy;
+    capture->result.status = status;
+    if (status != LMCS_OK) {
+        capture->result = *error;
+        capture->result.status = status;
+        if (capture->asynchronous || capture->promised)
+            report_later(capture);
+    }
+    capture->done = true;
+    lmcs_ticket_end(busy, &capture->ticket);
+    if (!capture->hands_on)
+        busy->busy = busy->has_owner = false;
+    pthread_cond_broadcast(&capture->pool->captures_changed);
+}
+
+/* Ends a commit. Returns the next capture to commit, or NULL. */
 static struct lmcs_capture *finish(struct lmcs_capture *capture, enum lmcs_status status,
                                    const struct lmcs_error *error)
 {
     struct lmcs_pool *pool = capture->pool;
-    lmcs_region_end(&capture->region);
-    if (capture->in_encode_gate)
-        lmcs_encode_gate_leave(pool);
+    release(capture);
     if (status == LMCS_OK)
         lmcs_pool_wake(pool);
     pthread_mutex_lock(&pool->captures);
     struct lmcs_busy_shelf *busy = capture->busy;
     bool free_it = capture->detached;
-    capture->result.status = status;
-    if (status != LMCS_OK) {
-        capture->result = *error;
-        capture->result.status = status;
-        if (capture->asynchronous)
-            report_later(capture);
-    }
-    capture->done = true;
-    lmcs_ticket_end(busy, &capture->ticket);
+    record(capture, status, error);
     struct lmcs_ticket *next = busy->tickets;
     if (next != NULL && !next->is_queued)
         next = NULL;
     if (capture->asynchronous)
         busy->committing = next != NULL;
-    if (!capture->hands_on)
-        busy->busy = busy->has_owner = false;
-    pthread_cond_broadcast(&pool->captures_changed);
     pthread_mutex_unlock(&pool->captures);
     if (free_it)
         lmcs_capture_free(capture);
@@ -214,39 +228,109 @@ static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_
     return status;
 }
 
+/* Commits in this thread, or queues the capture for the shelf's. *queued: it is no longer this thread's. */
+static enum lmcs_status commit(struct lmcs_capture *capture, bool asynchronous, bool *queued, struct lmcs_error *error)
+{
+    *queued = false;
+    if (asynchronous) {
+        capture->state = LMCS_CAPTURE_COMMITTING;
+        *queued = queue(capture, error) == LMCS_OK;
+        if (*queued)
+            return LMCS_OK;
+        lmcs_ticket_wait(capture->pool, capture->busy, &capture->ticket); /* no thread could be started */
+    }
+    return enter(capture, error);
+}
+
+/* Decides all that is decided at the call: options, number, parent. */
+static enum lmcs_status decide(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
+                               bool asynchronous, struct lmcs_error *error)
+{
+    struct lmcs_commit_options defaults;
+    lmcs_commit_options_init(&defaults);
+    enum lmcs_status status = lmcs_capture_check(capture, error);
+    if (status == LMCS_OK && capture->promised)
+        return lmcs_fail(error, LMCS_INVALID, 0, "the capture has its options and its number already");
+    if (status == LMCS_OK)
+        status = take_options(capture, options != NULL ? options : &defaults, error);
+    if (status == LMCS_OK && (!asynchronous || capture->options.prepare))
+        lmcs_ticket_wait(capture->pool, capture->busy, &capture->ticket);
+    return status == LMCS_OK ? expect_number(capture, error) : status;
+}
+
+static enum lmcs_status commit_promised(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    bool queued = false;
+    enum lmcs_status status = lmcs_capture_check(capture, error);
+    if (status != LMCS_OK) {
+        lmcs_capture_fail(capture, error);
+        return status;
+    }
+    status = commit(capture, true, &queued, error);
+    if (!queued)
+        (void)finish(capture, status, error);
+    return status;
+}
+
 enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
                                      uint64_t *number, struct lmcs_error *error)
 {
-    struct lmcs_commit_options defaults;
     struct lmcs_error local;
-    lmcs_commit_options_init(&defaults);
-    enum lmcs_status status = lmcs_capture_check(capture, &local);
-    if (status == LMCS_OK)
-        status = take_options(capture, options != NULL ? options : &defaults, &local);
-    bool asynchronous = options != NULL && options->asynchronous;
-    if (status == LMCS_OK && (!asynchronous || options->prepare))
-        lmcs_ticket_wait(capture->pool, capture->busy, &capture->ticket);
-    if (status == LMCS_OK)
-        status = expect_number(capture, &local);
+    bool asynchronous = options != NULL && options->asynchronous, queued = false;
+    if (capture->promised)
+        return commit_promised(capture, error != NULL ? error : &local);
+    enum lmcs_status status = decide(capture, options, asynchronous, &local);
     uint64_t expected = capture->ticket.number;
-    if (status == LMCS_OK && asynchronous) {
-        capture->state = LMCS_CAPTURE_COMMITTING;
-        if (queue(capture, &local) == LMCS_OK) {
-            if (number != NULL)
-                *number = expected;
-            return LMCS_OK;
-        }
-    }
     if (status == LMCS_OK)
-        status = enter(capture, &local);
-    if (lmcs_pool_check(capture->pool, true, NULL) == LMCS_OK)
-        (void)finish(capture, status, &local);
-    lmcs_capture_free(capture);
+        status = commit(capture, asynchronous, &queued, &local);
+    if (!queued) {
+        if (lmcs_pool_check(capture->pool, true, NULL) == LMCS_OK)
+            (void)finish(capture, status, &local);
+        lmcs_capture_free(capture);
+    }
     if (status == LMCS_OK && number != NULL)
         *number = expected;
     if (status != LMCS_OK && error != NULL)
         *error = local;
     return status;
+}
+
+enum lmcs_status lmcs_capture_promise(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
+                                      uint64_t *number, struct lmcs_error *error)
+{
+    if (options != NULL && options->prepare)
+        return lmcs_fail(error, LMCS_INVALID, 0, "a prepared snapshot can't be promised: commit it at once");
+    enum lmcs_status status = decide(capture, options, true, error);
+    if (status != LMCS_OK) {
+        capture->state = LMCS_CAPTURE_BROKEN;
+        return status;
+    }
+    pthread_mutex_lock(&capture->pool->captures);
+    capture->promised = true;
+    capture->busy->has_owner = false; /* this thread may wait for the shelf, which another one gives back */
+    pthread_mutex_unlock(&capture->pool->captures);
+    if (number != NULL)
+        *number = capture->ticket.number;
+    return LMCS_OK;
+}
+
+void lmcs_capture_fail(struct lmcs_capture *capture, const struct lmcs_error *reason)
+{
+    struct lmcs_pool *pool = capture->pool;
+    if (lmcs_pool_check(pool, true, NULL) != LMCS_OK)
+        return; /* a forked child */
+    release(capture);
+    pthread_mutex_lock(&pool->captures);
+    bool free_it = capture->detached;
+    record(capture, reason->status != LMCS_OK ? reason->status : LMCS_INVALID, reason);
+    pthread_mutex_unlock(&pool->captures);
+    if (free_it)
+        lmcs_capture_free(capture);
+}
+
+bool lmcs_capture_would_wait(struct lmcs_pool *pool, const char *shelf)
+{
+    return lmcs_pool_check(pool, true, NULL) == LMCS_OK && lmcs_shelf_is_full(pool, shelf);
 }
 
 enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_error *error)

@@ -31,6 +31,7 @@ struct lmcs_capture {
     struct lmcs_commit_options options; /* pointers are copies */
     char *meta;
     char **tags;
+    bool promised; /* lmcs_capture_promise: freed by a wait or detach alone */
     bool asynchronous;
     bool hands_on; /* asynchronous: gives the shelf to the next capture at once */
     bool detached;

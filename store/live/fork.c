@@ -66,6 +66,16 @@ void lmcs_mapping_enter(struct lmcs_mapping *mapping)
     pthread_mutex_unlock(&known_lock);
 }
 
+bool lmcs_live_is_mapped(const void *address)
+{
+    pthread_mutex_lock(&known_lock);
+    const struct lmcs_mapping *mapping = known;
+    while (mapping != NULL && (uintptr_t)address - (uintptr_t)mapping->at >= mapping->bytes)
+        mapping = mapping->next_known;
+    pthread_mutex_unlock(&known_lock);
+    return mapping != NULL;
+}
+
 /* Under the lock: a fork in between would leave an unlisted mapping. */
 void lmcs_mapping_unmap(struct lmcs_mapping *mapping)
 {

@@ -136,6 +136,18 @@ void lmcs_live_shelf_release(struct lmcs_pool *pool, struct lmcs_live_shelf *she
     pthread_cond_broadcast(&pool->live->changed);
 }
 
+bool lmcs_live_is_held(struct lmcs_pool *pool, const char *shelf)
+{
+    if (lmcs_pool_check(pool, true, NULL) != LMCS_OK)
+        return false;
+    pthread_mutex_lock(&pool->captures);
+    const struct lmcs_live_holder *holder = pool->live_holders;
+    while (holder != NULL && strcmp(holder->shelf, shelf) != 0)
+        holder = holder->next;
+    pthread_mutex_unlock(&pool->captures);
+    return holder != NULL;
+}
+
 static struct lmcs_live_shelf **known_shelf(struct lmcs_pool *pool, const char *name)
 {
     struct lmcs_live_shelf **at = &pool->live->shelves;

@@ -176,6 +176,15 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
     return lmcs_shelf_take_for(pool, name, NULL, taken, error);
 }
 
+bool lmcs_shelf_is_full(struct lmcs_pool *pool, const char *name)
+{
+    pthread_mutex_lock(&pool->captures);
+    const struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, NULL);
+    bool full = busy != NULL && (busy->busy || is_full(busy));
+    pthread_mutex_unlock(&pool->captures);
+    return full;
+}
+
 bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken)
 {
     pthread_mutex_lock(&pool->captures);

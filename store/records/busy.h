@@ -38,7 +38,7 @@ struct lmcs_busy_shelf {
     struct lmcs_busy_shelf *next;
     char *name;
     bool busy;
-    bool has_owner; /* held by thread `owner`; false: by a background commit or the compactor */
+    bool has_owner; /* held by thread `owner`; false: by a commit, a promised capture or the compactor */
     pthread_t owner;
     bool waits;                    /* for a transaction of the shelf's live variables */
     struct lmcs_ticket *tickets;   /* captures in flight */
@@ -60,6 +60,8 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
 /* For a capture: waits for those in flight only if they are too many, and adds `ticket`. */
 enum lmcs_status lmcs_shelf_take_for(struct lmcs_pool *pool, const char *name, struct lmcs_ticket *ticket,
                                      struct lmcs_busy_shelf **taken, struct lmcs_error *error);
+/* Whether lmcs_shelf_take_for would wait. */
+bool lmcs_shelf_is_full(struct lmcs_pool *pool, const char *name);
 /* Waits until all captures before `ticket` have ended. False: there were none. */
 bool lmcs_ticket_wait(struct lmcs_pool *pool, const struct lmcs_busy_shelf *busy, const struct lmcs_ticket *ticket);
 /* Ends a ticket. The caller holds pool->captures. */
