@@ -13,14 +13,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from . import _core
 from ._optimizer.gradients import scale_of
 from ._optimizer.relations import Finder
 from ._state.encode import Encoded
+from ._state.later import Later, optimizers_of
 from ._text import html
 from ._text.arguments import address, int64, meta_json, metric_lists, tag_names
+from .copier import Job, wait_before_steps
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
 from .live.kinds import wait_ms
@@ -38,6 +40,8 @@ _NUMBERS_AT_ONCE = 4096
 _DEFAULT_PARENT = 0
 _ANYWHERE = 2**64 - 1
 _NEWEST_AT_ONCE = 256
+_SYNCHRONOUS, _ASYNCHRONOUS, _PROMISE = range(3)
+_DONE = ("is durable", "is captured", "is being captured")
 
 
 class Removal(NamedTuple):
@@ -119,6 +123,7 @@ class Shelf:
 
     # Writing
 
+    @overload
     def snapshot(
         self,
         state: Any,
@@ -131,7 +136,45 @@ class Shelf:
         wait: bool = True,
         gradient_scale: float | None = None,
         gradients: Any = None,
-    ) -> Snapshot:
+        lazy: Any = None,
+        verify: bool = False,
+        skip: Literal[False] = False,
+    ) -> Snapshot: ...
+
+    @overload
+    def snapshot(
+        self,
+        state: Any,
+        *,
+        step: int | None = None,
+        tags: Iterable[str] = (),
+        metrics: Mapping[str, float] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        parent: int | Snapshot | None = None,
+        wait: bool = True,
+        gradient_scale: float | None = None,
+        gradients: Any = None,
+        lazy: Any = None,
+        verify: bool = False,
+        skip: bool,
+    ) -> Snapshot | None: ...
+
+    def snapshot(
+        self,
+        state: Any,
+        *,
+        step: int | None = None,
+        tags: Iterable[str] = (),
+        metrics: Mapping[str, float] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        parent: int | Snapshot | None = None,
+        wait: bool = True,
+        gradient_scale: float | None = None,
+        gradients: Any = None,
+        lazy: Any = None,
+        verify: bool = False,
+        skip: bool = False,
+    ) -> Snapshot | None:
         """Take a snapshot of a state, completely or not at all.
 
         Its structure and its values other than tensors are decoded and compared before the commit.
@@ -163,6 +206,25 @@ class Shelf:
         gradients : module, optimizer, or iterable of tensors, optional
             The gradients as the optimizer got them (a model before its `zero_grad`, or tensors), from which
             `gradient_scale` is computed. They are not stored. Sparse and complex ones are ignored.
+        lazy : optimizer, list of optimizers, or True, optional
+            With ``wait=False``: return before the tensors are copied that these optimizers' steps change, their
+            parameters and states and what shares storages with them. Their next step waits for the copy; nothing else
+            may change them before `Snapshot.captured` has returned. The rest of the state is copied before. True: all
+            tensors and arrays are copied later, and no hook waits. One snapshot of a shelf can be uncopied; the next
+            one waits for it. If torch has counted a change of such a tensor before it was copied, the snapshot fails:
+            `wait`, or else the next call, raises an error with its path. torch does not count changes by ``p.data``,
+            by NumPy, or by kernels of others, nor one that another thread still makes when the copy ends. Live tensors
+            are copied before, as are all while this shelf is in a transaction.
+        verify
+            With `lazy`: find all changes, by hashes of the tensors before and after; takes the time of reading them.
+            Arrays, and tensors on devices, are then copied before.
+        skip
+            Return None, and take no snapshot, if the call would have to wait for earlier snapshots.
+
+        Returns
+        -------
+        Snapshot or None
+            None only with `skip`.
 
         Raises
         ------
@@ -189,19 +251,35 @@ class Shelf:
             raise InvalidError("gradients and gradient_scale say the same: give one of them")
         if gradients is not None:
             scale = scale_of(gradients)
-        encoded = Encoded(state)
+        later = self._later(lazy, verify) if not wait else None
+        if skip and self._store._pool.would_wait(self._name):
+            logger.info("%s: a snapshot of step %s is left out: others are being copied or written", self._name, step)
+            return None
+        encoded = Encoded(state, later=later)
         self._store._begin_writing(self._name)
         capture = self._store._pool.begin(self._name)
+        mode = _SYNCHRONOUS if wait else _ASYNCHRONOUS if later is None else _PROMISE
         try:
-            encoded.put(capture)
+            (encoded.put if later is None else encoded.put_now)(capture)
             self._relate(capture, encoded, scale)
             time_ns = time.time_ns()
-            number = capture.commit(step, parent_number, time_ns, tag_list, names, values, json_text, not wait)
+            number = capture.commit(step, parent_number, time_ns, tag_list, names, values, json_text, mode)
+            job = None if later is None else Job(self._store, capture, encoded, later)
+            if job is not None and lazy is not True:
+                wait_before_steps(optimizers_of(lazy) or [], job)
         except BaseException:
             capture.abort()
             raise
-        logger.debug("%s@%d %s", self._name, number, "is durable" if wait else "is captured")
-        return Snapshot(self, number, None if wait else capture, step)
+        if job is not None:
+            job.start()
+        logger.debug("%s@%d %s", self._name, number, _DONE[mode])
+        return Snapshot(self, number, None if wait else capture, step, job=job)
+
+    def _later(self, lazy: Any, verify: bool) -> Later | None:
+        """Return which tensors are copied later; None: none, so also while a transaction may change any tensor."""
+        if lazy is None or lazy is False or self._store._pool.live_is_held(self._name):
+            return None
+        return Later(optimizers_of(lazy), verify)
 
     def _relate(self, capture: _core.Capture, encoded: Encoded, scale: float) -> None:
         """Declare the state's relations. They only help compression: those that do not fit are left out."""

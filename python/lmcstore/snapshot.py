@@ -20,6 +20,7 @@ from ._text import html
 from ._text.arguments import file_path, parse_size
 from ._text.text import printable
 from .annotate import Metrics
+from .copier import Job
 from .errors import DamagedError, Error, InvalidError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -49,11 +50,13 @@ class Snapshot(Mapping[Any, Any]):
         capture: _core.Capture | None = None,
         step: int | None = None,
         handle: _core.Snapshot | None = None,
+        job: Job | None = None,
     ) -> None:
         self._shelf = shelf
         self._number = number
         self._capture = capture  # of wait=False, until it is known to be durable
         self._captured_step = step
+        self._job = job  # of lazy=
         self._opened: tuple[_core.Snapshot, dict[str, Any]] | None = None
         self._decoded: Decoded | None = None
         if handle is not None:
@@ -171,6 +174,22 @@ class Snapshot(Mapping[Any, Any]):
     def names(self) -> list[str]:
         """Return the names of its tensors, in the order of the capture."""
         return self._handle.names()
+
+    def captured(self, timeout: float | None = None) -> bool:
+        """Wait until the tensors of a lazy snapshot are copied, so that they may change; at most `timeout` seconds.
+
+        Returns whether they are. InvalidError: one was changed before, so the snapshot does not exist; other errors are
+        those of `wait`.
+        """
+        job = self._job  # another thread may reset it
+        if job is None:
+            return True
+        if not job.wait(timeout):
+            return False
+        if job.failed:
+            self.wait()
+        self._job = None
+        return True
 
     def wait(self) -> Self:
         """Wait until a snapshot taken with ``wait=False`` is durable, and return it.

@@ -17,6 +17,7 @@ from ._optimizer.relations import Finder
 from ._text import html
 from ._text.arguments import absolute, descriptor, file_path, milliseconds, parse_size, within
 from ._text.caution import other_shelves, similar_shelf, warn_of_creation
+from .copier import Job
 from .errors import (
     CreationWarning,
     DamagedError,
@@ -192,6 +193,7 @@ class Store:
     ) -> None:
         self._pool = pool
         self._finders: dict[str, Finder] = {}
+        self._jobs: set[Job] = set()  # copies of lazy snapshots under way
         self._path = path
         self._mode = mode
         self._is_new = is_new  # this open created it
@@ -514,11 +516,13 @@ class Store:
         return _warned(self._pool.restore(descriptors, addresses, tensors, name, move_tags, resume, progress))
 
     def close(self) -> None:
-        """Close this open of the pool, after snapshots under way. A second call does nothing.
+        """Close this open of the pool, after snapshots under way, lazy ones too. A second call does nothing.
 
         Tensors and arrays that were read stay valid. Raises an unreported failure of a snapshot taken with
         ``wait=False``; the store is closed all the same.
         """
+        for job in list(self._jobs):
+            job.wait()
         self._finalizer.detach()
         self._pool.close()
 

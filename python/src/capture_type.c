@@ -77,12 +77,16 @@ static void abort_open(struct capture_object *self)
 static void end_now(struct capture_object *self)
 {
     self->busy = true; /* capture_wait in another thread waits for the outcome */
-    if (self->phase == CAPTURE_COMMITTED)
+    if (self->phase == CAPTURE_COMMITTED) {
         wait_committed(self);
-    else if (self->phase == CAPTURE_OPEN)
+    } else if (self->phase == CAPTURE_PROMISED) {
         abort_open(self);
-    else
+        self->error = (struct lmcs_error){.status = LMCS_INVALID, .message = "the store was closed before the copy"};
+    } else if (self->phase == CAPTURE_OPEN) {
+        abort_open(self);
+    } else {
         core_child_unlink(&self->child);
+    }
     self->busy = false;
 }
 
@@ -129,7 +133,7 @@ static void capture_dealloc(struct capture_object *self)
         Py_BEGIN_ALLOW_THREADS
         lmcs_capture_detach(handle);
         Py_END_ALLOW_THREADS
-    } else if (self->phase == CAPTURE_OPEN && self->handle != NULL) {
+    } else if (self->handle != NULL) {
         abort_open(self);
     }
     self->pool->users--;
@@ -140,9 +144,9 @@ static void capture_dealloc(struct capture_object *self)
 /* Before a call that needs an open capture; end_call follows. */
 static bool begin_call(struct capture_object *self)
 {
-    const char *why = self->phase != CAPTURE_OPEN ? "the capture has ended"
-                      : self->busy                ? "another thread is using the capture"
-                                                  : NULL;
+    const char *why = self->phase != CAPTURE_OPEN && self->phase != CAPTURE_PROMISED ? "the capture has ended"
+                      : self->busy ? "another thread is using the capture"
+                                   : NULL;
     if (!core_pool_enter(self->pool))
         return false;
     if (why != NULL) {
@@ -468,13 +472,25 @@ static struct lmcs_metric *metric_array(PyObject *names, PyObject *values)
     return metrics;
 }
 
+/* Begins the last call of the capture's own thread. */
+static bool begin_commit(struct capture_object *self, enum capture_phase phase)
+{
+    if (!begin_call(self))
+        return false;
+    if (self->phase == phase)
+        return true;
+    end_call(self);
+    core_fail_with(self, LMCS_INVALID, phase == CAPTURE_OPEN ? "the capture is promised" : "it is not promised");
+    return false;
+}
+
 /* Ends the handle unless an asynchronous commit was accepted. */
 static PyObject *commit(struct capture_object *self, const struct lmcs_commit_options *options)
 {
     struct lmcs_error error = {0};
     enum lmcs_status status;
     uint64_t number = 0;
-    if (!begin_call(self))
+    if (!begin_commit(self, CAPTURE_OPEN))
         return NULL;
     struct lmcs_capture *handle = self->handle;
     Py_BEGIN_ALLOW_THREADS
@@ -490,15 +506,35 @@ static PyObject *commit(struct capture_object *self, const struct lmcs_commit_op
     return PyLong_FromUnsignedLongLong(number);
 }
 
+static PyObject *promise(struct capture_object *self, const struct lmcs_commit_options *options)
+{
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    uint64_t number = 0;
+    if (!begin_commit(self, CAPTURE_OPEN))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_capture_promise(self->handle, options, &number, &error);
+    Py_END_ALLOW_THREADS
+    if (status == LMCS_OK)
+        self->phase = CAPTURE_PROMISED;
+    end_call(self);
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
+    return PyLong_FromUnsignedLongLong(number);
+}
+
+enum mode { SYNCHRONOUS, ASYNCHRONOUS, PROMISE };
+
 static PyObject *capture_commit(struct capture_object *self, PyObject *args)
 {
     PyObject *step, *tags, *metric_names, *metric_values, *result = NULL;
     uint64_t parent, time_ns;
     const char *meta_json;
-    int asynchronous;
-    if (!PyArg_ParseTuple(args, "OO&O&O!O!O!zp:commit", &step, core_to_uint64, &parent, core_to_uint64, &time_ns,
+    int mode;
+    if (!PyArg_ParseTuple(args, "OO&O&O!O!O!zi:commit", &step, core_to_uint64, &parent, core_to_uint64, &time_ns,
                           &PyTuple_Type, &tags, &PyTuple_Type, &metric_names, &PyTuple_Type, &metric_values, &meta_json,
-                          &asynchronous))
+                          &mode))
         return NULL;
     struct lmcs_commit_options options;
     lmcs_commit_options_init(&options);
@@ -517,19 +553,55 @@ static PyObject *capture_commit(struct capture_object *self, PyObject *args)
         options.metrics = metrics;
         options.metric_count = (size_t)PyTuple_Size(metric_names);
         options.meta_json = meta_json;
-        options.asynchronous = asynchronous != 0;
-        result = commit(self, &options);
+        options.asynchronous = mode == ASYNCHRONOUS;
+        result = mode == PROMISE ? promise(self, &options) : commit(self, &options);
     }
     free(metrics);
     free(tag_names);
     return result;
 }
 
+/* wait() raises a failure. */
+static PyObject *capture_finish(struct capture_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (!begin_commit(self, CAPTURE_PROMISED))
+        return NULL;
+    struct lmcs_capture *handle = self->handle;
+    enum lmcs_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_capture_commit(handle, NULL, NULL, NULL);
+    Py_END_ALLOW_THREADS
+    (void)status;
+    self->phase = CAPTURE_COMMITTED;
+    end_call(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *capture_fail(struct capture_object *self, PyObject *exception)
+{
+    struct lmcs_error reason = {.status = core_status_of(self, exception)};
+    PyObject *text = PyObject_Str(exception);
+    const char *message = text != NULL ? core_text_of(text) : NULL;
+    if (message != NULL)
+        strncpy(reason.message, message, sizeof reason.message - 1);
+    Py_XDECREF(text);
+    if (message == NULL || !begin_commit(self, CAPTURE_PROMISED))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    lmcs_capture_fail(self->handle, &reason);
+    Py_END_ALLOW_THREADS
+    self->phase = CAPTURE_COMMITTED;
+    end_call(self);
+    Py_RETURN_NONE;
+}
+
 /* Uses the capture and the pool only between waits: other threads may wait or close the store. */
 static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
 {
     (void)unused;
-    while (self->busy || (self->phase == CAPTURE_COMMITTED && !lmcs_capture_done(self->handle)))
+    while (self->busy || self->phase == CAPTURE_PROMISED ||
+           (self->phase == CAPTURE_COMMITTED && !lmcs_capture_done(self->handle)))
         if (!wait_a_moment())
             return NULL;
     if (self->phase == CAPTURE_OPEN)
@@ -550,7 +622,7 @@ static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
 static PyObject *capture_abort(struct capture_object *self, PyObject *unused)
 {
     (void)unused;
-    if (self->phase != CAPTURE_OPEN)
+    if (self->phase != CAPTURE_OPEN && self->phase != CAPTURE_PROMISED)
         Py_RETURN_NONE;
     if (self->busy)
         return core_fail_with(self, LMCS_INVALID, "another thread is using the capture");
@@ -593,7 +665,10 @@ static PyMethodDef methods[] = {
     METHOD("reserve", capture_reserve, METH_VARARGS,
            "reserve(name, dtype, shape): a writable Buffer, to be filled and dropped before the commit."),
     METHOD("commit", capture_commit, METH_VARARGS,
-           "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, asynchronous): the number."),
+           "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, mode): the number. mode: 0 waits "
+           "until it is durable, 1 returns at once, 2 only promises the number; finish() or fail() end that."),
+    METHOD("finish", capture_finish, METH_NOARGS, "Commits a promised capture; wait() raises a failure."),
+    METHOD("fail", capture_fail, METH_O, "fail(exception): ends a promised capture; wait() raises it."),
     METHOD("wait", capture_wait, METH_NOARGS, "Waits until an asynchronous commit is durable; raises its failure."),
     METHOD("abort", capture_abort, METH_NOARGS, "Ends a capture that is not committed."),
     METHOD("stats", capture_stats, METH_NOARGS, "(bytes written anew, bytes shared) so far."),

@@ -77,7 +77,8 @@ struct pool_object {
     struct core_child *children;
 };
 
-enum capture_phase { CAPTURE_OPEN, CAPTURE_COMMITTED, CAPTURE_ENDED };
+/* CAPTURE_PROMISED: of a lazy snapshot, whose tensors another thread puts. */
+enum capture_phase { CAPTURE_OPEN, CAPTURE_PROMISED, CAPTURE_COMMITTED, CAPTURE_ENDED };
 
 struct capture_object {
     PyObject_HEAD struct pool_object *pool;
@@ -166,6 +167,8 @@ bool core_warn_of(const struct lmcs_error *error);
 /* `self`: an instance of one of the module's types. */
 PyObject *core_fail(void *self, const struct lmcs_error *error);
 PyObject *core_fail_with(void *self, enum lmcs_status status, const char *message);
+/* The status whose class the exception has; LMCS_INVALID: none. */
+enum lmcs_status core_status_of(void *self, PyObject *exception);
 /* None, or core_fail unless LMCS_OK. */
 PyObject *core_none(void *self, enum lmcs_status status, const struct lmcs_error *error);
 
@@ -298,6 +301,8 @@ PyObject *core_pool_transaction(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_create(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_open(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_list(struct pool_object *self, PyObject *args);
+PyObject *core_live_is_mapped(PyObject *module, PyObject *address);
+PyObject *core_pool_live_is_held(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_usage(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_erase(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_rename(struct pool_object *self, PyObject *args);

@@ -100,6 +100,15 @@ PyObject *core_fail_with(void *self, enum lmcs_status status, const char *messag
     return core_raise_status(core_state_of(self), status, message);
 }
 
+enum lmcs_status core_status_of(void *self, PyObject *exception)
+{
+    struct core_state *state = core_state_of(self);
+    for (size_t i = LMCS_OK + 1; i < STATUS_COUNT; i++)
+        if (PyErr_GivenExceptionMatches(exception, state->exceptions[i]))
+            return (enum lmcs_status)i;
+    return LMCS_INVALID;
+}
+
 PyObject *core_none(void *self, enum lmcs_status status, const struct lmcs_error *error)
 {
     return status == LMCS_OK ? Py_NewRef(Py_None) : core_fail(self, error);

@@ -31,6 +31,7 @@ static PyMethodDef methods[] = {
     {"codec_digest", core_codec_digest, METH_VARARGS, "A digest as text: (data, dtype, threads)."},
     {"gradient_scale", core_gradient_scale, METH_VARARGS,
      "The factor that short gradients were multiplied by: (f32 as bytes)."},
+    {"live_is_mapped", core_live_is_mapped, METH_O, "Whether an address belongs to a live tensor."},
     {"memory", core_memory, METH_VARARGS, "A Buffer over memory: (owner, address, size_bytes)."},
     {"numpy_memory", core_numpy_memory, METH_VARARGS,
      "Sets the memory of NumPy's arrays: (table, folders, least bytes)."},

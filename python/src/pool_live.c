@@ -101,6 +101,23 @@ PyObject *core_pool_live_list(struct pool_object *self, PyObject *args)
     return listing.progress.raised ? NULL : core_fail(self, &error);
 }
 
+PyObject *core_live_is_mapped(PyObject *module, PyObject *address)
+{
+    (void)module;
+    void *at = PyLong_AsVoidPtr(address);
+    return at == NULL && PyErr_Occurred() ? NULL : PyBool_FromLong(lmcs_live_is_mapped(at));
+}
+
+PyObject *core_pool_live_is_held(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    bool held;
+    if (!PyArg_ParseTuple(args, "s:live_is_held", &shelf) || !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, held, lmcs_live_is_held(self->handle, shelf));
+    return PyBool_FromLong(held);
+}
+
 PyObject *core_pool_live_usage(struct pool_object *self, PyObject *args)
 {
     const char *shelf;

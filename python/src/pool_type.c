@@ -289,6 +289,16 @@ static PyObject *pool_set_keep_raw(struct pool_object *self, PyObject *args)
 
 /* ---- Snapshots ------------------------------------------------------------------------------------------------ */
 
+static PyObject *pool_would_wait(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    bool waits;
+    if (!PyArg_ParseTuple(args, "s:would_wait", &shelf) || !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, waits, lmcs_capture_would_wait(self->handle, shelf));
+    return PyBool_FromLong(waits);
+}
+
 static PyObject *pool_begin(struct pool_object *self, PyObject *args)
 {
     const char *shelf;
@@ -566,6 +576,8 @@ static PyMethodDef methods[] = {
     METHOD("prune", core_pool_prune, METH_VARARGS,
            "prune(shelf, words or None, dry_run) -> (kept, removed numbers, freed, later, tags)."),
     METHOD("begin", pool_begin, METH_VARARGS, "begin(shelf): a Capture."),
+    METHOD("would_wait", pool_would_wait, METH_VARARGS, "would_wait(shelf): whether begin would wait for others."),
+    METHOD("live_is_held", core_pool_live_is_held, METH_VARARGS, "live_is_held(shelf): by a transaction or the like."),
     METHOD("find", pool_find, METH_VARARGS, "find(shelf, which, verify=True): a Snapshot."),
     METHOD("numbers", pool_numbers, METH_VARARGS, "numbers(shelf, first, capacity): ascending, from first on."),
     METHOD("steps", pool_steps, METH_VARARGS, "steps(shelf, step, first, capacity): numbers of a step, ascending."),

@@ -7,7 +7,9 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lmcstore
@@ -51,6 +53,15 @@ class Device:
 
     def record(self, device: torch.device) -> Event:
         return Event(self)
+
+    def mark(self, device: torch.device) -> Event:
+        return Event(self)
+
+    @contextlib.contextmanager
+    def beside(self, marks: Iterable[Event]) -> Iterator[None]:
+        for mark in marks:
+            mark.synchronize()
+        yield
 
     def carry_out(self, count: int) -> None:
         for target, source in self.begun[self.done : count]:
@@ -125,6 +136,23 @@ def test_what_is_loaded(shelf: lmcstore.Shelf, device: Device) -> None:
     assert torch.equal(turned, torch.arange(700.0).view(70, 10))
 
 
+def test_what_is_copied_later(shelf: lmcstore.Shelf, device: Device) -> None:
+    torch.manual_seed(6)
+    parameters = [torch.nn.Parameter(torch.randn(size)) for size in sizes()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    for step in range(4):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        state = {"p": [torch._neg_view(p.detach()) for p in parameters], "o": optimizer.state_dict()}
+        expected = copy.deepcopy({"p": [torch.zeros_like(p).sub_(p.detach()) for p in parameters], "o": state["o"]})
+        snap = shelf.snapshot(state, step=step, wait=False, lazy=optimizer)
+        optimizer.step()
+        found = snap.wait().state_dict()
+        same(expected["o"], found["o"])
+        assert all(torch.equal(mine, back) for mine, back in zip(expected["p"], found["p"], strict=True))
+
+
 def test_what_fails_on_the_way(shelf: lmcstore.Shelf, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     state = {str(i): on_device(torch.randn(size)) for i, size in enumerate(sizes())}
     kept = shelf.snapshot({"a": 1})
@@ -188,6 +216,31 @@ def test_on_cuda(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch, chunk: 
     same(on_host, snap.state_dict())
     snap.load_into(state)
     same(on_host, {name: tensor.cpu().contiguous() for name, tensor in state.items()})
+
+
+@NEEDS_CUDA
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+def test_lazily_on_cuda(shelf: lmcstore.Shelf, way: str) -> None:
+    torch.manual_seed(7)
+    parameters = [torch.nn.Parameter(torch.randn(1 << 18, device="cuda")) for _ in range(12)]
+    optimizer = torch.optim.AdamW(parameters, lr=0.1, **{way: True})
+    taken = []
+    for _ in range(6):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        state = {"p": parameters, "o": optimizer.state_dict()}
+        expected = copy.deepcopy(optimizer.state_dict()), [p.detach().cpu() for p in parameters]
+        taken.append((expected, shelf.snapshot(state, wait=False, lazy=optimizer)))
+        torch.mm(torch.randn(2000, 2000, device="cuda"), torch.randn(2000, 2000, device="cuda"))
+    for (moments, weights), snap in taken:
+        back = snap.wait().state_dict()
+        same(weights, back["p"])
+        for number, entry in moments["state"].items():
+            for name, tensor in entry.items():
+                assert torch.equal(tensor.cpu(), back["o"]["state"][number][name])
+    snap = shelf.snapshot({"p": parameters}, wait=False, lazy=optimizer)
+    snap.wait()
 
 
 @NEEDS_CUDA

@@ -3,11 +3,13 @@
 
 A device copies asynchronously only from and to pinned memory; while it uses one buffer, the CPU works on the other. All
 copies are on the device's current stream: they follow earlier work there, and are complete when a function returns.
+Copies in another thread are on streams of their own (`Cuda.beside`), which later work on the device does not delay.
 `Cuda` is the only interface to devices; tests replace it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -39,6 +41,21 @@ class Cuda:
     def record(self, device: Any) -> Any:
         """Return an event for all work begun on a device."""
         return self._torch.cuda.current_stream(device).record_event()
+
+
+    def mark(self, device: Any) -> tuple[Any, Any]:
+        """Mark the end of all work begun on a device by this thread."""
+        return device, self.record(device)
+
+    @contextlib.contextmanager
+    def beside(self, marks: Iterable[tuple[Any, Any]]) -> Iterator[None]:
+        """Let this thread's copies follow the marks alone, beside the other work of these devices."""
+        with contextlib.ExitStack() as stack:
+            for device, event in marks:
+                stream = self._torch.cuda.Stream(device)
+                stream.wait_event(event)
+                stack.enter_context(self._torch.cuda.stream(stream))
+            yield
 
 
 class Piece(NamedTuple):

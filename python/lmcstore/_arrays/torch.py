@@ -65,8 +65,10 @@ class Torch:
         """Whether a value is a storable tensor of float32."""
         return type(value) in self.types and value.dtype is self.torch.float32 and value.layout is self._strided
 
-    def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int, int] | None:
-        """Return dtype, shape, address and end of a usual tensor: on the CPU, row-major, with items, real; else None.
+    def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int, int, int] | None:
+        """Return dtype, shape, the storage's address, address and end of a usual tensor; else None.
+
+        Usual is: on the CPU, row-major, with items, real.
 
         Checks as little as possible: a capture of many small tensors spends its time here.
         """
@@ -83,7 +85,7 @@ class Torch:
             return None
         if not start or not size or offset + size > storage.nbytes() or len(shape) > _core.MAX_DIMS:
             return None
-        return known[0], shape, start + offset, start + offset + size
+        return known[0], shape, start, start + offset, start + offset + size
 
     def describe(self, tensor: Any, path: str) -> Described:
         """Describe how a tensor (of exactly that type, or a Parameter) is stored; `path` is its place, for errors.
@@ -141,6 +143,10 @@ class Torch:
         """Return the store's name of a dtype, or None."""
         number = self.number_of.get(dtype)
         return None if number is None else name_of(number)
+
+    def start(self, tensor: Any) -> int:
+        """Return the address of a tensor's storage, which `describe` has accepted; 0: it is empty."""
+        return 0 if tensor.numel() == 0 else int(tensor.untyped_storage().data_ptr())
 
     def backend(self, tensor: Any) -> Any:
         """Return the `device.Cuda` for a tensor; None: not on such a device."""

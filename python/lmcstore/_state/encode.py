@@ -3,7 +3,7 @@
 
 `Encoded` walks the state once: it records each tensor's address (no copy), packs the leaves, builds the skeleton, and
 refuses unsupported values before a capture begins. It decodes what it made and compares it (`_state.check`).
-`Encoded.put` writes it all to a capture.
+`Encoded.put` writes it all to a capture: `put_now`, then `put_later`, whose tensors a `Later` has chosen.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .._optimizer.outline import Outline
 from .._optimizer.relations import Finder, Relation
 from ..errors import UnsupportedError
 from .check import Shape, check_leaves, check_structure
+from .later import Later
 from .lazy import LazyTensor, Part
 from .plain import Taken, take
 from .refusals import Enough, Refusals, refusal, type_name
@@ -106,6 +107,9 @@ class _Tied:
         self.members = {id(tensor): 0}
 
 
+_Staged = tuple[str, Any, int, tuple[int, ...]]
+
+
 class Encoded:
     """A state, ready for a capture. Its tensors must not be freed before `put`, which reads their bytes.
 
@@ -113,17 +117,20 @@ class Encoded:
     caller.
     """
 
-    def __init__(self, state: Any, check: bool = True) -> None:
+    def __init__(self, state: Any, check: bool = True, later: Later | None = None) -> None:
         torch = loaded("torch")
         self._torch = torch_of(torch) if torch is not None and hasattr(torch, "nn") else None
         self._torch_types = self._torch.types if self._torch is not None else frozenset()
         numpy = loaded("numpy")
         self._ndarray = getattr(numpy, "ndarray", None)
         self._names: dict[str, None] = {}  # in order
+        self._later = later
         self._columns = _Columns()
+        self._late_columns = _Columns()
         self._same = _Columns()
         self._same_as: list[str] = []
-        self._staged: list[tuple[str, Any, int, tuple[int, ...]]] = []
+        self._staged: list[_Staged] = []
+        self._late_staged: list[_Staged] = []
         self._keep: list[Any] = []
         self._outline = Outline()
         self._ties: dict[Any, _Tied] = {}
@@ -142,6 +149,7 @@ class Encoded:
         self._large: list[bytes] = []
         self._refusals = Refusals()
         self._version = 1
+        self._marks: list[tuple[Any, Any]] = []
         root: list[Any] = []
         try:
             self._walk(state, root)
@@ -197,27 +205,51 @@ class Encoded:
 
     def put(self, capture: _core.Capture) -> None:
         """Write everything to a capture; afterwards the state may change."""
+        self.put_now(capture)
+        self.put_later(capture)
+
+    def put_now(self, capture: _core.Capture) -> None:
+        """Write all but the tensors that are copied later."""
         self._columns.put(capture)
-        self._put_staged(capture)
-        if self._same.names:
-            capture.put_same(self._same.names, self._same_as, self._same.heads, self._same.shapes)
+        self._put_staged(capture, self._staged)
         capture.put_attachment(SKELETON, self._skeleton)
         for prefix, parts in ((VALUES, self._chunks), (VALUE, self._large)):
             for number, part in enumerate(parts):
                 capture.put_attachment(f"{prefix}{number}", part)
+        self._marks = self._mark_devices()
+
+    def put_later(self, capture: _core.Capture) -> None:
+        """Write the rest, in any thread."""
+        self._late_columns.put(capture)
+        if self._marks:
+            assert self._torch is not None
+            backend = self._torch.backend(self._marks[0][0])
+            with backend.beside(mark for _, mark in self._marks):
+                self._put_staged(capture, self._late_staged)
+        else:
+            self._put_staged(capture, self._late_staged)
+        if self._same.names:
+            capture.put_same(self._same.names, self._same_as, self._same.heads, self._same.shapes)
+
+    def _mark_devices(self) -> list[tuple[Any, Any]]:
+        """Mark the work so far on each device of the tensors that are copied later; list a tensor and the mark."""
+        if self._torch is None or not self._late_staged:
+            return []
+        first = {tensor.device: tensor for _, tensor, _, _ in self._late_staged if self._torch.backend(tensor)}
+        return [(tensor, self._torch.backend(tensor).mark(device)) for device, tensor in first.items()]
 
     def relations(self, finder: Finder, scale: float) -> list[Relation]:
         return [] if self._torch is None else finder.find(self._outline, self._torch.is_f32, scale)
 
-    def _put_staged(self, capture: _core.Capture) -> None:
+    def _put_staged(self, capture: _core.Capture, all_staged: list[_Staged]) -> None:
         """Put tensors that need a copy: small ones in groups, large ones in place."""
-        if self._torch is None or not self._staged:
+        if self._torch is None or not all_staged:
             return
         group, copies, group_bytes = _Columns(), [], 0
-        on_devices = [staged for staged in self._staged if self._torch.backend(staged[1]) is not None]
+        on_devices = [staged for staged in all_staged if self._torch.backend(staged[1]) is not None]
         if on_devices:
             self._put_from_devices(capture, self._torch, on_devices)
-        for name, tensor, dtype, shape in self._staged:
+        for name, tensor, dtype, shape in all_staged:
             if self._torch.backend(tensor) is not None:
                 continue
             size = tensor.numel() * tensor.element_size()
@@ -426,7 +458,7 @@ class Encoded:
         usual = self._torch.usual(tensor)
         if usual is None:
             return self._described_node(tensor, path, parent)
-        dtype, shape, address, end = usual
+        dtype, shape, start, address, end = usual
         records = self._outline.records
         place = len(records)
         first = self._places.setdefault(address, place)
@@ -440,6 +472,8 @@ class Encoded:
             name, explicit = self._name(path)
         records += (path, name, parent, len(parent), tensor)
         columns = self._columns
+        if self._later is not None and self._later.takes(tensor, start, path):
+            columns = self._late_columns
         columns.names.append(name)
         columns.heads.append(dtype | len(shape) << 8)
         columns.shapes.extend(shape)
@@ -459,6 +493,7 @@ class Encoded:
         described = self._torch.describe(tensor, where(path))
         name, explicit = self._name(path)
         self._keep.append(tensor)
+        is_late = self._later is not None and self._later.takes(tensor, self._torch.start(tensor), path)
         tied = self._ties.get(described.tie) if described.tie is not None else None
         if tied is not None:
             self._same.add(name, described.dtype, described.shape)
@@ -478,9 +513,10 @@ class Encoded:
         self._outline.records += (path, name, parent, len(parent), tensor)
         self._note_memory(self._torch.stretch(None, tensor))
         if described.must_copy:
-            self._staged.append((name, tensor, described.dtype, described.shape))
+            (self._late_staged if is_late else self._staged).append((name, tensor, described.dtype, described.shape))
         else:
-            self._columns.add(name, described.dtype, described.shape, described.strides, described.address)
+            columns = self._late_columns if is_late else self._columns
+            columns.add(name, described.dtype, described.shape, described.strides, described.address)
         return 1 if explicit is None else ["T", explicit]
 
     def _note_memory(self, found: tuple[Any, Stretch] | None) -> None:
@@ -497,5 +533,8 @@ class Encoded:
         if value.size > 0:
             self._arrays += (parent, len(parent), value)
             self._note_memory((None, _numpy.stretch(None, value)))
-        self._columns.add(name, described.dtype, described.shape, described.strides, described.address)
+        columns = self._columns
+        if self._later is not None and self._later.takes_arrays and not _core.live_is_mapped(described.address):
+            columns = self._late_columns
+        columns.add(name, described.dtype, described.shape, described.strides, described.address)
         return 2 if explicit is None and described.special is None else ["A", explicit, described.special]

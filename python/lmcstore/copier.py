@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Job`: the thread that copies the tensors of a lazy snapshot, and the optimizers' hooks that wait for it.
+
+Before a step, an optimizer's hook waits for the jobs that copy its tensors. A failed job fails its snapshot only:
+training goes on, and the snapshot's `wait`, or else the next call, raises the failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from .errors import Error, InvalidError, UnsupportedError
+
+if TYPE_CHECKING:
+    from ._state.encode import Encoded
+    from ._state.later import Later
+    from .store import Store
+
+
+class Job:
+    """One snapshot's copy. `start` begins it; `capture` is promised."""
+
+    def __init__(self, store: Store, capture: _core.Capture, encoded: Encoded, later: Later) -> None:
+        self._store: Store | None = store
+        self._work: tuple[_core.Capture, Encoded, Later] | None = (capture, encoded, later)
+        self._ended = threading.Event()
+        self.failed = False
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Copy in a thread; if the system has none left, in this one."""
+        assert self._store is not None
+        self._store._jobs.add(self)
+        try:
+            threading.Thread(target=self._run, name="lmcstore copies").start()
+        except RuntimeError:  # also while the interpreter ends
+            self._run()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the copy has ended, well or not. False: not yet."""
+        return os.getpid() != self._pid or self._ended.wait(timeout)
+
+    def _run(self) -> None:
+        store, work = self._store, self._work
+        assert store is not None and work is not None
+        try:
+            self.failed = not _copy(*work)
+        finally:
+            self._store = self._work = None
+            store._jobs.discard(self)
+            self._ended.set()
+
+
+def _copy(capture: _core.Capture, encoded: Encoded, later: Later) -> bool:
+    """Copy and commit. False: the capture has failed."""
+    failure: Exception
+    try:
+        encoded.put_later(capture)
+        later.check()
+        capture.finish()
+        return True
+    except Error as error:
+        failure = error
+    except Exception as error:  # torch's
+        failure = UnsupportedError(f"the tensors of a lazy snapshot can't be copied: {error}")
+    with contextlib.suppress(InvalidError):  # the store was closed, and reports that
+        capture.fail(failure)
+    return False
+
+
+class _Hook:
+    """Waits before an optimizer's steps."""
+
+    def __init__(self) -> None:
+        self._jobs: list[Job] = []
+
+    def add(self, job: Job) -> None:
+        self._jobs = [other for other in self._jobs if not other.wait(0)] + [job]
+
+    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for job in self._jobs:
+            job.wait()
+        self._jobs = []
+
+
+_hooks: weakref.WeakKeyDictionary[Any, _Hook] = weakref.WeakKeyDictionary()
+
+
+def wait_before_steps(optimizers: list[Any], job: Job) -> None:
+    """Let the next step of each optimizer wait for the job."""
+    hooks = []
+    for optimizer in optimizers:
+        hook = _hooks.get(optimizer)
+        if hook is None:
+            hook = _Hook()
+            optimizer.register_step_pre_hook(hook)
+            _hooks[optimizer] = hook
+        hooks.append(hook)
+    for hook in hooks:
+        hook.add(job)

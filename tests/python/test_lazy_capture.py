@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``snapshot(lazy=...)``: tensors copied after the call, and never silently torn."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lmcstore
+import numpy as np
+import pytest
+from lmcstore._state.encode import Encoded
+from optional import skip_without_torch, torch
+from same import same
+
+IN_MEMORY = True
+CHANGED = r"was changed before it was copied.*not taken"
+
+
+class Gate:
+    """Holds back copies of lazy snapshots, until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.copying = threading.Event()
+
+    def open(self) -> None:
+        self.opened.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate()
+    put_later = Encoded.put_later
+
+    def held(self: Encoded, capture: Any) -> None:
+        if threading.current_thread().name == "lmcstore copies":
+            gate.copying.set()
+            gate.opened.wait(60)
+        put_later(self, capture)
+
+    monkeypatch.setattr(Encoded, "put_later", held)
+    yield gate
+    gate.open()
+
+
+def adamw(model: Any, **options: Any) -> Any:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, **options)
+
+
+def sgd(model: Any, **options: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, **options)
+
+
+class Training:
+    def __init__(self, make: Callable[..., Any] | None = None, width: int = 64, **options: Any) -> None:
+        torch.manual_seed(1)
+        self.model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width))
+        self.optimizer = (make or adamw)(self.model, **options)
+        self.backward()
+        self.optimizer.step()
+
+    def backward(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model(torch.randn(8, self.model[0].in_features)).square().mean().backward()
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "seen": 3}
+
+    @property
+    def weight(self) -> Any:
+        return self.model[0].weight
+
+    def lazily(self, shelf: lmcstore.Shelf, **options: Any) -> lmcstore.Snapshot:
+        return shelf.snapshot(self.state(), wait=False, lazy=self.optimizer, **options)
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("way", ["plain", "foreach", "fused"])
+def test_steps_wait_for_the_copy(shelf: lmcstore.Shelf, make: Any, way: str) -> None:
+    training = Training(make, 256, **({"foreach": way == "foreach"} if way != "fused" else {"fused": True}))
+    taken = []
+    for step in range(6):
+        training.backward()
+        training.optimizer.step()
+        taken.append((copy.deepcopy(training.state()), training.lazily(shelf, step=step)))
+    for step, (state, snap) in enumerate(taken):
+        assert snap.wait() is snap and snap.done and snap.captured() and snap.step == step
+        same(state, snap.state_dict())
+    assert [snap.number for _, snap in taken] == list(range(1, 7))
+    assert [snap.parent for _, snap in taken] == [None, 1, 2, 3, 4, 5]
+    assert shelf.store.verify()["damages"] == 0
+
+
+def test_the_call_returns_before_the_copy(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    state = copy.deepcopy(training.state())
+    snap = training.lazily(shelf, tags=["x"], metrics={"loss": 0.5})
+    assert snap.number == 1 and not snap.done and snap.captured(timeout=0.01) is False
+    training.backward()  # changes buffers of the model, and gradients
+    training.optimizer.param_groups[0]["lr"] = 7.0
+    stepping = threading.Thread(target=training.optimizer.step)
+    stepping.start()
+    stepping.join(0.05)
+    assert stepping.is_alive() and torch.equal(training.weight, state["model"]["0.weight"])
+    gate.open()
+    stepping.join()
+    same(state, snap.wait().state_dict())
+    assert not torch.equal(training.weight, state["model"]["0.weight"])
+    assert snap.tags == ["x"] and snap.metrics == {"loss": 0.5}
+
+
+def change_in_place(training: Training) -> None:
+    with torch.no_grad():
+        training.weight.add_(1)
+
+
+def change_by_foreach(training: Training) -> None:
+    with torch.no_grad():
+        torch._foreach_add_(list(training.model.parameters()), 1.0)
+
+
+def change_a_state(training: Training) -> None:
+    training.optimizer.state[training.weight]["exp_avg"].mul_(2)
+
+
+def change_a_view(training: Training) -> None:
+    training.weight.detach()[3].zero_()
+
+
+def load(training: Training) -> None:
+    training.model.load_state_dict({name: torch.zeros_like(t) for name, t in training.model.state_dict().items()})
+
+
+def step_without_hooks(training: Training) -> None:
+    type(training.optimizer).step.__wrapped__(training.optimizer)
+
+
+CHANGES = [change_in_place, change_by_foreach, change_a_state, change_a_view, load, step_without_hooks]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_changed_tensor_fails_the_snapshot(shelf: lmcstore.Shelf, gate: Gate, change: Any) -> None:
+    training = Training()
+    snap = training.lazily(shelf)
+    change(training)
+    gate.open()
+    for call in (snap.captured, snap.wait, snap.wait):
+        with pytest.raises(lmcstore.InvalidError, match=rf"(model|optimizer)[. ].*{CHANGED}"):
+            call()
+    assert shelf.latest is None
+    training.optimizer.step()
+    after = training.lazily(shelf)
+    same(copy.deepcopy(training.state()), after.wait().state_dict())
+
+
+def test_the_next_call_raises_what_no_wait_raised(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    for report in ("call", "close"):
+        training.lazily(shelf)
+        gate.copying.wait()
+        change_in_place(training)
+        gate.open()
+        training.optimizer.step()  # goes on
+        with pytest.raises(lmcstore.InvalidError, match=f"before this one was not saved: .*{CHANGED}|{CHANGED}"):
+            training.lazily(shelf) if report == "call" else shelf.store.close()
+        gate.opened.clear()
+        gate.copying.clear()
+    assert shelf.store.closed
+
+
+def test_what_torch_does_not_count(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    snap = training.lazily(shelf, verify=True)
+    training.weight.data.add_(1)
+    gate.open()
+    with pytest.raises(lmcstore.InvalidError, match=r"0\.weight: its bytes were changed before they were copied"):
+        snap.wait()
+    training.model[0].bias.detach().numpy()[0] += 1
+    same(copy.deepcopy(training.state()), training.lazily(shelf, verify=True).wait().state_dict())
+
+
+@pytest.mark.parametrize("replace", ["data", "parameter", "state"])
+def test_replaced_tensors_have_the_bytes_of_the_call(shelf: lmcstore.Shelf, gate: Gate, replace: str) -> None:
+    training = Training(width=512)
+    state = copy.deepcopy(training.state())
+    snap = training.lazily(shelf)
+    if replace == "data":
+        training.weight.data = torch.zeros(512, 512)
+    elif replace == "parameter":
+        training.model[0].weight = torch.nn.Parameter(torch.zeros(512, 512))
+        training.optimizer.param_groups[0]["params"][0] = training.weight
+    else:
+        training.optimizer.state.clear()
+    gc.collect()
+    reused = [torch.full((512, 512), 7.0) for _ in range(20)]
+    gate.open()
+    same(state, snap.wait().state_dict())
+    assert len(reused) == 20
+
+
+def test_a_freed_storage_fails_the_snapshot(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    snap = training.lazily(shelf)
+    training.weight.data.untyped_storage().resize_(0)
+    gate.open()
+    with pytest.raises(lmcstore.InvalidError, match=r"0\.weight: its storage was freed or resized"):
+        snap.wait()
+
+
+def test_ties_and_views(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    whole = torch.randn(100, 100)
+    one, other = torch.nn.Parameter(whole[:50]), torch.nn.Parameter(torch.randn(30).double())
+    optimizer = torch.optim.SGD([one, other], lr=0.1)
+    apart = torch.randn(10)
+    state = {"whole": whole, "one": one, "again": one, "turned": one.detach().t(), "other": other, "apart": apart}
+    expected = copy.deepcopy({name: tensor.detach() for name, tensor in state.items()})
+    snap = shelf.snapshot(state, wait=False, lazy=optimizer)
+    apart.zero_()  # shares nothing with the optimizer
+    gate.open()
+    back = snap.wait().state_dict()
+    same({name: tensor.contiguous() for name, tensor in expected.items()}, {k: v.contiguous() for k, v in back.items()})
+    assert back["again"] is back["one"]
+    gate.opened.clear()
+    snap = shelf.snapshot(state, wait=False, lazy=[optimizer])
+    whole[99].zero_()  # of the storage, but not of the parameter
+    gate.open()
+    with pytest.raises(lmcstore.InvalidError, match=CHANGED):
+        snap.wait()
+
+
+def test_all_tensors_later(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    ema, array = {"w": torch.randn(100)}, np.arange(10)
+    snap = shelf.snapshot({"ema": ema, "array": array}, wait=False, lazy=True)
+    assert not snap.captured(0)
+    array[0] = 5  # not seen, and not yet copied
+    gate.open()
+    assert snap.captured() and snap["array"][0] == 5
+    gate.opened.clear()
+    snap = shelf.snapshot({"ema": ema, "array": array}, wait=False, lazy=True, verify=True)
+    array[0] = 6
+    ema["w"].add_(1)
+    gate.open()
+    with pytest.raises(lmcstore.InvalidError, match=f"ema.w: it {CHANGED}"):
+        snap.captured()
+
+
+def test_one_snapshot_is_uncopied(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    first = training.lazily(shelf, step=1)
+    assert training.lazily(shelf, step=2, skip=True) is None
+    calling = threading.Thread(target=training.lazily, args=(shelf,), kwargs={"step": 3})
+    calling.start()
+    calling.join(0.05)
+    assert calling.is_alive()
+    gate.open()
+    calling.join()
+    shelf.store.close()
+    with lmcstore.open(shelf.store.path, "r") as store:
+        assert [snap.step for snap in store["run"]] == [1, 3] and first.number == 1
+
+
+def test_two_shelves_of_one_optimizer(store: lmcstore.Store, gate: Gate) -> None:
+    training = Training()
+    snaps = [training.lazily(store[name]) for name in ("a", "b")]
+    state = copy.deepcopy(training.state())
+    stepping = threading.Thread(target=training.optimizer.step)
+    stepping.start()
+    stepping.join(0.05)
+    assert stepping.is_alive()
+    gate.open()
+    stepping.join()
+    for snap in snaps:
+        same(state, snap.wait().state_dict())
+
+
+def test_waiting_calls_copy_at_once(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    state = copy.deepcopy(training.state())
+    snap = shelf.snapshot(training.state(), lazy=training.optimizer)
+    change_in_place(training)
+    same(state, snap.state_dict())
+    assert snap.captured() and snap.done and not gate.copying.is_set()
+
+
+def test_live_tensors_are_copied_at_once(store: lmcstore.Store, gate: Gate) -> None:
+    shelf = store["run"]
+    shelf.live["w"] = torch.zeros(1000)
+    live = shelf.live["w"]
+    plain = torch.zeros(1000)
+    snap = shelf.snapshot({"live": live, "plain": plain}, wait=False, lazy=True)
+    live.add_(1)
+    gate.open()
+    assert not snap.wait()["live"].any()
+    gate.opened.clear()
+    with shelf.transaction():
+        snap = store["other"].snapshot({"plain": plain}, wait=False, lazy=True)
+        assert not snap.captured(0)
+        gate.open()
+        snap.wait()
+        gate.opened.clear()
+        snap = shelf.snapshot({"plain": plain}, wait=False, lazy=True)
+        assert snap.captured(0)
+        plain.add_(1)
+    assert not snap.wait()["plain"].any()
+
+
+def test_refused_states_and_optimizers(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    for wrong in (3, "sgd", [training.model], [training.optimizer, None]):
+        with pytest.raises(lmcstore.UnsupportedError, match="lazy= takes True, or optimizers"):
+            shelf.snapshot({"a": 1}, wait=False, lazy=wrong)
+    with pytest.raises(lmcstore.UnsupportedError, match="wrong"):
+        shelf.snapshot({"wrong": object(), **training.state()}, wait=False, lazy=training.optimizer)
+    training.optimizer.step()  # waits for nothing
+    wrapper = type("Wrapper", (), {"optimizer": training.optimizer})()
+    snap = shelf.snapshot(training.state(), wait=False, lazy=wrapper)
+    assert not snap.done
+    gate.open()
+    snap.wait()
+
+
+def test_hooks_are_not_copied(shelf: lmcstore.Shelf) -> None:
+    training = Training()
+    training.lazily(shelf).wait()
+    again = pickle.loads(pickle.dumps(copy.deepcopy(training.optimizer)))
+    assert type(again) is type(training.optimizer)
+    training.optimizer.step()
+
+
+def test_a_failed_copy(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+
+    def fail(self: Encoded, capture: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Encoded, "put_later", fail)
+    snap = training.lazily(shelf)
+    with pytest.raises(lmcstore.UnsupportedError, match="illegal memory access"):
+        snap.wait()
+    monkeypatch.undo()
+    training.optimizer.step()
+    training.lazily(shelf).wait()
+
+
+def test_a_child_waits_for_nothing(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    snap = training.lazily(shelf)
+    child = os.fork()
+    if child == 0:
+        try:
+            snap.captured()
+            training.optimizer._optimizer_step_pre_hooks[next(iter(training.optimizer._optimizer_step_pre_hooks))](
+                training.optimizer, (), {}
+            )
+            os._exit(0)
+        finally:
+            os._exit(1)
+    for _ in range(1000):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    gate.open()
+    assert ended and status == 0
+    snap.wait()
+
+
+EXIT = """
+import sys, torch, lmcstore
+model = torch.nn.Linear(1000, 1000)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+shelf = lmcstore.open(sys.argv[1], wait=10)["run"]
+for step in range(3):
+    snap = shelf.snapshot({"model": model.state_dict()}, step=step, wait=False, lazy=optimizer)
+if sys.argv[2] == "exception":
+    raise SystemExit(7)
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "exception"])
+def test_the_interpreter_ends_after_the_copies(tmp_path: Any, how: str) -> None:
+    skip_without_torch(EXIT)
+    done = subprocess.run([sys.executable, "-c", EXIT, tmp_path / "p", how], capture_output=True, text=True, timeout=60)
+    assert done.returncode == (7 if how == "exception" else 0), done.stderr
+    with lmcstore.open(tmp_path / "p", "r") as store:
+        assert [snap.step for snap in store["run"]] == [0, 1, 2]
+        assert store.verify()["damages"] == 0
+
+
+def test_close_waits_for_the_copy(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    state = copy.deepcopy(training.state())
+    training.lazily(shelf)
+    closing = threading.Thread(target=shelf.store.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    gate.open()
+    closing.join()
+    with lmcstore.open(shelf.store.path, "r") as store:
+        same(state, store["run"].latest.state_dict())
