@@ -33,6 +33,14 @@ except (ImportError, SystemError) as error:
 
     raise ImportError(explain(error)) from error
 
+import sys as _sys
+
+if not getattr(_sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "lmcstore needs the GIL, which PYTHON_GIL=0 or -X gil=0 forces off: leave the setting out, and the import "
+        "switches the GIL on"
+    )
+
 from . import archive, codec
 from ._state.lazy import LazyTensor, Part
 from .diff import Diff, TensorDiff

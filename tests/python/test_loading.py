@@ -46,6 +46,13 @@ def test_a_free_threaded_python_without_its_wheel(monkeypatch: pytest.MonkeyPatc
     assert "built for another Python (_core.abi3.so) than this free-threaded 3." in loading.explain(SystemError())
 
 
+def test_a_gil_that_is_forced_off() -> None:
+    code = "import sys; sys._is_gil_enabled = lambda: False; import lmcstore"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: lmcstore needs the GIL, which PYTHON_GIL=0")
+
+
 def changed(old: bytes, new: bytes) -> bytes:
     """Return the C module with other bytes of the same length, for the loader to stumble over."""
     content = Path(str(lmcstore._core.__file__)).read_bytes()
