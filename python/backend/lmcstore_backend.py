@@ -78,9 +78,7 @@ def build_sdist(sdist_directory, config_settings=None):
         members["PKG-INFO"] = metadata / "METADATA"
         with (Path(sdist_directory) / f"{name}.tar.gz").open("wb") as raw, GzipFile(
             filename="", fileobj=raw, mode="wb", mtime=time
-        ) as packed, tarfile.open(
-            fileobj=packed, mode="w", dereference=True, format=tarfile.PAX_FORMAT
-        ) as archive:
+        ) as packed, tarfile.open(fileobj=packed, mode="w", dereference=True, format=tarfile.PAX_FORMAT) as archive:
             for file, path in sorted(members.items()):
                 member = archive.gettarinfo(path, f"{name}/{file}")
                 member.uid = member.gid = 0

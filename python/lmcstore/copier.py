@@ -62,8 +62,7 @@ def _copy(capture: _core.Capture, encoded: Encoded, later: Later) -> bool:
     try:
         encoded.put_later(capture)
         later.check()
-        capture.finish()
-        return True
+        return capture.finish()
     except Error as error:
         failure = error
     except Exception as error:  # torch's

@@ -561,7 +561,7 @@ static PyObject *capture_commit(struct capture_object *self, PyObject *args)
     return result;
 }
 
-/* wait() raises a failure. */
+/* False: it has failed, and wait() raises that. */
 static PyObject *capture_finish(struct capture_object *self, PyObject *unused)
 {
     (void)unused;
@@ -572,10 +572,9 @@ static PyObject *capture_finish(struct capture_object *self, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS
     status = lmcs_capture_commit(handle, NULL, NULL, NULL);
     Py_END_ALLOW_THREADS
-    (void)status;
     self->phase = CAPTURE_COMMITTED;
     end_call(self);
-    Py_RETURN_NONE;
+    return PyBool_FromLong(status == LMCS_OK);
 }
 
 static PyObject *capture_fail(struct capture_object *self, PyObject *exception)
@@ -664,10 +663,11 @@ static PyMethodDef methods[] = {
            "relate(names, optimizer, flags, constants): one parameter and its moments."),
     METHOD("reserve", capture_reserve, METH_VARARGS,
            "reserve(name, dtype, shape): a writable Buffer, to be filled and dropped before the commit."),
-    METHOD("commit", capture_commit, METH_VARARGS,
-           "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, mode): the number. mode: 0 waits "
-           "until it is durable, 1 returns at once, 2 only promises the number; finish() or fail() end that."),
-    METHOD("finish", capture_finish, METH_NOARGS, "Commits a promised capture; wait() raises a failure."),
+    METHOD(
+        "commit", capture_commit, METH_VARARGS,
+        "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, mode): the number. mode: 0 waits "
+        "until it is durable, 1 returns at once, 2 only promises the number; finish() or fail() end that."),
+    METHOD("finish", capture_finish, METH_NOARGS, "Commits a promised capture; false: wait() raises why not."),
     METHOD("fail", capture_fail, METH_O, "fail(exception): ends a promised capture; wait() raises it."),
     METHOD("wait", capture_wait, METH_NOARGS, "Waits until an asynchronous commit is durable; raises its failure."),
     METHOD("abort", capture_abort, METH_NOARGS, "Ends a capture that is not committed."),

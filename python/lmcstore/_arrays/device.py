@@ -42,7 +42,6 @@ class Cuda:
         """Return an event for all work begun on a device."""
         return self._torch.cuda.current_stream(device).record_event()
 
-
     def mark(self, device: Any) -> tuple[Any, Any]:
         """Mark the end of all work begun on a device by this thread."""
         return device, self.record(device)
