@@ -452,6 +452,20 @@ enum lmcs_status try_snapshot(struct lmcs_pool *pool, const char *shelf, const s
     return lmcs_capture_commit(capture, &options, number, error);
 }
 
+enum lmcs_status promise_and_commit(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
+                                    uint64_t *number, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_capture_promise(capture, options, number, error);
+    if (status != LMCS_OK) {
+        lmcs_capture_abort(capture);
+        return status;
+    }
+    status = lmcs_capture_commit(capture, NULL, NULL, error);
+    if (status != LMCS_OK)
+        (void)!lmcs_capture_wait(capture, NULL);
+    return status;
+}
+
 uint64_t take_snapshot(struct lmcs_pool *pool, const char *shelf, const struct state *state, int64_t step)
 {
     uint64_t number = 0;

@@ -132,6 +132,9 @@ void held_tensor(const struct held *held, struct lmcs_tensor *tensor);
 void put_state(struct lmcs_capture *capture, const struct state *state);
 enum lmcs_status try_snapshot(struct lmcs_pool *pool, const char *shelf, const struct state *state, int64_t step,
                               uint64_t *number, struct lmcs_error *error);
+/* Commits like lmcs_capture_commit, as a lazy snapshot does it, but in one thread. */
+enum lmcs_status promise_and_commit(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
+                                    uint64_t *number, struct lmcs_error *error);
 uint64_t take_snapshot(struct lmcs_pool *pool, const char *shelf, const struct state *state, int64_t step);
 /* Exactly these tensors and bytes. */
 void expect_state(struct lmcs_pool *pool, const char *shelf, const char *which, const struct state *state);

@@ -304,7 +304,9 @@ void capture_now_or_later(struct driver *d, const char *shelf, struct later *lat
              later != NULL ? "commit asynchronously" : "commit", shelf, snapshot->count,
              tag[0] != '\0' ? ", tagged " : "", tag);
     uint64_t operation = driver_begin(d, words);
-    enum lmcs_status status = lmcs_capture_commit(capture, &options, &snapshot->number, &d->error);
+    bool promises = later != NULL && operation % 2 == 0;
+    enum lmcs_status status =
+        (promises ? promise_and_commit : lmcs_capture_commit)(capture, &options, &snapshot->number, &d->error);
     if (!driver_worked(d, status))
         return;
     if (later != NULL) {

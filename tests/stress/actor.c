@@ -181,7 +181,9 @@ static void commit(struct actor *actor, const struct making *making)
     struct event event = act_begin(OP_COMMIT, making->shelf);
     choose_tags(actor, &options, tags, &event.value);
     event.ticket = making->ticket;
-    enum lmcs_status status = lmcs_capture_commit(making->capture, &options, &event.number, &err);
+    bool promises = options.asynchronous && making->ticket % 2 == 0;
+    enum lmcs_status status =
+        (promises ? promise_and_commit : lmcs_capture_commit)(making->capture, &options, &event.number, &err);
     event.behind = status == LMCS_OK && options.asynchronous && !actor->stage->tight && act_chance(actor, 2);
     if (event.behind)
         lmcs_capture_detach(making->capture);
