@@ -9,7 +9,7 @@
 #                            alignment asan tsan guest arm abi mutants models slow docs bench
 #   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns
-#                            wheel_python
+#                            wheel_python compilers
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions bare_python boxes
 #
 # FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) soak. Builds are in build/<preset>/, logs in
@@ -23,7 +23,7 @@ logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
 deep=(alignment asan tsan guest arm abi mutants models slow docs bench)
-long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python)
+long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python compilers)
 others=(tidy coverage instructions bare_python boxes)
 
 passed=0
@@ -444,19 +444,23 @@ portable_wheel() {
         sed -n '$s/.* //p'
 }
 
-# use_boxes WHEEL BOX...
-use_boxes() {
-    local status=0
-    tests/install/boxes.sh "$@" </dev/null 2>&1 | tee "$logs/boxes.log" | sed -u 's/^/    /' || status=$?
+# in_boxes NAME CASES COMMAND...: a script in bare systems, which says why it skips itself.
+in_boxes() {
+    local name=$1 cases=$2 status=0
+    shift 2
+    ticking "$name" "$@" </dev/null 2>&1 | tee "$logs/$name.log" | sed -u 's/^/    /' || status=$?
     if ((status == 77)); then
-        skip "bare systems: $(sed -n 's/^skipped: //p' "$logs/boxes.log")"
+        skip "$name in bare systems: $(sed -n 's/^skipped: //p' "$logs/$name.log")"
     elif ((status == 0)); then
-        count $(($# - 1)) 0 0
+        count "$cases" 0 0
     else
         count 0 1 0
-        failures+=("bare systems (build/logs/boxes.log)")
+        failures+=("$name in bare systems (build/logs/$name.log)")
     fi
 }
+
+# use_boxes WHEEL BOX...
+use_boxes() { in_boxes boxes $(($# - 1)) tests/install/boxes.sh "$@"; }
 
 boxes() {
     check "tools/wheel.sh" tools/wheel.sh || return 1
@@ -469,6 +473,8 @@ boxes_long() {
     check "tools/wheel.sh --arch aarch64" tools/wheel.sh --arch aarch64 || return 1
     use_boxes "$(portable_wheel aarch64)" arm64
 }
+
+compilers() { in_boxes compilers 1 tests/install/compilers.sh; }
 
 guest_turns() { tests/guest/guest.sh turns "$1" || [ $? = 77 ]; } # 77: it says why it was skipped
 

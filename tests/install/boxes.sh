@@ -15,34 +15,14 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
 work=$top/build/boxes
-wanted=(debootstrap)
 user=65534
 
-skip() {
-    echo "skipped: $*"
-    exit 77
-}
+# shellcheck source=tests/install/bare.sh
+. tests/install/bare.sh
 
 (($# >= 2)) || { sed -n '4,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 wheel=$(readlink -f "$1")
 shift
-[ "$(id -u)" = 0 ] || skip "bare systems want root"
-unshare --mount --net true 2>/dev/null || skip "bare systems want namespaces of mounts and networks"
-mkdir -p "$work"
-for box; do
-    [ "$box" != arm64 ] || wanted+=(qemu-user-static)
-done
-
-install_packages() {
-    local missing=() name
-    for name in "${wanted[@]}"; do
-        dpkg-query -W -f '${Status}\n' "$name" 2>/dev/null | grep -q ' installed$' || missing+=("$name")
-    done
-    ((${#missing[@]})) || return 0
-    echo "installing ${missing[*]} ..."
-    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" >"$work/apt.log" 2>&1 ||
-        skip "could not install ${missing[*]} (build/boxes/apt.log)"
-}
 
 # Lets the kernel run programs for arm64 by qemu, until this script ends.
 emulate() {
@@ -56,29 +36,9 @@ $all\x00\xff$all\xfe\xff\xff\xff:$(command -v qemu-aarch64-static):F" >$formats/
     trap 'echo -1 >/proc/sys/fs/binfmt_misc/qemu-aarch64-boxes' EXIT
 }
 
-# The archive of Debian that apt uses.
-archive() {
-    # shellcheck disable=SC2016  # apt-get expands it
-    apt-get indextargets 'Created-By: Packages' 'Label: Debian' --format '$(REPO_URI)' | sed -n 1p
-}
-
 suite_of() { case $1 in arm64 | free-threaded) echo bookworm ;; *) echo "$1" ;; esac; }
 
 python_of() { case $1 in bullseye | free-threaded) echo /opt/python/bin/python3 ;; *) echo /usr/bin/python3 ;; esac; }
-
-# enter ROOT COMMAND...: as root, without network and with mounts that no other sees.
-enter() {
-    # shellcheck disable=SC2016  # the inner shell expands it
-    unshare --mount --net --fork bash -euc '
-        mount --make-rprivate /
-        mount -t proc proc "$1/proc"
-        mount --rbind /dev "$1/dev"
-        mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"
-        if [ -d "$1/small" ]; then mount -t tmpfs -o mode=1777,size=24m tmpfs "$1/small"; fi
-        ip link set lo up 2>/dev/null || true
-        exec chroot "${@:2:1}" "$1" env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 HOME=/nonexistent "${@:3}"
-    ' enter "$@"
-}
 
 # build_python ROOT SOURCE [OPTION]: a Python that the system's archive lacks, below /opt/python.
 build_python() {
@@ -102,10 +62,8 @@ make_box() {
         arm64) options=(--arch=arm64) ;;
     esac
     ((!${#source[@]})) || include=gcc,make,libc6-dev,zlib1g-dev,libffi-dev,libssl-dev
-    rm -rf --one-file-system "$root"
-    unshare --mount debootstrap --variant=minbase "${options[@]}" --include="$include" \
-        "$(suite_of "$box")" "$root" "$(archive)" >"$work/$box.log" 2>&1 || { tail -n 5 "$work/$box.log"; return 1; }
-    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
+    bootstrap "$(suite_of "$box")" "$root" "$include" "${options[@]}" >"$work/$box.log" 2>&1 ||
+        { tail -n 5 "$work/$box.log"; return 1; }
     if ((${#source[@]})); then
         build_python "$root" "${source[@]}" >>"$work/$box.log" 2>&1 || { tail -n 20 "$work/$box.log"; return 1; }
     fi
@@ -150,9 +108,13 @@ use_box() {
     return "$status"
 }
 
-install_packages
 failed=()
-[[ " $* " != *" arm64 "* ]] || emulate
+if [[ " $* " == *" arm64 "* ]]; then
+    want_bare debootstrap qemu-user-static
+    emulate
+else
+    want_bare debootstrap
+fi
 for box; do
     echo "== $box"
     begin=$SECONDS
