@@ -40,7 +40,7 @@ prepare() {
         store/libraries.cmake)
     get "$2" update || return 1
     get "$2" dist-upgrade || return 1
-    get "$2" install cmake libc6-dev ninja-build pkgconf "${libraries[@]}" || return 1
+    get "$2" install cmake libc6-dev ninja-build pkgconf xz-utils "${libraries[@]}" || return 1
     rm -rf "$2/home/source"
     mkdir -p "$2/home/source"
     git ls-files -co --exclude-standard -z | tar -c --null -T - --ignore-failed-read | tar -C "$2/home/source" -x
