@@ -76,6 +76,7 @@ want_bare debootstrap
 failed=()
 tried=()
 for suite in sid trixie bookworm; do
+    if (($# && ${#tried[@]} == $#)); then break; fi
     root=$work/$suite
     prepare "$suite" "$root" >"$work/$suite.log" 2>&1 || { tail -n 5 "$work/$suite.log"; failed+=("$suite"); continue; }
     for compiler in $(compilers_of "$root"); do
