@@ -117,7 +117,7 @@ def slow_disk(folder: Path, size: int, bytes_per_second: int) -> Iterator[Path]:
         mounted.mkdir()
         with image.open("wb") as file:
             file.truncate(size)
-        _tool("mkfs.ext4", "-q", "-F", image)
+        _tool("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", image)  # writes nothing later
         device = _tool("losetup", "-f", "--show", "--direct-io=on", image)
         undo.callback(_tool, "losetup", "-d", device)
         number = os.stat(device).st_rdev
