@@ -27,7 +27,7 @@ MIB, GIB = 1 << 20, 1 << 30
 THREADS = len(os.sched_getaffinity(0))
 IDLE_S = 0.25
 SLOW_RATE = 250_000_000
-SLOW_BYTES = 40 * GIB
+SLOW_BYTES = 16 * GIB
 Runs = dict[tuple[str, int], list[dict[str, Any]]]
 
 
