@@ -142,7 +142,7 @@ def summary(found: list[dict[str, Any]], none: list[dict[str, Any]], steps: int,
 
 
 HEAD = [
-    "way, after every step or every tenth",
+    "way",
     "loop",
     "until all is done",
     "blocked, ms",
@@ -158,7 +158,8 @@ HEAD = [
 def row_of(case: tuple[str, int], t: dict[str, Any]) -> list[str]:
     """Write a summary as a row."""
     way, every = case
-    first = [way if way == "none" else f"{way}, {every}", f"{t['loop']:.3f}", f"{t['whole']:.3f}"]
+    name = way if way == "none" else f"{way}, every {'step' if every == 1 else f'{every}th'}"
+    first = [name, f"{t['loop']:.3f}", f"{t['whole']:.3f}"]
     if way == "none":
         return [*first, "", "", "", f"{t['written_bytes'] / 1e6:.1f}", "", "", ms(t["processor_s"])]
     return [
@@ -214,7 +215,7 @@ def section_of(setting: Setting, loop: Loop, disk: Disk, title: str) -> Section:
     section.notes += [
         f"Medians of {setting.rounds} rounds of {loop.steps} steps; a step without saving takes "
         f"{ms(base['step_s'])} ms, a state {base['raw_bytes'] / 1e6:.1f} MB. Bytes by {counted}. {disk.note}",
-        NOTE,
+        *([NOTE] if disk is setting.disks[0] else []),
     ]
     return section
 
