@@ -31,7 +31,7 @@ case ${1:-} in
     store | codec | history | links | train | parity | python | workloads | builds | wheel) suite=$1; shift ;;
     -h | --help | "") sed -n '4,25s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
-        echo "bench: no suite '$1' (there are: store codec history links train parity python workloads builds wheel)" >&2
+        echo "bench: no suite '$1' (store codec history links train parity python workloads builds wheel)" >&2
         exit 2
         ;;
 esac
