@@ -33,7 +33,8 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH
 source_of() {
     "$top/tools/sources.sh" "${given[@]}" "$top/build/sources" "$1"
     rm -rf "${work:?}/$1"
-    cp -r "$top/build/sources/$1" "$work/$1"
+    # The times, too: make would run autotools where configure.ac is the newer file.
+    cp -r --preserve=timestamps "$top/build/sources/$1" "$work/$1"
     version=$(awk -v name="$1" '$1 == name { print $2; exit }' "$top/tools/sources.txt")
 }
 
