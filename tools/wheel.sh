@@ -119,6 +119,8 @@ export PATH=$work/venv/bin:$work/bin:$PATH
 LMCS_WHEEL_ZIG=$("$work/venv/bin/python" -c 'import ziglang; print(ziglang.__path__[0] + "/zig")')
 export LMCS_WHEEL_ZIG ZIG_GLOBAL_CACHE_DIR=$work/cache ZIG_LOCAL_CACHE_DIR=$work/cache
 unset PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR CFLAGS CPPFLAGS LDFLAGS CPATH LIBRARY_PATH CMAKE_PREFIX_PATH
+# ccache knows cc.sh, but not which zig and processor it compiles with, and gave objects for another processor.
+unset CMAKE_C_COMPILER_LAUNCHER
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)}
 export SOURCE_DATE_EPOCH
 
