@@ -6,11 +6,11 @@
 #   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
-#                            alignment asan tsan guest arm abi mutants models slow docs bench
+#                            alignment asan tsan guest arm abi boxes mutants models slow docs bench
 #   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns
 #                            wheel_python compilers
-#   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions bare_python boxes
+#   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions bare_python
 #
 # FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) soak. Builds are in build/<preset>/, logs in
 # build/logs/. The last line counts the cases of cmocka, pytest and fuzz corpora, and one for each check of other jobs.
@@ -22,9 +22,9 @@ top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
-deep=(alignment asan tsan guest arm abi mutants models slow docs bench)
+deep=(alignment asan tsan guest arm abi boxes mutants models slow docs bench)
 long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python compilers)
-others=(tidy coverage instructions bare_python boxes)
+others=(tidy coverage instructions bare_python)
 
 passed=0
 failed=0
