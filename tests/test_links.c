@@ -72,6 +72,56 @@ static void all_optimizers(void **state)
     close_pool(pool);
 }
 
+/* As a scheduler does, to numbers of many digits. */
+static void schedule(struct lmc_link_hints *hints, size_t turn)
+{
+    const double by = sin(0.7 * (double)turn);
+    hints->lr *= 1 + 0.3 * by;
+    hints->weight_decay *= 1 + 0.2 * by;
+    hints->beta1 = 0.9 + 0.05 * by;
+    hints->momentum = 0.9 + 0.05 * by;
+}
+
+/* A snapshot after the scheduler's step has the constants of the next step; the one before it has the step's. */
+static void schedulers_change_constants(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmc_link_hints all[5] = {adamw_hints(), adamw_hints(), adamw_hints(), sgd_hints(), sgd_hints()};
+    all[1].flags = LMC_LINK_L2;
+    all[2].flags = LMC_LINK_AMSGRAD;
+    all[4].flags = LMC_LINK_NESTEROV;
+    for (size_t i = 0; i < 5; i++) {
+        uint64_t stored[2] = {0};
+        for (size_t late = 0; late < 2; late++) {
+            char shelf[16];
+            struct run run;
+            snprintf(shelf, sizeof shelf, "%s%zu", late ? "late" : "early", i);
+            run_begin(&run, all[i], CLIPPED, large);
+            set_policy(pool, shelf, "keep_raw=1");
+            for (size_t n = 0; n < 8; n++) {
+                run_step(&run);
+                if (late)
+                    schedule(&run.hints, n);
+                run_snapshot(&run, pool, shelf, true, 0);
+                if (!late)
+                    schedule(&run.hints, n);
+            }
+            OK(lmcs_compact(pool, NULL, &err));
+            for (uint64_t n = 2; n <= 7; n++) {
+                assert_int_equal(storage_of(pool, shelf, n).link_contents, run.parameters[0].arrays * PARAMETERS);
+                stored[late] += storage_of(pool, shelf, n).stored_bytes;
+            }
+            expect_run(&run, pool, shelf);
+            run_end(&run);
+        }
+        assert_true(stored[1] < stored[0] + stored[0] / 50);
+    }
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 static void lines_have_a_bound(void **state)
 {
     struct place *place = *state;
@@ -523,6 +573,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_BOTH(steps_come_back),
         ON_BOTH(all_optimizers),
+        ON_BOTH(schedulers_change_constants),
         ON_BOTH(lines_have_a_bound),
         ON_BOTH(reasons_are_said),
         ON_BOTH(steps_are_found_in_the_data),

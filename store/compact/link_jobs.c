@@ -48,11 +48,12 @@ static enum lmcs_status add(struct lmcs_link_jobs *jobs, const struct lmcs_link_
     return LMCS_OK;
 }
 
-/* Orders jobs by group, the largest arrays first: these determine the constants best. */
+/* Orders jobs by groups, the largest arrays first: these determine the constants best. */
 static int by_group(const void *a, const void *b)
 {
     const struct lmcs_link_job *x = a, *y = b;
-    return LMCS_ORDER2(x->group, y->group, y->raw_bytes, x->raw_bytes);
+    const int order = LMCS_ORDER2(x->group, y->group, x->older, y->older);
+    return order != 0 ? order : LMCS_ORDER(y->raw_bytes, x->raw_bytes);
 }
 
 /* ---- By relations ---- */
@@ -75,10 +76,23 @@ static enum lmcs_status find_array(const struct pair *pair, const char *name, st
     return status;
 }
 
-static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pair *pair,
-                                    const struct lmcs_related *item, struct lmcs_error *error)
+/* Finds the group of the same tensors in the older relations, plus 1; 0: none. *at: where to begin, as relations keep
+ * their order. */
+static uint32_t older_group(const struct lmcs_relations *older, const struct lmcs_related *item, size_t *at)
 {
-    struct lmcs_link_job job = {.group = item->group, .arrays = item->name_count};
+    for (size_t i = 0; i < older->count; i++, ++*at) {
+        const struct lmcs_related *other = &older->items[*at % older->count];
+        if (strcmp(other->names[0], item->names[0]) == 0)
+            return other->group + 1;
+    }
+    return 0;
+}
+
+static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pair *pair,
+                                    const struct lmcs_related *item, size_t *at, struct lmcs_error *error)
+{
+    struct lmcs_link_job job = {
+        .group = item->group, .older = older_group(&jobs->older, item, at), .arrays = item->name_count};
     struct lmcs_identity first, identity;
     bool found = true;
     enum lmcs_status status = LMCS_OK;
@@ -97,33 +111,31 @@ static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pa
     return add(jobs, &job, error);
 }
 
-/* gap: steps are missing between the snapshots, so that a link would cost more than a delta. False if the older step is
- * unknown. */
-static enum lmcs_status find_gap(const struct lmcs_link_jobs *jobs, const struct pair *pair, bool *gap,
-                                 struct lmcs_error *error)
+/* Whether steps are missing between the snapshots, so that a link would cost more than a delta. False if the older step
+ * is unknown. */
+static bool has_gap(const struct lmcs_relations *older, const struct lmcs_relations *newer)
 {
-    struct lmcs_relations older;
-    bool found = false;
-    *gap = false;
-    enum lmcs_status status = lmcs_relations_load(pair->txn, &pair->older, &older, &found, error);
-    if (status != LMCS_OK || !found)
-        return status;
-    for (size_t i = 0; i < older.group_count && older.group_count == jobs->relations.group_count; i++) {
-        double before = older.groups[i].step, after = jobs->relations.groups[i].step;
-        *gap |= before > 0 && after > 0 && after != before && after != before + 1;
+    bool gap = false;
+    for (size_t i = 0; i < older->group_count && older->group_count == newer->group_count; i++) {
+        double before = older->groups[i].step, after = newer->groups[i].step;
+        gap |= before > 0 && after > 0 && after != before && after != before + 1;
     }
-    lmcs_relations_free(&older);
-    return LMCS_OK;
+    return gap;
 }
 
 static enum lmcs_status collect_related(struct lmcs_link_jobs *jobs, const struct pair *pair, struct lmcs_error *error)
 {
-    bool gap;
-    enum lmcs_status status = find_gap(jobs, pair, &gap, error);
+    struct lmcs_relations older;
+    bool found = false;
+    size_t at = 0;
+    enum lmcs_status status = lmcs_relations_load(pair->txn, &pair->older, &older, &found, error);
+    if (status == LMCS_OK && found)
+        jobs->older = older;
+    const bool gap = has_gap(&jobs->older, &jobs->relations);
     if (gap)
         jobs->why = LMCS_LINKS_GAP;
     for (size_t i = 0; status == LMCS_OK && !gap && i < jobs->relations.count; i++)
-        status = add_related(jobs, pair, &jobs->relations.items[i], error);
+        status = add_related(jobs, pair, &jobs->relations.items[i], &at, error);
     if (jobs->count > 1)
         qsort(jobs->items, jobs->count, sizeof *jobs->items, by_group);
     return status;
@@ -362,5 +374,6 @@ enum lmcs_status lmcs_link_jobs_collect(struct lmcs_pool *pool, uint64_t shelf, 
 void lmcs_link_jobs_free(struct lmcs_link_jobs *jobs)
 {
     lmcs_relations_free(&jobs->relations);
+    lmcs_relations_free(&jobs->older);
     free(jobs->items);
 }

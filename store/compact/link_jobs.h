@@ -7,7 +7,8 @@
 
 /* The arrays of one parameter, before and after a step. */
 struct lmcs_link_job {
-    uint32_t group; /* of constants; jobs of a group are adjacent, related ones largest first */
+    uint32_t group; /* of constants; jobs of equal groups are adjacent, related ones largest first */
+    uint32_t older; /* group of constants in the older snapshot, plus 1; 0: unknown */
     uint32_t arrays;
     uint64_t raw_bytes; /* of each array */
     uint64_t identity;  /* of the first array */
@@ -20,6 +21,7 @@ struct lmcs_link_jobs {
     struct lmcs_link_job *items;
     size_t count, capacity;
     struct lmcs_relations relations; /* of the newer snapshot; none: all jobs have rules */
+    struct lmcs_relations older;     /* where a scheduler changed constants after a step, they are in the older one */
     uint64_t newer;                  /* number; 0: none */
     enum lmcs_links why;             /* why there are no more jobs; LMCS_LINKS_UNKNOWN: no reason */
 };

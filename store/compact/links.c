@@ -12,6 +12,7 @@
 
 #include "base/guard.h"
 #include "compact/link_jobs.h"
+#include "compact/optimizer_search.h"
 #include "compact/replace.h"
 #include "pages/tree.h"
 #include "payload/encode.h"
@@ -157,23 +158,70 @@ struct rule {
 };
 
 struct fitting {
-    const struct lmc_link_hints *hints;
+    struct lmc_link_hints hints[2];
+    uint32_t hint_count; /* 0: no hints are known */
     const struct making *m;
     struct lmc_link_rule rule;
     struct lmc_link_fit fit;
     enum lmc_status result;
 };
 
+/* The newer snapshot has the constants of the step, or of the next one: then the older one has them, but for the step's
+ * number and the scale. */
+static void take_hints(const struct linking *l, struct fitting *f)
+{
+    const struct lmcs_link_job *job = f->m->job;
+    if (job->has_rule)
+        return;
+    f->hints[f->hint_count++] = l->jobs.relations.groups[job->group];
+    if (job->older == 0)
+        return;
+    struct lmc_link_hints *older = &f->hints[1];
+    *older = l->jobs.older.groups[job->older - 1];
+    older->step = f->hints[0].step;
+    older->scale = f->hints[0].scale;
+    if (lmc_link_arrays(older->optimizer, older->flags) == job->arrays &&
+        memcmp(older, &f->hints[0], sizeof *older) != 0)
+        f->hint_count++;
+}
+
+/* Whether 64 elements follow the hints' rule. */
+static bool is_likely(const struct lmc_link_hints *hints, const struct lmcs_search_array *arrays, uint32_t count)
+{
+    struct lmc_link_rule rule;
+    return lmc_link_rule(hints, &rule) == LMC_OK && lmcs_optimizer_explains(&rule, arrays, count);
+}
+
+/* Fits by the likelier hints, by both if they are equally likely, or by none. */
 static void fit(void *context)
 {
     struct fitting *f = context;
+    const uint32_t count = f->m->job->arrays;
     const void *before[LMC_MAX_BASES], *after[LMC_MAX_BASES];
+    struct lmcs_search_array arrays[LMC_MAX_BASES];
+    bool likely[2] = {false, false};
     const char *why;
-    for (uint32_t i = 0; i < f->m->job->arrays; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         before[i] = f->m->data[2 * i].data;
         after[i] = f->m->data[2 * i + 1].data;
+        arrays[i] = (struct lmcs_search_array){before[i], after[i], f->m->job->raw_bytes / sizeof(float)};
     }
-    f->result = lmc_link_fit(f->hints, f->m->job->arrays, before, after, f->m->job->raw_bytes, &f->rule, &f->fit, &why);
+    for (uint32_t i = 0; f->hint_count == 2 && i < 2; i++)
+        likely[i] = is_likely(&f->hints[i], arrays, count);
+    f->result = LMC_UNSUPPORTED;
+    for (uint32_t i = 0; f->result != LMC_NO_MEMORY && (i == 0 || i < f->hint_count); i++) {
+        struct lmc_link_rule rule;
+        struct lmc_link_fit found;
+        if (likely[1 - i] && !likely[i])
+            continue;
+        const enum lmc_status result = lmc_link_fit(f->hint_count == 0 ? NULL : &f->hints[i], count, before, after,
+                                                    f->m->job->raw_bytes, &rule, &found, &why);
+        if (result != LMC_NO_MEMORY && f->result == LMC_OK && !(result == LMC_OK && found.bits < f->fit.bits))
+            continue;
+        f->result = result;
+        f->rule = rule;
+        f->fit = found;
+    }
 }
 
 static void guard_data(const struct making *m, struct lmcs_guarded *ranges)
@@ -187,7 +235,8 @@ static enum lmcs_status find_rule(struct linking *l, const struct making *m, str
                                   struct lmcs_error *error)
 {
     struct lmcs_guarded ranges[2 * LMC_MAX_BASES];
-    struct fitting f = {.hints = m->job->has_rule ? NULL : &l->jobs.relations.groups[m->job->group], .m = m};
+    struct fitting f = {.m = m};
+    take_hints(l, &f);
     guard_data(m, ranges);
     *found = false;
     rule->fits++;
@@ -378,7 +427,7 @@ static enum lmcs_status do_jobs(struct linking *l, struct lmcs_error *error)
         lmcs_region_init(&l->region, l->turn->pool, 1);
         for (; status == LMCS_OK && i < l->jobs.count && l->batch_count < BATCH_LINKS && l->batch_bytes < BATCH_BYTES;
              i++) {
-            if (i == 0 || jobs[i].group != jobs[i - 1].group)
+            if (i == 0 || jobs[i].group != jobs[i - 1].group || jobs[i].older != jobs[i - 1].older)
                 rule = (struct rule){.rule = jobs[i].rule, .known = jobs[i].has_rule};
             status = do_job(l, &jobs[i], &rule, error);
         }

@@ -9,7 +9,6 @@
 #include "compact/optimizer_search.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,16 +158,19 @@ static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, 
  * samples mislead, the link is too large and is not made. */
 static bool explains(const struct lmc_link_rule *rule, struct sample *const *members, uint32_t count)
 {
-    const struct sample *m = members[0], *v = members[1], *w = members[count - 1];
+    const bool adam = rule->optimizer == LMC_ADAM;
+    const struct sample *m = members[0], *v = members[1], *w = members[adam ? 2 : 1];
+    const struct sample *most = count == 4 ? members[3] : v;
     unsigned fitting = 0;
     for (unsigned i = 0; i < PLACES; i++) {
         double change, missed = 0;
-        if (rule->optimizer == LMC_ADAM) {
+        if (adam) {
             const double gain = (double)rule->gain, g = (m->after[i] - (1 - gain) * m->before[i]) / gain;
             const double second = (double)rule->beta2 * v->before[i] + (double)rule->gain2 * g * g;
             missed = fabs(second - v->after[i]) / (1e-5 * v->after[i]);
-            change = (double)rule->rate * m->after[i] / (sqrt(v->after[i]) / (double)rule->root + (double)rule->eps) -
-                     (1 - (double)rule->decay) * w->before[i];
+            change =
+                (double)rule->rate * m->after[i] / (sqrt(most->after[i]) / (double)rule->root + (double)rule->eps) -
+                (1 - (double)rule->decay) * w->before[i];
         } else if ((rule->flags & LMC_LINK_NESTEROV) != 0)
             return false;
         else
@@ -177,6 +179,16 @@ static bool explains(const struct lmc_link_rule *rule, struct sample *const *mem
         fitting += missed <= 1 && change != 0 && fabs(w->before[i] + change - w->after[i]) <= tolerance;
     }
     return fitting >= ENOUGH;
+}
+
+bool lmcs_optimizer_explains(const struct lmc_link_rule *rule, const struct lmcs_search_array *arrays, uint32_t count)
+{
+    struct sample samples[LMC_MAX_BASES], *members[LMC_MAX_BASES];
+    for (uint32_t k = 0; k < count; k++) {
+        take_sample(&arrays[k], &samples[k]);
+        members[k] = &samples[k];
+    }
+    return explains(rule, members, count);
 }
 
 static enum lmc_status find_rule(const struct search *search, struct lmcs_search_match *match,

@@ -3,6 +3,7 @@
 #ifndef LMCS_COMPACT_OPTIMIZER_SEARCH_H
 #define LMCS_COMPACT_OPTIMIZER_SEARCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,5 +38,8 @@ struct lmcs_search_match {
  */
 enum lmcs_status lmcs_optimizer_search(const struct lmcs_search_array *arrays, size_t count,
                                        struct lmcs_search_match **matches, size_t *found, struct lmcs_error *error);
+
+/* Whether 64 elements of a step's arrays follow a rule. False for Nesterov. */
+bool lmcs_optimizer_explains(const struct lmc_link_rule *rule, const struct lmcs_search_array *arrays, uint32_t count);
 
 #endif

@@ -19,13 +19,15 @@ nn = torch.nn
 class Trainer:
     """A small network with gradients from bf16, and its optimizer."""
 
-    def __init__(self, make, clip=None):
+    def __init__(self, make, clip=None, prepare=None, schedule=lambda step: 1 / (1 + step)):
         torch.manual_seed(7)
         self.model = nn.Sequential(nn.Embedding(64, 96), nn.Linear(96, 128), nn.GELU(), nn.Linear(128, 64))
         self.low = copy.deepcopy(self.model).bfloat16()
         self.optimizer = make(self.model)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, schedule) if schedule else None
         self.clip = clip
+        self.prepare = prepare
+        self.skip = False
 
     def step(self):
         with torch.no_grad():
@@ -40,15 +42,19 @@ class Trainer:
         if self.clip is not None:
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             scale = min(1.0, float(self.clip / (norm + 1e-6)))
-        self.optimizer.step()
-        self.schedule.step()
+        if self.prepare is not None:
+            self.prepare(self)
+        if not self.skip:
+            self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
         return scale
 
     def state(self):
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
+            "schedule": self.schedule.state_dict() if self.schedule is not None else None,
         }
 
 
@@ -121,6 +127,100 @@ def test_clipped_gradients_with_and_without_hints(pool_path):
             shares[name] = stored / raw
     assert max(shares.values()) < 0.36, shares
     assert max(shares.values()) < 1.02 * shares["none"], shares
+
+
+def cosine(trainer, step):
+    """OneCycleLR, but by numbers; also of the weight decay."""
+    for group in trainer.optimizer.param_groups:
+        by = math.cos(0.7 * step)
+        group["weight_decay"] = group["weight_decay"] * (1 + 0.1 * by)
+        group["lr"] = group["lr"] * (1 + 0.2 * by)
+        if "betas" in group:
+            group["betas"] = (0.9 + 0.05 * by, group["betas"][1])
+        else:
+            group["momentum"] = 0.9 + 0.05 * by
+
+
+def cycle(kind, **options):
+    def change(trainer, step):
+        if step == 0:
+            lr = trainer.optimizer.param_groups[0]["lr"]
+            trainer.cycle = kind(trainer.optimizer, *options["lrs"](float(lr)), **options["keywords"])
+        else:
+            trainer.cycle.step()
+
+    return change
+
+
+def one_decay(trainer, step):
+    """Two groups get the same constants, so that the store sees one."""
+    cosine(trainer, step)
+    for group in trainer.optimizer.param_groups:
+        group["weight_decay"] = 0.05 if step % 2 else 0.05 * (1 + len(group["params"][0].shape))
+
+
+def another_group(trainer, step):
+    cosine(trainer, step)
+    if step == 4:
+        extra = nn.Linear(64, 64)
+        trainer.model.append(extra)
+        trainer.low.append(copy.deepcopy(extra).bfloat16())
+        trainer.optimizer.add_param_group({"params": list(extra.parameters()), "lr": 2e-3})
+
+
+def clip_by_value(trainer):
+    nn.utils.clip_grad_value_(trainer.model.parameters(), 2**-9)
+
+
+def sometimes_skip(trainer):
+    """As GradScaler does at infinite gradients; the scheduler goes on."""
+    trainer.skip = torch.rand(()) < 0.3
+
+
+CYCLES = {
+    "OneCycleLR": cycle(torch.optim.lr_scheduler.OneCycleLR, lrs=lambda lr: (lr,), keywords={"total_steps": 30}),
+    "CyclicLR": cycle(torch.optim.lr_scheduler.CyclicLR, lrs=lambda lr: (lr / 9, lr), keywords={"step_size_up": 7}),
+    "all constants": cosine,
+    "groups become alike": one_decay,
+    "an added group": another_group,
+}
+CHANGED = {
+    "AdamW": {"make": WAYS["AdamW, fused, groups"]},
+    "AdamW, a rate in a tensor": {"make": lambda m: torch.optim.AdamW(m.parameters(), lr=torch.tensor(1e-3))},
+    "AdamW, clipped": {"make": WAYS["AdamW"], "clip": 0.01},
+    "AdamW, clipped by value": {"make": WAYS["AdamW"], "prepare": clip_by_value},
+    "AdamW, skipped": {"make": WAYS["AdamW"], "prepare": sometimes_skip},
+    "Adam, amsgrad": {"make": WAYS["Adam, amsgrad"]},
+    "Adam, decay in the gradient": {"make": lambda m: torch.optim.Adam(m.parameters(), lr=1e-3, weight_decay=0.02)},
+    "SGD": {"make": lambda m: torch.optim.SGD(groups(m), lr=0.05, momentum=0.9)},
+    "SGD, Nesterov": {"make": WAYS["SGD, Nesterov"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "cycle"), [*((way, "OneCycleLR") for way in CHANGED), *(("AdamW", name) for name in list(CYCLES)[1:])]
+)
+def test_constants_changed_after_a_step(pool_path, way, cycle):
+    """Snapshots before and after the scheduler's step take the same space."""
+    stored = {}
+    with lmcstore.open(pool_path, background=False) as store:
+        for late in (False, True):
+            shelf = store["late" if late else "early"]
+            shelf.policy = "keep_raw=1"
+            trainer = Trainer(**CHANGED[way], schedule=None)
+            states = []
+            for step in range(STEPS):
+                trainer.step()
+                for change in (False, True):
+                    if change:
+                        CYCLES[cycle](trainer, step)
+                    if change == late:
+                        states.append(copy.deepcopy(trainer.state()))
+                        shelf.snapshot(trainer.state(), step=step)
+            store.compact()
+            assert_all_there(shelf, states)
+            stored[late] = sum(shelf[number].stored_bytes for number in range(3, STEPS))
+    assert stored[True] < 1.05 * stored[False], stored
 
 
 def test_the_scale_of_gradients():
