@@ -307,10 +307,10 @@ struct lmc_link_fit {
 
 /*
  * Finds the rule that leads from `before` to `after`, from a sample of a few thousand elements. `hints` may be wrong in
- * values that a scheduler changes (lr, weight_decay, step) and in `scale`; NULL: find everything, the optimizer from
- * the number of arrays. `rule` is always valid for encoding; `fit` (may be NULL) receives its quality. LMC_UNSUPPORTED:
- * no known arithmetic explains the step; use ordinary deltas. One fit, on the largest parameter, serves a whole
- * parameter group. Allocates temporary memory.
+ * values that a scheduler changes (lr, AdamW's betas and weight_decay, step) and in `scale`; NULL: find everything, the
+ * optimizer from the number of arrays. `rule` is always valid for encoding; `fit` (may be NULL) receives its quality.
+ * LMC_UNSUPPORTED: no known arithmetic explains the step; use ordinary deltas. One fit, on the largest parameter,
+ * serves a whole parameter group. Allocates temporary memory.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_fit(const struct lmc_link_hints *hints, uint32_t array_count,
                                                    const void *const *before, const void *const *after,

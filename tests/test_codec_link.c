@@ -399,12 +399,13 @@ static void test_fit_finds_what_moved(void **unused)
 static void test_fit_without_hints(void **unused)
 {
     (void)unused;
-    for (unsigned kind = 0; kind < 3; kind++) {
+    const double beta1[] = {0.9, 0.9, 0.85, 0.8734567891, 0.9412345678, 0.8571428571};
+    for (unsigned kind = 0; kind < 6; kind++) {
         struct lmc_link_hints hints = adamw_hints();
         struct lmc_link_rule expected;
         struct lmc_link_fit fit;
-        hints.beta2 = kind == 1 ? 0.999 : 0.95;
-        hints.beta1 = kind == 2 ? 0.85 : 0.9;
+        hints.beta2 = kind % 2 != 0 ? 0.999 : 0.95;
+        hints.beta1 = beta1[kind];
         struct state before = trained(&hints, 100000, BF16, 40), after = state_copy(&before);
         optimizer_step(&after, &hints, BF16, 1, 5);
         assert_int_equal(lmc_link_rule(&hints, &expected), LMC_OK);

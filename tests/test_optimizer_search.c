@@ -84,7 +84,7 @@ static void assert_all_found(struct heap *heap, uint64_t seed)
 
 static void adams_are_found(void **state)
 {
-    struct lmc_link_hints l2 = adamw_hints(), usual = adamw_hints();
+    struct lmc_link_hints l2 = adamw_hints(), usual = adamw_hints(), scheduled = adamw_hints();
     struct heap heap = {.count = 0};
     (void)state;
     l2.flags = LMC_LINK_L2;
@@ -96,6 +96,11 @@ static void adams_are_found(void **state)
     put_state(&heap, usual, 5000, CLIPPED, 5);
     for (unsigned i = 0; i < 2; i++)
         put_state(&heap, adamw_hints(), 70000, SUMMED, 6 + i);
+    for (unsigned i = 0; i < 4; i++) {
+        scheduled.beta1 = 0.85 + 0.0234567891 * (i + 1);
+        scheduled.beta2 = i % 2 != 0 ? 0.999 : 0.95;
+        put_state(&heap, scheduled, 5000, i < 2 ? BF16 : ANY, 8 + i);
+    }
     for (uint64_t seed = 1; seed < 4; seed++)
         assert_all_found(&heap, seed);
     drop(&heap);

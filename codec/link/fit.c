@@ -4,8 +4,8 @@
  *
  * Hints are tried first. Weights are linear in the rate and in Adam's decay, so least squares approximate both. Each
  * weight limits the rate to an interval that rounds to it; the value in most intervals is the rate, to the last bit.
- * The betas follow from the moments: v' - beta2 * v is proportional to (m' - beta1 * m)^2. The scale is the number that
- * makes gradients short.
+ * The betas follow from the moments: v' - beta2 * v is proportional to (m' - beta1 * m)^2. Both have few digits, or
+ * beta1 is in most intervals. The scale is the number that makes gradients short.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -417,29 +417,52 @@ static bool near_betas(const struct room *room, double *beta1, double *beta2)
     return *beta1 >= -0.001 && *beta1 < 1 && *beta2 > 0 && *beta2 < 1;
 }
 
+/* Finds 1 - beta1 from the intervals of moments, given beta2. */
+static float exact_gain(struct room *room, const struct lmc_link_rule *rule, double beta1)
+{
+    double *begins = room->ends, *ends = room->ends + LMCI_SAMPLE_ELEMENTS;
+    size_t count = 0;
+    for (size_t i = 0; i < room->sample.elements; i++) {
+        const float v1 = array_of(room, true, LMCI_SECOND)[i],
+                    kept = array_of(room, false, LMCI_SECOND)[i] * rule->beta2;
+        const double m = (double)array_of(room, false, LMCI_FIRST)[i], m1 = (double)array_of(room, true, LMCI_FIRST)[i];
+        const double square = (double)v1 - (double)kept, reach = half_ulp(v1) + square * 0x1p-23;
+        const double sign = m1 < beta1 * m ? -1 : 1, change = m1 - m;
+        const double low = sign * __builtin_sqrt((square - reach) / (double)rule->gain2) - m;
+        const double high = sign * __builtin_sqrt((square + reach) / (double)rule->gain2) - m;
+        const double a = change / low, b = change / high, more = fabs(half_ulp((float)m1) / low) + fabs(a) * 0x1p-23;
+        if (!is_usable(a) || !is_usable(b) || !is_usable(more) || low * high <= 0)
+            continue;
+        begins[count] = (a < b ? a : b) - more;
+        ends[count++] = (a < b ? b : a) + more;
+    }
+    return count != 0 ? (float)suits_most(begins, ends, count) : rule->gain;
+}
+
 static bool fit_betas(struct room *room, struct lmc_link_rule *rule, float shares[2])
 {
     static const double digits[] = {100, 1000, 10000, 100000, 1000000};
     double beta1, beta2;
     if (!near_betas(room, &beta1, &beta2))
         return false;
-    for (size_t i = 0; i < sizeof digits / sizeof *digits; i++)
-        for (size_t k = 0; k < sizeof digits / sizeof *digits; k++) {
+    const size_t ways = sizeof digits / sizeof *digits;
+    for (size_t i = 0; i <= ways; i++)
+        for (size_t k = 0; k < ways; k++) {
             struct lmc_link_rule other = *rule;
             float now[2];
-            const double b1 = as_written(beta1, digits[i]), b2 = as_written(beta2, digits[k]);
+            const double b1 = i < ways ? as_written(beta1, digits[i]) : beta1, b2 = as_written(beta2, digits[k]);
             if (fabs(b1 - beta1) > 0.002 || fabs(b2 - beta2) > 0.1 * (1 - beta2) || b1 >= 1 || b2 >= 1)
                 continue;
-            other.gain = (float)(1 - b1);
             other.beta2 = (float)b2;
             other.gain2 = (float)(1 - b2);
+            other.gain = i < ways ? (float)(1 - b1) : exact_gain(room, &other, beta1);
             share_moments(room, &other, now);
-            if (now[1] > shares[1]) {
+            if (now[1] > shares[1] && other.gain > 0) {
                 *rule = other;
                 shares[0] = now[0];
                 shares[1] = now[1];
             }
-            if (shares[1] >= (float)GOOD)
+            if (shares[1] >= (i < 3 ? (float)GOOD : (float)EXACT)) /* more digits come near any number */
                 return true;
         }
     return shares[1] > 0.5f;

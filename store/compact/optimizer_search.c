@@ -94,13 +94,36 @@ static bool moments_fit(const struct sample *m, const struct sample *v, double b
     return fitting >= ENOUGH;
 }
 
+/* Solves v' = beta2 v + k m'^2 - 2 k beta1 m' m + k beta1^2 m^2 for beta1 by least squares relative to v'. */
+static double near_beta1(const struct sample *m, const struct sample *v)
+{
+    enum { TERMS = 4 };
+    double a[TERMS][TERMS + 1] = {{0}};
+    for (unsigned i = 0; i < PLACES; i++) {
+        const double scale = v->after[i] > 1e-30 ? 1 / v->after[i] : 0, x = m->before[i], y = m->after[i];
+        const double term[TERMS + 1] = {v->before[i] * scale, y * y * scale, y * x * scale, x * x * scale, scale > 0};
+        for (unsigned r = 0; r < TERMS; r++)
+            for (unsigned c = 0; c <= TERMS; c++)
+                a[r][c] += term[r] * term[c];
+    }
+    for (unsigned k = 0; k < TERMS; k++)
+        for (unsigned r = 0; r < TERMS; r++) {
+            const double factor = r != k ? a[r][k] / a[k][k] : 0;
+            for (unsigned c = k; c <= TERMS && r != k; c++)
+                a[r][c] -= factor * a[k][c];
+        }
+    return -(a[2][TERMS] / a[2][2]) / (2 * a[1][TERMS] / a[1][1]);
+}
+
+/* Schedulers set betas of many digits. */
 static bool are_moments(const struct sample *m, const struct sample *v)
 {
     static const double usual[] = {0.9, 0.95, 0.8, 0.85, 0.92, 0.98, 0.99, 0.7, 0.5};
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
         if (moments_fit(m, v, usual[i]))
             return true;
-    return false;
+    const double beta1 = near_beta1(m, v);
+    return beta1 > 0 && beta1 < 1 && moments_fit(m, v, beta1);
 }
 
 /* Whether w' - w = a x + b y at most elements for the best `factors` a and b, within `tolerance` plus rounding. */

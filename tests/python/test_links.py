@@ -223,6 +223,25 @@ def test_constants_changed_after_a_step(pool_path, way, cycle):
     assert stored[True] < 1.05 * stored[False], stored
 
 
+@pytest.mark.parametrize("way", ["AdamW", "Adam, amsgrad"])
+def test_steps_are_found_in_the_data_while_betas_change(pool_path, way):
+    stored = {}
+    with lmcstore.open(pool_path, background=False) as store:
+        for name in ("constant", "OneCycleLR"):
+            shelf = store[name]
+            shelf.policy = "keep_raw=1"
+            trainer = Trainer(WAYS[way], schedule=None)
+            for step in range(STEPS):
+                trainer.step()
+                moments = trainer.optimizer.state_dict()["state"].values()
+                shelf.snapshot({"weights": list(trainer.model.parameters()), "moments": list(moments)}, step=step)
+                if name != "constant":
+                    CYCLES[name](trainer, step)
+            store.compact()
+            stored[name] = sum(shelf[number].stored_bytes for number in range(3, STEPS))
+    assert stored["OneCycleLR"] < 1.1 * stored["constant"], stored
+
+
 def test_the_scale_of_gradients():
     torch.manual_seed(3)
     short = torch.randn(4000).bfloat16()
