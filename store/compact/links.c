@@ -166,12 +166,18 @@ struct fitting {
     enum lmc_status result;
 };
 
+/* Relations without a rate name tensors only. */
+static bool has_hints(const struct linking *l, const struct lmcs_link_job *job)
+{
+    return !job->has_rule && l->jobs.relations.groups[job->group].lr != 0;
+}
+
 /* The newer snapshot has the constants of the step, or of the next one: then the older one has them, but for the step's
  * number and the scale. */
 static void take_hints(const struct linking *l, struct fitting *f)
 {
     const struct lmcs_link_job *job = f->m->job;
-    if (job->has_rule)
+    if (!has_hints(l, job))
         return;
     f->hints[f->hint_count++] = l->jobs.relations.groups[job->group];
     if (job->older == 0)
@@ -287,14 +293,54 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
     return status;
 }
 
+struct asking {
+    const struct making *m;
+    const struct lmc_link_rule *rule;
+    bool explains;
+};
+
+static void ask(void *context)
+{
+    struct asking *a = context;
+    struct lmcs_search_array arrays[LMC_MAX_BASES];
+    const struct making *m = a->m;
+    for (uint32_t i = 0; i < m->job->arrays; i++)
+        arrays[i] =
+            (struct lmcs_search_array){m->data[2 * i].data, m->data[2 * i + 1].data, m->job->raw_bytes / sizeof(float)};
+    a->explains = lmcs_optimizer_explains(a->rule, arrays, m->job->arrays);
+}
+
+/* Whether the parameter needs a rule of its own: constants that are not known may differ in a group, and relations may
+ * name a wrong tensor. */
+static bool is_strange(const struct linking *l, const struct making *m, const struct rule *rule)
+{
+    struct lmcs_guarded ranges[2 * LMC_MAX_BASES];
+    struct asking a = {.m = m, .rule = &rule->rule};
+    if (!rule->known || m->job->has_rule || (rule->rule.flags & LMC_LINK_NESTEROV) != 0 ||
+        (!l->sceptical && has_hints(l, m->job)))
+        return false;
+    guard_data(m, ranges);
+    return lmcs_guard(ranges, m->pinned, ask, &a) && !a.explains; /* encoding reports damage */
+}
+
 /* Encodes a link by the group's rule or, if that does not pay, by a rule fitted to this parameter. */
 static enum lmcs_status make(struct linking *l, struct making *m, struct rule *rule, bool *worthwhile,
                              struct lmcs_error *error)
 {
     bool found = rule->known, fitted = false;
     enum lmcs_status status = LMCS_OK;
+    struct rule own = {.fits = 0};
     *worthwhile = false;
-    if (!found && rule->fits < MOST_FITS) {
+    if (is_strange(l, m, rule)) {
+        const bool doubted = l->doubtful;
+        l->doubtful = false;
+        status = find_rule(l, m, &own, &found, error);
+        fitted = found || l->doubtful;
+        rule = found ? &own : rule;
+        found = !l->doubtful;
+        l->doubtful |= doubted;
+    }
+    if (status == LMCS_OK && !found && !fitted && rule->fits < MOST_FITS) {
         status = find_rule(l, m, rule, &found, error);
         fitted = true;
     }

@@ -39,6 +39,8 @@ class Outline:
         """Containers with tensors, outside of optimizers, children before parents."""
         self.optimizers: list[tuple[Stretch, Mapping[str, Any]]] = []
         """State dicts of optimizers, none inside another."""
+        self.dicts: dict[str, Mapping[Any, Any]] = {}
+        """Dicts near the top, by path."""
         self._open: list[tuple[str, int]] = []
 
     def enter(self, path: str) -> None:
@@ -47,6 +49,8 @@ class Outline:
     def leave(self, value: Any) -> None:
         path, begin = self._open.pop()
         depth = len(self._open)
+        if isinstance(value, dict) and depth <= _DEEPEST:
+            self.dicts[path] = value
         if isinstance(value, dict) and "param_groups" in value and is_optimizer(value):
             while self.containers and self.containers[-1].begin >= begin:
                 self.containers.pop()

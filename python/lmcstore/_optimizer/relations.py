@@ -3,7 +3,8 @@
 
 A link (see codec/README.md) encodes a step of Adam, AdamW or SGD by its gradient, given a parameter and its moments.
 `Finder` matches these: `Optimizer.state_dict()` numbers the parameters in the optimizer's order, group by group; a
-module's `state_dict()` lists them in the module's order, among its buffers.
+module's `state_dict()` lists them in the module's order, among its buffers. Moments outside of an optimizer's
+`state_dict()` are matched by their paths.
 
 A wrong match loses nothing: the store tries every relation on a sample before it uses it.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _core
+from . import paths
 from .outline import Outline, Way
 
 ADAM, SGD = _core.ADAM, _core.SGD
@@ -163,6 +165,16 @@ def _by_name(slots: list[_Slot], tensors: list[tuple[str, Any]]) -> list[int] | 
     return places if fits and len(set(places)) == len(places) else None
 
 
+def _by_shape(slots: list[_Slot], tensors: list[tuple[str, Any]]) -> list[int] | None:
+    """Match slots and tensors of each shape in order, as a guess: the store searches those that do not fit."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, (_, tensor) in enumerate(tensors):
+        places.setdefault(tuple(tensor.shape), []).append(place)
+    rests = {shape: iter(of_shape) for shape, of_shape in places.items()}
+    found = [next(rests.get(slot.shape, iter(())), -1) for slot in slots]
+    return None if -1 in found else found
+
+
 def _places(groups: list[list[_Slot]], tensors: list[tuple[str, Any]]) -> list[int] | None:
     """Match the parameters of all groups: by name, else all in order, else each group in order."""
     slots = [slot for group in groups for slot in group]
@@ -198,19 +210,24 @@ def _is_copy(path: Way) -> bool:
 def _best_places(path: Way, groups: list[list[_Slot]], modules: _Modules, taken: set[int]) -> list[Any] | None:
     """Find the parameters of the optimizer at `path` in the smallest container that has them all.
 
-    Of equally small ones it prefers one not called a copy, then the nearest to the optimizer, then the first. Tensors
-    in `taken` (by `id`) belong to another optimizer.
+    Of equally small ones it prefers one not called a copy, then the nearest to the optimizer, then the first; one in
+    the optimizer's order comes before all others. Tensors in `taken` (by `id`) belong to another optimizer.
     """
 
     def rank(container: tuple[Way, int, int]) -> tuple[int, bool, int]:
         way, begin, end = container
         return end - begin, _is_copy(way), -_shared(way, path)
 
-    for _, begin, end in sorted(modules.containers, key=rank):
-        tensors = [item for item in modules.tensors[begin:end] if id(item[1]) not in taken]
-        places = _places(groups, tensors) if sum(map(len, groups)) <= len(tensors) else None
-        if places is not None:
-            return [tensors[place][1] for place in places]
+    slots = [slot for group in groups for slot in group]
+    containers = sorted(modules.containers, key=rank)
+    for ordered in (True, False):
+        for _, begin, end in containers:
+            tensors = [item for item in modules.tensors[begin:end] if id(item[1]) not in taken]
+            if len(slots) > len(tensors):
+                continue
+            places = _places(groups, tensors) if ordered else _by_shape(slots, tensors)
+            if places is not None:
+                return [tensors[place][1] for place in places]
     return None
 
 
@@ -221,6 +238,7 @@ class Finder:
         self._names: list[str] = []
         self._forms: list[Any] = []
         self._plan: list[tuple[Way, list[_Group]]] = []
+        self._matches: list[_Match] = []
 
     def find(self, outline: Outline, is_tensor: Callable[[Any], bool], scale: float) -> list[Relation]:
         """Find the relations of a state: one for each optimizer, parameter group and step.
@@ -231,13 +249,17 @@ class Finder:
         names = outline.records[1 :: Outline.FIELDS]
         forms = [[_form(group) for group in optimizer["param_groups"]] for _, optimizer in outline.optimizers]
         if names != self._names or forms != self._forms:
-            self._plan = list(_plan(outline, is_tensor))
+            taken: set[str] = set()
+            self._plan = list(_plan(outline, is_tensor, taken))
+            self._matches = _matches(outline, is_tensor, taken)
             self._names, self._forms = names, forms
         optimizers = {stretch.way: optimizer for stretch, optimizer in outline.optimizers}
         relations: dict[tuple[Any, ...], Relation] = {}
         for way, groups in self._plan:
             for group in groups if way in optimizers else ():
                 _relate(optimizers[way], group, scale, relations)
+        for found in self._matches:
+            _relate_match(outline.dicts.get(found.container, {}), found, scale, relations)
         return list(relations.values())
 
 
@@ -274,7 +296,58 @@ class _Modules:
         self.containers.append(((), 0, len(self.tensors)))
 
 
-def _plan(outline: Outline, is_tensor: Callable[[Any], bool]) -> Iterable[tuple[Way, list[_Group]]]:
+class _Match(NamedTuple):
+    """Tensors matched by their paths, and where a flattened dict has their constants."""
+
+    members: tuple[str, ...]
+    container: str
+    state: str
+    """What the keys of its state begin with."""
+    group: str
+
+
+_FLAT_GROUP = _ADAM_GROUP | _SGD_GROUP | _OTHERS | {"decoupled_weight_decay"}
+
+
+def _matches(outline: Outline, is_tensor: Callable[[Any], bool], taken: set[str]) -> list[_Match]:
+    """Match the tensors that are not `taken`, by name."""
+    names, shapes = {}, {}
+    for at in range(0, len(outline.records), Outline.FIELDS):
+        path, name, *_, tensor = outline.records[at : at + Outline.FIELDS]
+        if name not in taken and path == name and is_tensor(tensor):
+            names[path], shapes[path] = name, tuple(tensor.shape)
+    found = []
+    for members, stem in paths.match(shapes, _is_copy):
+        dicts = [path for path in outline.dicts if not path or stem.startswith(path + ".")]
+        container = max(dicts, key=len, default="")
+        state = stem[len(container) + 1 :] if container else stem
+        above, _, rest = state.rpartition("state.") if state.count("state.") == 1 else ("", "", "")
+        group = f"{above}param_groups.{rest}" if rest else ""
+        found.append(_Match(tuple(names[path] for path in members), container, state, group))
+    return found
+
+
+def _relate_match(
+    values: Mapping[Any, Any], found: _Match, scale: float, relations: dict[tuple[Any, ...], Relation]
+) -> None:
+    """Add the relation of tensors matched by their paths. Constants are 0 where no flattened dict has them."""
+    optimizer, flags = (SGD, 0) if len(found.members) == 2 else (ADAM, AMSGRAD if len(found.members) == 4 else 0)
+    constants: tuple[float, ...] = (*([0.0] * 8), scale)
+    try:
+        group = {key: values[found.group + key] for key in _FLAT_GROUP if found.group + key in values}
+        rule = _rule_of(group) if found.group else None
+        if rule is not None and rule.optimizer == optimizer and rule.flags & AMSGRAD == flags:
+            told = (_number(values.get(found.state + "step", 0.0)), *rule.constants, scale)
+            if all(map(math.isfinite, told)):
+                constants, flags = told, rule.flags
+    except _NOT_TORCHS:
+        pass  # not made by torch
+    same = (None, optimizer, flags, constants)
+    relations.setdefault(same, Relation(optimizer, flags, constants, [])).members.append(found.members)
+
+
+def _plan(outline: Outline, is_tensor: Callable[[Any], bool], related: set[str]) -> Iterable[tuple[Way, list[_Group]]]:
+    """Match the parameters of all optimizers; `related` gets the names of their tensors."""
     modules = _Modules(outline, is_tensor)
     tensors = outline.records[Outline.FIELDS - 1 :: Outline.FIELDS]
     names = {id(tensor): name for tensor, name in zip(tensors, outline.records[1 :: Outline.FIELDS], strict=True)}
@@ -293,6 +366,7 @@ def _plan(outline: Outline, is_tensor: Callable[[Any], bool]) -> Iterable[tuple[
             members = tuple(names[id(array)] for array in arrays if id(array) in names) if fits else ()
             if len(members) == len(arrays) == len(set(members)):
                 found.setdefault(slot.group, _Group(slot.group, [])).members.append((slot.key, members))
+                related.update(members)
         yield stretch.way, list(found.values())
 
 
