@@ -162,9 +162,29 @@ class Snapshot(Mapping[Any, Any]):
         dict
             ``stored_bytes``, ``raw_contents``, ``delta_contents``, ``keyframe_contents``, ``link_contents``,
             ``longest_chain`` and ``longest_line`` (deltas and links to undo, at most), and ``links_note``: why no links
-            lead to it from the step before, or None.
+            lead to it from the step before, or which float tensors have none beside others that do; or None.
         """
-        return self._handle.storage()
+        storage = self._handle.storage()
+        if storage["links_note"] is None and storage["link_contents"] > 0:
+            storage["links_note"] = self._unlinked()
+        return storage
+
+    def _unlinked(self) -> str | None:
+        try:
+            older = {entry["content"] for entry in self._shelf[self._number - 1].entries()}
+        except (Error, LookupError):
+            older = set()
+        reasons: dict[str, list[str]] = {}
+        for entry in self.entries():
+            coded = entry["stored_as"] in ("delta", "keyframe") and entry["content"] not in older
+            if coded and (entry["dtype"] or "").startswith(("f", "bf")):
+                known = "no step that is known leads to" if entry["dtype"] == "f32" else "links are for f32, not for"
+                reasons.setdefault(known, []).append(entry["name"])
+        texts = [
+            f"{reason} {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            for reason, names in reasons.items()
+        ]
+        return "; ".join(texts) or None
 
     @property
     def digest(self) -> str:

