@@ -36,7 +36,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_captu
 /*
  * The tensors of a capture that are one parameter's state under an optimizer, in the order of a link's arrays (lmc.h):
  * exp_avg, exp_avg_sq, the parameter, and with amsgrad max_exp_avg_sq; or momentum_buffer, the parameter. The constants
- * are those of the step that led to this state, as in struct lmc_link_hints (lmc_link_gradient_scale finds the scale).
+ * are those of the step that led to this state, as in struct lmc_link_hints (lmc_link_gradient_scale finds the scale),
+ * or, if a scheduler has changed them since, those of the next one; with an lr of 0 they are found in the data.
  * If the step before is a snapshot too, the compactor can store this one for little more than the gradient (policy
  * `links`).
  */

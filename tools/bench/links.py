@@ -19,6 +19,7 @@ import torch
 from codec_data import Source
 from codec_run import Peers
 from debian import debian_tool, zstd
+from links_others import unlinked
 from links_pool import kinds, restore, run
 from links_train import DECAY, TOP, Setting, Training, Way
 from tables import Run, Section, figures, progress, run_suite
@@ -276,7 +277,7 @@ def gpu(setting: Setting) -> list[Section]:
     return [section]
 
 
-SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (ways, gpu, restore, run, kinds)
+SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (ways, gpu, restore, run, kinds, unlinked)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
