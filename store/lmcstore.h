@@ -103,10 +103,11 @@ enum lmcs_open_flags {
 
 /* This is their one list: a pool keeps a copy, pool->options. */
 struct lmcs_open_options {
-    uint64_t limit_bytes; /* on creation: limit of the space on disk; 0: as the disk allows */
-    uint32_t wait_ms;     /* wait for another writer; UINT32_MAX: the default, 10 s */
-    uint32_t threads;     /* for copying and encoding; 0: one per processor, at most 8 */
-    uint32_t flags;       /* enum lmcs_open_flags */
+    uint64_t limit_bytes;  /* on creation: limit of the space on disk; 0: as the disk allows */
+    uint32_t wait_ms;      /* wait for another writer; UINT32_MAX: the default, 10 s */
+    uint32_t threads;      /* for copying and encoding; 0: one per processor, at most 8 */
+    uint32_t flags;        /* enum lmcs_open_flags */
+    uint64_t expect_bytes; /* of the next capture, for which the background prepares space; 0: unknown until one ends */
 };
 
 LMCS_API void lmcs_open_options_init(struct lmcs_open_options *options);

@@ -279,6 +279,8 @@ static enum lmcs_status enter_all(struct committing *c, struct lmcs_error *error
         status = drop_names(c, error);
     if (status == LMCS_OK)
         status = enter_snapshot(c, error);
+    if (status == LMCS_OK)
+        lmcs_space_expect_again(&capture->region);
     return status == LMCS_OK ? lmcs_region_commit(&c->txn, &capture->region, error) : status;
 }
 

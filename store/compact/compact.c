@@ -3,6 +3,7 @@
  * compact/compact.c - rounds of the compactor.
  *
  * One round runs at a time. Kinds of work, in order; "last" ones run only when the others found nothing.
+ *   prepare   space for the next capture, in the background (pages/prepare.c); also between contents of a round
  *   prune     by policies without a budget
  *   release   retired ranges (move.c)
  *   encode    the oldest snapshot of each shelf that is not to stay raw (encode.c)
@@ -112,6 +113,22 @@ static enum lmcs_status prune(struct lmcs_round *round, enum lmcs_prune_when whe
     return lmcs_round_pass_over(round, status, error);
 }
 
+/* A caller's compaction gives all free space back, and keeps none for the next capture. */
+static enum lmcs_status prepare(struct lmcs_round *round, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = round->pool;
+    if (!round->background) {
+        lmcs_space_expect(pool, 0);
+        return LMCS_OK;
+    }
+    uint64_t expected = lmcs_space_expected(pool);
+    pthread_rwlock_rdlock(&pool->meta);
+    uint64_t last = pool->root.last_snapshot_bytes;
+    pthread_rwlock_unlock(&pool->meta);
+    round->keep = lmcs_plan_reserve(last > expected ? last : expected);
+    return lmcs_round_prepare(round, error);
+}
+
 static enum lmcs_status run_until_idle(struct lmcs_round *round, struct lmcs_error *error)
 {
     enum lmcs_status status;
@@ -120,7 +137,9 @@ static enum lmcs_status run_until_idle(struct lmcs_round *round, struct lmcs_err
     round->since_ns = lmcs_steady_ns();
     do {
         round->worked = false;
-        status = round->urgent ? LMCS_OK : prune(round, LMCS_PRUNE_SURPLUS, error);
+        status = prepare(round, error);
+        if (status == LMCS_OK && !round->urgent)
+            status = prune(round, LMCS_PRUNE_SURPLUS, error);
         if (status == LMCS_OK)
             status = run_round(round, error);
         if (status == LMCS_OK && !round->worked)
@@ -175,9 +194,6 @@ enum lmcs_status lmcs_compact_in_background(struct lmcs_pool *pool, bool (*must_
 {
     struct lmcs_round round = {
         .pool = pool, .background = true, .throttle = {.must_stop = must_stop, .context = context}};
-    pthread_rwlock_rdlock(&pool->meta);
-    round.keep = lmcs_plan_reserve(pool->root.last_snapshot_bytes);
-    pthread_rwlock_unlock(&pool->meta);
     return run_until_idle(&round, error);
 }
 

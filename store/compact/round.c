@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/grow.h"
+#include "pages/space.h"
 
 enum lmcs_status lmcs_round_go_on(struct lmcs_round *round, uint64_t done, uint64_t total, struct lmcs_error *error)
 {
@@ -20,6 +21,18 @@ enum lmcs_status lmcs_round_go_on(struct lmcs_round *round, uint64_t done, uint6
 void lmcs_round_hold(struct lmcs_round *round, uint64_t bytes)
 {
     lmcs_throttle_hold(&round->throttle, round->outlook.rate_bytes, bytes);
+}
+
+static bool prepare_may_go_on(void *context, uint64_t bytes)
+{
+    struct lmcs_round *round = context;
+    lmcs_throttle_hold(&round->throttle, 0, bytes);
+    return lmcs_throttle_go_on(&round->throttle);
+}
+
+enum lmcs_status lmcs_round_prepare(struct lmcs_round *round, struct lmcs_error *error)
+{
+    return round->background ? lmcs_space_prepare(round->pool, prepare_may_go_on, round, error) : LMCS_OK;
 }
 
 void lmcs_round_suspect(void *context, uint64_t content)
@@ -208,6 +221,8 @@ enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *
         while (status == LMCS_OK && i < round->count && batch.count < LMCS_BATCH_CONTENTS &&
                batch.bytes < LMCS_BATCH_BYTES) {
             status = lmcs_round_go_on(round, i, round->count, error);
+            if (status == LMCS_OK)
+                status = lmcs_round_prepare(round, error);
             if (status == LMCS_OK)
                 status = lmcs_batch_encode(round, &batch, &round->candidates[i], error);
             if (status == LMCS_OK && batch.count > 0)

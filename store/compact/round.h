@@ -88,6 +88,8 @@ struct lmcs_batch {
 enum lmcs_status lmcs_round_go_on(struct lmcs_round *round, uint64_t done, uint64_t total, struct lmcs_error *error);
 /* Background: waits for the policy's rate. */
 void lmcs_round_hold(struct lmcs_round *round, uint64_t bytes);
+/* Background: prepares space for the next capture. */
+enum lmcs_status lmcs_round_prepare(struct lmcs_round *round, struct lmcs_error *error);
 /* Records a content for lmcs_round_repair. `context`: a round. */
 void lmcs_round_suspect(void *context, uint64_t content);
 /* Repairs suspects or records them as lost, so that later rounds skip them. */

@@ -333,6 +333,57 @@ enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const 
                            heap->path, (unsigned long long)offset);
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+static void touch_pages(void *context)
+{
+    const struct storing *s = context;
+    for (size_t at = 0; at < s->bytes; at += LMCS_PAGE_BYTES) {
+        volatile unsigned char *byte = (volatile unsigned char *)s->to + at;
+        *byte = *byte;
+    }
+}
+
+/* In small pieces: the kernel locks the address space during a piece. */
+static bool fault_in(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
+{
+    enum { PIECE = 1 << 16 };
+    for (uint64_t done = 0; done < bytes; done += PIECE) {
+        size_t n = bytes - done < PIECE ? (size_t)(bytes - done) : PIECE;
+        char *at = (char *)lmcs_heap_at(heap, offset + done);
+        int result;
+        do
+            result = madvise(at, n, MADV_POPULATE_WRITE);
+        while (result != 0 && (errno == EINTR || errno == EAGAIN));
+        if (result != 0 && (errno != EINVAL || !guarded(heap, at, NULL, n, touch_pages)))
+            return false;
+    }
+    return true;
+}
+
+/* The kernel begins to write the zeros back. To wait for that would take the error of another write from its sync. */
+static bool write_zeros(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
+{
+    static const char zeros[1 << 16];
+    for (uint64_t done = 0; done < bytes; done += sizeof zeros) {
+        struct lmcs_error ignored;
+        uint64_t n = bytes - done < sizeof zeros ? bytes - done : sizeof zeros;
+        if (write_file(heap, offset + done, zeros, n, &ignored) != LMCS_OK)
+            return false;
+    }
+    sync_file_range(heap->fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    return true;
+}
+
+bool lmcs_heap_warm(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
+{
+    if (heap->method == LMCS_WRITE_LIBRARY || lmcs_heap_check_file(heap, NULL) != LMCS_OK)
+        return false;
+    return heap->method == LMCS_WRITE_STORE ? fault_in(heap, offset, bytes) : write_zeros(heap, offset, bytes);
+}
+
 void lmcs_heap_drain(struct lmcs_heap *heap)
 {
     if (heap->method == LMCS_WRITE_STORE)

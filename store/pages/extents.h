@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/extents.h - the table of extents in memory. Private to space.c, trim.c, region.c.
+ * pages/extents.h - the table of extents in memory. Private to space.c, trim.c, region.c, prepare.c.
  *
  * Its lock comes after the metadata lock; no page is read under it.
  */
@@ -26,6 +26,8 @@ struct lmcs_extent {
     bool empty_known;      /* no payload in it (searched, or never since opening) */
     uint64_t stuck_bytes;  /* dead, but on pages with live bytes */
     uint64_t committed_cursor;
+    uint64_t warm_end;   /* filled or warmed by this process up to here */
+    uint64_t spare_from; /* file space from here on was prepared, and no region took it; UINT64_MAX: none */
     struct lmcs_untrimmed {
         bool any; /* a transaction that gives file space back is open: restore these if it fails */
         uint64_t backed;
@@ -44,6 +46,14 @@ struct lmcs_space {
     uint64_t slab_bytes;    /* likewise */
     uint64_t largest_taken; /* by a capture since opening */
     uint64_t largest_bytes; /* of a standard extent */
+    bool is_mapped;         /* filled by stores: pages are to be in this process's mapping */
+    struct lmcs_expected {
+        uint64_t bytes;  /* 0: unknown */
+        uint64_t *fills; /* parts of it, each taken from one extent; the rest may be taken anywhere */
+        size_t count;
+        uint64_t serial; /* of this expectation */
+        bool pending;    /* it is to be prepared */
+    } expected;          /* room of the next capture */
 };
 
 struct lmcs_retired {
@@ -70,6 +80,14 @@ static inline bool lmcs_extent_is_empty(const struct lmcs_extent *extent)
 static inline bool lmcs_extent_is_free(const struct lmcs_extent *extent)
 {
     return !extent->claimed && !extent->freeing && lmcs_extent_is_empty(extent) && !extent->touched;
+}
+
+/* Returns file space from `backed` on. */
+static inline void lmcs_extent_cut(struct lmcs_extent *extent, uint64_t backed)
+{
+    extent->now.backed = backed;
+    if (extent->warm_end > backed)
+        extent->warm_end = backed;
 }
 
 /* Restored if the transaction that gives file space back fails. */
@@ -104,6 +122,17 @@ enum lmcs_status lmcs_space_need(struct lmcs_pool *pool, uint64_t need, uint64_t
                                  struct lmcs_error *error);
 
 /* These lock the table: */
+
+/*
+ * lmcs_region_take without file space and without trims: where a capture would find room. `apart`: in an extent that
+ * the region has not claimed yet.
+ */
+enum lmcs_status lmcs_region_look(struct lmcs_region *region, uint64_t bytes, bool apart, struct lmcs_error *error);
+/* Claims a free extent, or the open end of a filled one, that is as it was when a region looked; NULL: it is not. */
+struct lmcs_extent *lmcs_region_claim_again(struct lmcs_region *region, uint64_t offset, uint64_t cursor);
+/* Allocates and counts file space of a claimed extent, in steps. */
+enum lmcs_status lmcs_region_back(struct lmcs_region *region, struct lmcs_extent *extent, uint64_t end,
+                                  struct lmcs_error *error);
 
 enum lmcs_status lmcs_extent_fail(struct lmcs_txn *txn, uint64_t offset, struct lmcs_error *error);
 /* Collects up to `most`: those that no reader needs (`releasable`), or all. *list: to be freed. */

@@ -17,7 +17,7 @@
 #define LARGEST_EXTENT ((uint64_t)64 << 20)
 #define LARGEST_STEP   (LARGEST_EXTENT / 16) /* of file space */
 
-/* Whether filling a free extent leaves the share; back_up_to checks extents without file space. Under the lock. */
+/* Whether filling a free extent leaves the share; lmcs_region_back checks extents without file space. Under the lock. */
 static bool leaves_share(const struct lmcs_region *region, const struct lmcs_extent *extent)
 {
     const struct lmcs_space *space = region->pool->space;
@@ -71,7 +71,7 @@ static void begin_again(struct lmcs_pool *pool, struct lmcs_extent *extent)
     if (extent->now.punched_bytes > 0) { /* holes are backed before they are stored to */
         pool->space->used -= lmcs_extent_used(&extent->now);
         lmcs_heap_punch(pool->heap, extent->now.first, extent->now.backed - extent->now.first);
-        extent->now.backed = extent->now.first;
+        lmcs_extent_cut(extent, extent->now.first);
         extent->now.punched_bytes = 0;
     }
 }
@@ -223,9 +223,8 @@ static enum lmcs_status grow_somehow(struct lmcs_region *region, uint64_t bytes,
     return status;
 }
 
-/* Allocates and counts file space, in steps. */
-static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_extent *extent, uint64_t end,
-                                   struct lmcs_error *error)
+enum lmcs_status lmcs_region_back(struct lmcs_region *region, struct lmcs_extent *extent, uint64_t end,
+                                  struct lmcs_error *error)
 {
     struct lmcs_pool *pool = region->pool;
     struct lmcs_space *space = pool->space;
@@ -309,13 +308,22 @@ static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t byt
     return LMCS_OK;
 }
 
+/* Under the lock. */
+static void note_taken(struct lmcs_extent *extent, uint64_t at, uint64_t end)
+{
+    if (extent->warm_end < end && lmcs_page_up(extent->warm_end) >= at)
+        extent->warm_end = end;
+    if (extent->spare_from < end)
+        extent->spare_from = end;
+}
+
 /* Another thread's commit adopts records (space_settle), so the lock also covers the region's cursors. */
-static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
+static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, bool looks, bool apart, uint64_t *offset,
                                   struct lmcs_error *error)
 {
     struct lmcs_space *space = region->pool->space;
     struct lmcs_extent *extent;
-    bool released = false, again = false;
+    bool released = false, again = apart;
     uint64_t at, end;
     enum lmcs_status status;
     for (;;) {
@@ -326,7 +334,7 @@ static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, ui
         at = align_for(extent->now.cursor, bytes);
         end = at + lmcs_room(bytes);
         pthread_mutex_unlock(&space->lock);
-        status = back_up_to(region, extent, end, error);
+        status = looks ? LMCS_OK : lmcs_region_back(region, extent, end, error);
         if (status != LMCS_FULL || again)
             break;
         /* Extents that this frees may have file space. */
@@ -339,10 +347,38 @@ static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, ui
         return status;
     pthread_mutex_lock(&space->lock);
     extent->now.cursor = end;
+    if (!looks)
+        note_taken(extent, at, end);
     region->expected -= bytes < region->expected ? bytes : region->expected;
     pthread_mutex_unlock(&space->lock);
     *offset = at;
     return LMCS_OK;
+}
+
+enum lmcs_status lmcs_region_look(struct lmcs_region *region, uint64_t bytes, bool apart, struct lmcs_error *error)
+{
+    uint64_t ignored;
+    return take_room(region, bytes, true, apart, &ignored, error);
+}
+
+struct lmcs_extent *lmcs_region_claim_again(struct lmcs_region *region, uint64_t offset, uint64_t cursor)
+{
+    struct lmcs_space *space = region->pool->space;
+    pthread_mutex_lock(&space->lock);
+    struct lmcs_extent *extent = lmcs_extent_find(space, offset);
+    if (extent != NULL && (extent->claimed || extent->freeing || extent->touched || extent->offset != offset))
+        extent = NULL;
+    if (extent != NULL && lmcs_extent_is_empty(extent)) {
+        extent = extent->empty_known && extent->now.punched_bytes == 0 && cursor == extent->now.first ? extent : NULL;
+        if (extent != NULL)
+            extent->now.cursor = extent->now.first;
+    } else if (extent != NULL && (!extent->tail_known || cursor != extent->committed_cursor)) {
+        extent = NULL;
+    }
+    if (extent != NULL && !claim(region, extent))
+        extent = NULL;
+    pthread_mutex_unlock(&space->lock);
+    return extent;
 }
 
 void lmcs_region_shrink(struct lmcs_region *region, uint64_t offset, uint64_t bytes)
@@ -396,9 +432,9 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
 {
     struct lmcs_pool *pool = region->pool;
     struct lmcs_error ignored;
-    enum lmcs_status status = take_room(region, bytes, offset, error);
+    enum lmcs_status status = take_room(region, bytes, false, false, offset, error);
     bool some;
     if (status != LMCS_FULL || lmcs_space_release_some(pool, &some, &ignored) != LMCS_OK || !lmcs_space_trim_all(pool))
         return status;
-    return take_room(region, bytes, offset, error);
+    return take_room(region, bytes, false, false, offset, error);
 }

@@ -88,6 +88,8 @@ struct lmcs_extent *lmcs_extent_add(struct lmcs_space *space, uint64_t offset, c
     extent->offset = offset;
     extent->now = *df;
     extent->committed_cursor = df->cursor;
+    extent->warm_end = space->is_mapped ? df->first : df->backed;
+    extent->spare_from = UINT64_MAX;
     extent->needs_trim_check = df->punched_bytes > 0 || lmcs_page_up(df->backed) < offset + df->bytes;
     size_t i = find_index(space, offset);
     memmove(&space->extents[i + 1], &space->extents[i], (space->count - i) * sizeof *space->extents);
@@ -419,6 +421,7 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
         return lmcs_fail_memory(error);
     pthread_mutex_init(&space->lock, NULL);
     space->largest_bytes = largest_extent(pool);
+    space->is_mapped = lmcs_heap_method(pool->heap) == LMCS_WRITE_STORE;
     space->limit_bytes = limit_of(pool);
     space->slab_bytes = pool->root.slab_bytes;
     pool->space = space;
@@ -455,6 +458,7 @@ void lmcs_space_free(struct lmcs_space *space)
     for (size_t i = 0; i < space->count; i++)
         free(space->extents[i]);
     free(space->extents);
+    free(space->expected.fills);
     pthread_mutex_destroy(&space->lock);
     free(space);
 }

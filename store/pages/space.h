@@ -44,6 +44,21 @@ enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *re
 /* Ends a region; its uncommitted room is free again. */
 void lmcs_region_end(struct lmcs_region *region);
 
+/* Expects that the next capture takes as much room as the region, about to be committed. */
+void lmcs_space_expect_again(const struct lmcs_region *region);
+/* Expects a next capture of `bytes`; 0: nothing is known, and nothing is prepared. */
+void lmcs_space_expect(struct lmcs_pool *pool, uint64_t bytes);
+/* Bytes expected; 0: unknown. */
+uint64_t lmcs_space_expected(struct lmcs_pool *pool);
+/*
+ * Prepares space for the expected capture, if that is still to be done, in steps; asks go_on before each (`bytes` of
+ * the one before). False: stop, to be continued by another call. No lock is held meanwhile.
+ */
+enum lmcs_status lmcs_space_prepare(struct lmcs_pool *pool, bool (*go_on)(void *context, uint64_t bytes), void *context,
+                                    struct lmcs_error *error);
+/* Gives prepared space back that no region took. */
+enum lmcs_status lmcs_space_give_back(struct lmcs_pool *pool, struct lmcs_error *error);
+
 /* LMCS_DAMAGED: a payload is in a range that an object's record declares free. */
 enum lmcs_status lmcs_space_check_none(struct lmcs_txn *txn, uint64_t from, uint64_t end, struct lmcs_error *error);
 /* Records that a part of a content begins (add) or ceases (retire) to be referred to. */

@@ -61,7 +61,7 @@ enum lmcs_status lmcs_space_free_some(struct lmcs_pool *pool, bool *some, struct
             break;
         lmcs_extent_note_untrimmed(extent);
         space->used -= lmcs_extent_used(&extent->now);
-        extent->now.backed = extent->now.first;
+        lmcs_extent_cut(extent, extent->now.first);
         extent->now.punched_bytes = 0;
         extent->touched = extent->freeing = true;
         extent->next = extent->now;
@@ -271,7 +271,8 @@ static void note_trim(const struct lmcs_trim *trim, const struct trimmed *item)
     lmcs_extent_note_untrimmed(extent);
     space->used -= lmcs_extent_used(&extent->now);
     if (whole || cut)
-        extent->now.backed = extent->next.backed = whole ? extent->now.first : lmcs_page_up(extent->committed_cursor);
+        lmcs_extent_cut(extent, whole ? extent->now.first : lmcs_page_up(extent->committed_cursor));
+    extent->next.backed = extent->now.backed;
     extent->now.punched_bytes = extent->next.punched_bytes = item->hole_bytes;
     space->used += lmcs_extent_used(&extent->now);
     extent->stuck_bytes = 0;

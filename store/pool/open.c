@@ -302,6 +302,8 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
     if (status == LMCS_OK)
         status = lmcs_staging_drop_left(pool, error);
     if (status == LMCS_OK)
+        lmcs_space_expect(pool, pool->options.expect_bytes);
+    if (status == LMCS_OK)
         status = lmcs_background_new(pool, error);
     pool->writable = status == LMCS_OK;
     return status;
@@ -398,6 +400,10 @@ static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, co
         lmcs_pool_keep(found);
     if (found != NULL && status == LMCS_OK)
         *pool = found;
+    if (found != NULL && status == LMCS_OK && found->space != NULL && options->expect_bytes > 0) {
+        lmcs_space_expect(found, options->expect_bytes);
+        lmcs_pool_wake(found);
+    }
     if (found == NULL) {
         struct lmcs_pool *p = new_pool(path, options, error);
         if (p != NULL)
@@ -496,7 +502,9 @@ static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *er
                 break;
             }
         if (pool->writable) {
+            struct lmcs_error ignored; /* space that stays is free space */
             lmcs_compactor_stop(pool);
+            (void)lmcs_space_give_back(pool, &ignored);
             lmcs_ring_remove(pool);
         }
         free_pool(pool);
