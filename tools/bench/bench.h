@@ -78,6 +78,7 @@ uint64_t bench_watch_stop(struct bench_watch *watch);
 /* ---- The sections, each in a file of its theme ------------------------------------------------------------------ */
 
 void bench_capture(const struct bench_options *options); /* bench_capture.c */
+void bench_first(const struct bench_options *options);
 void bench_commit(const struct bench_options *options);
 void bench_big(const struct bench_options *options);
 void bench_memory(const struct bench_options *options);

@@ -9,7 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MAX_ROUNDS 64
+#define MAX_ROUNDS     64
+#define FIRST_CAPTURES 10
 
 static double timed_snapshot(struct lmcs_pool *pool, struct bench_state *state, uint64_t round)
 {
@@ -127,6 +128,66 @@ void bench_capture(const struct bench_options *options)
            state.count, options->threads, rounds);
     print_capture_times("cold", &cold, rounds, ", ");
     print_capture_times("warm", &warm, rounds, "}\n");
+    bench_state_free(&state);
+}
+
+static struct lmcs_pool *pool_with_background(const struct bench_options *options, const char *path, uint64_t expected)
+{
+    struct lmcs_pool *pool = NULL;
+    struct lmcs_error error;
+    struct lmcs_open_options open_options;
+    lmcs_open_options_init(&open_options);
+    open_options.threads = options->threads;
+    open_options.expect_bytes = expected;
+    unlink(path);
+    bench_check(lmcs_pool_open(path, LMCS_OPEN_CREATE, &open_options, &pool, &error), &error, path);
+    return pool;
+}
+
+/* Captures a new pool's first snapshots, with pauses as long as the first capture took. `expected`: told to open, with
+ * a pause before the first. */
+static void first_captures(const struct bench_options *options, struct bench_state *state, uint64_t expected,
+                           double pause_s, double times[FIRST_CAPTURES][MAX_ROUNDS], size_t round)
+{
+    char *path = bench_path(options, "bench.pool");
+    struct lmcs_pool *pool = pool_with_background(options, path, expected);
+    for (size_t i = 0; i < FIRST_CAPTURES; i++) {
+        if (i > 0 || expected > 0)
+            usleep((useconds_t)(pause_s * 1e6));
+        times[i][round] = timed_snapshot(pool, state, 100 * round + i);
+        if (pause_s == 0)
+            pause_s = times[i][round];
+    }
+    bench_close(pool);
+    unlink(path);
+    free(path);
+}
+
+static void print_first(const char *name, double times[FIRST_CAPTURES][MAX_ROUNDS], size_t rounds, const char *after)
+{
+    printf("\"%s\": [", name);
+    for (size_t i = 0; i < FIRST_CAPTURES; i++)
+        printf("%s%.6f", i == 0 ? "" : ", ", bench_median(times[i], rounds));
+    printf("]%s", after);
+}
+
+/* Measures the first ten captures of a new pool, told and untold how large they will be. */
+void bench_first(const struct bench_options *options)
+{
+    static double untold[FIRST_CAPTURES][MAX_ROUNDS];
+    static double told[FIRST_CAPTURES][MAX_ROUNDS];
+    size_t rounds = options->rounds < MAX_ROUNDS ? options->rounds : MAX_ROUNDS;
+    struct bench_state state = bench_state_model(options->bytes);
+    for (size_t round = 0; round < rounds; round++) {
+        sync();
+        first_captures(options, &state, 0, 0, untold, round);
+        sync();
+        first_captures(options, &state, state.bytes, untold[0][round], told, round);
+    }
+    printf("{\"bytes\": %lu, \"tensors\": %zu, \"threads\": %u, \"rounds\": %zu, ", (unsigned long)state.bytes,
+           state.count, options->threads, rounds);
+    print_first("untold_s", untold, rounds, ", ");
+    print_first("told_s", told, rounds, "}\n");
     bench_state_free(&state);
 }
 

@@ -12,6 +12,7 @@ static const struct section {
     const char *what;
 } sections[] = {
     {"capture", bench_capture, "BYTES in 198 tensors, ROUNDS times, new and existing space, beside memcpy and pwrite"},
+    {"first", bench_first, "the first ten captures of BYTES into a new pool, ROUNDS times"},
     {"commit", bench_commit, "1,000 small tensors, ROUNDS times, beside write + fdatasync"},
     {"memory", bench_memory, "anonymous memory that a capture of BYTES adds"},
     {"big", bench_big, "a capture of BYTES under the memory limit of CGROUP"},

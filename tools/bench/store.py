@@ -96,6 +96,25 @@ def capture(setting: Setting) -> Section:
     return section
 
 
+def first(setting: Setting) -> Section:
+    """Measure the first captures of a new pool beside the tenth."""
+    section = Section("The first captures into a new pool, with pauses as long as the first one")
+    section.head = ["medium", "first, ms", "second, ms", "third, ms", "tenth, ms", "second over tenth"]
+    for medium, folder in (("/dev/shm, forced", setting.memory), ("file system", setting.disk)):
+        size = setting.of(GIB, 256 * MIB, 16 * MIB) if folder == setting.memory else setting.of(130, 130, 16) * MIB
+        found = section.numbers[medium] = bench_store("first", folder, size, setting.of(5, 3, 1))
+        for told in ("untold", "told"):
+            times = found[f"{told}_s"]
+            over = times[1] / times[9]
+            label = f"{medium}, {size >> 20} MiB" + (", expect=" if told == "told" else "")
+            section.rows.append([label, *(ms(times[i]) for i in (0, 1, 2, 9)), f"{over:.2f}"])
+            if told == "untold":
+                section.goal(f"second capture over the tenth, {medium}", over, "<=", 1.3)
+            else:
+                section.goal(f"first capture with expect= over the tenth, {medium}", times[0] / times[9], "<=", 1.3)
+    return section
+
+
 def commit(setting: Setting) -> Section:
     """Measure 1,000 small tensors."""
     section = Section("1,000 tensors of 2 KiB, all changed")
@@ -431,7 +450,7 @@ def decode(setting: Setting) -> Section:
     return section
 
 
-SECTIONS = (capture, commit, memory, durable, many, view, load, start, churn, long, decode)
+SECTIONS = (capture, first, commit, memory, durable, many, view, load, start, churn, long, decode)
 
 
 # ---- Printing -------------------------------------------------------------------------------------------------------
