@@ -307,7 +307,7 @@ static void the_background_prepares(void **state)
     struct lmcs_open_options options;
     struct lmcs_pool *pool = NULL;
     lmcs_open_options_init(&options);
-    options.expect_bytes = CAPTURE + CAPTURE / 4;
+    options.expect_bytes = CAPTURE;
     OK(lmcs_pool_open(place->pool, LMCS_OPEN_CREATE, &options, &pool, &err));
     wait_prepared(pool);
     uint64_t used = lmcs_space_used(pool);
@@ -324,7 +324,7 @@ static void the_background_prepares(void **state)
     EXPECT(lmcs_space_used(pool) < 2 * CAPTURE);
     OK(lmcs_pool_open(place->pool, LMCS_OPEN_WRITE, &options, &pool, &err)); /* a second open expects, too */
     wait_prepared(pool);
-    EXPECT(lmcs_space_expected(pool) == CAPTURE + CAPTURE / 4);
+    EXPECT(lmcs_space_expected(pool) == CAPTURE);
     close_pool(pool);
     verify_pool(pool);
     close_pool(pool);

@@ -53,7 +53,13 @@ def memory(owner: object, address: int, size_bytes: int, /) -> Buffer: ...
 def numpy_memory(table: object, folders: tuple[tuple[bytes, int], ...], least_bytes: int, /) -> None: ...
 def dtype_info(dtype: int, /) -> tuple[str, int] | None: ...
 def open(
-    path: str, mode: int, limit_bytes: int = 0, wait_ms: int = 10000, threads: int = 0, flags: int = 0
+    path: str,
+    mode: int,
+    limit_bytes: int = 0,
+    wait_ms: int = 10000,
+    threads: int = 0,
+    flags: int = 0,
+    expect_bytes: int = 0,
 ) -> Pool: ...
 
 @final

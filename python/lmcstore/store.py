@@ -54,6 +54,7 @@ def open(
     background: bool = True,
     force_network: bool = False,
     verify: bool = True,
+    expect: int | str | None = None,
 ) -> Store:
     """Open a pool, or create it.
 
@@ -80,6 +81,12 @@ def open(
         memory; later reads of it are by pointer. False: reads return raw bytes, also flipped bits, without a check.
         Decoded tensors and plain values are always verified. `Snapshot.load_into` and `Snapshot.export` compare raw
         payloads also then, each block once per open store: a bit that flips after its first read is not found.
+
+    expect
+        The size of the first snapshot, in bytes or with a unit, if it is known: the background prepares space for it,
+        so that it does not wait for file space and page faults. Tensors above an eighth of it, or 64 MiB, get their own
+        place, for which nothing is prepared until a snapshot has shown their sizes. The close gives back what is not
+        used.
 
     Returns
     -------
@@ -108,11 +115,12 @@ def open(
         )
     text = absolute(text)
     limit = 0 if size is None else parse_size(size)
+    expect_bytes = 0 if expect is None else parse_size(expect)
     wait_ms = milliseconds(wait, _MAX_WAIT_MS, "wait")
     threads = within(threads, 0, _MAX_THREADS, "threads")
     flags = (0 if background else _core.NO_BACKGROUND) | (_core.FORCE_NETWORK if force_network else 0)
     try:
-        pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags))
+        pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags, expect_bytes))
     except InUseError as error:
         if "Each rank" in str(error):
             Error.__init__(error, f"{error}. In Python: lmcstore.open({_with_rank(text)})")
@@ -124,7 +132,7 @@ def open(
     return store
 
 
-def _open(path: str, mode: str, options: tuple[int, int, int, int]) -> tuple[_core.Pool, bool]:
+def _open(path: str, mode: str, options: tuple[int, int, int, int, int]) -> tuple[_core.Pool, bool]:
     """Open or create a pool; also return whether it is new. Warns before mode "a" creates it."""
     if mode == "a":
         try:

@@ -40,7 +40,7 @@ static bool open_in_slices(struct core_state *state, const char *path, int mode,
 
 PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"path", "mode", "limit_bytes", "wait_ms", "threads", "flags", NULL};
+    static char *names[] = {"path", "mode", "limit_bytes", "wait_ms", "threads", "flags", "expect_bytes", NULL};
     struct core_state *state = PyModule_GetState(module);
     PyObject *path = NULL;
     int mode;
@@ -48,15 +48,17 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     uint32_t wait_ms = 10000;
     uint32_t threads = 0;
     uint32_t flags = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|O&O&O&O&:open", names, PyUnicode_FSConverter, &path, &mode,
+    uint64_t expect_bytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|O&O&O&O&O&:open", names, PyUnicode_FSConverter, &path, &mode,
                                      core_to_uint64, &limit_bytes, core_to_uint32, &wait_ms, core_to_uint32, &threads,
-                                     core_to_uint32, &flags))
+                                     core_to_uint32, &flags, core_to_uint64, &expect_bytes))
         return NULL;
     struct lmcs_open_options options;
     lmcs_open_options_init(&options);
     options.limit_bytes = limit_bytes;
     options.threads = threads;
     options.flags = flags;
+    options.expect_bytes = expect_bytes;
     struct lmcs_pool *handle = NULL;
     bool opened = open_in_slices(state, PyBytes_AsString(path), mode, &options, wait_ms, &handle);
     Py_DECREF(path);

@@ -222,6 +222,7 @@ CALLS: list[Call] = [
     lambda store, shelf, snap, path, x, y: lmcstore.open(x, mode="r"),
     lambda store, shelf, snap, path, x, y: lmcstore.open(path / "none", mode=x),
     lambda store, shelf, snap, path, x, y: lmcstore.open(path / "none", mode="r", size=x),
+    lambda store, shelf, snap, path, x, y: lmcstore.open(path / "none", mode="r", expect=x),
     lambda store, shelf, snap, path, x, y: lmcstore.open(path / "none", mode="r", wait=x, threads=y),
     lambda store, shelf, snap, path, x, y: lmcstore.open(path / "none", "r", background=x, force_network=y),
     lambda store, shelf, snap, path, x, y: store[x],
