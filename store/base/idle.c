@@ -147,7 +147,7 @@ static bool start(struct lmcs_idle *idle)
     return idle->started;
 }
 
-void lmcs_idle_run(void (*work)(void *context, uint64_t i), void *context, uint64_t count)
+static void run(void (*work)(void *context, uint64_t i), void *context, uint64_t count, bool helps)
 {
     struct lmcs_idle *idle = owned;
     struct job *job = idle != NULL && start(idle) ? calloc(1, sizeof *job) : NULL, *untaken = job;
@@ -163,7 +163,7 @@ void lmcs_idle_run(void (*work)(void *context, uint64_t i), void *context, uint6
     atomic_store(&idle->offered, job);
     sem_post(&idle->offer);
     while (atomic_load(&job->done) < count) {
-        if (lmcs_idle_is_hurried(idle) && atomic_load(&job->taken) < count)
+        if ((helps || lmcs_idle_is_hurried(idle)) && atomic_load(&job->taken) < count)
             work_on(job, NULL);
         else
             sem_wait(&idle->news);
@@ -171,6 +171,16 @@ void lmcs_idle_run(void (*work)(void *context, uint64_t i), void *context, uint6
     if (atomic_compare_exchange_strong(&idle->offered, &untaken, NULL))
         leave(job);
     leave(job);
+}
+
+void lmcs_idle_run(void (*work)(void *context, uint64_t i), void *context, uint64_t count)
+{
+    run(work, context, count, false);
+}
+
+void lmcs_idle_help(void (*work)(void *context, uint64_t i), void *context, uint64_t count)
+{
+    run(work, context, count, true);
 }
 
 enum lmcs_status lmcs_idle_new(const atomic_uint *pause, struct lmcs_idle **idle, struct lmcs_error *error)

@@ -205,7 +205,7 @@ static enum lmcs_status prepare_step(struct lmcs_region *region, struct lmcs_ext
         return status;
     end = lmcs_page_up(end) < backed ? lmcs_page_up(end) : backed;
     struct warming w = {.heap = region->pool->heap, .at = from, .end = end};
-    lmcs_idle_run(warm_some, &w, (end - from + WARM_BYTES - 1) / WARM_BYTES);
+    lmcs_idle_help(warm_some, &w, (end - from + WARM_BYTES - 1) / WARM_BYTES);
     pthread_mutex_lock(&space->lock);
     if (!w.failed)
         extent->warm_end = end;
