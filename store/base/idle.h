@@ -26,7 +26,7 @@ void lmcs_idle_free(struct lmcs_idle *idle);
 void lmcs_idle_own(struct lmcs_idle *idle);
 /* Calls work(context, i) for each i below `count`: in the idle thread that this thread owns, else in this thread. */
 void lmcs_idle_run(void (*work)(void *context, uint64_t i), void *context, uint64_t count);
-/* Likewise, and the owner does some itself: for a short run, before which the owner rests. */
+/* Likewise, and the owner does some itself. */
 void lmcs_idle_help(void (*work)(void *context, uint64_t i), void *context, uint64_t count);
 
 /* Begins or ends a caller's hurry; any number of callers. `idle` may be NULL. */

@@ -23,10 +23,10 @@ void lmcs_round_hold(struct lmcs_round *round, uint64_t bytes)
     lmcs_throttle_hold(&round->throttle, round->outlook.rate_bytes, bytes);
 }
 
-static bool prepare_may_go_on(void *context, uint64_t bytes)
+/* Without rests: the next capture would do the same work, and its caller would wait. */
+static bool prepare_may_go_on(void *context)
 {
     struct lmcs_round *round = context;
-    lmcs_throttle_hold(&round->throttle, 0, bytes);
     return lmcs_throttle_go_on(&round->throttle);
 }
 

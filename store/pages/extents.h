@@ -47,6 +47,7 @@ struct lmcs_space {
     uint64_t largest_taken; /* by a capture since opening */
     uint64_t largest_bytes; /* of a standard extent */
     bool is_mapped;         /* filled by stores: pages are to be in this process's mapping */
+    unsigned taking;        /* regions of captures and restores with extents */
     struct lmcs_expected {
         uint64_t bytes;  /* 0: unknown */
         uint64_t *fills; /* parts of it, each taken from one extent; the rest may be taken anywhere */

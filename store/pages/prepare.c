@@ -90,7 +90,7 @@ static enum lmcs_status get_expected(struct lmcs_space *space, struct lmcs_expec
     bool copied = true;
     pthread_mutex_lock(&space->lock);
     *expected = (struct lmcs_expected){.serial = 0};
-    if (space->expected.pending) {
+    if (space->expected.pending && space->taking == 0) {
         size_t bytes = space->expected.count * sizeof *expected->fills;
         *expected = space->expected;
         expected->fills = malloc(bytes + 1);
@@ -102,15 +102,22 @@ static enum lmcs_status get_expected(struct lmcs_space *space, struct lmcs_expec
     return copied ? LMCS_OK : lmcs_fail_memory(error);
 }
 
-/* Whether it is the newest expectation. `done`: it is not to be prepared again. */
-static bool is_expected(struct lmcs_space *space, const struct lmcs_expected *expected, bool done)
+/* Whether it is the newest expectation, and no capture is on its way to the disk. */
+static bool is_expected(struct lmcs_space *space, const struct lmcs_expected *expected)
 {
     pthread_mutex_lock(&space->lock);
-    bool same = space->expected.serial == expected->serial;
-    if (same && done)
+    bool yes = space->expected.serial == expected->serial && space->taking == 0;
+    pthread_mutex_unlock(&space->lock);
+    return yes;
+}
+
+/* It is not to be prepared again. */
+static void end_expectation(struct lmcs_space *space, const struct lmcs_expected *expected)
+{
+    pthread_mutex_lock(&space->lock);
+    if (space->expected.serial == expected->serial)
         space->expected.pending = false;
     pthread_mutex_unlock(&space->lock);
-    return same;
 }
 
 static enum lmcs_status look(struct lmcs_region *region, const struct lmcs_expected *expected, struct lmcs_error *error)
@@ -137,6 +144,7 @@ static enum lmcs_status find_places(struct lmcs_pool *pool, const struct lmcs_ex
     struct lmcs_space *space = pool->space;
     struct lmcs_region region;
     lmcs_region_init(&region, pool, 0);
+    region.prepares = true;
     lmcs_region_leave_share(&region);
     enum lmcs_status status = look(&region, expected, error);
     if (status == LMCS_OK && (places->items = calloc(region.count + 1, sizeof *places->items)) == NULL)
@@ -219,6 +227,7 @@ static enum lmcs_status prepare_place(struct lmcs_pool *pool, const struct place
 {
     struct lmcs_region region;
     lmcs_region_init(&region, pool, 0);
+    region.prepares = true;
     lmcs_region_leave_share(&region);
     *bytes = 0;
     struct lmcs_extent *extent = lmcs_region_claim_again(&region, place->offset, place->cursor);
@@ -227,7 +236,7 @@ static enum lmcs_status prepare_place(struct lmcs_pool *pool, const struct place
     return status;
 }
 
-enum lmcs_status lmcs_space_prepare(struct lmcs_pool *pool, bool (*go_on)(void *context, uint64_t bytes), void *context,
+enum lmcs_status lmcs_space_prepare(struct lmcs_pool *pool, bool (*go_on)(void *context), void *context,
                                     struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -243,13 +252,13 @@ enum lmcs_status lmcs_space_prepare(struct lmcs_pool *pool, bool (*go_on)(void *
         places.count = 0;
     for (size_t i = 0; status == LMCS_OK && goes_on && i < places.count; i++)
         do {
-            goes_on = go_on(context, bytes) && is_expected(space, &expected, false);
+            goes_on = go_on(context) && is_expected(space, &expected);
             bytes = 0;
             if (goes_on)
                 status = prepare_place(pool, &places.items[i], &bytes, error);
         } while (bytes > 0);
     if (goes_on)
-        (void)is_expected(space, &expected, true);
+        end_expectation(space, &expected);
     free(expected.fills);
     free(places.items);
     return status == LMCS_FULL ? LMCS_OK : status;

@@ -60,6 +60,10 @@ static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
         return false;
     region->extents[region->count++] = extent;
     extent->claimed = true;
+    if (region->purpose == 0 && !region->prepares && !region->is_counted) {
+        region->is_counted = true;
+        region->pool->space->taking++;
+    }
     return true;
 }
 
@@ -404,6 +408,8 @@ void lmcs_region_end(struct lmcs_region *region)
         extent->claimed = false;
         extent->now.cursor = extent->committed_cursor;
     }
+    space->taking -= region->is_counted ? 1 : 0;
+    region->is_counted = false;
     pthread_mutex_unlock(&space->lock);
     free(region->extents);
     region->extents = NULL;

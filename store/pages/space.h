@@ -16,6 +16,8 @@ struct lmcs_region {
     struct lmcs_pool *pool;
     uint32_t purpose;
     bool leaves_share;            /* the compactor's share of space: set for purpose 0 */
+    bool prepares;                /* lmcs_space_prepare's own */
+    bool is_counted;              /* in space->taking */
     struct lmcs_extent **extents; /* claimed */
     size_t count;
     size_t capacity;
@@ -51,10 +53,10 @@ void lmcs_space_expect(struct lmcs_pool *pool, uint64_t bytes);
 /* Bytes expected; 0: unknown. */
 uint64_t lmcs_space_expected(struct lmcs_pool *pool);
 /*
- * Prepares space for the expected capture, if that is still to be done, in steps; asks go_on before each (`bytes` of
- * the one before). False: stop, to be continued by another call. No lock is held meanwhile.
+ * Prepares space for the expected capture, if that is still to be done, in steps, until go_on returns false or a capture
+ * takes space; another call continues. No lock is held meanwhile.
  */
-enum lmcs_status lmcs_space_prepare(struct lmcs_pool *pool, bool (*go_on)(void *context, uint64_t bytes), void *context,
+enum lmcs_status lmcs_space_prepare(struct lmcs_pool *pool, bool (*go_on)(void *context), void *context,
                                     struct lmcs_error *error);
 /* Gives prepared space back that no region took. */
 enum lmcs_status lmcs_space_give_back(struct lmcs_pool *pool, struct lmcs_error *error);
