@@ -122,7 +122,7 @@ static void end_expectation(struct lmcs_space *space, const struct lmcs_expected
 
 static enum lmcs_status look(struct lmcs_region *region, const struct lmcs_expected *expected, struct lmcs_error *error)
 {
-    uint64_t left = expected->bytes + (expected->count == 0 ? expected->bytes / 4 : 0); /* for gaps, as yet unknown */
+    uint64_t left = expected->bytes + (expected->count == 0 ? expected->bytes / 8 : 0); /* for gaps, as yet unknown */
     enum lmcs_status status = LMCS_OK;
     region->expected = expected->bytes;
     for (size_t i = 0; status == LMCS_OK && i < expected->count; i++) {

@@ -17,7 +17,7 @@
 #define LARGEST_EXTENT ((uint64_t)64 << 20)
 #define LARGEST_STEP   (LARGEST_EXTENT / 16) /* of file space */
 
-/* Whether filling a free extent leaves the share; lmcs_region_back checks extents without file space. Under the lock. */
+/* Whether filling a free extent leaves the share; lmcs_region_back checks those without file space. Under the lock. */
 static bool leaves_share(const struct lmcs_region *region, const struct lmcs_extent *extent)
 {
     const struct lmcs_space *space = region->pool->space;

@@ -53,8 +53,8 @@ void lmcs_space_expect(struct lmcs_pool *pool, uint64_t bytes);
 /* Bytes expected; 0: unknown. */
 uint64_t lmcs_space_expected(struct lmcs_pool *pool);
 /*
- * Prepares space for the expected capture, if that is still to be done, in steps, until go_on returns false or a capture
- * takes space; another call continues. No lock is held meanwhile.
+ * Prepares space for the expected capture, if that is still to be done, in steps, until go_on returns false or a
+ * capture takes space; another call continues. No lock is held meanwhile.
  */
 enum lmcs_status lmcs_space_prepare(struct lmcs_pool *pool, bool (*go_on)(void *context), void *context,
                                     struct lmcs_error *error);

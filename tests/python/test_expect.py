@@ -23,7 +23,7 @@ def wait_until_used(store: lmcstore.Store, size: int) -> None:
 def test_space_is_prepared_and_given_back(tmp_path: Path) -> None:
     path = tmp_path / "run.pool"
     with lmcstore.open(path, "x", expect="12MiB") as store:
-        wait_until_used(store, 15 * MIB)
+        wait_until_used(store, 13 * MIB)
         info = store.info()
         assert info["free_bytes"] > 0 and info["live_bytes"] < MIB
         store.pause()
