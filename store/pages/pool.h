@@ -51,7 +51,7 @@
  *    0 or 1                             (background.c)   turns with repair: alone or by the idle thread. Priority of
  *                                                        its creator, as it holds locks
  *   idle,        lmcs_idle_run, when    serve            jobs of the background thread on more than one block: encode,
- *    0 or 1      first useful           (idle.c)         decode, hash, fault in. Lowest, so it holds no lock that others
+ *    0 or 1      first useful           (idle.c)         decode, hash, warm. Lowest, so it holds no lock that others
  *                                                        want; callers in a hurry let the background thread do the rest
  *   writeback,   lmcs_writeback_add     serve            sync_file_range, for files alone
  *    0 or 1                             (writeback.c)
