@@ -363,25 +363,11 @@ static bool fault_in(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
     return true;
 }
 
-/* The kernel begins to write the zeros back. To wait for that would take the error of another write from its sync. */
-static bool write_zeros(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
-{
-    static const char zeros[1 << 16];
-    for (uint64_t done = 0; done < bytes; done += sizeof zeros) {
-        struct lmcs_error ignored;
-        uint64_t n = bytes - done < sizeof zeros ? bytes - done : sizeof zeros;
-        if (write_file(heap, offset + done, zeros, n, &ignored) != LMCS_OK)
-            return false;
-    }
-    sync_file_range(heap->fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
-    return true;
-}
-
 bool lmcs_heap_warm(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 {
     if (heap->method == LMCS_WRITE_LIBRARY || lmcs_heap_check_file(heap, NULL) != LMCS_OK)
         return false;
-    return heap->method == LMCS_WRITE_STORE ? fault_in(heap, offset, bytes) : write_zeros(heap, offset, bytes);
+    return heap->method == LMCS_WRITE_FILE || fault_in(heap, offset, bytes);
 }
 
 void lmcs_heap_drain(struct lmcs_heap *heap)

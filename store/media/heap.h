@@ -79,8 +79,8 @@ enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *a
 /* Allocates file space, so that stores can't fail. LMCS_FULL: disk. */
 enum lmcs_status lmcs_heap_back(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 /*
- * Makes the first writes to whole, backed pages that hold nothing of value cheap: pages come into the mapping, or zeros
- * are written. False: impossible.
+ * Makes the first stores to whole, backed pages that hold nothing of value cheap: pages come into the mapping. Writes
+ * to a file need nothing more than its blocks. False: impossible.
  */
 bool lmcs_heap_warm(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes);
 /*
