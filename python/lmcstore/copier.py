@@ -67,6 +67,9 @@ def _copy(capture: _core.Capture, encoded: Encoded, later: Later) -> bool:
         failure = error
     except Exception as error:  # torch's
         failure = UnsupportedError(f"the tensors of a lazy snapshot can't be copied: {error}")
+    except BaseException:  # an interrupt, where no thread could be started
+        capture.abort()
+        raise
     with contextlib.suppress(InvalidError):  # the store was closed, and reports that
         capture.fail(failure)
     return False
@@ -90,8 +93,8 @@ class _Hook:
 _hooks: weakref.WeakKeyDictionary[Any, _Hook] = weakref.WeakKeyDictionary()
 
 
-def wait_before_steps(optimizers: list[Any], job: Job) -> None:
-    """Let the next step of each optimizer wait for the job."""
+def hooks_of(optimizers: list[Any]) -> list[_Hook]:
+    """Return the hook of each optimizer, whose `add` lets the next step wait for a job."""
     hooks = []
     for optimizer in optimizers:
         hook = _hooks.get(optimizer)
@@ -100,5 +103,4 @@ def wait_before_steps(optimizers: list[Any], job: Job) -> None:
             optimizer.register_step_pre_hook(hook)
             _hooks[optimizer] = hook
         hooks.append(hook)
-    for hook in hooks:
-        hook.add(job)
+    return hooks

@@ -22,7 +22,7 @@ from ._state.encode import Encoded
 from ._state.later import Later, optimizers_of
 from ._text import html
 from ._text.arguments import address, int64, meta_json, metric_lists, tag_names
-from .copier import Job, wait_before_steps
+from .copier import Job, hooks_of
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
 from .live.kinds import wait_ms
@@ -255,6 +255,7 @@ class Shelf:
         if skip and self._store._pool.would_wait(self._name):
             logger.info("%s: a snapshot of step %s is left out: others are being copied or written", self._name, step)
             return None
+        hooks = hooks_of(optimizers_of(lazy) or []) if later is not None else []
         encoded = Encoded(state, later=later)
         self._store._begin_writing(self._name)
         capture = self._store._pool.begin(self._name)
@@ -264,14 +265,14 @@ class Shelf:
             self._relate(capture, encoded, scale)
             time_ns = time.time_ns()
             number = capture.commit(step, parent_number, time_ns, tag_list, names, values, json_text, mode)
-            job = None if later is None else Job(self._store, capture, encoded, later)
-            if job is not None and lazy is not True:
-                wait_before_steps(optimizers_of(lazy) or [], job)
         except BaseException:
             capture.abort()
             raise
+        job = None if later is None else Job(self._store, capture, encoded, later)
         if job is not None:
             job.start()
+            for hook in hooks:
+                hook.add(job)
         logger.debug("%s@%d %s", self._name, number, _DONE[mode])
         return Snapshot(self, number, None if wait else capture, step, job=job)
 

@@ -599,13 +599,14 @@ static PyObject *capture_fail(struct capture_object *self, PyObject *exception)
 static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
 {
     (void)unused;
-    while (self->busy || self->phase == CAPTURE_PROMISED ||
-           (self->phase == CAPTURE_COMMITTED && !lmcs_capture_done(self->handle)))
+    while (!core_pool_is_foreign(self->pool) && /* a forked child has no thread that would end it */
+           (self->busy || self->phase == CAPTURE_PROMISED ||
+            (self->phase == CAPTURE_COMMITTED && !lmcs_capture_done(self->handle))))
         if (!wait_a_moment())
             return NULL;
     if (self->phase == CAPTURE_OPEN)
         return core_fail_with(self, LMCS_INVALID, "the capture is not committed");
-    if (self->phase == CAPTURE_COMMITTED) { /* the pool is open, or its close waits for this call */
+    if (self->phase != CAPTURE_ENDED) { /* the pool is open, or its close waits for this call */
         self->pool->users++;
         self->busy = true;
         wait_committed(self);
@@ -635,7 +636,7 @@ static PyObject *capture_abort(struct capture_object *self, PyObject *unused)
 static PyObject *capture_done(struct capture_object *self, void *unused)
 {
     (void)unused;
-    bool done = self->phase == CAPTURE_ENDED && !self->busy;
+    bool done = core_pool_is_foreign(self->pool) || (self->phase == CAPTURE_ENDED && !self->busy);
     if (self->phase == CAPTURE_COMMITTED && !self->busy)
         done = lmcs_capture_done(self->handle);
     return PyBool_FromLong(done);

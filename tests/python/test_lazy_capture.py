@@ -357,7 +357,9 @@ def test_a_child_waits_for_nothing(shelf: lmcstore.Shelf, gate: Gate) -> None:
     child = os.fork()
     if child == 0:
         try:
-            snap.captured()
+            assert snap.captured() and snap.done
+            with pytest.raises(lmcstore.InvalidError):
+                snap.wait()
             training.optimizer._optimizer_step_pre_hooks[next(iter(training.optimizer._optimizer_step_pre_hooks))](
                 training.optimizer, (), {}
             )

@@ -44,10 +44,12 @@ class Later:
 
     def takes(self, tensor: Any, start: int, path: str) -> bool:
         """Whether a tensor, whose storage is at `start`, is copied later; it is watched then."""
+        if tensor.is_inference():  # torch counts no changes
+            return False
         if start not in self._taken:
             if (not self._takes_all and start not in self._starts) or start in self._refused:
                 return False
-            if tensor.is_inference() or (self._verify and not tensor.is_cpu) or _core.live_is_mapped(start):
+            if (self._verify and not tensor.is_cpu) or _core.live_is_mapped(start):
                 self._refused.add(start)
                 return False
             self._take(tensor.untyped_storage(), start, path)
