@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_optimizer_search.c - finds tensors of one optimizer step in states without relations. */
-#include "compact/optimizer_search.h"
+#include "links/search.h"
 #include "test_codec_link_support.h"
 
 #define MOST 64u

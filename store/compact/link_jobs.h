@@ -28,7 +28,7 @@ struct lmcs_link_jobs {
 
 /*
  * Collects the jobs for the step from snapshot `number` to the next, from the relations of the newer one, else from the
- * data of the changed tensors (optimizer_search.h). After a search without jobs, only one step in
+ * data of the changed tensors (links/search.h). After a search without jobs, only one step in
  * LMCS_LINK_SEARCH_EVERY is searched.
  *
  * bound     most links in a line; 0: no jobs, no search

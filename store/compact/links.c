@@ -12,8 +12,8 @@
 
 #include "base/guard.h"
 #include "compact/link_jobs.h"
-#include "compact/optimizer_search.h"
 #include "compact/replace.h"
+#include "links/search.h"
 #include "pages/tree.h"
 #include "payload/encode.h"
 #include "payload/scan.h"

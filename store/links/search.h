@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* compact/optimizer_search.h - finds the tensors that an optimizer step changed together, from the data alone. */
-#ifndef LMCS_COMPACT_OPTIMIZER_SEARCH_H
-#define LMCS_COMPACT_OPTIMIZER_SEARCH_H
+/* links/search.h - finds the tensors that an optimizer step changed together, from the data alone. */
+#ifndef LMCS_LINKS_SEARCH_H
+#define LMCS_LINKS_SEARCH_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/optimizer_search.c - finds the tensors that an optimizer step changed together.
+ * links/search.c - finds the tensors that an optimizer step changed together.
  *
  * Second moments are never negative and never fall faster than by their beta. With the right first moment, both yield
  * the same gradient. The right parameter's change is the first moment over the root of the second, times one rate.
  * Samples decide nearly all candidates; lmc_link_fit decides the rest.
  */
-#include "compact/optimizer_search.h"
+#include "links/search.h"
 
 #include <math.h>
 #include <stdlib.h>
