@@ -7,7 +7,6 @@
 
 #include "base/grow.h"
 #include "base/guard.h"
-#include "base/order.h"
 #include "compact/plan.h"
 #include "compact/replace.h"
 #include "links/search.h"
@@ -48,12 +47,10 @@ static enum lmcs_status add(struct lmcs_link_jobs *jobs, const struct lmcs_link_
     return LMCS_OK;
 }
 
-/* Orders jobs by groups, the largest arrays first: these determine the constants best. */
 static int by_group(const void *a, const void *b)
 {
     const struct lmcs_link_job *x = a, *y = b;
-    const int order = LMCS_ORDER2(x->group, y->group, x->older, y->older);
-    return order != 0 ? order : LMCS_ORDER(y->raw_bytes, x->raw_bytes);
+    return lmcs_relate_order(&x->group, x->raw_bytes, &y->group, y->raw_bytes);
 }
 
 /* ---- By relations ---- */
@@ -76,23 +73,11 @@ static enum lmcs_status find_array(const struct pair *pair, const char *name, st
     return status;
 }
 
-/* Finds the group of the same tensors in the older relations, plus 1; 0: none. *at: where to begin, as relations keep
- * their order. */
-static uint32_t older_group(const struct lmcs_relations *older, const struct lmcs_related *item, size_t *at)
-{
-    for (size_t i = 0; i < older->count; i++, ++*at) {
-        const struct lmcs_related *other = &older->items[*at % older->count];
-        if (strcmp(other->names[0], item->names[0]) == 0)
-            return other->group + 1;
-    }
-    return 0;
-}
-
 static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pair *pair,
                                     const struct lmcs_related *item, size_t *at, struct lmcs_error *error)
 {
-    struct lmcs_link_job job = {
-        .group = item->group, .older = older_group(&jobs->older, item, at), .arrays = item->name_count};
+    struct lmcs_link_job job = {.group = {item->group, lmcs_relate_older(&jobs->older, item, at)},
+                                .arrays = item->name_count};
     struct lmcs_identity first, identity;
     bool found = true;
     enum lmcs_status status = LMCS_OK;
@@ -111,18 +96,6 @@ static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pa
     return add(jobs, &job, error);
 }
 
-/* Whether steps are missing between the snapshots, so that a link would cost more than a delta. False if the older step
- * is unknown. */
-static bool has_gap(const struct lmcs_relations *older, const struct lmcs_relations *newer)
-{
-    bool gap = false;
-    for (size_t i = 0; i < older->group_count && older->group_count == newer->group_count; i++) {
-        double before = older->groups[i].step, after = newer->groups[i].step;
-        gap |= before > 0 && after > 0 && after != before && after != before + 1;
-    }
-    return gap;
-}
-
 static enum lmcs_status collect_related(struct lmcs_link_jobs *jobs, const struct pair *pair, struct lmcs_error *error)
 {
     struct lmcs_relations older;
@@ -131,7 +104,7 @@ static enum lmcs_status collect_related(struct lmcs_link_jobs *jobs, const struc
     enum lmcs_status status = lmcs_relations_load(pair->txn, &pair->older, &older, &found, error);
     if (status == LMCS_OK && found)
         jobs->older = older;
-    const bool gap = has_gap(&jobs->older, &jobs->relations);
+    const bool gap = lmcs_relate_gap(&jobs->older, &jobs->relations);
     if (gap)
         jobs->why = LMCS_LINKS_GAP;
     for (size_t i = 0; status == LMCS_OK && !gap && i < jobs->relations.count; i++)
@@ -285,7 +258,7 @@ static enum lmcs_status add_match(struct search *s, const struct lmcs_search_mat
         job.after[k] = item->sides[1].id;
     }
     if (last != NULL)
-        job.group = last->group + (memcmp(&last->rule, &job.rule, sizeof job.rule) != 0);
+        job.group.newer = last->group.newer + (memcmp(&last->rule, &job.rule, sizeof job.rule) != 0);
     return add(s->jobs, &job, error);
 }
 

@@ -3,12 +3,11 @@
 #ifndef LMCS_COMPACT_LINK_JOBS_H
 #define LMCS_COMPACT_LINK_JOBS_H
 
-#include "records/relations.h"
+#include "links/relate.h"
 
 /* The arrays of one parameter, before and after a step. */
 struct lmcs_link_job {
-    uint32_t group; /* of constants; jobs of equal groups are adjacent, related ones largest first */
-    uint32_t older; /* group of constants in the older snapshot, plus 1; 0: unknown */
+    struct lmcs_step_group group; /* jobs of equal groups are adjacent, related ones largest first */
     uint32_t arrays;
     uint64_t raw_bytes; /* of each array */
     uint64_t identity;  /* of the first array */

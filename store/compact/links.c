@@ -10,10 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/guard.h"
 #include "compact/link_jobs.h"
 #include "compact/replace.h"
-#include "links/search.h"
+#include "links/step.h"
 #include "pages/tree.h"
 #include "payload/encode.h"
 #include "payload/scan.h"
@@ -21,18 +20,17 @@
 #include "records/safety.h"
 #include "records/shelf.h"
 
-#define BATCH_LINKS  32u
-#define BATCH_BYTES  ((uint64_t)64 << 20)
-#define PAYS_PERCENT 60u  /* of the arrays' bytes; above, a delta saves as much and reads faster */
-#define MOST_FITS    4u   /* fits for a group's rule */
-#define DOUBT        0.5F /* share of elements; if a rule explains fewer, relations may name the wrong tensor */
+#define BATCH_LINKS 32u
+#define BATCH_BYTES ((uint64_t)64 << 20)
 
 struct making {
+    struct linking *linking;
     const struct lmcs_link_job *job;
     struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
     struct lmcs_bytes_at data[2 * LMC_MAX_BASES];
     size_t pinned;
     struct lmcs_identity identity;
+    struct lmcs_step step;
     struct lmcs_content made;
 };
 
@@ -151,122 +149,12 @@ static enum lmcs_status take_up(struct linking *l, struct making *m, bool *possi
     return status;
 }
 
-struct rule {
-    struct lmc_link_rule rule;
-    bool known;
-    uint32_t fits;
-};
-
-struct fitting {
-    struct lmc_link_hints hints[2];
-    uint32_t hint_count; /* 0: no hints are known */
-    const struct making *m;
-    struct lmc_link_rule rule;
-    struct lmc_link_fit fit;
-    enum lmc_status result;
-};
-
-/* Relations without a rate name tensors only. */
-static bool has_hints(const struct linking *l, const struct lmcs_link_job *job)
-{
-    return !job->has_rule && l->jobs.relations.groups[job->group].lr != 0;
-}
-
-/* The newer snapshot has the constants of the step, or of the next one: then the older one has them, but for the step's
- * number and the scale. */
-static void take_hints(const struct linking *l, struct fitting *f)
-{
-    const struct lmcs_link_job *job = f->m->job;
-    if (!has_hints(l, job))
-        return;
-    f->hints[f->hint_count++] = l->jobs.relations.groups[job->group];
-    if (job->older == 0)
-        return;
-    struct lmc_link_hints *older = &f->hints[1];
-    *older = l->jobs.older.groups[job->older - 1];
-    older->step = f->hints[0].step;
-    older->scale = f->hints[0].scale;
-    if (lmc_link_arrays(older->optimizer, older->flags) == job->arrays &&
-        memcmp(older, &f->hints[0], sizeof *older) != 0)
-        f->hint_count++;
-}
-
-/* Whether 64 elements follow the hints' rule. */
-static bool is_likely(const struct lmc_link_hints *hints, const struct lmcs_search_array *arrays, uint32_t count)
-{
-    struct lmc_link_rule rule;
-    return lmc_link_rule(hints, &rule) == LMC_OK && lmcs_optimizer_explains(&rule, arrays, count);
-}
-
-/* Fits by the likelier hints, by both if they are equally likely, or by none. */
-static void fit(void *context)
-{
-    struct fitting *f = context;
-    const uint32_t count = f->m->job->arrays;
-    const void *before[LMC_MAX_BASES], *after[LMC_MAX_BASES];
-    struct lmcs_search_array arrays[LMC_MAX_BASES];
-    bool likely[2] = {false, false};
-    const char *why;
-    for (uint32_t i = 0; i < count; i++) {
-        before[i] = f->m->data[2 * i].data;
-        after[i] = f->m->data[2 * i + 1].data;
-        arrays[i] = (struct lmcs_search_array){before[i], after[i], f->m->job->raw_bytes / sizeof(float)};
-    }
-    for (uint32_t i = 0; f->hint_count == 2 && i < 2; i++)
-        likely[i] = is_likely(&f->hints[i], arrays, count);
-    f->result = LMC_UNSUPPORTED;
-    for (uint32_t i = 0; f->result != LMC_NO_MEMORY && (i == 0 || i < f->hint_count); i++) {
-        struct lmc_link_rule rule;
-        struct lmc_link_fit found;
-        if (likely[1 - i] && !likely[i])
-            continue;
-        const enum lmc_status result = lmc_link_fit(f->hint_count == 0 ? NULL : &f->hints[i], count, before, after,
-                                                    f->m->job->raw_bytes, &rule, &found, &why);
-        if (result != LMC_NO_MEMORY && f->result == LMC_OK && !(result == LMC_OK && found.bits < f->fit.bits))
-            continue;
-        f->result = result;
-        f->rule = rule;
-        f->fit = found;
-    }
-}
-
-static void guard_data(const struct making *m, struct lmcs_guarded *ranges)
-{
-    for (size_t i = 0; i < m->pinned; i++)
-        ranges[i] = (struct lmcs_guarded){m->data[i].data, m->job->raw_bytes};
-}
-
-/* Finds the rule from the data of this parameter. *found false: no rule explains them. */
-static enum lmcs_status find_rule(struct linking *l, const struct making *m, struct rule *rule, bool *found,
-                                  struct lmcs_error *error)
-{
-    struct lmcs_guarded ranges[2 * LMC_MAX_BASES];
-    struct fitting f = {.m = m};
-    take_hints(l, &f);
-    guard_data(m, ranges);
-    *found = false;
-    rule->fits++;
-    if (!lmcs_guard(ranges, m->pinned, fit, &f))
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\" is damaged: the medium can't be read",
-                         l->turn->pool->path, m->identity.name);
-    if (f.result == LMC_NO_MEMORY)
-        return lmcs_fail_memory(error);
-    float raw_bits = 32.0F * (float)m->job->arrays;
-    *found = f.result == LMC_OK && f.fit.bits < raw_bits * PAYS_PERCENT / 100;
-    if (*found && l->sceptical && f.fit.exact[m->job->arrays == 2 ? 1 : 2] < DOUBT) {
-        l->doubtful = true;
-        *found = false;
-    }
-    if (*found) {
-        rule->rule = f.rule;
-        rule->known = true;
-    }
-    return LMCS_OK;
-}
-
-static enum lmcs_status encode(struct linking *l, struct making *m, const struct lmc_link_rule *rule, bool *worthwhile,
+/* Encodes the link of a job by a rule. */
+static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, bool *worthwhile,
                                struct lmcs_error *error)
 {
+    struct making *m = context;
+    struct linking *l = m->linking;
     struct lmc_link_params params = {.rule = *rule, .raw_bytes = m->job->raw_bytes};
     struct lmcs_encoding encoding = {.pool = l->turn->pool,
                                      .region = &l->region,
@@ -275,14 +163,14 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
                                      .link = &params,
                                      .before = m->before,
                                      .after = m->after,
-                                     .most_bytes = m->job->raw_bytes * m->job->arrays / 100 * PAYS_PERCENT};
+                                     .most_bytes = lmcs_step_most_bytes(&m->step)};
     encoding.made.df = (struct lmcs_content_df){.raw_bytes = m->job->raw_bytes,
                                                 .identity = m->job->identity,
                                                 .payload = LMCS_PAYLOAD_LINK,
                                                 .base_count = (uint8_t)m->job->arrays};
     for (uint32_t i = 0; i < m->job->arrays; i++) {
-        params.before[i] = m->data[2 * i].data;
-        params.after[i] = m->data[2 * i + 1].data;
+        params.before[i] = m->step.before[i];
+        params.after[i] = m->step.after[i];
         params.before_digest[i] = (struct lmc_hash){m->before[i].df.digest_low, m->before[i].df.digest_high};
         encoding.made.bases[i] = m->before[i].id;
     }
@@ -293,67 +181,26 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
     return status;
 }
 
-struct asking {
-    const struct making *m;
-    const struct lmc_link_rule *rule;
-    bool explains;
-};
-
-static void ask(void *context)
-{
-    struct asking *a = context;
-    struct lmcs_search_array arrays[LMC_MAX_BASES];
-    const struct making *m = a->m;
-    for (uint32_t i = 0; i < m->job->arrays; i++)
-        arrays[i] =
-            (struct lmcs_search_array){m->data[2 * i].data, m->data[2 * i + 1].data, m->job->raw_bytes / sizeof(float)};
-    a->explains = lmcs_optimizer_explains(a->rule, arrays, m->job->arrays);
-}
-
-/* Whether the parameter needs a rule of its own: constants that are not known may differ in a group, and relations may
- * name a wrong tensor. */
-static bool is_strange(const struct linking *l, const struct making *m, const struct rule *rule)
-{
-    struct lmcs_guarded ranges[2 * LMC_MAX_BASES];
-    struct asking a = {.m = m, .rule = &rule->rule};
-    if (!rule->known || m->job->has_rule || (rule->rule.flags & LMC_LINK_NESTEROV) != 0 ||
-        (!l->sceptical && has_hints(l, m->job)))
-        return false;
-    guard_data(m, ranges);
-    return lmcs_guard(ranges, m->pinned, ask, &a) && !a.explains; /* encoding reports damage */
-}
-
-/* Encodes a link by the group's rule or, if that does not pay, by a rule fitted to this parameter. */
-static enum lmcs_status make(struct linking *l, struct making *m, struct rule *rule, bool *worthwhile,
+static enum lmcs_status make(struct linking *l, struct making *m, struct lmcs_step_rule *rule, bool *worthwhile,
                              struct lmcs_error *error)
 {
-    bool found = rule->known, fitted = false;
-    enum lmcs_status status = LMCS_OK;
-    struct rule own = {.fits = 0};
-    *worthwhile = false;
-    if (is_strange(l, m, rule)) {
-        const bool doubted = l->doubtful;
-        l->doubtful = false;
-        status = find_rule(l, m, &own, &found, error);
-        fitted = found || l->doubtful;
-        rule = found ? &own : rule;
-        found = !l->doubtful;
-        l->doubtful |= doubted;
+    const struct lmcs_link_job *job = m->job;
+    enum lmcs_links verdict;
+    m->step = (struct lmcs_step){.arrays = job->arrays,
+                                 .raw_bytes = job->raw_bytes,
+                                 .has_rule = job->has_rule,
+                                 .pool_path = l->turn->pool->path,
+                                 .name = m->identity.name};
+    for (uint32_t i = 0; i < job->arrays; i++) {
+        m->step.before[i] = m->data[2 * i].data;
+        m->step.after[i] = m->data[2 * i + 1].data;
     }
-    if (status == LMCS_OK && !found && !fitted && rule->fits < MOST_FITS) {
-        status = find_rule(l, m, rule, &found, error);
-        fitted = true;
-    }
-    if (status == LMCS_OK && found)
-        status = encode(l, m, &rule->rule, worthwhile, error);
-    if (status == LMCS_OK && found && !*worthwhile && !fitted && rule->fits < MOST_FITS) {
-        struct rule other = {.fits = rule->fits++};
-        status = find_rule(l, m, &other, &found, error);
-        if (status == LMCS_OK && found)
-            status = encode(l, m, &other.rule, worthwhile, error);
-    }
+    if (!job->has_rule)
+        lmcs_relate_hints(&l->jobs.older, &l->jobs.relations, &job->group, &m->step);
+    enum lmcs_status status =
+        lmcs_step_link(&m->step, rule, l->sceptical, &l->doubtful, encode, m, worthwhile, &verdict, error);
     if (status == LMCS_OK && !*worthwhile)
-        note(l, found ? LMCS_LINKS_LARGE : LMCS_LINKS_UNEXPLAINED);
+        note(l, verdict);
     return status;
 }
 
@@ -437,13 +284,14 @@ static enum lmcs_status end_batch(struct linking *l, enum lmcs_status status, st
     return status;
 }
 
-static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *job, struct rule *rule,
+static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *job, struct lmcs_step_rule *rule,
                                struct lmcs_error *error)
 {
     bool possible, worthwhile = false;
     struct making *m = calloc(1, sizeof *m);
     if (m == NULL)
         return lmcs_fail_memory(error);
+    m->linking = l;
     m->job = job;
     enum lmcs_status status = take_up(l, m, &possible, error);
     if (status == LMCS_OK && possible)
@@ -467,14 +315,14 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
 static enum lmcs_status do_jobs(struct linking *l, struct lmcs_error *error)
 {
     const struct lmcs_link_job *jobs = l->jobs.items;
-    struct rule rule;
+    struct lmcs_step_rule rule;
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < l->jobs.count;) {
         lmcs_region_init(&l->region, l->turn->pool, 1);
         for (; status == LMCS_OK && i < l->jobs.count && l->batch_count < BATCH_LINKS && l->batch_bytes < BATCH_BYTES;
              i++) {
-            if (i == 0 || jobs[i].group != jobs[i - 1].group || jobs[i].older != jobs[i - 1].older)
-                rule = (struct rule){.rule = jobs[i].rule, .known = jobs[i].has_rule};
+            if (i == 0 || !lmcs_relate_same(&jobs[i].group, &jobs[i - 1].group))
+                rule = (struct lmcs_step_rule){.rule = jobs[i].rule, .known = jobs[i].has_rule};
             status = do_job(l, &jobs[i], &rule, error);
         }
         status = end_batch(l, status, error);
