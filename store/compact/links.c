@@ -12,6 +12,7 @@
 
 #include "compact/link_jobs.h"
 #include "compact/replace.h"
+#include "links/line.h"
 #include "links/step.h"
 #include "pages/tree.h"
 #include "payload/encode.h"
@@ -55,33 +56,20 @@ static void note(struct linking *l, enum lmcs_links why)
 
 /* ---- Whether a link may be ---- */
 
-/* *sound: nothing in the line is lost, so that it may be continued. */
-static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool *sound, struct lmcs_error *error)
-{
-    struct lmcs_chain chain;
-    bool lost = false;
-    enum lmcs_status status = lmcs_chain_load(txn, link, &chain, error);
-    for (size_t i = 0; status == LMCS_OK && !lost && i < chain.length; i++)
-        status = lmcs_lost_any(txn, chain.links[i].id, &lost, error);
-    *sound = status == LMCS_OK && !lost;
-    return lmcs_is_unusable(status) ? LMCS_OK : status;
-}
-
-/* Checks whether the arrays of a job may be linked, at *place of a line. *breaks: the arrays before do not continue one
- * line. *verdict: LMCS_LINKS_MADE, or why not. */
+/* Checks whether the arrays of a job may be linked: raw on both sides, nothing rests on those after the step, and the
+ * line is not too long. *verdict: LMCS_LINKS_MADE, or why not. */
 static enum lmcs_status may_link(struct lmcs_txn *txn, const struct lmcs_link_job *job, uint32_t bound,
-                                 struct lmcs_content *before, struct lmcs_content *after, uint32_t *place, bool *breaks,
+                                 struct lmcs_content *before, struct lmcs_content *after, struct lmcs_line_end *end,
                                  enum lmcs_links *verdict, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    struct lmcs_content link;
-    bool found = true, lost = false, straight = true;
+    bool found = true, lost = false;
     *verdict = LMCS_LINKS_NOT_RAW;
     for (uint32_t i = 0; status == LMCS_OK && found && !lost && i < 2 * job->arrays; i++) {
         uint32_t k = i / 2;
         struct lmcs_content *content = i % 2 == 0 ? &before[k] : &after[k];
         status = lmcs_content_find(txn, i % 2 == 0 ? job->before[k] : job->after[k], content, &found, error);
-        if (status == LMCS_OK && found)
+        if (status == LMCS_OK && found && i % 2 != 0)
             status = lmcs_lost_any(txn, content->id, &lost, error);
         found = found && status == LMCS_OK && content->df.payload == LMCS_PAYLOAD_RAW &&
                 content->df.raw_bytes == job->raw_bytes;
@@ -90,20 +78,9 @@ static enum lmcs_status may_link(struct lmcs_txn *txn, const struct lmcs_link_jo
     }
     if (status != LMCS_OK || !found || lost)
         return status;
-    for (uint32_t i = 0; i < job->arrays; i++)
-        straight &= before[i].link == before[0].link && (before[i].link == 0 || before[i].df.output == i);
-    *breaks = !straight;
-    *place = 1;
-    if (straight && before[0].link != 0) {
-        bool sound = false;
-        status = lmcs_content_get(txn, before[0].link, &link, error);
-        if (status == LMCS_OK)
-            status = line_is_sound(txn, before[0].link, &sound, error);
-        straight = status == LMCS_OK && sound && link.df.base_count == job->arrays;
-        *breaks = !straight;
-        *place = straight ? link.df.place + 1 : 1;
-    }
-    *verdict = *place <= bound ? LMCS_LINKS_MADE : LMCS_LINKS_FIRST;
+    status = lmcs_line_find(txn, before, job->arrays, end, verdict, error);
+    if (status == LMCS_OK && *verdict == LMCS_LINKS_MADE && end->place > bound)
+        *verdict = LMCS_LINKS_FIRST;
     return status;
 }
 
@@ -126,13 +103,12 @@ static enum lmcs_status take_up(struct linking *l, struct making *m, bool *possi
 {
     struct lmcs_txn txn;
     enum lmcs_links verdict;
-    uint32_t place;
-    bool breaks;
+    struct lmcs_line_end end;
     *possible = false;
     enum lmcs_status status = lmcs_txn_read(l->turn->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = may_link(&txn, m->job, l->turn->bound, m->before, m->after, &place, &breaks, &verdict, error);
+    status = may_link(&txn, m->job, l->turn->bound, m->before, m->after, &end, &verdict, error);
     if (status == LMCS_OK && verdict == LMCS_LINKS_MADE)
         status = lmcs_identity_get(&txn, m->job->identity, &m->identity, error);
     *possible = status == LMCS_OK && verdict == LMCS_LINKS_MADE;
@@ -228,18 +204,18 @@ static enum lmcs_status enter(struct linking *l, struct lmcs_txn *txn, struct ma
 {
     struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
     enum lmcs_links verdict;
-    bool breaks = false, same = true;
-    enum lmcs_status status =
-        may_link(txn, m->job, l->turn->bound, before, after, &m->made.df.place, &breaks, &verdict, error);
+    struct lmcs_line_end end;
+    bool same = true;
+    enum lmcs_status status = may_link(txn, m->job, l->turn->bound, before, after, &end, &verdict, error);
     if (status != LMCS_OK || verdict != LMCS_LINKS_MADE)
         return status;
     for (uint32_t i = 0; i < m->job->arrays; i++)
         same = same && lmcs_same_payload(&before[i], &m->before[i]) && lmcs_same_payload(&after[i], &m->after[i]);
-    for (uint32_t i = 0; status == LMCS_OK && same && breaks && i < m->job->arrays; i++)
-        if (before[i].link != 0) /* a new line begins at these arrays */
-            status = lmcs_content_set_link(txn, before[i].id, 0, 0, error);
+    if (same && end.breaks)
+        status = lmcs_line_break(txn, before, m->job->arrays, error);
     if (status != LMCS_OK || !same)
         return status;
+    m->made.df.place = end.place;
     status = lmcs_content_add(txn, &m->made, error);
     for (uint32_t i = 0; status == LMCS_OK && i < m->job->arrays; i++)
         status = lmcs_content_set_link(txn, after[i].id, m->made.id, (uint8_t)i, error);
