@@ -2,7 +2,8 @@
 /*
  * compact/compact.h - face of compact/, the room that stores older contents smaller: deltas, links, moves, parity.
  *
- * Uses base, media, pages, records, payload, shelves. Rounds run in a caller's thread or in that of pool/background.c.
+ * Uses base, media, pages, records, payload, links, shelves. Rounds run in a caller's thread or in that of
+ * pool/background.c.
  */
 #ifndef LMCS_COMPACT_COMPACT_H
 #define LMCS_COMPACT_COMPACT_H

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* links/step.h - finds the rule by which an optimizer's step changed one parameter, and encodes the link by it. */
+/*
+ * links/step.h - face of links/, the room that finds the rule by which an optimizer's step changed one parameter.
+ *
+ * Uses base, media, pages, records, payload.
+ */
 #ifndef LMCS_LINKS_STEP_H
 #define LMCS_LINKS_STEP_H
 
