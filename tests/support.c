@@ -167,6 +167,15 @@ uint64_t scaled(const char *variable, uint64_t normally)
 #define LIMIT_OF_NEW_POOLS 0
 #endif
 
+/* Captures of write=auto write raw, as if measured: on a disk the form would depend on its speed. */
+static struct lmcs_pool *with_raw_captures(struct lmcs_pool *pool)
+{
+    pthread_mutex_lock(&pool->captures);
+    pool->pace = (struct lmcs_pace){.raw = 1e30, .coded = 1};
+    pthread_mutex_unlock(&pool->captures);
+    return pool;
+}
+
 struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t flags)
 {
     struct lmcs_open_options options;
@@ -175,7 +184,7 @@ struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t
     options.flags = flags;
     options.limit_bytes = LIMIT_OF_NEW_POOLS;
     OK(lmcs_pool_open(path, mode, &options, &pool, &err));
-    return pool;
+    return with_raw_captures(pool);
 }
 
 struct lmcs_pool *open_quiet(const char *path)
@@ -191,7 +200,7 @@ struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes)
     options.flags = LMCS_NO_BACKGROUND;
     options.limit_bytes = limit_bytes;
     OK(lmcs_pool_open(path, LMCS_OPEN_OR_CREATE, &options, &pool, &err));
-    return pool;
+    return with_raw_captures(pool);
 }
 
 struct lmcs_pool *poolset_of_free_extents(struct place *place, char path[static 512], const struct state *last)
