@@ -185,10 +185,11 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
 /*
  * A policy is a text of words KEY=VALUE separated by spaces. Without a policy, nothing is ever removed.
  *
- *   keep_raw=N     newest N snapshots stay raw (1 or more; default 4)
+ *   keep_raw=N     newest N snapshots stay raw (1 or more; default 4), unless captures write links or deltas
  *   chain=N        most deltas to undo to read a tensor (0 to 7; default 3). 0: no deltas. More: smaller and slower
- *   links=N        most links to undo to read a tensor (0 to 64; default 24): where relations describe an optimizer's
- *                  state (lmcs_capture_relate), consecutive steps are stored by links. off: none are made
+ *   links=N        most links to undo to read a tensor (0 to 64): where relations describe an optimizer's state
+ *                  (lmcs_capture_relate), consecutive steps are stored by links. off: none are made. auto (the
+ *                  default): 24, and in lines that captures write as many as "restore" allows
  *   keep=RULE,...  snapshots that pruning keeps: those that any rule picks, tagged and prepared ones, and the latest.
  *                  "all" (the default): every snapshot
  *                    last:N           newest N
@@ -202,8 +203,10 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *                  the compactor keeps only the newest snapshot raw, then prunes by the rules, oldest first. Below it,
  *                  a policy with a budget prunes nothing. A budget never refuses a snapshot
  *   rate=SIZE      most bytes a second that the background encodes (100M). none: no limit
- *   encode=WHEN    when a capture writes changes as deltas: never, auto (if the medium was measured to be slower than
- *                  the codec; never with DAX), always
+ *   write=HOW      the form in which a capture writes changed tensors. raw: copies of them, so that the newest keep_raw
+ *                  snapshots are readable by pointer. link: links from the previous state where possible, deltas where
+ *                  not. auto (the default): the form that is durable sooner on this medium with this state, as
+ *                  measured; raw on DAX and in memory
  *   scrub=T        the background reads the whole pool once in T (30d; the shortest of all shelves), and repairs damage
  *                  if it can (lmcs_scrub)
  *   parity=bases   the default: parity of compacted contents that others rest on (keyframes, links, bases of deltas).
@@ -214,6 +217,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *
  *   grace=T        after a change of keep or budget, nothing is pruned for T (10m) that was not due before; the time of
  *                  the change is stored. "none": no such period
+ *   restore=T      most time for each GiB of state to restore the newest snapshot, on all cores of this machine (1s; at
+ *                  most 1h): bounds the lines of links that captures write. "none": only "links" bounds them
  *
  * The background and lmcs_compact prune when the snapshots that the rules don't keep are more than an eighth of those
  * that they do; all of them when space runs out, also in a grace period. lmcs_prune prunes on request, at once.

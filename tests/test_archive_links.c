@@ -404,7 +404,7 @@ static void deltas_onto_links(void **state)
     run_begin(&run, adamw_hints(), BF16, small);
     run_on(&run, pool, "run", 3);
     int early = dump_run(place, pool, "a");
-    set_policy(pool, "run", "encode=always");
+    set_policy(pool, "run", "write=link");
     run_on(&run, pool, "run", 2);
     EXPECT(storage_of(pool, "run", 4).delta_contents > 0);
     int late = dump_part(place, pool, "run", early, "b", NULL);

@@ -19,7 +19,7 @@ static void captures_write_deltas(void **state)
     struct state *states[SNAPSHOTS], *now = state_weights(&rng, 5, 60000);
     struct lmcs_pool *pool = open_quiet(place->pool);
     uint64_t raw = 0, written = 0, frames = 0;
-    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
     for (size_t i = 0; i < SNAPSHOTS; i++) {
         struct lmcs_capture *capture;
         uint64_t wrote, shared;
@@ -63,7 +63,7 @@ static void any_tensor_may_be_coded(void **state)
     struct held *large = state_add(now, "large", LMC_F32, 1, &shape);
     rng_fill(&rng, large->data, large->bytes);
     struct lmcs_pool *pool = open_quiet(place->pool);
-    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
     for (uint64_t n = 1; n <= 3; n++) {
         take_snapshot(pool, "run", now, (int64_t)n);
         expect_snapshot(pool, "run", n, now);
@@ -84,7 +84,7 @@ static void any_tensor_may_be_coded(void **state)
         OK(lmcs_capture_begin(pool, "turned", &capture, &err));
         OK(lmcs_capture_put(capture, &tensor, &data, 1, &err));
         OK(lmcs_capture_commit(capture, NULL, NULL, &err));
-        OK(lmcs_shelf_set_policy(pool, "turned", "encode=always", &err));
+        OK(lmcs_shelf_set_policy(pool, "turned", "write=link", &err));
         OK(lmcs_snapshot_open(pool, "turned", &snapshot, &err));
         OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, "t", got, sizeof got, &err));
         lmcs_snapshot_close(snapshot);
@@ -128,7 +128,7 @@ static void bases_stay_while_they_are_needed(void **state)
     struct lmcs_pool *pool = open_pool(place->pool, LMCS_OPEN_OR_CREATE, 0);
     struct churn churn = {.pool = pool};
     pthread_t thread;
-    OK(lmcs_shelf_set_policy(pool, "run", "encode=always keep_raw=1", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "write=link keep_raw=1", &err));
     assert_int_equal(pthread_create(&thread, NULL, remove_and_compact, &churn), 0);
     for (uint64_t n = 1; n <= scaled("LMCS_TEST_ROUNDS", 120); n++) {
         take_snapshot(pool, "run", now, (int64_t)n);
@@ -166,7 +166,7 @@ static void torn_tensors_are_sound(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct churn churn = {.pool = (void *)now->tensors[0].data};
     pthread_t thread;
-    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
     assert_int_equal(pthread_create(&thread, NULL, scribble, &churn), 0);
     for (int64_t step = 0; step < 12; step++)
         take_snapshot(pool, "run", now, step);
@@ -189,7 +189,7 @@ static void a_full_pool_and_no_error_asked_for(void **state)
     const void *data = now->tensors[0].data;
     enum lmcs_status status = LMCS_OK;
     held_tensor(&now->tensors[0], &tensor);
-    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
     for (int i = 0; i < MOST && status == LMCS_OK; i++) {
         struct lmcs_capture *capture;
         OK(lmcs_capture_begin(pool, "run", &capture, &err));
@@ -227,7 +227,7 @@ static int lock_all(void *context)
 /* Another process has locked the whole file: views of bases fail, but all is saved. */
 static void a_stranger_has_locked_the_file(void **state)
 {
-    static const char *const policies[] = {"encode=always", "encode=never"};
+    static const char *const policies[] = {"write=link", "write=raw"};
     struct place *place = *state;
     struct rng rng = {8};
     struct state *now = state_weights(&rng, 3, 60000);
@@ -260,28 +260,28 @@ static void the_faster_way_is_taken(void **state)
 {
     (void)state;
     struct lmcs_pace pace = {0};
-    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_NEVER, false));
-    assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_ALWAYS, true));
-    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
+    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_RAW, false));
+    assert_true(lmcs_pace_codes(&pace, LMCS_WRITE_AS_LINK, true));
+    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
     lmcs_pace_measured(&pace, false, 1 << 30, 1000000000);
-    assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
-    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, true));
+    assert_true(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
+    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, true));
     lmcs_pace_measured(&pace, true, 1 << 30, 2000000000);
-    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
+    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
     lmcs_pace_measured(&pace, true, 1000, 1);
-    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
+    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
     int tries = 0; /* the medium may get slower: the other way is tried again at times */
     for (int i = 0; i < 1000; i++) {
-        bool codes = lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false);
+        bool codes = lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false);
         tries += codes;
         lmcs_pace_measured(&pace, codes, 1 << 30, codes ? 2000000000 : 1000000000);
     }
     assert_in_range(tries, 2, 10);
     for (int i = 0; i < 1000; i++) {
-        bool codes = lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false);
+        bool codes = lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false);
         lmcs_pace_measured(&pace, codes, 1 << 30, codes ? 2000000000 : 4000000000);
     }
-    assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
+    assert_true(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
 }
 
 int main(void)

@@ -257,7 +257,7 @@ static int capture_codes_nothing_on_what_it_cannot_read_here(void *argument)
     struct state *first = state_weights(&rng, 4, 300000), *second = state_copy(first);
     struct lmcs_pool *pool = open_quiet(place->pool);
     state_step(second, &rng, 0, 4);
-    set_policy(pool, "run", "encode=always");
+    set_policy(pool, "run", "write=link");
     take_snapshot(pool, "run", first, 1);
     break_tensor(pool, 1, "t2");
     take_snapshot(pool, "run", second, 2);
@@ -512,7 +512,7 @@ static int put_tells_of_memory_that_fails_here(void *argument)
     };
     struct lmcs_pool *pool = open_quiet(place->pool);
     for (int coded = 0; coded < 2; coded++) {
-        set_policy(pool, "run", coded ? "encode=always" : "encode=never");
+        set_policy(pool, "run", coded ? "write=link" : "write=raw");
         for (size_t i = 0; i < sizeof failing / sizeof *failing; i++)
             put_failing(pool, &failing[i]);
     }

@@ -350,7 +350,7 @@ static void odd_histories(void **state)
             run.parameters[i % PARAMETERS] = trained_copy(&kept);
         }
         if (i == 9 || i == 20)
-            set_policy(pool, "run", i == 9 ? "encode=always" : "encode=never");
+            set_policy(pool, "run", i == 9 ? "write=link" : "write=raw");
         if (i == 13)
             for (size_t e = 0; e < run.parameters[1].elements; e++)
                 run.parameters[1].array[1][e] = 0;

@@ -386,7 +386,7 @@ static void resizes_wait_for_snapshots(void **state)
     struct lmcs_live *w = new_tensor(pool, "w", 300000), *other;
     static const uint64_t sizes[] = {3000, 700000}, count = 300000;
     pthread_t threads[2];
-    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
     fill(w, 1);
     snapshot(pool);
     for (size_t i = 0; i < 2; i++) {

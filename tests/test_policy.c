@@ -25,12 +25,74 @@ static void text_comes_back(void **state)
     expect_text("keep=best:loss,best:acc:3:max,best:f1:min",
                 "keep_raw=4 chain=3 keep=best:loss:1,best:acc:3:max,best:f1:1");
     expect_text("keep=each:90s/3600s,each:24h/14d,each:2w", "keep_raw=4 chain=3 keep=each:90s/1h,each:1d/2w,each:2w");
-    expect_text("budget=50% rate=100M encode=auto", "keep_raw=4 chain=3 keep=all budget=50% rate=100M encode=auto");
+    expect_text("budget=50% rate=100M write=link", "keep_raw=4 chain=3 keep=all budget=50% rate=100M write=link");
     expect_text("budget=1536MiB", "keep_raw=4 chain=3 keep=all budget=1536M");
     expect_text("scrub=30d parity=16+2", "keep_raw=4 chain=3 keep=all scrub=30d parity=16+2");
     expect_text("scrub=90s parity=4+1", "keep_raw=4 chain=3 keep=all scrub=90s parity=4+1");
-    expect_text("scrub=none parity=bases budget=none rate=none encode=never keep=all", "keep_raw=4 chain=3 keep=all");
+    expect_text("scrub=none parity=bases budget=none rate=none write=auto restore=1s links=auto keep=all",
+                "keep_raw=4 chain=3 keep=all");
     expect_text("parity=none", "keep_raw=4 chain=3 keep=all parity=none");
+    expect_text("write=raw restore=90s links=24", "keep_raw=4 chain=3 keep=all links=24 write=raw restore=90s");
+    expect_text("restore=60m links=0", "keep_raw=4 chain=3 keep=all links=off restore=1h");
+    expect_text("restore=none", "keep_raw=4 chain=3 keep=all restore=none");
+}
+
+static struct lmcs_policy parsed(const char *words)
+{
+    struct lmcs_policy policy;
+    lmcs_policy_init(&policy);
+    OK(lmcs_policy_parse(words, &policy, &err));
+    return policy;
+}
+
+/* Without links=, lines of captures are bounded by the time of a restore alone. */
+static void links_bound_lines(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words;
+        uint32_t compactor, captures, unlimited;
+    } cases[] = {{"", 24, 40, 64},       {"links=24", 24, 24, 24}, {"links=64", 64, 40, 64},  {"links=8", 8, 8, 8},
+                 {"links=off", 0, 0, 0}, {"links=0", 0, 0, 0},     {"links=auto", 24, 40, 64}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lmcs_policy policy = parsed(cases[i].words);
+        assert_int_equal(lmcs_policy_links(&policy), cases[i].compactor);
+        assert_int_equal(lmcs_policy_line_bound(&policy, 40), cases[i].captures);
+        assert_int_equal(lmcs_policy_line_bound(&policy, UINT32_MAX), cases[i].unlimited);
+        assert_int_equal(lmcs_policy_line_bound(&policy, 0), 0);
+    }
+    struct lmcs_policy policy = parsed("links=8");
+    OK(lmcs_policy_parse("links=auto", &policy, &err));
+    assert_int_equal(lmcs_policy_line_bound(&policy, 40), 40);
+}
+
+/* Earlier versions stored encode=; for users the error names its successor. */
+static void encode_became_write(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *stored;
+        enum lmcs_write_as write;
+        const char *again;
+    } cases[] = {{"keep_raw=2 chain=3 keep=all encode=never scrub=1d", LMCS_WRITE_AS_RAW,
+                  "keep_raw=2 chain=3 keep=all write=raw scrub=1d"},
+                 {"keep_raw=2 chain=3 keep=all encode=auto scrub=1d", LMCS_WRITE_AS_AUTO,
+                  "keep_raw=2 chain=3 keep=all scrub=1d"},
+                 {"keep_raw=2 chain=3 keep=all encode=always scrub=1d", LMCS_WRITE_AS_LINK,
+                  "keep_raw=2 chain=3 keep=all write=link scrub=1d"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lmcs_policy policy;
+        char text[LMCS_MAX_POLICY + 1];
+        lmcs_policy_init(&policy);
+        OK(lmcs_policy_parse_stored(cases[i].stored, &policy, &err));
+        assert_int_equal(policy.write, cases[i].write);
+        OK(lmcs_policy_format_stored(&policy, text, &err));
+        assert_string_equal(text, cases[i].again);
+        FAILS(LMCS_INVALID, lmcs_policy_parse(cases[i].stored, &policy, &err));
+        assert_non_null(strstr(err.message, "for encode=always write=link"));
+    }
+    struct lmcs_policy policy = parsed("");
+    FAILS(LMCS_INVALID, lmcs_policy_parse_stored("encode=sometimes", &policy, &err));
 }
 
 static const char *const wrong_words[] = {
@@ -60,7 +122,10 @@ static const char *const wrong_words[] = {
     "keep_raw=4294967296",
     "keep_raw=2x",
     "chain=8",
-    "encode=sometimes",
+    "links=65",
+    "links=on",
+    "write=",
+    "write=raw,link",
     "budget=",
     "budget=0",
     "budget=0%",
@@ -69,7 +134,12 @@ static const char *const wrong_words[] = {
     "budget=99999999999T",
     "rate=0",
     "rate=fast",
-    "encode=sometimes",
+    "write=sometimes",
+    "encode=always",
+    "restore=0s",
+    "restore=1",
+    "restore=61m",
+    "restore=99999999999d",
     "scrub=0s",
     "scrub=30",
     "parity=16",
@@ -123,9 +193,10 @@ static void any_text_is_safe(void **state)
     for (int i = 0; i < 200000; i++) {
         char text[LMCS_MAX_POLICY + 1], out[LMCS_MAX_POLICY + 1];
         size_t length = rng_below(&rng, 40);
-        static const char *const starts[] = {"",     "keep=",    "keep=best:",  "budget=", "keep=each:", "keep=every:1",
-                                             "was=", "log=1-2:", "log=1-2:3:4,"};
-        size_t at = (size_t)snprintf(text, sizeof text, "%s", starts[rng_below(&rng, 9)]);
+        static const char *const starts[] = {
+            "",     "keep=",    "keep=best:",   "budget=", "keep=each:", "keep=every:1",
+            "was=", "log=1-2:", "log=1-2:3:4,", "encode="};
+        size_t at = (size_t)snprintf(text, sizeof text, "%s", starts[rng_below(&rng, 10)]);
         for (size_t k = 0; k < length; k++)
             text[at++] = letters[rng_below(&rng, sizeof letters - 1)];
         text[at] = '\0';
@@ -273,6 +344,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_comes_back),           cmocka_unit_test(wrong_words_change_nothing),
         cmocka_unit_test(a_repeated_key_is_refused), cmocka_unit_test(any_text_is_safe),
+        cmocka_unit_test(links_bound_lines),         cmocka_unit_test(encode_became_write),
         cmocka_unit_test(rules_keep_what_they_say),  cmocka_unit_test(rules_without_their_metric_keep_all),
         cmocka_unit_test(steps_may_be_anything),     cmocka_unit_test(pruning_again_agrees),
     };

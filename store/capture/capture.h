@@ -8,7 +8,7 @@
  *
  * - put (put.c, entries.c) checks and copies the description, and looks the tensor up in the base: struct lmcs_source;
  * - compare (compare.c) compares it with the base: struct lmcs_previous;
- * - encode (delta.c), with encode= only, writes a delta: struct lmcs_delta;
+ * - encode (delta.c), if the policy's write= asks for it, writes a delta: struct lmcs_delta;
  * - copy (copy.c) allocates, copies and hashes all that differs: struct lmcs_copy;
  * - commit (commit.c, enter.c) enters names, contents and the snapshot: struct lmcs_captured.
  *

@@ -125,10 +125,10 @@ enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_region *re
 #define TRY_AGAIN_AFTER 200u /* captures */
 #define LEAST_MEASURED  ((uint64_t)4 << 20)
 
-bool lmcs_pace_codes(const struct lmcs_pace *pace, enum lmcs_encode_on_capture when, bool is_stored_to)
+bool lmcs_pace_codes(const struct lmcs_pace *pace, enum lmcs_write_as as, bool is_stored_to)
 {
-    if (when != LMCS_ENCODE_AUTO || is_stored_to)
-        return when == LMCS_ENCODE_ALWAYS;
+    if (as != LMCS_WRITE_AS_AUTO || is_stored_to)
+        return as == LMCS_WRITE_AS_LINK;
     if (pace->raw == 0)
         return false;
     bool is_faster = pace->coded == 0 || pace->coded > pace->raw;

@@ -25,7 +25,7 @@ static bool shall_encode(struct lmcs_pool *pool, const struct lmcs_shelf *shelf)
     struct lmcs_policy policy;
     lmcs_shelf_policy(shelf, &policy);
     pthread_mutex_lock(&pool->captures);
-    bool encodes = lmcs_pace_codes(&pool->pace, policy.encode, lmcs_heap_method(pool->heap) != LMCS_WRITE_FILE);
+    bool encodes = lmcs_pace_codes(&pool->pace, policy.write, lmcs_heap_method(pool->heap) != LMCS_WRITE_FILE);
     pthread_mutex_unlock(&pool->captures);
     return encodes;
 }

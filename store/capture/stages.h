@@ -67,7 +67,7 @@ enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, const struct lmcs_
 /* ---- Encode: deltas (delta.c) ---- */
 
 /* Whether a capture writes deltas (store/POLICIES.md). Pure. */
-bool lmcs_pace_codes(const struct lmcs_pace *pace, enum lmcs_encode_on_capture when, bool is_stored_to);
+bool lmcs_pace_codes(const struct lmcs_pace *pace, enum lmcs_write_as as, bool is_stored_to);
 void lmcs_pace_measured(struct lmcs_pace *pace, bool coded, uint64_t bytes, uint64_t ns);
 
 struct lmcs_delta {

@@ -21,7 +21,7 @@ struct lmcs_capture {
     uint64_t shared_bytes;
     uint64_t raw_bytes;
 
-    /* encode= */
+    /* write= */
     bool encodes;
     bool in_encode_gate;
     uint64_t new_bytes; /* decoded size of tensors not shared */

@@ -128,7 +128,7 @@ static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shel
     lmcs_shelf_policy(shelf, &policy);
     bool pressed = round->urgent || lmcs_over_budget(round->txn, &policy);
     outlook->chain = policy.chain;
-    outlook->links = policy.links;
+    outlook->links = lmcs_policy_links(&policy);
     bool finished = round->finished == shelf->df.id || round->finished == LMCS_EVERY_SHELF;
     outlook->keep_raw = finished ? 0 : pressed ? 1 : policy.keep_raw;
     outlook->jump = pressed && !finished ? 1 : policy.keep_raw;

@@ -193,6 +193,14 @@ static enum lmcs_status read_count(struct reader *reader, const struct key *key,
     return LMCS_OK;
 }
 
+static enum lmcs_status read_links(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+{
+    if (!take(reader, key->is.initial))
+        return read_count(reader, key, policy);
+    policy->links = LMCS_LINKS_AUTO;
+    return LMCS_OK;
+}
+
 /* A size or a duration. */
 static enum lmcs_status read_amount(struct reader *reader, const struct key *key, struct lmcs_policy *policy,
                                     bool is_duration)
@@ -240,17 +248,31 @@ static enum lmcs_status read_budget(struct reader *reader, const struct key *key
     return policy->budget_bytes > 0 ? LMCS_OK : fail_value(reader, key);
 }
 
-static const char *const encode_names[] = {
-    [LMCS_ENCODE_NEVER] = "never", [LMCS_ENCODE_AUTO] = "auto", [LMCS_ENCODE_ALWAYS] = "always"};
+#define FORMS 3
+static const char *const forms[FORMS] = {
+    [LMCS_WRITE_AS_AUTO] = "auto", [LMCS_WRITE_AS_RAW] = "raw", [LMCS_WRITE_AS_LINK] = "link"};
+static const char *const forms_of_encode[FORMS] = {
+    [LMCS_WRITE_AS_AUTO] = "auto", [LMCS_WRITE_AS_RAW] = "never", [LMCS_WRITE_AS_LINK] = "always"};
 
-static enum lmcs_status read_encode(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+static enum lmcs_status read_form_of(struct reader *reader, const struct key *key, const char *const names[FORMS],
+                                     struct lmcs_policy *policy)
 {
-    for (size_t i = 0; i < sizeof encode_names / sizeof *encode_names; i++)
-        if (take(reader, encode_names[i])) {
-            policy->encode = (enum lmcs_encode_on_capture)i;
+    for (size_t i = 0; i < FORMS; i++)
+        if (take(reader, names[i])) {
+            policy->write = (enum lmcs_write_as)i;
             return LMCS_OK;
         }
     return fail_value(reader, key);
+}
+
+static enum lmcs_status read_form(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+{
+    return read_form_of(reader, key, forms, policy);
+}
+
+static enum lmcs_status read_encode(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+{
+    return read_form_of(reader, key, forms_of_encode, policy);
 }
 
 static enum lmcs_status read_parity(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
@@ -294,6 +316,14 @@ static void write_count(struct writer *writer, const struct key *key, const stru
         put(writer, "%s", key->none);
     else
         put(writer, "%" PRIu32, number);
+}
+
+static void write_links(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
+{
+    if (policy->links == LMCS_LINKS_AUTO)
+        put(writer, "%s", key->is.initial);
+    else
+        write_count(writer, key, policy);
 }
 
 static void put_size(struct writer *writer, uint64_t bytes)
@@ -342,10 +372,10 @@ static void write_budget(struct writer *writer, const struct key *key, const str
         write_size(writer, key, policy);
 }
 
-static void write_encode(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
+static void write_form(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
 {
     (void)key;
-    put(writer, "%s", encode_names[policy->encode]);
+    put(writer, "%s", forms[policy->write]);
 }
 
 static void write_parity(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
@@ -440,10 +470,10 @@ static const struct key keys[] = {
      0,
      NULL,
      true},
-    {{"links", "N", "0 to 64, or off", TEXT(LMCS_DEFAULT_LINKS),
-      "reading a tensor undoes at most N links between optimizer steps; off: no links"},
-     read_count,
-     write_count,
+    {{"links", "N", "0 to 64, off, or auto", "auto",
+      "reading a tensor undoes at most N links; off: no links; auto: 24, and where captures write them by restore"},
+     read_links,
+     write_links,
      FIELD(links),
      0,
      LMCS_LINK_BOUND,
@@ -466,9 +496,10 @@ static const struct key keys[] = {
      UINT64_MAX,
      "none",
      false},
-    {{"encode", "WHEN", "never, auto or always", "never", "captures write deltas"},
-     read_encode,
-     write_encode,
+    {{"write", "HOW", "auto, raw or link", "auto",
+      "captures write raw tensors, or links and deltas; auto: the form that is durable sooner"},
+     read_form,
+     write_form,
      0,
      0,
      0,
@@ -500,16 +531,34 @@ static const struct key keys[] = {
      UINT64_MAX,
      "none",
      false},
+    {{"restore", "TIME", "a duration of at most 1h (1s), or none", TEXT(LMCS_DEFAULT_RESTORE) "s",
+      "captures write links only as far as the newest snapshot is restored in TIME per GiB; none: no limit"},
+     read_duration,
+     write_duration,
+     FIELD(restore_seconds),
+     1,
+     3600,
+     "none",
+     false},
     /* Hidden: of a shelf's record alone. */
     {{"since", "TIME", "seconds", "0", "the change"}, read_since, write_since, 0, 0, 0, NULL, false},
     {{"was", "RULE,...", "rules", "all", "the rules before it"}, read_was, write_was, 0, 0, 0, NULL, false},
+    /* Of earlier versions' records: read, never written. */
+    {{"encode", "WHEN", "never, auto or always", "auto", "write=raw, auto and link"},
+     read_encode,
+     NULL,
+     0,
+     0,
+     0,
+     NULL,
+     false},
 };
 #define STORED_KEY_COUNT (sizeof keys / sizeof *keys)
-#define KEY_COUNT        (STORED_KEY_COUNT - 2)
+#define KEY_COUNT        (STORED_KEY_COUNT - 3)
 
 static_assert(STORED_KEY_COUNT <= MOST_KEYS, "words of a reader");
 static_assert(LMCS_CHAIN_BOUND == 7 && LMCS_LINK_BOUND == 64 && LMCS_MAX_PARITY_DATA == 128 && LMCS_MAX_PARITY == 16 &&
-                  LMCS_MAX_RULES == 12 && LMCS_MAX_METRIC == 64,
+                  LMCS_MAX_RULES == 12 && LMCS_MAX_METRIC == 64 && LMCS_DEFAULT_LINKS == 24,
               "texts of the keys");
 
 const struct lmcs_policy_key *lmcs_policy_key(size_t index)
@@ -521,13 +570,17 @@ void lmcs_policy_init(struct lmcs_policy *policy)
 {
     *policy = (struct lmcs_policy){.keep_raw = LMCS_DEFAULT_KEEP_RAW,
                                    .chain = LMCS_DEFAULT_CHAIN,
-                                   .links = LMCS_DEFAULT_LINKS,
+                                   .links = LMCS_LINKS_AUTO,
+                                   .restore_seconds = LMCS_DEFAULT_RESTORE,
                                    .parity_of_bases = true,
                                    .grace_seconds = LMCS_DEFAULT_GRACE};
 }
 
 static enum lmcs_status fail_key(const struct reader *reader)
 {
+    if (strncmp(reader->word, "encode=", strlen("encode=")) == 0)
+        return fail_word(reader, "the key is now write=. For encode=never give write=raw, for encode=auto write=auto, "
+                                 "for encode=always write=link");
     char names[200];
     size_t used = 0;
     for (size_t i = 0; i < KEY_COUNT; i++)
@@ -627,6 +680,8 @@ static enum lmcs_status format(const struct lmcs_policy *policy, size_t key_coun
 {
     struct writer writer = {.text = text};
     for (size_t i = 0; i < key_count; i++) {
+        if (keys[i].write == NULL)
+            continue;
         size_t before = writer.used;
         put(&writer, "%s%s=", i > 0 ? " " : "", keys[i].is.name);
         size_t value = writer.used;

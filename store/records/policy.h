@@ -14,6 +14,7 @@
 #define LMCS_DEFAULT_KEEP_RAW  4
 #define LMCS_DEFAULT_CHAIN     3
 #define LMCS_DEFAULT_LINKS     24  /* reads a step of 1 GiB in 4 s on one core: tools/bench.sh links */
+#define LMCS_DEFAULT_RESTORE   1   /* seconds */
 #define LMCS_DEFAULT_GRACE     600 /* seconds */
 #define LMCS_MAX_RULES         12
 #define LMCS_MAX_PARITY_DATA   128
@@ -38,21 +39,24 @@ static inline bool lmcs_rule_needs_metric(const struct lmcs_rule *rule)
     return rule->kind == LMCS_RULE_BEST;
 }
 
-enum lmcs_encode_on_capture { LMCS_ENCODE_NEVER, LMCS_ENCODE_AUTO, LMCS_ENCODE_ALWAYS };
+enum lmcs_write_as { LMCS_WRITE_AS_AUTO, LMCS_WRITE_AS_RAW, LMCS_WRITE_AS_LINK };
+
+#define LMCS_LINKS_AUTO UINT32_MAX /* links= is not set: above every bound */
 
 struct lmcs_policy {
     uint32_t keep_raw;
     uint32_t chain;
-    uint32_t links;          /* most in a line; 0: no links */
+    uint32_t links;          /* most in a line, or LMCS_LINKS_AUTO; 0: no links. Read by the functions below */
     uint64_t budget_bytes;   /* 0: none */
     uint32_t budget_percent; /* of the pool's limit or disk; 0: none */
     uint64_t rate_bytes;     /* a second; 0: no limit */
-    enum lmcs_encode_on_capture encode;
-    uint64_t scrub_seconds; /* of a full background scrub; 0: none */
-    bool parity_of_bases;   /* only of contents that others rest on, with a geometry by size (records/safety.h) */
-    uint32_t parity_data;   /* else of all: units of data ... */
-    uint32_t parity;        /* ... for this many of parity; 0: none */
-    size_t rule_count;      /* 0: keep all */
+    enum lmcs_write_as write;
+    uint64_t restore_seconds; /* most to restore a GiB of the newest snapshot, on all cores; 0: no limit */
+    uint64_t scrub_seconds;   /* of a full background scrub; 0: none */
+    bool parity_of_bases;     /* only of contents that others rest on, with a geometry by size (records/safety.h) */
+    uint32_t parity_data;     /* else of all: units of data ... */
+    uint32_t parity;          /* ... for this many of parity; 0: none */
+    size_t rule_count;        /* 0: keep all */
     struct lmcs_rule rules[LMCS_MAX_RULES];
     uint64_t grace_seconds; /* after a change of rules or budget; 0: none */
     uint64_t since_seconds; /* since 1970: the change; 0: the background needs not wait */
@@ -60,6 +64,19 @@ struct lmcs_policy {
     struct lmcs_rule was[LMCS_MAX_RULES];
     char log[LMCS_MAX_POLICY + 1]; /* policy_log.c */
 };
+
+/* Most links in a line that the compactor makes. */
+static inline uint32_t lmcs_policy_links(const struct lmcs_policy *policy)
+{
+    return policy->links == LMCS_LINKS_AUTO ? LMCS_DEFAULT_LINKS : policy->links;
+}
+
+/* Most links in a line that captures make. `by_restore`: most that can be undone in time; UINT32_MAX: no limit. */
+static inline uint32_t lmcs_policy_line_bound(const struct lmcs_policy *policy, uint32_t by_restore)
+{
+    uint32_t bound = policy->links < LMCS_LINK_BOUND ? policy->links : LMCS_LINK_BOUND;
+    return by_restore < bound ? by_restore : bound;
+}
 
 static inline bool lmcs_policy_has_parity(const struct lmcs_policy *policy)
 {

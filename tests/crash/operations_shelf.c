@@ -95,8 +95,9 @@ void do_policy(struct driver *d)
     char policy[96], words[WORDS];
     if (shelf == NULL)
         return;
-    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d links=%d encode=%s parity=%s", 1 + (int)driver_below(d, 3),
-             (int)driver_below(d, 5), (int)driver_below(d, 7), driver_below(d, 4) == 0 ? "always" : "never",
+    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d links=%d write=%s restore=%s parity=%s",
+             1 + (int)driver_below(d, 3), (int)driver_below(d, 5), (int)driver_below(d, 7),
+             driver_below(d, 4) == 0 ? "link" : "raw", driver_below(d, 2) == 0 ? "2s" : "none",
              driver_below(d, 2) == 0 ? "3+1" : "none");
     snprintf(words, WORDS, "set the policy of %s to %s", shelf, policy);
     uint64_t operation = driver_begin(d, words);

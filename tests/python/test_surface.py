@@ -493,4 +493,4 @@ def test_every_dtype_has_a_row() -> None:
 def test_policy_names_every_key() -> None:
     text = lmcstore.Shelf.policy.__doc__
     assert text is not None and "{" not in text
-    assert all(f"``{key[0]}=" in text for key in lmcstore._core.POLICY_KEYS) and len(lmcstore._core.POLICY_KEYS) >= 9
+    assert all(f"``{key[0]}=" in text for key in lmcstore._core.POLICY_KEYS) and len(lmcstore._core.POLICY_KEYS) >= 11

@@ -283,13 +283,13 @@ def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -
     rounds = SLOW_WARM + setting.of(16, 8, 2)
     wide = Wide(setting, kind, setting.of(256 * MIB, 64 * MIB, 2 * MIB))
     path = folder / "slow.pool"
-    ways = ("never", "auto", "always")
+    ways = ("raw", "auto", "link")
     times: dict[str, list[float]] = {way: [] for way in ("write", *ways)}
     shares: dict[str, list[float]] = {way: [] for way in ways}
     store = lmcstore.open(path, background=False)
     for way in ways:
         store[way].snapshot(wide.state, step=0)
-        store[way].policy = f"encode={way} keep_raw=2"
+        store[way].policy = f"write={way} keep_raw=2"
     file = os.open(folder / "slow.file", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for turn in range(rounds):
         wide.go_on()
@@ -321,7 +321,7 @@ def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -
         ratios = [a / b for a, b in zip(times[way], times["write"], strict=True)]
         t = median(times[way])
         section.rows.append(
-            [f"encode={way}", f"{100 * mean(shares[way]):.1f}", ms(t), gbs(wide.bytes, t), f"{median(ratios):.2f}"]
+            [f"write={way}", f"{100 * mean(shares[way]):.1f}", ms(t), gbs(wide.bytes, t), f"{median(ratios):.2f}"]
         )
         section.numbers[f"{kind}, {where}, {way}"] = {"durable_s": t, "over_write": median(ratios)}
     section.numbers[f"{kind}, {where}, write"] = {"durable_s": plain}
@@ -332,7 +332,7 @@ def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -
     )
     if goal:
         ratio = section.numbers[f"{kind}, {where}, auto"]["over_write"]
-        section.goal(f"{kind}, {where}: encode=auto until durable, over write + fdatasync", ratio, "<=", 0.8)
+        section.goal(f"{kind}, {where}: write=auto until durable, over write + fdatasync", ratio, "<=", 0.8)
     return section
 
 
