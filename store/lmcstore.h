@@ -108,6 +108,8 @@ struct lmcs_open_options {
     uint32_t threads;      /* for copying and encoding; 0: one per processor, at most 8 */
     uint32_t flags;        /* enum lmcs_open_flags */
     uint64_t expect_bytes; /* of the next capture, for which the background prepares space; 0: unknown until one ends */
+    uint32_t copy_threads; /* for the copies and encoding of promised and asynchronous captures; 0: as `threads` */
+    uint32_t copy_nice;    /* the least nice value of their threads, 0 to 19 */
 };
 
 LMCS_API void lmcs_open_options_init(struct lmcs_open_options *options);

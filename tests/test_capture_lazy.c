@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_capture_lazy.c - captures that are promised, and go on in another thread. */
+#include <dirent.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+
+#include "base/workers.h"
 #include "test_capture_support.h"
 
 #define COUNT 4096u
@@ -202,6 +207,103 @@ static void a_promise_of_the_parents(void **state)
     close_pool(pool);
 }
 
+/* The number of this process's threads with a nice value. */
+static unsigned threads_of(int nice)
+{
+    unsigned count = 0;
+    DIR *folder = opendir("/proc/self/task");
+    assert_non_null(folder);
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        char path[300], text[1024];
+        int fields = 0;
+        snprintf(path, sizeof path, "/proc/self/task/%s/stat", entry->d_name);
+        FILE *file = entry->d_name[0] != '.' ? fopen(path, "r") : NULL;
+        if (file == NULL)
+            continue;
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        fclose(file);
+        char *at = strrchr(text, ')'); /* behind the name; the nice value is the 17th field after it */
+        for (; at != NULL && fields < 17; fields++)
+            at = strchr(at + 1, ' ');
+        count += at != NULL && atoi(at + 1) == nice;
+    }
+    closedir(folder);
+    return count;
+}
+
+static void a_later_copy_has_threads_of_its_own(void **state)
+{
+    struct place *place = *state;
+    static const float data[2][COUNT] = {{1}, {2}};
+    struct lmcs_open_options options;
+    struct lmcs_pool *pool;
+    struct lazy lazy;
+    lmcs_open_options_init(&options);
+    options.flags = LMCS_NO_BACKGROUND;
+    options.threads = 4;
+    options.copy_threads = 3;
+    options.copy_nice = 20;
+    FAILS(LMCS_INVALID, lmcs_pool_open(place->pool, LMCS_OPEN_OR_CREATE, &options, &pool, &err));
+    assert_non_null(strstr(err.message, "copy_nice is 20"));
+    options.copy_nice = 17;
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_OR_CREATE, &options, &pool, &err));
+    const int own = getpriority(PRIO_PROCESS, 0);
+    struct lmcs_capture *capture = begin(pool, "run");
+    put_one(capture, "weight", LMC_F32, 1, &SHAPE, NULL, data[0]);
+    assert_int_equal(commit(capture), 1);
+    assert_int_equal(threads_of(17), 0); /* a synchronous capture keeps its caller's priority */
+    take_lazily(pool, &lazy, data[1], LMCS_OK);
+    OK(lmcs_capture_wait(lazy.capture, &err));
+    end_copier(&lazy);
+    assert_int_equal(threads_of(17), 3);
+    assert_int_equal(getpriority(PRIO_PROCESS, 0), own);
+    expect_bytes(pool, "weight", data[1], sizeof data[1]);
+    verify_pool(pool);
+    close_pool(pool);
+    assert_int_equal(threads_of(17), 0);
+}
+
+static atomic_uint items_of[20]; /* done, by nice value */
+
+static void note_nice(void *context, uint64_t i)
+{
+    (void)context;
+    (void)i;
+    atomic_fetch_add(&items_of[getpriority(PRIO_PROCESS, 0)], 1);
+}
+
+/* Runs of 1, 2 and 100 items. */
+static void *run_nicely(void *workers)
+{
+    const uint64_t counts[] = {1, 2, 100};
+    memset(items_of, 0, sizeof items_of);
+    for (size_t i = 0; i < 3; i++)
+        lmcs_workers_run(workers, note_nice, NULL, NULL, counts[i]);
+    return NULL;
+}
+
+static void *run_with_low_priority(void *workers)
+{
+    setpriority(PRIO_PROCESS, 0, 19);
+    return run_nicely(workers);
+}
+
+static void threads_with_a_nice_value_do_everything(void **state)
+{
+    struct lmcs_workers *workers;
+    pthread_t thread;
+    (void)state;
+    OK(lmcs_workers_new(1, 18, -1, &workers, &err));
+    run_nicely(workers);
+    assert_int_equal(items_of[18], 103);
+    lmcs_workers_free(workers);
+    OK(lmcs_workers_new(3, 18, -1, &workers, &err));
+    assert_int_equal(pthread_create(&thread, NULL, run_with_low_priority, workers), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(items_of[19], 103); /* never a higher priority than that of the thread that made them */
+    lmcs_workers_free(workers);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -211,6 +313,8 @@ int main(void)
         IN_MEMORY(a_commit_after_a_failed_put_is_reported),
         IN_MEMORY(what_is_promised_is_promised_once),
         IN_MEMORY(a_promise_of_the_parents),
+        ON_BOTH(a_later_copy_has_threads_of_its_own),
+        cmocka_unit_test(threads_with_a_nice_value_do_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ enum lmcs_status frames_work_init(struct cli *cli, struct frames_work *work)
     *work = (struct frames_work){.cli = cli, .caller = pthread_self(), .failed_at = UINT64_MAX};
     work->progress = cli_progress_start(cli);
     pthread_mutex_init(&work->lock, NULL);
-    return lmcs_workers_new(threads, -1, &work->workers, &cli->error);
+    return lmcs_workers_new(threads, 0, -1, &work->workers, &cli->error);
 }
 
 void frames_work_free(struct frames_work *work)

@@ -60,6 +60,8 @@ def open(
     threads: int = 0,
     flags: int = 0,
     expect_bytes: int = 0,
+    copy_threads: int = 0,
+    copy_nice: int = 0,
 ) -> Pool: ...
 
 @final

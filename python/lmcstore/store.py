@@ -42,6 +42,7 @@ _MODES = {
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _MAX_WAIT_MS = 0xFFFFFFFE
 _MAX_THREADS = 1024
+_MAX_NICE = 19
 
 
 def open(
@@ -55,6 +56,8 @@ def open(
     force_network: bool = False,
     verify: bool = True,
     expect: int | str | None = None,
+    copy_threads: int = 0,
+    copy_nice: int = 0,
 ) -> Store:
     """Open a pool, or create it.
 
@@ -87,6 +90,12 @@ def open(
         so that it does not wait for file space and page faults. Tensors above an eighth of it, or 64 MiB, get their own
         place, for which nothing is prepared until a snapshot has shown their sizes. The close gives back what is not
         used.
+    copy_threads
+        For the work of a snapshot after its call has returned (``wait=False``, ``lazy=``): copies, comparisons,
+        encoding. 0: as `threads`.
+    copy_nice
+        The nice value of these threads, 0 to 19: the higher, the more they leave to training on busy processors, and
+        the longer a step may wait for a lazy copy. They never get a higher priority than the thread that started them.
 
     Returns
     -------
@@ -118,9 +127,10 @@ def open(
     expect_bytes = 0 if expect is None else parse_size(expect)
     wait_ms = milliseconds(wait, _MAX_WAIT_MS, "wait")
     threads = within(threads, 0, _MAX_THREADS, "threads")
+    copying = within(copy_threads, 0, _MAX_THREADS, "copy_threads"), within(copy_nice, 0, _MAX_NICE, "copy_nice")
     flags = (0 if background else _core.NO_BACKGROUND) | (_core.FORCE_NETWORK if force_network else 0)
     try:
-        pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags, expect_bytes))
+        pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags, expect_bytes, *copying))
     except InUseError as error:
         if "Each rank" in str(error):
             Error.__init__(error, f"{error}. In Python: lmcstore.open({_with_rank(text)})")
@@ -132,7 +142,7 @@ def open(
     return store
 
 
-def _open(path: str, mode: str, options: tuple[int, int, int, int, int]) -> tuple[_core.Pool, bool]:
+def _open(path: str, mode: str, options: tuple[int, ...]) -> tuple[_core.Pool, bool]:
     """Open or create a pool; also return whether it is new. Warns before mode "a" creates it."""
     if mode == "a":
         try:

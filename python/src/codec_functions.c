@@ -101,7 +101,7 @@ static bool coding_init(struct coding *self, struct core_state *state, uint32_t 
     atomic_init(&self->stop, false);
     pthread_mutex_init(&self->lock, NULL);
     threads = threads < blocks ? threads : (uint32_t)blocks;
-    if (threads > 1 && lmcs_workers_new(threads, -1, &self->workers, &error) != LMCS_OK) {
+    if (threads > 1 && lmcs_workers_new(threads, 0, -1, &self->workers, &error) != LMCS_OK) {
         core_raise(state, &error);
         return false;
     }

@@ -40,7 +40,8 @@ static bool open_in_slices(struct core_state *state, const char *path, int mode,
 
 PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"path", "mode", "limit_bytes", "wait_ms", "threads", "flags", "expect_bytes", NULL};
+    static char *names[] = {"path",  "mode",         "limit_bytes",  "wait_ms",   "threads",
+                            "flags", "expect_bytes", "copy_threads", "copy_nice", NULL};
     struct core_state *state = PyModule_GetState(module);
     PyObject *path = NULL;
     int mode;
@@ -49,9 +50,12 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     uint32_t threads = 0;
     uint32_t flags = 0;
     uint64_t expect_bytes = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|O&O&O&O&O&:open", names, PyUnicode_FSConverter, &path, &mode,
-                                     core_to_uint64, &limit_bytes, core_to_uint32, &wait_ms, core_to_uint32, &threads,
-                                     core_to_uint32, &flags, core_to_uint64, &expect_bytes))
+    uint32_t copy_threads = 0;
+    uint32_t copy_nice = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|O&O&O&O&O&O&O&:open", names, PyUnicode_FSConverter, &path,
+                                     &mode, core_to_uint64, &limit_bytes, core_to_uint32, &wait_ms, core_to_uint32,
+                                     &threads, core_to_uint32, &flags, core_to_uint64, &expect_bytes, core_to_uint32,
+                                     &copy_threads, core_to_uint32, &copy_nice))
         return NULL;
     struct lmcs_open_options options;
     lmcs_open_options_init(&options);
@@ -59,6 +63,8 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     options.threads = threads;
     options.flags = flags;
     options.expect_bytes = expect_bytes;
+    options.copy_threads = copy_threads;
+    options.copy_nice = copy_nice;
     struct lmcs_pool *handle = NULL;
     bool opened = open_in_slices(state, PyBytes_AsString(path), mode, &options, wait_ms, &handle);
     Py_DECREF(path);

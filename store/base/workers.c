@@ -3,7 +3,7 @@
  * base/workers.c - the threads of a pool.
  *
  * A run is a job on a list. The caller works on its own, so that a run always progresses; idle threads join the first
- * job with items left.
+ * job with items left. With a nice value, the caller works only if the system gives it no thread.
  */
 #include "base/workers.h"
 
@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "base/guard.h"
 #include "base/idle.h"
@@ -33,6 +34,7 @@ struct lmcs_workers {
     struct job *jobs;
     bool stop;
     int node;
+    uint32_t nice;
     atomic_uint wanted; /* besides the caller; lowered when the system refuses one */
     uint32_t started;
     pthread_t *threads;
@@ -47,11 +49,20 @@ static void work_on(struct job *job)
         job->finish(job->context);
 }
 
+/* Raises the nice value of this thread alone: on Linux, each thread has its own. */
+static void be_nice(int nice)
+{
+    if (getpriority(PRIO_PROCESS, 0) < nice)
+        setpriority(PRIO_PROCESS, 0, nice);
+}
+
 static void *serve(void *argument)
 {
     struct lmcs_workers *workers = argument;
     if (workers->node >= 0)
         lmcs_topology_bind_thread(workers->node);
+    if (workers->nice > 0)
+        be_nice((int)workers->nice);
     pthread_mutex_lock(&workers->lock);
     for (;;) {
         struct job *job = workers->jobs;
@@ -87,7 +98,8 @@ static void start_threads(struct lmcs_workers *workers)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-enum lmcs_status lmcs_workers_new(uint32_t threads, int node, struct lmcs_workers **workers, struct lmcs_error *error)
+enum lmcs_status lmcs_workers_new(uint32_t threads, uint32_t nice, int node, struct lmcs_workers **workers,
+                                  struct lmcs_error *error)
 {
     struct lmcs_workers *w = calloc(1, sizeof *w);
     if (w == NULL || (w->threads = calloc(threads, sizeof *w->threads)) == NULL) {
@@ -98,7 +110,8 @@ enum lmcs_status lmcs_workers_new(uint32_t threads, int node, struct lmcs_worker
     pthread_cond_init(&w->wake, NULL);
     pthread_cond_init(&w->done, NULL);
     w->node = node;
-    w->wanted = threads - 1;
+    w->nice = nice;
+    w->wanted = nice > 0 ? threads : threads - 1;
     *workers = w;
     return LMCS_OK;
 }
@@ -134,7 +147,8 @@ void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, 
         lmcs_idle_run(work, context, count);
         atomic_store(&job.taken, count);
     }
-    bool shared = count > 1 && workers != NULL && workers->wanted > 0;
+    bool helps = workers == NULL || workers->nice == 0;
+    bool shared = count > (helps ? 1 : 0) && workers != NULL && workers->wanted > 0;
     if (shared) {
         pthread_mutex_lock(&workers->lock);
         if (workers->started < workers->wanted)
@@ -144,10 +158,13 @@ void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, 
         pthread_cond_broadcast(&workers->wake);
         pthread_mutex_unlock(&workers->lock);
     }
-    work_on(&job);
+    if (helps || !shared || workers->wanted == 0)
+        work_on(&job);
     if (!shared)
         return;
     pthread_mutex_lock(&workers->lock);
+    while (atomic_load(&job.taken) < count) /* the last helper ends only after that */
+        pthread_cond_wait(&workers->done, &workers->lock);
     struct job **at = &workers->jobs;
     while (*at != &job)
         at = &(*at)->next;

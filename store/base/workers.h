@@ -10,8 +10,13 @@ struct lmcs_workers;
 /*
  * `threads` includes the caller's: 1 creates none. Others run on NUMA node `node` (-1: any), created by the first run
  * that can use them.
+ *
+ * `nice` above 0: `threads` threads of at least that nice value do everything, and the caller only waits. It may hold
+ * locks, which a thread of low priority would keep from others; so its own priority stays. A job must not start
+ * another run of them.
  */
-enum lmcs_status lmcs_workers_new(uint32_t threads, int node, struct lmcs_workers **workers, struct lmcs_error *error);
+enum lmcs_status lmcs_workers_new(uint32_t threads, uint32_t nice, int node, struct lmcs_workers **workers,
+                                  struct lmcs_error *error);
 /* No run may be under way. */
 void lmcs_workers_free(struct lmcs_workers *workers);
 /* Threads of a run, the caller's included. */
@@ -19,8 +24,8 @@ uint32_t lmcs_workers_count(const struct lmcs_workers *workers);
 /*
  * Calls work(context, i) for each i below `count`, in the caller's and other threads; returns after all calls. Runs of
  * several callers share the threads. Each participating thread calls `finish` (or NULL) last. `workers` NULL: in the
- * caller's thread, in order, or in the idle thread that it owns (base/idle.h). A single item is always the caller's: it
- * ends sooner than another thread begins.
+ * caller's thread, in order, or in the idle thread that it owns (base/idle.h). Without a nice value, a single item is
+ * always the caller's: it ends sooner than another thread begins.
  */
 void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, uint64_t i),
                       void (*finish)(void *context), void *context, uint64_t count);

@@ -183,6 +183,7 @@ static enum lmcs_status queue(struct lmcs_capture *capture, struct lmcs_error *e
     busy->committing = true;
     busy->has_owner = false;
     capture->asynchronous = true;
+    capture->workers = pool->later_workers;
     capture->hands_on = hands_on;
     capture->ticket.bytes = capture->written_bytes + capture->entries.count * ENTRY_BYTES;
     capture->ticket.is_queued = true;
@@ -307,6 +308,7 @@ enum lmcs_status lmcs_capture_promise(struct lmcs_capture *capture, const struct
     }
     pthread_mutex_lock(&capture->pool->captures);
     capture->promised = true;
+    capture->workers = capture->pool->later_workers;
     capture->busy->has_owner = false; /* this thread may wait for the shelf, which another one gives back */
     pthread_mutex_unlock(&capture->pool->captures);
     if (number != NULL)

@@ -124,11 +124,11 @@ static bool plan_compare(struct comparing *comparing, size_t count, bool first_b
     return true;
 }
 
-enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, const struct lmcs_source *sources,
-                                      const struct lmcs_previous *previous, size_t count, bool *equal,
-                                      struct lmcs_error *error)
+enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, struct lmcs_workers *workers,
+                                      const struct lmcs_source *sources, const struct lmcs_previous *previous,
+                                      size_t count, bool *equal, struct lmcs_error *error)
 {
-    struct comparing comparing = {.jobs = {.pool = pool}, .sources = sources, .previous = previous};
+    struct comparing comparing = {.jobs = {.pool = pool, .workers = workers}, .sources = sources, .previous = previous};
     comparing.differs = calloc(count + 1, sizeof *comparing.differs);
     enum lmcs_status status = comparing.differs == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {

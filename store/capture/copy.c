@@ -160,10 +160,10 @@ static enum lmcs_status allocate_all(struct copying *copying, struct lmcs_region
     return status;
 }
 
-enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *region, const struct lmcs_copy *copies,
-                                   size_t count, struct lmcs_error *error)
+enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_workers *workers, struct lmcs_region *region,
+                                   const struct lmcs_copy *copies, size_t count, struct lmcs_error *error)
 {
-    struct copying copying = {.pool = pool, .copies = copies, .jobs = {.pool = pool}};
+    struct copying copying = {.pool = pool, .copies = copies, .jobs = {.pool = pool, .workers = workers}};
     copying.hashes = calloc(count + 1, sizeof *copying.hashes);
     if (copying.hashes == NULL)
         return lmcs_fail_memory(error);

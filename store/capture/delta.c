@@ -24,6 +24,7 @@ struct encoded {
 
 struct batch {
     struct lmcs_pool *pool;
+    struct lmcs_workers *workers;
     struct lmcs_region *region;
     pthread_mutex_t region_lock;
     struct encoded *items;
@@ -41,6 +42,7 @@ static void prepare(struct batch *batch, struct encoded *item, struct lmcs_delta
     item->base.serial = item->base.is_new = false;
     item->base.links[0] = *previous->base;
     item->encoding = (struct lmcs_encoding){.pool = batch->pool,
+                                            .workers = batch->workers,
                                             .region = batch->region,
                                             .region_lock = &batch->region_lock,
                                             .serial = source->raw_bytes <= SERIAL_BYTES,
@@ -92,8 +94,7 @@ static enum lmcs_status encode_batch(struct batch *batch, struct lmcs_delta *del
 {
     for (size_t i = 0; i < batch->count; i++)
         prepare(batch, &batch->items[i], &deltas[i]);
-    enum lmcs_status status =
-        lmcs_workers_try(batch->pool->workers, encode_job, drain_thread, batch, batch->count, error);
+    enum lmcs_status status = lmcs_workers_try(batch->workers, encode_job, drain_thread, batch, batch->count, error);
     for (size_t i = 0; status == LMCS_OK && i < batch->count; i++)
         if (batch->items[i].possible && !batch->items[i].encoding.serial)
             status = encode_item(&batch->items[i], error);
@@ -102,10 +103,10 @@ static enum lmcs_status encode_batch(struct batch *batch, struct lmcs_delta *del
     return status;
 }
 
-enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_region *region, struct lmcs_delta *deltas,
-                                  size_t count, struct lmcs_error *error)
+enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_workers *workers, struct lmcs_region *region,
+                                  struct lmcs_delta *deltas, size_t count, struct lmcs_error *error)
 {
-    struct batch batch = {.pool = pool, .region = region};
+    struct batch batch = {.pool = pool, .workers = workers, .region = region};
     enum lmcs_status status = LMCS_OK;
     size_t most = count < BATCH ? count : BATCH;
     batch.items = count > 0 ? malloc(most * sizeof *batch.items) : NULL;

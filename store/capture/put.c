@@ -85,6 +85,7 @@ enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf, s
         return lmcs_fail_memory(error);
     }
     c->pool = pool;
+    c->workers = pool->workers;
     lmcs_region_init(&c->region, pool, 0);
     status = lmcs_shelf_take_for(pool, shelf, &c->ticket, &c->busy, error);
     if (status == LMCS_OK) {
@@ -209,7 +210,7 @@ static enum lmcs_status encode(struct put *put, size_t first, size_t count, cons
         if (put->entries[first + i]->shared == 0 && previous[i].may_encode)
             deltas[n++] = (struct lmcs_delta){.source = &put->sources[first + i], .previous = &previous[i]};
     atomic_fetch_add(&capture->pool->copying, 1);
-    enum lmcs_status status = lmcs_delta_write(capture->pool, &capture->region, deltas, n, error);
+    enum lmcs_status status = lmcs_delta_write(capture->pool, capture->workers, &capture->region, deltas, n, error);
     atomic_fetch_sub(&capture->pool->copying, 1);
     for (size_t i = 0; i < n; i++) {
         size_t at = first + (size_t)(deltas[i].previous - previous);
@@ -233,7 +234,8 @@ static enum lmcs_status settle(struct put *put, size_t first, size_t count, cons
 {
     struct lmcs_capture *capture = put->capture;
     bool equal[COMPARE_BATCH];
-    enum lmcs_status status = lmcs_compare_sources(capture->pool, &put->sources[first], previous, count, equal, error);
+    enum lmcs_status status =
+        lmcs_compare_sources(capture->pool, capture->workers, &put->sources[first], previous, count, equal, error);
     for (size_t i = 0; status == LMCS_OK && i < count; i++)
         if (equal[i])
             put->entries[first + i]->shared = put->entries[first + i]->previous;
@@ -343,13 +345,14 @@ static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs
                                  struct lmcs_error *error)
 {
     struct lmcs_error first;
-    enum lmcs_status status = lmcs_copy_sources(capture->pool, &capture->region, copies, count, &first);
+    enum lmcs_status status =
+        lmcs_copy_sources(capture->pool, capture->workers, &capture->region, copies, count, &first);
     if (status == LMCS_FULL && capture->written_bytes == 0) {
         lmcs_region_end(&capture->region); /* lets the compactor use the region's room */
         lmcs_region_init(&capture->region, capture->pool, 0);
     }
     if (status == LMCS_FULL && make_room(capture))
-        status = lmcs_copy_sources(capture->pool, &capture->region, copies, count, &first);
+        status = lmcs_copy_sources(capture->pool, capture->workers, &capture->region, copies, count, &first);
     if (status == LMCS_FULL)
         explain_full(capture, &first);
     if (status != LMCS_OK && error != NULL)

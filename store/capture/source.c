@@ -148,7 +148,7 @@ enum lmcs_status lmcs_jobs_run(const struct lmcs_jobs *jobs, lmcs_workers_job *w
                                void *context, struct lmcs_error *error)
 {
     atomic_fetch_add(&jobs->pool->copying, 1);
-    enum lmcs_status status = lmcs_workers_try(jobs->pool->workers, work, finish, context, jobs->count, error);
+    enum lmcs_status status = lmcs_workers_try(jobs->workers, work, finish, context, jobs->count, error);
     atomic_fetch_sub(&jobs->pool->copying, 1);
     return status;
 }

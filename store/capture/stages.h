@@ -31,9 +31,10 @@ void lmcs_source_read(const struct lmcs_source *source, uint64_t at, uint64_t by
 bool lmcs_source_read_guarded(const struct lmcs_source *source, uint64_t at, uint64_t bytes, void *to);
 enum lmcs_status lmcs_source_fail(const struct lmcs_tensor *tensor, struct lmcs_error *error);
 
-/* Jobs for the pool's workers, during which the compactor pauses. */
+/* Jobs for a capture's workers, during which the compactor pauses. */
 struct lmcs_jobs {
     struct lmcs_pool *pool;
+    struct lmcs_workers *workers;
     size_t count;
     size_t capacity;
     struct lmcs_job {
@@ -60,9 +61,9 @@ enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root
                                     const struct lmcs_source *sources, size_t count, struct lmcs_previous *previous,
                                     struct lmcs_error *error);
 /* Sets equal[i] if all bytes equal the raw content's. The caller leases the epoch. */
-enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, const struct lmcs_source *sources,
-                                      const struct lmcs_previous *previous, size_t count, bool *equal,
-                                      struct lmcs_error *error);
+enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, struct lmcs_workers *workers,
+                                      const struct lmcs_source *sources, const struct lmcs_previous *previous,
+                                      size_t count, bool *equal, struct lmcs_error *error);
 
 /* ---- Encode: deltas (delta.c) ---- */
 
@@ -79,8 +80,8 @@ struct lmcs_delta {
 };
 /* Encodes sources as deltas. Sets is_made or is_equal; the other sources are to be copied. The caller leases the
  * look-up's epoch and has entered the encode gate. */
-enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_region *region, struct lmcs_delta *deltas,
-                                  size_t count, struct lmcs_error *error);
+enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_workers *workers, struct lmcs_region *region,
+                                  struct lmcs_delta *deltas, size_t count, struct lmcs_error *error);
 
 /* ---- Copy: into the pool (copy.c) ---- */
 
@@ -89,8 +90,8 @@ struct lmcs_copy {
     struct lmcs_content *content; /* gets place, size and digest */
 };
 /* Copies sources into the region. Their payloads are not yet durable afterwards. */
-enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *region, const struct lmcs_copy *copies,
-                                   size_t count, struct lmcs_error *error);
+enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_workers *workers, struct lmcs_region *region,
+                                   const struct lmcs_copy *copies, size_t count, struct lmcs_error *error);
 
 /* ---- Commit: the entries of a snapshot (entries.c) ---- */
 

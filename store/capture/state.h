@@ -10,6 +10,7 @@
 struct lmcs_capture {
     struct lmcs_ticket ticket; /* the first member */
     struct lmcs_pool *pool;
+    struct lmcs_workers *workers; /* of its jobs */
     struct lmcs_busy_shelf *busy;
     enum { LMCS_CAPTURE_OPEN, LMCS_CAPTURE_BROKEN, LMCS_CAPTURE_COMMITTING } state;
     struct lmcs_region region;

@@ -45,6 +45,9 @@
  *                                                        of the compactor, when a capture finds no space
  *   workers,     lmcs_workers_run,      serve            jobs of lmcs_workers_run and lmcs_workers_try: copy, compare,
  *    threads-1   when first useful      (workers.c)      encode, decode, hash. On the pool's NUMA node
+ *   later, 0 to  likewise               likewise         the same for captures whose call has returned, if options
+ *    copy_threads                                        differ. With copy_nice, callers only wait, because they hold
+ *                                                        locks; these threads hold one only for a moment
  *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction; for
  *    a shelf     asynchronous           (commit.c)       all captures queued. Detached; lmcs_pool_close waits for it
  *   background,  lmcs_compactor_start   background_main  space for the next capture, compaction, pruning, parity, scrub
@@ -128,6 +131,7 @@ struct lmcs_pool {
     struct lmcs_lease *lease;
     struct lmcs_page_cache *cache;
     struct lmcs_workers *workers;
+    struct lmcs_workers *later_workers; /* for captures whose call has returned; the same without options */
 
     pthread_rwlock_t meta;
     struct lmcs_root_df root; /* newest committed (writer) */

@@ -110,8 +110,9 @@ static enum lmcs_status encode_job(void *context, uint64_t i, struct lmcs_error 
 
 static enum lmcs_status encode_window(struct encoding *e, uint64_t count, struct lmcs_error *error)
 {
-    struct lmcs_workers *workers = e->encoding->serial ? NULL : e->encoding->pool->workers;
-    return lmcs_workers_try(workers, encode_job, NULL, e, count, error);
+    const struct lmcs_encoding *encoding = e->encoding;
+    struct lmcs_workers *all = encoding->workers != NULL ? encoding->workers : encoding->pool->workers;
+    return lmcs_workers_try(encoding->serial ? NULL : all, encode_job, NULL, e, count, error);
 }
 
 /* ---- Writing ---- */

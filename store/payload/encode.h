@@ -10,6 +10,7 @@ struct lmcs_encoding {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
     pthread_mutex_t *region_lock; /* NULL: the region is this thread's alone */
+    struct lmcs_workers *workers; /* NULL: the pool's */
     bool serial;                  /* in the caller's thread alone */
     bool may_change;              /* `data` may change meanwhile: the frame is sound even then, but its tensor torn */
     struct lmcs_tensor tensor;

@@ -35,6 +35,7 @@
 #define WAIT_SLICE_MS      100u
 #define WAIT_NAP_US        1000u
 #define MAX_THREADS        8u
+#define MOST_NICE          19u
 #define DEFAULT_PART_BYTES ((uint64_t)15 << 30)
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -58,6 +59,8 @@ static void free_pool(struct lmcs_pool *pool)
         return;
     lmcs_background_free(pool);
     lmcs_live_store_free(pool);
+    if (pool->later_workers != pool->workers)
+        lmcs_workers_free(pool->later_workers);
     lmcs_workers_free(pool->workers);
     lmcs_space_free(pool->space);
     lmcs_page_cache_free(pool->cache);
@@ -96,6 +99,16 @@ static uint32_t choose_threads(uint32_t wanted)
     return wanted == 0 && threads > MAX_THREADS ? MAX_THREADS : threads > 256 ? 256 : threads;
 }
 
+static enum lmcs_status make_workers(struct lmcs_pool *pool, int node, struct lmcs_error *error)
+{
+    const struct lmcs_open_options *options = &pool->options;
+    enum lmcs_status status = lmcs_workers_new(options->threads, 0, node, &pool->workers, error);
+    pool->later_workers = pool->workers;
+    if (status != LMCS_OK || (options->copy_nice == 0 && options->copy_threads == options->threads))
+        return status;
+    return lmcs_workers_new(options->copy_threads, options->copy_nice, node, &pool->later_workers, error);
+}
+
 static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_options *options, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = calloc(1, sizeof *pool);
@@ -110,6 +123,8 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
     pool->pid = getpid();
     pool->options = *options;
     pool->options.threads = choose_threads(options->threads);
+    pool->options.copy_threads =
+        options->copy_threads == 0 ? pool->options.threads : choose_threads(options->copy_threads);
     pool->part_bytes = DEFAULT_PART_BYTES;
     init_meta_lock(&pool->meta);
     pthread_mutex_init(&pool->captures, NULL);
@@ -223,7 +238,7 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     struct lmcs_txn txn;
     enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
     if (status == LMCS_OK)
-        status = lmcs_workers_new(pool->options.threads, node, &pool->workers, error);
+        status = make_workers(pool, node, error);
     if (status == LMCS_OK)
         status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
@@ -279,7 +294,7 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
         status = lmcs_fail(error, LMCS_IN_USE, 0, "%s: was replaced or removed while it was opened; open it again",
                            pool->path);
     if (status == LMCS_OK)
-        status = lmcs_workers_new(pool->options.threads, node, &pool->workers, error);
+        status = make_workers(pool, node, error);
     if (status == LMCS_OK)
         status = lmcs_root_read(pool, &pool->root, error);
     if (status == LMCS_OK)
@@ -452,6 +467,9 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
         error = &local;
     if (path == NULL || *path == '\0' || strlen(path) >= 4096)
         return lmcs_fail(error, LMCS_INVALID, 0, "the pool's path is empty or too long");
+    if (options->copy_nice > MOST_NICE)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: copy_nice is %u; it is a nice value of 0 to %u", path,
+                         options->copy_nice, MOST_NICE);
     lmcs_guard_install();
     pthread_once(&watching, watch_forks);
     keep_parents_places();
