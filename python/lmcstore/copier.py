@@ -42,8 +42,13 @@ class Job:
             self._run()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the copy has ended, well or not. False: not yet."""
+        """Wait until the copy has ended, well or not. False: not yet. A forked child never waits."""
         return os.getpid() != self._pid or self._ended.wait(timeout)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the copy has ended; in a forked child, whether it had before the fork."""
+        return self._ended.is_set()
 
     def _run(self) -> None:
         store, work = self._store, self._work

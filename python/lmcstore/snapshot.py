@@ -198,15 +198,15 @@ class Snapshot(Mapping[Any, Any]):
     def captured(self, timeout: float | None = None) -> bool:
         """Wait until the tensors of a lazy snapshot are copied, so that they may change; at most `timeout` seconds.
 
-        Returns whether they are. InvalidError: one was changed before, so the snapshot does not exist; other errors are
-        those of `wait`.
+        Returns whether they are. InvalidError: one was changed before, so the snapshot does not exist; or this is a
+        forked child, whose parent was still copying. Other errors are those of `wait`.
         """
         job = self._job  # another thread may reset it
         if job is None:
             return True
         if not job.wait(timeout):
             return False
-        if job.failed:
+        if job.failed or not job.ended:
             self.wait()
         self._job = None
         return True

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -353,13 +354,18 @@ def test_a_failed_copy(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_child_waits_for_nothing(shelf: lmcstore.Shelf, gate: Gate) -> None:
     training = Training()
+    copied = training.lazily(shelf.store["copied"])
+    gate.open()
+    assert copied._job is not None and copied._job.wait()
+    gate.opened.clear()
     snap = training.lazily(shelf)
     child = os.fork()
     if child == 0:
         try:
-            assert snap.captured() and snap.done
-            with pytest.raises(lmcstore.InvalidError):
-                snap.wait()
+            assert snap.done and copied.captured()
+            for wait in (snap.captured, snap.wait):
+                with pytest.raises(lmcstore.InvalidError, match="parent process"):
+                    wait()
             training.optimizer._optimizer_step_pre_hooks[next(iter(training.optimizer._optimizer_step_pre_hooks))](
                 training.optimizer, (), {}
             )
@@ -399,6 +405,31 @@ def test_the_interpreter_ends_after_the_copies(tmp_path: Any, how: str) -> None:
     with lmcstore.open(tmp_path / "p", "r") as store:
         assert [snap.step for snap in store["run"]] == [0, 1, 2]
         assert store.verify()["damages"] == 0
+
+
+def niced(value: int) -> int:
+    """Count the threads of this process with a nice value."""
+    texts = [(task / "stat").read_text() for task in pathlib.Path("/proc/self/task").iterdir()]
+    return sum(int(text.rpartition(")")[2].split()[16]) == value for text in texts)
+
+
+def test_the_copy_yields(pool_path: str) -> None:
+    for wrong in ({"copy_nice": 20}, {"copy_nice": -1}, {"copy_threads": 1025}, {"copy_threads": -1}):
+        with pytest.raises(lmcstore.InvalidError, match="copy_"):
+            lmcstore.open(pool_path, "x", **wrong)
+    assert not os.path.exists(pool_path)
+    training = Training()
+    with lmcstore.open(pool_path, "x", background=False, copy_threads=2, copy_nice=17) as store:
+        shelf = store.shelf("run", create=True)
+        shelf.snapshot(training.state())
+        assert niced(17) == 0
+        training.optimizer.step()
+        state = copy.deepcopy(training.state())
+        snap = training.lazily(shelf)
+        training.optimizer.step()
+        same(state, snap.wait().state_dict())
+        assert niced(17) == 2
+    assert niced(17) == 0
 
 
 def test_close_waits_for_the_copy(shelf: lmcstore.Shelf, gate: Gate) -> None:
