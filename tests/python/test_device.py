@@ -41,12 +41,14 @@ class Device:
         self.begun: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.done = 0
         self.most_ahead = 0
+        self.sizes: list[int] = []
 
     def pinned(self, size_bytes: int) -> torch.Tensor:
+        self.sizes.append(size_bytes)
         return torch.full((size_bytes,), 0xCC, dtype=torch.uint8)
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        self.begun.append((target, source))
+    def copy(self, device: torch.device, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self.begun += pairs
         self.most_ahead = max(self.most_ahead, sum(t.numel() for t, _ in self.begun[self.done :]))
         if not self.is_late:
             self.carry_out(len(self.begun))
@@ -104,6 +106,13 @@ def test_whatever_the_sizes(shelf: lmcstore.Shelf, device: Device) -> None:
     assert {entry["name"] for entry in entries if entry["content"] != contents[entry["name"]]} == {"17"}
 
 
+def test_no_buffer_is_larger_than_needed(shelf: lmcstore.Shelf, device: Device) -> None:
+    shelf.snapshot({"a": on_device(torch.zeros(25)), "b": on_device(torch.zeros(5))})
+    assert len(device.sizes) == 1 and 120 <= device.sizes[0] <= 256
+    shelf.snapshot({"a": on_device(torch.zeros(250)), "b": on_device(torch.zeros(50))})
+    assert device.sizes[1:] == [CHUNK, CHUNK]
+
+
 def test_whatever_the_kind(shelf: lmcstore.Shelf, device: Device) -> None:
     torch.manual_seed(2)
     tensors = {
@@ -153,14 +162,44 @@ def test_what_is_copied_later(shelf: lmcstore.Shelf, device: Device) -> None:
         assert all(torch.equal(mine, back) for mine, back in zip(expected["p"], found["p"], strict=True))
 
 
+def test_usual_tensors(shelf: lmcstore.Shelf, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = _torch.Torch.usual
+
+    def on_the_device(self: Any, tensor: torch.Tensor) -> Any:
+        found = usual(self, tensor)
+        return found and (*found[:-1], False)
+
+    monkeypatch.setattr(_torch.Torch, "usual", on_the_device)
+    torch.manual_seed(8)
+    parameters = [torch.nn.Parameter(torch.randn(size)) for size in sizes()]
+    optimizer = torch.optim.AdamW(parameters, lr=0.1)
+    buffer = torch.randn(30, 40)
+    for step in range(3):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        shared = {"all": buffer, "again": buffer, "row": buffer[3], "turned": buffer.t()}
+        state = {"p": parameters, "o": optimizer.state_dict(), "b": shared}
+        expected, before = copy.deepcopy(state), len(device.begun)
+        snap = shelf.snapshot(state, step=step, wait=False, lazy=optimizer)
+        buffer.add_(1)
+        optimizer.step()
+        found = snap.wait().state_dict()
+        same(expected, found)
+        assert found["b"]["again"] is found["b"]["all"]
+        assert found["b"]["row"].untyped_storage().data_ptr() == found["b"]["all"].untyped_storage().data_ptr()
+        copied = sum(target.numel() for target, _ in device.begun[before:])
+        assert copied >= 4 * (3 * sum(sizes()) + buffer.numel()) and device.most_ahead <= 2 * CHUNK
+
+
 def test_what_fails_on_the_way(shelf: lmcstore.Shelf, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     state = {str(i): on_device(torch.randn(size)) for i, size in enumerate(sizes())}
     kept = shelf.snapshot({"a": 1})
 
-    def fail(target: Any, source: Any) -> None:
+    def fail(_: Any, pairs: Any) -> None:
         if len(device.begun) > 5:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        device.begun.append((target, source))
+        device.begun += pairs
 
     monkeypatch.setattr(device, "copy", fail)
     with pytest.raises(lmcstore.UnsupportedError, match="illegal memory access"):

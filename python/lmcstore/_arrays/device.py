@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Copies between a device's memory and the CPU's, in chunks through two pinned buffers.
 
-A device copies asynchronously only from and to pinned memory; while it uses one buffer, the CPU works on the other. All
-copies are on the device's current stream: they follow earlier work there, and are complete when a function returns.
-Copies in another thread are on streams of their own (`Cuda.beside`), which later work on the device does not delay.
-`Cuda` is the only interface to devices; tests replace it.
+A device copies asynchronously only from and to pinned memory; while it uses one buffer, the CPU works on the other.
+The buffers are not kept here, since torch keeps pinned memory that was freed, for others of its size. All copies are on
+the device's current stream: they follow earlier work there, and are complete when a function returns. Copies in another
+thread are on streams of their own (`Cuda.beside`), which later work on the device does not delay. `Cuda` is the only
+interface to devices; tests replace it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple
 
 CHUNK_BYTES = 32 << 20
 """Size of each buffer: about a millisecond of copying, far longer than starting a copy takes."""
-_ALIGNMENT = 64
+ALIGNMENT = 64
+"""Of a tensor in a buffer."""
 
 
 class Cuda:
@@ -32,11 +34,11 @@ class Cuda:
         except RuntimeError:
             return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
 
-    def copy(self, target: Any, source: Any) -> None:
-        """Begin a copy; one of the two is on the device."""
-        device = target.device if target.is_cuda else source.device
+    def copy(self, device: Any, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Begin copies, each from the second of a pair to the first; one of the two is on the device."""
         with self._torch.cuda.device(device):
-            target.copy_(source, non_blocking=True)
+            for target, source in pairs:
+                target.copy_(source, non_blocking=True)
 
     def record(self, device: Any) -> Any:
         """Return an event for all work begun on a device."""
@@ -75,13 +77,18 @@ class _Planned(NamedTuple):
 
 
 class Stage:
-    """The two buffers, of `chunk_bytes` each; `backend` makes buffers and copies."""
+    """Up to two buffers of `chunk_bytes`, or of the `most` bytes to copy; `backend` makes buffers and copies."""
 
-    def __init__(self, torch: Any, backend: Any, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, torch: Any, backend: Any, most: int, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._torch = torch
         self._backend = backend
-        self._chunk_bytes = chunk_bytes
-        self._buffers = [backend.pinned(chunk_bytes), backend.pinned(chunk_bytes)]
+        self._chunk_bytes = min(chunk_bytes, most)
+        self._buffers: list[Any] = []
+
+    def _buffer(self, turn: int) -> Any:
+        if turn == len(self._buffers):
+            self._buffers.append(self._backend.pinned(self._chunk_bytes))
+        return self._buffers[turn]
 
     def to_host(self, tensors: Iterable[tuple[Any, Any]]) -> Iterator[list[Piece]]:
         """Copy tensors of devices to the CPU, made row-major there, chunk by chunk.
@@ -91,11 +98,12 @@ class Stage:
         waiting = None
         turn = 0
         for chunk in self._chunks(tensors):
-            buffer = self._buffers[turn]
-            for planned in chunk:
-                end = planned.start + planned.size
-                self._backend.copy(buffer[planned.at : planned.at + planned.size], planned.flat[planned.start : end])
-            ready = self._backend.record(chunk[0].flat.device)
+            buffer, device = self._buffer(turn), chunk[0].flat.device
+            self._backend.copy(
+                device,
+                [(buffer[at : at + size], flat[start : start + size]) for _, flat, start, size, at in chunk],
+            )
+            ready = self._backend.record(device)
             if waiting is not None:
                 yield _arrived(*waiting)
             waiting = ready, chunk, buffer
@@ -112,9 +120,9 @@ class Stage:
             end = min(start + self._chunk_bytes, len(data))
             if ready[turn] is not None:
                 ready[turn].synchronize()  # the device has read this buffer
-            chunk = self._buffers[turn][: end - start]
+            chunk = self._buffer(turn)[: end - start]
             chunk.copy_(data[start:end])
-            self._backend.copy(to[start:end], chunk)
+            self._backend.copy(to.device, [(to[start:end], chunk)])
             ready[turn] = self._backend.record(to.device)
         for event in ready:
             if event is not None:
@@ -134,7 +142,7 @@ class Stage:
             while start < size:
                 taken = min(size - start, self._chunk_bytes)
                 chunk.append(_Planned(key, flat, start, taken, used))
-                used = -(-(used + taken) // _ALIGNMENT) * _ALIGNMENT
+                used = -(-(used + taken) // ALIGNMENT) * ALIGNMENT
                 start += taken
                 if start < size:
                     yield chunk

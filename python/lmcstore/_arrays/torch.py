@@ -60,20 +60,22 @@ class Torch:
                 if not known.is_complex:
                     self._usual[dtype] = known.number, dtype.itemsize
         self._strided = torch.strided
+        self._cuda = Cuda(torch)
 
     def is_f32(self, value: Any) -> bool:
         """Whether a value is a storable tensor of float32."""
         return type(value) in self.types and value.dtype is self.torch.float32 and value.layout is self._strided
 
-    def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int, int, int] | None:
-        """Return dtype, shape, the storage's address, address and end of a usual tensor; else None.
+    def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int, int, int, bool] | None:
+        """Return dtype, shape, the storage's address, address, end of a usual tensor, and whether it is on the CPU.
 
-        Usual is: on the CPU, row-major, with items, real.
+        Usual is: on the CPU or a `Cuda`, row-major, with items, real. None: it is not.
 
         Checks as little as possible: a capture of many small tensors spends its time here.
         """
         known = self._usual.get(tensor.dtype)
-        if known is None or not tensor.is_cpu or tensor.layout is not self._strided or tensor.is_nested:
+        is_cpu = tensor.is_cpu
+        if known is None or tensor.layout is not self._strided or tensor.is_nested or not (is_cpu or tensor.is_cuda):
             return None
         if not tensor.is_contiguous() or tensor.is_neg() or (self._have_names and tensor.has_names()):
             return None
@@ -85,7 +87,7 @@ class Torch:
             return None
         if not start or not size or offset + size > storage.nbytes() or len(shape) > _core.MAX_DIMS:
             return None
-        return known[0], shape, start, start + offset, start + offset + size
+        return known[0], shape, start, start + offset, start + offset + size, is_cpu
 
     def describe(self, tensor: Any, path: str) -> Described:
         """Describe how a tensor (of exactly that type, or a Parameter) is stored; `path` is its place, for errors.
@@ -150,7 +152,7 @@ class Torch:
 
     def backend(self, tensor: Any) -> Any:
         """Return the `device.Cuda` for a tensor; None: not on such a device."""
-        return Cuda(self.torch) if tensor.is_cuda else None
+        return self._cuda if tensor.is_cuda else None
 
     def copy_back(self, target: Any, source: Any) -> None:
         """Copy a CPU tensor to one on any device, of equal dtype and shape."""
@@ -160,7 +162,7 @@ class Torch:
             if backend is None or size < CHUNK_BYTES or not target.is_contiguous():
                 target.copy_(source)
             else:
-                Stage(self.torch, backend).to_device(target, source)
+                Stage(self.torch, backend, size).to_device(target, source)
 
     def dense_copy(self, tensor: Any, path: str) -> Any:
         """Copy a tensor to the CPU, row-major, its lazy conjugation or negation applied."""

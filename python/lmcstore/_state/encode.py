@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import _core
 from .._arrays import numpy as _numpy
-from .._arrays.device import Stage
+from .._arrays.device import ALIGNMENT, Stage
 from .._arrays.packages import loaded
 from .._arrays.stretch import Stretch
 from .._arrays.torch import Torch, torch_of
@@ -271,7 +271,8 @@ class Encoded:
 
         None is filled in place: it would not be compared, and stored again even if unchanged.
         """
-        stage = Stage(torch.torch, torch.backend(staged[0][1]))
+        most = sum(tensor.nbytes + ALIGNMENT for _, tensor, _, _ in staged)
+        stage = Stage(torch.torch, torch.backend(staged[0][1]), most)
         aside: Any = None  # for a tensor in pieces
         try:
             for pieces in stage.to_host((number, tensor) for number, (_, tensor, _, _) in enumerate(staged)):
@@ -458,7 +459,7 @@ class Encoded:
         usual = self._torch.usual(tensor)
         if usual is None:
             return self._described_node(tensor, path, parent)
-        dtype, shape, start, address, end = usual
+        dtype, shape, start, address, end, is_cpu = usual
         records = self._outline.records
         place = len(records)
         first = self._places.setdefault(address, place)
@@ -471,14 +472,16 @@ class Encoded:
         else:
             name, explicit = self._name(path)
         records += (path, name, parent, len(parent), tensor)
-        columns = self._columns
-        if self._later is not None and self._later.takes(tensor, start, path):
-            columns = self._late_columns
+        is_late = self._later is not None and self._later.takes(tensor, start, path)
+        self._ends.append(end)
+        if not is_cpu:
+            (self._late_staged if is_late else self._staged).append((name, tensor, dtype, tuple(shape)))
+            return 1 if explicit is None else ["T", explicit]
+        columns = self._late_columns if is_late else self._columns
         columns.names.append(name)
         columns.heads.append(dtype | len(shape) << 8)
         columns.shapes.extend(shape)
         columns.addresses.append(address)
-        self._ends.append(end)
         return 1 if explicit is None else ["T", explicit]
 
     def _note_tie(self, path: str, name: str, parent: list[Any], index: int, tensor: Any) -> None:
