@@ -37,7 +37,7 @@ class Job:
         assert self._store is not None
         self._store._jobs.add(self)
         try:
-            threading.Thread(target=self._run, name="lmcstore copies").start()
+            threading.Thread(target=self._run, args=(self._store._copy_nice,), name="lmcstore copies").start()
         except RuntimeError:  # also while the interpreter ends
             self._run()
 
@@ -50,7 +50,10 @@ class Job:
         """Whether the copy has ended; in a forked child, whether it had before the fork."""
         return self._ended.is_set()
 
-    def _run(self) -> None:
+    def _run(self, nice: int = 0) -> None:
+        if nice > 0:
+            with contextlib.suppress(OSError):  # on Linux, this thread's alone
+                os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
         store, work = self._store, self._work
         assert store is not None and work is not None
         try:

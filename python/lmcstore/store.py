@@ -94,8 +94,8 @@ def open(
         For the work of a snapshot after its call has returned (``wait=False``, ``lazy=``): copies, comparisons,
         encoding. 0: as `threads`.
     copy_nice
-        The nice value of these threads, 0 to 19: the higher, the more they leave to training on busy processors, and
-        the longer a step may wait for a lazy copy. They never get a higher priority than the thread that started them.
+        The nice value of these threads, 0 to 19: the higher, the more they leave to others on busy processors, and the
+        longer a step may wait for a lazy copy. None gets a higher priority than the thread that made it.
 
     Returns
     -------
@@ -136,6 +136,7 @@ def open(
             Error.__init__(error, f"{error}. In Python: lmcstore.open({_with_rank(text)})")
         raise
     store = Store(pool, text, mode, is_new, force_network, verify)
+    store._copy_nice = copying[1]
     if limit and mode in ("a", "r+"):
         store._raise_limit(limit)
     log.debug("opened %s with mode %r", text, mode)
@@ -212,6 +213,7 @@ class Store:
         self._pool = pool
         self._finders: dict[str, Finder] = {}
         self._jobs: set[Job] = set()  # copies of lazy snapshots under way
+        self._copy_nice = 0
         self._path = path
         self._mode = mode
         self._is_new = is_new  # this open created it

@@ -11,9 +11,8 @@ struct lmcs_workers;
  * `threads` includes the caller's: 1 creates none. Others run on NUMA node `node` (-1: any), created by the first run
  * that can use them.
  *
- * `nice` above 0: `threads` threads of at least that nice value do everything, and the caller only waits. It may hold
- * locks, which a thread of low priority would keep from others; so its own priority stays. A job must not start
- * another run of them.
+ * `nice` above 0: `threads` threads of at least that nice value do everything, and the caller only waits. Its own
+ * priority stays: it may hold locks, and could not raise it again. A job must not start another run of them.
  */
 enum lmcs_status lmcs_workers_new(uint32_t threads, uint32_t nice, int node, struct lmcs_workers **workers,
                                   struct lmcs_error *error);

@@ -46,8 +46,8 @@
  *   workers,     lmcs_workers_run,      serve            jobs of lmcs_workers_run and lmcs_workers_try: copy, compare,
  *    threads-1   when first useful      (workers.c)      encode, decode, hash. On the pool's NUMA node
  *   later, 0 to  likewise               likewise         the same for captures whose call has returned, if options
- *    copy_threads                                        differ. With copy_nice, callers only wait, because they hold
- *                                                        locks; these threads hold one only for a moment
+ *    copy_threads                                        differ. With copy_nice, callers only wait: they hold locks,
+ *                                                        and these threads hold one only to take or give room
  *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction; for
  *    a shelf     asynchronous           (commit.c)       all captures queued. Detached; lmcs_pool_close waits for it
  *   background,  lmcs_compactor_start   background_main  space for the next capture, compaction, pruning, parity, scrub

@@ -413,7 +413,7 @@ def niced(value: int) -> int:
     return sum(int(text.rpartition(")")[2].split()[16]) == value for text in texts)
 
 
-def test_the_copy_yields(pool_path: str) -> None:
+def test_the_copy_yields(pool_path: str, gate: Gate) -> None:
     for wrong in ({"copy_nice": 20}, {"copy_nice": -1}, {"copy_threads": 1025}, {"copy_threads": -1}):
         with pytest.raises(lmcstore.InvalidError, match="copy_"):
             lmcstore.open(pool_path, "x", **wrong)
@@ -426,8 +426,13 @@ def test_the_copy_yields(pool_path: str) -> None:
         training.optimizer.step()
         state = copy.deepcopy(training.state())
         snap = training.lazily(shelf)
+        assert gate.copying.wait(60) and niced(17) == 1  # the copier
+        gate.open()
         training.optimizer.step()
         same(state, snap.wait().state_dict())
+        for thread in threading.enumerate():
+            if thread.name == "lmcstore copies":
+                thread.join()
         assert niced(17) == 2
     assert niced(17) == 0
 
