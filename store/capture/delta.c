@@ -39,7 +39,7 @@ static void prepare(struct batch *batch, struct encoded *item, struct lmcs_delta
     item->delta = delta;
     item->base.length = 1;
     item->base.line = 0;
-    item->base.serial = item->base.is_new = false;
+    item->base.serial = item->base.is_timed = item->base.is_new = false;
     item->base.links[0] = *previous->base;
     item->encoding = (struct lmcs_encoding){.pool = batch->pool,
                                             .workers = batch->workers,

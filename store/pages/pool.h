@@ -110,6 +110,12 @@ struct lmcs_pace {
     unsigned since; /* captures since the slower way was tried */
 };
 
+/* Decoded bytes, and the ns of processor time that one thread needs for them (payload/speed.h). */
+struct lmcs_speed {
+    _Atomic uint64_t bytes;
+    _Atomic uint64_t ns;
+};
+
 /* The table of space's part of a commit; NULL before lmcs_space_load. */
 struct lmcs_space_hook {
     enum lmcs_status (*flush)(struct lmcs_txn *txn, struct lmcs_error *error);
@@ -158,6 +164,7 @@ struct lmcs_pool {
     unsigned encoding; /* captures that write deltas */
     bool rebasing;     /* the compactor replaces bases */
     struct lmcs_pace pace;
+    struct lmcs_speed speeds[2]; /* of a link, of a keyframe */
     struct lmcs_compactor *compactor;
     struct lmcs_background *background;
     struct lmcs_idle *idle; /* for the background thread; NULL without a compactor */

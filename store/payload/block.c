@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/guard.h"
+#include "payload/speed.h"
 
 #define BROUGHT_BLOCKS 8u /* blocks asked for in one system call */
 
@@ -63,9 +64,13 @@ static void decode_step(void *context)
     struct step *s = context;
     struct undoing *u = s->u;
     const void *bases[1] = {u->decoded};
+    const bool timed = u->r->chain->is_timed && u->r->chain->length == 1;
+    const uint64_t since = timed ? lmcs_speed_ns() : 0;
     s->decoded =
         (s->checked ? lmc_decode_block : lmc_decode_base)(&s->link->frame, u->block, s->stored, s->stored_bytes,
                                                           u->decoded != NULL ? bases : NULL, s->to, u->bytes, &u->why);
+    if (timed && s->decoded == LMC_OK)
+        lmcs_speed_add(u->r->pool, LMCS_DECODED_KEYFRAME, u->bytes, since);
 }
 
 static void check_step(void *context)
@@ -238,14 +243,19 @@ struct line_run {
     void *const *state;
     enum lmc_status result;
     const char *why;
+    struct lmcs_pool *timed_for; /* NULL: do not count the time */
+    size_t arrays;
 };
 
 static void run_line(void *context)
 {
     struct line_run *run = context;
+    const uint64_t since = run->timed_for != NULL ? lmcs_speed_ns() : 0;
     for (size_t i = 0; run->result == LMC_OK && i < run->count; i += run->at_once)
         run->result =
             lmc_link_decode_block(run->steps + i, run->at_once, run->block, run->state, run->bytes, NULL, &run->why);
+    if (run->timed_for != NULL && run->result == LMC_OK)
+        lmcs_speed_add(run->timed_for, LMCS_DECODED_LINK, run->bytes * run->arrays * run->count, since);
 }
 
 struct line_way {
@@ -287,7 +297,9 @@ static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct
                            .at_once = checked ? 1 : r->chain->line,
                            .block = block,
                            .bytes = bytes,
-                           .state = state};
+                           .state = state,
+                           .timed_for = r->chain->is_timed ? r->pool : NULL,
+                           .arrays = r->arrays};
     fenv_t arithmetic; /* the codec sets its own, and can't restore the caller's when a fault ends it */
     for (size_t i = 0; i < run.count; i++)
         mapped[i] = (struct lmcs_guarded){steps[i].coded, steps[i].coded_bytes};

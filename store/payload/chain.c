@@ -55,7 +55,7 @@ static enum lmcs_status load_line(struct lmcs_txn *txn, struct lmcs_chain *chain
 enum lmcs_status lmcs_chain_load(struct lmcs_txn *txn, uint64_t content, struct lmcs_chain *chain,
                                  struct lmcs_error *error)
 {
-    chain->serial = chain->is_new = false;
+    chain->serial = chain->is_timed = chain->is_new = false;
     chain->line = 0;
     for (chain->length = 0;; content = chain->links[chain->length - 1].bases[0]) {
         if (chain->length > LMCS_CHAIN_BOUND)

@@ -369,6 +369,7 @@ enum lmcs_status lmcs_encoding_verify(const struct lmcs_encoding *encoding, stru
     chain->length = 1 + bases;
     chain->line = is_link;
     chain->serial = encoding->serial;
+    chain->is_timed = true;
     chain->is_new = !lmcs_heap_is_persistent(encoding->pool->heap);
     chain->links[0] = encoding->made;
     for (size_t i = 0; i < bases; i++)

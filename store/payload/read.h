@@ -21,6 +21,7 @@ struct lmcs_chain {
     size_t length; /* 1 to LMCS_CHAIN_MOST */
     size_t line;   /* links; 0: a chain of deltas */
     bool serial;   /* use only the caller's thread */
+    bool is_timed; /* count the time of decoding links[0] (speed.h) */
     bool is_new;   /* links[0] was just written: read the medium, not the page cache */
     struct lmcs_content links[LMCS_CHAIN_MOST];
 };
