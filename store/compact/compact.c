@@ -6,6 +6,7 @@
  *   prepare   space for the next capture, in the background (pages/prepare.c); also between contents of a round
  *   prune     by policies without a budget
  *   release   retired ranges (move.c)
+ *   keyframes in long lines behind the newest snapshots (keyframe.c)
  *   encode    the oldest snapshot of each shelf that is not to stay raw (encode.c)
  *   rebase    bases that no snapshot has (rebase.c)
  *   move      contents of nearly dead extents (move.c)
@@ -76,6 +77,8 @@ static enum lmcs_status run_round(struct lmcs_round *round, struct lmcs_error *e
 {
     begin_round(round);
     enum lmcs_status status = lmcs_round_pass_over(round, lmcs_round_release(round, error), error);
+    if (status == LMCS_OK && !round->urgent)
+        status = lmcs_round_keyframes(round, error);
     if (status == LMCS_OK)
         status = lmcs_round_encode_shelves(round, error);
     if (status == LMCS_OK)

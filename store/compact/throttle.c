@@ -27,6 +27,14 @@ static bool is_stopped(const void *context)
     return must_stop(context);
 }
 
+void lmcs_throttle_rest(struct lmcs_throttle *throttle, uint64_t ns)
+{
+    if (throttle->must_stop == NULL)
+        return;
+    lmcs_idle_sleep(throttle->pool->idle, ns, is_stopped, throttle);
+    lmcs_yield_begin(&throttle->yield);
+}
+
 void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes)
 {
     uint64_t now = lmcs_steady_ns(), until = now;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* records/lines.c - links for removed steps. */
+/* records/lines.c - the links of a line. */
 #include "records/lines.h"
 
 #include "pages/tree.h"
@@ -102,6 +102,92 @@ enum lmcs_status lmcs_line_find_heir(struct lmcs_txn *txn, uint64_t unused, stru
     if (status != LMCS_OK)
         return status;
     status = find(txn, cursor, unused, heir, error);
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+enum lmcs_status lmcs_link_outputs(struct lmcs_txn *txn, uint64_t link, struct lmcs_content *outputs, size_t *count,
+                                   struct lmcs_error *error)
+{
+    struct dependents arrays;
+    struct lmcs_cursor *cursor;
+    *count = 0;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = list(txn, cursor, link, &arrays, error);
+    lmcs_cursor_free(cursor);
+    for (size_t i = 0; status == LMCS_OK && i < arrays.count && i < LMC_MAX_BASES; i++)
+        outputs[(*count)++] = arrays.all[i];
+    return status;
+}
+
+/* Finds the link that rests on an array, among deltas. */
+static enum lmcs_status find_link_on(struct lmcs_txn *txn, struct lmcs_cursor *cursor, uint64_t array,
+                                     struct lmcs_content *link, bool *found, struct lmcs_error *error)
+{
+    *found = false;
+    enum lmcs_status status = lmcs_root_seek(cursor, txn, LMCS_TREE_DEPENDENTS, (struct lmcs_key_df){array, 0}, error);
+    while (status == LMCS_OK && !*found && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == array) {
+        status = lmcs_content_get(txn, lmcs_cursor_key(cursor).low, link, error);
+        *found = status == LMCS_OK && link->df.payload == LMCS_PAYLOAD_LINK;
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    return status;
+}
+
+/* The place after the links that lead to a link's bases. */
+static enum lmcs_status place_above(struct lmcs_txn *txn, const struct lmcs_content *link, uint32_t *place,
+                                    struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    *place = 1;
+    for (size_t i = 0; status == LMCS_OK && i < link->df.base_count; i++) {
+        struct lmcs_content base, below = {.df = {.place = 0}};
+        status = lmcs_content_get(txn, link->bases[i], &base, error);
+        if (status == LMCS_OK && base.link != 0)
+            status = lmcs_content_get(txn, base.link, &below, error);
+        if (status == LMCS_OK && below.df.place >= *place)
+            *place = below.df.place + 1;
+    }
+    return status;
+}
+
+static enum lmcs_status renumber(struct lmcs_txn *txn, struct lmcs_cursor *cursor, uint64_t array,
+                                 struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (unsigned i = 0; status == LMCS_OK && i < LMCS_LINK_BOUND; i++) {
+        struct lmcs_content link;
+        struct dependents arrays;
+        uint32_t place;
+        bool found;
+        status = find_link_on(txn, cursor, array, &link, &found, error);
+        if (status == LMCS_OK && found)
+            status = place_above(txn, &link, &place, error);
+        if (status != LMCS_OK || !found || place >= link.df.place)
+            break;
+        link.df.place = place;
+        status = lmcs_content_put(txn, &link, error);
+        if (status == LMCS_OK)
+            status = list(txn, cursor, link.id, &arrays, error);
+        if (status != LMCS_OK || arrays.count == 0)
+            break;
+        array = arrays.all[0].id;
+        for (size_t k = 1; k < arrays.count; k++) /* one on which the next link rests */
+            array = arrays.all[k].df.base_uses > 0 ? arrays.all[k].id : array;
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_line_renumber(struct lmcs_txn *txn, uint64_t array, struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = renumber(txn, cursor, array, error);
     lmcs_cursor_free(cursor);
     return status;
 }
