@@ -2,6 +2,7 @@
 /* test_links_damage.c - damaged links, raw arrays that rot before they become links, and parity of links. */
 /* ctest: timeout=600 */
 #include "media/media.h"
+#include "pages/tree.h"
 #include "pages/txn.h"
 #include "payload/read.h"
 #include "records/content.h"
@@ -300,6 +301,60 @@ static void parity_repairs_links(void **state)
     run_end(&run);
 }
 
+/* Whether all links that store arrays have parity. */
+static bool links_have_parity(struct lmcs_pool *pool)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    bool all = true;
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_root_open(&cursor, &txn, LMCS_TREE_CONTENTS, (struct lmcs_key_df){0, 0}, &err));
+    for (; lmcs_cursor_valid(cursor); OK(lmcs_cursor_next(cursor, &err))) {
+        struct lmcs_content content;
+        struct lmcs_parity_record parity;
+        bool found = true;
+        OK(lmcs_content_get(&txn, lmcs_cursor_key(cursor).high, &content, &err));
+        if (content.df.payload == LMCS_PAYLOAD_LINKED)
+            OK(lmcs_parity_find(&txn, content.link, &parity, &found, &err));
+        all &= found;
+    }
+    lmcs_cursor_free(cursor);
+    lmcs_txn_end(&txn);
+    return all;
+}
+
+static bool look_at_links(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what;
+    (void)done;
+    (void)total;
+    assert_true(links_have_parity(context));
+    return true;
+}
+
+/* Raw arrays are given up only for links with parity. */
+static void links_get_parity_first(void **state)
+{
+    static const char *const policies[] = {"keep_raw=2", "keep_raw=2 parity=4+2", "keep_raw=2 parity=none"};
+    struct place *place = *state;
+    for (int i = 0; i < 3; i++) {
+        struct run run;
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        const struct lmcs_progress progress = {i < 2 ? look_at_links : NULL, pool};
+        run_begin(&run, adamw_hints(), BF16, small);
+        set_policy(pool, "run", policies[i]);
+        run_on(&run, pool, "run", 8);
+        OK(lmcs_compact(pool, &progress, &err));
+        assert_int_equal(storage_of(pool, "run", 6).longest_line, 5);
+        assert_int_equal(links_have_parity(pool), i < 2);
+        expect_run(&run, pool, "run");
+        verify_pool(pool);
+        close_pool(pool);
+        assert_int_equal(unlink(place->pool), 0);
+        run_end(&run);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -311,6 +366,7 @@ int main(void)
         IN_MEMORY(the_longest_line_goes),
         IN_MEMORY(wanted_parity_is_of_the_link),
         ON_BOTH(parity_repairs_links),
+        IN_MEMORY(links_get_parity_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

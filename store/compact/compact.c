@@ -69,7 +69,10 @@ static void end_round(struct lmcs_round *round)
 {
     pthread_mutex_unlock(&round->compactor->round);
     free(round->candidates);
+    free(round->links);
     round->candidates = NULL;
+    round->links = NULL;
+    round->link_count = round->link_capacity = 0;
     round->count = round->capacity = 0;
 }
 

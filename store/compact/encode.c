@@ -6,9 +6,11 @@
  * First links are made from it to the next snapshot. Then each content whose run ends with it becomes a delta against a
  * newer raw content, a keyframe, or is stored by its link (plan.c). Last, the watermark moves.
  */
+#include "base/grow.h"
 #include "compact/links.h"
 #include "compact/round.h"
 #include "pages/tree.h"
+#include "records/lines.h"
 #include "records/manifest.h"
 #include "shelves/shelves.h"
 
@@ -83,6 +85,30 @@ static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_con
     return status;
 }
 
+static enum lmcs_status add_link(struct lmcs_round *round, uint64_t link, struct lmcs_error *error)
+{
+    if (link == 0)
+        return LMCS_OK;
+    if (!lmcs_grow(&round->links, &round->link_capacity, round->link_count, sizeof *round->links))
+        return lmcs_fail_memory(error);
+    round->links[round->link_count++] = link;
+    return LMCS_OK;
+}
+
+/* Adds a raw array that its link stores, or that becomes a keyframe, at the beginning of a line. */
+static enum lmcs_status add_array(struct lmcs_round *round, const struct lmcs_content *content,
+                                  struct lmcs_error *error)
+{
+    const struct lmcs_candidate candidate = {.content = content->id, .chain = round->outlook.chain};
+    uint64_t above;
+    enum lmcs_status status = lmcs_link_on(round->txn, content->id, &above, error);
+    if (status == LMCS_OK)
+        status = add_link(round, above, error);
+    if (status == LMCS_OK)
+        status = add_link(round, content->link, error);
+    return status == LMCS_OK ? lmcs_round_add(round, &candidate, error) : status;
+}
+
 /* Adds a candidate if the content's run ends with the snapshot. `context`: a round. */
 static enum lmcs_status consider(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                  uint64_t successor, struct lmcs_error *error)
@@ -101,9 +127,8 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
         status = lmcs_content_bears_links(round->txn, &content, &bears, error);
     if (status != LMCS_OK)
         return status;
-    if (bears ||
-        (content.df.payload == LMCS_PAYLOAD_RAW && content.link != 0)) /* to be stored by its link, or a keyframe */
-        return lmcs_round_add(round, &(struct lmcs_candidate){.content = content.id, .chain = outlook->chain}, error);
+    if (bears || (content.df.payload == LMCS_PAYLOAD_RAW && content.link != 0))
+        return add_array(round, &content, error);
     uint32_t wanted = outlook->pattern.jumps[content.df.place % outlook->pattern.length];
     if (successor != 0)
         status = find_successors(round, identity, content.id, wanted, &successors, error);
@@ -123,9 +148,9 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
 /* Under pressure all but the newest snapshot are encoded, at full speed; of a finished run, all. */
 void lmcs_round_apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shelf)
 {
-    struct lmcs_policy policy;
     struct lmcs_outlook *outlook = &round->outlook;
-    lmcs_shelf_policy(shelf, &policy);
+    lmcs_shelf_policy(shelf, &outlook->policy);
+    const struct lmcs_policy policy = outlook->policy;
     bool pressed = round->urgent || lmcs_over_budget(round->txn, &policy);
     outlook->chain = policy.chain;
     outlook->links = lmcs_policy_links(&policy);
@@ -256,7 +281,7 @@ static enum lmcs_status encode_shelf(struct lmcs_round *round, uint64_t shelf_id
 {
     struct lmcs_txn txn;
     uint64_t number = 0;
-    round->count = 0;
+    round->count = round->link_count = 0;
     enum lmcs_status linked = lmcs_round_pass_over_shelf(round, shelf_id, link_shelf(round, shelf_id, error), error);
     if (linked != LMCS_OK)
         return linked;
@@ -268,7 +293,15 @@ static enum lmcs_status encode_shelf(struct lmcs_round *round, uint64_t shelf_id
     lmcs_txn_end(&txn);
     if (status != LMCS_OK || number == 0)
         return status;
-    status = lmcs_round_encode(round, error);
+    const struct lmcs_parity_turn turn = {.go_on = links_may_go_on,
+                                          .suspect = lmcs_round_suspect,
+                                          .context = round,
+                                          .wait = round->background ? &round->compactor->parity : NULL};
+    if (!round->urgent)
+        status = lmcs_unless_full(
+            lmcs_parity_before(round->pool, &turn, &round->outlook.policy, round->links, round->link_count, error));
+    if (status == LMCS_OK)
+        status = lmcs_round_encode(round, error);
     if (status == LMCS_OK)
         status = move_watermark(round, shelf_id, number, error);
     round->worked |= status == LMCS_OK;

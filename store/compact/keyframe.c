@@ -89,7 +89,6 @@ static enum lmcs_status make_plan(struct plan *plan, uint64_t shelf_id, uint64_t
 {
     struct lmcs_round *round = plan->round;
     struct lmcs_shelf shelf;
-    struct lmcs_policy policy;
     struct lmcs_record record;
     bool found;
     enum lmcs_status status = lmcs_shelf_load_if(round->txn, shelf_id, &shelf, &found, error);
@@ -98,8 +97,7 @@ static enum lmcs_status make_plan(struct plan *plan, uint64_t shelf_id, uint64_t
         shelf.df.latest <= shelf.df.compacted)
         return status;
     lmcs_round_apply_policy(round, &shelf);
-    lmcs_shelf_policy(&shelf, &policy);
-    plan->bound = policy.links < MOST_LINKS ? policy.links : MOST_LINKS;
+    plan->bound = round->outlook.links < MOST_LINKS ? round->outlook.links : MOST_LINKS;
     const struct lmcs_seen_shelf *seen = &round->compactor->seen[shelf_id % LMCS_SHELVES_SEEN];
     if (seen->shelf == shelf_id && seen->number == shelf.df.latest && seen->bound == plan->bound)
         return LMCS_OK;

@@ -4,6 +4,7 @@
 #define LMCS_COMPACT_PARITY_H
 
 #include "pages/pool.h"
+#include "records/policy.h"
 #include "records/safety.h"
 
 /* Bytes of the parity with its tables. */
@@ -50,6 +51,13 @@ struct lmcs_parity_turn {
  */
 enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn, bool *worked,
                                   struct lmcs_error *error);
+/*
+ * Makes parity of links, each given once or more, before arrays that they store or rest on give up their raw bytes: as
+ * the policy asks, where it is missing and as far as there is room. Changes the order of `links`.
+ */
+enum lmcs_status lmcs_parity_before(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn,
+                                    const struct lmcs_policy *policy, uint64_t *links, size_t count,
+                                    struct lmcs_error *error);
 /* The pool is full: drops the parity of parity=bases. The background makes it again after the longest wait, if there is
  * room then. */
 void lmcs_parity_make_way(struct lmcs_pool *pool, struct lmcs_parity_wait *wait);

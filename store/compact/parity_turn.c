@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* compact/parity_turn.c - makes the parity that policies ask for. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "compact/parity_batch.h"
@@ -280,6 +281,62 @@ static enum lmcs_status make_wanted(struct lmcs_pool *pool, const struct lmcs_pa
             from = batch->contents[i] + 1;
         }
     } while (status == LMCS_OK && batch->done > 0 && from != 0);
+    return status;
+}
+
+/* Adds a link that has no parity, nor losses. */
+static enum lmcs_status add_without(struct lmcs_txn *txn, const struct lmcs_policy *policy, uint64_t link,
+                                    struct lmcs_parity_batch *batch, struct lmcs_error *error)
+{
+    struct lmcs_content content;
+    struct lmcs_parity_record now;
+    bool found, has = true, lost = false;
+    enum lmcs_status status = lmcs_content_find(txn, link, &content, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_parity_find(txn, link, &now, &has, error);
+    if (status == LMCS_OK && !has)
+        status = lmcs_lost_any(txn, link, &lost, error);
+    if (status != LMCS_OK || has || lost)
+        return status;
+    batch->contents[batch->count] = link;
+    batch->wanted[batch->count++] = policy->parity_of_bases
+                                        ? lmcs_parity_by_size(content.df.stored_bytes)
+                                        : (struct lmcs_wanted_df){policy->parity_data, policy->parity};
+    return LMCS_OK;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+enum lmcs_status lmcs_parity_before(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn,
+                                    const struct lmcs_policy *policy, uint64_t *links, size_t count,
+                                    struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    if (count == 0 || !lmcs_policy_has_parity(policy) || (turn->wait != NULL && must_wait(pool, turn->wait)))
+        return LMCS_OK;
+    qsort(links, count, sizeof *links, by_number);
+    for (size_t next = 0; status == LMCS_OK && next < count;) {
+        struct lmcs_parity_batch batch = {.leaves_share = true, .too_large = UINT64_MAX};
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        for (; status == LMCS_OK && next < count && batch.count < LMCS_PARITY_BATCH; next++)
+            if (next == 0 || links[next] != links[next - 1])
+                status = add_without(&txn, policy, links[next], &batch, error);
+        lmcs_txn_end(&txn);
+        if (status == LMCS_OK && batch.count > 0)
+            status = lmcs_parity_make_batch(pool, &batch, turn->go_on, turn->context, error);
+        for (size_t i = 0; i < batch.done; i++)
+            if (batch.is_damaged[i] && turn->suspect != NULL)
+                turn->suspect(turn->context, batch.contents[i]);
+        if (batch.done < batch.count) /* stopped */
+            break;
+    }
     return status;
 }
 

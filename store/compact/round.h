@@ -52,6 +52,7 @@ struct lmcs_outlook {
     uint32_t keep_raw;   /* newest snapshots that stay raw; 0: the run is finished */
     uint32_t jump;       /* longest jump of a delta: snapshots that are raw when its snapshot is encoded */
     uint64_t rate_bytes; /* decoded bytes a second; 0: no limit */
+    struct lmcs_policy policy;
     struct lmcs_plan_pattern pattern;
     size_t newer_count;
     struct lmcs_snapshot_df newer[LMCS_DELTA_MOST_JUMP]; /* following snapshots, nearest first */
@@ -73,6 +74,9 @@ struct lmcs_round {
     struct lmcs_candidate *candidates;
     size_t count;
     size_t capacity;
+    uint64_t *links; /* that store raw candidates, or rest on them */
+    size_t link_count;
+    size_t link_capacity;
     struct lmcs_txn *txn; /* while collecting candidates */
     struct lmcs_outlook outlook;
     uint64_t suspects[LMCS_MOST_SUSPECTS]; /* contents with damage in their chain */

@@ -191,3 +191,18 @@ enum lmcs_status lmcs_line_renumber(struct lmcs_txn *txn, uint64_t array, struct
     lmcs_cursor_free(cursor);
     return status;
 }
+
+enum lmcs_status lmcs_link_on(struct lmcs_txn *txn, uint64_t array, uint64_t *link, struct lmcs_error *error)
+{
+    struct lmcs_content above;
+    struct lmcs_cursor *cursor;
+    bool found = false;
+    *link = 0;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = find_link_on(txn, cursor, array, &above, &found, error);
+    lmcs_cursor_free(cursor);
+    *link = status == LMCS_OK && found ? above.id : 0;
+    return status;
+}

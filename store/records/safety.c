@@ -375,7 +375,8 @@ enum lmcs_status lmcs_parity_hand_on(struct lmcs_txn *txn, const struct lmcs_con
     if (follows_size)
         wanted = lmcs_parity_by_size(heir->df.stored_bytes);
     status = find_geometry(txn, heir->id, &known, &has, error);
-    return status == LMCS_OK && !has ? lmcs_parity_want(txn, heir->id, wanted.data, wanted.parity, error) : status;
+    const bool suits = has && (follows_size || !is_by_size(known, heir->df.stored_bytes));
+    return status == LMCS_OK && !suits ? lmcs_parity_want(txn, heir->id, wanted.data, wanted.parity, error) : status;
 }
 
 enum lmcs_status lmcs_safety_end(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error)

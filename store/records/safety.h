@@ -50,8 +50,8 @@ enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, stru
  * that was chosen by size follows the size. */
 enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, uint64_t old_bytes, uint64_t new_bytes,
                                    struct lmcs_error *error);
-/* Requests for `heir` the parity that `content` has or wants, unless it has any itself. `by_size`: only if its geometry
- * was chosen by size. */
+/* Requests for `heir` the parity that `content` has or wants, unless it has any itself; a geometry that was asked for
+ * replaces one that was chosen by size. `by_size`: only if the content's geometry was chosen by size. */
 enum lmcs_status lmcs_parity_hand_on(struct lmcs_txn *txn, const struct lmcs_content *content,
                                      const struct lmcs_content *heir, bool by_size, struct lmcs_error *error);
 /* The content is removed: drops the records. */
