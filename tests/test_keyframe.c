@@ -27,6 +27,7 @@ static struct lmcs_pool *one_line(struct place *place, struct run *run, const si
     struct lmcs_pool *pool = open_quiet(place->pool);
     run_begin(run, adamw_hints(), BF16, sizes);
     set_policy(pool, "run", words);
+    set_policy(pool, "run", "restore=none");
     run_on(run, pool, "run", STEPS);
     OK(lmcs_compact_finished(pool, "run", NULL, &err));
     assert_int_equal(storage_of(pool, "run", STEPS).longest_line, STEPS - 1);
@@ -55,7 +56,7 @@ static void the_newest_state_gets_keyframes(void **state)
 {
     struct place *place = *state;
     struct run run;
-    struct lmcs_pool *pool = one_line(place, &run, large, "keep_raw=1 links=24");
+    struct lmcs_pool *pool = one_line(place, &run, large, "keep_raw=1");
     const uint64_t contents = pool_info(pool).content_count;
     OK(lmcs_compact(pool, NULL, &err)); /* finished: the links stay */
     as_captured(pool, "run", STEPS);
@@ -149,7 +150,7 @@ static void raw_where_a_frame_saves_nothing(void **state)
     OK(lmcs_compact_finished(pool, "run", NULL, &err));
     assert_int_equal(storage_of(pool, "run", 4).link_contents, 2 * PARAMETERS);
     as_captured(pool, "run", 4);
-    set_policy(pool, "run", "links=4");
+    set_policy(pool, "run", "links=4 restore=none");
     OK(keyframes(pool, NULL));
     const struct lmcs_content content = record_of(pool, "run", 4, "p2.weight");
     assert_int_equal(content.df.payload, LMCS_PAYLOAD_RAW);
@@ -345,6 +346,64 @@ static void time_bounds_lines(void **state)
     free(pool);
 }
 
+/* A restore of 12 links needs 1 s per GiB. */
+static void the_policy_bounds_the_time(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=1");
+    pool->options.threads = 1;
+    for (int i = 0; i < 2; i++)
+        pool->speeds[i].bytes = (uint64_t)1 << 50;
+    pool->speeds[LMCS_DECODED_LINK].ns = (uint64_t)50000000 << 20;
+    pool->speeds[LMCS_DECODED_KEYFRAME].ns = (uint64_t)400000000 << 20;
+    as_captured(pool, "run", STEPS);
+    set_policy(pool, "run", "restore=2s");
+    OK(keyframes(pool, NULL));
+    assert_int_equal(storage_of(pool, "run", STEPS).longest_line, STEPS - 1);
+    set_policy(pool, "run", "restore=1s");
+    OK(keyframes(pool, NULL));
+    assert_int_equal(storage_of(pool, "run", STEPS).longest_line, 0);
+    expect_run(&run, pool, "run");
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* What a step that its capture linked needs later: nothing. Only the watermark moves. */
+static void captured_steps_are_passed_over(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=3");
+    as_captured(pool, "run", STEPS);
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, "run", &shelf, &err));
+    shelf.df.compacted = 4;
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    const uint64_t live = pool_info(pool).live_bytes, replaced = pool_info(pool).compacted_contents;
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(pool_info(pool).compacted_contents, replaced);
+    assert_int_equal(pool_info(pool).live_bytes, live);
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, "run", &shelf, &err));
+    assert_int_equal(shelf.df.compacted, STEPS - 3);
+    for (uint64_t n = 2; n <= STEPS; n++) {
+        OK(lmcs_record_get(&txn, &shelf, n, &record, &found, &err));
+        assert_int_equal(record.df.links, LMCS_LINKS_MADE);
+    }
+    lmcs_txn_end(&txn);
+    expect_run(&run, pool, "run");
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
 /* Links and keyframes are measured where they are verified. */
 static void speeds_are_measured(void **state)
 {
@@ -376,6 +435,8 @@ int main(void)
         IN_MEMORY(no_room_for_a_keyframe),
         ON_BOTH(the_background_cuts_lines),
         cmocka_unit_test(time_bounds_lines),
+        IN_MEMORY(the_policy_bounds_the_time),
+        IN_MEMORY(captured_steps_are_passed_over),
         IN_MEMORY(speeds_are_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,13 +14,13 @@
 #include "base/grow.h"
 #include "base/map.h"
 #include "compact/round.h"
+#include "payload/speed.h"
 #include "records/lines.h"
 #include "records/manifest.h"
 #include "records/safety.h"
 
 #define BATCH_BYTES ((uint64_t)8 << 20)  /* decoded: a capture's sync also waits for these */
 #define TURN_BYTES  ((uint64_t)64 << 20) /* decoded, before the round plans anew and looks for other work */
-#define MOST_LINKS  16u
 
 /* The line to one parameter's arrays in the newest snapshot. */
 struct line {
@@ -97,7 +97,8 @@ static enum lmcs_status make_plan(struct plan *plan, uint64_t shelf_id, uint64_t
         shelf.df.latest <= shelf.df.compacted)
         return status;
     lmcs_round_apply_policy(round, &shelf);
-    plan->bound = round->outlook.links < MOST_LINKS ? round->outlook.links : MOST_LINKS;
+    const struct lmcs_policy *policy = &round->outlook.policy;
+    plan->bound = lmcs_policy_line_bound(policy, lmcs_links_within(round->pool, policy->restore_seconds));
     const struct lmcs_seen_shelf *seen = &round->compactor->seen[shelf_id % LMCS_SHELVES_SEEN];
     if (seen->shelf == shelf_id && seen->number == shelf.df.latest && seen->bound == plan->bound)
         return LMCS_OK;
