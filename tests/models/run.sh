@@ -51,4 +51,15 @@ verify fails lazy version-read-late '' -DBREAK_LATE
 verify fails lazy number-copied-late '' -DBREAK_NUMBER
 verify fails lazy two-uncopied '' -DBREAK_ONE
 verify fails lazy close-without-wait '' -DBREAK_CLOSE
+verify holds links all ''
+verify holds links repair '' -DREPAIR -DN=3
+verify fails links no-second-check '' -DBREAK_CHECK
+verify fails links failed-state-kept '' -DBREAK_FAILED
+verify fails links state-of-another-content '' -DBREAK_STALE
+verify fails links recorded-place '' -DBREAK_PLACE
+verify fails links counted-since-cut '' -DBREAK_COUNT -DN=5
+verify fails links line-ends-at-raw '' -DBREAK_RAW
+verify fails links base-became-delta '' -DBREAK_FORM
+verify fails links delta-on-line '' -DBREAK_DELTA
+verify fails links cut-without-check '' -DBREAK_SWAP
 exit "$status"
