@@ -59,10 +59,12 @@ void some_tag(struct driver *d, char tag[16]);
 bool is_crowded(struct driver *d, const char *shelf);
 /* `later` not NULL: an asynchronous capture. */
 void capture_now_or_later(struct driver *d, const char *shelf, struct later *later);
+void wait_for(struct driver *d, struct later *later);
 void wait_for_all(struct driver *d);
 void do_capture(struct driver *d);
 void do_capture_later(struct driver *d);
 void do_in_flight(struct driver *d);
+void abort_capture(struct driver *d, const char *shelf);
 void do_abort(struct driver *d);
 void do_prepare(struct driver *d);
 void do_resolve(struct driver *d);
@@ -70,8 +72,11 @@ void do_tag(struct driver *d);
 void do_untag(struct driver *d);
 void remove_snapshot(struct driver *d, const char *shelf, const struct expected_snapshot *snapshot);
 void do_remove(struct driver *d);
+void set_policy(struct driver *d, const char *shelf, const char *policy);
 void do_policy(struct driver *d);
 void do_limit(struct driver *d);
+/* NULL: there is none. */
+const char *fork_shelf(struct driver *d, const char *shelf, const struct expected_snapshot *from);
 void do_fork(struct driver *d);
 void do_rename(struct driver *d);
 void do_drop(struct driver *d);
@@ -82,6 +87,13 @@ void do_restore(struct driver *d);
 void do_restore_parts(struct driver *d);
 void do_export(struct driver *d);
 void do_import(struct driver *d);
+/* Steps of an optimizer, captured as links. */
+void do_links(struct driver *d);
+/* Three captures after a power failure. */
+enum lmcs_status links_go_on(struct lmcs_pool *pool, uint64_t seed, struct lmcs_error *error);
+void compact(struct driver *d, bool finished);
+void compact_a_little(struct driver *d);
+void open_again(struct driver *d);
 
 /* Live variables: an operation, and a run's preparation. */
 void live_begin(struct driver *d);

@@ -91,13 +91,17 @@ const struct expected_snapshot *some_snapshot(struct driver *d, const char *shel
 
 /* ---- Operations without a visible effect ---- */
 
-static void do_compact(struct driver *d)
+void compact(struct driver *d, bool finished)
 {
-    const bool finished = driver_chance(d, 20);
     uint64_t operation = driver_begin(d, finished ? "compact finished" : "compact");
     if (driver_worked(d, finished ? lmcs_compact_finished(d->pool, NULL, NULL, &d->error)
                                   : lmcs_compact(d->pool, NULL, &d->error)))
         driver_acknowledged(operation);
+}
+
+static void do_compact(struct driver *d)
+{
+    compact(d, driver_chance(d, 20));
 }
 
 /* Gives links. */
@@ -117,7 +121,7 @@ static bool stop_after_some(void *context, const char *what, uint64_t done, uint
     return (*(uint64_t *)context)-- > 1;
 }
 
-static void do_compact_a_little(struct driver *d)
+void compact_a_little(struct driver *d)
 {
     uint64_t steps = 1 + driver_below(d, 4);
     struct lmcs_progress progress = {stop_after_some, &steps};
@@ -202,7 +206,7 @@ static void repair_what_is_left(struct driver *d)
     driver_acknowledged(operation);
 }
 
-static void open_again(struct driver *d)
+void open_again(struct driver *d)
 {
     wait_for_all(d);
     uint64_t operation = driver_begin(d, "close and open");
@@ -218,15 +222,12 @@ static const struct {
     void (*work)(struct driver *d);
     unsigned weight;
 } operations[] = {
-    {do_capture, 30},     {do_capture_later, 10}, {do_abort, 4},
-    {do_prepare, 5},      {do_resolve, 8},        {do_tag, 7},
-    {do_untag, 3},        {do_remove, 9},         {do_policy, 4},
-    {do_limit, 2},        {do_compact, 10},       {do_compact_a_little, 5},
-    {do_verify, 1},       {open_again, 3},        {do_dump, 5},
-    {do_restore, 9},      {do_export, 1},         {do_import, 3},
-    {do_fork, 6},         {do_rename, 3},         {do_drop, 3},
-    {do_repair, 4},       {do_train, 9},          {do_restore_parts, 5},
-    {live_operation, 45}, {do_in_flight, 6},
+    {do_capture, 30},  {do_capture_later, 10}, {do_abort, 4},  {do_prepare, 5},       {do_resolve, 8},
+    {do_tag, 7},       {do_untag, 3},          {do_remove, 9}, {do_policy, 4},        {do_limit, 2},
+    {do_compact, 10},  {compact_a_little, 5},  {do_verify, 1}, {open_again, 3},       {do_dump, 5},
+    {do_restore, 9},   {do_export, 1},         {do_import, 3}, {do_fork, 6},          {do_rename, 3},
+    {do_drop, 3},      {do_repair, 4},         {do_train, 9},  {do_restore_parts, 5}, {live_operation, 45},
+    {do_in_flight, 6}, {do_links, 9},
 };
 
 static void do_something(struct driver *d)
@@ -317,6 +318,8 @@ bool run_goes_on(struct lmcs_pool *pool, uint64_t seed, char *why, size_t why_by
     enum lmcs_status status = LMCS_OK;
     for (uint64_t i = 0; i < 2 && status == LMCS_OK; i++)
         status = take_one(pool, seed + i, &error);
+    if (status == LMCS_OK)
+        status = links_go_on(pool, seed, &error);
     if (status == LMCS_OK || status == LMCS_FULL)
         status = lmcs_compact(pool, NULL, &error);
     if (status == LMCS_OK)

@@ -2,16 +2,8 @@
 /* operations_capture.c - captures of a run. */
 #include "operations.h"
 
-#include <fcntl.h>
-#include <math.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "driver.h"
-#include "pages/tree.h"
-#include "recorder.h"
-#include "records/content.h"
+#include "sgd.h"
 
 /* ---- Tensors ---- */
 
@@ -79,13 +71,8 @@ static void step_tensor(struct driver *d, struct expected_tensor *tensor)
 
 /* ---- A parameter under an optimizer ---- */
 
-#define SGD_BUFFER   "sgd.momentum_buffer"
-
-#define SGD_WEIGHT   "sgd.weight"
-
-#define SGD_LR       0.05
-
-#define SGD_MOMENTUM 0.9
+#define SGD_BUFFER "sgd.momentum_buffer"
+#define SGD_WEIGHT "sgd.weight"
 
 static struct expected_tensor *find_tensor(struct expected_snapshot *snapshot, const char *name)
 {
@@ -113,18 +100,14 @@ static void make_parameter(struct driver *d, struct expected_snapshot *snapshot)
     }
 }
 
-/* SGD with momentum; gradients of few bits, like bf16. */
 static void step_parameter(struct driver *d, struct expected_tensor *buffer, struct expected_tensor *weight)
 {
     float *m = malloc(buffer->bytes + 8), *w = malloc(weight->bytes + 8);
+    const uint64_t bytes = buffer->bytes < weight->bytes ? buffer->bytes : weight->bytes;
     EXPECT(m != NULL && w != NULL);
     memcpy(m, buffer->data, buffer->bytes);
     memcpy(w, weight->data, weight->bytes);
-    for (uint64_t i = 0; 4 * i < buffer->bytes && 4 * i < weight->bytes; i++) {
-        float gradient = ((float)driver_below(d, 256) - 128.0F) / 4096.0F, kept = m[i] * (float)SGD_MOMENTUM;
-        m[i] = kept + gradient;
-        w[i] = fmaf((float)-SGD_LR, m[i], w[i]);
-    }
+    sgd_step(&d->rng, m, w, bytes / sizeof *m);
     buffer->data = (unsigned char *)m;
     weight->data = (unsigned char *)w;
     expected_digest(buffer);
@@ -133,11 +116,7 @@ static void step_parameter(struct driver *d, struct expected_tensor *buffer, str
 
 static enum lmcs_status relate(struct driver *d, struct lmcs_capture *capture, struct expected_snapshot *snapshot)
 {
-    const struct lmcs_relation relation = {.names = {SGD_BUFFER, SGD_WEIGHT},
-                                           .name_count = 2,
-                                           .optimizer = LMC_SGD,
-                                           .lr = SGD_LR,
-                                           .momentum = SGD_MOMENTUM};
+    const struct lmcs_relation relation = sgd_relation(SGD_BUFFER, SGD_WEIGHT);
     return find_tensor(snapshot, SGD_WEIGHT) != NULL ? lmcs_capture_relate(capture, &relation, 1, &d->error) : LMCS_OK;
 }
 
@@ -318,7 +297,7 @@ void capture_now_or_later(struct driver *d, const char *shelf, struct later *lat
     committed(d, shelf, operation, snapshot, tag);
 }
 
-static void wait_for(struct driver *d, struct later *later)
+void wait_for(struct driver *d, struct later *later)
 {
     if (later->capture == NULL)
         return;
@@ -365,16 +344,20 @@ void do_in_flight(struct driver *d)
         wait_for(d, &flying[i]);
 }
 
-void do_abort(struct driver *d)
+void abort_capture(struct driver *d, const char *shelf)
 {
-    const char *shelf = some_shelf(d);
     struct lmcs_capture *capture;
-    if (shelf == NULL)
-        return;
     uint64_t operation = driver_begin(d, "abort a capture");
     if (begin_capture(d, shelf, &capture) != NULL)
         lmcs_capture_abort(capture);
     driver_acknowledged(operation);
+}
+
+void do_abort(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    if (shelf != NULL)
+        abort_capture(d, shelf);
 }
 
 void do_prepare(struct driver *d)

@@ -12,7 +12,7 @@
 #include "pages/tree.h"
 #include "recorder.h"
 #include "records/annotation.h"
-#include "records/content.h"
+#include "sgd.h"
 
 /* ---- Tags, removal, policies ---- */
 
@@ -89,22 +89,27 @@ void do_remove(struct driver *d)
     }
 }
 
-void do_policy(struct driver *d)
+void set_policy(struct driver *d, const char *shelf, const char *policy)
 {
-    const char *shelf = some_shelf(d);
-    char policy[96], words[WORDS];
-    if (shelf == NULL)
-        return;
-    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d links=%d write=%s restore=%s parity=%s",
-             1 + (int)driver_below(d, 3), (int)driver_below(d, 5), (int)driver_below(d, 7),
-             driver_below(d, 4) == 0 ? "link" : "raw", driver_below(d, 2) == 0 ? "2s" : "none",
-             driver_below(d, 2) == 0 ? "3+1" : "none");
-    snprintf(words, WORDS, "set the policy of %s to %s", shelf, policy);
+    char words[WORDS];
+    snprintf(words, sizeof words, "set the policy of %s to %s", shelf, policy);
     uint64_t operation = driver_begin(d, words);
     if (!driver_worked(d, lmcs_shelf_set_policy(d->pool, shelf, policy, &d->error)))
         return;
     driver_acknowledged(operation);
     driver_next_version(d, shelf, operation);
+}
+
+void do_policy(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    char policy[96];
+    if (shelf == NULL)
+        return;
+    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d links=%d %s parity=%s", 1 + (int)driver_below(d, 3),
+             (int)driver_below(d, 5), (int)driver_below(d, 7), driver_below(d, 4) == 0 ? WRITE_LINKS : WRITE_RAW,
+             driver_below(d, 2) == 0 ? "3+1" : "none");
+    set_policy(d, shelf, policy);
 }
 
 void do_limit(struct driver *d)
@@ -134,16 +139,15 @@ static const char *missing_shelf(struct driver *d)
     return NULL;
 }
 
-void do_fork(struct driver *d)
+const char *fork_shelf(struct driver *d, const char *shelf, const struct expected_snapshot *from)
 {
-    const char *shelf = some_shelf(d), *name = missing_shelf(d);
-    const struct expected_snapshot *from = shelf != NULL && name != NULL ? some_snapshot(d, shelf) : NULL;
+    const char *name = missing_shelf(d);
     struct lmcs_snapshot *snapshot;
     struct expected_tag tags[MOST_TAGS];
     size_t tag_count = 0;
     char words[WORDS], which[32];
-    if (from == NULL)
-        return;
+    if (name == NULL)
+        return NULL;
     snprintf(which, sizeof which, "%llu", (unsigned long long)from->number);
     snprintf(words, WORDS, "fork %s@%s as %s", shelf, which, name);
     const struct shelf_version *there = expected_newest(d->expected, shelf);
@@ -155,7 +159,7 @@ void do_fork(struct driver *d)
     bool forked = driver_worked(d, lmcs_shelf_fork(snapshot, name, &d->error));
     lmcs_snapshot_close(snapshot);
     if (!forked)
-        return;
+        return NULL;
     driver_acknowledged(operation);
     struct expected_snapshot *first = malloc(sizeof *first);
     EXPECT(first != NULL);
@@ -167,6 +171,15 @@ void do_fork(struct driver *d)
     version->snapshots[version->snapshot_count++] = first;
     for (size_t i = 0; i < tag_count; i++)
         expected_put_tag(version, tags[i].tag, 1);
+    return name;
+}
+
+void do_fork(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    const struct expected_snapshot *from = shelf != NULL ? some_snapshot(d, shelf) : NULL;
+    if (from != NULL)
+        (void)fork_shelf(d, shelf, from);
 }
 
 /* Forks record their origin's new name, or the name at the fork. */
