@@ -14,6 +14,9 @@
 #include "lmcstore_live.h"
 #include "pages/space.h"
 #include "refuse.h"
+#include "sgd.h"
+
+#define STEP_ELEMENTS 6000u
 
 struct scene {
     struct place *place;
@@ -24,6 +27,7 @@ struct scene {
     struct lmcs_tensor tensors[32];
     const void *data[32];
     char other[512], archive[512], file[512], imported[512];
+    float buffer[STEP_ELEMENTS], weight[STEP_ELEMENTS]; /* an optimizer's, in shelf "linked" */
     uint64_t number;
     int fd;
 };
@@ -155,6 +159,73 @@ static enum lmcs_status call_settings(struct scene *scene)
     if (status == LMCS_OK)
         status = lmcs_pool_set_limit(scene->pool, (uint64_t)1 << 40, &err);
     return status == LMCS_OK ? lmcs_pool_set_limit(scene->pool, 0, &err) : status;
+}
+
+/* ---- Steps of an optimizer, captured as links ---- */
+
+static enum lmcs_status capture_step(struct scene *scene, bool asynchronous)
+{
+    const uint64_t shape = STEP_ELEMENTS;
+    const struct lmcs_tensor tensors[] = {{.name = "m", .dtype = LMC_F32, .ndim = 1, .shape = &shape},
+                                          {.name = "w", .dtype = LMC_F32, .ndim = 1, .shape = &shape}};
+    const void *data[] = {scene->buffer, scene->weight};
+    const struct lmcs_relation relation = sgd_relation("m", "w");
+    struct lmcs_commit_options options;
+    struct lmcs_capture *capture;
+    enum lmcs_status status = lmcs_capture_begin(scene->pool, "linked", &capture, &err);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_capture_relate(capture, &relation, 1, &err);
+    if (status == LMCS_OK)
+        status = lmcs_capture_put(capture, tensors, data, 2, &err);
+    if (status != LMCS_OK) {
+        lmcs_capture_abort(capture);
+        return status;
+    }
+    lmcs_commit_options_init(&options);
+    options.asynchronous = asynchronous;
+    status = (asynchronous ? promise_and_commit : lmcs_capture_commit)(capture, &options, &scene->number, &err);
+    return status == LMCS_OK && asynchronous ? lmcs_capture_wait(capture, &err) : status;
+}
+
+/* A line near its bound, whose newest snapshot was removed. */
+static void prepare_step(struct scene *scene)
+{
+    OK(lmcs_shelf_set_policy(scene->pool, "linked", "keep_raw=1 links=3 " WRITE_LINKS, &err));
+    for (int i = 0; i < 2; i++) {
+        sgd_step(&scene->rng, scene->buffer, scene->weight, STEP_ELEMENTS);
+        OK(capture_step(scene, false));
+    }
+    if (scene->number % 4 == 0)
+        OK(lmcs_snapshot_remove(scene->pool, "linked", scene->number, false, NULL, &err));
+    for (uint64_t old = 5; old < 8 && scene->number > old; old++)
+        if (lmcs_snapshot_remove(scene->pool, "linked", scene->number - old, false, NULL, &err) != LMCS_OK)
+            EXPECT(err.status == LMCS_NOT_FOUND);
+    sgd_step(&scene->rng, scene->buffer, scene->weight, STEP_ELEMENTS);
+}
+static enum lmcs_status call_step(struct scene *scene)
+{
+    return capture_step(scene, false);
+}
+static enum lmcs_status call_step_async(struct scene *scene)
+{
+    return capture_step(scene, true);
+}
+static void check_step(struct scene *scene)
+{
+    static float read[2][STEP_ELEMENTS];
+    struct lmcs_snapshot *snapshot;
+    OK(lmcs_snapshot_open(scene->pool, "linked@latest", &snapshot, &err));
+    EXPECT(lmcs_snapshot_info(snapshot)->number == scene->number);
+    OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, "m", read[0], sizeof read[0], &err));
+    OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, "w", read[1], sizeof read[1], &err));
+    EXPECT(memcmp(read[0], scene->buffer, sizeof read[0]) == 0 && memcmp(read[1], scene->weight, sizeof read[1]) == 0);
+    lmcs_snapshot_close(snapshot);
+}
+static void prepare_cut(struct scene *scene)
+{
+    prepare_step(scene);
+    OK(capture_step(scene, false));
 }
 
 static void prepare_compact(struct scene *scene)
@@ -375,6 +446,9 @@ static const struct step {
     {"restore", prepare_restore, call_restore, NULL},
     {"export", NULL, call_export, NULL},
     {"import", prepare_import, call_import, NULL},
+    {"capture of a step", prepare_step, call_step, check_step},
+    {"capture of a step, asynchronous", prepare_step, call_step_async, check_step},
+    {"compact steps", prepare_cut, call_compact, check_step},
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 

@@ -139,9 +139,10 @@ static void next_state(struct driver *d, const char *shelf, struct expected_snap
     else if (buffer == NULL && weight == NULL && snapshot->count + 4 < MOST_TENSORS && driver_chance(d, 60))
         make_parameter(d, snapshot);
     for (size_t i = 0; i < snapshot->count; i++) {
-        if (driver_chance(d, is_of_parameter(&snapshot->tensors[i]) ? 3 : 60))
+        const bool of_parameter = is_of_parameter(&snapshot->tensors[i]);
+        if (driver_chance(d, of_parameter ? 3 : 60))
             step_tensor(d, &snapshot->tensors[i]);
-        else if (driver_chance(d, 8))
+        else if (driver_chance(d, of_parameter ? 1 : 8) || (of_parameter && (buffer == NULL) != (weight == NULL)))
             snapshot->tensors[i] = snapshot->tensors[--snapshot->count];
     }
     while (snapshot->count < MOST_TENSORS - 2 &&

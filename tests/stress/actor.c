@@ -2,6 +2,7 @@
 /* actor.c - see actor.h. */
 #include "actor.h"
 #include "lively.h"
+#include "sgd.h"
 
 #include <fcntl.h>
 #include <time.h>
@@ -102,6 +103,9 @@ size_t act_entries_of(uint64_t ticket)
 
 /* ---- Captures ---- */
 
+/* Of the next snapshot of a shelf, so that most follow the one before; changed by the holder of the shelf. */
+static atomic_uint next_step[SHELVES];
+
 struct making {
     struct lmcs_capture *capture;
     unsigned shelf;
@@ -150,6 +154,9 @@ static enum lmcs_status put_all(struct actor *actor, const struct making *making
             continue;
         status = e == in_place ? fill_in_place(actor, making, e) : put(actor, making, e);
     }
+    const struct lmcs_relation relation = sgd_relation(content_name(MOMENTUM), content_name(WEIGHT));
+    if (status == LMCS_OK)
+        status = lmcs_capture_relate(making->capture, &relation, 1, &err);
     uint64_t shape;
     struct lmcs_tensor again = content_tensor(actor->stage->content, SECOND_NAME, &shape);
     return status == LMCS_OK ? lmcs_capture_put_same(making->capture, &again, content_name(TENSOR_TWICE), &err)
@@ -202,15 +209,18 @@ static void commit(struct actor *actor, const struct making *making)
 
 static void capture(struct actor *actor, unsigned shelf)
 {
-    struct making making = {
-        .shelf = shelf, .ticket = (uint64_t)(actor->index + 1) << 40 | ++actor->tickets, .begun_ns = monotonic_ns()};
+    struct making making = {.shelf = shelf, .begun_ns = monotonic_ns()};
     if (is_full(actor, lmcs_capture_begin(actor->pool, content_shelf(shelf), &making.capture, &err)))
         return;
+    const unsigned step = atomic_load(&next_step[shelf]) % STEPS;
+    making.ticket = content_ticket(actor->index, ++actor->tickets, step);
     enum lmcs_status status = put_all(actor, &making);
-    if (is_full(actor, status) || act_chance(actor, 12))
+    if (is_full(actor, status) || act_chance(actor, 12)) {
         lmcs_capture_abort(making.capture);
-    else
-        commit(actor, &making);
+        return;
+    }
+    atomic_store(&next_step[shelf], step + 1);
+    commit(actor, &making);
 }
 
 /* ---- Tags, removal, policy ---- */
@@ -267,8 +277,9 @@ static void set_keep_raw(struct actor *actor, unsigned shelf)
     struct event event = act_begin(OP_KEEP_RAW, shelf);
     char words[64];
     event.value = 1 + rng_below(&actor->rng, 6);
-    snprintf(words, sizeof words, "keep_raw=%u parity=%s", (unsigned)event.value,
-             act_chance(actor, 2) ? "4+1" : "none");
+    snprintf(words, sizeof words, "keep_raw=%u links=%u parity=%s %s", (unsigned)event.value,
+             (unsigned)rng_below(&actor->rng, 8), act_chance(actor, 2) ? "4+1" : "none",
+             act_chance(actor, 2) ? WRITE_LINKS : WRITE_RAW);
     act_end(actor, &event, lmcs_shelf_set_policy(actor->pool, content_shelf(shelf), words, &err));
 }
 

@@ -214,8 +214,11 @@ static void ask_storage(struct actor *actor, const struct looking *looking)
     struct event event = begin_look(OP_LOOK, looking);
     if (!act_end(actor, &event, lmcs_snapshot_storage(looking->snapshot, &storage, &err)))
         return;
-    uint64_t contents = storage.raw_contents + storage.delta_contents + storage.keyframe_contents;
-    EXPECT(contents > 0 && contents <= ENTRIES && (storage.longest_chain > 0) == (storage.delta_contents > 0));
+    uint64_t contents =
+        storage.raw_contents + storage.delta_contents + storage.keyframe_contents + storage.link_contents;
+    EXPECT(contents > 0 && contents <= ENTRIES + RELATIONS);
+    EXPECT((storage.longest_chain > 0) == (storage.delta_contents > 0));
+    EXPECT((storage.longest_line > 0) == (storage.link_contents > 0));
 }
 
 static bool note_tag(void *context, const char *tag)

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* content.c - see content.h. */
 #include "content.h"
+#include "sgd.h"
 
-static const uint64_t smallest[TENSORS] = {30000, 16384, 9000, 700, 16368, 50};
+enum { SOMETIMES = 5 };
+
+static const uint64_t smallest[TENSORS] = {30000, 16384, 9000, 700, 16368, 50, 5000, 5000};
 /* Versions; 0: as many as tickets. */
 static const uint64_t versions[TENSORS] = {0, 6, 3, 2, 4, 0};
 
 struct content {
     uint64_t elements[TENSORS];
-    uint32_t *base[SHELVES][TENSORS];
+    uint32_t *base[SHELVES][TENSORS]; /* of the parameter: all steps */
 };
 
 static uint64_t mix(uint64_t z)
@@ -18,13 +21,35 @@ static uint64_t mix(uint64_t z)
     return z ^ z >> 31;
 }
 
+static bool is_trained(unsigned tensor)
+{
+    return tensor == MOMENTUM || tensor == WEIGHT;
+}
+
+static void train(struct content *content, unsigned shelf)
+{
+    const uint64_t n = content->elements[MOMENTUM];
+    struct rng rng = {shelf + 1};
+    float *m = calloc(STEPS * n, sizeof *m), *w = calloc(STEPS * n, sizeof *w);
+    EXPECT(m != NULL && w != NULL);
+    for (size_t step = 0; step < STEPS; step++) {
+        if (step > 0) {
+            memcpy(&m[step * n], &m[(step - 1) * n], n * sizeof *m);
+            memcpy(&w[step * n], &w[(step - 1) * n], n * sizeof *w);
+        }
+        sgd_step(&rng, &m[step * n], &w[step * n], n);
+    }
+    content->base[shelf][MOMENTUM] = (uint32_t *)m;
+    content->base[shelf][WEIGHT] = (uint32_t *)w;
+}
+
 struct content *content_new(unsigned scale)
 {
     struct content *content = calloc(1, sizeof *content);
     EXPECT(content != NULL);
     for (unsigned t = 0; t < TENSORS; t++) {
         content->elements[t] = smallest[t] * (t == 3 || t == 5 ? 1 : scale);
-        for (unsigned s = 0; s < SHELVES; s++) {
+        for (unsigned s = 0; s < SHELVES && !is_trained(t); s++) {
             uint32_t *base = malloc(content->elements[t] * sizeof *base);
             EXPECT(base != NULL);
             for (uint64_t i = 0; i < content->elements[t]; i++)
@@ -32,6 +57,8 @@ struct content *content_new(unsigned scale)
             content->base[s][t] = base;
         }
     }
+    for (unsigned s = 0; s < SHELVES; s++)
+        train(content, s);
     return content;
 }
 
@@ -57,7 +84,7 @@ const char *content_tag(unsigned tag)
 
 const char *content_name(unsigned entry)
 {
-    static const char *const names[ENTRIES] = {"t0", "t1", "t2", "t3", "t4", "t5", "again", "note"};
+    static const char *const names[ENTRIES] = {"t0", "t1", "t2", "t3", "t4", "t5", "m", "w", "again", "note"};
     return names[entry];
 }
 
@@ -69,9 +96,14 @@ unsigned content_entry(const char *name)
     return entry;
 }
 
+uint64_t content_ticket(unsigned writer, uint64_t count, unsigned step)
+{
+    return (uint64_t)(writer + 1) << 40 | (count * STEPS + step);
+}
+
 bool content_has(unsigned entry, uint64_t ticket)
 {
-    return entry + 1 != TENSORS || ticket % 7 != 0;
+    return entry != SOMETIMES || ticket % 7 != 0;
 }
 
 static unsigned tensor_of(unsigned entry)
@@ -90,7 +122,9 @@ struct lmcs_tensor content_tensor(const struct content *content, unsigned entry,
     *shape = content_bytes(content, entry) / (attached ? 1 : sizeof(uint32_t));
     return (struct lmcs_tensor){.name = content_name(entry),
                                 .kind = attached ? LMCS_ATTACHMENT : LMCS_TENSOR,
-                                .dtype = attached ? LMC_U8 : LMC_U32,
+                                .dtype = attached            ? LMC_U8
+                                         : is_trained(entry) ? LMC_F32
+                                                             : LMC_U32,
                                 .ndim = 1,
                                 .shape = shape};
 }
@@ -102,6 +136,11 @@ static uint32_t step_of(unsigned tensor, uint64_t ticket)
     return versions[tensor] == 0 ? (uint32_t)version : (uint32_t)(version % versions[tensor] * 3);
 }
 
+static const uint32_t *trained(const struct content *content, unsigned shelf, unsigned tensor, uint64_t ticket)
+{
+    return &content->base[shelf][tensor][ticket % STEPS * content->elements[tensor]];
+}
+
 void content_fill(const struct content *content, unsigned shelf, unsigned entry, uint64_t ticket, void *to)
 {
     if (entry == ATTACHMENT) {
@@ -109,6 +148,10 @@ void content_fill(const struct content *content, unsigned shelf, unsigned entry,
         return;
     }
     unsigned tensor = tensor_of(entry);
+    if (is_trained(tensor)) {
+        memcpy(to, trained(content, shelf, tensor, ticket), content_bytes(content, entry));
+        return;
+    }
     uint32_t *elements = to, step = step_of(tensor, ticket);
     for (uint64_t i = 0; i < content->elements[tensor]; i++)
         elements[i] = content->base[shelf][tensor][i] + step;
@@ -119,6 +162,8 @@ bool content_is_right(const struct content *content, unsigned shelf, unsigned en
     if (entry == ATTACHMENT)
         return memcmp(data, &ticket, sizeof ticket) == 0;
     unsigned tensor = tensor_of(entry);
+    if (is_trained(tensor))
+        return memcmp(data, trained(content, shelf, tensor, ticket), content_bytes(content, entry)) == 0;
     const uint32_t *elements = data, step = step_of(tensor, ticket);
     uint32_t wrong = 0;
     for (uint64_t i = 0; i < content->elements[tensor]; i++)
