@@ -13,6 +13,7 @@
 
 #include "base/guard.h"
 #include "base/workers.h"
+#include "payload/speed.h"
 
 #define WHOLE_BYTES   ((uint64_t)64 << 20) /* largest payload encoded in memory as a whole */
 #define WINDOW_BLOCKS 16u
@@ -60,12 +61,19 @@ static uint64_t most_bytes(const struct lmcs_encoding *encoding)
     return encoding->most_bytes != 0 ? encoding->most_bytes : raw - raw / 64;
 }
 
+/* NULL: this thread alone. */
+static struct lmcs_workers *workers_of(const struct lmcs_encoding *encoding)
+{
+    if (encoding->serial)
+        return NULL;
+    return encoding->workers != NULL ? encoding->workers : encoding->pool->workers;
+}
+
 /* ---- Blocks ---- */
 
 struct block_job {
     struct encoding *encoding;
     uint64_t slot;
-    unsigned char *copy; /* copy of the block if the data may change; else NULL */
     enum lmc_status made;
 };
 
@@ -74,15 +82,13 @@ static void encode_block(void *context)
     struct block_job *job = context;
     struct encoding *e = job->encoding;
     const struct lmcs_encoding *encoding = e->encoding;
-    uint64_t block = e->first + job->slot, at = block * LMC_BLOCK_BYTES, left = encoding->raw_bytes - at;
+    uint64_t block = e->first + job->slot, at = block * LMC_BLOCK_BYTES;
     unsigned char *slot = e->slots + job->slot * e->slot_bytes;
     if (e->link_encoder != NULL) {
         job->made = lmc_link_encode_block(e->link_encoder, block, slot, e->slot_bytes, &e->link_blocks[block]);
         return;
     }
     const unsigned char *data = (const unsigned char *)encoding->data + at;
-    if (job->copy != NULL)
-        data = memcpy(job->copy, data, left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES);
     job->made =
         lmc_encode_block_of(e->encoder, block, data, encoding->base != NULL ? (const char *)encoding->base + at : NULL,
                             slot, e->slot_bytes, &e->blocks[block]);
@@ -91,16 +97,8 @@ static void encode_block(void *context)
 static enum lmcs_status encode_job(void *context, uint64_t i, struct lmcs_error *error)
 {
     struct encoding *e = context;
-    struct block_job job = {e, i, NULL, LMC_OK};
-    if (e->encoding->may_change) {
-        uint64_t bytes = e->encoding->raw_bytes < LMC_BLOCK_BYTES ? e->encoding->raw_bytes : LMC_BLOCK_BYTES;
-        job.copy = malloc(bytes);
-        if (job.copy == NULL)
-            return lmcs_fail_memory(error);
-    }
-    bool readable = lmcs_guard(e->sources, e->source_count, encode_block, &job);
-    free(job.copy);
-    if (!readable)
+    struct block_job job = {e, i, LMC_OK};
+    if (!lmcs_guard(e->sources, e->source_count, encode_block, &job))
         return fail_unreadable(e->encoding, error);
     if (job.made == LMC_NO_MEMORY)
         return lmcs_fail_memory(error);
@@ -110,9 +108,7 @@ static enum lmcs_status encode_job(void *context, uint64_t i, struct lmcs_error 
 
 static enum lmcs_status encode_window(struct encoding *e, uint64_t count, struct lmcs_error *error)
 {
-    const struct lmcs_encoding *encoding = e->encoding;
-    struct lmcs_workers *all = encoding->workers != NULL ? encoding->workers : encoding->pool->workers;
-    return lmcs_workers_try(encoding->serial ? NULL : all, encode_job, NULL, e, count, error);
+    return lmcs_workers_try(workers_of(e->encoding), encode_job, NULL, e, count, error);
 }
 
 /* ---- Writing ---- */
@@ -140,10 +136,9 @@ static enum lmcs_status write_window(struct encoding *e, uint64_t count, uint64_
     return status;
 }
 
-/* Starts writeback of a finished piece while the next is encoded: a capture waits until all is durable. */
 static void write_behind(const struct lmcs_encoding *encoding)
 {
-    for (uint32_t i = 0; encoding->may_change && i < encoding->made.df.part_count; i++)
+    for (uint32_t i = 0; encoding->write_behind && i < encoding->made.df.part_count; i++)
         lmcs_heap_start_writeback(encoding->pool->heap, encoding->made.parts[i].offset, encoding->made.parts[i].bytes);
 }
 
@@ -189,25 +184,6 @@ static enum lmcs_status write_header(struct encoding *e, struct lmcs_error *erro
     return status;
 }
 
-/* Records the digest of the encoded bytes, and whether it is the known content's. */
-static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error)
-{
-    struct lmcs_encoding *encoding = e->encoding;
-    const struct lmcs_tensor *tensor = &encoding->tensor;
-    struct lmc_hash *hashes = malloc((e->block_count + 1) * sizeof *hashes);
-    if (hashes == NULL)
-        return lmcs_fail_memory(error);
-    for (uint64_t i = 0; i < e->block_count; i++)
-        hashes[i] = e->blocks[i].raw_hash;
-    struct lmc_hash digest = lmc_digest(tensor->dtype, tensor->ndim, tensor->shape, hashes, e->block_count);
-    free(hashes);
-    encoding->made.df.digest_low = digest.low;
-    encoding->made.df.digest_high = digest.high;
-    encoding->is_known = encoding->known != NULL && digest.low == encoding->known->df.digest_low &&
-                         digest.high == encoding->known->df.digest_high;
-    return LMCS_OK;
-}
-
 static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;
@@ -217,10 +193,7 @@ static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *erro
         return status;
     uint64_t total = at + window_bytes(e, 0, e->block_count);
     encoding->worthwhile = total < most_bytes(encoding);
-    if (encoding->may_change)
-        status = take_digest(e, error);
-    encoding->worthwhile &= !encoding->is_known;
-    if (status != LMCS_OK || !encoding->worthwhile)
+    if (!encoding->worthwhile)
         return status;
     status = take_room(encoding, total, error);
     if (status == LMCS_OK)
@@ -262,9 +235,6 @@ static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error 
         else if (status == LMCS_OK)
             status = write_window(e, count, &at, error);
     }
-    if (status == LMCS_OK && encoding->worthwhile && encoding->may_change)
-        status = take_digest(e, error);
-    encoding->worthwhile &= !encoding->is_known;
     if (status == LMCS_OK && encoding->worthwhile)
         status = write_header(e, error);
     if (status == LMCS_OK)
@@ -354,9 +324,104 @@ static enum lmcs_status prepare(struct encoding *e, struct lmcs_error *error)
     return LMCS_OK;
 }
 
+/* ---- Verifying ---- */
+
+/* A link whose arrays are in memory, read back and applied to copies of their blocks. */
+struct applying {
+    const struct lmcs_encoding *encoding;
+    unsigned char *header;
+    struct lmc_frame frame;
+};
+
+static enum lmcs_status read_back(const struct lmcs_encoding *encoding, uint64_t at, void *to, uint64_t bytes,
+                                  struct lmcs_error *error)
+{
+    return (lmcs_heap_is_persistent(encoding->pool->heap) ? lmcs_payload_read : lmcs_payload_read_back)(
+        encoding->pool->media, &encoding->made, at, to, bytes, error);
+}
+
+static enum lmcs_status fail_wrong(const struct lmcs_encoding *encoding, const char *why, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\": the link that was just written is wrong: %s",
+                     encoding->pool->path, encoding->tensor.name, why);
+}
+
+static enum lmcs_status apply(const struct applying *a, uint64_t block, unsigned char *coded, void *const *state,
+                              uint64_t bytes, struct lmcs_error *error)
+{
+    const struct lmcs_encoding *encoding = a->encoding;
+    const uint64_t at = block * LMC_BLOCK_BYTES;
+    const char *why = "";
+    uint64_t place;
+    const struct lmc_block entry = lmc_frame_block(&a->frame, block, &place);
+    const struct lmc_link_step step = {&a->frame, coded, entry.coded_bytes};
+    if (entry.coded_bytes > lmc_link_block_bound(encoding->made.df.base_count, bytes))
+        return fail_wrong(encoding, "a coded block is impossibly long", error);
+    enum lmcs_status status = read_back(encoding, place, coded, entry.coded_bytes, error);
+    if (status != LMCS_OK)
+        return status;
+    for (uint32_t i = 0; i < encoding->made.df.base_count; i++)
+        memcpy(state[i], (const char *)encoding->link->before[i] + at, bytes);
+    const uint64_t since = lmcs_speed_ns();
+    if (lmc_link_decode_block(&step, 1, block, state, bytes, NULL, &why) != LMC_OK)
+        return fail_wrong(encoding, why, error);
+    lmcs_speed_add(encoding->pool, LMCS_DECODED_LINK, bytes * encoding->made.df.base_count, since);
+    for (uint32_t i = 0; i < encoding->made.df.base_count; i++)
+        if (memcmp(state[i], (const char *)encoding->link->after[i] + at, bytes) != 0)
+            return fail_wrong(encoding, "it leads to other bytes", error);
+    return LMCS_OK;
+}
+
+static enum lmcs_status apply_job(void *context, uint64_t block, struct lmcs_error *error)
+{
+    const struct applying *a = context;
+    const uint64_t at = block * LMC_BLOCK_BYTES, left = a->encoding->raw_bytes - at;
+    const uint64_t bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES, room = (bytes + 63) & ~(uint64_t)63;
+    const uint32_t count = a->encoding->made.df.base_count;
+    void *state[LMC_MAX_BASES];
+    unsigned char *buffer = aligned_alloc(64, count * room + ((lmc_link_block_bound(count, bytes) + 63) & ~(size_t)63));
+    if (buffer == NULL)
+        return lmcs_fail_memory(error);
+    for (uint32_t i = 0; i < count; i++)
+        state[i] = buffer + i * room;
+    enum lmcs_status status = apply(a, block, buffer + count * room, state, bytes, error);
+    free(buffer);
+    return status;
+}
+
+static enum lmcs_status verify_in_memory(const struct lmcs_encoding *encoding, struct lmcs_error *error)
+{
+    struct applying a = {.encoding = encoding};
+    unsigned char prefix[LMC_FRAME_PREFIX_BYTES];
+    const char *why = "";
+    uint64_t bytes, stored = encoding->made.df.stored_bytes;
+    enum lmcs_status status = read_back(encoding, 0, prefix, stored < sizeof prefix ? stored : sizeof prefix, error);
+    if (status != LMCS_OK)
+        return status;
+    if (lmc_frame_header_bytes(prefix, stored < sizeof prefix ? stored : sizeof prefix, &bytes, &why) != LMC_OK ||
+        bytes > stored)
+        return fail_wrong(encoding, why, error);
+    a.header = malloc(bytes);
+    if (a.header == NULL)
+        return lmcs_fail_memory(error);
+    status = read_back(encoding, 0, a.header, bytes, error);
+    if (status == LMCS_OK &&
+        (lmc_frame_parse(a.header, bytes, &a.frame, &why) != LMC_OK || a.frame.frame_bytes != stored ||
+         a.frame.block_count != lmc_block_count(encoding->raw_bytes)))
+        status = fail_wrong(encoding, why, error);
+    if (status == LMCS_OK)
+        status = lmcs_workers_try(workers_of(encoding), apply_job, NULL, &a, a.frame.block_count, error);
+    free(a.header);
+    return status;
+}
+
 enum lmcs_status lmcs_encoding_verify(const struct lmcs_encoding *encoding, struct lmcs_error *error)
 {
     bool is_link = encoding->link != NULL;
+    if (is_link && encoding->before == NULL) {
+        lmcs_heap_drain(encoding->pool->heap);
+        return verify_in_memory(encoding, error);
+    }
     size_t bases = is_link                            ? encoding->made.df.base_count
                    : encoding->made.df.base_count > 0 ? encoding->base_chain->length
                                                       : 0;
@@ -388,7 +453,7 @@ enum lmcs_status lmcs_encoding_verify(const struct lmcs_encoding *encoding, stru
 enum lmcs_status lmcs_encoding_run(struct lmcs_encoding *encoding, struct lmcs_error *error)
 {
     struct encoding e = {.encoding = encoding};
-    encoding->worthwhile = encoding->is_known = false;
+    encoding->worthwhile = false;
     enum lmcs_status status = prepare(&e, error);
     if (status == LMCS_OK)
         status = decoded_bytes(encoding) <= WHOLE_BYTES ? encode_whole(&e, error) : encode_by_windows(&e, error);

@@ -11,22 +11,20 @@ struct lmcs_encoding {
     struct lmcs_region *region;
     pthread_mutex_t *region_lock; /* NULL: the region is this thread's alone */
     struct lmcs_workers *workers; /* NULL: the pool's */
+    bool write_behind;            /* start the kernel's writeback: the caller waits until all is durable */
     bool serial;                  /* in the caller's thread alone */
-    bool may_change;              /* `data` may change meanwhile: the frame is sound even then, but its tensor torn */
     struct lmcs_tensor tensor;
     uint64_t raw_bytes;
     const void *data;                    /* raw_bytes of it, row-major */
     const void *base;                    /* NULL: none */
     const struct lmcs_chain *base_chain; /* pinned */
-    const struct lmcs_content *known;    /* may be NULL; if the data equals it, nothing is made */
-    const struct lmc_link_params *link;  /* makes a link (data, base and known are unused) ... */
+    const struct lmc_link_params *link;  /* makes a link (data and base are unused) ... */
     const struct lmcs_content *before;   /* ... from these, raw and pinned, ... */
-    const struct lmcs_content *after;    /* ... to these */
+    const struct lmcs_content *after;    /* ... to these. Both NULL: the link's arrays are in memory alone */
     uint64_t most_bytes;                 /* largest payload worthwhile; 0: one that saves a 64th */
     /* on output */
-    struct lmcs_content made; /* input: raw size; output: parts, sizes, bases, kind; the digest, if data may change */
-    bool is_known;            /* the data equals `known` */
-    bool worthwhile;          /* false: nothing made: not smaller, or known */
+    struct lmcs_content made; /* input: raw size; output: parts, sizes, bases, kind */
+    bool worthwhile;          /* false: nothing made: not smaller */
 };
 
 /* Writes, then verifies by decoding the written bytes. */

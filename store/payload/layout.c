@@ -84,13 +84,18 @@ enum lmcs_status lmcs_raw_write_table(struct lmcs_heap *heap, const struct lmcs_
     return status == LMCS_OK ? lmcs_payload_write(heap, content, at, hashes, blocks * sizeof *hashes, error) : status;
 }
 
-enum lmcs_status lmcs_raw_finish(struct lmcs_heap *heap, struct lmcs_content *content, const struct lmcs_tensor *tensor,
-                                 const struct lmc_hash *hashes, struct lmcs_error *error)
+void lmcs_raw_digest(struct lmcs_content *content, const struct lmcs_tensor *tensor, const struct lmc_hash *hashes)
 {
     struct lmc_hash digest =
         lmc_digest(tensor->dtype, tensor->ndim, tensor->shape, hashes, lmc_block_count(content->df.raw_bytes));
     content->df.digest_low = digest.low;
     content->df.digest_high = digest.high;
+}
+
+enum lmcs_status lmcs_raw_finish(struct lmcs_heap *heap, struct lmcs_content *content, const struct lmcs_tensor *tensor,
+                                 const struct lmc_hash *hashes, struct lmcs_error *error)
+{
+    lmcs_raw_digest(content, tensor, hashes);
     return lmcs_raw_write_table(heap, content, hashes, error);
 }
 

@@ -27,6 +27,8 @@ enum lmcs_status lmcs_payload_read_back(const struct lmcs_media *media, const st
 /* Writes the block hashes of a raw payload; none with at most one block. */
 enum lmcs_status lmcs_raw_write_table(struct lmcs_heap *heap, const struct lmcs_content *content,
                                       const struct lmc_hash *hashes, struct lmcs_error *error);
+/* Sets the content's digest; `tensor`: dtype and shape. */
+void lmcs_raw_digest(struct lmcs_content *content, const struct lmcs_tensor *tensor, const struct lmc_hash *hashes);
 /* Also sets the content's digest; `tensor`: dtype and shape. */
 enum lmcs_status lmcs_raw_finish(struct lmcs_heap *heap, struct lmcs_content *content, const struct lmcs_tensor *tensor,
                                  const struct lmc_hash *hashes, struct lmcs_error *error);
