@@ -110,6 +110,8 @@ struct lmcs_open_options {
     uint64_t expect_bytes; /* of the next capture, for which the background prepares space; 0: unknown until one ends */
     uint32_t copy_threads; /* for the copies and encoding of promised and asynchronous captures; 0: as `threads` */
     uint32_t copy_nice;    /* the least nice value of their threads, 0 to 19 */
+    uint64_t memory_bytes; /* most memory for the newest states, from which captures make links; 0: a quarter of the
+                              memory that this process may use */
 };
 
 LMCS_API void lmcs_open_options_init(struct lmcs_open_options *options);

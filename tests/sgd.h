@@ -11,8 +11,8 @@
 #define SGD_MOMENTUM 0.9
 
 /* Words of policies. */
-#define WRITE_LINKS "encode=always"
-#define WRITE_RAW   "encode=never"
+#define WRITE_LINKS "write=link"
+#define WRITE_RAW   "write=raw"
 
 /* Gradients of few bits, like bf16. */
 static inline void sgd_step(struct rng *rng, float *buffer, float *weight, uint64_t elements)

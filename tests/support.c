@@ -171,7 +171,7 @@ uint64_t scaled(const char *variable, uint64_t normally)
 static struct lmcs_pool *with_raw_captures(struct lmcs_pool *pool)
 {
     pthread_mutex_lock(&pool->captures);
-    pool->pace = (struct lmcs_pace){.raw = 1e30, .coded = 1};
+    pool->pace = (struct lmcs_pace){.raw = 1e30, .linked = 1};
     pthread_mutex_unlock(&pool->captures);
     return pool;
 }

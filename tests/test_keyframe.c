@@ -60,7 +60,7 @@ static void the_newest_state_gets_keyframes(void **state)
     const uint64_t contents = pool_info(pool).content_count;
     OK(lmcs_compact(pool, NULL, &err)); /* finished: the links stay */
     as_captured(pool, "run", STEPS);
-    set_policy(pool, "run", "links=15");
+    set_policy(pool, "run", "links=14");
     OK(lmcs_compact(pool, NULL, &err));
     const struct lmcs_snapshot_storage storage = storage_of(pool, "run", STEPS);
     assert_int_equal(storage.longest_line, 0);

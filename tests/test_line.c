@@ -132,7 +132,8 @@ static void a_keyframe_shortens_the_line(void **state)
             OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(storage_of(pool, "run", 23).longest_line, 3);
-    expect_made(find_after(pool, 23), 23, 4);
+    /* keyframes lower the places of the links above them, too */
+    expect_made(find_after(pool, 23), 4, 4);
     close_pool(pool);
     run_end(&run);
 }

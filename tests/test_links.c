@@ -512,24 +512,6 @@ static void forks_share_lines(void **state)
     run_end(&run);
 }
 
-static void dump_to(struct lmcs_pool *pool, const char *path)
-{
-    struct lmcs_transfer_report report;
-    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
-    assert_true(fd >= 0);
-    OK(lmcs_dump(pool, NULL, fd, NULL, &report, &err));
-    assert_int_equal(close(fd), 0);
-}
-
-static void restore_from(struct lmcs_pool *pool, const char *path)
-{
-    struct lmcs_transfer_report report;
-    int fd = open(path, O_RDONLY);
-    assert_true(fd >= 0);
-    OK(lmcs_restore(pool, fd, NULL, &report, &err));
-    assert_int_equal(close(fd), 0);
-}
-
 static void archives_carry_steps(void **state)
 {
     struct place *place = *state;

@@ -157,4 +157,22 @@ static inline void set_policy(struct lmcs_pool *pool, const char *shelf, const c
     OK(lmcs_shelf_set_policy(pool, shelf, words, &err));
 }
 
+static inline void dump_to(struct lmcs_pool *pool, const char *path)
+{
+    struct lmcs_transfer_report report;
+    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    OK(lmcs_dump(pool, NULL, fd, NULL, &report, &err));
+    assert_int_equal(close(fd), 0);
+}
+
+static inline void restore_from(struct lmcs_pool *pool, const char *path)
+{
+    struct lmcs_transfer_report report;
+    int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0);
+    OK(lmcs_restore(pool, fd, NULL, &report, &err));
+    assert_int_equal(close(fd), 0);
+}
+
 #endif

@@ -2,6 +2,7 @@
 /* test_live_snapshot.c - live variables into snapshots and back. */
 /* ctest: timeout=600 */
 #include "live/body.h"
+#include "pages/extents.h"
 #include "test_live_support.h"
 
 #include <errno.h>
@@ -377,7 +378,7 @@ static void await_shelf(struct lmcs_pool *pool, bool is_read, uint32_t waiting)
     }
 }
 
-/* The encode gate stops the snapshot while it reads. */
+/* The lock of the table of extents stops the snapshot while it reads. */
 static void resizes_wait_for_snapshots(void **state)
 {
     struct place *place = *state;
@@ -392,7 +393,8 @@ static void resizes_wait_for_snapshots(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct resizing resizing = {w, sizes[i]};
         fill(w, 2);
-        EXPECT(lmcs_encode_gate_close(pool));
+        OK(lmcs_live_open(pool, "run", "w", &other, &err));
+        EXPECT(pthread_mutex_lock(&pool->space->lock) == 0);
         EXPECT(pthread_create(&threads[0], NULL, capture_live, &waiting) == 0);
         await_shelf(pool, true, 0);
         for (uint32_t wait_ms = 0; wait_ms < 2; wait_ms++) {
@@ -400,12 +402,11 @@ static void resizes_wait_for_snapshots(void **state)
             EXPECT(err.system_errno == ETIMEDOUT && strstr(err.message, "snapshot") != NULL);
         }
         EXPECT(float_count(w) == count);
-        other = new_unnamed(pool, 9);
         EXPECT(pthread_create(&threads[1], NULL, resize_live, &resizing) == 0);
         await_shelf(pool, true, 1);
         lmcs_live_close(other);
         EXPECT(float_count(w) == count);
-        lmcs_encode_gate_open(pool);
+        EXPECT(pthread_mutex_unlock(&pool->space->lock) == 0);
         pthread_join(threads[0], NULL);
         pthread_join(threads[1], NULL);
         EXPECT(float_count(w) == sizes[i]);

@@ -92,9 +92,7 @@ static void report_later(struct lmcs_capture *capture)
 static void release(struct lmcs_capture *capture)
 {
     lmcs_region_end(&capture->region);
-    if (capture->in_encode_gate)
-        lmcs_encode_gate_leave(capture->pool);
-    capture->in_encode_gate = false;
+    lmcs_capture_keep_memory(capture, false); /* unless the commit did */
 }
 
 /* Records the result, and ends the capture's place in the order. The caller holds pool->captures. */
@@ -177,7 +175,7 @@ static enum lmcs_status queue(struct lmcs_capture *capture, struct lmcs_error *e
 {
     struct lmcs_pool *pool = capture->pool;
     struct lmcs_busy_shelf *busy = capture->busy;
-    bool hands_on = !capture->options.prepare && !capture->encodes;
+    bool hands_on = !capture->options.prepare && !capture->makes_links;
     pthread_mutex_lock(&pool->captures);
     bool runs = busy->committing;
     busy->committing = true;
@@ -185,7 +183,7 @@ static enum lmcs_status queue(struct lmcs_capture *capture, struct lmcs_error *e
     capture->asynchronous = true;
     capture->workers = pool->later_workers;
     capture->hands_on = hands_on;
-    capture->ticket.bytes = capture->written_bytes + capture->entries.count * ENTRY_BYTES;
+    capture->ticket.bytes = capture->written_bytes + capture->memory_bytes + capture->entries.count * ENTRY_BYTES;
     capture->ticket.is_queued = true;
     pthread_mutex_unlock(&pool->captures);
     enum lmcs_status status = runs ? LMCS_OK : start_thread(capture, error);

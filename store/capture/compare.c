@@ -15,22 +15,6 @@
 
 #define SMALL_AT_ONCE 64 /* sources below LMCS_ALIGNED_BYTES compared in one job */
 
-static enum lmcs_status find_delta_base(struct lmcs_txn *txn, const struct lmcs_source *source,
-                                        struct lmcs_previous *previous, struct lmcs_error *error)
-{
-    const struct lmcs_content *content = &previous->content;
-    struct lmcs_content *base = previous->base;
-    enum lmcs_status status = LMCS_OK;
-    *base = *content;
-    if (content->df.payload == LMCS_PAYLOAD_FRAME && content->df.base_count == 1)
-        status = lmcs_content_get(txn, content->bases[0], base, error);
-    previous->distance = base->id == content->id ? 1 : content->df.place + 1;
-    previous->may_encode = status == LMCS_OK && base->df.payload == LMCS_PAYLOAD_RAW && base->link == 0 &&
-                           base->df.part_count == 1 && base->df.raw_bytes == source->raw_bytes &&
-                           previous->distance <= LMCS_DELTA_MOST_JUMP && base->df.raw_bytes >= LMCS_DELTA_LEAST_BYTES;
-    return status;
-}
-
 enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root_tree_df *manifest,
                                     const struct lmcs_source *sources, size_t count, struct lmcs_previous *previous,
                                     struct lmcs_error *error)
@@ -40,7 +24,7 @@ enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root
         struct lmcs_previous *at = &previous[i];
         struct lmcs_manifest_df entry;
         bool found = false;
-        at->is_lost = at->may_encode = false;
+        at->is_lost = false;
         status = lmcs_identity_find(txn, sources[i].tensor, &at->identity, error);
         if (status == LMCS_OK && at->identity != 0)
             status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, manifest, (struct lmcs_key_df){at->identity, 0}, &entry,
@@ -52,8 +36,6 @@ enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root
         status = lmcs_content_get(txn, entry.content, &at->content, error);
         if (status == LMCS_OK)
             status = lmcs_lost_any(txn, entry.content, &at->is_lost, error);
-        if (status == LMCS_OK && at->base != NULL && sources[i].strides == NULL)
-            status = find_delta_base(txn, &sources[i], at, error);
     }
     return status;
 }
@@ -73,8 +55,10 @@ static bool block_equals(const struct comparing *comparing, size_t i, uint64_t b
     for (uint64_t done = 0; done < bytes; done += LMCS_PIECE_BYTES) {
         size_t n = bytes - done < LMCS_PIECE_BYTES ? (size_t)(bytes - done) : LMCS_PIECE_BYTES;
         const void *now = (const char *)source->data + at + done;
-        const void *stored =
-            lmcs_payload_at(comparing->jobs.pool->media, &comparing->previous[i].content, at + done, n);
+        const struct lmcs_previous *previous = &comparing->previous[i];
+        const void *stored = previous->memory != NULL
+                                 ? (const char *)previous->memory + at + done
+                                 : lmcs_payload_at(comparing->jobs.pool->media, &previous->content, at + done, n);
         if (source->strides != NULL) {
             if (!lmcs_source_read_guarded(source, at + done, n, piece)) /* copying reports unreadable memory */
                 return false;
@@ -133,8 +117,8 @@ enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, struct lmcs_worker
     enum lmcs_status status = comparing.differs == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         const struct lmcs_previous *at = &previous[i];
-        bool comparable = at->identity != 0 && !at->is_lost && at->content.df.payload == LMCS_PAYLOAD_RAW &&
-                          at->content.df.raw_bytes == sources[i].raw_bytes;
+        bool comparable = at->identity != 0 && !at->is_lost && at->content.df.raw_bytes == sources[i].raw_bytes &&
+                          (at->memory != NULL || at->content.df.payload == LMCS_PAYLOAD_RAW);
         atomic_init(&comparing.differs[i], !comparable);
     }
     for (int pass = 0; status == LMCS_OK && pass < 2; pass++) {

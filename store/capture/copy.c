@@ -31,6 +31,13 @@ static uint64_t place_of(const struct lmcs_copy *copy)
     return copy->content->parts[0].offset;
 }
 
+/* Records a block's hash. */
+static void put_hash(struct copying *copying, const struct lmcs_job *job, struct lmc_hash hash)
+{
+    struct hashes *hashes = &copying->hashes[job->first];
+    *(hashes->blocks != NULL ? &hashes->blocks[job->block] : &hashes->only) = hash;
+}
+
 struct block_copy {
     struct copying *copying;
     const struct lmcs_job *job;
@@ -38,19 +45,34 @@ struct block_copy {
     struct lmcs_error *error;
 };
 
+/* Copies a block to memory, and hashes the copy while it is in cache. */
+static void copy_to_memory(const struct lmcs_copy *copy, uint64_t at, uint64_t bytes, struct lmc_hasher *hasher)
+{
+    unsigned char *to = (unsigned char *)copy->memory + at;
+    for (uint64_t step = 0; step < bytes; step += STEP_BYTES) {
+        size_t n = bytes - step < STEP_BYTES ? (size_t)(bytes - step) : STEP_BYTES;
+        lmcs_source_read(copy->source, at + step, n, to + step);
+        lmc_hasher_update(hasher, to + step, n);
+    }
+}
+
 static void copy_block(void *context)
 {
     struct block_copy *block = context;
     struct copying *copying = block->copying;
     const struct lmcs_job *job = block->job;
     const struct lmcs_copy *copy = &copying->copies[job->first];
-    struct hashes *hashes = &copying->hashes[job->first];
     struct lmcs_heap *heap = copying->pool->heap;
     _Alignas(64) unsigned char piece[LMCS_PIECE_BYTES];
     struct lmc_hasher hasher;
     uint64_t at = job->block * LMC_BLOCK_BYTES, bytes = lmcs_source_block_bytes(copy->source, job->block);
     size_t piece_bytes = lmcs_heap_method(heap) == LMCS_WRITE_FILE ? LMCS_PIECE_BYTES : STEP_BYTES;
     lmc_hasher_init(&hasher);
+    if (copy->memory != NULL) {
+        copy_to_memory(copy, at, bytes, &hasher);
+        put_hash(copying, job, lmc_hasher_final(&hasher));
+        return;
+    }
     for (uint64_t done = 0; done < bytes; done += piece_bytes) {
         size_t n = bytes - done < piece_bytes ? (size_t)(bytes - done) : piece_bytes;
         for (size_t step = 0; step < n; step += STEP_BYTES) {
@@ -62,7 +84,7 @@ static void copy_block(void *context)
         if (block->status != LMCS_OK)
             return;
     }
-    *(hashes->blocks != NULL ? &hashes->blocks[job->block] : &hashes->only) = lmc_hasher_final(&hasher);
+    put_hash(copying, job, lmc_hasher_final(&hasher));
     lmcs_heap_start_writeback(heap, place_of(copy) + (copy->content->df.part_count == 1 ? at : 0), bytes);
 }
 
@@ -82,10 +104,24 @@ static enum lmcs_status copy_small(struct copying *copying, const struct lmcs_jo
     return lmcs_heap_write(copying->pool->heap, start, piece, end - start, error);
 }
 
+static enum lmcs_status copy_small_to_memory(struct copying *copying, const struct lmcs_job *job,
+                                             struct lmcs_error *error)
+{
+    for (size_t i = job->first; i < job->first + job->count; i++) {
+        const struct lmcs_copy *copy = &copying->copies[i];
+        if (!lmcs_source_read_guarded(copy->source, 0, copy->source->raw_bytes, copy->memory))
+            return lmcs_source_fail(copy->source->tensor, error);
+        copying->hashes[i].only = lmc_hash128(copy->memory, copy->source->raw_bytes);
+    }
+    return LMCS_OK;
+}
+
 static enum lmcs_status copy_job(void *context, uint64_t i, struct lmcs_error *error)
 {
     struct copying *copying = context;
     const struct lmcs_job *job = &copying->jobs.items[i];
+    if (job->count > 0 && copying->copies[job->first].memory != NULL)
+        return copy_small_to_memory(copying, job, error);
     if (job->count > 0)
         return copy_small(copying, job, error);
     struct block_copy block = {copying, job, LMCS_OK, error};
@@ -103,8 +139,10 @@ static void drain_thread(void *context)
 static bool joins(const struct lmcs_copy *copies, size_t first, size_t i)
 {
     uint64_t bytes = copies[i].source->raw_bytes;
-    if (bytes == 0 || bytes >= LMCS_ALIGNED_BYTES)
+    if (bytes == 0 || bytes >= LMCS_ALIGNED_BYTES || (copies[i].memory != NULL) != (copies[first].memory != NULL))
         return false;
+    if (copies[i].memory != NULL)
+        return (i - first + 1) * bytes <= LMCS_PIECE_BYTES;
     uint64_t before = place_of(&copies[i - 1]), offset = place_of(&copies[i]);
     return offset >= before && offset - before < LMCS_ALIGNED_BYTES &&
            offset + bytes - place_of(&copies[first]) <= LMCS_PIECE_BYTES &&
@@ -140,6 +178,8 @@ static enum lmcs_status allocate(struct lmcs_region *region, const struct lmcs_c
         return lmcs_fail_memory(error);
     copy->content->df.raw_bytes = bytes;
     copy->content->df.payload = LMCS_PAYLOAD_RAW;
+    if (copy->memory != NULL)
+        return LMCS_OK;
     return lmcs_payload_take(region, lmcs_raw_stored_bytes(bytes), copy->content, error);
 }
 
@@ -149,6 +189,8 @@ static enum lmcs_status allocate_all(struct copying *copying, struct lmcs_region
 {
     uint64_t total = 0, largest = 0;
     for (size_t i = 0; i < count; i++) {
+        if (copying->copies[i].memory != NULL)
+            continue;
         uint64_t room = lmcs_room(lmcs_raw_stored_bytes(copying->copies[i].source->raw_bytes));
         total += room;
         largest = room > largest ? room : largest;
@@ -173,9 +215,12 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_workers *
     if (status == LMCS_OK)
         status = lmcs_jobs_run(&copying.jobs, copy_job, drain_thread, &copying, error);
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
-        const struct hashes *hashes = &copying.hashes[i];
-        status = lmcs_raw_finish(pool->heap, copies[i].content, copies[i].source->tensor,
-                                 hashes->blocks != NULL ? hashes->blocks : &hashes->only, error);
+        const struct lmc_hash *hashes =
+            copying.hashes[i].blocks != NULL ? copying.hashes[i].blocks : &copying.hashes[i].only;
+        if (copies[i].memory != NULL)
+            lmcs_raw_digest(copies[i].content, copies[i].source->tensor, hashes);
+        else
+            status = lmcs_raw_finish(pool->heap, copies[i].content, copies[i].source->tensor, hashes, error);
     }
     lmcs_heap_drain(pool->heap); /* another thread may commit, and can't drain this one's writes */
     for (size_t i = 0; i < count; i++)

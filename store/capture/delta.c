@@ -1,148 +1,172 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * capture/delta.c - captures that write deltas, for media slower than the codec (store/POLICIES.md).
+ * capture/delta.c - writes tensors that have no link as deltas, from their copies in memory.
  *
  * The base of a delta is the newest raw content of the name: that of the base snapshot, or the one below its delta. So
- * no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas a raw content is written. A tensor with the same digest as
- * the previous content shares that. Blocks are copied before they are encoded, since a tensor may change. Frames count
- * after decoding.
+ * no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas the tensor is written raw. Frames count after decoding.
  */
 #include <stdlib.h>
 
-#include "capture/stages.h"
+#include "capture/state.h"
 #include "payload/encode.h"
+#include "records/safety.h"
 
-#define BATCH        256u                 /* tensors encoded at once */
+#define BATCH        64u                  /* tensors encoded at once */
 #define SERIAL_BYTES ((uint64_t)16 << 20) /* a tensor up to this size takes one thread, a larger one all */
 
-struct encoded {
-    struct lmcs_delta *delta;
-    bool possible;
-    struct lmcs_chain base;
+struct item {
+    struct lmcs_captured *entry;
+    struct lmcs_chain base; /* pinned */
+    uint32_t distance;      /* contents from the new one to the base */
     struct lmcs_encoding encoding;
 };
 
 struct batch {
-    struct lmcs_pool *pool;
-    struct lmcs_workers *workers;
-    struct lmcs_region *region;
+    struct lmcs_capture *capture;
     pthread_mutex_t region_lock;
-    struct encoded *items;
+    struct item *items;
     size_t count;
 };
 
-/* Describes the encoding of one tensor against its base. */
-static void prepare(struct batch *batch, struct encoded *item, struct lmcs_delta *delta)
+enum lmcs_status lmcs_delta_may_rest(struct lmcs_txn *txn, const struct lmcs_captured *entry, uint64_t id,
+                                     struct lmcs_content *base, bool *may, struct lmcs_error *error)
 {
-    const struct lmcs_source *source = delta->source;
-    const struct lmcs_previous *previous = delta->previous;
-    item->delta = delta;
-    item->base.length = 1;
-    item->base.line = 0;
-    item->base.serial = item->base.is_timed = item->base.is_new = false;
-    item->base.links[0] = *previous->base;
-    item->encoding = (struct lmcs_encoding){.pool = batch->pool,
-                                            .workers = batch->workers,
-                                            .region = batch->region,
-                                            .region_lock = &batch->region_lock,
-                                            .serial = source->raw_bytes <= SERIAL_BYTES,
-                                            .may_change = true,
-                                            .tensor = *source->tensor,
-                                            .raw_bytes = source->raw_bytes,
-                                            .data = source->data,
-                                            .base_chain = &item->base,
-                                            .known = previous->is_lost ? NULL : &previous->content};
-    item->encoding.made.df.raw_bytes = source->raw_bytes;
-    item->encoding.made.df.place = previous->distance;
-    item->encoding.base = lmcs_payload_at(batch->pool->media, &item->base.links[0], 0, source->raw_bytes);
-    item->possible = item->encoding.base != NULL;
+    bool found = false, bad = false;
+    enum lmcs_status status = lmcs_content_find(txn, id, base, &found, error);
+    *may = status == LMCS_OK && found && base->df.payload == LMCS_PAYLOAD_RAW && base->link == 0 &&
+           base->df.raw_bytes == entry->raw_bytes;
+    if (*may) {
+        status = lmcs_content_bears_links(txn, base, &bad, error);
+        *may = status == LMCS_OK && !bad;
+    }
+    if (*may) {
+        status = lmcs_lost_any(txn, id, &bad, error);
+        *may = status == LMCS_OK && !bad;
+    }
+    return status;
 }
 
-static enum lmcs_status encode_item(struct encoded *item, struct lmcs_error *error)
+/* Finds and pins the base. *may false: there is none. */
+static enum lmcs_status find_base(struct lmcs_txn *txn, struct item *item, bool *may, struct lmcs_error *error)
 {
+    struct lmcs_content previous;
+    bool found = false;
+    *may = false;
+    if (item->entry->previous == 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_content_find(txn, item->entry->previous, &previous, &found, error);
+    if (status != LMCS_OK || !found || previous.df.payload > LMCS_PAYLOAD_FRAME)
+        return status;
+    bool is_delta = previous.df.payload == LMCS_PAYLOAD_FRAME && previous.df.base_count == 1;
+    item->distance = is_delta ? previous.df.place + 1 : 1;
+    if (item->distance > LMCS_DELTA_MOST_JUMP)
+        return LMCS_OK;
+    item->base.length = 1;
+    status = lmcs_delta_may_rest(txn, item->entry, is_delta ? previous.bases[0] : previous.id, &item->base.links[0],
+                                 may, error);
+    if (status == LMCS_OK && *may)
+        status = lmcs_chain_pin(txn->pool, &item->base, error);
+    if (status == LMCS_IN_USE) { /* another program holds a lock */
+        *may = false;
+        return LMCS_OK;
+    }
+    return status;
+}
+
+static void put_down(struct batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++)
+        lmcs_chain_unpin(batch->capture->pool, &batch->items[i].base);
+    batch->count = 0;
+}
+
+/* Lists the entries that may become deltas. */
+static enum lmcs_status collect(struct batch *batch, size_t *next, struct lmcs_error *error)
+{
+    struct lmcs_capture *capture = batch->capture;
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_txn_read(capture->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    for (batch->count = 0; status == LMCS_OK && *next < capture->entries.count && batch->count < BATCH; ++*next) {
+        struct lmcs_captured *entry = capture->entries.items[*next];
+        struct item *item = &batch->items[batch->count];
+        bool may = false;
+        if (!lmcs_captured_waits(entry))
+            continue;
+        *item = (struct item){.entry = entry};
+        status = find_base(&txn, item, &may, error);
+        if (lmcs_is_unusable(status))
+            status = LMCS_OK;
+        batch->count += status == LMCS_OK && may;
+    }
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK)
+        put_down(batch);
+    return status;
+}
+
+static enum lmcs_status encode(struct batch *batch, struct item *item, struct lmcs_error *error)
+{
+    struct lmcs_capture *capture = batch->capture;
+    struct lmcs_captured *entry = item->entry;
+    item->encoding = (struct lmcs_encoding){.pool = capture->pool,
+                                            .region = &capture->region,
+                                            .region_lock = &batch->region_lock,
+                                            .workers = capture->workers,
+                                            .serial = entry->raw_bytes <= SERIAL_BYTES,
+                                            .write_behind = true,
+                                            .tensor = entry->tensor,
+                                            .raw_bytes = entry->raw_bytes,
+                                            .data = entry->memory,
+                                            .base_chain = &item->base,
+                                            .made = entry->content};
+    item->encoding.made.df.place = item->distance;
+    item->encoding.base = lmcs_payload_at(capture->pool->media, &item->base.links[0], 0, entry->raw_bytes);
+    if (item->encoding.base == NULL)
+        return LMCS_OK;
     enum lmcs_status status = lmcs_encoding_run(&item->encoding, error);
     if (!lmcs_is_unusable(status))
         return status;
-    /* The tensor or its base is unreadable: copying the tensor reports that, or succeeds. */
-    item->encoding.worthwhile = item->encoding.is_known = false;
+    item->encoding.worthwhile = false; /* the base is unreadable: the tensor is written raw */
     return LMCS_OK;
 }
 
 static enum lmcs_status encode_job(void *context, uint64_t i, struct lmcs_error *error)
 {
-    struct encoded *item = &((struct batch *)context)->items[i];
-    return item->possible && item->encoding.serial ? encode_item(item, error) : LMCS_OK;
+    struct batch *batch = context;
+    return batch->items[i].entry->raw_bytes <= SERIAL_BYTES ? encode(batch, &batch->items[i], error) : LMCS_OK;
 }
 
-static void drain_thread(void *context)
+static enum lmcs_status encode_batch(struct batch *batch, struct lmcs_error *error)
 {
-    lmcs_heap_drain(((struct batch *)context)->pool->heap);
-}
-
-static void take_results(struct batch *batch)
-{
-    for (size_t i = 0; i < batch->count; i++) {
-        struct encoded *item = &batch->items[i];
-        item->delta->is_equal = item->possible && item->encoding.is_known;
-        item->delta->is_made = item->possible && !item->encoding.is_known && item->encoding.worthwhile;
-        if (item->delta->is_made)
-            item->delta->content = item->encoding.made;
-    }
-}
-
-static enum lmcs_status encode_batch(struct batch *batch, struct lmcs_delta *deltas, struct lmcs_error *error)
-{
-    for (size_t i = 0; i < batch->count; i++)
-        prepare(batch, &batch->items[i], &deltas[i]);
-    enum lmcs_status status = lmcs_workers_try(batch->workers, encode_job, drain_thread, batch, batch->count, error);
+    enum lmcs_status status = lmcs_workers_try(batch->capture->workers, encode_job, NULL, batch, batch->count, error);
     for (size_t i = 0; status == LMCS_OK && i < batch->count; i++)
-        if (batch->items[i].possible && !batch->items[i].encoding.serial)
-            status = encode_item(&batch->items[i], error);
-    if (status == LMCS_OK)
-        take_results(batch);
+        if (batch->items[i].entry->raw_bytes > SERIAL_BYTES)
+            status = encode(batch, &batch->items[i], error);
+    for (size_t i = 0; i < batch->count; i++) {
+        struct item *item = &batch->items[i];
+        if (status != LMCS_OK || !item->encoding.worthwhile)
+            continue;
+        item->entry->content = item->encoding.made;
+        item->entry->form = LMCS_FORM_DELTA;
+        batch->capture->written_bytes += item->encoding.made.df.stored_bytes;
+    }
+    put_down(batch);
     return status;
 }
 
-enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_workers *workers, struct lmcs_region *region,
-                                  struct lmcs_delta *deltas, size_t count, struct lmcs_error *error)
+enum lmcs_status lmcs_capture_write_deltas(struct lmcs_capture *capture, struct lmcs_error *error)
 {
-    struct batch batch = {.pool = pool, .workers = workers, .region = region};
-    enum lmcs_status status = LMCS_OK;
-    size_t most = count < BATCH ? count : BATCH;
-    batch.items = count > 0 ? malloc(most * sizeof *batch.items) : NULL;
-    if (count == 0 || batch.items == NULL)
-        return count == 0 ? LMCS_OK : lmcs_fail_memory(error);
+    struct batch batch = {.capture = capture, .items = malloc(BATCH * sizeof *batch.items)};
+    enum lmcs_status status = batch.items == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     pthread_mutex_init(&batch.region_lock, NULL);
-    for (size_t i = 0; status == LMCS_OK && i < count; i += batch.count) {
-        batch.count = count - i < most ? count - i : most;
-        status = encode_batch(&batch, &deltas[i], error);
+    for (size_t next = 0; status == LMCS_OK && next < capture->entries.count;) {
+        status = collect(&batch, &next, error);
+        if (status == LMCS_OK && batch.count > 0)
+            status = encode_batch(&batch, error);
     }
-    lmcs_heap_drain(pool->heap);
     pthread_mutex_destroy(&batch.region_lock);
     free(batch.items);
     return status;
-}
-
-#define TRY_AGAIN_AFTER 200u /* captures */
-#define LEAST_MEASURED  ((uint64_t)4 << 20)
-
-bool lmcs_pace_codes(const struct lmcs_pace *pace, enum lmcs_write_as as, bool is_stored_to)
-{
-    if (as != LMCS_WRITE_AS_AUTO || is_stored_to)
-        return as == LMCS_WRITE_AS_LINK;
-    if (pace->raw == 0)
-        return false;
-    bool is_faster = pace->coded == 0 || pace->coded > pace->raw;
-    return pace->since >= TRY_AGAIN_AFTER ? !is_faster : is_faster;
-}
-
-void lmcs_pace_measured(struct lmcs_pace *pace, bool coded, uint64_t bytes, uint64_t ns)
-{
-    double *mean = coded ? &pace->coded : &pace->raw;
-    bool was_faster = pace->coded > pace->raw;
-    if (bytes < LEAST_MEASURED || ns == 0)
-        return;
-    double now = (double)bytes * 1e9 / (double)ns;
-    *mean = *mean == 0 ? now : (*mean + now) / 2;
-    pace->since = coded == was_faster ? pace->since + 1 : 0;
 }

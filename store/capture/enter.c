@@ -25,6 +25,7 @@ struct committing {
     uint64_t base_number; /* newest snapshot; 0: none */
     bool has_base;
     bool is_overtaken; /* snapshots were committed since the capture began */
+    bool refused;      /* a link or a delta may not be entered any more */
 };
 
 /*
@@ -95,6 +96,10 @@ static enum lmcs_status put_entry(struct committing *c, struct lmcs_captured *en
     if (entry->shared != 0)
         return put_name(c, entry, entry->shared, false, error);
     entry->content.id = 0;
+    if (entry->form == LMCS_FORM_LINKED) {
+        entry->content.link = c->capture->links[entry->link].made.id;
+        entry->content.df.payload = LMCS_PAYLOAD_LINKED;
+    }
     entry->content.df.identity = entry->identity;
     entry->content.df.runs = 1;
     status = lmcs_content_add(&c->txn, &entry->content, error);
@@ -180,6 +185,19 @@ static enum lmcs_status load_shelf(struct committing *c, struct lmcs_error *erro
     return status;
 }
 
+/* Enters the links, before the arrays that they lead to. */
+static enum lmcs_status enter_links(struct committing *c, struct lmcs_error *error)
+{
+    const struct lmcs_capture *capture = c->capture;
+    enum lmcs_status status = lmcs_capture_check_forms(c->capture, &c->txn, &c->refused, error);
+    for (size_t i = 0; status == LMCS_OK && !c->refused && i < capture->link_count; i++) {
+        capture->links[i].made.id = 0;
+        if (capture->links[i].arrays > 0)
+            status = lmcs_content_add(&c->txn, &capture->links[i].made, error);
+    }
+    return status;
+}
+
 static void fill_record(struct committing *c)
 {
     struct lmcs_capture *capture = c->capture;
@@ -198,6 +216,7 @@ static void fill_record(struct committing *c)
     df->epoch = c->txn.root.epoch;
     df->lineage = c->has_base ? c->base.df.lineage : c->txn.root.epoch;
     df->raw_bytes = capture->raw_bytes;
+    df->links = capture->note;
     memcpy(df->group, options->group, sizeof df->group);
     df->meta_bytes = meta_bytes <= LMCS_META_INLINE ? (uint32_t)meta_bytes : UINT32_MAX;
     if (meta_bytes <= LMCS_META_INLINE)
@@ -273,6 +292,10 @@ static enum lmcs_status enter_all(struct committing *c, struct lmcs_error *error
         status = check_group(c, error);
     if (status == LMCS_OK)
         fill_record(c);
+    if (status == LMCS_OK)
+        status = enter_links(c, error);
+    if (status != LMCS_OK || c->refused)
+        return status;
     for (size_t i = 0; status == LMCS_OK && i < capture->entries.count; i++)
         status = put_entry(c, capture->entries.items[i], error);
     if (status == LMCS_OK)
@@ -295,27 +318,42 @@ static void follow(struct lmcs_capture *capture, const struct committing *c)
     for (struct lmcs_ticket *after = own->next; loaded != NULL && after != NULL; after = after->next)
         if (after->loads == own->loads)
             after->loaded = own->number;
-    lmcs_pace_measured(&capture->pool->pace, capture->in_encode_gate, capture->new_bytes, capture->spent_ns);
+    lmcs_capture_measured(capture);
     pthread_mutex_unlock(&capture->pool->captures);
 }
 
-enum lmcs_status lmcs_capture_enter(struct lmcs_capture *capture, struct lmcs_error *error)
+/* Runs the transaction once. *again: something was refused, and nothing has changed. */
+static enum lmcs_status try_to_enter(struct lmcs_capture *capture, bool *again, struct lmcs_error *error)
 {
-    struct lmcs_pool *pool = capture->pool;
     struct committing c = {.capture = capture};
-    enum lmcs_status status = finish_payloads(capture, error);
+    enum lmcs_status status = lmcs_capture_encode(capture, error);
     if (status == LMCS_OK)
-        status = lmcs_txn_write(pool, &c.txn, error);
+        status = finish_payloads(capture, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_write(capture->pool, &c.txn, error);
     if (status != LMCS_OK)
         return status;
     c.txn.only_allocates = true;
     status = enter_all(&c, error);
-    if (status != LMCS_OK) {
+    *again = status == LMCS_OK && c.refused;
+    if (status != LMCS_OK || *again) {
         lmcs_txn_end(&c.txn);
         return status;
     }
     status = lmcs_txn_commit(&c.txn, error);
-    if (status == LMCS_OK)
+    if (status == LMCS_OK) {
+        lmcs_capture_keep_memory(capture, true);
         follow(capture, &c);
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_capture_enter(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    enum lmcs_status status;
+    bool again = false;
+    do
+        status = try_to_enter(capture, &again, error);
+    while (status == LMCS_OK && again);
     return status;
 }

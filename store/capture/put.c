@@ -12,23 +12,13 @@
 #include "base/clock.h"
 #include "base/names.h"
 #include "capture/capture.h"
+#include "capture/memory.h"
 #include "capture/state.h"
 #include "records/shelf.h"
 
 #define COMPARE_BATCH 512
 
 /* ---- Begin and end ---- */
-
-/* Whether the capture writes deltas. */
-static bool shall_encode(struct lmcs_pool *pool, const struct lmcs_shelf *shelf)
-{
-    struct lmcs_policy policy;
-    lmcs_shelf_policy(shelf, &policy);
-    pthread_mutex_lock(&pool->captures);
-    bool encodes = lmcs_pace_codes(&pool->pace, policy.write, lmcs_heap_method(pool->heap) != LMCS_WRITE_FILE);
-    pthread_mutex_unlock(&pool->captures);
-    return encodes;
-}
 
 static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const char *name, struct lmcs_error *error)
 {
@@ -50,6 +40,8 @@ static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const c
             lmcs_fail(error, LMCS_IN_USE, 0,
                       "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
                       capture->pool->path, name);
+    if (status == LMCS_OK && base != 0)
+        status = lmcs_capture_choose(capture, &txn, &shelf, &record, error);
     lmcs_txn_end(&txn);
     pthread_mutex_lock(&capture->pool->captures);
     capture->began_behind = capture->busy->tickets != &capture->ticket;
@@ -58,7 +50,6 @@ static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const c
     if (status != LMCS_OK || base == 0)
         return status;
     capture->base = (struct lmcs_root_tree_df){.ref = record.df.manifest, .count = record.df.entry_count};
-    capture->encodes = shall_encode(capture->pool, &shelf);
     return LMCS_OK;
 }
 
@@ -90,8 +81,8 @@ enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf, s
     status = lmcs_shelf_take_for(pool, shelf, &c->ticket, &c->busy, error);
     if (status == LMCS_OK) {
         status = find_base_snapshot(c, shelf, error);
-        if (status == LMCS_OK && c->encodes && lmcs_ticket_wait(pool, c->busy, &c->ticket))
-            status = find_base_snapshot(c, shelf, error); /* deltas are against the newest snapshot */
+        if (status == LMCS_OK && c->makes_links && lmcs_ticket_wait(pool, c->busy, &c->ticket))
+            status = find_base_snapshot(c, shelf, error); /* links lead from the newest snapshot */
         if (status != LMCS_OK)
             give(c);
     }
@@ -112,6 +103,7 @@ void lmcs_capture_free(struct lmcs_capture *capture)
         free(capture->tags[i]);
     free(capture->tags);
     free(capture->to_report);
+    free(capture->links);
     free(capture);
 }
 
@@ -120,8 +112,7 @@ void lmcs_capture_abort(struct lmcs_capture *capture)
     if (capture == NULL)
         return;
     if (lmcs_pool_check(capture->pool, true, NULL) == LMCS_OK) {
-        if (capture->in_encode_gate)
-            lmcs_encode_gate_leave(capture->pool);
+        lmcs_capture_keep_memory(capture, false);
         lmcs_region_end(&capture->region);
         give(capture);
     }
@@ -130,7 +121,7 @@ void lmcs_capture_abort(struct lmcs_capture *capture)
 
 void lmcs_capture_stats(const struct lmcs_capture *capture, uint64_t *written_bytes, uint64_t *shared_bytes)
 {
-    *written_bytes = capture->written_bytes;
+    *written_bytes = capture->written_bytes + (capture->has_encoded ? 0 : capture->memory_bytes);
     *shared_bytes = capture->shared_bytes;
 }
 
@@ -158,7 +149,7 @@ void lmcs_capture_waits(struct lmcs_capture *capture, bool waits)
     pthread_mutex_unlock(&capture->pool->captures);
 }
 
-/* ---- A put: describe, compare, encode, copy ---- */
+/* ---- A put: describe, compare, copy ---- */
 
 struct put {
     struct lmcs_capture *capture;
@@ -198,52 +189,16 @@ static enum lmcs_status describe(struct put *put, const struct lmcs_tensor *tens
     return LMCS_OK;
 }
 
-static enum lmcs_status encode(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
-                               struct lmcs_error *error)
-{
-    struct lmcs_capture *capture = put->capture;
-    struct lmcs_delta *deltas = malloc(count * sizeof *deltas);
-    if (deltas == NULL)
-        return lmcs_fail_memory(error);
-    size_t n = 0;
-    for (size_t i = 0; i < count; i++)
-        if (put->entries[first + i]->shared == 0 && previous[i].may_encode)
-            deltas[n++] = (struct lmcs_delta){.source = &put->sources[first + i], .previous = &previous[i]};
-    atomic_fetch_add(&capture->pool->copying, 1);
-    enum lmcs_status status = lmcs_delta_write(capture->pool, capture->workers, &capture->region, deltas, n, error);
-    atomic_fetch_sub(&capture->pool->copying, 1);
-    for (size_t i = 0; i < n; i++) {
-        size_t at = first + (size_t)(deltas[i].previous - previous);
-        struct lmcs_captured *entry = put->entries[at];
-        if (deltas[i].is_equal)
-            entry->shared = entry->previous;
-        if (!deltas[i].is_made)
-            continue;
-        entry->content = deltas[i].content;
-        entry->is_coded = true;
-        capture->written_bytes += entry->content.df.stored_bytes;
-        capture->new_bytes += entry->raw_bytes;
-    }
-    free(deltas);
-    return status == LMCS_FULL ? LMCS_OK : status; /* copying reports LMCS_FULL, if the compactor can make no room */
-}
-
-/* Compares a batch and encodes changed tensors. The caller leases the epoch of the look-up. */
+/* Compares a batch. The caller leases the epoch of the look-up. */
 static enum lmcs_status settle(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
                                struct lmcs_error *error)
 {
-    struct lmcs_capture *capture = put->capture;
     bool equal[COMPARE_BATCH];
-    enum lmcs_status status =
-        lmcs_compare_sources(capture->pool, capture->workers, &put->sources[first], previous, count, equal, error);
+    enum lmcs_status status = lmcs_compare_sources(put->capture->pool, put->capture->workers, &put->sources[first],
+                                                   previous, count, equal, error);
     for (size_t i = 0; status == LMCS_OK && i < count; i++)
         if (equal[i])
             put->entries[first + i]->shared = put->entries[first + i]->previous;
-    if (status != LMCS_OK || !capture->encodes)
-        return status;
-    uint64_t began = lmcs_steady_ns();
-    status = encode(put, first, count, previous, error);
-    capture->spent_ns += lmcs_steady_ns() - began;
     return status;
 }
 
@@ -262,8 +217,13 @@ static enum lmcs_status compare_batch(struct put *put, size_t first, size_t coun
     if (status != LMCS_OK)
         return status;
     for (size_t i = 0; i < count; i++) {
-        put->entries[first + i]->identity = previous[i].identity;
-        put->entries[first + i]->previous = previous[i].identity != 0 ? previous[i].content.id : 0;
+        struct lmcs_captured *entry = put->entries[first + i];
+        const struct lmcs_content *content = &previous[i].content;
+        entry->identity = previous[i].identity;
+        entry->previous = previous[i].identity != 0 ? content->id : 0;
+        entry->may_share = entry->previous != 0 && !previous[i].is_lost && content->df.raw_bytes == entry->raw_bytes;
+        entry->previous_digest = (struct lmc_hash){content->df.digest_low, content->df.digest_high};
+        previous[i].memory = lmcs_memory_find(put->capture->busy, entry->previous, entry->raw_bytes);
     }
     if (leased == LMCS_IN_USE) /* another program holds a lock: copy all, so that it does not stop the capture */
         return LMCS_OK;
@@ -281,64 +241,17 @@ static enum lmcs_status compare(struct put *put, struct lmcs_error *error)
     if (capture->ticket.base == 0)
         return LMCS_OK;
     struct lmcs_previous *previous = calloc(batch, sizeof *previous);
-    struct lmcs_content *bases = capture->encodes ? malloc(batch * sizeof *bases) : NULL;
-    enum lmcs_status status =
-        previous == NULL || (capture->encodes && bases == NULL) ? lmcs_fail_memory(error) : LMCS_OK;
-    if (status == LMCS_OK && capture->encodes) {
-        for (size_t i = 0; i < batch; i++)
-            previous[i].base = &bases[i];
-        if (!capture->in_encode_gate)
-            lmcs_encode_gate_enter(capture->pool);
-        capture->in_encode_gate = true;
-    }
+    enum lmcs_status status = previous == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < put->count; i += batch)
         status = compare_batch(put, i, put->count - i < batch ? put->count - i : batch, previous, error);
-    free(bases);
     free(previous);
     return status;
 }
 
-static uint64_t count_snapshots(struct lmcs_pool *pool, const char *name)
-{
-    struct lmcs_txn txn;
-    struct lmcs_shelf shelf;
-    if (lmcs_txn_read(pool, &txn, NULL) != LMCS_OK)
-        return 0;
-    bool found = lmcs_shelf_get(&txn, name, &shelf, NULL) == LMCS_OK;
-    lmcs_txn_end(&txn);
-    return found ? shelf.df.snapshot_count : 0;
-}
-
-/* Adds to the error which snapshots could be removed, when compaction could not make room. */
 static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
 {
-    uint64_t count = error != NULL ? count_snapshots(capture->pool, capture->busy->name) : 0;
-    lmcs_error_append(error, "; nothing of this snapshot was kept");
-    if (count >= 2)
-        lmcs_error_append(error, "; older ones can be pruned: \"%.100s\" has %llu", capture->busy->name,
-                          (unsigned long long)count);
+    lmcs_capture_explain_full(capture, error);
     lmcs_pool_explain_full(capture->pool, capture->busy->name, error);
-}
-
-/* Whether the capture shares contents of its base. */
-static bool shares(const struct lmcs_capture *capture)
-{
-    for (size_t i = 0; i < capture->entries.count; i++)
-        if (capture->entries.items[i]->shared != 0)
-            return true;
-    return false;
-}
-
-/* Makes room also of what captures in flight need, and of the base that this one does not share. */
-static bool make_room(struct lmcs_capture *capture)
-{
-    bool others = lmcs_ticket_wait(capture->pool, capture->busy, &capture->ticket);
-    if (capture->began_behind && !shares(capture)) {
-        pthread_mutex_lock(&capture->pool->captures);
-        capture->ticket.base = 0; /* the turn finds all names again */
-        pthread_mutex_unlock(&capture->pool->captures);
-    }
-    return lmcs_pool_make_room(capture->pool, capture->busy->name) || others;
 }
 
 static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs_copy *copies, size_t count,
@@ -351,7 +264,7 @@ static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs
         lmcs_region_end(&capture->region); /* lets the compactor use the region's room */
         lmcs_region_init(&capture->region, capture->pool, 0);
     }
-    if (status == LMCS_FULL && make_room(capture))
+    if (status == LMCS_FULL && lmcs_capture_make_room(capture))
         status = lmcs_copy_sources(capture->pool, capture->workers, &capture->region, copies, count, &first);
     if (status == LMCS_FULL)
         explain_full(capture, &first);
@@ -360,10 +273,34 @@ static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs
     return status;
 }
 
+/* Takes memory for a tensor that the commit may encode. False: it is to be copied to the pool. */
+static bool take_memory(struct lmcs_capture *capture, struct lmcs_captured *entry)
+{
+    if (!capture->makes_links || entry->tensor.kind != LMCS_TENSOR || entry->raw_bytes < LMCS_DELTA_LEAST_BYTES)
+        return false;
+    entry->memory = lmcs_memory_take(capture->pool, capture->busy, entry->raw_bytes);
+    return entry->memory != NULL;
+}
+
+/* Counts a copied tensor. One that equals a content of the base which is not raw shares it. */
+static void count_copied(struct lmcs_capture *capture, struct lmcs_captured *entry)
+{
+    const struct lmcs_content_df *df = &entry->content.df;
+    const bool is_equal = entry->memory != NULL && entry->may_share && df->digest_low == entry->previous_digest.low &&
+                          df->digest_high == entry->previous_digest.high;
+    if (is_equal) {
+        entry->shared = entry->previous;
+        capture->shared_bytes += entry->raw_bytes;
+        return;
+    }
+    *(entry->memory != NULL ? &capture->memory_bytes : &capture->written_bytes) += entry->raw_bytes;
+    capture->new_bytes += entry->raw_bytes;
+}
+
 static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = put->capture;
-    uint64_t began = lmcs_steady_ns(), bytes = 0;
+    uint64_t began = lmcs_steady_ns();
     size_t count = 0;
     struct lmcs_copy *copies = malloc(put->count * sizeof *copies);
     if (copies == NULL)
@@ -372,17 +309,16 @@ static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
         struct lmcs_captured *entry = put->entries[i];
         if (entry->shared != 0) {
             capture->shared_bytes += entry->raw_bytes;
-        } else if (!entry->is_coded) {
-            copies[count++] = (struct lmcs_copy){&put->sources[i], &entry->content};
-            bytes += entry->raw_bytes;
+            continue;
         }
+        take_memory(capture, entry);
+        copies[count++] = (struct lmcs_copy){&put->sources[i], &entry->content, entry->memory};
     }
     enum lmcs_status status = copy_all(capture, copies, count, error);
     free(copies);
-    if (status == LMCS_OK) {
-        capture->written_bytes += bytes;
-        capture->new_bytes += bytes;
-    }
+    for (size_t i = 0; status == LMCS_OK && i < put->count; i++)
+        if (put->entries[i]->shared == 0)
+            count_copied(capture, put->entries[i]);
     capture->spent_ns += lmcs_steady_ns() - began;
     return status;
 }
@@ -453,7 +389,7 @@ enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture, const struct
     if (status != LMCS_OK)
         return status;
     status = lmcs_reserve(&capture->region, entry, error);
-    if (status == LMCS_FULL && make_room(capture))
+    if (status == LMCS_FULL && lmcs_capture_make_room(capture))
         status = lmcs_reserve(&capture->region, entry, error);
     if (status == LMCS_FULL)
         explain_full(capture, error);

@@ -52,44 +52,25 @@ enum lmcs_status lmcs_jobs_run(const struct lmcs_jobs *jobs, lmcs_workers_job *w
 struct lmcs_previous {
     uint64_t identity; /* 0: not in the base snapshot */
     bool is_lost;      /* partly unreadable: nothing new may rest on it */
-    bool may_encode;   /* as a delta against *base */
-    uint32_t distance; /* contents from the new one to *base */
     struct lmcs_content content;
-    struct lmcs_content *base; /* output: raw content to encode against, `content` or its base; NULL: not wanted */
+    const void *memory; /* its bytes, in the memory state; NULL: not there. The caller sets it */
 };
 enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root_tree_df *manifest,
                                     const struct lmcs_source *sources, size_t count, struct lmcs_previous *previous,
                                     struct lmcs_error *error);
-/* Sets equal[i] if all bytes equal the raw content's. The caller leases the epoch. */
+/* Sets equal[i] if all bytes equal those of the content, raw or in memory. The caller leases the epoch. */
 enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, struct lmcs_workers *workers,
                                       const struct lmcs_source *sources, const struct lmcs_previous *previous,
                                       size_t count, bool *equal, struct lmcs_error *error);
 
-/* ---- Encode: deltas (delta.c) ---- */
-
-/* Whether a capture writes deltas (store/POLICIES.md). Pure. */
-bool lmcs_pace_codes(const struct lmcs_pace *pace, enum lmcs_write_as as, bool is_stored_to);
-void lmcs_pace_measured(struct lmcs_pace *pace, bool coded, uint64_t bytes, uint64_t ns);
-
-struct lmcs_delta {
-    const struct lmcs_source *source;
-    const struct lmcs_previous *previous; /* may_encode */
-    struct lmcs_content content;          /* the delta, if made */
-    bool is_made;
-    bool is_equal;
-};
-/* Encodes sources as deltas. Sets is_made or is_equal; the other sources are to be copied. The caller leases the
- * look-up's epoch and has entered the encode gate. */
-enum lmcs_status lmcs_delta_write(struct lmcs_pool *pool, struct lmcs_workers *workers, struct lmcs_region *region,
-                                  struct lmcs_delta *deltas, size_t count, struct lmcs_error *error);
-
-/* ---- Copy: into the pool (copy.c) ---- */
+/* ---- Copy: into the pool, or to memory (copy.c) ---- */
 
 struct lmcs_copy {
     const struct lmcs_source *source;
     struct lmcs_content *content; /* gets place, size and digest */
+    void *memory;                 /* copied to here, and not to the pool; NULL: to the pool */
 };
-/* Copies sources into the region. Their payloads are not yet durable afterwards. */
+/* Copies sources into the region, or to memory. Payloads are not yet durable afterwards. */
 enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_workers *workers, struct lmcs_region *region,
                                    const struct lmcs_copy *copies, size_t count, struct lmcs_error *error);
 
@@ -101,6 +82,9 @@ struct lmcs_reserved {
     bool aside; /* in anonymous memory; copied at commit */
 };
 
+/* What a capture has written of a tensor that it copied to memory. */
+enum lmcs_form { LMCS_FORM_NONE, LMCS_FORM_LINKED, LMCS_FORM_DELTA, LMCS_FORM_RAW };
+
 /* A tensor or attachment. */
 struct lmcs_captured {
     struct lmcs_tensor tensor; /* copy; strides NULL */
@@ -109,7 +93,11 @@ struct lmcs_captured {
     uint64_t previous; /* content of the identity in the base snapshot; 0: none or unknown */
     uint64_t shared;   /* content shared with the base snapshot; 0: none */
     size_t same_as;    /* entry whose content it takes, index + 1; 0: its own */
-    bool is_coded;     /* `content` is a written delta */
+    bool may_share;    /* `previous` is sound: with an equal digest, its content is shared */
+    struct lmc_hash previous_digest;
+    void *memory; /* a copy of the tensor, from which the commit encodes; NULL: copied to the pool */
+    enum lmcs_form form;
+    size_t link; /* LMCS_FORM_LINKED: the capture's link */
     struct lmcs_content content;
     struct lmcs_reserved reserved;
 };

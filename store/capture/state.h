@@ -4,8 +4,18 @@
 #define LMCS_CAPTURE_STATE_H
 
 #include "capture/stages.h"
+#include "links/line.h"
 #include "records/busy.h"
 #include "records/relations.h"
+#include "records/shelf.h"
+
+/* A link that is written, and not yet entered. */
+struct lmcs_made_link {
+    uint32_t arrays;
+    uint64_t before[LMC_MAX_BASES];             /* contents */
+    struct lmcs_captured *after[LMC_MAX_BASES]; /* their form is LMCS_FORM_LINKED */
+    struct lmcs_content made;                   /* its id: once it is entered */
+};
 
 struct lmcs_capture {
     struct lmcs_ticket ticket; /* the first member */
@@ -22,11 +32,16 @@ struct lmcs_capture {
     uint64_t shared_bytes;
     uint64_t raw_bytes;
 
-    /* write= */
-    bool encodes;
-    bool in_encode_gate;
-    uint64_t new_bytes; /* decoded size of tensors not shared */
-    uint64_t spent_ns;  /* time to write and sync them */
+    /* link captures (step.c, delta.c, encode.c) */
+    bool makes_links;      /* copies tensors to memory, and writes links and deltas */
+    uint32_t line_bound;   /* most links in a line */
+    uint64_t memory_bytes; /* copied to memory */
+    uint64_t new_bytes;    /* decoded size of tensors not shared */
+    uint64_t spent_ns;     /* time to copy, encode, write and sync them */
+    struct lmcs_made_link *links;
+    size_t link_count;
+    bool has_encoded;
+    enum lmcs_links note; /* whether links were made, or why not */
 
     /* commit */
     struct lmcs_commit_options options; /* pointers are copies */
@@ -45,6 +60,48 @@ struct lmcs_capture {
 /* Fails with LMCS_INVALID if the capture failed or was committed. */
 enum lmcs_status lmcs_capture_check(const struct lmcs_capture *capture, struct lmcs_error *error);
 void lmcs_capture_free(struct lmcs_capture *capture);
+/* Makes room, also of what captures in flight need, and of the base that this one does not share (room.c). False: there
+ * is no more than before. */
+bool lmcs_capture_make_room(struct lmcs_capture *capture);
+/* Adds to an error, which may be NULL, which snapshots could be removed. */
+void lmcs_capture_explain_full(const struct lmcs_capture *capture, struct lmcs_error *error);
+/* Whether the entry is in memory alone, and is to be written. */
+static inline bool lmcs_captured_waits(const struct lmcs_captured *entry)
+{
+    return entry->memory != NULL && entry->shared == 0 && entry->form == LMCS_FORM_NONE;
+}
+/* Whether a capture begins as one that makes links (store/POLICIES.md), and its bounds. The caller holds the shelf. */
+enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                     const struct lmcs_record *base, struct lmcs_error *error);
+/* Writes the tensors that are in memory: as links, as deltas, or raw. Payloads are not yet durable afterwards. */
+enum lmcs_status lmcs_capture_encode(struct lmcs_capture *capture, struct lmcs_error *error);
+/* Checks in the transaction of the commit whether links and deltas may still be entered. Those that may not get the
+ * form LMCS_FORM_NONE, and *refused is true: the caller ends the transaction and encodes again, which writes them raw. */
+enum lmcs_status lmcs_capture_check_forms(struct lmcs_capture *capture, struct lmcs_txn *txn, bool *refused,
+                                          struct lmcs_error *error);
+/* Keeps the copies as the memory state, after the commit; else frees them. */
+void lmcs_capture_keep_memory(struct lmcs_capture *capture, bool committed);
+/*
+ * Finds the contents before a step, in order, and where in a line their link would be. *verdict: LMCS_LINKS_MADE, if it
+ * may be and is within the capture's bound.
+ */
+enum lmcs_status lmcs_capture_may_link(const struct lmcs_capture *capture, struct lmcs_txn *txn, const uint64_t *ids,
+                                       uint32_t arrays, uint64_t raw_bytes, struct lmcs_content *before,
+                                       struct lmcs_line_end *end, enum lmcs_links *verdict, struct lmcs_error *error);
+/* Whether links are durable sooner, by what was measured. Pure. */
+bool lmcs_pace_links(const struct lmcs_pace *pace);
+void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uint64_t ns);
+/* Records how long the capture took until durable. The caller holds pool->captures. */
+void lmcs_capture_measured(struct lmcs_capture *capture);
+
+/* step.c: encodes links of tensors in memory, and of no others. */
+enum lmcs_status lmcs_capture_write_links(struct lmcs_capture *capture, struct lmcs_error *error);
+/* delta.c: encodes deltas of tensors in memory that have no form. */
+enum lmcs_status lmcs_capture_write_deltas(struct lmcs_capture *capture, struct lmcs_error *error);
+/* Whether a delta of the entry may rest on content `id`, which *base receives. */
+enum lmcs_status lmcs_delta_may_rest(struct lmcs_txn *txn, const struct lmcs_captured *entry, uint64_t id,
+                                     struct lmcs_content *base, bool *may, struct lmcs_error *error);
+
 /* Commits one transaction (enter.c). LMCS_OK: durable. */
 enum lmcs_status lmcs_capture_enter(struct lmcs_capture *capture, struct lmcs_error *error);
 

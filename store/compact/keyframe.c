@@ -2,8 +2,8 @@
 /*
  * compact/keyframe.c - puts keyframes into the lines behind the newest snapshots of shelves.
  *
- * Captures make these lines one link longer with each step. A parameter of which the line has reached three quarters of
- * its bound is decoded once, and all its arrays get payloads of their own in one transaction: later links begin there.
+ * Captures make these lines one link longer with each step. A parameter of which the line has nearly reached its bound
+ * is decoded once, and all its arrays get payloads of their own in one transaction: later links begin there.
  * The link that led to them is freed if nothing else needs it. The longest lines come first.
  *
  * A finished run, of which the watermark has reached the newest snapshot, is left as it is: its links were asked for.
@@ -38,9 +38,10 @@ struct plan {
 
 /* ---- Which lines ---- */
 
+/* One step in eight is left for the work: cut earlier, lines would need more keyframes. */
 static bool is_due(const struct plan *plan, size_t links)
 {
-    return 4 * links >= 3 * (size_t)plan->bound;
+    return links + 1 + plan->bound / 8 >= plan->bound;
 }
 
 /* Adds the line to the link if it is long, and nothing in it is lost. */

@@ -17,7 +17,6 @@
 #include "pages/tree.h"
 #include "payload/encode.h"
 #include "payload/scan.h"
-#include "records/busy.h"
 #include "records/safety.h"
 #include "records/shelf.h"
 
@@ -230,22 +229,15 @@ static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error
 {
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_heap_sync(l->turn->pool->heap, error);
-    /* A capture that is encoding may have chosen one of the arrays as a base. */
-    bool alone = status == LMCS_OK && lmcs_encode_gate_close(l->turn->pool);
-    if (status == LMCS_OK && !alone)
-        note(l, LMCS_LINKS_NOT_RAW);
-    if (!alone)
+    if (status == LMCS_OK)
+        status = lmcs_txn_write(l->turn->pool, &txn, error);
+    if (status != LMCS_OK)
         return status;
-    status = lmcs_txn_write(l->turn->pool, &txn, error);
-    if (status == LMCS_OK) {
-        for (size_t i = 0; status == LMCS_OK && i < l->batch_count; i++)
-            status = enter(l, &txn, l->batch[i], error);
-        if (status == LMCS_OK)
-            status = lmcs_region_commit(&txn, &l->region, error);
-        status = lmcs_txn_finish(&txn, status, error);
-    }
-    lmcs_encode_gate_open(l->turn->pool);
-    return status;
+    for (size_t i = 0; status == LMCS_OK && i < l->batch_count; i++)
+        status = enter(l, &txn, l->batch[i], error);
+    if (status == LMCS_OK)
+        status = lmcs_region_commit(&txn, &l->region, error);
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 static enum lmcs_status end_batch(struct linking *l, enum lmcs_status status, struct lmcs_error *error)

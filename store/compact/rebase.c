@@ -11,7 +11,6 @@
 
 #include "compact/round.h"
 #include "pages/tree.h"
-#include "records/busy.h"
 #include "records/lines.h"
 
 #define LONGEST_SEARCH  4096
@@ -225,11 +224,9 @@ static enum lmcs_status encode_unused(struct lmcs_round *round, const struct unu
     return status == LMCS_OK ? lmcs_round_encode(round, error) : status;
 }
 
-/* Opens the encode gate. */
 static enum lmcs_status rebase(struct lmcs_round *round, struct unused_base *base, struct lmcs_error *error)
 {
     enum lmcs_status status = rebase_dependents(round, base, error);
-    lmcs_encode_gate_open(round->pool);
     if (status == LMCS_OK)
         status = encode_unused(round, base, error);
     return status == LMCS_OK ? settle_unused(round, base->id, error) : status;
@@ -248,8 +245,6 @@ enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *
         const uint64_t before = round->swapped;
         if (status == LMCS_OK)
             status = lmcs_round_go_on(round, 0, 1, error);
-        if (status == LMCS_OK && !lmcs_encode_gate_close(round->pool))
-            return LMCS_OK;
         if (status == LMCS_OK)
             status = rebase(round, &base, error);
         round->worked |= round->swapped > before;

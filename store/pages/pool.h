@@ -15,7 +15,7 @@
  *   the encode gate          records/busy.c        captures that write deltas exclude rounds that replace bases.
  *     (not a mutex)                                A round only tries it; a capture may wait for it
  *   live->lock               live/body.h           live variables, their handles, records and space
- *   pool->captures           records/busy.h        busy, waiters, live_holders, loaded, encoding, rebasing, pace
+ *   pool->captures           records/busy.h        busy, waiters, live_holders, loaded, pace
  *   body->lock               live/body.h           value and version of one live variable
  *   batch->region_lock       capture/delta.c       the region from which a capture's threads take room
  *   pool->meta (rwlock)      pages/txn.c           root, slabs, avail. A write transaction holds it from begin to end;
@@ -106,7 +106,7 @@ struct lmcs_live_store;
 /* Changed bytes per second until durable; 0: not measured. */
 struct lmcs_pace {
     double raw;
-    double coded;
+    double linked;
     unsigned since; /* captures since the slower way was tried */
 };
 
@@ -161,10 +161,9 @@ struct lmcs_pool {
     struct lmcs_shelf_waiter *waiters;
     struct lmcs_live_holder *live_holders;
     struct lmcs_loaded *loaded;
-    unsigned encoding; /* captures that write deltas */
-    bool rebasing;     /* the compactor replaces bases */
-    struct lmcs_pace pace;
-    struct lmcs_speed speeds[2]; /* of a link, of a keyframe */
+    struct lmcs_pace pace;         /* of the newest capture */
+    _Atomic uint64_t memory_bytes; /* of all memory states (capture/memory.h) */
+    struct lmcs_speed speeds[2];   /* of a link, of a keyframe */
     struct lmcs_compactor *compactor;
     struct lmcs_background *background;
     struct lmcs_idle *idle; /* for the background thread; NULL without a compactor */

@@ -21,6 +21,7 @@
 
 #include "base/guard.h"
 #include "base/topology.h"
+#include "capture/memory.h"
 #include "live/live.h"
 #include "media/nvdimm.h"
 #include "media/pmemobj_log.h"
@@ -67,6 +68,7 @@ static void free_pool(struct lmcs_pool *pool)
     lmcs_lease_release(pool->lease);
     lmcs_media_release(pool->media);
     lmcs_heap_close(pool->heap); /* last: after a failed sync, mapped pages stay in the page cache */
+    lmcs_memory_free(pool);
     lmcs_busy_free(pool);
     pthread_rwlock_destroy(&pool->meta);
     pthread_mutex_destroy(&pool->captures);

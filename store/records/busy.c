@@ -25,6 +25,7 @@ struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name,
         lmcs_fail_memory(error);
         return NULL;
     }
+    busy->pace = pool->pace;
     busy->next = pool->busy;
     pool->busy = busy;
     return busy;
@@ -327,41 +328,4 @@ void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf)
         *at = gone->next;
     pthread_mutex_unlock(&pool->captures);
     free(gone);
-}
-
-/* ---- The encode gate ---- */
-
-void lmcs_encode_gate_enter(struct lmcs_pool *pool)
-{
-    lmcs_idle_hurry(pool->idle, true);
-    pthread_mutex_lock(&pool->captures);
-    while (pool->rebasing)
-        pthread_cond_wait(&pool->captures_changed, &pool->captures);
-    pool->encoding++;
-    lmcs_idle_hurry(pool->idle, false);
-    pthread_mutex_unlock(&pool->captures);
-}
-
-void lmcs_encode_gate_leave(struct lmcs_pool *pool)
-{
-    pthread_mutex_lock(&pool->captures);
-    pool->encoding--;
-    pthread_mutex_unlock(&pool->captures);
-}
-
-bool lmcs_encode_gate_close(struct lmcs_pool *pool)
-{
-    pthread_mutex_lock(&pool->captures);
-    pool->rebasing = pool->encoding == 0;
-    bool closed = pool->rebasing;
-    pthread_mutex_unlock(&pool->captures);
-    return closed;
-}
-
-void lmcs_encode_gate_open(struct lmcs_pool *pool)
-{
-    pthread_mutex_lock(&pool->captures);
-    pool->rebasing = false;
-    pthread_cond_broadcast(&pool->captures_changed);
-    pthread_mutex_unlock(&pool->captures);
 }

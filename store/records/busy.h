@@ -45,6 +45,8 @@ struct lmcs_busy_shelf {
     bool committing;               /* a thread commits those that are queued */
     uint64_t failed;               /* asynchronous captures so far */
     struct lmcs_failure *failures; /* oldest first */
+    struct lmcs_pace pace;         /* begins with the pool's */
+    struct lmcs_memory *memory;    /* capture/memory.h; only its holder uses it */
     uint64_t prune_from;           /* the compactor skips the shelf while its next number is below ... */
     uint64_t prune_at;             /* ... and the time in ns is earlier; 0: no such time */
 };
@@ -105,13 +107,5 @@ struct lmcs_loaded {
 struct lmcs_loaded *lmcs_loaded_find(struct lmcs_pool *pool, uint64_t shelf);
 /* For a removed shelf. */
 void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf);
-
-/* The encode gate: captures that write deltas, any number, exclude compactor steps that replace bases. */
-/* Waits until the compactor replaces no base. */
-void lmcs_encode_gate_enter(struct lmcs_pool *pool);
-void lmcs_encode_gate_leave(struct lmcs_pool *pool);
-/* For the compactor. False: a capture encodes. */
-bool lmcs_encode_gate_close(struct lmcs_pool *pool);
-void lmcs_encode_gate_open(struct lmcs_pool *pool);
 
 #endif

@@ -106,8 +106,9 @@ void do_policy(struct driver *d)
     char policy[96];
     if (shelf == NULL)
         return;
-    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d links=%d %s parity=%s", 1 + (int)driver_below(d, 3),
-             (int)driver_below(d, 5), (int)driver_below(d, 7), driver_below(d, 4) == 0 ? WRITE_LINKS : WRITE_RAW,
+    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d links=%d %s restore=%s parity=%s",
+             1 + (int)driver_below(d, 3), (int)driver_below(d, 5), (int)driver_below(d, 7),
+             driver_below(d, 2) == 0 ? WRITE_LINKS : WRITE_RAW, driver_below(d, 2) == 0 ? "1s" : "none",
              driver_below(d, 2) == 0 ? "3+1" : "none");
     set_policy(d, shelf, policy);
 }

@@ -1,14 +1,216 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_capture_code.c - captures that write deltas: bits, removed bases, the compactor, and the choice. */
+/* test_capture_links.c - captures that write links: their size, what they lead from, and what happens without a link. */
 /* ctest: timeout=600 */
-#include "support.h"
+#include "test_links_support.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "capture/stages.h"
+#include "capture/state.h"
+
+static uint64_t bytes_of(const struct state *state)
+{
+    uint64_t bytes = 0;
+    for (size_t t = 0; t < state->count; t++)
+        bytes += state->tensors[t].bytes;
+    return bytes;
+}
+
+static void captures_write_links(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    const size_t steps = 12;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, large);
+    set_policy(pool, "run", "write=link restore=none");
+    run_on(&run, pool, "run", steps);
+    for (uint64_t n = 2; n <= steps; n++) {
+        struct lmcs_snapshot_storage storage = storage_of(pool, "run", n);
+        assert_int_equal(storage.link_contents, 3 * PARAMETERS);
+        assert_int_equal(storage.longest_line, n - 1);
+        assert_true(storage.stored_bytes < bytes_of(run.states[n]) / 5);
+        assert_null(storage.links_note);
+    }
+    check_pool(pool);
+    verify_pool(pool);
+    expect_run(&run, pool, "run");
+    close_pool(pool);
+    pool = open_quiet(place->pool);
+    expect_run(&run, pool, "run");
+    run_on(&run, pool, "run", 3);
+    assert_int_equal(storage_of(pool, "run", steps + 1).link_contents,
+                     0); /* the memory state ended with the process's pool */
+    assert_int_equal(storage_of(pool, "run", steps + 3).link_contents, 3 * PARAMETERS);
+    expect_run(&run, pool, "run");
+    OK(lmcs_compact(pool, NULL, &err));
+    check_pool(pool);
+    verify_pool(pool);
+    expect_run(&run, pool, "run");
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* What is unchanged is shared, also when the snapshot before is linked, and after the pool was opened again. */
+static void unchanged_states_are_shared(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "write=link");
+    run_on(&run, pool, "run", 3);
+    for (int i = 0; i < 2; i++) {
+        run_snapshot(&run, pool, "run", true, 0);
+        const struct lmcs_snapshot_storage before = storage_of(pool, "run", run.count - 1);
+        const struct lmcs_snapshot_storage now = storage_of(pool, "run", run.count);
+        assert_int_equal(now.link_contents, before.link_contents);
+        assert_int_equal(content_of(pool, "run", run.count, "p1.weight"),
+                         content_of(pool, "run", run.count - 1, "p1.weight"));
+        close_pool(pool);
+        pool = open_quiet(place->pool);
+    }
+    run_on(&run, pool, "run", 1); /* the copies of the snapshot before were equal: they are its memory state */
+    run_on(&run, pool, "run", 2);
+    assert_int_equal(storage_of(pool, "run", run.count).link_contents, storage_of(pool, "run", 3).link_contents);
+    expect_run(&run, pool, "run");
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* Whatever happens to the snapshot before, the next one is right. */
+static void odd_histories(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct trained_state kept[PARAMETERS];
+    double kept_step = 0;
+    run_begin(&run, adamw_hints(), CLIPPED, small);
+    set_policy(pool, "run", "write=link links=5");
+    for (int i = 1; i <= 24; i++) {
+        if (i == 6)
+            for (size_t p = 0; p < PARAMETERS; p++) {
+                kept[p] = trained_copy(&run.parameters[p]);
+                kept_step = run.hints.step;
+            }
+        if (i == 9) { /* back to an older state */
+            for (size_t p = 0; p < PARAMETERS; p++) {
+                trained_free(&run.parameters[p]);
+                run.parameters[p] = kept[p];
+            }
+            run.hints.step = kept_step;
+        }
+        if (i == 12) { /* the newest is removed */
+            OK(lmcs_snapshot_remove(pool, "run", run.count, false, NULL, &err));
+            run.there[run.count] = false;
+        }
+        if (i == 15 || i == 17)
+            set_policy(pool, "run", i == 15 ? "write=raw" : "write=link");
+        if (i == 19)
+            OK(lmcs_compact(pool, NULL, &err));
+        if (i == 21)
+            OK(lmcs_compact_finished(pool, "run", NULL, &err));
+        run_step(&run);
+        run_snapshot(&run, pool, "run", i != 18, 0);
+        assert_true(storage_of(pool, "run", run.count).longest_line <= 5);
+    }
+    check_pool(pool);
+    verify_pool(pool);
+    expect_run(&run, pool, "run");
+    OK(lmcs_compact(pool, NULL, &err));
+    verify_pool(pool);
+    expect_run(&run, pool, "run");
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* Forks, archives, comparisons and readers in other processes need no raw state. */
+static void newest_may_be_links(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    char path[512], other_path[512];
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    place_path(place, "run.lmca", path);
+    place_path(place, "other.pool", other_path);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "write=link");
+    run_on(&run, pool, "run", 4);
+    struct lmcs_snapshot *from;
+    OK(lmcs_snapshot_open(pool, "run@4", &from, &err));
+    OK(lmcs_shelf_fork(from, "fork", &err));
+    lmcs_snapshot_close(from);
+    expect_snapshot(pool, "fork", 1, run.states[4]);
+    set_policy(pool, "fork", "write=link");
+    run_on(&run, pool, "run", 2);
+    take_snapshot(pool, "fork", run.states[5], 5);
+    take_snapshot(pool, "fork", run.states[6], 6);
+    expect_snapshot(pool, "fork", 3, run.states[6]);
+    dump_to(pool, path);
+    struct lmcs_pool *other = open_quiet(other_path);
+    restore_from(other, path);
+    expect_run(&run, other, "run");
+    verify_pool(other);
+    close_pool(other);
+    OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
+    expect_snapshot(pool, "fork", 1, run.states[4]);
+    expect_snapshot(pool, "fork", 3, run.states[6]);
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* Without memory for the state, tensors are copied to the pool. */
+static void memory_has_a_bound(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_open_options options;
+    struct lmcs_pool *pool;
+    lmcs_open_options_init(&options);
+    options.flags = LMCS_NO_BACKGROUND;
+    options.memory_bytes = 4096;
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_CREATE, &options, &pool, &err));
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "write=link");
+    run_on(&run, pool, "run", 3);
+    assert_int_equal(storage_of(pool, "run", 3).link_contents, 0);
+    expect_run(&run, pool, "run");
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
+static void all_optimizers(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmc_link_hints all[4] = {adamw_hints(), adamw_hints(), sgd_hints(), sgd_hints()};
+    const enum gradients kinds[4] = {CLIPPED, ANY, BF16, SUMMED};
+    all[1].flags = LMC_LINK_AMSGRAD | LMC_LINK_L2;
+    all[3].flags = LMC_LINK_NESTEROV;
+    for (size_t i = 0; i < 4; i++) {
+        char shelf[16];
+        struct run run;
+        snprintf(shelf, sizeof shelf, "run%zu", i);
+        run_begin(&run, all[i], kinds[i], small);
+        set_policy(pool, shelf, "write=link");
+        run_on(&run, pool, shelf, 6);
+        for (uint64_t n = 2; n <= 6; n++) /* the smallest is below the least size for links */
+            assert_true(storage_of(pool, shelf, n).link_contents >= 2 * run.parameters[0].arrays);
+        expect_run(&run, pool, shelf);
+        run_end(&run);
+    }
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+}
 
 #define SNAPSHOTS 30
 
@@ -22,12 +224,11 @@ static void captures_write_deltas(void **state)
     OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
     for (size_t i = 0; i < SNAPSHOTS; i++) {
         struct lmcs_capture *capture;
-        uint64_t wrote, shared;
+        uint64_t copied, shared;
         OK(lmcs_capture_begin(pool, "run", &capture, &err));
         put_state(capture, now);
-        lmcs_capture_stats(capture, &wrote, &shared);
+        lmcs_capture_stats(capture, &copied, &shared);
         OK(lmcs_capture_commit(capture, NULL, NULL, &err));
-        written += wrote;
         if (i > 0)
             assert_int_equal(shared, 60000 * 4);
         for (size_t t = 0; t < now->count; t++)
@@ -37,6 +238,7 @@ static void captures_write_deltas(void **state)
         struct lmcs_snapshot_storage storage = storage_of(pool, "run", i + 1);
         assert_true(storage.longest_chain <= 1);
         frames += storage.delta_contents;
+        written += storage.stored_bytes;
     }
     assert_true(frames > SNAPSHOTS * 2 && written < raw * 7 / 10);
     check_pool(pool);
@@ -60,8 +262,8 @@ static void any_tensor_may_be_coded(void **state)
     struct rng rng = {2};
     struct state *now = state_mixed(&rng, 66, 20000);
     uint64_t shape = (uint64_t)70 << 18;
-    struct held *large = state_add(now, "large", LMC_F32, 1, &shape);
-    rng_fill(&rng, large->data, large->bytes);
+    struct held *huge = state_add(now, "huge", LMC_F32, 1, &shape);
+    rng_fill(&rng, huge->data, huge->bytes);
     struct lmcs_pool *pool = open_quiet(place->pool);
     OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
     for (uint64_t n = 1; n <= 3; n++) {
@@ -195,7 +397,7 @@ static void a_full_pool_and_no_error_asked_for(void **state)
         OK(lmcs_capture_begin(pool, "run", &capture, &err));
         status = lmcs_capture_put(capture, &tensor, &data, 1, NULL);
         if (status == LMCS_OK)
-            OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+            status = lmcs_capture_commit(capture, NULL, NULL, NULL);
         else
             lmcs_capture_abort(capture);
         state_step(now, &rng, 0, 1);
@@ -260,33 +462,36 @@ static void the_faster_way_is_taken(void **state)
 {
     (void)state;
     struct lmcs_pace pace = {0};
-    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_RAW, false));
-    assert_true(lmcs_pace_codes(&pace, LMCS_WRITE_AS_LINK, true));
-    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
+    assert_false(lmcs_pace_links(&pace));
     lmcs_pace_measured(&pace, false, 1 << 30, 1000000000);
-    assert_true(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
-    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, true));
+    assert_true(lmcs_pace_links(&pace));
     lmcs_pace_measured(&pace, true, 1 << 30, 2000000000);
-    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
-    lmcs_pace_measured(&pace, true, 1000, 1);
-    assert_false(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
+    assert_false(lmcs_pace_links(&pace));
+    lmcs_pace_measured(&pace, true, 1000, 1); /* too little to judge by */
+    assert_false(lmcs_pace_links(&pace));
     int tries = 0; /* the medium may get slower: the other way is tried again at times */
     for (int i = 0; i < 1000; i++) {
-        bool codes = lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false);
-        tries += codes;
-        lmcs_pace_measured(&pace, codes, 1 << 30, codes ? 2000000000 : 1000000000);
+        bool links = lmcs_pace_links(&pace);
+        tries += links;
+        lmcs_pace_measured(&pace, links, 1 << 30, links ? 2000000000 : 1000000000);
     }
     assert_in_range(tries, 2, 10);
     for (int i = 0; i < 1000; i++) {
-        bool codes = lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false);
-        lmcs_pace_measured(&pace, codes, 1 << 30, codes ? 2000000000 : 4000000000);
+        bool links = lmcs_pace_links(&pace);
+        lmcs_pace_measured(&pace, links, 1 << 30, links ? 2000000000 : 4000000000);
     }
-    assert_true(lmcs_pace_codes(&pace, LMCS_WRITE_AS_AUTO, false));
+    assert_true(lmcs_pace_links(&pace));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        ON_BOTH(captures_write_links),
+        ON_BOTH(all_optimizers),
+        ON_BOTH(unchanged_states_are_shared),
+        ON_BOTH(odd_histories),
+        IN_MEMORY(newest_may_be_links),
+        IN_MEMORY(memory_has_a_bound),
         ON_BOTH(captures_write_deltas),
         ON_DISK(any_tensor_may_be_coded),
         ON_BOTH(bases_stay_while_they_are_needed),
