@@ -724,6 +724,28 @@ static void identities(void **state)
     go_on(place, path, LMCS_OK);
 }
 
+/* The newest snapshots are links, deltas and raw contents, as their captures wrote them. A run goes on. */
+static void captures(void **state)
+{
+    struct place *place = *state;
+    unpack(place, "captures");
+    expect_whole(place, "captures", "a.pool");
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    assert_true(storage_of(pool, "adam", 9).link_contents > 0 && storage_of(pool, "sgd", 6).longest_line <= 3);
+    struct lmcs_snapshot *newest;
+    struct rng rng = {3};
+    struct state *next = state_weights(&rng, 2, 3000);
+    take_snapshot(pool, "adam", next, 10);
+    expect_state(pool, "adam", "latest", next);
+    OK(lmcs_snapshot_open(pool, "adam@9", &newest, &err));
+    OK(lmcs_shelf_fork(newest, "fork", &err));
+    lmcs_snapshot_close(newest);
+    OK(lmcs_compact(pool, NULL, &err));
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(next);
+}
+
 /* Some annotations are in the records, others wait in the ring of a killed writer. */
 static void annotations(void **state)
 {
@@ -762,6 +784,7 @@ int main(void)
         IN_MEMORY(policies),
         IN_MEMORY(identities),
         IN_MEMORY(annotations),
+        IN_MEMORY(captures),
     };
     return cmocka_run_group_tests_name("pools and archives of earlier versions", tests, NULL, NULL);
 }
