@@ -111,7 +111,7 @@ struct lmcs_open_options {
     uint32_t copy_threads; /* for the copies and encoding of promised and asynchronous captures; 0: as `threads` */
     uint32_t copy_nice;    /* the least nice value of their threads, 0 to 19 */
     uint64_t memory_bytes; /* most memory for the newest states, from which captures make links; 0: a quarter of the
-                              memory that this process may use */
+                              memory that this process may use; 1: none, so that captures make no links */
 };
 
 LMCS_API void lmcs_open_options_init(struct lmcs_open_options *options);
@@ -176,6 +176,7 @@ struct lmcs_pool_info {
     uint64_t damaged_shelves;     /* unreadable; in no count of shelves, nor in the backlog */
     char damage[1024];            /* the first damage among shelves; "": none */
     uint64_t unsupported_shelves; /* of a newer version, and in no count of shelves; `damage` has the first reason */
+    uint64_t memory_bytes;        /* memory of this process that holds the newest states (lmcs_open_options) */
 };
 /* A damaged shelf is counted in damaged_shelves; everything else is still reported. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *info,

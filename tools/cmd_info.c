@@ -175,6 +175,10 @@ static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live
     print_contents(info, live);
     print_compaction(info);
     print_scrub(info);
+    if (info->memory_bytes > 0) {
+        label("memory");
+        printf("%s for the newest states, from which captures make links\n", cli_bytes(info->memory_bytes).text);
+    }
 }
 
 /* ---- For scripts ---------------------------------------------------------------------------------------------- */
@@ -245,6 +249,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     cli_json_set(json, "shelf_count", cli_json_u64(info->shelf_count));
     cli_json_set(json, "damaged_shelves", cli_json_u64(info->damaged_shelves));
     cli_json_set(json, "unsupported_shelves", cli_json_u64(info->unsupported_shelves));
+    cli_json_set(json, "memory_bytes", cli_json_u64(info->memory_bytes));
     cli_json_set(json, "snapshot_count", cli_json_u64(info->snapshot_count));
     cli_json_set(json, "content_count", cli_json_u64(info->content_count));
     cli_json_set(json, "live_variables", variables);

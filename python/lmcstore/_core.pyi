@@ -62,6 +62,7 @@ def open(
     expect_bytes: int = 0,
     copy_threads: int = 0,
     copy_nice: int = 0,
+    memory_bytes: int = 0,
 ) -> Pool: ...
 
 @final

@@ -58,6 +58,7 @@ def open(
     expect: int | str | None = None,
     copy_threads: int = 0,
     copy_nice: int = 0,
+    memory: int | str | None = None,
 ) -> Store:
     """Open a pool, or create it.
 
@@ -94,8 +95,13 @@ def open(
         For the work of a snapshot after its call has returned (``wait=False``, ``lazy=``): copies, comparisons,
         encoding. 0: as `threads`.
     copy_nice
-        The nice value of these threads, 0 to 19: the higher, the more they leave to others on busy processors, and the
-        longer a step may wait for a lazy copy. None gets a higher priority than the thread that made it.
+        The nice value of these threads, 0 to 19: the higher, the more they leave to training on busy processors, and
+        the longer a step may wait for a lazy copy. They never get a higher priority than the thread that started them.
+    memory
+        The most memory for the newest states of shelves, in bytes or with a unit; from them snapshots write links
+        (`Shelf.policy`, ``write``). A shelf takes up to twice the size of its state; ``info()["memory_bytes"]`` has the
+        sum. Tensors that find no room are written raw. 0: none, so no links. Default: a quarter of the memory that this
+        process may use.
 
     Returns
     -------
@@ -125,12 +131,13 @@ def open(
     text = absolute(text)
     limit = 0 if size is None else parse_size(size)
     expect_bytes = 0 if expect is None else parse_size(expect)
+    memory_bytes = 0 if memory is None else max(1, parse_size(memory))  # 1: none
     wait_ms = milliseconds(wait, _MAX_WAIT_MS, "wait")
     threads = within(threads, 0, _MAX_THREADS, "threads")
     copying = within(copy_threads, 0, _MAX_THREADS, "copy_threads"), within(copy_nice, 0, _MAX_NICE, "copy_nice")
     flags = (0 if background else _core.NO_BACKGROUND) | (_core.FORCE_NETWORK if force_network else 0)
     try:
-        pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags, expect_bytes, *copying))
+        pool, is_new = _open(text, mode, (limit, wait_ms, threads, flags, expect_bytes, *copying, memory_bytes))
     except InUseError as error:
         if "Each rank" in str(error):
             Error.__init__(error, f"{error}. In Python: lmcstore.open({_with_rank(text)})")

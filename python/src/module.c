@@ -22,7 +22,7 @@ static PyObject *dtype_info(PyObject *module, PyObject *arg)
 static PyMethodDef methods[] = {
     {"open", (PyCFunction)(void (*)(void))core_open, METH_VARARGS | METH_KEYWORDS,
      "open(path, mode, limit_bytes=0, wait_ms=10000, threads=0, flags=0, expect_bytes=0, copy_threads=0, "
-     "copy_nice=0)\n--\n\nOpens a pool."},
+     "copy_nice=0, memory_bytes=0)\n--\n\nOpens a pool."},
     {"codec_compress", core_codec_compress, METH_VARARGS, "A frame: (data, base, dtype, dense, threads)."},
     {"codec_decompress", core_codec_decompress, METH_VARARGS, "A frame's content: (frame, base, out, threads)."},
     {"codec_info", core_codec_info, METH_O, "The fields of a frame's header."},

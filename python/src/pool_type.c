@@ -40,8 +40,8 @@ static bool open_in_slices(struct core_state *state, const char *path, int mode,
 
 PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"path",  "mode",         "limit_bytes",  "wait_ms",   "threads",
-                            "flags", "expect_bytes", "copy_threads", "copy_nice", NULL};
+    static char *names[] = {"path",         "mode",         "limit_bytes", "wait_ms",      "threads", "flags",
+                            "expect_bytes", "copy_threads", "copy_nice",   "memory_bytes", NULL};
     struct core_state *state = PyModule_GetState(module);
     PyObject *path = NULL;
     int mode;
@@ -52,10 +52,11 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     uint64_t expect_bytes = 0;
     uint32_t copy_threads = 0;
     uint32_t copy_nice = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|O&O&O&O&O&O&O&:open", names, PyUnicode_FSConverter, &path,
+    uint64_t memory_bytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|O&O&O&O&O&O&O&O&:open", names, PyUnicode_FSConverter, &path,
                                      &mode, core_to_uint64, &limit_bytes, core_to_uint32, &wait_ms, core_to_uint32,
                                      &threads, core_to_uint32, &flags, core_to_uint64, &expect_bytes, core_to_uint32,
-                                     &copy_threads, core_to_uint32, &copy_nice))
+                                     &copy_threads, core_to_uint32, &copy_nice, core_to_uint64, &memory_bytes))
         return NULL;
     struct lmcs_open_options options;
     lmcs_open_options_init(&options);
@@ -65,6 +66,7 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     options.expect_bytes = expect_bytes;
     options.copy_threads = copy_threads;
     options.copy_nice = copy_nice;
+    options.memory_bytes = memory_bytes;
     struct lmcs_pool *handle = NULL;
     bool opened = open_in_slices(state, PyBytes_AsString(path), mode, &options, wait_ms, &handle);
     Py_DECREF(path);
@@ -134,7 +136,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
 #define U64(field) #field, (unsigned long long)info.field
     return Py_BuildValue(
         "{s:N,s:y#,s:N,s:s,s:N,s:N,s:s,s:s,s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,"
-        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:N}",
+        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:N}",
         "path", PyUnicode_DecodeFSDefault(info.path), "uuid", info.uuid, (Py_ssize_t)sizeof info.uuid, "writable",
         PyBool_FromLong(info.writable), "medium", (unsigned)info.medium < 4 ? media[info.medium] : "unknown",
         "is_persistent_memory", PyBool_FromLong(info.is_persistent_memory), "forced", PyBool_FromLong(info.forced),
@@ -147,7 +149,8 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
         PyBool_FromLong(info.compaction_running), "compaction_paused", PyBool_FromLong(info.compaction_paused),
         "compaction_error", info.compaction_error, U64(scrubbed_ns), "scrub_share", info.scrub_share, U64(scrub_found),
         U64(scrub_repaired), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version,
-        U64(damaged_shelves), U64(unsupported_shelves), "damage", PyUnicode_DecodeFSDefault(info.damage));
+        U64(damaged_shelves), U64(unsupported_shelves), U64(memory_bytes), "damage",
+        PyUnicode_DecodeFSDefault(info.damage));
 #undef U64
 }
 

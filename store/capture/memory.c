@@ -9,7 +9,6 @@
 #include "base/grow.h"
 #include "base/machine.h"
 #include "base/order.h"
-#include "capture/state.h"
 
 #define MAPPED_BYTES ((uint64_t)128 << 10) /* a buffer from this size on is a mapping of its own */
 
@@ -35,12 +34,21 @@ static void *new_buffer(uint64_t bytes)
     return map == MAP_FAILED ? NULL : map;
 }
 
+/* False: there are none. */
+static bool free_spare(struct lmcs_pool *pool, struct lmcs_memory *memory)
+{
+    const bool found = memory->spare_count > 0;
+    for (size_t i = 0; i < memory->spare_count; i++)
+        free_buffer(pool, memory->spare[i].data, memory->spare[i].bytes);
+    memory->spare_count = 0;
+    return found;
+}
+
 static void free_state(struct lmcs_pool *pool, struct lmcs_memory *memory)
 {
     for (size_t i = 0; i < memory->count; i++)
         free_buffer(pool, memory->items[i].data, memory->items[i].bytes);
-    for (size_t i = 0; i < memory->spare_count; i++)
-        free_buffer(pool, memory->spare[i].data, memory->spare[i].bytes);
+    (void)free_spare(pool, memory);
     free(memory->items);
     free(memory->spare);
 }
@@ -83,7 +91,7 @@ void *lmcs_memory_take(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, uin
     const uint64_t most = bound(pool);
     while (atomic_fetch_add(&pool->memory_bytes, bytes) + bytes > most) {
         atomic_fetch_sub(&pool->memory_bytes, bytes);
-        if (!free_another(pool, busy))
+        if (!(memory != NULL && free_spare(pool, memory)) && !free_another(pool, busy)) /* spare ones: of other sizes */
             return NULL;
     }
     void *data = new_buffer(bytes);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/topology.h"
+#include "capture/memory.h"
 #include "live/live.h"
 #include "pages/pool.h"
 #include "pages/space.h"
@@ -131,6 +132,7 @@ enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *i
         filled.last_snapshot_bytes < LEAST_BYTES_TO_FIT ? UINT64_MAX : filled.free_bytes / filled.last_snapshot_bytes;
     fill_medium(pool, &filled);
     lmcs_background_state(pool, &filled);
+    filled.memory_bytes = lmcs_memory_bytes(pool);
     *info = filled;
     return LMCS_OK;
 }
