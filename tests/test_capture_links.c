@@ -129,6 +129,94 @@ static void odd_histories(void **state)
     run_end(&run);
 }
 
+/* Without relations, steps are found in the data. */
+static void steps_are_found(void **state)
+{
+    struct place *place = *state;
+    const struct lmc_link_hints all[] = {adamw_hints(), sgd_hints()};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    for (size_t i = 0; i < 2; i++) {
+        const char *shelf = i == 0 ? "adamw" : "sgd";
+        struct run run;
+        run_begin(&run, all[i], BF16, large);
+        set_policy(pool, shelf, "write=link restore=none");
+        for (int step = 0; step < 6; step++) {
+            run_step(&run);
+            run_snapshot(&run, pool, shelf, false, 0);
+        }
+        for (uint64_t n = 2; n <= 6; n++) {
+            const struct lmcs_snapshot_storage storage = storage_of(pool, shelf, n);
+            assert_int_equal(storage.link_contents, run.parameters[0].arrays * PARAMETERS);
+            assert_int_equal(storage.longest_line, n - 1);
+        }
+        expect_run(&run, pool, shelf);
+        run_end(&run);
+    }
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+/* A run whose first snapshot has no moments yet: the first link leads from the second. */
+static void moments_come_later(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, large);
+    struct state *first = state_of_run(&run);
+    struct lmcs_capture *capture;
+    set_policy(pool, "run", "write=link restore=none");
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    for (size_t t = 0; t < first->count; t++) {
+        struct lmcs_tensor tensor;
+        const void *data = first->tensors[t].data;
+        held_tensor(&first->tensors[t], &tensor);
+        if (strstr(tensor.name, "exp_avg") == NULL)
+            OK(lmcs_capture_put(capture, &tensor, &data, 1, &err));
+    }
+    OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+    for (uint64_t n = 2; n <= 5; n++) {
+        run_step(&run);
+        run_snapshot(&run, pool, "run", true, 0);
+        assert_int_equal(storage_of(pool, "run", n).link_contents, n == 2 ? 0 : 3 * PARAMETERS);
+        expect_snapshot(pool, "run", n, run.states[n]);
+    }
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(first);
+    run_end(&run);
+}
+
+/* After a search that found nothing, each 16th step is searched. */
+static void searches_end_where_nothing_is_found(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct rng rng = {9};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct state *weights = state_weights(&rng, 3, 30000);
+    set_policy(pool, "run", "write=link restore=none");
+    for (int64_t n = 1; n <= 10; n++) { /* no optimizer leads from one to the next */
+        take_snapshot(pool, "run", weights, n);
+        state_step(weights, &rng, 0, weights->count);
+    }
+    assert_non_null(strstr(storage_of(pool, "run", 10).links_note, "no optimizer's step was found"));
+    run_begin(&run, adamw_hints(), BF16, large);
+    for (uint64_t n = 11; n <= 18; n++) {
+        run_step(&run);
+        run_snapshot(&run, pool, "run", false, 0);
+        assert_int_equal(storage_of(pool, "run", n).link_contents,
+                         n < 17 ? 0 : 3 * PARAMETERS); /* 16: raw, to lead from */
+    }
+    for (uint64_t n = 11; n <= 18; n++)
+        expect_snapshot(pool, "run", n, run.states[n]);
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+    state_free(weights);
+}
+
 /* Forks, archives, comparisons and readers in other processes need no raw state. */
 static void newest_may_be_links(void **state)
 {
@@ -490,6 +578,9 @@ int main(void)
         ON_BOTH(all_optimizers),
         ON_BOTH(unchanged_states_are_shared),
         ON_BOTH(odd_histories),
+        IN_MEMORY(moments_come_later),
+        IN_MEMORY(steps_are_found),
+        IN_MEMORY(searches_end_where_nothing_is_found),
         IN_MEMORY(newest_may_be_links),
         IN_MEMORY(memory_has_a_bound),
         ON_BOTH(captures_write_deltas),

@@ -3,7 +3,7 @@
  * capture/delta.c - writes tensors that have no link as deltas, from their copies in memory.
  *
  * The base of a delta is the newest raw content of the name: that of the base snapshot, or the one below its delta. So
- * no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas the tensor is written raw. Frames count after decoding.
+ * no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas the tensor is written raw, as is one that begins a line. Frames count after decoding.
  */
 #include <stdlib.h>
 
@@ -92,7 +92,7 @@ static enum lmcs_status collect(struct batch *batch, size_t *next, struct lmcs_e
         struct lmcs_captured *entry = capture->entries.items[*next];
         struct item *item = &batch->items[batch->count];
         bool may = false;
-        if (!lmcs_captured_waits(entry))
+        if (entry->memory == NULL || entry->form != LMCS_FORM_NONE || entry->begins_line)
             continue;
         *item = (struct item){.entry = entry};
         status = find_base(&txn, item, &may, error);

@@ -97,7 +97,8 @@ struct lmcs_captured {
     struct lmc_hash previous_digest;
     void *memory; /* a copy of the tensor, from which the commit encodes; NULL: copied to the pool */
     enum lmcs_form form;
-    size_t link; /* LMCS_FORM_LINKED: the capture's link */
+    bool begins_line; /* to be written raw, so that the next step's link can lead from it */
+    size_t link;      /* LMCS_FORM_LINKED: the capture's link */
     struct lmcs_content content;
     struct lmcs_reserved reserved;
 };

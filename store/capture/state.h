@@ -5,6 +5,7 @@
 
 #include "capture/stages.h"
 #include "links/line.h"
+#include "links/search.h"
 #include "records/busy.h"
 #include "records/relations.h"
 #include "records/shelf.h"
@@ -33,6 +34,7 @@ struct lmcs_capture {
     uint64_t raw_bytes;
 
     /* link captures (step.c, delta.c, encode.c) */
+    bool searches;         /* without relations, searches the data for steps */
     bool makes_links;      /* copies tensors to memory, and writes links and deltas */
     uint32_t line_bound;   /* most links in a line */
     uint64_t memory_bytes; /* copied to memory */
@@ -94,6 +96,15 @@ void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uin
 /* Records how long the capture took until durable. The caller holds pool->captures. */
 void lmcs_capture_measured(struct lmcs_capture *capture);
 
+/* step.c. Whether the entry may be an array of a step: an f32 tensor in memory that has changed. */
+bool lmcs_capture_may_step(const struct lmcs_captured *entry);
+/* Finds the bytes of a content of the base snapshot, in the memory state, or raw in the pool and then pinned. *data NULL:
+ * neither has them in one part. */
+enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_content *content,
+                                     const void **data, bool *pinned, struct lmcs_error *error);
+/* search.c: finds steps whose arrays are entries, by index. The caller frees *matches. */
+enum lmcs_status lmcs_capture_search(struct lmcs_capture *capture, struct lmcs_search_match **matches, size_t *found,
+                                     struct lmcs_error *error);
 /* step.c: encodes links of tensors in memory, and of no others. */
 enum lmcs_status lmcs_capture_write_links(struct lmcs_capture *capture, struct lmcs_error *error);
 /* delta.c: encodes deltas of tensors in memory that have no form. */

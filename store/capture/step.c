@@ -4,7 +4,7 @@
  * pool, to the copies of this one.
  *
  * The largest parameter of a group finds the group's rule; the others then use it in parallel. A parameter that a rule
- * does not explain finds its own.
+ * does not explain finds its own. Without relations, groups and rules come from a search of the data (search.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,8 @@ struct job {
     struct lmcs_step_group group;
     struct lmcs_captured *after[LMC_MAX_BASES];
     struct lmcs_content before[LMC_MAX_BASES];
-    uint32_t pinned; /* of `before` */
+    uint32_t pinned;           /* of `before` */
+    struct lmc_link_rule rule; /* step.has_rule */
     bool serial;
     bool worthwhile;
     enum lmcs_links verdict;
@@ -34,6 +35,7 @@ struct job {
 struct linking {
     struct lmcs_capture *capture;
     struct lmcs_relations older; /* of the base snapshot */
+    bool due;                    /* steps that lead from it are likely */
     struct job *jobs;
     size_t count, capacity;
     const struct lmcs_step_rule *rule; /* of the group */
@@ -43,24 +45,23 @@ struct linking {
 
 /* ---- The jobs ---- */
 
-/* Finds the bytes of the content before the step. False: they are neither in memory nor raw in one part. */
-static enum lmcs_status find_before(struct linking *l, struct job *job, uint32_t i, const void **data,
-                                    struct lmcs_error *error)
+enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_content *content,
+                                     const void **data, bool *pinned, struct lmcs_error *error)
 {
-    struct lmcs_capture *capture = l->capture;
-    struct lmcs_content *content = &job->before[i];
-    *data = lmcs_memory_find(capture->busy, content->id, job->step.raw_bytes);
+    const uint64_t raw_bytes = content->df.raw_bytes;
+    *pinned = false;
+    *data = lmcs_memory_find(capture->busy, content->id, raw_bytes);
     if (*data != NULL || content->df.payload != LMCS_PAYLOAD_RAW)
         return LMCS_OK;
-    *data = lmcs_payload_at(capture->pool->media, content, 0, job->step.raw_bytes);
+    *data = lmcs_payload_at(capture->pool->media, content, 0, raw_bytes);
     if (*data == NULL)
         return LMCS_OK;
     enum lmcs_status status = lmcs_payload_pin(capture->pool->lease, content, error);
+    *pinned = status == LMCS_OK;
     if (status == LMCS_IN_USE) { /* another program holds a lock */
         *data = NULL;
         return LMCS_OK;
     }
-    job->pinned |= status == LMCS_OK ? 1u << i : 0;
     return status;
 }
 
@@ -72,17 +73,20 @@ static void put_down(struct linking *l, struct job *job)
     job->pinned = 0;
 }
 
-/* Finds the entries of a relation. False: one is not there, not in memory, unchanged, or unlike the first. */
-static bool find_entries(const struct linking *l, const struct lmcs_related *item, struct job *job)
+bool lmcs_capture_may_step(const struct lmcs_captured *entry)
 {
-    const struct lmcs_entries *entries = &l->capture->entries;
-    for (uint32_t i = 0; i < item->name_count; i++) {
-        const size_t found = lmcs_entries_find(entries, LMCS_TENSOR, item->names[i]);
-        struct lmcs_captured *entry = found != 0 ? entries->items[found - 1] : NULL;
-        job->after[i] = entry;
-        if (entry == NULL || !lmcs_captured_waits(entry) || entry->previous == 0 || entry->tensor.dtype != LMC_F32 ||
-            entry->raw_bytes != job->after[0]->raw_bytes || entry->tensor.ndim != job->after[0]->tensor.ndim ||
-            memcmp(entry->tensor.shape, job->after[0]->tensor.shape, entry->tensor.ndim * sizeof(uint64_t)) != 0)
+    return entry->memory != NULL && entry->form == LMCS_FORM_NONE && entry->shared == 0 && entry->previous != 0 &&
+           entry->tensor.dtype == LMC_F32;
+}
+
+/* Whether the entries after the step are different tensors of one shape. */
+static bool are_alike(const struct job *job)
+{
+    const struct lmcs_captured *first = job->after[0];
+    for (uint32_t i = 0; i < job->step.arrays; i++) {
+        const struct lmcs_captured *entry = job->after[i];
+        if (entry->raw_bytes != first->raw_bytes || entry->tensor.ndim != first->tensor.ndim ||
+            memcmp(entry->tensor.shape, first->tensor.shape, entry->tensor.ndim * sizeof(uint64_t)) != 0)
             return false;
         for (uint32_t k = 0; k < i; k++)
             if (job->after[k] == entry || job->after[k]->previous == entry->previous)
@@ -91,48 +95,96 @@ static bool find_entries(const struct linking *l, const struct lmcs_related *ite
     return true;
 }
 
-/* Adds the job of one relation, unless its arrays may not be linked. */
-static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, const struct lmcs_related *item, size_t *at,
-                            struct lmcs_error *error)
+/* No link may lead from deltas, and none from tensors that are new: the arrays begin a line. */
+static void begin_line(const struct job *job)
+{
+    for (uint32_t i = 0; i < job->step.arrays; i++)
+        job->after[i]->begins_line = true;
+}
+
+/* Adds a job, of which `after` and the step's arrays are set, unless they may not be linked. */
+static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job *job, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = l->capture;
-    struct job job = {.group = {item->group, lmcs_relate_older(&l->older, item, at)}};
+    struct lmcs_step *step = &job->step;
     uint64_t before[LMC_MAX_BASES];
     struct lmcs_line_end end;
-    if (!find_entries(l, item, &job)) {
-        capture->note = LMCS_LINKS_UNFIT;
-        return LMCS_OK;
+    step->raw_bytes = job->after[0]->raw_bytes;
+    step->pool_path = capture->pool->path;
+    step->name = job->after[0]->tensor.name;
+    for (uint32_t i = 0; i < step->arrays; i++) {
+        before[i] = job->after[i]->previous;
+        step->after[i] = job->after[i]->memory;
     }
-    job.step = (struct lmcs_step){.arrays = item->name_count,
-                                  .raw_bytes = job.after[0]->raw_bytes,
-                                  .pool_path = capture->pool->path,
-                                  .name = job.after[0]->tensor.name};
-    for (uint32_t i = 0; i < item->name_count; i++) {
-        before[i] = job.after[i]->previous;
-        job.step.after[i] = job.after[i]->memory;
-    }
-    enum lmcs_status status = lmcs_capture_may_link(capture, txn, before, item->name_count, job.step.raw_bytes,
-                                                    job.before, &end, &job.verdict, error);
-    if (status != LMCS_OK || job.verdict != LMCS_LINKS_MADE) {
-        capture->note = job.verdict;
+    enum lmcs_status status = lmcs_capture_may_link(capture, txn, before, step->arrays, step->raw_bytes, job->before,
+                                                    &end, &job->verdict, error);
+    if (status != LMCS_OK || job->verdict != LMCS_LINKS_MADE) {
+        capture->note = job->verdict;
+        if (status == LMCS_OK && job->verdict == LMCS_LINKS_NOT_RAW && l->due)
+            begin_line(job);
         return status;
     }
-    for (uint32_t i = 0; status == LMCS_OK && i < item->name_count; i++) {
-        status = find_before(l, &job, i, &job.step.before[i], error);
-        if (status == LMCS_OK && job.step.before[i] == NULL) {
+    for (uint32_t i = 0; status == LMCS_OK && i < step->arrays; i++) {
+        bool pinned;
+        status = lmcs_capture_before(capture, &job->before[i], &step->before[i], &pinned, error);
+        job->pinned |= pinned ? 1u << i : 0;
+        if (status == LMCS_OK && step->before[i] == NULL) {
             capture->note = LMCS_LINKS_NOT_RAW;
-            put_down(l, &job);
+            put_down(l, job);
             return LMCS_OK;
         }
     }
-    lmcs_relate_hints(&l->older, &capture->relations, &job.group, &job.step);
     if (status == LMCS_OK && !lmcs_grow(&l->jobs, &l->capacity, l->count, sizeof *l->jobs))
         status = lmcs_fail_memory(error);
     if (status != LMCS_OK)
-        put_down(l, &job);
+        put_down(l, job);
     else
-        l->jobs[l->count++] = job;
+        l->jobs[l->count++] = *job;
     return status;
+}
+
+/* Adds the job of one relation. */
+static enum lmcs_status add_related(struct linking *l, struct lmcs_txn *txn, const struct lmcs_related *item,
+                                    size_t *at, struct lmcs_error *error)
+{
+    struct lmcs_capture *capture = l->capture;
+    struct job job = {.group = {item->group, lmcs_relate_older(&l->older, item, at)}};
+    bool may = true, is_new = false;
+    job.step.arrays = item->name_count;
+    for (uint32_t i = 0; i < item->name_count; i++) {
+        const size_t found = lmcs_entries_find(&capture->entries, LMCS_TENSOR, item->names[i]);
+        job.after[i] = found != 0 ? capture->entries.items[found - 1] : NULL;
+        if (job.after[i] == NULL || job.after[i]->tensor.dtype != LMC_F32) {
+            capture->note = LMCS_LINKS_UNFIT;
+            return LMCS_OK;
+        }
+        may &= lmcs_capture_may_step(job.after[i]); /* not so if small, unchanged, or without room in memory */
+        is_new |= job.after[i]->previous == 0;
+    }
+    if (is_new)
+        begin_line(&job);
+    if (!may)
+        return LMCS_OK;
+    if (!are_alike(&job)) {
+        capture->note = LMCS_LINKS_UNFIT;
+        return LMCS_OK;
+    }
+    lmcs_relate_hints(&l->older, &capture->relations, &job.group, &job.step);
+    return add(l, txn, &job, error);
+}
+
+static enum lmcs_status add_found(struct linking *l, struct lmcs_txn *txn, const struct lmcs_search_match *match,
+                                  uint32_t *group, struct lmcs_error *error)
+{
+    struct job job = {.step = {.arrays = match->count, .has_rule = true}, .rule = match->rule};
+    for (uint32_t i = 0; i < match->count; i++)
+        job.after[i] = l->capture->entries.items[match->arrays[i]];
+    if (!are_alike(&job))
+        return LMCS_OK;
+    if (l->count > 0 && memcmp(&l->jobs[l->count - 1].rule, &match->rule, sizeof match->rule) != 0)
+        ++*group;
+    job.group.newer = *group;
+    return add(l, txn, &job, error);
 }
 
 static int by_group(const void *a, const void *b)
@@ -141,34 +193,63 @@ static int by_group(const void *a, const void *b)
     return lmcs_relate_order(&x->group, x->step.raw_bytes, &y->group, y->step.raw_bytes);
 }
 
+/* Loads the relations of the base snapshot. */
+static enum lmcs_status load_base(struct linking *l, struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record base;
+    struct lmcs_relations older;
+    bool found = false;
+    enum lmcs_status status = lmcs_shelf_find(txn, l->capture->busy->name, &shelf, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_record_get(txn, &shelf, l->capture->ticket.base, &base, &found, error);
+    if (status != LMCS_OK || !found)
+        return status;
+    l->due = lmcs_search_is_due(base.df.links, l->capture->ticket.number);
+    status = lmcs_relations_load(txn, &base, &older, &found, error);
+    if (status == LMCS_OK && found)
+        l->older = older;
+    return status;
+}
+
+/* Searches the data for steps, and adds their jobs. */
+static enum lmcs_status collect_found(struct linking *l, struct lmcs_error *error)
+{
+    struct lmcs_search_match *matches = NULL;
+    struct lmcs_txn txn;
+    size_t found = 0;
+    uint32_t group = 0;
+    enum lmcs_status status = lmcs_capture_search(l->capture, &matches, &found, error);
+    if (status == LMCS_OK && found > 0 && (status = lmcs_txn_read(l->capture->pool, &txn, error)) == LMCS_OK) {
+        for (size_t i = 0; status == LMCS_OK && i < found; i++)
+            status = add_found(l, &txn, &matches[i], &group, error);
+        lmcs_txn_end(&txn);
+    }
+    free(matches);
+    return status;
+}
+
 static enum lmcs_status collect(struct linking *l, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = l->capture;
     struct lmcs_txn txn;
-    struct lmcs_shelf shelf;
-    struct lmcs_record base;
-    bool found = false;
     size_t at = 0;
     enum lmcs_status status = lmcs_txn_read(capture->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_find(&txn, capture->busy->name, &shelf, &found, error);
-    if (status == LMCS_OK && found)
-        status = lmcs_record_get(&txn, &shelf, capture->ticket.base, &base, &found, error);
-    if (status == LMCS_OK && found) {
-        struct lmcs_relations older;
-        status = lmcs_relations_load(&txn, &base, &older, &found, error);
-        if (status == LMCS_OK && found)
-            l->older = older;
-    }
+    status = load_base(l, &txn, error);
     if (lmcs_is_unusable(status)) /* the constants of the newer relations suffice */
         status = LMCS_OK;
     const bool gap = lmcs_relate_gap(&l->older, &capture->relations);
     if (gap)
         capture->note = LMCS_LINKS_GAP;
     for (size_t i = 0; status == LMCS_OK && !gap && i < capture->relations.count; i++)
-        status = add(l, &txn, &capture->relations.items[i], &at, error);
+        status = add_related(l, &txn, &capture->relations.items[i], &at, error);
     lmcs_txn_end(&txn);
+    if (status == LMCS_OK && capture->relations.count == 0) {
+        capture->note = LMCS_LINKS_NOT_FOUND;
+        status = l->due ? collect_found(l, error) : LMCS_OK;
+    }
     if (l->count > 1)
         qsort(l->jobs, l->count, sizeof *l->jobs, by_group);
     return status;
@@ -241,7 +322,7 @@ static enum lmcs_status parallel_job(void *context, uint64_t i, struct lmcs_erro
 /* Encodes the jobs of one group: large ones one by one with all threads, then the others with a thread each. */
 static enum lmcs_status do_group(struct linking *l, size_t first, size_t end, struct lmcs_error *error)
 {
-    struct lmcs_step_rule rule = {.known = false};
+    struct lmcs_step_rule rule = {.rule = l->jobs[first].rule, .known = l->jobs[first].step.has_rule};
     size_t i = first;
     enum lmcs_status status = do_job(l, &l->jobs[i++], &rule, error);
     while (status == LMCS_OK && i < end && l->jobs[i].step.raw_bytes > SERIAL_BYTES)
@@ -283,7 +364,7 @@ static enum lmcs_status take_results(struct linking *l, struct lmcs_error *error
 enum lmcs_status lmcs_capture_write_links(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct linking l = {.capture = capture};
-    if (capture->relations.count == 0 || capture->line_bound == 0 || capture->ticket.base == 0)
+    if ((capture->relations.count == 0 && !capture->searches) || capture->line_bound == 0 || capture->ticket.base == 0)
         return LMCS_OK;
     pthread_mutex_init(&l.region_lock, NULL);
     enum lmcs_status status = collect(&l, error);

@@ -290,13 +290,6 @@ static enum lmcs_status find_pair(struct pair *pair, uint64_t shelf_id, uint64_t
     return status;
 }
 
-/* Whether the search at the last step found no links. */
-static bool led_to_nothing(const struct lmcs_snapshot_df *record)
-{
-    return record->links == LMCS_LINKS_NOT_FOUND || record->links == LMCS_LINKS_UNEXPLAINED ||
-           record->links == LMCS_LINKS_UNFIT || record->links == LMCS_LINKS_LARGE;
-}
-
 static enum lmcs_status collect(struct search *s, uint64_t shelf, uint64_t number, uint32_t bound, bool by_data,
                                 struct lmcs_error *error)
 {
@@ -319,7 +312,7 @@ static enum lmcs_status collect(struct search *s, uint64_t shelf, uint64_t numbe
     }
     if (related && !by_data)
         return collect_related(jobs, &pair, error);
-    if (led_to_nothing(&pair.older.df) && jobs->newer % LMCS_LINK_SEARCH_EVERY != 0) {
+    if (!lmcs_search_is_due(pair.older.df.links, jobs->newer)) {
         jobs->why = LMCS_LINKS_NOT_FOUND;
         return LMCS_OK;
     }

@@ -27,14 +27,12 @@ struct lmcs_link_jobs {
 
 /*
  * Collects the jobs for the step from snapshot `number` to the next, from the relations of the newer one, else from the
- * data of the changed tensors (links/search.h). After a search without jobs, only one step in
- * LMCS_LINK_SEARCH_EVERY is searched.
+ * data of the changed tensors (links/search.h), where a search is due.
  *
  * bound     most links in a line; 0: no jobs, no search
  * by_data   search the data although there are relations, which led to nothing
  * jobs      free with lmcs_link_jobs_free, also on failure
  */
-#define LMCS_LINK_SEARCH_EVERY 16u
 enum lmcs_status lmcs_link_jobs_collect(struct lmcs_pool *pool, uint64_t shelf, uint64_t number, uint32_t bound,
                                         bool by_data, struct lmcs_link_jobs *jobs, struct lmcs_error *error);
 void lmcs_link_jobs_free(struct lmcs_link_jobs *jobs);

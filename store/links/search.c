@@ -15,10 +15,12 @@
 #include "base/error.h"
 #include "base/grow.h"
 #include "base/order.h"
+#include "media/layout.h"
 
-#define PLACES    64u
-#define ENOUGH    (PLACES * 3 / 4) /* places that must fit: some elements are zero, or lose their digits */
-#define MOST_BITS 19.0F            /* for an element of each array; above, a link explains nothing */
+#define PLACES       64u
+#define ENOUGH       (PLACES * 3 / 4) /* places that must fit: some elements are zero, or lose their digits */
+#define MOST_BITS    19.0F            /* for an element of each array; above, a link explains nothing */
+#define SEARCH_EVERY 16u              /* a state without steps costs little */
 
 struct sample {
     double before[PLACES], after[PLACES];
@@ -339,6 +341,13 @@ static enum lmcs_status find_in(struct search *search, const struct place *place
         status = find_sgd(search, error);
     free(search->samples);
     return status;
+}
+
+bool lmcs_search_is_due(uint32_t note, uint64_t number)
+{
+    const bool led_to_nothing = note == LMCS_LINKS_NOT_FOUND || note == LMCS_LINKS_UNEXPLAINED ||
+                                note == LMCS_LINKS_UNFIT || note == LMCS_LINKS_LARGE;
+    return !led_to_nothing || number % SEARCH_EVERY == 0;
 }
 
 enum lmcs_status lmcs_optimizer_search(const struct lmcs_search_array *arrays, size_t count,

@@ -39,6 +39,10 @@ struct lmcs_search_match {
 enum lmcs_status lmcs_optimizer_search(const struct lmcs_search_array *arrays, size_t count,
                                        struct lmcs_search_match **matches, size_t *found, struct lmcs_error *error);
 
+/* Whether the step to snapshot `number` is searched; `note` (enum lmcs_links) is that of the snapshot before. After a
+ * search that led to no links, each 16th is. */
+bool lmcs_search_is_due(uint32_t note, uint64_t number);
+
 /* Whether 64 elements of a step's arrays follow a rule. False for Nesterov. */
 bool lmcs_optimizer_explains(const struct lmc_link_rule *rule, const struct lmcs_search_array *arrays, uint32_t count);
 
