@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * capture/step.c - writes the links of a capture: from the arrays of the base snapshot, in the memory state or raw in the
- * pool, to the copies of this one.
+ * capture/step.c - writes the links of a capture: from the arrays of the base snapshot, in the memory state or raw in
+ * the pool, to the copies of this one.
  *
  * The largest parameter of a group finds the group's rule; the others then use it in parallel. A parameter that a rule
  * does not explain finds its own. Without relations, groups and rules come from a search of the data (search.c).

@@ -22,6 +22,7 @@ from test_cli import as_json, cli, flip_bit, text
 from test_links import CYCLES, Trainer
 
 HERE = str(Path(__file__).parent)
+IN_MEMORY = True
 MODES: tuple[dict[str, Any], ...] = ({}, {"wait": False}, {"wait": False, "lazy": True})
 LEAST_BYTES = 1024  # smaller tensors have no links
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
@@ -35,7 +36,9 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 class Run:
     """Trains, takes snapshots, and keeps copies of the states."""
 
-    def __init__(self, shelf: lmcstore.Shelf, fp32: bool = False, policy: str = "write=link restore=none", **options: Any) -> None:
+    def __init__(
+        self, shelf: lmcstore.Shelf, fp32: bool = False, policy: str = "write=link restore=none", **options: Any
+    ) -> None:
         self.trainer = Trainer(**{"make": OPTIMIZERS["AdamW"], "schedule": None, **options})
         if fp32:
             self.trainer.low.float()
@@ -171,7 +174,7 @@ def test_a_fork_goes_on_from_the_newest(pool_path: str) -> None:
         other.expect_all()
         assert links(run.shelf) == [0] + 4 * [run.linked]
         assert links(fork)[1:] == [0, run.linked, run.linked]  # no memory had the fork's first state
-        store.drop("run")
+        run.shelf.drop()
         other.expect_all()
         store.compact()
         other.expect_all()
@@ -279,7 +282,9 @@ def test_a_skipped_step_shares_everything(pool_path: str) -> None:
         run.trainer.skip = False
         run.go(2)
         run.expect_all()
-        contents = [[entry["content"] for entry in snapshot.entries() if entry["raw_bytes"] > 0] for snapshot in run.shelf]
+        contents = [
+            [entry["content"] for entry in snapshot.entries() if entry["raw_bytes"] > 0] for snapshot in run.shelf
+        ]
         assert contents[2] == contents[3] == contents[4] != contents[5]
         assert links(run.shelf) == [0] + 6 * [run.linked]
 
@@ -314,6 +319,30 @@ def test_a_state_without_optimizer(pool_path: str) -> None:
             same(state, snapshot.state_dict())
         storage = run.shelf[6].storage()
         assert storage["link_contents"] == 0 and storage["delta_contents"] > 0 and storage["links_note"]
+
+
+def test_steps_are_found_without_names_that_tell(pool_path: str) -> None:
+    with lmcstore.open(pool_path, background=False) as store:
+        run = Run(store["run"])
+        states = []
+        for _ in range(5):
+            run.trainer.step()
+            moments = run.trainer.optimizer.state_dict()["state"].values()
+            states.append(copy.deepcopy({"a": list(run.trainer.model.parameters()), "b": list(moments)}))
+            run.shelf.snapshot(states[-1])
+        for snapshot, state in zip(run.shelf, states, strict=True):
+            same(state, snapshot.state_dict())
+        assert links(run.shelf)[1:] == 4 * [run.linked]
+
+
+def test_a_snapshot_before_the_first_step(pool_path: str) -> None:
+    """It has no moments; the second begins the line."""
+    with lmcstore.open(pool_path, background=False) as store:
+        run = Run(store["run"])
+        run.snapshot()
+        run.go(4)
+        run.expect_all()
+        assert links(run.shelf) == [0, 0] + 3 * [run.linked]
 
 
 @pytest.mark.parametrize("kib", [0, 100, 400])
