@@ -20,8 +20,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *po
                                                             struct lmcs_capture **capture, struct lmcs_error *error);
 /*
  * Copies tensors with the pool's threads; afterwards all `data` may change. A tensor shares the newest snapshot's
- * content if that is raw under the same name, dtype and shape, with equal bytes (with the policy's `encode`, also a
- * coded content of equal digest). data[i] points to the element with index (0, ..., 0); may be NULL for an empty
+ * content if that is raw under the same name, dtype and shape, with equal bytes (in a capture that writes links, also
+ * a coded content of equal digest). data[i] points to the element with index (0, ..., 0); may be NULL for an empty
  * tensor. Data that changes during the copy gives a torn but valid tensor. LMCS_IO: the memory of the named tensor is
  * unreadable (a failed page, or a mapped file that was cut). After a failure the capture can only be aborted.
  */
@@ -38,8 +38,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_captu
  * exp_avg, exp_avg_sq, the parameter, and with amsgrad max_exp_avg_sq; or momentum_buffer, the parameter. The constants
  * are those of the step that led to this state, as in struct lmc_link_hints (lmc_link_gradient_scale finds the scale),
  * or, if a scheduler has changed them since, those of the next one; with an lr of 0 they are found in the data.
- * If the step before is a snapshot too, the compactor can store this one for little more than the gradient (policy
- * `links`).
+ * If the step before is a snapshot too, the capture or the compactor can store this one for little more than the
+ * gradient (policies `write` and `links`).
  */
 struct lmcs_relation {
     const char *names[4];
@@ -119,7 +119,8 @@ LMCS_API void lmcs_capture_fail(struct lmcs_capture *capture, const struct lmcs_
 /* Whether a capture that begins now would wait for others of the shelf. */
 LMCS_API bool lmcs_capture_would_wait(struct lmcs_pool *pool, const char *shelf);
 
-/* Payload bytes written by this capture, and bytes of tensors shared with earlier snapshots. */
+/* Payload bytes written by this capture, and bytes of tensors shared with earlier snapshots. Of a capture that writes
+ * links, until it is committed, bytes copied to memory count as written. */
 LMCS_API void lmcs_capture_stats(const struct lmcs_capture *capture, uint64_t *written_bytes, uint64_t *shared_bytes);
 
 /* Commits or drops the prepared snapshot of a group. LMCS_NOT_FOUND: there is none. */

@@ -98,8 +98,8 @@ void lmcs_capture_measured(struct lmcs_capture *capture);
 
 /* step.c. Whether the entry may be an array of a step: an f32 tensor in memory that has changed. */
 bool lmcs_capture_may_step(const struct lmcs_captured *entry);
-/* Finds the bytes of a content of the base snapshot, in the memory state, or raw in the pool and then pinned. *data NULL:
- * neither has them in one part. */
+/* Finds the bytes of a content of the base snapshot, in the memory state, or raw in the pool and then pinned. *data
+ * NULL: neither has them in one part. */
 enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_content *content,
                                      const void **data, bool *pinned, struct lmcs_error *error);
 /* search.c: finds steps whose arrays are entries, by index. The caller frees *matches. */

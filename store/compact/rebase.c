@@ -201,13 +201,12 @@ static enum lmcs_status settle_unused(struct lmcs_round *round, uint64_t id, str
     return status;
 }
 
-/* The encode gate is closed. */
 static enum lmcs_status rebase_dependents(struct lmcs_round *round, struct unused_base *base, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < base->dependent_count; i++) {
         status = rebase_one(round, base, base->dependents[i], error);
-        if (status == LMCS_OK && i + 1 < base->dependent_count) /* a capture may wait at the gate */
+        if (status == LMCS_OK && i + 1 < base->dependent_count)
             status = lmcs_round_go_on(round, 0, 1, error);
     }
     return status == LMCS_OK && base->bears_links ? restart_line(round, base->id, error) : status;

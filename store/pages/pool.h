@@ -12,12 +12,10 @@
  *   a shelf (not a mutex)    records/busy.c        one operation on the shelf: a capture from begin until durable, or
  *                                                  queued, a fork, a removal, pruning, a restore. Kept in pool->busy
  *   compactor->round         compact/round.h       one round of the compactor or of lmcs_compact
- *   the encode gate          records/busy.c        captures that write deltas exclude rounds that replace bases.
- *     (not a mutex)                                A round only tries it; a capture may wait for it
  *   live->lock               live/body.h           live variables, their handles, records and space
  *   pool->captures           records/busy.h        busy, waiters, live_holders, loaded, pace
  *   body->lock               live/body.h           value and version of one live variable
- *   batch->region_lock       capture/delta.c       the region from which a capture's threads take room
+ *   region_lock              capture/delta.c, step.c       the region from which a capture's threads take room
  *   pool->meta (rwlock)      pages/txn.c           root, slabs, avail. A write transaction holds it from begin to end;
  *                                                  read transactions of the writing process share it
  *   space->lock              pages/extents.h       the table of extents
