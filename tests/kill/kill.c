@@ -33,6 +33,8 @@ struct shared {
     struct lively lively;
     struct record open[SHELVES + 1]; /* begun and not ended; CALLS: none */
     uint64_t used_bytes;
+    uint64_t linked; /* snapshots read through links */
+    uint32_t longest_line;
 };
 
 struct driver {
@@ -92,39 +94,93 @@ static bool went_well(struct work *work, struct record *record, enum lmcs_status
     return status == LMCS_OK;
 }
 
-static enum lmcs_status put_all(struct work *work, struct lmcs_capture *capture, const struct state *state)
+/* A capture under way. */
+struct taking {
+    struct lmcs_capture *capture;
+    const struct lmcs_commit_options *promise; /* NULL: an ordinary capture */
+    bool promised;
+};
+
+/* Puts the first half, promises the snapshot, and puts the rest, as a lazy one does. */
+static enum lmcs_status put_lazily(struct taking *taking, const struct lmcs_tensor *tensors, const void *const *data,
+                                   size_t count)
+{
+    uint64_t number;
+    const size_t half = count / 2;
+    enum lmcs_status status = lmcs_capture_put(taking->capture, tensors, data, half, &err);
+    if (status == LMCS_OK)
+        status = lmcs_capture_promise(taking->capture, taking->promise, &number, &err);
+    taking->promised = status == LMCS_OK;
+    return status == LMCS_OK ? lmcs_capture_put(taking->capture, tensors + half, data + half, count - half, &err)
+                             : status;
+}
+
+static enum lmcs_status put_all(struct work *work, struct taking *taking, const struct state *state)
 {
     struct lmcs_tensor tensors[16];
     const void *data[16];
     size_t by_value = state->count - (rng_below(&work->rng, 4) == 0);
+    enum lmcs_status status = LMCS_OK;
+    void *room;
+    EXPECT(state->count <= 16);
     for (size_t i = 0; i < state->count; i++) {
         held_tensor(&state->tensors[i], &tensors[i]);
         data[i] = state->tensors[i].data;
     }
-    enum lmcs_status status = lmcs_capture_put(capture, tensors, data, by_value, &err);
-    void *room;
+    for (unsigned p = 0; status == LMCS_OK && p < PARAMETERS; p++) {
+        struct lmcs_relation relation;
+        relation_of(p, &relation);
+        status = lmcs_capture_relate(taking->capture, &relation, 1, &err);
+    }
+    if (status == LMCS_OK && taking->promise != NULL)
+        status = put_lazily(taking, tensors, data, by_value);
+    else if (status == LMCS_OK)
+        status = lmcs_capture_put(taking->capture, tensors, data, by_value, &err);
     if (status == LMCS_OK && by_value < state->count) {
-        status = lmcs_capture_reserve(capture, &tensors[by_value], &room, &err);
+        status = lmcs_capture_reserve(taking->capture, &tensors[by_value], &room, &err);
         if (status == LMCS_OK)
             memcpy(room, data[by_value], state->tensors[by_value].bytes);
     }
     return status;
 }
 
+/* Ends a capture that leaves nothing. */
+static enum lmcs_status give_up(struct taking *taking, enum lmcs_status status)
+{
+    const struct lmcs_error reason = {.status = status};
+    if (!taking->promised) {
+        lmcs_capture_abort(taking->capture);
+        return status;
+    }
+    lmcs_capture_fail(taking->capture, &reason);
+    return lmcs_capture_wait(taking->capture, &err);
+}
+
+static enum lmcs_status commit(struct taking *taking, const struct lmcs_commit_options *options, uint64_t expected)
+{
+    uint64_t number = expected;
+    enum lmcs_status status = lmcs_capture_commit(taking->capture, options, &number, &err);
+    if (taking->promised || (options->asynchronous && status == LMCS_OK))
+        status = lmcs_capture_wait(taking->capture, &err);
+    EXPECT(status != LMCS_OK || number == expected);
+    return status;
+}
+
 static enum lmcs_status capture(struct work *work, struct record *record, bool prepare)
 {
-    struct lmcs_capture *under_way;
+    struct taking taking = {.promised = false};
     struct lmcs_commit_options options;
     char tag[16];
     const char *tags[] = {tag};
     const struct lmcs_metric metric = {"loss", (double)record->number};
-    uint64_t number = 0;
     lmcs_commit_options_init(&options);
     options.step = (int64_t)record->number;
     options.metrics = &metric;
     options.metric_count = 1;
-    options.asynchronous = !prepare && rng_below(&work->rng, 3) == 0;
+    options.asynchronous = !prepare && rng_below(&work->rng, 2) == 0;
     options.prepare = prepare;
+    if (options.asynchronous && rng_below(&work->rng, 2) == 0)
+        taking.promise = &options;
     if (prepare)
         group_of(work->shelf, record->number, options.group);
     if (record->tag != NO_TAG) {
@@ -132,21 +188,15 @@ static enum lmcs_status capture(struct work *work, struct record *record, bool p
         options.tags = tags;
         options.tag_count = 1;
     }
-    enum lmcs_status status = lmcs_capture_begin(work->pool, work->name, &under_way, &err);
+    enum lmcs_status status = lmcs_capture_begin(work->pool, work->name, &taking.capture, &err);
     if (status != LMCS_OK)
         return status;
     struct state *state = state_of(work->shelf, record->number);
-    status = put_all(work, under_way, state);
+    status = put_all(work, &taking, state);
     state_free(state);
-    if (status != LMCS_OK || rng_below(&work->rng, 20) == 0) {
-        lmcs_capture_abort(under_way);
-        return status != LMCS_OK ? status : LMCS_FULL; /* must leave nothing */
-    }
-    status = lmcs_capture_commit(under_way, &options, &number, &err);
-    if (options.asynchronous && status == LMCS_OK)
-        status = lmcs_capture_wait(under_way, &err);
-    EXPECT(status != LMCS_OK || number == record->number);
-    return status;
+    if (status != LMCS_OK || rng_below(&work->rng, 20) == 0)
+        return give_up(&taking, status != LMCS_OK ? status : LMCS_FULL);
+    return commit(&taking, &options, record->number);
 }
 
 static void take(struct work *work, bool prepare)
@@ -194,19 +244,28 @@ static void take_one_away(struct work *work)
     went_well(work, &record, lmcs_snapshot_remove(work->pool, work->name, record.number, false, NULL, &err));
 }
 
+static void change_policy(struct work *work)
+{
+    struct record record = {.call = SET_POLICY, .tag = (uint32_t)rng_below(&work->rng, POLICIES)};
+    tell(work, &record, BEGUN);
+    went_well(work, &record, lmcs_shelf_set_policy(work->pool, work->name, policies[record.tag], &err));
+}
+
 static void *write_on(void *argument)
 {
     struct work *work = argument;
     for (;;) {
-        uint64_t what = rng_below(&work->rng, 16);
+        uint64_t what = rng_below(&work->rng, 32);
         if (work->model.prepared != 0)
             resolve(work);
         else if (work->model.count > SNAPSHOTS_KEPT + rng_below(&work->rng, 4))
             take_one_away(work);
-        else if (what < 3 && work->model.count > 0)
+        else if (what < 6 && work->model.count > 0)
             retag(work);
+        else if (what == 6)
+            change_policy(work);
         else
-            take(work, what == 3);
+            take(work, what < 9);
     }
     return NULL;
 }
@@ -389,23 +448,34 @@ static bool check_live(struct lmcs_pool *pool, struct lively *lively, const stru
     _exit(1);
 }
 
+/* Bit for bit. */
+static void read_all(struct lmcs_pool *pool, struct shared *shared, uint32_t shelf)
+{
+    const struct model *model = &shared->models[shelf];
+    char name[16];
+    shelf_name(shelf, name);
+    for (size_t i = 0; i < model->count; i++) {
+        struct state *state = state_of(shelf, model->numbers[i]);
+        expect_snapshot(pool, name, model->numbers[i], state);
+        state_free(state);
+        const uint32_t line = storage_of(pool, name, model->numbers[i]).longest_line;
+        EXPECT(line <= MOST_LINKS);
+        shared->linked += line > 0;
+        shared->longest_line = line > shared->longest_line ? line : shared->longest_line;
+    }
+}
+
 static int check_what_is_left(void *argument)
 {
     struct driver *driver = argument;
     struct shared *shared = driver->shared;
-    char name[16];
     struct rng rng = {driver->seed + driver->round};
     struct lmcs_pool *pool = open_pool(driver->pool, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
     check_pool(pool);
     for (uint32_t i = 0; i < SHELVES; i++) {
         bool took_place = check_shelf(pool, &shared->models[i], &shared->open[i], i, rng_below(&rng, 2) == 0);
         shared->open[i].commit = took_place;
-        shelf_name(i, name);
-        for (size_t k = 0; k < shared->models[i].count; k++) {
-            struct state *state = state_of(i, shared->models[i].numbers[k]);
-            expect_snapshot(pool, name, shared->models[i].numbers[k], state);
-            state_free(state);
-        }
+        read_all(pool, shared, i);
     }
     shared->open[LIVELY].commit = check_live(pool, &shared->lively, &shared->open[LIVELY]);
     if (driver->round % 10 == 9) {
@@ -608,7 +678,7 @@ static void set_up(struct driver *driver, const char *in, uint64_t seed)
     for (uint32_t i = 0; i < SHELVES; i++) {
         char name[16];
         shelf_name(i, name);
-        OK(lmcs_shelf_set_keep_raw(pool, name, 2, &err));
+        OK(lmcs_shelf_set_policy(pool, name, policies[0], &err));
     }
     lively_set_up(pool, &driver->shared->lively);
     close_pool(pool);
@@ -631,10 +701,11 @@ static void print_figures(const struct driver *driver, uint64_t kills, unsigned 
            driver->folder, ULL(calls));
     for (size_t i = 0; i < CALLS; i++)
         printf("%s%llu %s", i > 0 ? ", " : "", ULL(driver->calls[i]), call_names[i]);
-    printf("), %llu aborted or full, %llu interrupted, of which %llu had taken place; at most %llu MiB on the disk; "
-           "longest check %u ms\n",
-           ULL(driver->failed_calls), ULL(driver->open_calls), ULL(driver->took_place),
-           ULL(driver->most_disk_bytes >> 20), driver->longest_check_ms);
+    printf(
+        "), %llu aborted or full, %llu interrupted, of which %llu had taken place; %llu snapshots read through links, "
+        "%u at most; at most %llu MiB on the disk; longest check %u ms\n",
+        ULL(driver->failed_calls), ULL(driver->open_calls), ULL(driver->took_place), ULL(driver->shared->linked),
+        driver->shared->longest_line, ULL(driver->most_disk_bytes >> 20), driver->longest_check_ms);
     fflush(stdout);
 }
 

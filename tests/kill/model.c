@@ -2,8 +2,18 @@
 /* model.c - see model.h. */
 #include "model.h"
 
-const char *const call_names[CALLS] = {"capture", "tag",     "untag",   "remove",
-                                       "prepare", "resolve", "restore", "step of live variables"};
+#include <pthread.h>
+
+#include "sgd.h"
+
+enum { STEPS = 64 };
+
+const char *const call_names[CALLS] = {
+    "capture", "tag", "untag", "remove", "prepare", "resolve", "restore", "policy", "step of live variables"};
+/* As the store prints them. */
+#define POLICY(keep_raw, links, write) "keep_raw=" keep_raw " chain=3 keep=all links=" links " " write
+const char *const policies[POLICIES] = {POLICY("2", "4", WRITE_LINKS), POLICY("1", "6", WRITE_LINKS),
+                                        POLICY("3", "5", WRITE_LINKS), POLICY("2", "4", WRITE_RAW)};
 
 static void add(struct model *model, uint64_t number)
 {
@@ -49,6 +59,9 @@ void model_apply(struct model *model, const struct record *record)
     case PREPARE:
         model->prepared = record->number;
         break;
+    case SET_POLICY:
+        model->policy = record->tag;
+        break;
     case RESOLVE:
         if (record->commit)
             add(model, model->prepared);
@@ -72,7 +85,7 @@ bool model_has(const struct model *model, uint64_t number)
 bool model_same(const struct model *a, const struct model *b)
 {
     return a->count == b->count && memcmp(a->numbers, b->numbers, a->count * sizeof a->numbers[0]) == 0 &&
-           memcmp(a->tags, b->tags, sizeof a->tags) == 0 && a->prepared == b->prepared;
+           memcmp(a->tags, b->tags, sizeof a->tags) == 0 && a->prepared == b->prepared && a->policy == b->policy;
 }
 
 void model_print(FILE *file, const char *what, const struct model *model)
@@ -83,7 +96,7 @@ void model_print(FILE *file, const char *what, const struct model *model)
     fprintf(file, "; tags");
     for (size_t i = 0; i < TAGS; i++)
         fprintf(file, " %llu", (unsigned long long)model->tags[i]);
-    fprintf(file, "; prepared %llu\n", (unsigned long long)model->prepared);
+    fprintf(file, "; prepared %llu; policy %u\n", (unsigned long long)model->prepared, model->policy);
 }
 
 void shelf_name(uint32_t shelf, char name[16])
@@ -103,14 +116,65 @@ void group_of(uint32_t shelf, uint64_t number, unsigned char group[16])
     memcpy(group + 4, &number, sizeof number);
 }
 
+/* ---- States ---- */
+
+static const uint64_t trained_elements[PARAMETERS] = {5000, 300};
+
+struct trained {
+    float *momentum[STEPS], *weight[STEPS];
+};
+
+/* All steps of a parameter; the first follows the last one, by no step of SGD. Made once. */
+static const struct trained *train(uint32_t shelf, unsigned parameter)
+{
+    static struct trained all[SHELVES][PARAMETERS];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct trained *trained = &all[shelf][parameter];
+    const uint64_t n = trained_elements[parameter];
+    struct rng rng = {shelf * PARAMETERS + parameter + 1};
+    pthread_mutex_lock(&lock);
+    for (size_t step = 0; trained->weight[STEPS - 1] == NULL && step < STEPS; step++) {
+        float *m = calloc(n, sizeof *m), *w = calloc(n, sizeof *w);
+        EXPECT(m != NULL && w != NULL);
+        if (step > 0) {
+            memcpy(m, trained->momentum[step - 1], n * sizeof *m);
+            memcpy(w, trained->weight[step - 1], n * sizeof *w);
+        }
+        sgd_step(&rng, m, w, n);
+        trained->momentum[step] = m;
+        trained->weight[step] = w;
+    }
+    pthread_mutex_unlock(&lock);
+    return trained;
+}
+
+static const char *const momentum_names[PARAMETERS] = {"m0", "m1"}, *const weight_names[PARAMETERS] = {"w0", "w1"};
+
+void relation_of(unsigned parameter, struct lmcs_relation *relation)
+{
+    *relation = sgd_relation(momentum_names[parameter], weight_names[parameter]);
+}
+
+static void add_trained(struct state *state, uint32_t shelf, uint64_t number)
+{
+    for (unsigned p = 0; p < PARAMETERS; p++) {
+        const struct trained *trained = train(shelf, p);
+        struct held *momentum = state_add(state, momentum_names[p], LMC_F32, 1, &trained_elements[p]);
+        memcpy(momentum->data, trained->momentum[number % STEPS], momentum->bytes);
+        struct held *weight = state_add(state, weight_names[p], LMC_F32, 1, &trained_elements[p]);
+        memcpy(weight->data, trained->weight[number % STEPS], weight->bytes);
+    }
+}
+
 /*
  * Weights that change a little, some every third time; a constant; small ones; every eighth time a large one, for
- * growth and extents of several sizes.
+ * growth and extents of several sizes; two parameters under an optimizer.
  */
 struct state *state_of(uint32_t shelf, uint64_t number)
 {
     struct rng start = {42 + shelf}, now = {number * 0x9e3779b97f4a7c15u + shelf};
     struct state *state = state_weights(&start, 3, 9000);
+    add_trained(state, shelf, number);
     for (size_t i = 0; i < 2; i++) {
         struct held *held = &state->tensors[i];
         uint64_t time = i == 0 ? number : number - number % 3;
@@ -136,11 +200,24 @@ struct state *state_of(uint32_t shelf, uint64_t number)
     return state;
 }
 
+/* Exactly one of the policies. */
+static uint32_t policy_of(struct lmcs_pool *pool, const char *name)
+{
+    const struct lmcs_shelf_info info = shelf_info(pool, name);
+    uint32_t policy = 0;
+    while (policy < POLICIES && strcmp(info.policy, policies[policy]) != 0)
+        policy++;
+    if (policy == POLICIES)
+        fprintf(stderr, "shelf %s has the policy \"%s\"\n", name, info.policy);
+    EXPECT(policy < POLICIES);
+    return policy;
+}
+
 void model_of_pool(struct lmcs_pool *pool, uint32_t shelf, struct model *model)
 {
     char name[16], tag[16];
     shelf_name(shelf, name);
-    *model = (struct model){0};
+    *model = (struct model){.policy = shelf < WRITERS ? policy_of(pool, name) : 0};
     enum lmcs_status status = lmcs_snapshot_numbers(pool, name, 1, model->numbers, MOST_SNAPSHOTS, &model->count, &err);
     EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND);
     for (uint32_t i = 0; status == LMCS_OK && i < TAGS; i++) {
