@@ -39,6 +39,8 @@ bool act_end(struct actor *actor, struct event *event, enum lmcs_status status)
 {
     event->ended_ns = monotonic_ns();
     event->found = status == LMCS_OK;
+    if (status == LMCS_FULL && actor->stage->tight) /* of another thread's capture, before its wait: nothing was done */
+        return false;
     if (status != LMCS_NOT_FOUND)
         OK(status);
     act_write_down(actor, event);
@@ -213,13 +215,13 @@ static void capture(struct actor *actor, unsigned shelf)
     if (is_full(actor, lmcs_capture_begin(actor->pool, content_shelf(shelf), &making.capture, &err)))
         return;
     const unsigned step = atomic_load(&next_step[shelf]) % STEPS;
+    atomic_store(&next_step[shelf], step + 1); /* training goes on, also after a failed capture */
     making.ticket = content_ticket(actor->index, ++actor->tickets, step);
     enum lmcs_status status = put_all(actor, &making);
     if (is_full(actor, status) || act_chance(actor, 12)) {
         lmcs_capture_abort(making.capture);
         return;
     }
-    atomic_store(&next_step[shelf], step + 1);
     commit(actor, &making);
 }
 
