@@ -26,6 +26,25 @@ class Mutant:
     quick: bool = False
 
 
+# Edits for mutants of several programs.
+WRONG_LINK = [
+    (
+        "e->slot_bytes, &e->link_blocks[block]);\n",
+        "e->slot_bytes, &e->link_blocks[block]);\n        slot[e->link_blocks[block].coded_bytes - 1] ^= 1;\n",
+    ),
+    ("        return verify_in_memory(encoding, error);\n", "        return LMCS_OK;\n"),
+]
+OTHER_STATE = [
+    (
+        "    *data = lmcs_memory_find(capture->busy, content->id, job->step.raw_bytes);\n",
+        "    const struct lmcs_memory *memory = capture->busy->memory;\n    uint32_t nth = 0;\n    *data = NULL;\n"
+        "    for (size_t k = 0; memory != NULL && k < memory->count; k++)\n"
+        "        if (memory->items[k].bytes == job->step.raw_bytes && nth++ == i)\n"
+        "            *data = memory->items[k].data;\n",
+    )
+]
+
+
 def mutated(mutant: Mutant) -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for old, new in mutant.edits:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from mutation import TOP, Mutant, make, try_edits
+from mutation import OTHER_STATE, TOP, WRONG_LINK, Mutant, make, try_edits
 
 BUDGET = ["--until-finding", "--images", "20000", "--of-a-seed", "400"]
 
@@ -229,13 +229,51 @@ MUTANTS = [
         [
             ("        c->txn.root.snapshot_count++;\n", ""),
             (
-                "    if (status == LMCS_OK)\n        status = lmcs_txn_write(pool, &c.txn, error);\n",
-                "    struct lmcs_txn early;\n"
-                "    if (status == LMCS_OK && !capture->options.prepare) {\n"
-                "        status = lmcs_txn_write(pool, &early, error);\n        early.root.snapshot_count++;\n"
-                "        if (status == LMCS_OK)\n            status = lmcs_txn_commit(&early, error);\n    }\n"
-                "    if (status == LMCS_OK)\n        status = lmcs_txn_write(pool, &c.txn, error);\n",
+                "    bool again = false;\n    do\n        status = try_to_enter(",
+                "    bool again = false;\n    struct lmcs_txn early;\n    if (!capture->options.prepare) {\n"
+                "        status = lmcs_txn_write(capture->pool, &early, error);\n"
+                "        early.root.snapshot_count++;\n"
+                "        if (status != LMCS_OK || lmcs_txn_commit(&early, error) != LMCS_OK)\n            abort();\n"
+                "    }\n    do\n        status = try_to_enter(",
             ),
+        ],
+    ),
+    Mutant(
+        "link-split",
+        "the links of a capture are entered by another transaction than the arrays that they store",
+        [
+            (
+                "            status = lmcs_content_add(&c->txn, &capture->links[i].made, error);\n    }\n",
+                "            status = lmcs_content_add(&c->txn, &capture->links[i].made, error);\n    }\n"
+                "    if (status == LMCS_OK && !c->refused && capture->link_count > 0) {\n"
+                "        status = lmcs_txn_commit(&c->txn, error);\n        if (status == LMCS_OK)\n"
+                "            status = lmcs_txn_write(capture->pool, &c->txn, error);\n"
+                "        c->txn.only_allocates = true;\n    }\n",
+            )
+        ],
+    ),
+    Mutant(
+        "encode-fence",
+        "threads that encode a capture's deltas do not drain before another thread commits",
+        [
+            (
+                "    lmcs_heap_drain(encoding->pool->heap);\n    chain->length = 1 + bases;",
+                "    chain->length = 1 + bases;",
+            )
+        ],
+        ["--medium", "dax"],
+    ),
+    Mutant("link-wrong-byte", "a link has a wrong byte, and is not verified", WRONG_LINK, quick=True),
+    Mutant("link-memory", "a link leads from the memory state, although the base is another snapshot", OTHER_STATE),
+    Mutant(
+        "keyframe-part",
+        "only one array of a parameter becomes a keyframe",
+        [
+            (
+                "    for (size_t i = 0; status == LMCS_OK && i < cut->count; i++) {\n"
+                "        struct lmcs_replace *replace",
+                "    for (size_t i = 0; status == LMCS_OK && i < 1; i++) {\n        struct lmcs_replace *replace",
+            )
         ],
     ),
     Mutant(

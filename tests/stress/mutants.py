@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from mutation import TOP, Mutant, make, try_edits
+from mutation import OTHER_STATE, TOP, WRONG_LINK, Mutant, make, try_edits
 
 HANG_SECONDS = 240  # allowed delay
 SECONDS_OF_A_POOL = 6
@@ -218,6 +218,41 @@ MUTANTS = [
                 "        if (lmcs_shelf_get(&txn, name, &later, error) == LMCS_OK)\n"
                 "            info->snapshot_count = later.df.snapshot_count;\n        lmcs_txn_end(&txn);\n    }\n"
                 "    return status;\n",
+            )
+        ],
+    ),
+    Mutant("link-wrong-byte", "a link has a wrong byte, and is not verified", WRONG_LINK, quick=True),
+    Mutant("link-memory", "a link leads from the memory state, although the base is another snapshot", OTHER_STATE),
+    Mutant(
+        "memory-of-failed",
+        "the copy of a capture that fails becomes the memory state of the snapshot before it",
+        [
+            ("        committed && capture->makes_links ? malloc(", "        capture->makes_links ? malloc("),
+            (
+                "        const uint64_t content = entry->shared != 0 ? entry->shared : entry->content.id;\n"
+                "        void *data",
+                "        const uint64_t content =\n            entry->shared != 0 ? entry->shared : committed ? "
+                "entry->content.id : entry->previous;\n        void *data",
+            ),
+        ],
+    ),
+    Mutant(
+        "link-unchecked",
+        "the transaction of a capture does not check whether its links still fit",
+        [
+            (
+                "    if (verdict == LMCS_LINKS_MADE)\n        return end.breaks",
+                "    if (true)\n        return end.breaks",
+            )
+        ],
+    ),
+    Mutant(
+        "delta-unchecked",
+        "the transaction of a capture does not check whether its deltas still fit",
+        [
+            (
+                "        if (status == LMCS_OK && !may) {\n            entry->form",
+                "        if (false) {\n            entry->form",
             )
         ],
     ),
