@@ -11,9 +11,24 @@
 #include "base/guard.h"
 #include "capture/stages.h"
 #include "pages/tree.h"
-#include "records/safety.h"
+#include "payload/read.h"
 
 #define SMALL_AT_ONCE 64 /* sources below LMCS_ALIGNED_BYTES compared in one job */
+
+/* *lost: something of the content, or of one that it rests on, is recorded as lost. */
+static enum lmcs_status is_lost(struct lmcs_txn *txn, const struct lmcs_content *content, bool *lost,
+                                struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    *lost = false;
+    if (txn->root.lost_contents == 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_chain_load(txn, content->id, &chain, error);
+    if (status == LMCS_OK)
+        return lmcs_chain_lost(txn, &chain, lost, error);
+    *lost = true;
+    return lmcs_is_unusable(status) ? LMCS_OK : status;
+}
 
 enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root_tree_df *manifest,
                                     const struct lmcs_source *sources, size_t count, struct lmcs_previous *previous,
@@ -35,7 +50,7 @@ enum lmcs_status lmcs_previous_find(struct lmcs_txn *txn, const struct lmcs_root
         }
         status = lmcs_content_get(txn, entry.content, &at->content, error);
         if (status == LMCS_OK)
-            status = lmcs_lost_any(txn, entry.content, &at->is_lost, error);
+            status = is_lost(txn, &at->content, &at->is_lost, error);
     }
     return status;
 }

@@ -17,7 +17,6 @@
 #include "payload/speed.h"
 #include "records/lines.h"
 #include "records/manifest.h"
-#include "records/safety.h"
 
 #define BATCH_BYTES ((uint64_t)8 << 20)  /* decoded: a capture's sync also waits for these */
 #define TURN_BYTES  ((uint64_t)64 << 20) /* decoded, before the round plans anew and looks for other work */
@@ -52,8 +51,7 @@ static enum lmcs_status add_line(struct plan *plan, uint64_t link, struct lmcs_e
     enum lmcs_status status = lmcs_chain_load(plan->round->txn, link, &chain, error);
     if (status != LMCS_OK || !is_due(plan, chain.line))
         return status;
-    for (size_t i = 0; status == LMCS_OK && !lost && i < chain.length; i++)
-        status = lmcs_lost_any(plan->round->txn, chain.links[i].id, &lost, error);
+    status = lmcs_chain_lost(plan->round->txn, &chain, &lost, error);
     if (status != LMCS_OK || lost)
         return status;
     if (!lmcs_grow(&plan->lines, &plan->capacity, plan->count, sizeof *plan->lines))

@@ -31,10 +31,8 @@ static bool rests_on(const struct lmcs_chain *chain, uint64_t content)
  * was reported. */
 static enum lmcs_status check_lost(const struct lmcs_replace *replace, struct lmcs_txn *txn, struct lmcs_error *error)
 {
-    enum lmcs_status status = LMCS_OK;
-    bool lost = false;
-    for (size_t i = 0; status == LMCS_OK && !lost && i < replace->chain.length; i++)
-        status = lmcs_lost_any(txn, replace->chain.links[i].id, &lost, error);
+    bool lost;
+    enum lmcs_status status = lmcs_chain_lost(txn, &replace->chain, &lost, error);
     return status == LMCS_OK && lost
                ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "content %llu, or a content that it rests on, is lost in part",
                            (unsigned long long)replace->chain.links[0].id)
@@ -280,11 +278,10 @@ enum lmcs_status lmcs_replace_linked(struct lmcs_replace *replace, bool *possibl
         return LMCS_OK;
     }
     status = lmcs_chain_load(&txn, top->link, &replace->base, error);
-    for (size_t i = 0; status == LMCS_OK && *possible && i < replace->base.length; i++) {
-        bool lost = false;
-        status = lmcs_lost_any(&txn, replace->base.links[i].id, &lost, error);
-        *possible = !lost;
-    }
+    bool lost = false;
+    if (status == LMCS_OK)
+        status = lmcs_chain_lost(&txn, &replace->base, &lost, error);
+    *possible = !lost;
     if (status == LMCS_OK && *possible)
         status = lmcs_chain_pin(replace->pool, &replace->base, error);
     lmcs_txn_end(&txn);

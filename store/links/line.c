@@ -63,8 +63,8 @@ static enum lmcs_status follow(struct lmcs_txn *txn, uint64_t link, bool *sound,
     struct lmcs_chain chain;
     bool lost = false;
     enum lmcs_status status = load(txn, link, &chain, sound, error);
-    for (size_t i = 0; status == LMCS_OK && *sound && !lost && i < chain.length; i++)
-        status = lmcs_lost_any(txn, chain.links[i].id, &lost, error);
+    if (status == LMCS_OK && *sound)
+        status = lmcs_chain_lost(txn, &chain, &lost, error);
     *sound = *sound && status == LMCS_OK && !lost;
     if (*sound)
         return count(txn, &chain, links, error);

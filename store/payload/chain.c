@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* payload/chain.c - loads and pins chains. */
 #include "payload/read.h"
+#include "records/safety.h"
 
 static enum lmcs_status fail_chain(const struct lmcs_txn *txn, const char *why, struct lmcs_error *error)
 {
@@ -73,6 +74,16 @@ enum lmcs_status lmcs_chain_load(struct lmcs_txn *txn, uint64_t content, struct 
         if (link->df.base_count == 0)
             return LMCS_OK;
     }
+}
+
+enum lmcs_status lmcs_chain_lost(struct lmcs_txn *txn, const struct lmcs_chain *chain, bool *lost,
+                                 struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    *lost = false;
+    for (size_t i = 0; status == LMCS_OK && !*lost && i < chain->length; i++)
+        status = lmcs_lost_any(txn, chain->links[i].id, lost, error);
+    return status;
 }
 
 enum lmcs_status lmcs_chain_pin(struct lmcs_pool *pool, const struct lmcs_chain *chain, struct lmcs_error *error)

@@ -28,6 +28,9 @@ struct lmcs_chain {
 
 enum lmcs_status lmcs_chain_load(struct lmcs_txn *txn, uint64_t content, struct lmcs_chain *chain,
                                  struct lmcs_error *error);
+/* Whether losses are recorded of the content or of one that it rests on. */
+enum lmcs_status lmcs_chain_lost(struct lmcs_txn *txn, const struct lmcs_chain *chain, bool *lost,
+                                 struct lmcs_error *error);
 /* The transaction that loaded the chain may end only after this call. */
 enum lmcs_status lmcs_chain_pin(struct lmcs_pool *pool, const struct lmcs_chain *chain, struct lmcs_error *error);
 /* Loads and pins in a transaction of its own. */
