@@ -55,6 +55,7 @@ struct damage {
     bool has_byte;       /* the report must cover ... */
     uint64_t byte;       /* ... this byte of the tensor */
     uint8_t tree;        /* enum lmcs_tree_kind of the damaged page; 0: none */
+    uint64_t content;    /* damaged, of a line */
 };
 
 void describe(struct damage *damage, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -82,5 +83,9 @@ void flip_chunk(struct damage *damage, const char *path);
 void flip_object(struct damage *damage, const char *path);
 /* Zeroes or fills sectors and pages. */
 void overwrite_heap(struct damage *damage, const char *path);
+
+/* lines.c */
+void flip_line(struct damage *damage, const char *path);
+enum outcome judge_line(struct damage *damage, void (*apply)(struct damage *damage, const char *path));
 
 #endif

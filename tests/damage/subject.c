@@ -8,6 +8,7 @@
 #include "pages/tree.h"
 #include "records/content.h"
 #include "records/shelf.h"
+#include "sgd.h"
 
 /* ---- Places ---- */
 
@@ -71,7 +72,8 @@ static void note_payloads(struct subject *subject, struct lmcs_txn *txn)
         for (size_t i = 0; i < content.df.part_count; i++) {
             EXPECT(subject->payload_count < MOST_PAYLOADS);
             struct payload *payload = &subject->payloads[subject->payload_count++];
-            *payload = (struct payload){.offset = content.parts[i].offset,
+            *payload = (struct payload){.content = content.id,
+                                        .offset = content.parts[i].offset,
                                         .bytes = content.parts[i].bytes,
                                         .at = at,
                                         .raw_bytes = content.df.raw_bytes,
@@ -102,6 +104,90 @@ static struct state *first_state(struct rng *rng)
     return now;
 }
 
+/* ---- A run of an optimizer ---- */
+
+const char *const array_names[ARRAYS] = {"m0", "w0", "m1", "w1"};
+
+static void make_steps(struct subject *subject)
+{
+    static const uint64_t elements[ARRAYS] = {5000, 5000, LMC_BLOCK_BYTES / 4 + 5000, LMC_BLOCK_BYTES / 4 + 5000};
+    struct rng rng = {6};
+    for (size_t i = 0; i < STEPS; i++) {
+        struct state *step = i == 0 ? calloc(1, sizeof *step) : state_copy(subject->steps[i - 1]);
+        EXPECT(step != NULL);
+        for (size_t t = 0; i == 0 && t < ARRAYS; t++) {
+            struct held *held = state_add(step, array_names[t], LMC_F32, 1, &elements[t]);
+            memset(held->data, 0, held->bytes);
+        }
+        for (size_t t = 0; t < ARRAYS; t += 2)
+            sgd_step(&rng, (float *)(void *)step->tensors[t].data, (float *)(void *)step->tensors[t + 1].data,
+                     elements[t]);
+        subject->steps[i] = step;
+    }
+}
+
+enum lmcs_status take_step(struct lmcs_pool *pool, const struct state *step, int64_t number)
+{
+    struct lmcs_capture *capture;
+    struct lmcs_commit_options options;
+    bool promised = false;
+    lmcs_commit_options_init(&options);
+    options.step = number;
+    enum lmcs_status status = lmcs_capture_begin(pool, "trained", &capture, &err);
+    if (status != LMCS_OK)
+        return status;
+    for (size_t t = 0; status == LMCS_OK && t < ARRAYS; t += 2) {
+        const struct lmcs_relation relation = sgd_relation(array_names[t], array_names[t + 1]);
+        status = lmcs_capture_relate(capture, &relation, 1, &err);
+    }
+    if (status == LMCS_OK && number % 2 == 0) {
+        status = lmcs_capture_promise(capture, &options, NULL, &err);
+        promised = status == LMCS_OK;
+    }
+    for (size_t t = 0; status == LMCS_OK && t < ARRAYS; t++) {
+        struct lmcs_tensor tensor;
+        const void *data = step->tensors[t].data;
+        held_tensor(&step->tensors[t], &tensor);
+        status = lmcs_capture_put(capture, &tensor, &data, 1, &err);
+    }
+    if (!promised && status != LMCS_OK) {
+        lmcs_capture_abort(capture);
+        return status;
+    }
+    if (status != LMCS_OK)
+        lmcs_capture_fail(capture, &err);
+    else
+        status = lmcs_capture_commit(capture, &options, NULL, &err);
+    return promised ? lmcs_capture_wait(capture, &err) : status;
+}
+
+static void train(struct lmcs_pool *pool, struct subject *subject)
+{
+    make_steps(subject);
+    OK(lmcs_shelf_set_policy(pool, "trained", "keep_raw=1 links=4 restore=none parity=none " WRITE_LINKS, &err));
+    for (int i = 0; i < TRAINED; i++) {
+        OK(take_step(pool, subject->steps[i], i));
+        if (i == 3)
+            OK(lmcs_compact(pool, NULL, &err)); /* the line has 3 links: a keyframe cuts it */
+    }
+    for (uint64_t n = 1; n <= TRAINED; n++)
+        EXPECT(storage_of(pool, "trained", n).longest_line == (n < 4 ? n - 1 : n - 4));
+}
+
+bool rests_on(struct lmcs_txn *txn, uint64_t id, uint64_t payload)
+{
+    struct lmcs_content content;
+    OK(lmcs_content_get(txn, id, &content, &err));
+    if (id == payload)
+        return true;
+    if (content.df.payload == LMCS_PAYLOAD_LINKED)
+        return rests_on(txn, content.link, payload);
+    for (size_t i = 0; i < content.df.base_count; i++)
+        if (rests_on(txn, content.bases[i], payload))
+            return true;
+    return false;
+}
+
 static void fill_pool(struct subject *subject)
 {
     struct rng rng = {1};
@@ -126,6 +212,7 @@ static void fill_pool(struct subject *subject)
     OK(lmcs_compact(pool, NULL, &err));
     OK(lmcs_snapshot_remove(pool, "other", 1, false, NULL, &err));
     take_snapshot(pool, "other", subject->states[3], 6);
+    train(pool, subject);
     verify_pool(pool);
     close_pool(pool);
     state_free(now);
@@ -155,6 +242,8 @@ void free_subject(struct subject *subject)
 {
     for (int i = 0; i < SNAPSHOTS; i++)
         state_free(subject->states[i]);
+    for (int i = 0; i < STEPS; i++)
+        state_free(subject->steps[i]);
     state_free(subject->big);
     free(subject);
 }
@@ -185,7 +274,7 @@ void file_flip(const char *path, uint64_t at, unsigned bit)
 
 /* ---- Reading it ---- */
 
-static uint64_t read_tensor(struct lmcs_snapshot *snapshot, const struct held *held)
+uint64_t read_tensor(struct lmcs_snapshot *snapshot, const struct held *held)
 {
     struct lmcs_view *view;
     const char *name = held->name;
@@ -239,6 +328,8 @@ uint64_t read_what_is_left(const struct subject *subject, const char *path, uint
         return UINT64_MAX;
     for (uint64_t n = first; n <= SNAPSHOTS; n++)
         lost += read_snapshot(pool, "run", n, (int64_t)n - 1, subject->states[n - 1]);
+    for (uint64_t n = 1; n <= TRAINED; n++)
+        lost += read_snapshot(pool, "trained", n, (int64_t)n - 1, subject->steps[n - 1]);
     lost += read_snapshot(pool, "other", 2, 6, subject->states[3]);
     if (first == 1)
         lost += read_snapshot(pool, "big", 1, 0, subject->big);
