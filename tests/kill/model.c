@@ -11,7 +11,7 @@ enum { STEPS = 64 };
 const char *const call_names[CALLS] = {
     "capture", "tag", "untag", "remove", "prepare", "resolve", "restore", "policy", "step of live variables"};
 /* As the store prints them. */
-#define POLICY(keep_raw, links, write) "keep_raw=" keep_raw " chain=3 keep=all links=" links " " write
+#define POLICY(keep_raw, links, write) "keep_raw=" keep_raw " chain=3 keep=all links=" links " " write " restore=none"
 const char *const policies[POLICIES] = {POLICY("2", "4", WRITE_LINKS), POLICY("1", "6", WRITE_LINKS),
                                         POLICY("3", "5", WRITE_LINKS), POLICY("2", "4", WRITE_RAW)};
 
