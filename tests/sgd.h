@@ -24,6 +24,29 @@ static inline void sgd_step(struct rng *rng, float *buffer, float *weight, uint6
     }
 }
 
+/* A parameter and its momentum at some steps, one after the other: `elements` of each. No step leads from the last to
+ * the first. */
+struct sgd_run {
+    float *momenta, *weights;
+    uint64_t elements;
+};
+
+static inline struct sgd_run sgd_run(uint64_t seed, uint64_t elements, size_t steps)
+{
+    struct sgd_run run = {calloc(steps * elements, sizeof(float)), calloc(steps * elements, sizeof(float)), elements};
+    struct rng rng = {seed};
+    EXPECT(run.momenta != NULL && run.weights != NULL);
+    for (size_t i = 0; i < steps; i++) {
+        float *momentum = run.momenta + i * elements, *weight = run.weights + i * elements;
+        if (i > 0) {
+            memcpy(momentum, momentum - elements, elements * sizeof *momentum);
+            memcpy(weight, weight - elements, elements * sizeof *weight);
+        }
+        sgd_step(&rng, momentum, weight, elements);
+    }
+    return run;
+}
+
 static inline struct lmcs_relation sgd_relation(const char *buffer, const char *weight)
 {
     return (struct lmcs_relation){

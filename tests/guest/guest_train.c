@@ -5,17 +5,20 @@
  * guest_train ACKS LINE NAME=POOL...
  *
  * Checks all earlier acknowledgements, then snapshots every step and acknowledges it on LINE, a serial port; its bytes
- * have left the machine when tcdrain returns. ACKS is the host's copy. A state follows from its step.
+ * have left the machine when tcdrain returns. ACKS is the host's copy. A state follows from its step. Captures write
+ * links, and every second one is promised before its tensors are put.
  */
 #include <fcntl.h>
 #include <termios.h>
 #include <unistd.h>
 
+#include "sgd.h"
 #include "support.h"
 
-#define KEPT     5u
-#define KEEP_RAW 3u
-#define MOST     4u
+#define KEPT   5u
+#define STEPS  64u
+#define MOST   4u
+#define POLICY "keep_raw=3 links=8 restore=none " WRITE_LINKS
 
 struct run {
     const char *name;
@@ -28,6 +31,7 @@ static const size_t floats[] = {16, 300, 5000, 40000, 270000, 1, 20000, 64};
 #define TENSORS (sizeof floats / sizeof floats[0])
 
 static float *weights[TENSORS]; /* at first */
+static struct sgd_run trained;
 
 static void make_weights(void)
 {
@@ -38,9 +42,16 @@ static void make_weights(void)
         for (size_t k = 0; k < floats[i]; k++)
             weights[i][k] = (float)rng_below(&rng, 1 << 20) / 1e9f;
     }
+    trained = sgd_run(1, 30000, STEPS);
 }
 
-/* Tensor i changes a little in every (i + 1)-th step. */
+static void add_array(struct state *state, const char *name, const float *steps, uint64_t step)
+{
+    struct held *held = state_add(state, name, LMC_F32, 1, &trained.elements);
+    memcpy(held->data, steps + step % STEPS * trained.elements, held->bytes);
+}
+
+/* Tensor i changes a little in every (i + 1)-th step; two follow an optimizer. */
 static struct state *state_at(uint64_t step)
 {
     struct state *state = calloc(1, sizeof *state);
@@ -55,6 +66,8 @@ static struct state *state_at(uint64_t step)
             memcpy(held->data + k * sizeof weight, &weight, sizeof weight);
         }
     }
+    add_array(state, "momentum", trained.momenta, step);
+    add_array(state, "weight", trained.weights, step);
     return state;
 }
 
@@ -96,12 +109,13 @@ static void open_run(struct run *run)
     lmcs_open_options_init(&options);
     OK(lmcs_pool_open(run->path, run->acknowledged > 0 ? LMCS_OPEN_WRITE : LMCS_OPEN_OR_CREATE, &options, &run->pool,
                       &err));
-    OK(lmcs_shelf_set_keep_raw(run->pool, "run", KEEP_RAW, &err));
+    OK(lmcs_shelf_set_policy(run->pool, "run", POLICY, &err));
 }
 
 static void check_run(struct run *run, int line)
 {
     struct lmcs_shelf_info shelf = shelf_info(run->pool, "run");
+    uint32_t longest_line = 0;
     printf("%s: acknowledged %llu, found %llu, %llu snapshots\n", run->name, (unsigned long long)run->acknowledged,
            (unsigned long long)shelf.latest, (unsigned long long)shelf.snapshot_count);
     /* At most one snapshot is unacknowledged. */
@@ -113,7 +127,10 @@ static void check_run(struct run *run, int line)
         struct state *state = state_at(number);
         expect_snapshot(run->pool, "run", number, state);
         state_free(state);
+        const uint32_t links = storage_of(run->pool, "run", number).longest_line;
+        longest_line = links > longest_line ? links : longest_line;
     }
+    printf("%s: at most %u links\n", run->name, longest_line);
     verify_pool(run->pool);
     if (shelf.latest > 0)
         acknowledge(line, run, shelf.latest);
@@ -127,11 +144,31 @@ static void remove_old(struct run *run, uint64_t step)
     }
 }
 
+static uint64_t capture(struct run *run, const struct state *state, uint64_t step)
+{
+    const struct lmcs_relation relation = sgd_relation("momentum", "weight");
+    struct lmcs_capture *capture;
+    struct lmcs_commit_options options;
+    uint64_t number = 0;
+    const bool promised = step % 2 == 0;
+    lmcs_commit_options_init(&options);
+    options.step = (int64_t)step;
+    OK(lmcs_capture_begin(run->pool, "run", &capture, &err));
+    OK(lmcs_capture_relate(capture, &relation, 1, &err));
+    if (promised)
+        OK(lmcs_capture_promise(capture, &options, &number, &err));
+    put_state(capture, state);
+    OK(lmcs_capture_commit(capture, &options, promised ? NULL : &number, &err));
+    if (promised)
+        OK(lmcs_capture_wait(capture, &err));
+    return number;
+}
+
 static void step_run(struct run *run, int line)
 {
     uint64_t step = run->acknowledged + 1;
     struct state *state = state_at(step);
-    uint64_t number = take_snapshot(run->pool, "run", state, (int64_t)step);
+    uint64_t number = capture(run, state, step);
     EXPECT(number == step);
     acknowledge(line, run, number);
     state_free(state);

@@ -118,34 +118,18 @@ void group_of(uint32_t shelf, uint64_t number, unsigned char group[16])
 
 /* ---- States ---- */
 
-static const uint64_t trained_elements[PARAMETERS] = {5000, 300};
-
-struct trained {
-    float *momentum[STEPS], *weight[STEPS];
-};
-
-/* All steps of a parameter; the first follows the last one, by no step of SGD. Made once. */
-static const struct trained *train(uint32_t shelf, unsigned parameter)
+/* Made once. */
+static const struct sgd_run *train(uint32_t shelf, unsigned parameter)
 {
-    static struct trained all[SHELVES][PARAMETERS];
+    static const uint64_t elements[PARAMETERS] = {5000, 300};
+    static struct sgd_run all[SHELVES][PARAMETERS];
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    struct trained *trained = &all[shelf][parameter];
-    const uint64_t n = trained_elements[parameter];
-    struct rng rng = {shelf * PARAMETERS + parameter + 1};
+    struct sgd_run *run = &all[shelf][parameter];
     pthread_mutex_lock(&lock);
-    for (size_t step = 0; trained->weight[STEPS - 1] == NULL && step < STEPS; step++) {
-        float *m = calloc(n, sizeof *m), *w = calloc(n, sizeof *w);
-        EXPECT(m != NULL && w != NULL);
-        if (step > 0) {
-            memcpy(m, trained->momentum[step - 1], n * sizeof *m);
-            memcpy(w, trained->weight[step - 1], n * sizeof *w);
-        }
-        sgd_step(&rng, m, w, n);
-        trained->momentum[step] = m;
-        trained->weight[step] = w;
-    }
+    if (run->weights == NULL)
+        *run = sgd_run(shelf * PARAMETERS + parameter + 1, elements[parameter], STEPS);
     pthread_mutex_unlock(&lock);
-    return trained;
+    return run;
 }
 
 static const char *const momentum_names[PARAMETERS] = {"m0", "m1"}, *const weight_names[PARAMETERS] = {"w0", "w1"};
@@ -158,11 +142,12 @@ void relation_of(unsigned parameter, struct lmcs_relation *relation)
 static void add_trained(struct state *state, uint32_t shelf, uint64_t number)
 {
     for (unsigned p = 0; p < PARAMETERS; p++) {
-        const struct trained *trained = train(shelf, p);
-        struct held *momentum = state_add(state, momentum_names[p], LMC_F32, 1, &trained_elements[p]);
-        memcpy(momentum->data, trained->momentum[number % STEPS], momentum->bytes);
-        struct held *weight = state_add(state, weight_names[p], LMC_F32, 1, &trained_elements[p]);
-        memcpy(weight->data, trained->weight[number % STEPS], weight->bytes);
+        const struct sgd_run *run = train(shelf, p);
+        const uint64_t at = number % STEPS * run->elements;
+        struct held *momentum = state_add(state, momentum_names[p], LMC_F32, 1, &run->elements);
+        memcpy(momentum->data, run->momenta + at, momentum->bytes);
+        struct held *weight = state_add(state, weight_names[p], LMC_F32, 1, &run->elements);
+        memcpy(weight->data, run->weights + at, weight->bytes);
     }
 }
 

@@ -28,19 +28,9 @@ static bool is_trained(unsigned tensor)
 
 static void train(struct content *content, unsigned shelf)
 {
-    const uint64_t n = content->elements[MOMENTUM];
-    struct rng rng = {shelf + 1};
-    float *m = calloc(STEPS * n, sizeof *m), *w = calloc(STEPS * n, sizeof *w);
-    EXPECT(m != NULL && w != NULL);
-    for (size_t step = 0; step < STEPS; step++) {
-        if (step > 0) {
-            memcpy(&m[step * n], &m[(step - 1) * n], n * sizeof *m);
-            memcpy(&w[step * n], &w[(step - 1) * n], n * sizeof *w);
-        }
-        sgd_step(&rng, &m[step * n], &w[step * n], n);
-    }
-    content->base[shelf][MOMENTUM] = (uint32_t *)m;
-    content->base[shelf][WEIGHT] = (uint32_t *)w;
+    const struct sgd_run run = sgd_run(shelf + 1, content->elements[MOMENTUM], STEPS);
+    content->base[shelf][MOMENTUM] = (uint32_t *)run.momenta;
+    content->base[shelf][WEIGHT] = (uint32_t *)run.weights;
 }
 
 struct content *content_new(unsigned scale)
