@@ -571,6 +571,87 @@ static void the_faster_way_is_taken(void **state)
     assert_true(lmcs_pace_links(&pace));
 }
 
+/* Between its encoding and its transaction a loss is recorded below the link's base. */
+static void a_refused_link_is_written_raw(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct telling telling;
+    struct lmcs_capture *capture;
+    uint64_t number;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "write=link restore=none parity=none");
+    run_on(&run, pool, "run", 2);
+    run_step(&run);
+    struct state *now = state_of_run(&run);
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    relate(capture, &run, 0);
+    put_state(capture, now);
+    OK(lmcs_capture_encode(capture, &err));
+    assert_int_equal(capture->link_count, PARAMETERS);
+    const struct lmcs_content link = content_record(pool, record_of(pool, "run", 2, "p2.weight").link);
+    damage_content(place->pool, &link, link.df.stored_bytes - 20, 1);
+    FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
+    OK(lmcs_capture_commit(capture, NULL, &number, &err));
+    assert_int_equal(number, 3);
+    expect_snapshot(pool, "run", 3, now);
+    assert_int_equal(storage_of(pool, "run", 3).link_contents, 3 * (PARAMETERS - 1));
+    assert_int_equal(record_of(pool, "run", 3, "p2.weight").df.payload, LMCS_PAYLOAD_RAW);
+    check_pool(pool);
+    state_free(now);
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* ... the delta's base gives up its raw bytes. */
+static void a_refused_delta_is_written_raw(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {1};
+    struct state *first = state_weights(&rng, 1, 60000), *second = state_copy(first);
+    struct lmcs_capture *capture;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    set_policy(pool, "run", "write=link");
+    take_snapshot(pool, "run", first, 1);
+    state_step(second, &rng, 0, 1);
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    put_state(capture, second);
+    OK(lmcs_capture_encode(capture, &err));
+    assert_int_equal(capture->entries.items[0]->form, LMCS_FORM_DELTA);
+    OK(lmcs_compact_finished(pool, "run", NULL, &err));
+    assert_int_equal(storage_of(pool, "run", 1).keyframe_contents, 1);
+    OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+    assert_int_equal(storage_of(pool, "run", 2).raw_contents, 1);
+    expect_snapshot(pool, "run", 1, first);
+    expect_snapshot(pool, "run", 2, second);
+    check_pool(pool);
+    close_pool(pool);
+    state_free(first);
+    state_free(second);
+}
+
+/* The process has the bytes, although their line is lost. */
+static void what_is_lost_is_not_shared(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct telling telling;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "write=link restore=none parity=none");
+    run_on(&run, pool, "run", 3);
+    const struct lmcs_content link = content_record(pool, record_of(pool, "run", 2, "p2.weight").link);
+    damage_content(place->pool, &link, link.df.stored_bytes - 20, 1);
+    FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
+    take_snapshot(pool, "run", run.states[3], 3);
+    expect_snapshot(pool, "run", 4, run.states[3]);
+    assert_int_equal(content_of(pool, "run", 4, "p1.weight"), content_of(pool, "run", 3, "p1.weight"));
+    check_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -589,6 +670,9 @@ int main(void)
         IN_MEMORY(torn_tensors_are_sound),
         IN_MEMORY(a_full_pool_and_no_error_asked_for),
         IN_MEMORY(a_stranger_has_locked_the_file),
+        IN_MEMORY(a_refused_link_is_written_raw),
+        IN_MEMORY(a_refused_delta_is_written_raw),
+        IN_MEMORY(what_is_lost_is_not_shared),
         cmocka_unit_test(the_faster_way_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
