@@ -335,7 +335,7 @@ static void parts_of_a_pool(void **state)
     OK(lmcs_verify(pool, NULL, NULL, NULL, NULL, &all, &err));
     OK(lmcs_verify(pool, "run", NULL, NULL, NULL, &shelf, &err));
     OK(lmcs_verify(pool, "run@7", NULL, NULL, NULL, &one, &err));
-    assert_int_equal(all.snapshots, SNAPSHOTS + 2);
+    assert_int_equal(all.snapshots, SNAPSHOTS + TRAINED + 2);
     assert_int_equal(shelf.snapshots, SNAPSHOTS);
     assert_int_equal(one.snapshots, 1);
     assert_int_equal(one.contents, subject->states[6]->count);
@@ -365,8 +365,9 @@ static void parts_of_a_pool(void **state)
     static const struct {
         const char *address;
         enum lmcs_status expected;
-    } looks[] = {{NULL, LMCS_DAMAGED}, {"run", LMCS_DAMAGED}, {"run@7", LMCS_DAMAGED}, {"run@latest", LMCS_DAMAGED},
-                 {"run@4", LMCS_OK},   {"run@5", LMCS_OK},    {"run@6", LMCS_OK},      {"other", LMCS_OK}};
+    } looks[] = {{NULL, LMCS_DAMAGED},         {"run", LMCS_DAMAGED}, {"run@7", LMCS_DAMAGED},
+                 {"run@latest", LMCS_DAMAGED}, {"run@4", LMCS_OK},    {"run@5", LMCS_OK},
+                 {"run@6", LMCS_OK},           {"other", LMCS_OK},    {"trained", LMCS_OK}};
     for (size_t k = 0; k < sizeof looks / sizeof looks[0]; k++) {
         struct found found = {.tensor = "several", .at = 1100000};
         assert_int_equal(verify_file(subject->path, looks[k].address, &found), looks[k].expected);
