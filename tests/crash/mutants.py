@@ -266,17 +266,6 @@ MUTANTS = [
     Mutant("link-wrong-byte", "a link has a wrong byte, and is not verified", WRONG_LINK, quick=True),
     Mutant("link-memory", "a link leads from the memory state, although the base is another snapshot", OTHER_STATE),
     Mutant(
-        "keyframe-part",
-        "only one array of a parameter becomes a keyframe",
-        [
-            (
-                "    for (size_t i = 0; status == LMCS_OK && i < cut->count; i++) {\n"
-                "        struct lmcs_replace *replace",
-                "    for (size_t i = 0; status == LMCS_OK && i < 1; i++) {\n        struct lmcs_replace *replace",
-            )
-        ],
-    ),
-    Mutant(
         "tag-split",
         "a tag is moved by two transactions",
         [

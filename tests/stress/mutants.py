@@ -26,7 +26,6 @@ SECONDS_OF_A_POOL = 6
 
 # Other threads run for milliseconds, as the race's window is short.
 LINGER = "    for (volatile int linger = 0; linger < 3000000; linger++)\n        ;\n"
-
 MUTANTS = [
     Mutant(
         "view-pin",
@@ -237,23 +236,17 @@ MUTANTS = [
         ],
     ),
     Mutant(
-        "link-unchecked",
-        "the transaction of a capture does not check whether its links still fit",
-        [
-            (
-                "    if (verdict == LMCS_LINKS_MADE)\n        return end.breaks",
-                "    if (true)\n        return end.breaks",
-            )
-        ],
-    ),
-    Mutant(
         "delta-unchecked",
         "the transaction of a capture does not check whether its deltas still fit",
         [
             (
                 "        if (status == LMCS_OK && !may) {\n            entry->form",
                 "        if (false) {\n            entry->form",
-            )
+            ),
+            (
+                "        status = finish_payloads(capture, error);\n",
+                "        status = finish_payloads(capture, error);\n" + 5 * LINGER,
+            ),
         ],
     ),
 ]
