@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * lines.c - damages lines of links, and checks that exactly the steps that rest on the damage are reported and lost.
+ * lines.c - damages lines of links, and checks that exactly the steps that rest on the damage are reported, and no
+ * other is lost.
  *
  * A capture may not rest on damage that a scrub has recorded.
  */
@@ -72,7 +73,10 @@ static struct table resting(struct lmcs_pool *pool, uint64_t payload, uint64_t l
     return table;
 }
 
-/* Reads snapshots of the shelf; exactly those in the table are lost. */
+/*
+ * Reads snapshots of the shelf: only those in the table may be lost. Some of them may be right, since a read compares
+ * the state at the end of its line, and rounding can hide a small change of momentum below.
+ */
 static bool reads_as(struct lmcs_pool *pool, const struct subject *subject, const uint64_t *steps, uint64_t last,
                      const struct table *lost)
 {
@@ -83,9 +87,8 @@ static bool reads_as(struct lmcs_pool *pool, const struct subject *subject, cons
         snprintf(which, sizeof which, "%llu", ULL(n));
         OK(lmcs_snapshot_find(pool, "trained", which, &snapshot, &err));
         for (size_t t = 0; t < ARRAYS; t++)
-            if ((read_tensor(snapshot, &subject->steps[steps[n]]->tensors[t]) != 0) != lost->at[n][t]) {
-                fprintf(stderr, "trained@%llu %s is %s\n", ULL(n), array_names[t],
-                        lost->at[n][t] ? "readable" : "lost");
+            if (read_tensor(snapshot, &subject->steps[steps[n]]->tensors[t]) != 0 && !lost->at[n][t]) {
+                fprintf(stderr, "trained@%llu %s is lost\n", ULL(n), array_names[t]);
                 right = false;
             }
         lmcs_snapshot_close(snapshot);
@@ -111,7 +114,7 @@ static enum outcome look(struct damage *damage, const char *path, const uint64_t
     return same ? REPORTED : UNNAMED;
 }
 
-/* Damages a payload of a snapshot that is not one of the subject's, and lets a scrub record it. */
+/* Damages a payload below an array of the snapshot, and lets a scrub record it. */
 static void damage_again(struct damage *damage, struct lmcs_pool *pool, const char *path, uint64_t number)
 {
     struct lmcs_txn txn;
@@ -139,10 +142,8 @@ static void go_on(struct damage *damage, const char *path, uint64_t *steps)
 {
     const struct subject *subject = damage->bench->subject;
     struct lmcs_pool *pool;
-    struct table lost;
     OK(try_open(path, LMCS_OPEN_WRITE, &pool));
-    const uint64_t first_damage = damage->content;
-    lost = resting(pool, first_damage, TRAINED);
+    struct table lost = resting(pool, damage->content, TRAINED);
     const uint64_t second = TRAINED + 2;
     steps[TRAINED + 1] = TRAINED;
     steps[second] = steps[second + 1] = TRAINED + 1;
