@@ -95,8 +95,8 @@ def open(
         For the work of a snapshot after its call has returned (``wait=False``, ``lazy=``): copies, comparisons,
         encoding. 0: as `threads`.
     copy_nice
-        The nice value of these threads, 0 to 19: the higher, the more they leave to training on busy processors, and
-        the longer a step may wait for a lazy copy. They never get a higher priority than the thread that started them.
+        The nice value of these threads, 0 to 19: the higher, the more they leave to others on busy processors, and the
+        longer a step may wait for a lazy copy. None gets a higher priority than the thread that made it.
     memory
         The most memory for the newest states of shelves, in bytes or with a unit; from them snapshots write links
         (`Shelf.policy`, ``write``). A shelf takes up to twice the size of its state; ``info()["memory_bytes"]`` has the

@@ -8,8 +8,8 @@
  *
  * - put (put.c, entries.c) checks and copies the description, and looks the tensor up in the base: struct lmcs_source;
  * - compare (compare.c) compares it with the base: struct lmcs_previous;
- * - copy (copy.c) allocates, copies and hashes all that differs: struct lmcs_copy;
- * - encode (encode.c, step.c, delta.c), in a link capture, where the copy is in memory: struct lmcs_made_link;
+ * - copy (copy.c) copies and hashes all that differs, into the pool or, in a link capture, to memory: struct lmcs_copy;
+ * - encode (encode.c, step.c, search.c, delta.c) writes copies in memory as links, as deltas or raw: struct lmcs_made_link;
  * - commit (commit.c, enter.c) enters names, contents and the snapshot: struct lmcs_captured.
  *
  * While a capture compares, it leases the epoch of the look-up, which keeps raw payloads of the base in place.

@@ -45,7 +45,7 @@ enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_t
     enum lmcs_status status = LMCS_OK;
     lmcs_shelf_policy(shelf, &policy);
     capture->line_bound = lmcs_policy_line_bound(&policy, lmcs_links_within(capture->pool, policy.restore_seconds));
-    capture->makes_links = policy.write == LMCS_WRITE_AS_LINK;
+    capture->makes_links = capture->searches = policy.write == LMCS_WRITE_AS_LINK;
     if (policy.write != LMCS_WRITE_AS_AUTO || lmcs_heap_method(capture->pool->heap) != LMCS_WRITE_FILE)
         return LMCS_OK;
     pthread_mutex_lock(&capture->pool->captures);

@@ -93,7 +93,7 @@ static enum lmcs_status collect(struct batch *batch, size_t *next, struct lmcs_e
         struct lmcs_captured *entry = capture->entries.items[*next];
         struct item *item = &batch->items[batch->count];
         bool may = false;
-        if (entry->memory == NULL || entry->form != LMCS_FORM_NONE || entry->begins_line)
+        if (!lmcs_captured_waits(entry) || entry->begins_line)
             continue;
         *item = (struct item){.entry = entry};
         status = find_base(&txn, item, &may, error);

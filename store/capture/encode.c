@@ -5,64 +5,6 @@
 #include "base/clock.h"
 #include "capture/state.h"
 #include "links/line.h"
-#include "payload/speed.h"
-#include "records/manifest.h"
-#include "records/safety.h"
-
-#define TRY_AGAIN_AFTER 200u /* captures */
-#define LEAST_MEASURED  ((uint64_t)4 << 20)
-
-/* ---- The choice ---- */
-
-bool lmcs_pace_links(const struct lmcs_pace *pace)
-{
-    if (pace->raw == 0)
-        return false;
-    bool linked_is_faster = pace->linked == 0 || pace->linked > pace->raw;
-    return pace->since >= TRY_AGAIN_AFTER ? !linked_is_faster : linked_is_faster;
-}
-
-void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uint64_t ns)
-{
-    double *mean = linked ? &pace->linked : &pace->raw;
-    bool linked_was_faster = pace->linked > pace->raw;
-    if (bytes < LEAST_MEASURED || ns == 0)
-        return;
-    double now = (double)bytes * 1e9 / (double)ns;
-    *mean = *mean == 0 ? now : (*mean + now) / 2;
-    pace->since = linked == linked_was_faster ? pace->since + 1 : 0;
-}
-
-void lmcs_capture_measured(struct lmcs_capture *capture)
-{
-    if (capture->note == LMCS_LINKS_FIRST) /* raw in spite of links: the lines had no place */
-        return;
-    lmcs_pace_measured(&capture->busy->pace, capture->makes_links, capture->new_bytes, capture->spent_ns);
-    capture->pool->pace = capture->busy->pace;
-}
-
-enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
-                                     const struct lmcs_record *base, struct lmcs_error *error)
-{
-    struct lmcs_policy policy;
-    struct lmcs_identity identity;
-    uint64_t content;
-    bool related = false;
-    enum lmcs_status status = LMCS_OK;
-    lmcs_shelf_policy(shelf, &policy);
-    capture->line_bound = lmcs_policy_line_bound(&policy, lmcs_links_within(capture->pool, policy.restore_seconds));
-    capture->makes_links = capture->searches = policy.write == LMCS_WRITE_AS_LINK;
-    if (policy.write != LMCS_WRITE_AS_AUTO || lmcs_heap_method(capture->pool->heap) != LMCS_WRITE_FILE)
-        return LMCS_OK;
-    pthread_mutex_lock(&capture->pool->captures);
-    capture->makes_links = lmcs_pace_links(&capture->busy->pace);
-    pthread_mutex_unlock(&capture->pool->captures);
-    if (capture->makes_links) /* a state without relations has no links */
-        status = lmcs_manifest_find(txn, &base->df, LMCS_ATTACHMENT, LMCS_RELATIONS_NAME, &identity, &content, &related,
-                                    error);
-    capture->makes_links = capture->makes_links && status == LMCS_OK && related;
-    return status;
-}
 
 /* ---- Writing ---- */
 

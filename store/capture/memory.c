@@ -9,6 +9,8 @@
 #include "base/grow.h"
 #include "base/machine.h"
 #include "base/order.h"
+#include "capture/state.h"
+#include "payload/layout.h"
 
 #define MAPPED_BYTES ((uint64_t)128 << 10) /* a buffer from this size on is a mapping of its own */
 
@@ -34,21 +36,12 @@ static void *new_buffer(uint64_t bytes)
     return map == MAP_FAILED ? NULL : map;
 }
 
-/* False: there are none. */
-static bool free_spare(struct lmcs_pool *pool, struct lmcs_memory *memory)
-{
-    const bool found = memory->spare_count > 0;
-    for (size_t i = 0; i < memory->spare_count; i++)
-        free_buffer(pool, memory->spare[i].data, memory->spare[i].bytes);
-    memory->spare_count = 0;
-    return found;
-}
-
 static void free_state(struct lmcs_pool *pool, struct lmcs_memory *memory)
 {
     for (size_t i = 0; i < memory->count; i++)
         free_buffer(pool, memory->items[i].data, memory->items[i].bytes);
-    (void)free_spare(pool, memory);
+    for (size_t i = 0; i < memory->spare_count; i++)
+        free_buffer(pool, memory->spare[i].data, memory->spare[i].bytes);
     free(memory->items);
     free(memory->spare);
 }
@@ -91,7 +84,7 @@ void *lmcs_memory_take(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, uin
     const uint64_t most = bound(pool);
     while (atomic_fetch_add(&pool->memory_bytes, bytes) + bytes > most) {
         atomic_fetch_sub(&pool->memory_bytes, bytes);
-        if (!(memory != NULL && free_spare(pool, memory)) && !free_another(pool, busy)) /* spare ones: of other sizes */
+        if (!free_another(pool, busy))
             return NULL;
     }
     void *data = new_buffer(bytes);
@@ -199,6 +192,26 @@ uint64_t lmcs_memory_bytes(struct lmcs_pool *pool)
 }
 
 /* ---- Of a capture ---- */
+
+enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_content *content,
+                                     const void **data, bool *pinned, struct lmcs_error *error)
+{
+    const uint64_t raw_bytes = content->df.raw_bytes;
+    *pinned = false;
+    *data = lmcs_memory_find(capture->busy, content->id, raw_bytes);
+    if (*data != NULL || content->df.payload != LMCS_PAYLOAD_RAW)
+        return LMCS_OK;
+    *data = lmcs_payload_at(capture->pool->media, content, 0, raw_bytes);
+    if (*data == NULL)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_payload_pin(capture->pool->lease, content, error);
+    *pinned = status == LMCS_OK;
+    if (status == LMCS_IN_USE) { /* another program holds a lock */
+        *data = NULL;
+        return LMCS_OK;
+    }
+    return status;
+}
 
 void lmcs_capture_keep_memory(struct lmcs_capture *capture, bool committed)
 {

@@ -24,8 +24,8 @@ struct lmcs_memory {
     size_t spare_count, spare_capacity;
 };
 
-/* Takes a buffer, aligned to 64 bytes. NULL: beyond the pool's bound of memory (the shelf's spare buffers and other
- * shelves' states are freed first), or no memory. */
+/* Takes a buffer, aligned to 64 bytes. NULL: beyond the pool's bound of memory (other shelves' states are freed first),
+ * or no memory. */
 void *lmcs_memory_take(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, uint64_t bytes);
 void lmcs_memory_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, void *data, uint64_t bytes);
 /* The bytes of a content in the shelf's memory state; NULL: not there. */

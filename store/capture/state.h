@@ -72,6 +72,11 @@ static inline bool lmcs_captured_waits(const struct lmcs_captured *entry)
 {
     return entry->memory != NULL && entry->shared == 0 && entry->form == LMCS_FORM_NONE;
 }
+/* Whether the entry may be an array of a step: an f32 tensor in memory that has changed. */
+static inline bool lmcs_capture_may_step(const struct lmcs_captured *entry)
+{
+    return lmcs_captured_waits(entry) && entry->previous != 0 && entry->tensor.dtype == LMC_F32;
+}
 /* Whether a capture begins as one that makes links (store/POLICIES.md), and its bounds. The caller holds the shelf. */
 enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                      const struct lmcs_record *base, struct lmcs_error *error);
@@ -96,8 +101,6 @@ void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uin
 /* Records how long the capture took until durable. The caller holds pool->captures. */
 void lmcs_capture_measured(struct lmcs_capture *capture);
 
-/* step.c. Whether the entry may be an array of a step: an f32 tensor in memory that has changed. */
-bool lmcs_capture_may_step(const struct lmcs_captured *entry);
 /* Finds the bytes of a content of the base snapshot, in the memory state, or raw in the pool and then pinned. *data
  * NULL: neither has them in one part. */
 enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_content *content,

@@ -45,38 +45,12 @@ struct linking {
 
 /* ---- The jobs ---- */
 
-enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_content *content,
-                                     const void **data, bool *pinned, struct lmcs_error *error)
-{
-    const uint64_t raw_bytes = content->df.raw_bytes;
-    *pinned = false;
-    *data = lmcs_memory_find(capture->busy, content->id, raw_bytes);
-    if (*data != NULL || content->df.payload != LMCS_PAYLOAD_RAW)
-        return LMCS_OK;
-    *data = lmcs_payload_at(capture->pool->media, content, 0, raw_bytes);
-    if (*data == NULL)
-        return LMCS_OK;
-    enum lmcs_status status = lmcs_payload_pin(capture->pool->lease, content, error);
-    *pinned = status == LMCS_OK;
-    if (status == LMCS_IN_USE) { /* another program holds a lock */
-        *data = NULL;
-        return LMCS_OK;
-    }
-    return status;
-}
-
 static void put_down(struct linking *l, struct job *job)
 {
     for (uint32_t i = 0; i < LMC_MAX_BASES; i++)
         if ((job->pinned & 1u << i) != 0)
             lmcs_payload_unpin(l->capture->pool->lease, &job->before[i]);
     job->pinned = 0;
-}
-
-bool lmcs_capture_may_step(const struct lmcs_captured *entry)
-{
-    return entry->memory != NULL && entry->form == LMCS_FORM_NONE && entry->shared == 0 && entry->previous != 0 &&
-           entry->tensor.dtype == LMC_F32;
 }
 
 /* Whether the entries after the step are different tensors of one shape. */
