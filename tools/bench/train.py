@@ -3,7 +3,8 @@
 
 Each way runs in a process of its own, all in turn in each round; ratios are to the loop without saving of that round.
 The device loop idles 0.25 s, as if a device computed, and takes a real optimizer step with recorded gradients. The
-processor loop trains the quickstart's GPT on all cores. Each is run on the given folder and on a disk of 250 MB/s.
+processor loop trains the quickstart's GPT on all cores. Each is run on the given folder and on a disk of 250 MB/s. The
+sections `bytes` and `restore` write links in the device loop without the idle time.
 """
 
 import argparse
@@ -12,15 +13,16 @@ import random
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from limits import slow_disk
 from tables import Run, Section, ms, progress, run_suite
+from train_lines import lines_of, load, write_steps, write_until_killed
 from train_run import Loop, record, run_loop, run_single
-from train_ways import LINKS, OURS, WAYS
+from train_ways import LINKS, PEERS, RESTORES, WAYS, links_way
 from usage import in_new_process
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -49,7 +51,9 @@ class Setting:
     size: str
     steps: int
     rounds: int
+    long: int  # steps of the section bytes
     ways: list[str]
+    restores: list[str]  # of the ways that write links
     disks: list[Disk] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -102,7 +106,7 @@ def in_turn(setting: Setting, loop: Loop, disk: Disk) -> Runs:
                 try:
                     found, memory = in_new_process("train_run", run_loop, case)
                 except RuntimeError as error:
-                    if way in OURS or way == "none":
+                    if way not in PEERS:
                         raise
                     setting.notes.append(f"{way}, {disk.name}: {error}")
                     for interval in setting.intervals:
@@ -131,8 +135,8 @@ def summary(found: list[dict[str, Any]], none: list[dict[str, Any]], steps: int,
         "blocked_s": middle(run["blocked_s"] for run in found) / steps,
         "in_hooks_s": middle(run["in_hooks_s"] for run in found) / steps,
         "durable_s": middle(seconds for run in found for seconds in run["durable_s"]),
-        "late": sum(run["late"] for run in found),
-        "saves": sum(len(run["durable_s"]) for run in found),
+        "in_time": sum(run["in_time"] for run in found),
+        "compared": sum(run["compared"] for run in found),
         "written_bytes": middle(run[written] for run in found) / steps,
         "written_of_raw": middle(run[written] / run["raw_bytes"] for run in found) / saves,
         "more_memory_bytes": middle(run["memory_bytes"] - base["memory_bytes"] for run, base in pairs),
@@ -147,7 +151,7 @@ HEAD = [
     "until all is done",
     "blocked, ms",
     "durable after, ms",
-    "late",
+    "durable before the next step ends",
     "written, MB",
     "of raw",
     "more memory, MB",
@@ -166,7 +170,7 @@ def row_of(case: tuple[str, int], t: dict[str, Any]) -> list[str]:
         *first,
         ms(t["blocked_s"]),
         ms(t["durable_s"]),
-        f"{t['late']} of {t['saves']}",
+        f"{t['in_time']} of {t['compared']}",
         f"{t['written_bytes'] / 1e6:.1f}",
         f"{t['written_of_raw']:.2f}",
         f"{t['more_memory_bytes'] / 1e6:.0f}",
@@ -177,20 +181,18 @@ def row_of(case: tuple[str, int], t: dict[str, Any]) -> list[str]:
 NOTE = (
     "Loop: time over that of the loop without saving, while steps are taken, and until all saves are durable and "
     "lmc-store has compacted all but the snapshots that its policy keeps raw. Of a step: blocked (calls that save, and "
-    "hooks of the optimizer), written, processor time. Late: saves that were not durable when the next step ended. "
-    "Memory: the most that is not of files, of the process and its children. lmc-store keeps all snapshots, the others "
-    "the two newest."
+    "hooks of the optimizer), written, processor time. Memory: the most that is not of files, of the process and its "
+    "children. lmc-store keeps all snapshots, the others the two newest."
 )
 
 
-def add_goals(section: Section, loop: Loop, disk: Disk, t: dict[str, Any]) -> None:
+def add_goals(section: Section, way: str, loop: Loop, disk: Disk, t: dict[str, Any]) -> None:
     """Record the goals of links that are written after every step."""
     if loop.gradients is None:
-        section.goal(f"{LINKS}: loop until all is done", t["whole"], "<=", 1.12)
+        section.goal(f"{way}: loop until all is done", t["whole"], "<=", 1.12)
         return
-    section.goal(f"{LINKS}: loop", t["loop"], "<=", 1.03 if disk.own else 1.02)
-    section.goal(f"{LINKS}: late snapshots", t["late"], "<=", 0)
-    section.goal(f"{LINKS}: written, of raw", t["written_of_raw"], "<=", 0.18 if loop.bf16 else 0.35)
+    section.goal(f"{way}: loop", t["loop"], "<=", 1.03 if disk.own else 1.02)
+    section.goal(f"{way}: of snapshots durable before the next step ends", t["in_time"] / t["compared"], ">=", 1)
 
 
 def section_of(setting: Setting, loop: Loop, disk: Disk, title: str) -> Section:
@@ -200,8 +202,9 @@ def section_of(setting: Setting, loop: Loop, disk: Disk, title: str) -> Section:
     section = Section(f"{title}, {disk.name}", HEAD)
     found = {case: summary(each, none, loop.steps, disk) for case, each in runs.items()}
     section.rows = [row_of(case, numbers) for case, numbers in found.items()]
-    if (LINKS, 1) in found:
-        add_goals(section, loop, disk, found[LINKS, 1])
+    for (way, every), numbers in found.items():
+        if way.startswith(LINKS) and every == 1:
+            add_goals(section, way, loop, disk, numbers)
     base = found["none", 1]
     section.numbers = {
         f"{title}, {disk.name}": {
@@ -265,7 +268,100 @@ def blocked(setting: Setting) -> list[Section]:
     return sections
 
 
-SECTIONS = (device_bf16, device_fp32, processor, blocked)
+# ---- Lines of links -------------------------------------------------------------------------------------------------
+
+MOST_WRITTEN = {("1s", True): 0.18, ("1s", False): 0.35, ("3s", True): 0.14, ("3s", False): 0.31}
+"""Of raw, by the time of a restore, and whether gradients are bf16."""
+
+
+def lines_loop(setting: Setting, bf16: bool, steps: int) -> Loop:
+    """Describe a device loop that does not idle."""
+    return replace(loop_of(setting, bf16, True), idle_s=0.0, steps=steps)
+
+
+def each_run(setting: Setting, loop: Loop) -> Iterator[tuple[str, Loop]]:
+    """Yield the loop with each time of a restore, in a new folder on the first disk."""
+    for restore in setting.restores:
+        with tempfile.TemporaryDirectory(dir=setting.disks[0].folder) as folder:
+            yield restore, replace(loop, way=links_way(restore), folder=Path(folder))
+
+
+def per_gib(run: dict[str, Any]) -> float:
+    """Return the seconds of a load for each GiB."""
+    return float(run["load_s"] * GIB / run["raw_bytes"])
+
+
+def seconds_of(restore: str) -> float | None:
+    """Return the time of a restore, if it is in seconds."""
+    return float(restore[:-1]) if restore.endswith("s") and restore[:-1].isdigit() else None
+
+
+def bytes(setting: Setting) -> list[Section]:
+    """Measure what many steps write, and loads of the newest one and of the one behind the longest line."""
+    disk = setting.disks[0]
+    head = ["gradients", "restore=", "written, of raw", "longest line", "it, s a GiB", "newest line", "newest, s a GiB"]
+    section = Section(f"Bytes of {setting.long} steps, and loads, {disk.name}", head)
+    for bf16 in (True, False):
+        kind = "bf16" if bf16 else "fp32"
+        for restore, loop in each_run(setting, lines_loop(setting, bf16, setting.long)):
+            run, _ = in_new_process("train_lines", write_steps, loop)
+            lines, _ = in_new_process("train_lines", lines_of, loop.folder)
+            longest = max(lines, key=lambda number: (lines[number], number))
+            loads = {}
+            for which in (str(longest), "latest"):
+                turns = [
+                    in_new_process("train_lines", load, loop.folder, "r", which)[0] for _ in range(setting.of(5, 3, 1))
+                ]
+                loads[which] = middle(per_gib(turn) for turn in turns)
+            written = run["device_bytes" if disk.own else "written_bytes"] / run["raw_bytes"]
+            row = [f"{written:.3f}", str(lines[longest]), f"{loads[str(longest)]:.2f}"]
+            section.rows.append([kind, restore, *row, str(lines[max(lines)]), f"{loads['latest']:.2f}"])
+            section.numbers[f"bytes, {kind}, restore={restore}"] = run | {"lines": lines, "seconds_per_gib": loads}
+            if setting.size == "full" and (restore, bf16) in MOST_WRITTEN:
+                section.goal(f"{kind}, {restore}: written, of raw", written, "<=", MOST_WRITTEN[restore, bf16])
+            bound = seconds_of(restore)
+            if bound is not None:
+                section.goal(f"{kind}, {restore}: newest, s a GiB", loads["latest"], "<=", bound)
+            progress(f"    {kind}, restore={restore}: {written:.3f} of raw")
+    section.notes.append(
+        "Everything counts: the first snapshot, keyframes, metadata, and the compaction of all but the newest "
+        "snapshots. Loads: `state_dict()` in a new process, from the page cache, on all cores; medians."
+    )
+    return [section]
+
+
+def restore(setting: Setting) -> list[Section]:
+    """Kill the writer after a durable step, open the pool again and load the newest state."""
+    head = ["restore=", "line, median", "line, most", "open, ms", "load, ms", "load, s a GiB", "s a GiB, most"]
+    section = Section(f"The newest state after a kill -9, {setting.disks[0].name}", head)
+    loop = lines_loop(setting, True, 1000)
+    found: dict[str, list[dict[str, Any]]] = {restore: [] for restore in setting.restores}
+    for turn in range(setting.of(5, 3, 2)):
+        for restore, case in each_run(setting, loop):
+            number = setting.of(40, 20, 3) + 7 * turn  # so the lines differ in length
+            in_new_process("train_lines", write_until_killed, case, number)
+            run, _ = in_new_process("train_lines", load, case.folder, "r+", "latest")
+            if run["step"] < number:
+                raise RuntimeError(f"step {number} was durable, and {run['step']} is the newest after the kill")
+            found[restore].append(run)
+            progress(f"    restore={restore}, killed after step {number}: {per_gib(run):.2f} s a GiB")
+    for restore, runs in found.items():
+        times, lines = [per_gib(run) for run in runs], [run["line"] for run in runs]
+        opened, loaded = middle(run["open_s"] for run in runs), middle(run["load_s"] for run in runs)
+        row = [f"{middle(lines):.0f}", str(max(lines)), ms(opened), ms(loaded), f"{middle(times):.2f}"]
+        section.rows.append([restore, *row, f"{max(times):.2f}"])
+        section.numbers[f"restore={restore}"] = runs
+        bound = seconds_of(restore)
+        if bound is not None:
+            section.goal(f"restore={restore}: load, s a GiB", middle(times), "<=", bound)
+    section.notes.append(
+        f"Medians of {setting.of(5, 3, 2)} runs with bf16 gradients, in each a new pool and a kill after another step. "
+        "Open: until the snapshot is found, recovery included. Load: `state_dict()` into new memory, on all cores."
+    )
+    return [section]
+
+
+SECTIONS = (device_bf16, device_fp32, processor, blocked, bytes, restore)
 
 
 # ---- The disks ------------------------------------------------------------------------------------------------------
@@ -298,14 +394,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this suite's options."""
     parser.add_argument("--steps", type=int, help="steps of a loop (40; --quick: 20)")
     parser.add_argument("--rounds", type=int, help="rounds (3; --quick: 1)")
-    parser.add_argument("--way", action="append", choices=list(WAYS), help="this way (can be given again)")
+    parser.add_argument("--long", type=int, help="steps of the section bytes (200; --quick: 48)")
+    parser.add_argument("--way", action="append", choices=WAYS, help="this way (can be given again)")
+    parser.add_argument(
+        "--restore", action="append", metavar="TIME", help=f"with links, restore=TIME ({', then '.join(RESTORES)})"
+    )
     parser.add_argument("--disk", choices=("both", "folder", "slow"), default="both", help="measure on this disk only")
 
 
 def setting_of(run: Run) -> Setting:
     """Make the disks."""
     options = run.options
-    setting = Setting(run.scratch(options.dir), run.size, 0, 0, options.way or list(WAYS))
+    restores = options.restore or list(RESTORES)
+    ways = [name for way in options.way or WAYS for name in (map(links_way, restores) if way == LINKS else [way])]
+    setting = Setting(run.scratch(options.dir), run.size, 0, 0, 0, ways, restores)
+    setting.long = options.long or setting.of(200, 48, 8)
     setting.steps = options.steps or setting.of(40, 20, 3)
     setting.rounds = options.rounds or setting.of(3, 1, 1)
     setting.disks = disks_of(run, setting.folder, setting.notes, setting.of(512, 256, 16))

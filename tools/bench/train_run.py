@@ -17,7 +17,7 @@ import torch._dynamo  # which an optimizer imports at its first use
 from links_train import Training
 from links_train import Way as Recipe
 from states import tensors_of
-from train_ways import WAYS, Wait
+from train_ways import Wait, saver_of
 from usage import BEGIN, END, Usage
 
 WARM = 2
@@ -29,7 +29,7 @@ Mark = Callable[[Any], None]
 class Loop:
     """A loop."""
 
-    way: str  # "none" or of WAYS
+    way: str  # "none" or of train_ways
     every: int
     steps: int
     shape: tuple[int, int, int]
@@ -151,6 +151,11 @@ def sync(folder: Path) -> None:
     subprocess.run(["sync", "-f", folder], check=True)
 
 
+def bytes_of(state: dict[str, Any]) -> int:
+    """Return the bytes of a state's tensors."""
+    return sum(tensor.nbytes for tensor in tensors_of(state).values())
+
+
 def warm_up(stepper: Stepper, saver: Any, hooks: HookTimer) -> None:
     """Take steps and save them."""
     for number in range(WARM):
@@ -168,7 +173,7 @@ def run_loop(loop: Loop, mark: Mark) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     stepper = Stepper(loop)
     hooks = HookTimer(stepper.training.optimizer)
-    saver = WAYS[loop.way](loop.folder, stepper.training.optimizer) if loop.way != "none" else None
+    saver = saver_of(loop.way, loop.folder, stepper.training.optimizer) if loop.way != "none" else None
     warm_up(stepper, saver, hooks)
     sync(loop.folder)
     watch, begins, saved, stepped = Watch(), [], [], []
@@ -192,15 +197,17 @@ def run_loop(loop: Loop, mark: Mark) -> dict[str, Any]:
     usage = Usage.now(loop.folder) - before
     if saver is not None:
         saver.close()
-    nexts = stepped[1 :: loop.every]  # the ends of the steps after the saved ones
+    nexts = stepped[1 :: loop.every]  # the ends of the steps after the saved ones; the last save may have none
+    pairs = list(zip(watch.times, nexts, strict=False))
     return {
         "loop_s": loop_s,
         "whole_s": whole_s,
         "blocked_s": sum(b - a for a, b in zip(begins, saved, strict=True)) + hooks.seconds,
         "in_hooks_s": hooks.seconds,
         "durable_s": [b - a for a, b in zip(begins, watch.times, strict=True)],
-        "late": sum(durable > end for durable, end in zip(watch.times, nexts, strict=False)),
-        "raw_bytes": sum(tensor.nbytes for tensor in tensors_of(stepper.training.state()).values()),
+        "in_time": sum(durable <= end for durable, end in pairs),
+        "compared": len(pairs),
+        "raw_bytes": bytes_of(stepper.training.state()),
         **asdict(usage),
     }
 
@@ -249,5 +256,4 @@ def run_single(folder: Path, size: int, rounds: int, pause_s: float, threads: in
                     for key, value in zip(times, (called - begin, hooks.seconds, durable - begin), strict=True):
                         times[key].append(value)
         path.unlink()
-    count = len(tensors_of(state))
-    return {"tensors": count, "bytes": sum(t.nbytes for t in tensors_of(state).values()), "times": found}
+    return {"tensors": len(tensors_of(state)), "bytes": bytes_of(state), "times": found}

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from peers import Saved, State, fsync_all, save_dcp, save_safetensors, save_torch, start_dcp, stop_dcp
 
+POOL, SHELF = "run.pool", "run"
 KEPT = 2
 """The newest files that others keep. lmc-store keeps every snapshot."""
 Wait = Callable[[], object]
@@ -32,11 +33,12 @@ class Saver(Protocol):
 class LmcStore:
     """Snapshots in a new pool, compacted in the background."""
 
-    def __init__(self, folder: Path, optimizer: torch.optim.Optimizer, *, wait: bool, lazy: bool) -> None:
+    def __init__(self, folder: Path, optimizer: torch.optim.Optimizer, *, wait: bool, lazy: bool, policy: str) -> None:
         import lmcstore
 
-        self._store = lmcstore.open(folder / "run.pool", "x")
-        self._shelf = self._store.shelf("run", create=True)
+        self._store = lmcstore.open(folder / POOL, "x")
+        self._shelf = self._store.shelf(SHELF, create=True)
+        self._shelf.policy = policy
         self._options: dict[str, Any] = {"wait": wait, **({"lazy": optimizer} if lazy else {})}
 
     def save(self, state: State, step: int) -> Wait | None:
@@ -129,18 +131,38 @@ class DcpAsync:
         stop_dcp()
 
 
+Make = Callable[[Path, torch.optim.Optimizer], Saver]
 LINKS = "lmc-store, lazy, links"
-OURS: dict[str, Callable[[Path, torch.optim.Optimizer], Saver]] = {
-    "lmc-store": partial(LmcStore, wait=True, lazy=False),
-    "lmc-store, wait=False": partial(LmcStore, wait=False, lazy=False),
-    "lmc-store, lazy": partial(LmcStore, wait=False, lazy=True),
-    # LINKS goes here.
+"""Captures that write links, within the policy's default time of a restore."""
+RESTORES = ("1s", "3s")
+RAW: dict[str, Make] = {
+    "lmc-store": partial(LmcStore, wait=True, lazy=False, policy="write=raw"),
+    "lmc-store, wait=False": partial(LmcStore, wait=False, lazy=False, policy="write=raw"),
+    "lmc-store, lazy": partial(LmcStore, wait=False, lazy=True, policy="write=raw"),
 }
-PEERS: dict[str, Callable[[Path, torch.optim.Optimizer], Saver]] = {
+PEERS: dict[str, Make] = {
     "torch.save + fsync": partial(Files, write=save_torch),
     "safetensors + fsync": partial(Files, write=save_safetensors),
     "DCP save": partial(Files, write=save_dcp),
     "DCP async_save, thread": partial(DcpAsync, process=False),
     "DCP async_save, process": partial(DcpAsync, process=True),
 }
-WAYS = OURS | PEERS
+WAYS = [*RAW, LINKS, *PEERS]
+
+
+def links_way(restore: str) -> str:
+    """Name the way that writes links with a time of a restore."""
+    return LINKS if restore == RESTORES[0] else f"{LINKS}, restore={restore}"
+
+
+def restore_of(way: str) -> str:
+    """Return the time of a restore of a way that writes links."""
+    return way.removeprefix(LINKS).removeprefix(", restore=") or RESTORES[0]
+
+
+def saver_of(way: str, folder: Path, optimizer: torch.optim.Optimizer) -> Saver:
+    """Make the saver of a way."""
+    if way.startswith(LINKS):
+        policy = f"write=link restore={restore_of(way)}"
+        return LmcStore(folder, optimizer, wait=False, lazy=True, policy=policy)
+    return (RAW | PEERS)[way](folder, optimizer)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 SAMPLE_S = 0.02
 TICKS = os.sysconf("SC_CLK_TCK")
-BEGIN, END = "begin", "end"
+BEGIN, END, KILL = "begin", "end", "kill"
 
 
 def _numbers(file: Path) -> dict[str, int]:
@@ -103,7 +103,8 @@ def _answer(pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ..
 def in_new_process(preload: str, work: Callable[..., Any], *arguments: Any, limit_s: float = 1800) -> tuple[Any, int]:
     """Call `work(*arguments, mark)` in a new process that has imported a module.
 
-    Returns its result and its most memory between mark(BEGIN) and mark(END). RuntimeError: it failed.
+    Returns its result and its most memory between mark(BEGIN) and mark(END). mark(KILL): it is killed at once, and has
+    no result. RuntimeError: it failed.
     """
     here_too = [str(Path(__file__).resolve().parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(":".join(here_too).split(":")))  # for the preload
@@ -120,6 +121,9 @@ def in_new_process(preload: str, work: Callable[..., Any], *arguments: Any, limi
                 answer = here.recv()
                 if answer in (BEGIN, END):
                     samples = answer == BEGIN
+                elif answer == KILL:
+                    process.kill()
+                    return None, most
                 elif answer[0] == "error":
                     raise RuntimeError(answer[1])
                 else:
