@@ -41,9 +41,10 @@ def show_history(pool: Path, expected: dict[int, str]) -> None:
 
     heading(3, "The history: older steps become links")
     before = disk_bytes(pool)
-    say("While a pool is open for writing a background thread compacts it: all but the newest 4 snapshots of a shelf")
-    say("become lossless links, from each step's state to the next by its gradient, or deltas. The trainer is gone;")
-    say("this command compacts the rest and gives the file's free space back:")
+    say("Lossless links lead from each step's state to the next by its gradient. A snapshot writes them where that is")
+    say("durable sooner than a copy; of copies, all but the newest 4 become links, or deltas, in a background thread")
+    say("while the pool is open for writing. The trainer is gone; this command compacts the rest and gives the file's")
+    say("free space back:")
     begin = time.perf_counter()
     command([TOOL, "compact", pool])
     say(f"{time.perf_counter() - begin:.1f} s; the pool takes {mb(disk_bytes(pool))} MB of disk, before {mb(before)}")

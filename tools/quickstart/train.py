@@ -53,7 +53,7 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
     rng = Randomness()
 
-    start, shelf, digests = 0, None, {}
+    start, shelf, newest, digests = 0, None, None, {}
     if options.pool:
         import lmcstore
 
@@ -82,13 +82,18 @@ def main() -> None:
             "rng": rng.state_dict(),
         }
         if shelf is not None and options.from_step is None:
-            begin = time.perf_counter()
-            snap = shelf.snapshot(state, step=step, metrics={"loss": loss.item()})
-            print(f"; gpt@{snap.number} durable after {time.perf_counter() - begin:.3f} s", end="", flush=True)
+            if newest:
+                newest.wait()
+                print(f"; gpt@{newest.number} durable", end="", flush=True)
+            newest = shelf.snapshot(state, step=step, metrics={"loss": loss.item()}, wait=False, lazy=optimizer)
+            print(f"; gpt@{newest.number} begun", end="", flush=True)
         if options.digests:
             digests[step] = state_digest(state)
         print(flush=True)
 
+    if newest:
+        newest.wait()
+        print(f"gpt@{newest.number} durable", flush=True)
     if options.digests:
         Path(options.digests).write_text(json.dumps(digests))
 
