@@ -31,6 +31,7 @@ from .plain import Taken, take
 from .refusals import Enough, Refusals, refusal, type_name
 from .scalars import (
     MAX_DEPTH,
+    PLAIN,
     TOO_ALIKE,
     TOO_DEEP,
     Unpackable,
@@ -300,6 +301,8 @@ class Encoded:
             return self._torch_node(value, path, parent)
         if kind in DICT_TAGS:
             return self._dict_node(value, path, depth)
+        if kind in PLAIN:
+            return self._leaf(self._packed(pack, value, path))
         if kind is list or kind is tuple:
             packed = self._packed(pack_sequence, value, path)
             return self._sequence_node(value, path, depth) if packed is None else self._leaf(packed)
@@ -408,6 +411,9 @@ class Encoded:
                 if type(key) is str and key and (key.isprintable() or is_plain(key)):  # the usual case
                     keys.append(key)
                     below = f"{path}.{key}" if path else key
+                elif type(key) is int and -EXACT_JSON_INT < key < EXACT_JSON_INT:
+                    keys.append(key)
+                    below = f"{path}.{key}" if path else str(key)
                 else:
                     keys.append(self._key(key, path))
                     below = join(path, key)

@@ -7,7 +7,7 @@ that ``p.data = other`` frees nothing that is still to be copied; the old bytes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from .. import _core
@@ -25,17 +25,33 @@ class Later:
     def __init__(self, optimizers: list[Any] | None, verify: bool) -> None:
         self._takes_all = optimizers is None
         self._verify = verify
-        self._starts: dict[int, list[tuple[Any, str]]] = {}  # storages' addresses: an optimizer's tensors there
-        self._taken: set[int] = set()
+        self._starts: dict[int, list[tuple[Any, _Place]]] = {}  # storages' addresses: an optimizer's tensors there
         self._refused: set[int] = set()
-        self._watched: list[tuple[Any, int, str]] = []
-        self._storages: list[tuple[Any, int, int, str]] = []
-        self._hashes: list[str] = []
+        self._watched: list[tuple[Any, int, str | _Place]] = []
+        self._storages: dict[int, tuple[Any, int, str, str | None]] = {}  # taken, by address: size, path, hash
         for number, optimizer in enumerate(optimizers or ()):
-            for name, tensor in _tensors_of(optimizer):
-                start = _start_of(tensor)
-                if start:
-                    self._starts.setdefault(start, []).append((tensor, f"optimizer {number}, {name}"))
+            for group in optimizer.param_groups:
+                for place, parameter in enumerate(group["params"]):
+                    self._know(parameter, (number, place))
+                    self._know_all(optimizer.state.get(parameter), (number, place))
+
+    def _know_all(self, value: Any, place: _Place) -> None:
+        if hasattr(value, "untyped_storage"):
+            self._know(value, place)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self._know_all(item, (*place, key))
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self._know_all(item, place)
+
+    def _know(self, tensor: Any, place: _Place) -> None:
+        try:
+            start = tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):  # it has no storage of its own
+            return
+        if start:
+            self._starts.setdefault(start, []).append((tensor, place))
 
     @property
     def takes_arrays(self) -> bool:
@@ -44,35 +60,52 @@ class Later:
 
     def takes(self, tensor: Any, start: int, path: str) -> bool:
         """Whether a tensor, whose storage is at `start`, is copied later; it is watched then."""
-        if tensor.is_inference():  # torch counts no changes
+        try:
+            version = tensor._version
+        except RuntimeError:  # of inference: torch counts no changes
             return False
-        if start not in self._taken:
-            if (not self._takes_all and start not in self._starts) or start in self._refused:
-                return False
-            if (self._verify and not tensor.is_cpu) or _core.live_is_mapped(start):
-                self._refused.add(start)
-                return False
-            self._take(tensor.untyped_storage(), start, path)
-        self._watched.append((tensor, tensor._version, path))
+        if start not in self._storages and not self._take(tensor, start, path):
+            return False
+        self._watched.append((tensor, version, path))
         return True
 
-    def _take(self, storage: Any, start: int, path: str) -> None:
-        self._taken.add(start)
-        self._storages.append((storage, start, storage.nbytes(), path))
-        if self._verify:
-            self._hashes.append(_hash(storage, start, storage.nbytes()))
-        self._watched += [(tensor, tensor._version, name) for tensor, name in self._starts.get(start, ())]
+    def _take(self, tensor: Any, start: int, path: str) -> bool:
+        known = self._starts.get(start, () if self._takes_all else None)
+        if known is None or start in self._refused:
+            return False
+        if (self._verify and not tensor.is_cpu) or _core.live_is_mapped(start):
+            self._refused.add(start)
+            return False
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        self._storages[start] = storage, size, path, _hash(storage, start, size) if self._verify else None
+        for other, place in known:
+            if other is not tensor and not other.is_inference():
+                self._watched.append((other, other._version, place))
+        return True
 
     def check(self) -> None:
         """Compare everything with the call; InvalidError: the copy may have parts of two states."""
-        for tensor, version, path in self._watched:
+        for tensor, version, place in self._watched:
             if tensor._version != version:
-                raise InvalidError(f"{path}: it was changed before it was copied{_REMEDY}")
-        for number, (storage, start, size, path) in enumerate(self._storages):
+                raise InvalidError(f"{_text(place)}: it was changed before it was copied{_REMEDY}")
+        for start, (storage, size, path, hashed) in self._storages.items():
             if storage.data_ptr() != start or storage.nbytes() != size:
                 raise InvalidError(f"{path}: its storage was freed or resized before it was copied{_REMEDY}")
-            if self._verify and _hash(storage, start, size) != self._hashes[number]:
+            if hashed is not None and _hash(storage, start, size) != hashed:
                 raise InvalidError(f"{path}: its bytes were changed before they were copied{_REMEDY}")
+
+
+_Place = tuple[Any, ...]
+"""An optimizer's number, a parameter's in its group, and keys in the parameter's state."""
+
+
+def _text(place: str | _Place) -> str:
+    if isinstance(place, str):
+        return place
+    optimizer, parameter, *keys = place
+    owner = "the state of parameter" if keys else "parameter"
+    return ", ".join([f"optimizer {optimizer}", f"{owner} {parameter}", *map(repr, keys)])
 
 
 _REMEDY = (
@@ -84,36 +117,6 @@ _REMEDY = (
 def _hash(storage: Any, start: int, size: int) -> str:
     with memoryview(_core.memory(storage, start, size)) as data:
         return _core.codec_digest(data, U8, 0)
-
-
-def _start_of(tensor: Any) -> int:
-    """Return the address of a tensor's storage; 0: it has none of its own."""
-    try:
-        start: int = 0 if tensor.is_inference() else tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0
-    return start
-
-
-def _tensors_of(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Give the parameters of an optimizer, and the tensors of its states."""
-    for group in optimizer.param_groups:
-        for number, parameter in enumerate(group["params"]):
-            yield f"parameter {number}", parameter
-            state = optimizer.state.get(parameter)
-            if state is not None:
-                yield from _tensors_in(state, f"the state of parameter {number}")
-
-
-def _tensors_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if hasattr(value, "untyped_storage"):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors_in(item, f"{path}, {key!r}")
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors_in(item, path)
 
 
 def optimizers_of(lazy: Any) -> list[Any] | None:

@@ -44,7 +44,7 @@ TOO_DEEP = f"nested too deeply: {MAX_DEPTH} levels can be stored"
 
 TOO_ALIKE = f"more than {MAX_COLLISIONS} keys of a dict, or elements of a set, have the same hash"
 
-_PLAIN = frozenset({int, float, bool, type(None), str, bytes, complex})
+PLAIN = frozenset({int, float, bool, type(None), str, bytes, complex})
 _INT = struct.Struct("<I")
 _FLOAT = struct.Struct("<d")
 _COMPLEX = struct.Struct("<dd")
@@ -117,7 +117,7 @@ def pack(value: Any, depth: int = 0) -> bytes:
 def pack_sequence(value: list[Any] | tuple[Any, ...]) -> bytes | None:
     """Pack a list or tuple of plain values as one leaf; None if it contains anything else."""
     kinds = set(map(type, value))
-    if not kinds <= _PLAIN:
+    if not kinds <= PLAIN:
         return None
     is_list = type(value) is list
     if kinds == {float}:
