@@ -254,6 +254,25 @@ def test_all_tensors_later(shelf: lmcstore.Shelf, gate: Gate) -> None:
         snap.captured()
 
 
+def test_a_change_of_the_optimizers_own_tensor(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    training = Training()
+    state = {"weight": training.weight.data}  # with a version counter of its own
+    snap = shelf.snapshot(state, wait=False, lazy=training.optimizer)
+    change_in_place(training)
+    gate.open()
+    with pytest.raises(lmcstore.InvalidError, match=f"^[^:]*optimizer 0, parameter 0: it {CHANGED}"):
+        snap.wait()
+
+
+def test_tensors_of_inference_are_copied_at_once(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    with torch.inference_mode():
+        state = {"x": torch.ones(4)}
+        snap = shelf.snapshot(state, wait=False, lazy=True)
+        state["x"].add_(1)  # which torch does not count
+    gate.open()
+    assert snap.wait()["x"].tolist() == [1.0] * 4
+
+
 def test_one_snapshot_is_uncopied(shelf: lmcstore.Shelf, gate: Gate) -> None:
     training = Training()
     first = training.lazily(shelf, step=1)
