@@ -60,7 +60,7 @@ static void the_newest_state_gets_keyframes(void **state)
     const uint64_t contents = pool_info(pool).content_count;
     OK(lmcs_compact(pool, NULL, &err)); /* finished: the links stay */
     as_captured(pool, "run", STEPS);
-    set_policy(pool, "run", "links=14");
+    set_policy(pool, "run", "links=13");
     OK(lmcs_compact(pool, NULL, &err));
     const struct lmcs_snapshot_storage storage = storage_of(pool, "run", STEPS);
     assert_int_equal(storage.longest_line, 0);
@@ -88,10 +88,10 @@ static void lines_above_become_shorter(void **state)
     struct place *place = *state;
     struct run run;
     struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=1");
-    set_policy(pool, "run", "links=8");
+    set_policy(pool, "run", "links=7");
     as_captured(pool, "run", 6);
     OK(keyframes(pool, NULL));
-    assert_int_equal(storage_of(pool, "run", 6).longest_line, 5); /* of 8 */
+    assert_int_equal(storage_of(pool, "run", 6).longest_line, 5); /* of 7 */
     as_captured(pool, "run", 7);
     OK(keyframes(pool, NULL));
     as_captured(pool, "run", STEPS);
@@ -106,7 +106,7 @@ static void lines_above_become_shorter(void **state)
         run.there[n] = false;
     }
     assert_int_equal(storage_of(pool, "run", STEPS).longest_line, 6);
-    OK(lmcs_compact(pool, NULL, &err)); /* 6 of 8: again */
+    OK(lmcs_compact(pool, NULL, &err)); /* 6 of 7: again */
     assert_int_equal(storage_of(pool, "run", STEPS).longest_line, 0);
     expect_run(&run, pool, "run");
     verify_pool(pool);
@@ -226,7 +226,7 @@ static void finished_work_stays(void **state)
 {
     struct place *place = *state;
     struct run run;
-    struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=1 links=14");
+    struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=1 links=13");
     as_captured(pool, "run", STEPS);
     for (long calls = 0;; calls++) {
         struct meanwhile meanwhile = {.pool = pool, .left = calls, .stop = true};
@@ -253,7 +253,7 @@ static void removals_meanwhile(void **state)
     for (int what = 0; what < 3; what++)
         for (long calls = 0; calls < 7; calls++) {
             struct run run;
-            struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=1 links=14");
+            struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=1 links=13");
             struct meanwhile meanwhile = {.pool = pool,
                                           .left = calls,
                                           .remove = what == 0   ? STEPS
@@ -329,7 +329,7 @@ static void no_room_for_a_keyframe(void **state)
     struct run run;
     struct lmcs_region hog;
     uint64_t offset, bytes = 256 << 10;
-    struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=1 links=14");
+    struct lmcs_pool *pool = one_line(place, &run, small, "keep_raw=1 links=13");
     as_captured(pool, "run", STEPS);
     OK(lmcs_pool_set_limit(pool, pool_info(pool).used_bytes + ((uint64_t)8 << 20), &err));
     lmcs_region_init(&hog, pool, 1);
@@ -355,7 +355,7 @@ static void the_background_cuts_lines(void **state)
 {
     struct place *place = *state;
     struct run run;
-    struct lmcs_pool *pool = one_line(place, &run, large, "keep_raw=1 links=14");
+    struct lmcs_pool *pool = one_line(place, &run, large, "keep_raw=1 links=13");
     as_captured(pool, "run", STEPS);
     OK(lmcs_compactor_start(pool, &err));
     while (storage_of(pool, "run", STEPS).longest_line > 0)
@@ -373,24 +373,24 @@ static void time_bounds_lines(void **state)
     assert_non_null(pool);
     pool->options.threads = 1;
     assert_int_equal(lmcs_links_within(pool, 0), LMCS_LINK_BOUND);
-    assert_int_equal(lmcs_links_within(pool, 1), 2); /* (1 - 0.6) / 0.14 */
+    assert_int_equal(lmcs_links_within(pool, 1), 2); /* (1 - 0.45 - 0.3) / 0.125 */
     pool->options.threads = 4;
-    assert_int_equal(lmcs_links_within(pool, 1), 24);
+    assert_int_equal(lmcs_links_within(pool, 1), 26);
     assert_int_equal(lmcs_links_within(pool, 3600), LMCS_LINK_BOUND);
     pool->speeds[LMCS_DECODED_LINK].bytes = 1 << 20; /* too few to count */
     pool->speeds[LMCS_DECODED_LINK].ns = 1;
-    assert_int_equal(lmcs_links_within(pool, 1), 24);
+    assert_int_equal(lmcs_links_within(pool, 1), 26);
     pool->speeds[LMCS_DECODED_LINK].bytes = (uint64_t)1 << 30;
     pool->speeds[LMCS_DECODED_LINK].ns = 200000000;
     pool->speeds[LMCS_DECODED_KEYFRAME].bytes = (uint64_t)1 << 31;
     pool->speeds[LMCS_DECODED_KEYFRAME].ns = 4000000000;
-    assert_int_equal(lmcs_links_within(pool, 1), 10);
+    assert_int_equal(lmcs_links_within(pool, 1), 6);
     pool->options.threads = 1;
     assert_int_equal(lmcs_links_within(pool, 1), 0); /* not even a keyframe */
     free(pool);
 }
 
-/* A restore of 12 links needs 1 s per GiB. */
+/* A restore of 4 links needs 1 s per GiB. */
 static void the_policy_bounds_the_time(void **state)
 {
     struct place *place = *state;
@@ -453,7 +453,7 @@ static void speeds_are_measured(void **state)
 {
     struct place *place = *state;
     struct run run;
-    struct lmcs_pool *pool = one_line(place, &run, large, "keep_raw=1 links=14");
+    struct lmcs_pool *pool = one_line(place, &run, large, "keep_raw=1 links=13");
     uint64_t bytes = 0;
     for (size_t p = 0; p < PARAMETERS; p++)
         bytes += 3 * 4 * large[p];

@@ -37,10 +37,10 @@ struct plan {
 
 /* ---- Which lines ---- */
 
-/* One step in eight is left for the work: cut earlier, lines would need more keyframes. */
+/* A step in sixteen, and one more, are left for the work: cut earlier, lines would need more keyframes. */
 static bool is_due(const struct plan *plan, size_t links)
 {
-    return links + 1 + plan->bound / 8 >= plan->bound;
+    return links + 1 + plan->bound / 16 >= plan->bound;
 }
 
 /* Adds the line to the link if it is long, and nothing in it is lost. */

@@ -5,8 +5,10 @@
 #include <time.h>
 
 #define GIB         ((double)((uint64_t)1 << 30))
-#define KEYFRAME_NS 0.60e9 /* per GiB and thread */
-#define LINK_NS     0.14e9
+#define KEYFRAME_NS 0.45e9 /* per GiB and thread */
+#define LINK_NS     0.10e9
+#define MEMORY_NS   0.30e9 /* per GiB and thread: new memory, and pages of the pool's mapping */
+#define PER_DECODED 1.25   /* a link is also found and copied */
 #define ENOUGH      ((uint64_t)4 << 20) /* measured bytes that count */
 
 uint64_t lmcs_speed_ns(void)
@@ -34,8 +36,9 @@ static double time_of(const struct lmcs_pool *pool, enum lmcs_decoded what, doub
 uint32_t lmcs_links_within(const struct lmcs_pool *pool, uint64_t restore_seconds)
 {
     const double threads = pool->options.threads;
-    const double left = (double)restore_seconds * 1e9 * threads - time_of(pool, LMCS_DECODED_KEYFRAME, KEYFRAME_NS);
-    const double links = left / time_of(pool, LMCS_DECODED_LINK, LINK_NS);
+    const double beginning = time_of(pool, LMCS_DECODED_KEYFRAME, KEYFRAME_NS) + MEMORY_NS;
+    const double left = (double)restore_seconds * 1e9 * threads - beginning;
+    const double links = left / (PER_DECODED * time_of(pool, LMCS_DECODED_LINK, LINK_NS));
     if (restore_seconds == 0 || links >= LMCS_LINK_BOUND)
         return LMCS_LINK_BOUND;
     return links < 0 ? 0 : (uint32_t)links;

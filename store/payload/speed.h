@@ -14,10 +14,10 @@ void lmcs_speed_add(struct lmcs_pool *pool, enum lmcs_decoded what, uint64_t byt
 
 /*
  * The most links behind a state that all of the pool's threads restore in `restore_seconds` per GiB: those of a
- * keyframe, then the links. At most LMCS_LINK_BOUND, which it is for 0 seconds (no limit).
+ * keyframe, new memory for it, then the links. At most LMCS_LINK_BOUND, which it is for 0 seconds (no limit).
  *
  * Speeds are those of payloads that this process has written and verified; before the first, of one thread of a slow
- * machine (0.60 s per GiB for a keyframe, 0.14 s for a link; tools/bench.sh links --only restore).
+ * machine (0.45 s per GiB for a keyframe, 0.1 s for a link; tools/bench.sh links --only restore).
  */
 uint32_t lmcs_links_within(const struct lmcs_pool *pool, uint64_t restore_seconds);
 
