@@ -15,7 +15,7 @@
  *   live->lock               live/body.h           live variables, their handles, records and space
  *   pool->captures           records/busy.h        busy, waiters, live_holders, loaded, pace
  *   body->lock               live/body.h           value and version of one live variable
- *   region_lock              capture/delta.c, step.c       the region from which a capture's threads take room
+ *   region_lock              capture/              the region from which a capture's threads take room
  *   pool->meta (rwlock)      pages/txn.c           root, slabs, avail. A write transaction holds it from begin to end;
  *                                                  read transactions of the writing process share it
  *   space->lock              pages/extents.h       the table of extents
