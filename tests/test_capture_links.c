@@ -60,7 +60,7 @@ static void unchanged_states_are_shared(void **state)
     struct run run;
     struct lmcs_pool *pool = open_quiet(place->pool);
     run_begin(&run, adamw_hints(), BF16, small);
-    set_policy(pool, "run", "write=link");
+    set_policy(pool, "run", "write=link restore=none");
     run_on(&run, pool, "run", 3);
     for (int i = 0; i < 2; i++) {
         run_snapshot(&run, pool, "run", true, 0);
@@ -288,7 +288,7 @@ static void all_optimizers(void **state)
         struct run run;
         snprintf(shelf, sizeof shelf, "run%zu", i);
         run_begin(&run, all[i], kinds[i], small);
-        set_policy(pool, shelf, "write=link");
+        set_policy(pool, shelf, "write=link restore=none");
         run_on(&run, pool, shelf, 6);
         for (uint64_t n = 2; n <= 6; n++) /* the smallest is below the least size for links */
             assert_true(storage_of(pool, shelf, n).link_contents >= 2 * run.parameters[0].arrays);
