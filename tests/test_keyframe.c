@@ -169,7 +169,7 @@ static void damage_stops_one_parameter(void **state)
     struct place *place = *state;
     struct run run;
     struct telling telling;
-    struct lmcs_pool *pool = one_line(place, &run, large, "keep_raw=1 links=14 parity=none");
+    struct lmcs_pool *pool = one_line(place, &run, large, "keep_raw=1 links=13 parity=none");
     const struct lmcs_content link = link_to(pool, 5, "p1.weight");
     damage_content(place->pool, &link, link.df.stored_bytes - 20, 1);
     as_captured(pool, "run", STEPS);

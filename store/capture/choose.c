@@ -51,7 +51,7 @@ enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_t
     pthread_mutex_lock(&capture->pool->captures);
     capture->makes_links = lmcs_pace_links(&capture->busy->pace);
     pthread_mutex_unlock(&capture->pool->captures);
-    if (capture->makes_links) /* a state without relations has no links */
+    if (capture->makes_links && base != NULL) /* a state without relations has no links */
         status = lmcs_manifest_find(txn, &base->df, LMCS_ATTACHMENT, LMCS_RELATIONS_NAME, &identity, &content, &related,
                                     error);
     capture->makes_links = capture->makes_links && status == LMCS_OK && related;

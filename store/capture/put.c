@@ -27,6 +27,10 @@ static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const c
     struct lmcs_record record;
     uint64_t base = 0;
     bool found;
+    pthread_mutex_lock(&capture->pool->captures);
+    const bool behind = capture->busy->tickets != &capture->ticket;
+    pthread_mutex_unlock(&capture->pool->captures);
+    capture->makes_links = false;
     enum lmcs_status status = lmcs_txn_read(capture->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
@@ -40,11 +44,11 @@ static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const c
             lmcs_fail(error, LMCS_IN_USE, 0,
                       "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
                       capture->pool->path, name);
-    if (status == LMCS_OK && base != 0)
-        status = lmcs_capture_choose(capture, &txn, &shelf, &record, error);
+    if (status == LMCS_OK && (base != 0 || (found && behind))) /* the first snapshot may be in flight */
+        status = lmcs_capture_choose(capture, &txn, &shelf, base != 0 ? &record : NULL, error);
     lmcs_txn_end(&txn);
     pthread_mutex_lock(&capture->pool->captures);
-    capture->began_behind = capture->busy->tickets != &capture->ticket;
+    capture->began_behind = behind;
     capture->ticket.base = base; /* pruning keeps it, and has not begun while this thread holds the shelf */
     pthread_mutex_unlock(&capture->pool->captures);
     if (status != LMCS_OK || base == 0)

@@ -77,7 +77,8 @@ static inline bool lmcs_capture_may_step(const struct lmcs_captured *entry)
 {
     return lmcs_captured_waits(entry) && entry->previous != 0 && entry->tensor.dtype == LMC_F32;
 }
-/* Whether a capture begins as one that makes links (store/POLICIES.md), and its bounds. The caller holds the shelf. */
+/* Whether a capture begins as one that makes links (store/POLICIES.md), and its bounds. base NULL: none is durable yet.
+ * The caller holds the shelf. */
 enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                      const struct lmcs_record *base, struct lmcs_error *error);
 /* Writes the tensors that are in memory: as links, as deltas, or raw. Payloads are not yet durable afterwards. */
