@@ -731,13 +731,13 @@ static void captures(void **state)
     unpack(place, "captures");
     expect_whole(place, "captures", "a.pool");
     struct lmcs_pool *pool = open_quiet(place->pool);
-    assert_true(storage_of(pool, "adam", 9).link_contents > 0 && storage_of(pool, "sgd", 6).longest_line <= 3);
+    assert_true(storage_of(pool, "adam", 6).link_contents > 0 && storage_of(pool, "sgd", 6).longest_line <= 3);
     struct lmcs_snapshot *newest;
     struct rng rng = {3};
     struct state *next = state_weights(&rng, 2, 3000);
-    take_snapshot(pool, "adam", next, 10);
+    take_snapshot(pool, "adam", next, 7);
     expect_state(pool, "adam", "latest", next);
-    OK(lmcs_snapshot_open(pool, "adam@9", &newest, &err));
+    OK(lmcs_snapshot_open(pool, "adam@6", &newest, &err));
     OK(lmcs_shelf_fork(newest, "fork", &err));
     lmcs_snapshot_close(newest);
     OK(lmcs_compact(pool, NULL, &err));
