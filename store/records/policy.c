@@ -471,7 +471,7 @@ static const struct key keys[] = {
      NULL,
      true},
     {{"links", "N", "0 to 64, off, or auto", "auto",
-      "reading a tensor undoes at most N links; off: no links; auto: 24, and where captures write them by restore"},
+      "reading a tensor undoes at most N links; off: none; auto: 24, or by restore for those of captures"},
      read_links,
      write_links,
      FIELD(links),
