@@ -7,8 +7,8 @@
 #define GIB         ((double)((uint64_t)1 << 30))
 #define KEYFRAME_NS 0.45e9 /* per GiB and thread */
 #define LINK_NS     0.10e9
-#define MEMORY_NS   0.30e9 /* per GiB and thread: new memory, and pages of the pool's mapping */
-#define PER_DECODED 1.25   /* a link is also found and copied */
+#define MEMORY_NS   0.30e9              /* per GiB and thread: new memory, and pages of the pool's mapping */
+#define PER_DECODED 1.25                /* a link is also found and copied */
 #define ENOUGH      ((uint64_t)4 << 20) /* measured bytes that count */
 
 uint64_t lmcs_speed_ns(void)

@@ -4,7 +4,7 @@
 Each way runs in a process of its own, all in turn in each round; ratios are to the loop without saving of that round.
 The device loop idles 0.25 s, as if a device computed, and takes a real optimizer step with recorded gradients. The
 processor loop trains the quickstart's GPT on all cores. Each is run on the given folder and on a disk of 250 MB/s. The
-sections `bytes` and `restore` write links in the device loop without the idle time.
+section `bytes` writes links in the device loop, `restore` without its idle time.
 """
 
 import argparse
@@ -274,9 +274,9 @@ MOST_WRITTEN = {("1s", True): 0.18, ("1s", False): 0.35, ("3s", True): 0.14, ("3
 """Of raw, by the time of a restore, and whether gradients are bf16."""
 
 
-def lines_loop(setting: Setting, bf16: bool, steps: int) -> Loop:
-    """Describe a device loop that does not idle."""
-    return replace(loop_of(setting, bf16, True), idle_s=0.0, steps=steps)
+def lines_loop(setting: Setting, bf16: bool, steps: int, **other: Any) -> Loop:
+    """Describe a device loop."""
+    return replace(loop_of(setting, bf16, True), steps=steps, **other)
 
 
 def each_run(setting: Setting, loop: Loop) -> Iterator[tuple[str, Loop]]:
@@ -334,7 +334,7 @@ def restore(setting: Setting) -> list[Section]:
     """Kill the writer after a durable step, open the pool again and load the newest state."""
     head = ["restore=", "line, median", "line, most", "open, ms", "load, ms", "load, s a GiB", "s a GiB, most"]
     section = Section(f"The newest state after a kill -9, {setting.disks[0].name}", head)
-    loop = lines_loop(setting, True, 1000)
+    loop = lines_loop(setting, True, 1000, idle_s=0.0)
     found: dict[str, list[dict[str, Any]]] = {restore: [] for restore in setting.restores}
     for turn in range(setting.of(5, 3, 2)):
         for restore, case in each_run(setting, loop):

@@ -30,16 +30,20 @@ def batch_of(text: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return windows[:, :-1], windows[:, 1:]
 
 
-def main() -> None:
-    """Train from the newest snapshot or the start."""
+def options_of() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--text", required=True, help="the file to learn from")
     parser.add_argument("--steps", type=int, required=True, help="train steps 0 to STEPS - 1")
     parser.add_argument("--pool", help="snapshot into this pool, shelf 'gpt'")
     parser.add_argument("--from-step", type=int, help="rewind: load this step of the pool, and save nothing")
     parser.add_argument("--digests", help="write the digest of the state after each step to this JSON file")
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    """Train from the newest snapshot or the start."""
+    options = options_of()
     torch.manual_seed(1234)
     random.seed(1234)
     torch.use_deterministic_algorithms(True)
