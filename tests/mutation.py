@@ -36,10 +36,10 @@ WRONG_LINK = [
 ]
 OTHER_STATE = [
     (
-        "    *data = lmcs_memory_find(capture->busy, content->id, job->step.raw_bytes);\n",
-        "    const struct lmcs_memory *memory = capture->busy->memory;\n    uint32_t nth = 0;\n    *data = NULL;\n"
-        "    for (size_t k = 0; memory != NULL && k < memory->count; k++)\n"
-        "        if (memory->items[k].bytes == job->step.raw_bytes && nth++ == i)\n"
+        "    *data = lmcs_memory_find(capture->busy, content->id, raw_bytes);\n",
+        "    const struct lmcs_memory *memory = capture->busy->memory;\n    *data = NULL;\n"
+        "    for (size_t k = 0; memory != NULL && k < memory->count && *data == NULL; k++)\n"
+        "        if (memory->items[k].bytes == raw_bytes)\n"
         "            *data = memory->items[k].data;\n",
     )
 ]

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_capture_links.c - captures that write links: their size, what they lead from, and what happens without a link. */
+/* test_capture_links.c - captures that write links: their size, where they lead from, and tensors without a link. */
 /* ctest: timeout=600 */
 #include "test_links_support.h"
 

@@ -29,7 +29,7 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The limit of the group that a line of /proc/self/cgroup names. In a container the group's own files are at the root. */
+/* The limit of the group that a line of /proc/self/cgroup names. In a container its own files are at the root. */
 static uint64_t limit_of(const char *line)
 {
     const char *controllers = strchr(line, ':');

@@ -2,14 +2,15 @@
 /*
  * capture/capture.h - face of capture/, the room that writes a snapshot: put, compare, copy, commit.
  *
- * Uses base, media, pages, records, payload, links. A capture compares with the newest snapshot at its begin, its *base*.
- * Asynchronous ones are committed in order while later ones begin (CAPTURES.md). The path of a tensor, with structs of
+ * Uses base, media, pages, records, payload, links. A capture compares with the newest snapshot at its begin, its
+ * *base*. Asynchronous ones are committed in order while later ones begin (CAPTURES.md). The path of a tensor, with structs of
  * stages.h:
  *
  * - put (put.c, entries.c) checks and copies the description, and looks the tensor up in the base: struct lmcs_source;
  * - compare (compare.c) compares it with the base: struct lmcs_previous;
  * - copy (copy.c) copies and hashes all that differs, into the pool or, in a link capture, to memory: struct lmcs_copy;
- * - encode (encode.c, step.c, search.c, delta.c) writes copies in memory as links, as deltas or raw: struct lmcs_made_link;
+ * - encode (encode.c, step.c, search.c, delta.c) writes copies in memory as links, as deltas or raw: struct
+ *   lmcs_made_link;
  * - commit (commit.c, enter.c) enters names, contents and the snapshot: struct lmcs_captured.
  *
  * While a capture compares, it leases the epoch of the look-up, which keeps raw payloads of the base in place.

@@ -84,7 +84,8 @@ enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_t
 /* Writes the tensors that are in memory: as links, as deltas, or raw. Payloads are not yet durable afterwards. */
 enum lmcs_status lmcs_capture_encode(struct lmcs_capture *capture, struct lmcs_error *error);
 /* Checks in the transaction of the commit whether links and deltas may still be entered. Those that may not get the
- * form LMCS_FORM_NONE, and *refused is true: the caller ends the transaction and encodes again, which writes them raw. */
+ * form LMCS_FORM_NONE, and *refused is true: the caller ends the transaction and encodes again, which writes them
+ * raw. */
 enum lmcs_status lmcs_capture_check_forms(struct lmcs_capture *capture, struct lmcs_txn *txn, bool *refused,
                                           struct lmcs_error *error);
 /* Keeps the copies as the memory state, after the commit; else frees them. */

@@ -3,8 +3,8 @@
  * content.h - computes the bytes of a snapshot, so that every reader can check every byte.
  *
  * They follow from shelf and ticket, a snapshot's unique step; some tensors use part of the ticket, so neighbours share
- * them. All are close to each other, as deltas need. Two tensors are a parameter and its momentum, at one of STEPS steps
- * of SGD; links lead from one step to the next.
+ * them. All are close to each other, as deltas need. Two tensors are a parameter and its momentum, at one of STEPS
+ * steps of SGD; links lead from one step to the next.
  */
 #ifndef LMCS_STRESS_CONTENT_H
 #define LMCS_STRESS_CONTENT_H

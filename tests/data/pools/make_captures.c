@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* make_captures.c - writes captures/a.pool: snapshots whose captures made links, deltas and raw contents; a keyframe in a
- * line (make_later.sh). */
+/* make_captures.c - writes captures/a.pool: snapshots whose captures made links, deltas and raw contents; a keyframe in
+ * a line (make_later.sh). */
 #include "make_support.h"
 
 static const size_t tiny[PARAMETERS] = {300, 1000, 2500};
