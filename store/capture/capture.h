@@ -3,8 +3,8 @@
  * capture/capture.h - face of capture/, the room that writes a snapshot: put, compare, copy, commit.
  *
  * Uses base, media, pages, records, payload, links. A capture compares with the newest snapshot at its begin, its
- * *base*. Asynchronous ones are committed in order while later ones begin (CAPTURES.md). The path of a tensor, with structs of
- * stages.h:
+ * *base*. Asynchronous ones are committed in order while later ones begin (CAPTURES.md). The path of a tensor, with
+ * structs of stages.h:
  *
  * - put (put.c, entries.c) checks and copies the description, and looks the tensor up in the base: struct lmcs_source;
  * - compare (compare.c) compares it with the base: struct lmcs_previous;
