@@ -96,17 +96,20 @@ static void lines_above_become_shorter(void **state)
     OK(keyframes(pool, NULL));
     as_captured(pool, "run", STEPS);
     for (uint64_t n = 1; n <= STEPS; n++)
-        assert_int_equal(storage_of(pool, "run", n).longest_line, n < 7 ? n - 1 : n - 7);
-    for (uint64_t n = 8; n <= STEPS; n++)
-        assert_int_equal(link_to(pool, n, "p2.weight").df.place, n - 7);
+        assert_true(storage_of(pool, "run", n).longest_line <= 7); /* some had their turn at 6 */
+    assert_int_equal(record_of(pool, "run", 7, "p2.weight").df.payload, LMCS_PAYLOAD_FRAME);
+    for (uint64_t n = 9; n <= STEPS; n++) {
+        const struct lmcs_content link = link_to(pool, n, "p2.weight"), below = link_to(pool, n - 1, "p2.weight");
+        assert_true(link.df.place <= 6 && link.df.place == below.df.place + 1);
+    }
     expect_run(&run, pool, "run");
     verify_pool(pool);
     for (uint64_t n = 1; n <= 6; n++) {
         OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
         run.there[n] = false;
     }
-    assert_int_equal(storage_of(pool, "run", STEPS).longest_line, 6);
-    OK(lmcs_compact(pool, NULL, &err)); /* 6 of 7: again */
+    assert_int_equal(storage_of(pool, "run", STEPS).longest_line, 7);
+    OK(lmcs_compact(pool, NULL, &err)); /* 6 or 7 of 7: again */
     assert_int_equal(storage_of(pool, "run", STEPS).longest_line, 0);
     expect_run(&run, pool, "run");
     verify_pool(pool);
@@ -430,6 +433,7 @@ static void captured_steps_are_passed_over(void **state)
     shelf.df.compacted = 4;
     OK(lmcs_shelf_save(&txn, &shelf, &err));
     OK(lmcs_txn_commit(&txn, &err));
+    OK(keyframes(pool, NULL)); /* of those whose turn it is */
     const uint64_t live = pool_info(pool).live_bytes, replaced = pool_info(pool).compacted_contents;
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(pool_info(pool).compacted_contents, replaced);

@@ -2,9 +2,9 @@
 /*
  * compact/keyframe.c - puts keyframes into the lines behind the newest snapshots of shelves.
  *
- * Captures make these lines one link longer with each step. A parameter of which the line has nearly reached its bound
- * is decoded once, and all its arrays get payloads of their own in one transaction: later links begin there.
- * The link that led to them is freed if nothing else needs it. The longest lines come first.
+ * Captures make these lines one link longer with each step. A parameter of which the line is due is decoded once, and
+ * all its arrays get payloads of their own in one transaction: later links begin there. The link that led to them is
+ * freed if nothing else needs it. The longest lines come first.
  *
  * A finished run, of which the watermark has reached the newest snapshot, is left as it is: its links were asked for.
  */
@@ -24,6 +24,7 @@
 /* The line to one parameter's arrays in the newest snapshot. */
 struct line {
     uint64_t link;
+    uint64_t bytes; /* of an array */
     size_t links;
 };
 
@@ -32,31 +33,60 @@ struct plan {
     struct lmcs_map seen; /* links */
     struct line *lines;
     size_t count, capacity;
+    uint64_t bytes; /* of all lines */
     uint32_t bound;
 };
 
 /* ---- Which lines ---- */
 
-/* A step in sixteen, and one more, are left for the work: cut earlier, lines would need more keyframes. */
-static bool is_due(const struct plan *plan, size_t links)
+/*
+ * The turns of parameters are spread over the steps of a period, by their bytes, so that each step has as much work. A
+ * line is due in its turn, unless that was before it began; and in any case when it is nearly as long as the bound. A
+ * step in sixteen, and one more, are left for the work.
+ */
+static bool is_due(const struct plan *plan, uint64_t number, uint64_t before, size_t links)
 {
-    return links + 1 + plan->bound / 16 >= plan->bound;
+    const uint64_t left = 1 + plan->bound / 16, period = plan->bound > left ? plan->bound - left : 1;
+    const uint64_t turn = (uint64_t)((double)before / (double)plan->bytes * (double)period);
+    return links + left >= plan->bound || (number + period - turn) % period < links;
 }
 
-/* Adds the line to the link if it is long, and nothing in it is lost. */
-static enum lmcs_status add_line(struct plan *plan, uint64_t link, struct lmcs_error *error)
+/* Keeps the lines that are due, and in which nothing is lost. */
+static enum lmcs_status keep_due(struct plan *plan, uint64_t number, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    uint64_t before = 0;
+    size_t count = 0;
+    for (size_t i = 0; status == LMCS_OK && i < plan->count; i++) {
+        const struct line line = plan->lines[i];
+        struct lmcs_chain chain;
+        bool lost = false;
+        const bool due = is_due(plan, number, before, line.links);
+        before += line.bytes;
+        if (!due)
+            continue;
+        status = lmcs_chain_load(plan->round->txn, line.link, &chain, error);
+        if (status == LMCS_OK)
+            status = lmcs_chain_lost(plan->round->txn, &chain, &lost, error);
+        if (status == LMCS_OK && !lost)
+            plan->lines[count++] = line;
+        status = lmcs_round_pass_over(plan->round, status, error);
+    }
+    plan->count = count;
+    return status;
+}
+
+/* Adds the line to the link. */
+static enum lmcs_status add_line(struct plan *plan, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
-    bool lost = false;
-    enum lmcs_status status = lmcs_chain_load(plan->round->txn, link, &chain, error);
-    if (status != LMCS_OK || !is_due(plan, chain.line))
-        return status;
-    status = lmcs_chain_lost(plan->round->txn, &chain, &lost, error);
-    if (status != LMCS_OK || lost)
+    enum lmcs_status status = lmcs_chain_load(plan->round->txn, content->link, &chain, error);
+    if (status != LMCS_OK)
         return status;
     if (!lmcs_grow(&plan->lines, &plan->capacity, plan->count, sizeof *plan->lines))
         return lmcs_fail_memory(error);
-    plan->lines[plan->count++] = (struct line){link, chain.line};
+    plan->lines[plan->count++] = (struct line){content->link, content->df.raw_bytes, chain.line};
+    plan->bytes += content->df.raw_bytes;
     return LMCS_OK;
 }
 
@@ -72,7 +102,7 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
         lmcs_map_get(&plan->seen, content.link) == 0) {
         if (!lmcs_map_put(&plan->seen, content.link, 1))
             return lmcs_fail_memory(error);
-        status = add_line(plan, content.link, error);
+        status = add_line(plan, &content, error);
     }
     return lmcs_round_pass_over(plan->round, status, error);
 }
@@ -106,6 +136,8 @@ static enum lmcs_status make_plan(struct plan *plan, uint64_t shelf_id, uint64_t
         return status;
     *number = shelf.df.latest;
     status = lmcs_manifest_each(round->txn, &record.df, consider, plan, error);
+    if (status == LMCS_OK)
+        status = keep_due(plan, *number, error);
     if (plan->count > 0)
         qsort(plan->lines, plan->count, sizeof *plan->lines, longest_first);
     return status;
@@ -228,7 +260,7 @@ static enum lmcs_status cut_some(const struct plan *plan, size_t *next, uint64_t
 {
     struct lmcs_round *round = plan->round;
     struct lmcs_batch batch = {.count = 0};
-    const uint64_t begin_ns = lmcs_steady_ns();
+    uint64_t written_ns = 0;
     const bool is_late = plan->lines[*next].links >= plan->bound;
     enum lmcs_status status = LMCS_OK;
     lmcs_region_init(&batch.region, round->pool, 1);
@@ -238,20 +270,22 @@ static enum lmcs_status cut_some(const struct plan *plan, size_t *next, uint64_t
         status = lmcs_round_go_on(round, *next, plan->count, error);
         if (status == LMCS_OK)
             status = add_parameter(round, &batch, plan->lines[*next].link, error);
-        if (status == LMCS_OK)
+        if (status == LMCS_OK && round->outlook.rate_bytes > 0) /* else without rests: lines have a bound */
             lmcs_round_hold(round, batch.bytes - had);
         *next += status == LMCS_OK;
     }
     *bytes += batch.bytes;
     if (batch.count > 0 && (status == LMCS_OK || status == LMCS_FULL || status == LMCS_CANCELLED)) {
         const uint64_t before = round->swapped;
+        const uint64_t begin_ns = lmcs_steady_ns();
         const enum lmcs_status swapped = lmcs_batch_swap(round, &batch, false, error);
+        written_ns = lmcs_steady_ns() - begin_ns;
         round->worked |= round->swapped > before;
         status = swapped != LMCS_OK ? swapped : status;
     }
     lmcs_batch_end(&batch);
     if (status == LMCS_OK && !is_late)
-        lmcs_throttle_rest(&round->throttle, lmcs_steady_ns() - begin_ns);
+        lmcs_throttle_rest(&round->throttle, written_ns);
     return status;
 }
 

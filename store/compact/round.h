@@ -64,6 +64,8 @@ struct lmcs_round {
     bool background;
     const struct lmcs_progress *progress;
     struct lmcs_throttle throttle;
+    enum lmcs_status (*between)(struct lmcs_round *round, struct lmcs_error *error); /* contents; NULL: nothing */
+    bool is_between;
     uint64_t keep;         /* bytes of free extents to leave untrimmed */
     bool urgent;           /* a writer found no space: keep only the newest snapshots raw, prune at once */
     const char *held;      /* urgent: shelf of this writer */

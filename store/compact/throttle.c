@@ -10,16 +10,16 @@ static bool must_stop(const struct lmcs_throttle *throttle)
     return throttle->must_stop != NULL && throttle->must_stop(throttle->context);
 }
 
-static bool yields(const struct lmcs_throttle *throttle)
+bool lmcs_throttle_ends(const struct lmcs_throttle *throttle)
 {
     return throttle->must_stop != NULL && (lmcs_idle_is_hurried(throttle->pool->idle) || must_stop(throttle));
 }
 
 bool lmcs_throttle_go_on(struct lmcs_throttle *throttle)
 {
-    while (throttle->must_stop != NULL && atomic_load(&throttle->pool->copying) > 0 && !yields(throttle))
+    while (throttle->must_stop != NULL && atomic_load(&throttle->pool->copying) > 0 && !lmcs_throttle_ends(throttle))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    return !yields(throttle);
+    return !lmcs_throttle_ends(throttle);
 }
 
 static bool is_stopped(const void *context)
@@ -35,7 +35,7 @@ void lmcs_throttle_rest(struct lmcs_throttle *throttle, uint64_t ns)
     lmcs_yield_begin(&throttle->yield);
 }
 
-void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes)
+uint64_t lmcs_throttle_due(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes)
 {
     uint64_t now = lmcs_steady_ns(), until = now;
     if (throttle->must_stop != NULL)
@@ -45,8 +45,12 @@ void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t 
         throttle->next_ns += (uint64_t)((double)bytes / (double)rate * 1e9);
         until = until < throttle->next_ns ? throttle->next_ns : until;
     }
-    if (until == now)
-        return;
-    lmcs_idle_sleep(throttle->pool->idle, until - now, is_stopped, throttle);
-    lmcs_yield_begin(&throttle->yield);
+    return until - now;
+}
+
+void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes)
+{
+    const uint64_t ns = lmcs_throttle_due(throttle, rate, bytes);
+    if (ns > 0)
+        lmcs_throttle_rest(throttle, ns);
 }
