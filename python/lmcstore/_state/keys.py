@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from .._text.similar import listed, shown
 from ..errors import InvalidError, NotFoundError
 
+_COMPILED = "_orig_mod"
 _WRAPPERS = {
-    "_orig_mod": "torch.compile",
+    _COMPILED: "torch.compile",
     "module": "DistributedDataParallel or DataParallel",
     "_fsdp_wrapped_module": "FSDP",
     "_checkpoint_wrapped_module": "activation checkpointing",
@@ -107,6 +108,24 @@ def renamed(source: dict[Any, Any], stored: dict[Any, Any], own: Mapping[Any, An
         kept = {name: by_bare[_bare(name)] for name in wanted if _bare(name) in by_bare}
         made._metadata = OrderedDict(kept)  # type: ignore[attr-defined]
     return made
+
+
+def uncompiled(state: Any) -> Any:
+    """Return a module's state without the names that ``torch.compile`` puts into the keys of its parts."""
+    if not isinstance(state, dict) or not any(_COMPILED in key for key in state if type(key) is str):
+        return state
+    made = OrderedDict((_without_compiled(key), value) for key, value in state.items())
+    if len(made) < len(state):  # two would have the same key
+        return state
+    metadata = getattr(state, "_metadata", None)
+    if isinstance(metadata, dict):  # of a wrapper and its inside, which comes later: the inside
+        kept = OrderedDict((_without_compiled(name), value) for name, value in metadata.items())
+        made._metadata = kept  # type: ignore[attr-defined]
+    return made
+
+
+def _without_compiled(key: Any) -> Any:
+    return ".".join(part for part in key.split(".") if part != _COMPILED) if type(key) is str else key
 
 
 def refuse(path: str, target: str, matched: Matched) -> None:

@@ -12,6 +12,7 @@ tensors and modules, which are overwritten, last. If anything raises, all get ba
 from __future__ import annotations
 
 import copy
+import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -42,6 +43,7 @@ from .fits import (
 )
 from .keys import ROOT, Matched, Report, advice, below, match, refuse, renamed, takes_strict
 from .plain import is_sequence, map_items
+from .targets import Kinds
 
 Action = Callable[[], None]
 Undo = Callable[[], Any]
@@ -124,10 +126,11 @@ class Copier:
         return numpy.ndarray(array.shape, array.dtype, made, offset, array.strides)
 
 
-class Plan:
+class Plan(Kinds):
     """The actions of `load_into`. Planning raises; running is not expected to."""
 
     def __init__(self, cast: bool = False, strict: bool = True) -> None:
+        super().__init__()
         self.report = Report()
         self._cast = cast
         self._strict = strict
@@ -137,9 +140,6 @@ class Plan:
         self._kept_bytes = 0
         self._copies: Torch | None = None
         self._copier = Copier()  # one for all, so that tied tensors stay tied
-        self._torch = loaded("torch")
-        self._numpy = loaded("numpy")
-        self._random = loaded("random")
 
     def run(self) -> None:
         """Run all actions; if one fails, restore the earlier values of all."""
@@ -241,26 +241,6 @@ class Plan:
             kind = type(target).__qualname__
             raise UnsupportedError(f"{path}: nothing can be loaded into a {kind}: it has no load_state_dict")
 
-    def _is_tensor(self, value: Any) -> bool:
-        return self._torch is not None and isinstance(value, self._torch.Tensor)
-
-    def _is_array(self, value: Any) -> bool:
-        return self._numpy is not None and isinstance(value, self._numpy.ndarray)
-
-    def _is_generator(self, value: Any) -> bool:
-        return self._torch is not None and isinstance(value, self._torch.Generator)
-
-    def _is_random(self, value: Any) -> bool:
-        return self._random is not None and (value is self._random or isinstance(value, self._random.Random))
-
-    def _is_numpy_generator(self, value: Any) -> bool:
-        return self._numpy is not None and isinstance(value, self._numpy.random.Generator)
-
-    def _is_random_state(self, value: Any) -> bool:
-        if self._numpy is None:
-            return False
-        return value is self._numpy.random or isinstance(value, self._numpy.random.RandomState)
-
     def _holds_targets(self, value: Any, above: tuple[int, ...] = ()) -> bool:
         """Whether a part of a value is filled in place; else the value is replaced. `above`: ids of its containers."""
         if hasattr(value, "load_state_dict"):
@@ -275,15 +255,7 @@ class Plan:
         if parts is not None:
             inside = (*above, id(value))
             return any(id(part) not in inside and self._holds_targets(part, inside) for part in parts)
-        kinds = (
-            self._is_tensor,
-            self._is_array,
-            self._is_generator,
-            self._is_random,
-            self._is_numpy_generator,
-            self._is_random_state,
-        )
-        return any(is_kind(value) for is_kind in kinds)
+        return self._is_filled(value)
 
     # Tensors and arrays
 
@@ -336,7 +308,7 @@ class Plan:
         self._actions.append((path, lambda: write(state), keep))
 
     def _add_random(self, target: Any, source: Any, path: str) -> None:
-        kind = self._random.Random if target is self._random else type(target)
+        kind = random.Random if target is random else type(target)
         try:
             kind().setstate(source)
         except Exception as error:
