@@ -62,6 +62,7 @@ from .errors import (
 from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transaction
 from .log import Log, RemovedByPolicy
 from .progress import ProgressBar
+from .run import Run
 from .shelf import Origin, Pruned, Removal, Shelf
 from .snapshot import Loaded, Snapshot
 from .store import Store, open
@@ -96,6 +97,7 @@ __all__ = [
     "ReadOnlyError",
     "Removal",
     "RemovedByPolicy",
+    "Run",
     "Shelf",
     "Snapshot",
     "Store",

@@ -67,6 +67,7 @@ HAS_MATPLOTLIB = _has("matplotlib")
 
 torch = _load("torch", "PyTorch")
 ml_dtypes = _load("ml_dtypes", "ml_dtypes")
+torchdata = _load("torchdata.stateful_dataloader", "torchdata")
 safetensors_numpy = _load("safetensors.numpy", "safetensors")
 
 tensors = torch if HAS_TORCH else np

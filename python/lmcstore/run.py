@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Run`: the objects of a training loop, saved after each step and restored together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from types import FrameType, TracebackType
+from typing import Any, Literal, Self
+
+from ._state.targets import States, generators
+from ._text.arguments import int64
+from ._text.similar import listed
+from .errors import Error, InvalidError, NotFoundError, UnsupportedError
+from .shelf import Shelf
+from .snapshot import Snapshot
+from .store import Store, open
+
+logger = logging.getLogger("lmcstore")
+
+_RNG = "rng"
+_OPTIONS = ("cast", "strict", "types")
+"""Names of `Snapshot.load_into` that no object can have."""
+
+
+class Run:
+    """A training loop's objects, and the shelf that keeps them.
+
+    In a program::
+
+        with lmcstore.Run("run.pool", model=model, optimizer=optimizer, scheduler=scheduler) as run:
+            for step in range(run.resume(), steps):
+                loss = train(step)
+                run.save(step, metrics={"loss": loss})
+
+    A snapshot is an ordinary state, a dict of the objects' states by their names, which `Snapshot.state_dict` and
+    `Snapshot.load_into` read without a Run. The keys of a model in ``torch.compile``, DistributedDataParallel or
+    DataParallel are saved without the wrapper's prefix; models with and without wrappers load them.
+
+    In a ``with`` block the last snapshot is durable when the block ends, also by an exception. In the main thread,
+    SIGTERM first waits for it; then an earlier handler in Python runs, or the process ends as it does without a Run.
+    The signal is handled when the main thread returns to Python, and a second one does not wait. Without ``with``, call
+    `close`.
+
+    One process uses a Run; its methods are called from one thread at a time.
+
+    Parameters
+    ----------
+    pool
+        The path of a pool, which is created if it is missing, as by `lmcstore.open`, and closed by `close`; or an open
+        `Store`, which stays open.
+    shelf
+        The name of the shelf.
+    rng
+        Whether to keep the default generators of Python, of NumPy and torch once imported, and of CUDA once
+        initialized, as the part ``"rng"``. A loader draws seeds when an iteration begins, so also
+        after a `resume` amid one: then only a loader and a sampler with a ``generator`` each leave torch's as it was.
+    policy
+        Words of `Shelf.policy` to set: ``policy="write=link"``.
+    **objects
+        The objects by any name except "cast", "strict" and "types", kept by reference: with ``state_dict`` and
+        ``load_state_dict`` (modules, optimizers, schedulers, a GradScaler, an AveragedModel, torchdata's
+        StatefulDataLoader), generators of torch, NumPy and Python, tensors and arrays, dicts of plain values, and
+        dicts, lists and tuples of these.
+
+    Raises
+    ------
+    UnsupportedError
+        An object has no state that can be kept; the text has its name. The pool is not opened.
+    ReadOnlyError
+        The store is open for reading.
+    Error
+        As `lmcstore.open` and `Shelf.policy` raise it.
+    """
+
+    def __init__(
+        self,
+        pool: str | os.PathLike[str] | Store,
+        /,
+        *,
+        shelf: str = "run",
+        rng: bool = True,
+        policy: str | None = None,
+        **objects: Any,
+    ) -> None:
+        for name, value, kind in (("shelf", shelf, str), ("rng", rng, bool), ("policy", policy, str | None)):
+            if not isinstance(value, kind):
+                raise UnsupportedError(
+                    f"{name} is an option of Run, not a {type(value).__qualname__}: give an object another name"
+                )
+        for name in _OPTIONS:
+            if name in objects:
+                raise InvalidError(f"{name!r} is an option of load_into: give the object another name")
+        if not objects:
+            raise InvalidError("a Run needs objects to keep: Run(pool, model=model, optimizer=optimizer)")
+        states = States()
+        for name, target in objects.items():
+            states.check(target, name)
+        self._objects = objects
+        self._rng = rng
+        self._owns = not isinstance(pool, Store)
+        self._store = pool if isinstance(pool, Store) else open(pool)
+        self._shelf = self._store[shelf]
+        self._resumed: Snapshot | None = None
+        self._last: Snapshot | None = None
+        self._pid = os.getpid()
+        self._waits = False
+        self._before: Any = None  # SIGTERM's handler before the with block
+        try:
+            self._store._check_writable()
+            if policy is not None:
+                self._shelf.policy = policy
+        except BaseException:
+            if self._owns:
+                self._store.close()
+            raise
+
+    @property
+    def store(self) -> Store:
+        """The open pool."""
+        return self._store
+
+    @property
+    def shelf(self) -> Shelf:
+        """The shelf."""
+        return self._shelf
+
+    def resume(
+        self,
+        which: int | str | None = None,
+        *,
+        required: bool = False,
+        missing: Literal["error", "ignore"] = "error",
+    ) -> int:
+        """Restore all objects, or none, and return the next step: 0 if the shelf is empty.
+
+        Logs the snapshot, or that there is none (logger "lmcstore", level INFO); ``print(run)`` shows it, too. The next
+        snapshot has this one as parent. The state of a CUDA device that is not there is left out, with a warning.
+
+        Parameters
+        ----------
+        which
+            The snapshot, as for ``shelf[which]``: ``"best"``, ``"step:120"``. Default: the latest.
+        required
+            Raise NotFoundError if the shelf is empty.
+        missing
+            ``"ignore"``: load the objects that the snapshot has, leave the others as they are, and warn. A part that
+            the run has no object for is not in later snapshots.
+
+        Raises
+        ------
+        NotFoundError
+            The snapshot lacks objects or keys of the run; or there is no such snapshot.
+        InvalidError
+            The snapshot has other objects than the run; shapes, dtypes or groups differ; or it has no step.
+        Error
+            As `Snapshot.load_into` raises it. No object is changed then.
+        """
+        if missing not in ("error", "ignore"):
+            raise InvalidError(f"missing can't be {missing!r:.80}: it is 'error' or 'ignore'")
+        self.wait()
+        found = self._shelf.latest if which is None else self._shelf[which]
+        if found is None:
+            if required:
+                empty = self._store._empty(self._shelf.name)
+                raise NotFoundError(f"{self._store.path}: {empty}. Without required=True, resume() begins a new run")
+            logger.info("new run in %s", self._place)
+            return 0
+        step = found.step
+        if step is None:
+            raise InvalidError(
+                f"{found._address} has no step to continue from: load it with load_into, and give later ones a step"
+            )
+        found.load_into(**self._targets(found, missing == "ignore"))
+        self._resumed = found
+        logger.info("resuming at step %d from %s in %s", step + 1, found._address, self._store.path)
+        return step + 1
+
+    def save(
+        self,
+        step: int,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        tags: Iterable[str] = (),
+        meta: Mapping[str, Any] | None = None,
+        gradients: Any = None,
+        gradient_scale: float | None = None,
+        wait: bool = False,
+        lazy: bool = True,
+    ) -> Snapshot:
+        """Take a snapshot of all objects after a step, and return it.
+
+        The parameters and states of torch's optimizers are copied after the call, and their next step waits for the
+        copy; until then nothing else may change them (else the snapshot fails, or for changes that torch does not count
+        may have parts of two states: see ``lazy`` of `Shelf.snapshot`). The snapshot is durable when its
+        `Snapshot.wait` or `wait` has returned.
+
+        Parameters
+        ----------
+        step
+            The step that is done.
+        wait
+            Return when the snapshot is durable.
+        lazy
+            False: return when everything is copied.
+        metrics, tags, meta, gradients, gradient_scale
+            As for `Shelf.snapshot`.
+
+        Raises
+        ------
+        UnsupportedError
+            A part of a state can't be stored; the text begins with its path.
+        Error
+            As `Shelf.snapshot` raises it, also for an earlier snapshot that failed later.
+        """
+        step = int64(step, "step")
+        states = States()
+        state = {name: states.of(target) for name, target in self._objects.items()}
+        if self._rng:
+            state[_RNG] = states.of(generators())
+        optimizers = list(states.optimizers(self._objects)) if lazy and not wait else []
+        self._last = self._shelf.snapshot(
+            state,
+            step=step,
+            tags=tags,
+            metrics=metrics,
+            meta=meta,
+            wait=wait,
+            gradients=gradients,
+            gradient_scale=gradient_scale,
+            lazy=optimizers or None,
+        )
+        return self._last
+
+    def wait(self) -> None:
+        """Wait until the last snapshot is durable; raises its failure."""
+        if self._last is not None:
+            self._last.wait()
+
+    def close(self) -> None:
+        """Wait for the last snapshot, and close a pool that the Run has opened; raises a failure of a snapshot.
+
+        A forked child does neither.
+        """
+        if os.getpid() != self._pid:
+            return
+        try:
+            self.wait()
+        finally:
+            if self._owns:
+                self._store.close()
+
+    def __enter__(self) -> Self:
+        before = signal.getsignal(signal.SIGTERM)
+        if before not in (None, signal.SIG_IGN, self._terminate):  # None: C's, which Python can't call
+            try:
+                signal.signal(signal.SIGTERM, self._terminate)
+                self._before = before
+            except ValueError:
+                logger.debug("%s: SIGTERM does not wait for a snapshot outside of the main thread", self._place)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Error as failure:
+            if error is None:
+                raise
+            logger.error("%s: a snapshot was not saved: %s", self._place, failure)
+        finally:
+            if self._before is not None and signal.getsignal(signal.SIGTERM) == self._terminate:
+                signal.signal(signal.SIGTERM, self._before)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if not self._waits and os.getpid() == self._pid:
+            self._waits = True
+            try:
+                self.wait()
+            except Error as failure:
+                logger.error("%s: the last snapshot was not saved: %s", self._place, failure)
+            finally:
+                self._waits = False
+        if callable(self._before):
+            self._before(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def _targets(self, found: Snapshot, ignores: bool) -> dict[str, Any]:
+        """Return the targets for the parts of a snapshot; raises if its parts and the run's objects differ."""
+        stored = list(found)
+        wanted = [*self._objects, *((_RNG,) if self._rng else ())]
+        lacking = [name for name in wanted if name not in stored]
+        others = [name for name in stored if name not in wanted]
+        names = [name for name in wanted if name in stored]
+        if (lacking or others) and not (ignores and names):
+            texts = []
+            if lacking:
+                texts.append(f"it lacks {listed(lacking)} of the run")
+            if others:
+                texts.append(f"it has {listed(others)}, which the run lacks")
+            text = f"{found._address} can't be resumed: {'; '.join(texts)}. Give Run the objects that were saved"
+            if _RNG in lacking or _RNG in others:
+                text += f" (rng={_RNG in others})"
+            if names:
+                text += f', or resume(missing="ignore") restores {listed(names)} only'
+            raise NotFoundError(text) if lacking else InvalidError(text)
+        if lacking:
+            logger.warning("%s lacks %s, which the run keeps as they are", found._address, listed(lacking))
+        if others:
+            logger.warning("%s has %s, which the run does not restore", found._address, listed(others))
+        states = States()
+        targets = {name: states.inside(self._objects[name]) for name in names if name != _RNG}
+        if _RNG in names:
+            targets[_RNG] = self._generators(found)
+        return targets
+
+    def _generators(self, found: Snapshot) -> dict[Any, Any]:
+        """Return the generators of a snapshot; None, which load_into replaces in the dict, if one is not there."""
+        stored = found[(_RNG,)]
+        there = generators(stored) if isinstance(stored, dict) else generators()
+        if not isinstance(stored, dict):
+            return there
+        absent = [name for name in stored if name not in there]
+        if absent:
+            logger.warning("%s: there are no generators %s here to restore", found._address, listed(absent))
+        return {name: there.get(name) for name in stored}
+
+    @property
+    def _place(self) -> str:
+        return f"{self._shelf.name!r} in {self._store.path}"
+
+    def __repr__(self) -> str:
+        resumed = self._resumed
+        text = "" if resumed is None else f", resumed from {resumed._address}, step {resumed.step}"
+        return f"<lmcstore.Run {self._place}{text}>"
