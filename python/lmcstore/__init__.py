@@ -5,15 +5,17 @@ A pool is a file. It holds shelves, and a shelf has a history of snapshots::
 
     import lmcstore
 
+    with lmcstore.Run("run.pool", model=model, optimizer=optimizer) as run:
+        for step in range(run.resume(), steps):
+            train_one_step()
+            run.save(step)
+
+`Run` calls the store's own functions::
+
     store = lmcstore.open("run.pool", size="8GiB")
     shelf = store["run"]
-    start = 0
-    if shelf.latest is not None:
-        start = shelf.latest.load_into(model=model, optimizer=optimizer).step + 1
-    print(f"resuming at step {start} from {store.path}" if start else f"new run in {store.path}")
-    for step in range(start, steps):
-        train_one_step()
-        shelf.snapshot({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=step)
+    shelf.snapshot({"model": model.state_dict()}, step=step)
+    shelf.latest.load_into(model=model)
 
 A snapshot is durable when `Shelf.snapshot` returns. Tensors can also live in the pool (`Shelf.live`)::
 
