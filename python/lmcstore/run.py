@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from ._state.targets import States, generators
 from ._text.arguments import int64
-from ._text.similar import listed
+from ._text.similar import listed, shown
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .shelf import Shelf
 from .snapshot import Snapshot
@@ -158,8 +158,8 @@ class Run:
         Error
             As `Snapshot.load_into` raises it. No object is changed then.
         """
-        if missing not in ("error", "ignore"):
-            raise InvalidError(f"missing can't be {missing!r:.80}: it is 'error' or 'ignore'")
+        if not isinstance(missing, str) or missing not in ("error", "ignore"):
+            raise InvalidError(f"missing can't be {shown(missing)}: it is 'error' or 'ignore'")
         self.wait()
         found = self._shelf.latest if which is None else self._shelf[which]
         if found is None:
