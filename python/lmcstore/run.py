@@ -55,15 +55,15 @@ class Run:
         The name of the shelf.
     rng
         Whether to keep the default generators of Python, of NumPy and torch once imported, and of CUDA once
-        initialized, as the part ``"rng"``. A loader draws seeds when an iteration begins, so also
-        after a `resume` amid one: then only a loader and a sampler with a ``generator`` each leave torch's as it was.
+        initialized, as the part ``"rng"``. A loader draws seeds when an iteration begins, so also after a `resume` amid
+        one. These come from torch's generator unless the loader and its sampler have a ``generator`` each.
     policy
         Words of `Shelf.policy` to set: ``policy="write=link"``.
     **objects
         The objects by any name except "cast", "strict" and "types", kept by reference: with ``state_dict`` and
         ``load_state_dict`` (modules, optimizers, schedulers, a GradScaler, an AveragedModel, torchdata's
-        StatefulDataLoader), generators of torch, NumPy and Python, tensors and arrays, dicts of plain values, and
-        dicts, lists and tuples of these.
+        StatefulDataLoader), generators of torch, NumPy and Python, tensors and arrays, dicts of plain values, which are
+        filled in place, and dicts, lists and tuples of these.
 
     Raises
     ------
@@ -235,9 +235,13 @@ class Run:
         return self._last
 
     def wait(self) -> None:
-        """Wait until the last snapshot is durable; raises its failure."""
-        if self._last is not None:
-            self._last.wait()
+        """Wait until the last snapshot is durable; raises its failure, once."""
+        try:
+            if self._last is not None:
+                self._last.wait()
+        except Error:
+            self._last = None
+            raise
 
     def close(self) -> None:
         """Wait for the last snapshot, and close a pool that the Run has opened; raises a failure of a snapshot.

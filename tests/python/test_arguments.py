@@ -272,7 +272,7 @@ CALLS: list[Call] = [
     lambda store, shelf, snap, path, x, y: lmcstore.Run(store, shelf=x, policy=y, a={}),
     lambda store, shelf, snap, path, x, y: lmcstore.Run(x, model={}, rng=y) if isinstance(y, bytes) else None,
     lambda store, shelf, snap, path, x, y: lmcstore.Run(store, model={"w": x}, rng=False).resume(missing="ignore"),
-    lambda store, shelf, snap, path, x, y: lmcstore.Run(store, n=[1, "x"], rng=False).resume(x, missing=y),
+    lambda store, shelf, snap, path, x, y: lmcstore.Run(store, n={"a": [x]}, rng=False).resume(x, missing=y),
     lambda store, shelf, snap, path, x, y: lmcstore.Run(store, n={"a": 1}).save(x, metrics=y, wait=True),
     lambda store, shelf, snap, path, x, y: codec.compress(x),
     lambda store, shelf, snap, path, x, y: codec.compress(bytes(64), base=x),

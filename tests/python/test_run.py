@@ -340,7 +340,11 @@ def test_a_snapshot_that_fails_later(
         raise ZeroDivisionError
     assert "'run' in" in caplog.text and "changed before it was copied" in caplog.text
     with lmcstore.Run(pool_path, **objects) as run:
+        change_early(run, objects["model"], monkeypatch)
+        with pytest.raises(lmcstore.InvalidError, match="changed before it was copied"):
+            run.wait()
         monkeypatch.undo()
+        assert run.resume() == 0
         run.save(3, lazy=False)
         with torch.no_grad():
             objects["model"].weight.mul_(2)
@@ -478,6 +482,8 @@ def circle() -> Any:
         (lambda: {"a": [OnlySaves()]}, r"^thing\.a\.0: a OnlySaves"),
         (lambda: 5, "^thing: a int has no state_dict .* in a dict"),
         (lambda: None, "^thing: a NoneType"),
+        (lambda: [1.5], r"^thing\.0: a float has no state_dict .* in a dict"),
+        (lambda: ({}, "a"), r"^thing\.1: a str"),
         (circle, "holds itself"),
     ],
 )
@@ -527,7 +533,7 @@ def test_containers_values_and_generators(pool_path: str) -> None:
                 "a": torch.optim.SGD(models[0].parameters(), 0.1),
                 "b": torch.optim.Adam(models[1].parameters()),
             },
-            "progress": {"epoch": seed, "best": [0.5, seed]},
+            "progress": {"epoch": seed, "best": [0.5, seed], "losses": [1.0] * seed},
             "generator": torch.Generator().manual_seed(seed),
             "numpy": np.random.default_rng(seed),
             "random": random.Random(seed),
@@ -543,7 +549,7 @@ def test_containers_values_and_generators(pool_path: str) -> None:
     progress, scale = loaded["progress"], loaded["scale"]
     with lmcstore.Run(pool_path, **loaded) as run:
         assert run.resume() == 10
-    assert progress is loaded["progress"] and progress == {"epoch": 1, "best": [0.5, 1]}
+    assert progress is loaded["progress"] and progress == {"epoch": 1, "best": [0.5, 1], "losses": [1.0]}
     assert loaded["scale"] is scale and scale.tolist() == [1, 1] and loaded["data"].position == 3
     same([model.state_dict() for model in saved["models"]], [model.state_dict() for model in loaded["models"]])
     for draw in (

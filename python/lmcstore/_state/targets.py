@@ -95,8 +95,8 @@ class States(Kinds):
             for value in target.values() if isinstance(target, dict) else target:
                 yield from self.optimizers(value)
 
-    def check(self, target: Any, path: str, depth: int = 0) -> None:
-        """Check that a target has a state that can be loaded; in containers, plain values are states themselves."""
+    def check(self, target: Any, path: str, depth: int = 0, in_dict: bool = False) -> None:
+        """Check that a target has a state that can be loaded; in dicts, plain values are states themselves."""
         if isinstance(target, type):
             _refuse(path, f"{target.__qualname__} is a class: give an object of it")
         if depth > MAX_DEPTH:
@@ -114,11 +114,11 @@ class States(Kinds):
             )
         elif isinstance(target, dict):
             for key, value in target.items():
-                self.check(value, below(path, key), depth + 1)
+                self.check(value, below(path, key), depth + 1, True)
         elif is_sequence(target):
             for index, value in enumerate(target):
-                self.check(value, below(path, index), depth + 1)
-        elif depth == 0 and not self._is_filled(target):
+                self.check(value, below(path, index), depth + 1, in_dict)
+        elif not in_dict and not self._is_filled(target):
             _refuse(
                 path, f"a {kind} has no state_dict and load_state_dict: give plain values in a dict, which is filled"
             )
