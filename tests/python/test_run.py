@@ -226,6 +226,7 @@ def test_a_forked_child_leaves_the_run_alone(run_python: Any, pool_path: str) ->
         pool_path,
     )
     assert (done.returncode, done.stdout) == (0, f"{int(signal.SIGTERM)}\n0\n"), done.stderr
+    assert "not saved" not in done.stderr
     with lmcstore.open(pool_path, "r") as store:
         assert [snap.step for snap in store["run"]] == [1, 2]
 
@@ -505,11 +506,12 @@ def test_objects_that_can_not_be_kept(pool_path: str, make: Callable[[], Any], r
     ],
     ids=str,
 )
-def test_wrong_options(pool_path: str, options: Any) -> None:
+def test_wrong_options(pool_path: str, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[lmcstore.Store] = []
+    monkeypatch.setattr("lmcstore.run.open", lambda path: opened.append(lmcstore.open(path)) or opened[-1])
     with pytest.raises(lmcstore.Error):
         lmcstore.Run(pool_path, **options)
-    with lmcstore.Run(pool_path, x={}) as run:  # no failed one holds the pool
-        run.save(1)
+    assert all(store.closed for store in opened) and len(opened) == ("x=1" in options.values())
 
 
 class Loader(torch.utils.data.DataLoader):  # type: ignore[type-arg]

@@ -110,7 +110,7 @@ class States(Kinds):
             _refuse(
                 path,
                 f"torch's {kind} has no state_dict, so its position can't be kept: use torchdata's StatefulDataLoader, "
-                "which takes the same arguments; or leave the loader out, and begin it again where the step is",
+                "which takes the same arguments; or leave it out, and skip the batches that are done",
             )
         elif isinstance(target, dict):
             for key, value in target.items():
