@@ -53,7 +53,7 @@ static void captures_write_links(void **state)
     run_end(&run);
 }
 
-/* What is unchanged is shared, also when the snapshot before is linked, and after the pool was opened again. */
+/* Unchanged tensors share their content, also when that is linked, and after the pool was opened again. */
 static void unchanged_states_are_shared(void **state)
 {
     struct place *place = *state;

@@ -24,7 +24,7 @@
 /* The line to one parameter's arrays in the newest snapshot. */
 struct line {
     uint64_t link;
-    uint64_t bytes; /* of an array */
+    uint64_t before; /* bytes of the contents before it in the manifest */
     size_t links;
 };
 
@@ -33,37 +33,34 @@ struct plan {
     struct lmcs_map seen; /* links */
     struct line *lines;
     size_t count, capacity;
-    uint64_t bytes; /* of all lines */
+    uint64_t bytes; /* of all contents */
     uint32_t bound;
 };
 
 /* ---- Which lines ---- */
 
 /*
- * The turns of parameters are spread over the steps of a period, by their bytes, so that each step has as much work. A
- * line is due in its turn, unless that was before it began; and in any case when it is nearly as long as the bound. A
+ * The turns of parameters are spread over the steps of a period, by their place among the snapshot's bytes, so that each
+ * step has as much work, and a parameter keeps its turn when others were cut. A line is due in its turn, unless that was before it began; and in any case when it is nearly as long as the bound. A
  * step in sixteen, and one more, are left for the work.
  */
-static bool is_due(const struct plan *plan, uint64_t number, uint64_t before, size_t links)
+static bool is_due(const struct plan *plan, uint64_t number, const struct line *line)
 {
     const uint64_t left = 1 + plan->bound / 16, period = plan->bound > left ? plan->bound - left : 1;
-    const uint64_t turn = (uint64_t)((double)before / (double)plan->bytes * (double)period);
-    return links + left >= plan->bound || (number + period - turn) % period < links;
+    const uint64_t turn = (uint64_t)((double)line->before / (double)plan->bytes * (double)period);
+    return line->links + left >= plan->bound || (number + period - turn) % period < line->links;
 }
 
 /* Keeps the lines that are due, and in which nothing is lost. */
 static enum lmcs_status keep_due(struct plan *plan, uint64_t number, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    uint64_t before = 0;
     size_t count = 0;
     for (size_t i = 0; status == LMCS_OK && i < plan->count; i++) {
         const struct line line = plan->lines[i];
         struct lmcs_chain chain;
         bool lost = false;
-        const bool due = is_due(plan, number, before, line.links);
-        before += line.bytes;
-        if (!due)
+        if (!is_due(plan, number, &line))
             continue;
         status = lmcs_chain_load(plan->round->txn, line.link, &chain, error);
         if (status == LMCS_OK)
@@ -85,8 +82,7 @@ static enum lmcs_status add_line(struct plan *plan, const struct lmcs_content *c
         return status;
     if (!lmcs_grow(&plan->lines, &plan->capacity, plan->count, sizeof *plan->lines))
         return lmcs_fail_memory(error);
-    plan->lines[plan->count++] = (struct line){content->link, content->df.raw_bytes, chain.line};
-    plan->bytes += content->df.raw_bytes;
+    plan->lines[plan->count++] = (struct line){content->link, plan->bytes, chain.line};
     return LMCS_OK;
 }
 
@@ -104,6 +100,8 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
             return lmcs_fail_memory(error);
         status = add_line(plan, &content, error);
     }
+    if (status == LMCS_OK)
+        plan->bytes += content.df.raw_bytes;
     return lmcs_round_pass_over(plan->round, status, error);
 }
 
