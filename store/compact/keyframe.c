@@ -40,9 +40,10 @@ struct plan {
 /* ---- Which lines ---- */
 
 /*
- * The turns of parameters are spread over the steps of a period, by their place among the snapshot's bytes, so that each
- * step has as much work, and a parameter keeps its turn when others were cut. A line is due in its turn, unless that was before it began; and in any case when it is nearly as long as the bound. A
- * step in sixteen, and one more, are left for the work.
+ * The turns of parameters are spread over the steps of a period, by their place among the snapshot's bytes. So each
+ * step has as much work, and a parameter keeps its turn when others were cut. A line is due in its turn, unless that
+ * was before it began; and in any case when it is nearly as long as the bound. A step in sixteen, and one more, are
+ * left for the work.
  */
 static bool is_due(const struct plan *plan, uint64_t number, const struct line *line)
 {
