@@ -48,7 +48,7 @@ struct plan {
 static bool is_due(const struct plan *plan, uint64_t number, const struct line *line)
 {
     const uint64_t left = 1 + plan->bound / 16, period = plan->bound > left ? plan->bound - left : 1;
-    const uint64_t turn = (uint64_t)((double)line->before / (double)plan->bytes * (double)period);
+    const uint64_t turn = line->before / (plan->bytes / period + 1);
     return line->links + left >= plan->bound || (number + period - turn) % period < line->links;
 }
 
