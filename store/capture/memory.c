@@ -180,7 +180,8 @@ void lmcs_memory_drop(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy)
 void lmcs_memory_free(struct lmcs_pool *pool)
 {
     for (struct lmcs_busy_shelf *busy = pool->busy; busy != NULL; busy = busy->next) {
-        lmcs_memory_drop(pool, busy);
+        struct lmcs_memory state = take_state(busy); /* without the lock: no other thread uses the pool */
+        free_state(pool, &state);
         free(busy->memory);
         busy->memory = NULL;
     }

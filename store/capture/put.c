@@ -227,7 +227,8 @@ static enum lmcs_status compare_batch(struct put *put, size_t first, size_t coun
         entry->previous = previous[i].identity != 0 ? content->id : 0;
         entry->may_share = entry->previous != 0 && !previous[i].is_lost && content->df.raw_bytes == entry->raw_bytes;
         entry->previous_digest = (struct lmc_hash){content->df.digest_low, content->df.digest_high};
-        previous[i].memory = lmcs_memory_find(put->capture->busy, entry->previous, entry->raw_bytes);
+        if (put->capture->makes_links) /* else a raw capture in flight may drop the memory state */
+            previous[i].memory = lmcs_memory_find(put->capture->busy, entry->previous, entry->raw_bytes);
     }
     if (leased == LMCS_IN_USE) /* another program holds a lock: copy all, so that it does not stop the capture */
         return LMCS_OK;
