@@ -378,6 +378,22 @@ static void await_shelf(struct lmcs_pool *pool, bool is_read, uint32_t waiting)
     }
 }
 
+/* Holds a lock between two barriers, in a thread of its own: others take this lock after those of the test's thread. */
+struct holding {
+    pthread_mutex_t *lock;
+    pthread_barrier_t barrier;
+};
+
+static void *hold(void *context)
+{
+    struct holding *holding = context;
+    pthread_mutex_lock(holding->lock);
+    pthread_barrier_wait(&holding->barrier);
+    pthread_barrier_wait(&holding->barrier);
+    pthread_mutex_unlock(holding->lock);
+    return NULL;
+}
+
 /* The lock of the table of extents stops the snapshot while it reads. */
 static void resizes_wait_for_snapshots(void **state)
 {
@@ -386,7 +402,9 @@ static void resizes_wait_for_snapshots(void **state)
     struct lmcs_pool *pool = waiting.pool;
     struct lmcs_live *w = new_tensor(pool, "w", 300000), *other;
     static const uint64_t sizes[] = {3000, 700000}, count = 300000;
-    pthread_t threads[2];
+    struct holding holding = {.lock = &pool->space->lock};
+    pthread_t threads[3];
+    pthread_barrier_init(&holding.barrier, NULL, 2);
     OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
     fill(w, 1);
     snapshot(pool);
@@ -394,7 +412,8 @@ static void resizes_wait_for_snapshots(void **state)
         struct resizing resizing = {w, sizes[i]};
         fill(w, 2);
         OK(lmcs_live_open(pool, "run", "w", &other, &err));
-        EXPECT(pthread_mutex_lock(&pool->space->lock) == 0);
+        EXPECT(pthread_create(&threads[2], NULL, hold, &holding) == 0);
+        pthread_barrier_wait(&holding.barrier);
         EXPECT(pthread_create(&threads[0], NULL, capture_live, &waiting) == 0);
         await_shelf(pool, true, 0);
         for (uint32_t wait_ms = 0; wait_ms < 2; wait_ms++) {
@@ -406,14 +425,15 @@ static void resizes_wait_for_snapshots(void **state)
         await_shelf(pool, true, 1);
         lmcs_live_close(other);
         EXPECT(float_count(w) == count);
-        EXPECT(pthread_mutex_unlock(&pool->space->lock) == 0);
-        pthread_join(threads[0], NULL);
-        pthread_join(threads[1], NULL);
+        pthread_barrier_wait(&holding.barrier);
+        for (size_t k = 0; k < 3; k++)
+            pthread_join(threads[k], NULL);
         EXPECT(float_count(w) == sizes[i]);
         OK(lmcs_live_resize_within(w, 1, &count, 0, &err));
         OK(lmcs_live_checkout(pool, "run", "latest", &err));
         expect_filled(w, 2);
     }
+    pthread_barrier_destroy(&holding.barrier);
     /* In a capture that has put them, the same thread resizes without waiting. */
     struct lmcs_capture *capture;
     OK(lmcs_capture_begin(pool, "run", &capture, &err));
