@@ -618,7 +618,7 @@ static void a_refused_delta_is_written_raw(void **state)
     OK(lmcs_capture_begin(pool, "run", &capture, &err));
     put_state(capture, second);
     OK(lmcs_capture_encode(capture, &err));
-    assert_int_equal(capture->entries.items[0]->form, LMCS_FORM_DELTA);
+    assert_int_equal(capture->entries.items[0]->form, LMCS_FORM_FRAME);
     OK(lmcs_compact_finished(pool, "run", NULL, &err));
     assert_int_equal(storage_of(pool, "run", 1).keyframe_contents, 1);
     OK(lmcs_capture_commit(capture, NULL, NULL, &err));

@@ -45,25 +45,22 @@ static struct lmcs_policy parsed(const char *words)
     return policy;
 }
 
-/* Without links=, lines of captures are bounded by the time of a restore alone. */
 static void links_bound_lines(void **state)
 {
     (void)state;
     static const struct {
         const char *words;
-        uint32_t compactor, captures, unlimited;
-    } cases[] = {{"", 24, 40, 64},       {"links=24", 24, 24, 24}, {"links=64", 64, 40, 64},  {"links=8", 8, 8, 8},
-                 {"links=off", 0, 0, 0}, {"links=0", 0, 0, 0},     {"links=auto", 24, 40, 64}};
+        uint32_t compactor, captures;
+    } cases[] = {{"", 24, 64},       {"links=24", 24, 24}, {"links=64", 64, 64},  {"links=8", 8, 8},
+                 {"links=off", 0, 0}, {"links=0", 0, 0},    {"links=auto", 24, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct lmcs_policy policy = parsed(cases[i].words);
         assert_int_equal(lmcs_policy_links(&policy), cases[i].compactor);
-        assert_int_equal(lmcs_policy_line_bound(&policy, 40), cases[i].captures);
-        assert_int_equal(lmcs_policy_line_bound(&policy, UINT32_MAX), cases[i].unlimited);
-        assert_int_equal(lmcs_policy_line_bound(&policy, 0), 0);
+        assert_int_equal(lmcs_policy_line_bound(&policy), cases[i].captures);
     }
     struct lmcs_policy policy = parsed("links=8");
     OK(lmcs_policy_parse("links=auto", &policy, &err));
-    assert_int_equal(lmcs_policy_line_bound(&policy, 40), 40);
+    assert_int_equal(lmcs_policy_line_bound(&policy), 64);
 }
 
 /* Earlier versions stored encode=; for users the error names its successor. */

@@ -29,8 +29,6 @@ void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uin
 
 void lmcs_capture_measured(struct lmcs_capture *capture)
 {
-    if (capture->note == LMCS_LINKS_FIRST) /* raw in spite of links: the lines had no place */
-        return;
     lmcs_pace_measured(&capture->busy->pace, capture->makes_links, capture->new_bytes, capture->spent_ns);
     capture->pool->pace = capture->busy->pace;
 }
@@ -44,7 +42,8 @@ enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_t
     bool related = false;
     enum lmcs_status status = LMCS_OK;
     lmcs_shelf_policy(shelf, &policy);
-    capture->line_bound = lmcs_policy_line_bound(&policy, lmcs_links_within(capture->pool, policy.restore_seconds));
+    capture->line_mean = lmcs_links_within(capture->pool, policy.restore_seconds);
+    capture->line_bound = capture->line_mean > 0 ? lmcs_policy_line_bound(&policy) : 0;
     capture->makes_links = capture->searches = policy.write == LMCS_WRITE_AS_LINK;
     if (policy.write != LMCS_WRITE_AS_AUTO || lmcs_heap_method(capture->pool->heap) != LMCS_WRITE_FILE)
         return LMCS_OK;

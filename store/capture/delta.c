@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * capture/delta.c - writes tensors that have no link as deltas, from their copies in memory.
+ * capture/delta.c - writes tensors that have no link as keyframes and deltas, from their copies in memory.
  *
- * The base of a delta is the newest raw content of the name: that of the base snapshot, or the one below its delta. So
+ * Keyframes are of parameters whose turn it is. The base of a delta is the newest raw content of the name: that of the base snapshot, or the one below its delta. So
  * no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas the tensor is written raw, as is one that begins a line.
  * Frames count after decoding.
  */
@@ -17,7 +17,7 @@
 
 struct item {
     struct lmcs_captured *entry;
-    struct lmcs_chain base; /* pinned */
+    struct lmcs_chain base; /* pinned; of length 0: a keyframe */
     uint32_t distance;      /* contents from the new one to the base */
     struct lmcs_encoding encoding;
 };
@@ -81,7 +81,7 @@ static void put_down(struct batch *batch)
     batch->count = 0;
 }
 
-/* Lists the entries that may become deltas. */
+/* Lists the entries that are to become keyframes or may become deltas. */
 static enum lmcs_status collect(struct batch *batch, size_t *next, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = batch->capture;
@@ -92,11 +92,12 @@ static enum lmcs_status collect(struct batch *batch, size_t *next, struct lmcs_e
     for (batch->count = 0; status == LMCS_OK && *next < capture->entries.count && batch->count < BATCH; ++*next) {
         struct lmcs_captured *entry = capture->entries.items[*next];
         struct item *item = &batch->items[batch->count];
-        bool may = false;
+        bool may = entry->is_keyframe;
         if (!lmcs_captured_waits(entry) || entry->begins_line)
             continue;
         *item = (struct item){.entry = entry};
-        status = find_base(&txn, item, &may, error);
+        if (!may)
+            status = find_base(&txn, item, &may, error);
         if (lmcs_is_unusable(status))
             status = LMCS_OK;
         batch->count += status == LMCS_OK && may;
@@ -123,9 +124,11 @@ static enum lmcs_status encode(struct batch *batch, struct item *item, struct lm
                                             .base_chain = &item->base,
                                             .made = entry->content};
     item->encoding.made.df.place = item->distance;
-    item->encoding.base = lmcs_payload_at(capture->pool->media, &item->base.links[0], 0, entry->raw_bytes);
-    if (item->encoding.base == NULL)
-        return LMCS_OK;
+    if (!entry->is_keyframe) {
+        item->encoding.base = lmcs_payload_at(capture->pool->media, &item->base.links[0], 0, entry->raw_bytes);
+        if (item->encoding.base == NULL)
+            return LMCS_OK;
+    }
     enum lmcs_status status = lmcs_encoding_run(&item->encoding, error);
     if (!lmcs_is_unusable(status))
         return status;
@@ -150,14 +153,14 @@ static enum lmcs_status encode_batch(struct batch *batch, struct lmcs_error *err
         if (status != LMCS_OK || !item->encoding.worthwhile)
             continue;
         item->entry->content = item->encoding.made;
-        item->entry->form = LMCS_FORM_DELTA;
+        item->entry->form = LMCS_FORM_FRAME;
         batch->capture->written_bytes += item->encoding.made.df.stored_bytes;
     }
     put_down(batch);
     return status;
 }
 
-enum lmcs_status lmcs_capture_write_deltas(struct lmcs_capture *capture, struct lmcs_error *error)
+enum lmcs_status lmcs_capture_write_frames(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct batch batch = {.capture = capture, .items = malloc(BATCH * sizeof *batch.items)};
     enum lmcs_status status = batch.items == NULL ? lmcs_fail_memory(error) : LMCS_OK;

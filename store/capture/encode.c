@@ -47,7 +47,7 @@ static enum lmcs_status write_all(struct lmcs_capture *capture, struct lmcs_erro
     if (!capture->has_encoded && capture->links == NULL)
         status = lmcs_capture_write_links(capture, error);
     if (status == LMCS_OK && !capture->has_encoded)
-        status = lmcs_capture_write_deltas(capture, error);
+        status = lmcs_capture_write_frames(capture, error);
     if (status == LMCS_OK)
         status = write_raw(capture, error);
     return status;
@@ -105,7 +105,7 @@ enum lmcs_status lmcs_capture_check_forms(struct lmcs_capture *capture, struct l
         struct lmcs_captured *entry = capture->entries.items[i];
         struct lmcs_content base;
         bool may = true;
-        if (entry->form == LMCS_FORM_DELTA && entry->content.df.base_count > 0)
+        if (entry->form == LMCS_FORM_FRAME && entry->content.df.base_count > 0)
             status = lmcs_delta_may_rest(txn, entry, entry->content.bases[0], &base, &may, error);
         if (status == LMCS_OK && !may) {
             entry->form = LMCS_FORM_NONE;

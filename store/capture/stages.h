@@ -83,7 +83,7 @@ struct lmcs_reserved {
 };
 
 /* What a capture has written of a tensor that it copied to memory. */
-enum lmcs_form { LMCS_FORM_NONE, LMCS_FORM_LINKED, LMCS_FORM_DELTA, LMCS_FORM_RAW };
+enum lmcs_form { LMCS_FORM_NONE, LMCS_FORM_LINKED, LMCS_FORM_FRAME, LMCS_FORM_RAW };
 
 /* A tensor or attachment. */
 struct lmcs_captured {
@@ -98,6 +98,7 @@ struct lmcs_captured {
     void *memory; /* a copy of the tensor, from which the commit encodes; NULL: copied to the pool */
     enum lmcs_form form;
     bool begins_line; /* to be written raw, so that the next step's link can lead from it */
+    bool is_keyframe; /* to be written as a keyframe, as which its parameter begins a line */
     size_t link;      /* LMCS_FORM_LINKED: the capture's link */
     struct lmcs_content content;
     struct lmcs_reserved reserved;

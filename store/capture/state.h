@@ -33,10 +33,11 @@ struct lmcs_capture {
     uint64_t shared_bytes;
     uint64_t raw_bytes;
 
-    /* link captures (step.c, delta.c, encode.c) */
+    /* link captures (step.c, turns.c, delta.c, encode.c) */
     bool searches;         /* without relations, searches the data for steps */
-    bool makes_links;      /* copies tensors to memory, and writes links and deltas */
+    bool makes_links;      /* copies tensors to memory, and writes links, keyframes and deltas */
     uint32_t line_bound;   /* most links in a line */
+    double line_mean;      /* and on average over bytes */
     uint64_t memory_bytes; /* copied to memory */
     uint64_t new_bytes;    /* decoded size of tensors not shared */
     uint64_t spent_ns;     /* time to copy, encode, write and sync them */
@@ -81,7 +82,7 @@ static inline bool lmcs_capture_may_step(const struct lmcs_captured *entry)
  * The caller holds the shelf. */
 enum lmcs_status lmcs_capture_choose(struct lmcs_capture *capture, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                      const struct lmcs_record *base, struct lmcs_error *error);
-/* Writes the tensors that are in memory: as links, as deltas, or raw. Payloads are not yet durable afterwards. */
+/* Writes the tensors that are in memory: as links, as frames, or raw. Payloads are not yet durable afterwards. */
 enum lmcs_status lmcs_capture_encode(struct lmcs_capture *capture, struct lmcs_error *error);
 /* Checks in the transaction of the commit whether links and deltas may still be entered. Those that may not get the
  * form LMCS_FORM_NONE, and *refused is true: the caller ends the transaction and encodes again, which writes them
@@ -110,10 +111,31 @@ enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct 
 /* search.c: finds steps whose arrays are entries, by index. The caller frees *matches. */
 enum lmcs_status lmcs_capture_search(struct lmcs_capture *capture, struct lmcs_search_match **matches, size_t *found,
                                      struct lmcs_error *error);
-/* step.c: encodes links of tensors in memory, and of no others. */
+/* step.c: encodes links of tensors in memory, and of no others. Marks those that are to be keyframes. */
 enum lmcs_status lmcs_capture_write_links(struct lmcs_capture *capture, struct lmcs_error *error);
-/* delta.c: encodes deltas of tensors in memory that have no form. */
-enum lmcs_status lmcs_capture_write_deltas(struct lmcs_capture *capture, struct lmcs_error *error);
+/* delta.c: encodes keyframes, and deltas, of tensors in memory that have no form. */
+enum lmcs_status lmcs_capture_write_frames(struct lmcs_capture *capture, struct lmcs_error *error);
+
+/* A parameter that a step has changed. */
+struct lmcs_turn {
+    uint64_t bytes; /* of its arrays */
+    uint32_t links; /* to undo for it, with that of the step */
+    size_t job;     /* the caller's */
+    bool is_due;    /* it gets no link: its arrays become keyframes */
+};
+struct lmcs_turns {
+    uint32_t bound;             /* most links to undo for a parameter */
+    double mean;                /* and on average over the bytes of all */
+    uint64_t unchanged_bytes;   /* of the parameters that the step has not changed */
+    uint64_t unchanged_to_undo; /* their bytes, each by its links */
+};
+/*
+ * turns.c: chooses the parameters whose turn it is, and sorts the turns. Pure.
+ *
+ * The longest lines end first, until the mean holds. So it holds after every capture. A line may have so many links as
+ * the bound times the share of bytes whose lines are not longer: so the lines that began together do not end together.
+ */
+void lmcs_turns_choose(struct lmcs_turn *turns, size_t count, const struct lmcs_turns *all);
 /* Whether a delta of the entry may rest on content `id`, which *base receives. */
 enum lmcs_status lmcs_delta_may_rest(struct lmcs_txn *txn, const struct lmcs_captured *entry, uint64_t id,
                                      struct lmcs_content *base, bool *may, struct lmcs_error *error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * capture/step.c - writes the links of a capture: from the arrays of the base snapshot, in the memory state or raw in
- * the pool, to the copies of this one.
+ * the pool, to the copies of this one. Parameters whose turn it is get no links, and become keyframes (delta.c).
  *
  * The largest parameter of a group finds the group's rule; the others then use it in parallel. A parameter that a rule
  * does not explain finds its own. Without relations, groups and rules come from a search of the data (search.c).
@@ -29,6 +29,7 @@ struct job {
     bool serial;
     bool worthwhile;
     enum lmcs_links verdict;
+    uint32_t links; /* to undo for the arrays, with that of the step */
     struct lmcs_content made;
 };
 
@@ -38,6 +39,7 @@ struct linking {
     bool due;                    /* steps that lead from it are likely */
     struct job *jobs;
     size_t count, capacity;
+    uint64_t unchanged_bytes, unchanged_to_undo; /* of parameters, as in lmcs_turns */
     const struct lmcs_step_rule *rule; /* of the group */
     size_t first;                      /* job of the parallel run */
     pthread_mutex_t region_lock;
@@ -76,6 +78,22 @@ static void begin_line(const struct job *job)
         job->after[i]->begins_line = true;
 }
 
+/* Finds the arrays before the step. *all false: neither the memory state nor the pool has one. */
+static enum lmcs_status find_before(struct linking *l, struct job *job, bool *all, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    *all = true;
+    for (uint32_t i = 0; status == LMCS_OK && *all && i < job->step.arrays; i++) {
+        bool pinned;
+        status = lmcs_capture_before(l->capture, &job->before[i], &job->step.before[i], &pinned, error);
+        job->pinned |= pinned ? 1u << i : 0;
+        *all = job->step.before[i] != NULL;
+    }
+    if (status != LMCS_OK || !*all)
+        put_down(l, job);
+    return status;
+}
+
 /* Adds a job, of which `after` and the step's arrays are set, unless they may not be linked. */
 static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job *job, struct lmcs_error *error)
 {
@@ -83,6 +101,7 @@ static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job 
     struct lmcs_step *step = &job->step;
     uint64_t before[LMC_MAX_BASES];
     struct lmcs_line_end end;
+    bool all = true;
     step->raw_bytes = job->after[0]->raw_bytes;
     step->pool_path = capture->pool->path;
     step->name = job->after[0]->tensor.name;
@@ -92,29 +111,46 @@ static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job 
     }
     enum lmcs_status status = lmcs_capture_may_link(capture, txn, before, step->arrays, step->raw_bytes, job->before,
                                                     &end, &job->verdict, error);
-    if (status != LMCS_OK || job->verdict != LMCS_LINKS_MADE) {
+    const bool is_full = job->verdict == LMCS_LINKS_FIRST;
+    if (status != LMCS_OK || (job->verdict != LMCS_LINKS_MADE && !is_full)) {
         capture->note = job->verdict;
         if (status == LMCS_OK && job->verdict == LMCS_LINKS_NOT_RAW && l->due)
             begin_line(job);
         return status;
     }
-    for (uint32_t i = 0; status == LMCS_OK && i < step->arrays; i++) {
-        bool pinned;
-        status = lmcs_capture_before(capture, &job->before[i], &step->before[i], &pinned, error);
-        job->pinned |= pinned ? 1u << i : 0;
-        if (status == LMCS_OK && step->before[i] == NULL) {
-            capture->note = LMCS_LINKS_NOT_RAW;
-            put_down(l, job);
-            return LMCS_OK;
-        }
+    job->links = is_full ? capture->line_bound + 1 : end.links;
+    if (!is_full)
+        status = find_before(l, job, &all, error);
+    if (status != LMCS_OK || !all) {
+        capture->note = LMCS_LINKS_NOT_RAW;
+        return status;
     }
-    if (status == LMCS_OK && !lmcs_grow(&l->jobs, &l->capacity, l->count, sizeof *l->jobs))
-        status = lmcs_fail_memory(error);
-    if (status != LMCS_OK)
+    if (!lmcs_grow(&l->jobs, &l->capacity, l->count, sizeof *l->jobs)) {
         put_down(l, job);
-    else
-        l->jobs[l->count++] = *job;
-    return status;
+        return lmcs_fail_memory(error);
+    }
+    l->jobs[l->count++] = *job;
+    return LMCS_OK;
+}
+
+/* Counts the line of a parameter that has not changed. */
+static enum lmcs_status add_unchanged(struct linking *l, struct lmcs_txn *txn, const struct job *job,
+                                      struct lmcs_error *error)
+{
+    const uint64_t bytes = job->after[0]->raw_bytes;
+    struct lmcs_content before[LMC_MAX_BASES];
+    uint64_t shared[LMC_MAX_BASES];
+    struct lmcs_line_end end;
+    enum lmcs_links verdict;
+    for (uint32_t i = 0; i < job->step.arrays; i++)
+        shared[i] = job->after[i]->shared;
+    enum lmcs_status status =
+        lmcs_capture_may_link(l->capture, txn, shared, job->step.arrays, bytes, before, &end, &verdict, error);
+    if (status != LMCS_OK || verdict == LMCS_LINKS_NOT_RAW)
+        return status;
+    l->unchanged_bytes += job->step.arrays * bytes;
+    l->unchanged_to_undo += job->step.arrays * bytes * (end.links - 1);
+    return LMCS_OK;
 }
 
 /* Adds the job of one relation. */
@@ -123,7 +159,7 @@ static enum lmcs_status add_related(struct linking *l, struct lmcs_txn *txn, con
 {
     struct lmcs_capture *capture = l->capture;
     struct job job = {.group = {item->group, lmcs_relate_older(&l->older, item, at)}};
-    bool may = true, is_new = false;
+    bool may = true, is_new = false, has_changed = false;
     job.step.arrays = item->name_count;
     for (uint32_t i = 0; i < item->name_count; i++) {
         const size_t found = lmcs_entries_find(&capture->entries, LMCS_TENSOR, item->names[i]);
@@ -134,11 +170,12 @@ static enum lmcs_status add_related(struct linking *l, struct lmcs_txn *txn, con
         }
         may &= lmcs_capture_may_step(job.after[i]); /* not so if small, unchanged, or without room in memory */
         is_new |= job.after[i]->previous == 0;
+        has_changed |= job.after[i]->shared == 0;
     }
     if (is_new)
         begin_line(&job);
     if (!may)
-        return LMCS_OK;
+        return has_changed ? LMCS_OK : add_unchanged(l, txn, &job, error);
     if (!are_alike(&job)) {
         capture->note = LMCS_LINKS_UNFIT;
         return LMCS_OK;
@@ -159,6 +196,40 @@ static enum lmcs_status add_found(struct linking *l, struct lmcs_txn *txn, const
         ++*group;
     job.group.newer = *group;
     return add(l, txn, &job, error);
+}
+
+/* Takes the parameters whose turn it is out of the jobs: their arrays become keyframes. */
+static enum lmcs_status take_turns(struct linking *l, struct lmcs_error *error)
+{
+    struct lmcs_capture *capture = l->capture;
+    const struct lmcs_turns all = {.bound = capture->line_bound,
+                                   .mean = capture->line_mean,
+                                   .unchanged_bytes = l->unchanged_bytes,
+                                   .unchanged_to_undo = l->unchanged_to_undo};
+    struct lmcs_turn *turns = malloc((l->count + 1) * sizeof *turns);
+    size_t kept = 0;
+    if (turns == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < l->count; i++)
+        turns[i] = (struct lmcs_turn){
+            .bytes = l->jobs[i].step.arrays * l->jobs[i].step.raw_bytes, .links = l->jobs[i].links, .job = i};
+    lmcs_turns_choose(turns, l->count, &all);
+    for (size_t i = 0; i < l->count; i++) {
+        struct job *job = &l->jobs[turns[i].job];
+        if (!turns[i].is_due)
+            continue;
+        put_down(l, job);
+        for (uint32_t k = 0; k < job->step.arrays; k++)
+            job->after[k]->is_keyframe = true;
+        job->step.arrays = 0;
+        capture->note = LMCS_LINKS_FIRST;
+    }
+    for (size_t i = 0; i < l->count; i++)
+        if (l->jobs[i].step.arrays > 0)
+            l->jobs[kept++] = l->jobs[i];
+    l->count = kept;
+    free(turns);
+    return LMCS_OK;
 }
 
 static int by_group(const void *a, const void *b)
@@ -224,6 +295,8 @@ static enum lmcs_status collect(struct linking *l, struct lmcs_error *error)
         capture->note = LMCS_LINKS_NOT_FOUND;
         status = l->due ? collect_found(l, error) : LMCS_OK;
     }
+    if (status == LMCS_OK)
+        status = take_turns(l, error);
     if (l->count > 1)
         qsort(l->jobs, l->count, sizeof *l->jobs, by_group);
     return status;

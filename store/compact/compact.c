@@ -6,7 +6,6 @@
  *   prepare   space for the next capture, in the background (pages/prepare.c); also between contents of a round
  *   prune     by policies without a budget
  *   release   retired ranges (move.c)
- *   keyframes in long lines behind the newest snapshots (keyframe.c)
  *   encode    the oldest snapshot of each shelf that is not to stay raw (encode.c)
  *   rebase    bases that no snapshot has (rebase.c)
  *   move      contents of nearly dead extents (move.c)
@@ -80,8 +79,6 @@ static enum lmcs_status run_round(struct lmcs_round *round, struct lmcs_error *e
 {
     begin_round(round);
     enum lmcs_status status = lmcs_round_pass_over(round, lmcs_round_release(round, error), error);
-    if (status == LMCS_OK && !round->urgent)
-        status = lmcs_round_keyframes(round, error);
     if (status == LMCS_OK)
         status = lmcs_round_encode_shelves(round, error);
     if (status == LMCS_OK)
@@ -195,24 +192,11 @@ bool lmcs_compact_for_space(struct lmcs_pool *pool, const char *held)
     return lmcs_space_free_bytes(pool) > free_before || lmcs_space_used(pool) < used_before;
 }
 
-/* Does what captures need soon: space, and keyframes before their lines are full. Encoding may rest for seconds. */
-static enum lmcs_status do_first(struct lmcs_round *round, struct lmcs_error *error)
-{
-    const struct lmcs_outlook outlook = round->outlook;
-    enum lmcs_status status = lmcs_round_prepare(round, error);
-    if (status == LMCS_OK)
-        status = lmcs_round_keyframes(round, error);
-    round->outlook = outlook;
-    return status;
-}
-
 enum lmcs_status lmcs_compact_in_background(struct lmcs_pool *pool, bool (*must_stop)(void *context), void *context,
                                             struct lmcs_error *error)
 {
-    struct lmcs_round round = {.pool = pool,
-                               .background = true,
-                               .between = do_first,
-                               .throttle = {.must_stop = must_stop, .context = context}};
+    struct lmcs_round round = {
+        .pool = pool, .background = true, .throttle = {.must_stop = must_stop, .context = context}};
     return run_until_idle(&round, error);
 }
 

@@ -36,12 +36,6 @@ bool lmcs_throttle_go_on(struct lmcs_throttle *throttle);
 /* Waits until `bytes` are due at `rate` bytes/s (0: no limit) and, if other threads need the processors, until this
  * thread has rested (base/usage.h). A hurry ends the wait. */
 void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes);
-/* Returns the ns of that wait, for a caller that waits by parts. */
-uint64_t lmcs_throttle_due(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes);
-/* Whether it must stop, or a hurry begins. */
-bool lmcs_throttle_ends(const struct lmcs_throttle *throttle);
-/* Waits for `ns`, less if it must stop or a hurry begins. */
-void lmcs_throttle_rest(struct lmcs_throttle *throttle, uint64_t ns);
 
 /* Runs rounds until nothing is left to do. LMCS_CANCELLED: must_stop returned true. */
 enum lmcs_status lmcs_compact_in_background(struct lmcs_pool *pool, bool (*must_stop)(void *context), void *context,

@@ -146,7 +146,7 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
 }
 
 /* Under pressure all but the newest snapshot are encoded, at full speed; of a finished run, all. */
-void lmcs_round_apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shelf)
+static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shelf)
 {
     struct lmcs_outlook *outlook = &round->outlook;
     lmcs_shelf_policy(shelf, &outlook->policy);
@@ -205,7 +205,7 @@ static enum lmcs_status collect_snapshot(struct lmcs_round *round, uint64_t shel
     /* a restore may have dropped the shelf */
     if (status != LMCS_OK || !found || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
         return status;
-    lmcs_round_apply_policy(round, &shelf);
+    apply_policy(round, &shelf);
     status = next_snapshot(round->txn, &shelf, round->outlook.keep_raw, number, error);
     if (status != LMCS_OK || *number == 0)
         return status;
@@ -269,7 +269,7 @@ static enum lmcs_status link_shelf(struct lmcs_round *round, uint64_t shelf_id, 
     round->txn = &txn;
     status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
     if (status == LMCS_OK && found && (shelf.df.flags & LMCS_SHELF_STAGING) == 0) {
-        lmcs_round_apply_policy(round, &shelf);
+        apply_policy(round, &shelf);
         turn.bound = round->outlook.links;
         status = next_snapshot(&txn, &shelf, round->outlook.keep_raw, &turn.number, error);
     }

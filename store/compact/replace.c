@@ -307,53 +307,6 @@ enum lmcs_status lmcs_replace_encode(struct lmcs_replace *replace, struct lmcs_e
     return status;
 }
 
-static enum lmcs_status write_raw(struct lmcs_encoding *encoding, struct lmcs_error *error)
-{
-    struct lmcs_content *made = &encoding->made;
-    const uint64_t blocks = lmc_block_count(encoding->raw_bytes);
-    struct lmc_hash *hashes = malloc((blocks + 1) * sizeof *hashes);
-    if (hashes == NULL)
-        return lmcs_fail_memory(error);
-    made->df.payload = LMCS_PAYLOAD_RAW;
-    enum lmcs_status status =
-        lmcs_payload_take(encoding->region, lmcs_raw_stored_bytes(encoding->raw_bytes), made, error);
-    for (uint64_t i = 0; status == LMCS_OK && i < blocks; i++) {
-        const uint64_t at = i * LMC_BLOCK_BYTES, left = encoding->raw_bytes - at;
-        const uint64_t bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
-        const void *block = (const char *)encoding->data + at;
-        hashes[i] = lmc_hash128(block, bytes);
-        status = lmcs_payload_write(encoding->pool->heap, made, at, block, bytes, error);
-    }
-    if (status == LMCS_OK)
-        status = lmcs_raw_write_table(encoding->pool->heap, made, hashes, error);
-    free(hashes);
-    return status == LMCS_OK ? lmcs_encoding_verify(encoding, error) : status;
-}
-
-void lmcs_replace_begin_linked(struct lmcs_replace *replace, struct lmcs_pool *pool, struct lmcs_region *region,
-                               const struct lmcs_content *content, const struct lmcs_identity *identity, bool serial)
-{
-    *replace = (struct lmcs_replace){.pool = pool, .region = region, .serial = serial, .identity = *identity};
-    replace->chain.length = 1;
-    replace->chain.links[0] = *content;
-}
-
-enum lmcs_status lmcs_replace_by(struct lmcs_replace *replace, const void *data, struct lmcs_error *error)
-{
-    struct lmcs_encoding encoding = encoding_of(replace);
-    encoding.data = data;
-    encoding.made.link = 0;
-    encoding.made.df.output = 0;
-    enum lmcs_status status = lmcs_encoding_run(&encoding, error);
-    if (status == LMCS_OK && !encoding.worthwhile)
-        status = write_raw(&encoding, error);
-    replace->made = encoding.made;
-    replace->worthwhile = true;
-    for (uint32_t i = 0; status == LMCS_OK && i < encoding.made.df.part_count; i++)
-        lmcs_heap_start_writeback(replace->pool->heap, encoding.made.parts[i].offset, encoding.made.parts[i].bytes);
-    return status;
-}
-
 enum lmcs_status lmcs_replace_copy(struct lmcs_replace *replace, struct lmcs_error *error)
 {
     const struct lmcs_content *from = &replace->chain.links[0];
@@ -456,11 +409,6 @@ enum lmcs_status lmcs_replace_swap(struct lmcs_txn *txn, struct lmcs_replace *re
     }
     replace->made.df.flags = now.df.flags;
     const bool leaves = was_linked && replace->made.df.payload != LMCS_PAYLOAD_LINKED;
-    const bool to_raw = leaves && replace->made.df.payload == LMCS_PAYLOAD_RAW;
-    if (to_raw)
-        replace->made.df.flags |= LMCS_CONTENT_SETTLED;
     status = lmcs_content_swap(txn, now.id, &replace->made, replace->same_bytes, error);
-    if (status == LMCS_OK && to_raw)
-        status = lmcs_content_set_link(txn, now.id, 0, 0, error);
     return status == LMCS_OK && leaves ? lmcs_line_renumber(txn, now.id, error) : status;
 }

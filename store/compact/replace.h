@@ -52,12 +52,6 @@ enum lmcs_status lmcs_replace_swap(struct lmcs_txn *txn, struct lmcs_replace *re
                                    struct lmcs_error *error);
 void lmcs_replace_end(struct lmcs_replace *replace);
 
-/* Begins with a content that a link stores, and pins nothing. */
-void lmcs_replace_begin_linked(struct lmcs_replace *replace, struct lmcs_pool *pool, struct lmcs_region *region,
-                               const struct lmcs_content *content, const struct lmcs_identity *identity, bool serial);
-/* Encodes the content's decoded bytes alone, or writes them raw if that is not larger; verifies by decoding. */
-enum lmcs_status lmcs_replace_by(struct lmcs_replace *replace, const void *data, struct lmcs_error *error);
-
 /* A raw content's bytes; several parts as one mapping. */
 struct lmcs_bytes_at {
     const void *data;

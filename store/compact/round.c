@@ -7,8 +7,6 @@
 #include "base/grow.h"
 #include "pages/space.h"
 
-#define SLICE_NS ((uint64_t)50000000) /* of a rest, before the work that can't wait for its end */
-
 enum lmcs_status lmcs_round_go_on(struct lmcs_round *round, uint64_t done, uint64_t total, struct lmcs_error *error)
 {
     const struct lmcs_progress *progress = round->progress;
@@ -20,28 +18,9 @@ enum lmcs_status lmcs_round_go_on(struct lmcs_round *round, uint64_t done, uint6
     return LMCS_OK;
 }
 
-/* Does what can't wait until a content, or a rest, has ended. */
-static enum lmcs_status do_between(struct lmcs_round *round, struct lmcs_error *error)
-{
-    if (round->between == NULL)
-        return LMCS_OK;
-    round->is_between = true;
-    const enum lmcs_status status = round->between(round, error);
-    round->is_between = false;
-    return status;
-}
-
 void lmcs_round_hold(struct lmcs_round *round, uint64_t bytes)
 {
-    uint64_t left = lmcs_throttle_due(&round->throttle, round->outlook.rate_bytes, bytes);
-    while (left > 0 && !lmcs_throttle_ends(&round->throttle)) {
-        struct lmcs_error ignored;
-        const uint64_t ns = left < SLICE_NS ? left : SLICE_NS;
-        lmcs_throttle_rest(&round->throttle, ns);
-        left -= ns;
-        if (left > 0 && !round->is_between && do_between(round, &ignored) != LMCS_OK)
-            return; /* the next content finds it again */
-    }
+    lmcs_throttle_hold(&round->throttle, round->outlook.rate_bytes, bytes);
 }
 
 /* Without rests: the next capture would do the same work, and its caller would wait. */
@@ -243,7 +222,7 @@ enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *
                batch.bytes < LMCS_BATCH_BYTES) {
             status = lmcs_round_go_on(round, i, round->count, error);
             if (status == LMCS_OK)
-                status = do_between(round, error);
+                status = lmcs_round_prepare(round, error);
             if (status == LMCS_OK)
                 status = lmcs_batch_encode(round, &batch, &round->candidates[i], error);
             if (status == LMCS_OK && batch.count > 0)

@@ -21,7 +21,6 @@
 #define LMCS_BATCH_BYTES    ((uint64_t)64 << 20)
 #define LMCS_MOST_SUSPECTS  64u
 #define LMCS_EVERY_SHELF    UINT64_MAX
-#define LMCS_SHELVES_SEEN   1024u
 
 /* State that outlives a round. */
 struct lmcs_compactor {
@@ -30,11 +29,7 @@ struct lmcs_compactor {
     _Atomic uint64_t replaced;
     lmcs_repair_content_fn *repair;
     struct lmcs_parity_wait parity;      /* of the background thread */
-    struct lmcs_known_lines known_lines; /* guarded by `round`, as the next */
-    struct lmcs_seen_shelf {             /* of which no line behind snapshot `number` is to be cut; slot: id % slots */
-        uint64_t shelf, number;
-        uint32_t bound;
-    } seen[LMCS_SHELVES_SEEN];
+    struct lmcs_known_lines known_lines; /* guarded by `round` */
 };
 
 struct lmcs_candidate {
@@ -64,8 +59,6 @@ struct lmcs_round {
     bool background;
     const struct lmcs_progress *progress;
     struct lmcs_throttle throttle;
-    enum lmcs_status (*between)(struct lmcs_round *round, struct lmcs_error *error); /* contents; NULL: nothing */
-    bool is_between;
     uint64_t keep;         /* bytes of free extents to leave untrimmed */
     bool urgent;           /* a writer found no space: keep only the newest snapshots raw, prune at once */
     const char *held;      /* urgent: shelf of this writer */
@@ -130,10 +123,6 @@ void lmcs_batch_end(struct lmcs_batch *batch);
 
 /* Begins a compaction after which no snapshot of a shelf (NULL: all) is raw. */
 enum lmcs_status lmcs_round_finish(struct lmcs_round *round, const char *name, struct lmcs_error *error);
-/* Sets the outlook, but for the snapshots. In round->txn. */
-void lmcs_round_apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shelf);
-/* Puts keyframes into lines behind the newest snapshots, before they are too long. */
-enum lmcs_status lmcs_round_keyframes(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_encode_shelves(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *error);
 enum lmcs_status lmcs_round_release(struct lmcs_round *round, struct lmcs_error *error);

@@ -10,16 +10,16 @@ static bool must_stop(const struct lmcs_throttle *throttle)
     return throttle->must_stop != NULL && throttle->must_stop(throttle->context);
 }
 
-bool lmcs_throttle_ends(const struct lmcs_throttle *throttle)
+static bool yields(const struct lmcs_throttle *throttle)
 {
     return throttle->must_stop != NULL && (lmcs_idle_is_hurried(throttle->pool->idle) || must_stop(throttle));
 }
 
 bool lmcs_throttle_go_on(struct lmcs_throttle *throttle)
 {
-    while (throttle->must_stop != NULL && atomic_load(&throttle->pool->copying) > 0 && !lmcs_throttle_ends(throttle))
+    while (throttle->must_stop != NULL && atomic_load(&throttle->pool->copying) > 0 && !yields(throttle))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    return !lmcs_throttle_ends(throttle);
+    return !yields(throttle);
 }
 
 static bool is_stopped(const void *context)
@@ -27,15 +27,7 @@ static bool is_stopped(const void *context)
     return must_stop(context);
 }
 
-void lmcs_throttle_rest(struct lmcs_throttle *throttle, uint64_t ns)
-{
-    if (throttle->must_stop == NULL)
-        return;
-    lmcs_idle_sleep(throttle->pool->idle, ns, is_stopped, throttle);
-    lmcs_yield_begin(&throttle->yield);
-}
-
-uint64_t lmcs_throttle_due(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes)
+void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes)
 {
     uint64_t now = lmcs_steady_ns(), until = now;
     if (throttle->must_stop != NULL)
@@ -45,12 +37,8 @@ uint64_t lmcs_throttle_due(struct lmcs_throttle *throttle, uint64_t rate, uint64
         throttle->next_ns += (uint64_t)((double)bytes / (double)rate * 1e9);
         until = until < throttle->next_ns ? throttle->next_ns : until;
     }
-    return until - now;
-}
-
-void lmcs_throttle_hold(struct lmcs_throttle *throttle, uint64_t rate, uint64_t bytes)
-{
-    const uint64_t ns = lmcs_throttle_due(throttle, rate, bytes);
-    if (ns > 0)
-        lmcs_throttle_rest(throttle, ns);
+    if (until == now)
+        return;
+    lmcs_idle_sleep(throttle->pool->idle, until - now, is_stopped, throttle);
+    lmcs_yield_begin(&throttle->yield);
 }

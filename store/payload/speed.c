@@ -33,7 +33,7 @@ static double time_of(const struct lmcs_pool *pool, enum lmcs_decoded what, doub
     return bytes < ENOUGH || ns == 0 ? otherwise : (double)ns / (double)bytes * GIB;
 }
 
-uint32_t lmcs_links_within(const struct lmcs_pool *pool, uint64_t restore_seconds)
+double lmcs_links_within(const struct lmcs_pool *pool, uint64_t restore_seconds)
 {
     const double threads = pool->options.threads;
     const double beginning = time_of(pool, LMCS_DECODED_KEYFRAME, KEYFRAME_NS) + MEMORY_NS;
@@ -41,5 +41,5 @@ uint32_t lmcs_links_within(const struct lmcs_pool *pool, uint64_t restore_second
     const double links = left / (PER_DECODED * time_of(pool, LMCS_DECODED_LINK, LINK_NS));
     if (restore_seconds == 0 || links >= LMCS_LINK_BOUND)
         return LMCS_LINK_BOUND;
-    return links < 0 ? 0 : (uint32_t)links;
+    return links < 0 ? 0 : links;
 }

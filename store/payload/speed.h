@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* payload/speed.h - how fast this machine decodes, and so how long a line may be. */
+/* payload/speed.h - how fast this machine decodes, and so how long lines may be. */
 #ifndef LMCS_PAYLOAD_SPEED_H
 #define LMCS_PAYLOAD_SPEED_H
 
@@ -13,12 +13,13 @@ uint64_t lmcs_speed_ns(void);
 void lmcs_speed_add(struct lmcs_pool *pool, enum lmcs_decoded what, uint64_t bytes, uint64_t since);
 
 /*
- * The most links behind a state that all of the pool's threads restore in `restore_seconds` per GiB: those of a
- * keyframe, new memory for it, then the links. At most LMCS_LINK_BOUND, which it is for 0 seconds (no limit).
+ * The most links, on average over its bytes, behind a state that all of the pool's threads restore in `restore_seconds`
+ * per GiB: keyframes, new memory for them, then the links. At most LMCS_LINK_BOUND, which it is for 0 seconds (no
+ * limit); 0: not even keyframes alone.
  *
  * Speeds are those of payloads that this process has written and verified; before the first, of one thread of a slow
  * machine (0.45 s per GiB for a keyframe, 0.1 s for a link; tools/bench.sh links --only restore).
  */
-uint32_t lmcs_links_within(const struct lmcs_pool *pool, uint64_t restore_seconds);
+double lmcs_links_within(const struct lmcs_pool *pool, uint64_t restore_seconds);
 
 #endif

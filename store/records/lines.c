@@ -106,22 +106,6 @@ enum lmcs_status lmcs_line_find_heir(struct lmcs_txn *txn, uint64_t unused, stru
     return status;
 }
 
-enum lmcs_status lmcs_link_outputs(struct lmcs_txn *txn, uint64_t link, struct lmcs_content *outputs, size_t *count,
-                                   struct lmcs_error *error)
-{
-    struct dependents arrays;
-    struct lmcs_cursor *cursor;
-    *count = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = list(txn, cursor, link, &arrays, error);
-    lmcs_cursor_free(cursor);
-    for (size_t i = 0; status == LMCS_OK && i < arrays.count && i < LMC_MAX_BASES; i++)
-        outputs[(*count)++] = arrays.all[i];
-    return status;
-}
-
 /* Finds the link that rests on an array, among deltas. */
 static enum lmcs_status find_link_on(struct lmcs_txn *txn, struct lmcs_cursor *cursor, uint64_t array,
                                      struct lmcs_content *link, bool *found, struct lmcs_error *error)

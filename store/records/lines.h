@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* records/lines.h - the links of a line: arrays, places, and links kept only for removed steps. */
+/* records/lines.h - the links of a line: places, and links kept only for removed steps. */
 #ifndef LMCS_RECORDS_LINES_H
 #define LMCS_RECORDS_LINES_H
 
@@ -20,9 +20,6 @@ struct lmcs_line_heir {
 enum lmcs_status lmcs_line_find_heir(struct lmcs_txn *txn, uint64_t unused, struct lmcs_line_heir *heir,
                                      struct lmcs_error *error);
 
-/* The arrays that a link stores or that record it: at most LMC_MAX_BASES. *count 0: none, or the link is gone. */
-enum lmcs_status lmcs_link_outputs(struct lmcs_txn *txn, uint64_t link, struct lmcs_content *outputs, size_t *count,
-                                   struct lmcs_error *error);
 /* The link that rests on an array; 0: none. */
 enum lmcs_status lmcs_link_on(struct lmcs_txn *txn, uint64_t array, uint64_t *link, struct lmcs_error *error);
 /* Lowers the places of the links above an array that was stored by a link and no longer is. */

@@ -71,11 +71,10 @@ static inline uint32_t lmcs_policy_links(const struct lmcs_policy *policy)
     return policy->links == LMCS_LINKS_AUTO ? LMCS_DEFAULT_LINKS : policy->links;
 }
 
-/* Most links in a line that captures make. `by_restore`: most that can be undone in time; UINT32_MAX: no limit. */
-static inline uint32_t lmcs_policy_line_bound(const struct lmcs_policy *policy, uint32_t by_restore)
+/* Most links in a line that captures make. */
+static inline uint32_t lmcs_policy_line_bound(const struct lmcs_policy *policy)
 {
-    uint32_t bound = policy->links < LMCS_LINK_BOUND ? policy->links : LMCS_LINK_BOUND;
-    return by_restore < bound ? by_restore : bound;
+    return policy->links < LMCS_LINK_BOUND ? policy->links : LMCS_LINK_BOUND;
 }
 
 static inline bool lmcs_policy_has_parity(const struct lmcs_policy *policy)
