@@ -132,8 +132,8 @@ struct lmcs_turns {
 /*
  * turns.c: chooses the parameters whose turn it is, and sorts the turns. Pure.
  *
- * The longest lines end first, until the mean holds. So it holds after every capture. A line may have so many links as
- * the bound times the share of bytes whose lines are not longer: so the lines that began together do not end together.
+ * The longest lines end first, until the mean holds. So it holds after every capture. And a line has fewer links than
+ * bound + 1 times the share of bytes whose lines are not longer. So lines that began together do not end together.
  */
 void lmcs_turns_choose(struct lmcs_turn *turns, size_t count, const struct lmcs_turns *all);
 /* Whether a delta of the entry may rest on content `id`, which *base receives. */

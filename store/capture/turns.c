@@ -30,8 +30,8 @@ void lmcs_turns_choose(struct lmcs_turn *turns, size_t count, const struct lmcs_
         qsort(turns, count, sizeof *turns, longest_first);
     for (size_t i = 0; i < count; i++) {
         struct lmcs_turn *turn = &turns[i];
-        const uint64_t place = ((uint64_t)all->bound + 1) * (bytes - longer) / bytes;
-        turn->is_due = turn->links > all->bound || turn->links > place || (double)to_undo > most;
+        const uint64_t bound = (((uint64_t)all->bound + 1) * (bytes - longer) - 1) / bytes;
+        turn->is_due = turn->links > bound || (double)to_undo > most;
         if (turn->is_due)
             to_undo -= turn->bytes * turn->links;
         else

@@ -74,6 +74,10 @@ def links(shelf: lmcstore.Shelf) -> list[int]:
     return [snapshot.storage()["link_contents"] for snapshot in shelf]
 
 
+def keyframes(shelf: lmcstore.Shelf) -> list[int]:
+    return [snapshot.storage()["keyframe_contents"] for snapshot in shelf]
+
+
 @pytest.mark.parametrize("fp32", [False, True], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("way", OPTIMIZERS)
 def test_every_step_is_links_from_the_second_on(pool_path: str, way: str, fp32: bool) -> None:
@@ -228,7 +232,7 @@ import sys
 sys.path.insert(0, sys.argv[2])
 import lmcstore, torch
 from test_link_capture import Run
-run = Run(lmcstore.open(sys.argv[1])["run"])
+run = Run(lmcstore.open(sys.argv[1])["run"], policy=sys.argv[4])
 while True:
     run.trainer.step()
     torch.save(run.trainer.state(), f"{sys.argv[3]}/{len(run.states) + 1}")
@@ -236,9 +240,11 @@ while True:
 """
 
 
-def test_a_killed_writer_loses_nothing_acknowledged(pool_path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bound", [64, 2])
+def test_a_killed_writer_loses_nothing_acknowledged(pool_path: str, tmp_path: Path, bound: int) -> None:
     (tmp_path / "states").mkdir()
-    writer = start(KILLED, pool_path, HERE, tmp_path / "states")
+    policy = f"write=link restore=none links={bound}"
+    writer = start(KILLED, pool_path, HERE, tmp_path / "states", policy)
     try:
         while (last := int(line(writer))) < 6:
             pass
@@ -248,7 +254,7 @@ def test_a_killed_writer_loses_nothing_acknowledged(pool_path: str, tmp_path: Pa
         writer.wait()
     last = int(rest[-1]) if rest else last
     with lmcstore.open(pool_path, background=False) as store:
-        run = Run(store["run"])
+        run = Run(store["run"], policy=policy)
         assert len(run.shelf) in (last, last + 1)
         run.states = [torch.load(tmp_path / f"states/{n.number}", weights_only=False) for n in run.shelf]
         run.expect_all()
@@ -257,7 +263,38 @@ def test_a_killed_writer_loses_nothing_acknowledged(pool_path: str, tmp_path: Pa
         run.trainer.optimizer.load_state_dict(last_state["optimizer"])
         run.go(3)
         run.expect_all()
-        assert links(run.shelf) == [0] + (len(run.shelf) - 4) * [run.linked] + [0, run.linked, run.linked]
+        linked, alone = links(run.shelf), keyframes(run.shelf)
+        assert linked[0] == linked[-3] == 0  # no process had the state before
+        assert all(linked[i] + alone[i] == run.linked for i in range(1, len(linked)) if i != len(linked) - 3)
+        assert bound == 64 or any(alone[1:-3])
+        assert store.verify()["damages"] == 0
+
+
+def test_keyframes_have_turns(pool_path: str, tmp_path: Path) -> None:
+    """A step writes each parameter as a link, or as keyframes: each time others, and as many bytes."""
+    bound, parameters = 5, 24
+    (tmp_path / "states").mkdir()
+    model = torch.nn.ParameterList([torch.randn(40, 40) for _ in range(parameters)])
+    optimizer = torch.optim.AdamW(model.parameters())
+    with lmcstore.open(pool_path) as store:
+        shelf = store["run"]
+        shelf.policy = f"write=link restore=none links={bound}"
+        for step in range(3 * bound + 1):
+            for parameter in model:
+                parameter.grad = torch.randn(40, 40).bfloat16().float()
+            optimizer.step()
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state, tmp_path / f"states/{step + 1}")
+            shelf.snapshot(state, **MODES[step % 2]).wait()
+        reader = start(READER, pool_path, HERE, tmp_path / "states", 3 * bound + 1)
+        assert [line(reader) for _ in range(3 * bound + 2)][-1] == str(3 * bound + 1)
+        assert reader.wait() == 0
+        turns = 3 * parameters // (bound + 1)
+        assert keyframes(shelf)[1:] == 3 * bound * [turns]
+        assert links(shelf)[1:] == 3 * bound * [3 * parameters - turns]
+        stored = [snapshot.stored_bytes for snapshot in list(shelf)[1:]]
+        assert max(stored) < 1.1 * min(stored) and max(stored) < 0.4 * shelf[1].raw_bytes
+        assert max(snapshot.storage()["longest_line"] for snapshot in shelf) == bound
         assert store.verify()["damages"] == 0
 
 
