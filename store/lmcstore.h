@@ -222,8 +222,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *
  *   grace=T        after a change of keep or budget, nothing is pruned for T (10m) that was not due before; the time of
  *                  the change is stored. "none": no such period
- *   restore=T      most time for each GiB of state to restore the newest snapshot, on all cores of this machine (1s; at
- *                  most 1h): bounds the lines of links that captures write. "none": only "links" bounds them
+ *   restore=T      most time for each GiB of state to restore the whole newest snapshot, on all cores of this machine
+ *                  (1s; at most 1h): bounds the mean length of the lines of links that captures write, so that a single
+ *                  tensor may take longer for its bytes. "none": only "links" bounds them
  *
  * The background and lmcs_compact prune when the snapshots that the rules don't keep are more than an eighth of those
  * that they do; all of them when space runs out, also in a grace period. lmcs_prune prunes on request, at once.

@@ -296,7 +296,7 @@ static_assert(sizeof(struct lmcs_constants_df) == 80, "constants layout");
 enum lmcs_links {
     LMCS_LINKS_UNKNOWN = 0, /* not tried, or nothing changed together */
     LMCS_LINKS_MADE,
-    LMCS_LINKS_FIRST,       /* the line had the policy's length: begins the next */
+    LMCS_LINKS_FIRST,       /* lines were as long as the policy allows: begins the next */
     LMCS_LINKS_GAP,         /* the step before is missing */
     LMCS_LINKS_UNEXPLAINED, /* no known arithmetic explains the step */
     LMCS_LINKS_LARGE,       /* a link is not smaller than deltas */

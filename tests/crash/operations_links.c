@@ -3,7 +3,7 @@
  * operations_links.c - steps of an optimizer, captured as links.
  *
  * Between the captures happens what a line must survive: removal of the newest snapshot, a capture that fails, raw
- * captures, keyframes by the compactor, forks, and another process. The ceiling of a line is soon reached.
+ * captures, compaction, forks, and another process. Lines are so short that captures soon write keyframes.
  */
 #include "base/error.h"
 #include "driver.h"

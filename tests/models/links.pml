@@ -3,11 +3,12 @@
  * links.pml - link captures of one shelf with one array, as a model for Spin (store/CAPTURES.md, "Link captures").
  *
  * A trainer takes snapshots, one after the other: as a link from the memory state or, after a start, from raw bytes in
- * the pool; as a delta; or raw. It plans by a view of the pool, encodes, and enters the capture in a transaction that
- * checks the plan again. A refused plan is replaced by a raw copy. Captures may fail or be raw by policy, and the
- * newest snapshot may be removed. A pruner removes others. A compactor works by a plan, a pause and a transaction, too:
- * it cuts lines by keyframes, makes keyframes, deltas and links of raw contents, and lets links replace raw bytes. A
- * repair encodes a content alone. The process may be killed at each step. Moves of payloads change nothing here.
+ * the pool; as a keyframe, at any time and always where the line is full; as a delta; or raw. It plans by a view of the
+ * pool, encodes, and enters the capture in a transaction that checks the plan again. A refused plan is replaced by a raw
+ * copy. Captures may fail or be raw by policy, and the newest snapshot may be removed. A pruner removes others. A
+ * compactor works by a plan, a pause and a transaction, too: it cuts lines above contents that no snapshot has, makes
+ * keyframes, deltas and links of raw contents, and lets links replace raw bytes. A repair encodes a content alone. The
+ * process may be killed at each step. Moves of payloads change nothing here.
  *
  * Contents have the number of their capture. Values stand for bytes: a link has the value that it was encoded from.
  *
@@ -177,6 +178,7 @@ inline measure_next(b)
 #define AS_LINK  2
 #define AS_DELTA 3
 #define AS_SAME  4
+#define AS_KEY   5
 
 proctype trainer()
 {
@@ -205,6 +207,7 @@ again:
                 plan = AS_LINK; source = memory_value
             :: (b == NONE || value[b] != state) && links && MAY_LINK(b) && place <= BOUND && !IS_KNOWN(b) &&
                form[b] == RAW -> plan = AS_LINK; source = value[b]
+            :: (b == NONE || value[b] != state) && links && MAY_LINK(b) -> plan = AS_KEY
             :: (b == NONE || value[b] != state) && links && MAY_DELTA(b) -> plan = AS_DELTA
             :: (b == NONE || value[b] != state) && links && b != NONE && form[b] == DELTA && MAY_DELTA(base[b]) ->
                 plan = AS_DELTA; b = base[b]
@@ -252,7 +255,7 @@ again:
 #else
             :: plan == AS_DELTA && MAY_DELTA(b) -> skip
 #endif
-            :: plan == AS_RAW || plan == AS_SAME -> skip
+            :: plan == AS_RAW || plan == AS_SAME || plan == AS_KEY -> skip
             :: else -> place = BOUND + 1 /* refused */
             fi;
             if
@@ -268,6 +271,7 @@ again:
                     value[k] = state;
                     if
                     :: plan == AS_RAW -> form[k] = RAW; COUNT(0)
+                    :: plan == AS_KEY -> form[k] = KEYFRAME; COUNT(0)
                     :: plan == AS_DELTA -> form[k] = DELTA; base[k] = b; COUNT(0)
                     :: plan == AS_LINK ->
                         form[k] = LINKED; base[k] = b; linked[k] = true; from_value[k] = source; RECORD(k, place);
@@ -344,6 +348,21 @@ proctype pruner()
 
 /* ---- The compactor ---- */
 
+/* n: 1 if the line may be cut at a: no snapshot has the content below. */
+inline may_cut(a)
+{
+    d_step {
+        n = (form[a] == LINKED);
+        for (i : 1 .. N) {
+            if
+            :: content[i] != NONE && content[i] == base[a] -> n = 0
+            :: else
+            fi
+        }
+        i = 0
+    }
+}
+
 /* n: 1 if raw content a may become a delta against b. */
 inline may_encode_against(a, b)
 {
@@ -389,7 +408,10 @@ proctype compactor()
     :: atomic { /* plan, in a view */
         select(a : 1 .. N);
         if
-        :: form[a] == LINKED -> work = CUT
+        :: form[a] == LINKED ->
+            may_cut(a);
+            if :: n == 1 -> work = CUT :: else -> a = 0 fi;
+            n = 0
         :: form[a] == RAW && linked[a] -> work = REPLACE
         :: form[a] == RAW && !linked[a] -> work = ENCODE
         :: form[a] == RAW && !linked[a] ->
