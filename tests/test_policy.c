@@ -51,7 +51,7 @@ static void links_bound_lines(void **state)
     static const struct {
         const char *words;
         uint32_t compactor, captures;
-    } cases[] = {{"", 24, 64},       {"links=24", 24, 24}, {"links=64", 64, 64},  {"links=8", 8, 8},
+    } cases[] = {{"", 24, 64},        {"links=24", 24, 24}, {"links=64", 64, 64},  {"links=8", 8, 8},
                  {"links=off", 0, 0}, {"links=0", 0, 0},    {"links=auto", 24, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct lmcs_policy policy = parsed(cases[i].words);

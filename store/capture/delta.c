@@ -2,9 +2,9 @@
 /*
  * capture/delta.c - writes tensors that have no link as keyframes and deltas, from their copies in memory.
  *
- * Keyframes are of parameters whose turn it is. The base of a delta is the newest raw content of the name: that of the base snapshot, or the one below its delta. So
- * no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas the tensor is written raw, as is one that begins a line.
- * Frames count after decoding.
+ * Keyframes are of parameters whose turn it is. The base of a delta is the newest raw content of the name: that of the
+ * base snapshot, or the one below its delta. So no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas the tensor is
+ * written raw, as is one that begins a line. Frames count after decoding.
  */
 #include <stdlib.h>
 

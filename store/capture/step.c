@@ -40,8 +40,8 @@ struct linking {
     struct job *jobs;
     size_t count, capacity;
     uint64_t unchanged_bytes, unchanged_to_undo; /* of parameters, as in lmcs_turns */
-    const struct lmcs_step_rule *rule; /* of the group */
-    size_t first;                      /* job of the parallel run */
+    const struct lmcs_step_rule *rule;           /* of the group */
+    size_t first;                                /* job of the parallel run */
     pthread_mutex_t region_lock;
 };
 

@@ -76,7 +76,7 @@ static uint32_t to_undo(const struct lmcs_chain *chain)
 static const char *links_note(uint32_t links)
 {
     static const char *const notes[LMCS_LINKS_COUNT] = {
-        [LMCS_LINKS_FIRST] = "it begins a line of links: the one before is as long as the policy's links= or restore= allow",
+        [LMCS_LINKS_FIRST] = "it begins lines of links: those before are as long as links= and restore= allow",
         [LMCS_LINKS_GAP] = "the step before it is missing",
         [LMCS_LINKS_UNEXPLAINED] = "no arithmetic that is known leads to it from the step before",
         [LMCS_LINKS_LARGE] = "a link would not be smaller than deltas",
