@@ -532,7 +532,7 @@ static const struct key keys[] = {
      "none",
      false},
     {{"restore", "TIME", "a duration of at most 1h (1s), or none", TEXT(LMCS_DEFAULT_RESTORE) "s",
-      "captures write links only as far as the whole newest snapshot is restored in TIME per GiB; none: no limit"},
+      "captures write links only as far as the whole newest state is restored in TIME per GiB; none: no limit"},
      read_duration,
      write_duration,
      FIELD(restore_seconds),
