@@ -233,6 +233,11 @@ static enum lmcs_status commit(struct lmcs_capture *capture, bool asynchronous, 
     *queued = false;
     if (asynchronous) {
         capture->state = LMCS_CAPTURE_COMMITTING;
+        if (!capture->promised && capture->makes_links) {
+            const enum lmcs_status status = lmcs_capture_encode(capture, error);
+            if (status != LMCS_OK)
+                return status;
+        }
         *queued = queue(capture, error) == LMCS_OK;
         if (*queued)
             return LMCS_OK;

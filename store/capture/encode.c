@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "capture/memory.h"
 #include "capture/state.h"
 #include "links/line.h"
 
@@ -61,8 +62,11 @@ enum lmcs_status lmcs_capture_encode(struct lmcs_capture *capture, struct lmcs_e
     atomic_fetch_add(&capture->pool->copying, 1); /* the compactor waits */
     enum lmcs_status status = write_all(capture, error);
     atomic_fetch_sub(&capture->pool->copying, 1);
-    if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name))
+    if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name)) {
+        if (capture->has_changed_memory)
+            lmcs_memory_drop(capture->pool, capture->busy);
         status = write_all(capture, error);
+    }
     if (status == LMCS_FULL)
         lmcs_capture_explain_full(capture, error);
     capture->has_encoded = true; /* what the transaction refuses is written raw */

@@ -234,7 +234,8 @@ void lmcs_capture_keep_memory(struct lmcs_capture *capture, bool committed)
     }
     if (items != NULL)
         lmcs_memory_set(capture->pool, capture->busy, items, count);
-    else if (committed)
+    else if (committed || capture->has_changed_memory)
         lmcs_memory_drop(capture->pool, capture->busy);
+    capture->has_changed_memory = false;
     free(items);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/order.h"
 #include "capture/memory.h"
 #include "capture/state.h"
 #include "links/relate.h"
@@ -25,6 +26,7 @@ struct job {
     struct lmcs_captured *after[LMC_MAX_BASES];
     struct lmcs_content before[LMC_MAX_BASES];
     uint32_t pinned;           /* of `before` */
+    bool in_place;             /* no other job uses `before`, which is the memory state's */
     struct lmc_link_rule rule; /* step.has_rule */
     bool serial;
     bool worthwhile;
@@ -232,6 +234,39 @@ static enum lmcs_status take_turns(struct linking *l, struct lmcs_error *error)
     return LMCS_OK;
 }
 
+static bool occurs_twice(const uint64_t *sorted, size_t count, uint64_t id)
+{
+    const uint64_t *at = bsearch(&id, sorted, count, sizeof *sorted, lmcs_by_u64);
+    return (at > sorted && at[-1] == id) || (at + 1 < sorted + count && at[1] == id);
+}
+
+/* Lets the verification of links change the memory state to the new one, which saves copies. Tensors that had one
+ * content in the base snapshot have their bytes there once, and a tensor that did not change still needs them. */
+static enum lmcs_status choose_places(struct linking *l, struct lmcs_error *error)
+{
+    const struct lmcs_entries *entries = &l->capture->entries;
+    size_t count = 0;
+    uint64_t *ids = malloc((l->count * LMC_MAX_BASES + entries->count + 1) * sizeof *ids);
+    if (ids == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < entries->count; i++)
+        if (entries->items[i]->shared != 0)
+            ids[count++] = entries->items[i]->shared;
+    for (size_t i = 0; i < l->count; i++)
+        for (uint32_t k = 0; k < l->jobs[i].step.arrays; k++)
+            ids[count++] = l->jobs[i].before[k].id;
+    qsort(ids, count, sizeof *ids, lmcs_by_u64);
+    for (size_t i = 0; i < l->count; i++) {
+        struct job *job = &l->jobs[i];
+        job->in_place = job->pinned == 0;
+        for (uint32_t k = 0; k < job->step.arrays; k++)
+            job->in_place = job->in_place && !occurs_twice(ids, count, job->before[k].id);
+        l->capture->has_changed_memory = l->capture->has_changed_memory || job->in_place;
+    }
+    free(ids);
+    return LMCS_OK;
+}
+
 static int by_group(const void *a, const void *b)
 {
     const struct job *x = a, *y = b;
@@ -299,7 +334,7 @@ static enum lmcs_status collect(struct linking *l, struct lmcs_error *error)
         status = take_turns(l, error);
     if (l->count > 1)
         qsort(l->jobs, l->count, sizeof *l->jobs, by_group);
-    return status;
+    return status == LMCS_OK ? choose_places(l, error) : status;
 }
 
 /* ---- Encoding ---- */
@@ -325,6 +360,7 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
                                      .tensor = job->after[0]->tensor,
                                      .raw_bytes = job->step.raw_bytes,
                                      .link = &params,
+                                     .in_place = job->in_place,
                                      .most_bytes = lmcs_step_most_bytes(&job->step)};
     encoding.made.df = (struct lmcs_content_df){.raw_bytes = job->step.raw_bytes,
                                                 .identity = job->after[0]->identity,

@@ -326,7 +326,7 @@ static enum lmcs_status prepare(struct encoding *e, struct lmcs_error *error)
 
 /* ---- Verifying ---- */
 
-/* A link whose arrays are in memory, read back and applied to copies of their blocks. */
+/* A link whose arrays are in memory, read back and applied to them, or to copies of their blocks. */
 struct applying {
     const struct lmcs_encoding *encoding;
     unsigned char *header;
@@ -360,7 +360,7 @@ static enum lmcs_status apply(const struct applying *a, uint64_t block, unsigned
     enum lmcs_status status = read_back(encoding, place, coded, entry.coded_bytes, error);
     if (status != LMCS_OK)
         return status;
-    for (uint32_t i = 0; i < encoding->made.df.base_count; i++)
+    for (uint32_t i = 0; i < encoding->made.df.base_count && !encoding->in_place; i++)
         memcpy(state[i], (const char *)encoding->link->before[i] + at, bytes);
     const uint64_t since = lmcs_speed_ns();
     if (lmc_link_decode_block(&step, 1, block, state, bytes, NULL, &why) != LMC_OK)
@@ -377,14 +377,16 @@ static enum lmcs_status apply_job(void *context, uint64_t block, struct lmcs_err
     const struct applying *a = context;
     const uint64_t at = block * LMC_BLOCK_BYTES, left = a->encoding->raw_bytes - at;
     const uint64_t bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES, room = (bytes + 63) & ~(uint64_t)63;
-    const uint32_t count = a->encoding->made.df.base_count;
+    const bool in_place = a->encoding->in_place;
+    const uint32_t count = a->encoding->made.df.base_count, copies = in_place ? 0 : count;
+    const size_t coded = (lmc_link_block_bound(count, bytes) + 63) & ~(size_t)63;
     void *state[LMC_MAX_BASES];
-    unsigned char *buffer = aligned_alloc(64, count * room + ((lmc_link_block_bound(count, bytes) + 63) & ~(size_t)63));
+    unsigned char *buffer = aligned_alloc(64, copies * room + coded);
     if (buffer == NULL)
         return lmcs_fail_memory(error);
     for (uint32_t i = 0; i < count; i++)
-        state[i] = buffer + i * room;
-    enum lmcs_status status = apply(a, block, buffer + count * room, state, bytes, error);
+        state[i] = in_place ? (unsigned char *)(uintptr_t)a->encoding->link->before[i] + at : buffer + i * room;
+    enum lmcs_status status = apply(a, block, buffer + copies * room, state, bytes, error);
     free(buffer);
     return status;
 }

@@ -21,6 +21,7 @@ struct lmcs_encoding {
     const struct lmc_link_params *link;  /* makes a link (data and base are unused) ... */
     const struct lmcs_content *before;   /* ... from these, raw and pinned, ... */
     const struct lmcs_content *after;    /* ... to these. Both NULL: the link's arrays are in memory alone */
+    bool in_place;                       /* the verification may change link->before, which is in memory, to `after` */
     uint64_t most_bytes;                 /* largest payload worthwhile; 0: one that saves a 64th */
     /* on output */
     struct lmcs_content made; /* input: raw size; output: parts, sizes, bases, kind */

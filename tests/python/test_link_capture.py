@@ -97,6 +97,29 @@ def test_every_step_is_links_from_the_second_on(pool_path: str, way: str, fp32: 
         run.expect_all(store["run"])
 
 
+def test_a_copy_that_was_the_weight_stays(pool_path: str) -> None:
+    """Two names have one content in a snapshot; then a step changes one of them, and later the other follows."""
+    weight = torch.nn.Parameter(torch.randn(64, 64))
+    optimizer = torch.optim.AdamW([weight], lr=1e-3)
+    copied: Any = weight
+    with lmcstore.open(pool_path, background=False) as store:
+        shelf = store["run"]
+        shelf.policy = "write=link restore=none"
+        states = []
+        for kept in (False, True, True, False, True, True):
+            weight.grad = torch.randn(64, 64).bfloat16().float()
+            before = weight.detach().clone()
+            optimizer.step()
+            copied = before if kept else weight
+            state = {"model": {"w": weight}, "optimizer": optimizer.state_dict(), "copy": copied}
+            states.append(copy.deepcopy(state))
+            shelf.snapshot(state)
+        assert min(links(shelf)[2:]) == 3
+        for snapshot, state in zip(shelf, states, strict=True):
+            same(state, snapshot.state_dict())
+        assert store.verify()["damages"] == 0
+
+
 READER = """
 import sys
 sys.path.insert(0, sys.argv[2])
