@@ -88,8 +88,9 @@ LMCS_API void lmcs_commit_options_init(struct lmcs_commit_options *options);
 
 /*
  * Commits all or nothing. Synchronous: after LMCS_OK the snapshot is durable; the capture is freed in any case.
- * Asynchronous: the capture stays until lmcs_capture_wait; the snapshot is invisible until it is durable, which it is
- * after its predecessors. *number (may be NULL) is the snapshot's number; a failure may leave a gap.
+ * Asynchronous: returns when the tensors are copied and, for links, encoded. The capture stays until lmcs_capture_wait;
+ * the snapshot is invisible until it is durable, which it is after its predecessors. *number (may be NULL) is the
+ * snapshot's number; a failure may leave a gap.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture,
                                                              const struct lmcs_commit_options *options,

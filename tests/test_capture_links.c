@@ -604,6 +604,36 @@ static void a_refused_link_is_written_raw(void **state)
     run_end(&run);
 }
 
+/* A failed capture has changed the memory state. */
+static void an_aborted_capture_leaves_no_state(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_capture *capture;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "write=link restore=none");
+    run_on(&run, pool, "run", 3);
+    run_step(&run);
+    struct state *now = state_of_run(&run);
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    relate(capture, &run, 0);
+    put_state(capture, now);
+    OK(lmcs_capture_encode(capture, &err));
+    assert_int_equal(capture->link_count, PARAMETERS);
+    lmcs_capture_abort(capture);
+    run_snapshot(&run, pool, "run", true, 0);
+    assert_int_equal(storage_of(pool, "run", 4).link_contents, 0);
+    run_on(&run, pool, "run", 2);
+    assert_int_equal(storage_of(pool, "run", 6).link_contents, 3 * PARAMETERS);
+    expect_run(&run, pool, "run");
+    check_pool(pool);
+    verify_pool(pool);
+    state_free(now);
+    close_pool(pool);
+    run_end(&run);
+}
+
 /* ... the delta's base gives up its raw bytes. */
 static void a_refused_delta_is_written_raw(void **state)
 {
@@ -670,6 +700,7 @@ int main(void)
         IN_MEMORY(torn_tensors_are_sound),
         IN_MEMORY(a_full_pool_and_no_error_asked_for),
         IN_MEMORY(a_stranger_has_locked_the_file),
+        IN_MEMORY(an_aborted_capture_leaves_no_state),
         IN_MEMORY(a_refused_link_is_written_raw),
         IN_MEMORY(a_refused_delta_is_written_raw),
         IN_MEMORY(what_is_lost_is_not_shared),

@@ -230,14 +230,12 @@ static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_
 /* Commits in this thread, or queues the capture for the shelf's. *queued: it is no longer this thread's. */
 static enum lmcs_status commit(struct lmcs_capture *capture, bool asynchronous, bool *queued, struct lmcs_error *error)
 {
+    enum lmcs_status status;
     *queued = false;
     if (asynchronous) {
         capture->state = LMCS_CAPTURE_COMMITTING;
-        if (!capture->promised && capture->makes_links) {
-            const enum lmcs_status status = lmcs_capture_encode(capture, error);
-            if (status != LMCS_OK)
-                return status;
-        }
+        if (!capture->promised && (status = lmcs_capture_encode(capture, error)) != LMCS_OK)
+            return status;
         *queued = queue(capture, error) == LMCS_OK;
         if (*queued)
             return LMCS_OK;
