@@ -197,9 +197,10 @@ class Shelf:
             `Snapshot.load_into` or took on this shelf, else the latest.
         wait
             True: return when the snapshot is durable. False: return when it is captured (copied and, for links,
-            encoded), and the state may change. It becomes `latest` once durable. Up to 16 snapshots, or 16 MiB, of a shelf are in flight; they become durable
-            in order. `Snapshot.wait` raises its snapshot's failure; the next snapshot, or else the store's close,
-            raises the first that no `wait` has raised. Later ones in flight are saved all the same.
+            encoded), and the state may change. It becomes `latest` once durable. Up to 16 snapshots, or 16 MiB, of a
+            shelf are in flight; they become durable in order. `Snapshot.wait` raises its snapshot's failure; the next
+            snapshot, or else the store's close, raises the first that no `wait` has raised. Later ones in flight are
+            saved all the same.
         gradient_scale
             The factor of bf16 gradients before the step: the clip's coefficient divided by the loss scale. Saves a
             search in the data. It affects sizes only; a value that is not finite is ignored.
