@@ -22,7 +22,7 @@ from limits import slow_disk
 from tables import Run, Section, ms, progress, run_suite
 from train_lines import lines_of, load, write_steps, write_until_killed
 from train_run import Loop, record, run_loop, run_single
-from train_ways import LINKS, PEERS, RESTORES, WAYS, links_way
+from train_ways import BUSY, LINKS, PEERS, RESTORES, WAYS, links_way
 from usage import in_new_process
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -203,7 +203,7 @@ def section_of(setting: Setting, loop: Loop, disk: Disk, title: str) -> Section:
     found = {case: summary(each, none, loop.steps, disk) for case, each in runs.items()}
     section.rows = [row_of(case, numbers) for case, numbers in found.items()]
     for (way, every), numbers in found.items():
-        if way.startswith(LINKS) and every == 1:
+        if every == 1 and (way == BUSY if loop.gradients is None else way.startswith(LINKS)):
             add_goals(section, way, loop, disk, numbers)
     base = found["none", 1]
     section.numbers = {

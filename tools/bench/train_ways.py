@@ -134,6 +134,8 @@ class DcpAsync:
 Make = Callable[[Path, torch.optim.Optimizer], Saver]
 LINKS = "lmc-store, lazy, links"
 """Captures that write links, within the policy's default time of a restore."""
+BUSY = "lmc-store, wait=False, links"
+"""The same for a loop that uses all processors: links are encoded in the call."""
 RESTORES = ("1s", "3s")
 RAW: dict[str, Make] = {
     "lmc-store": partial(LmcStore, wait=True, lazy=False, policy="write=raw"),
@@ -147,7 +149,7 @@ PEERS: dict[str, Make] = {
     "DCP async_save, thread": partial(DcpAsync, process=False),
     "DCP async_save, process": partial(DcpAsync, process=True),
 }
-WAYS = [*RAW, LINKS, *PEERS]
+WAYS = [*RAW, BUSY, LINKS, *PEERS]
 
 
 def links_way(restore: str) -> str:
@@ -165,4 +167,6 @@ def saver_of(way: str, folder: Path, optimizer: torch.optim.Optimizer) -> Saver:
     if way.startswith(LINKS):
         policy = f"write=link restore={restore_of(way)}"
         return LmcStore(folder, optimizer, wait=False, lazy=True, policy=policy)
+    if way == BUSY:
+        return LmcStore(folder, optimizer, wait=False, lazy=False, policy=f"write=link restore={RESTORES[0]}")
     return (RAW | PEERS)[way](folder, optimizer)

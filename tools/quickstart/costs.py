@@ -64,7 +64,7 @@ def _show_loops(work: Path, rounds: int, steps: int) -> None:
             for _ in range(count):
                 _train(model, optimizer)
                 if saves:
-                    newest = shelf.snapshot(state_of(), wait=False, lazy=optimizer)
+                    newest = shelf.snapshot(state_of(), wait=False)
             if newest is not None:
                 newest.wait()
 
@@ -80,7 +80,7 @@ def _show_loops(work: Path, rounds: int, steps: int) -> None:
             store.compact()
             compacting += time.perf_counter() - begin if saves else 0.0
     done, base = seconds[True], seconds[False]
-    say(f"{rounds} times {steps} steps, with a snapshot after each (wait=False, lazy=optimizer) until all are durable:")
+    say(f"{rounds} times {steps} steps, with a snapshot after each (wait=False) until all are durable:")
     say(f"with snapshots {done:.2f} s, without {base:.2f} s: {done / base:.2f} times (goal: at most {MOST})")
     say(f"Until all but the newest 4 snapshots are compacted, too: {(done + compacting) / base:.2f} times.")
     say()

@@ -89,7 +89,7 @@ def main() -> None:
             if newest:
                 newest.wait()
                 print(f"; gpt@{newest.number} durable", end="", flush=True)
-            newest = shelf.snapshot(state, step=step, metrics={"loss": loss.item()}, wait=False, lazy=optimizer)
+            newest = shelf.snapshot(state, step=step, metrics={"loss": loss.item()}, wait=False)
             print(f"; gpt@{newest.number} begun", end="", flush=True)
         if options.digests:
             digests[step] = state_digest(state)
