@@ -232,9 +232,14 @@ again:
         if
         :: /* fails */
             atomic {
+                if
 #ifdef BREAK_FAILED
-                if :: links -> memory_value = state :: else fi;
+                :: links -> memory_value = state
+#else
+                :: plan == AS_LINK -> memory = NONE; memory_value = 0 /* its verification has changed it */
 #endif
+                :: else
+                fi;
                 plan = 0; source = 0; place = 0; b = 0
             }
             goto again
