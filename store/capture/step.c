@@ -351,6 +351,7 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
     struct lmcs_capture *capture = e->linking->capture;
     struct job *job = e->job;
     struct lmc_link_params params = {.rule = *rule, .raw_bytes = job->step.raw_bytes};
+    struct lmc_hash after[LMC_MAX_BASES];
     struct lmcs_encoding encoding = {.pool = capture->pool,
                                      .region = &capture->region,
                                      .region_lock = &e->linking->region_lock,
@@ -360,6 +361,7 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
                                      .tensor = job->after[0]->tensor,
                                      .raw_bytes = job->step.raw_bytes,
                                      .link = &params,
+                                     .after_digests = after,
                                      .in_place = job->in_place,
                                      .most_bytes = lmcs_step_most_bytes(&job->step)};
     encoding.made.df = (struct lmcs_content_df){.raw_bytes = job->step.raw_bytes,
@@ -369,6 +371,7 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
     for (uint32_t i = 0; i < job->step.arrays; i++) {
         params.before[i] = job->step.before[i];
         params.after[i] = job->step.after[i];
+        after[i] = (struct lmc_hash){job->after[i]->content.df.digest_low, job->after[i]->content.df.digest_high};
         params.before_digest[i] = (struct lmc_hash){job->before[i].df.digest_low, job->before[i].df.digest_high};
         encoding.made.bases[i] = job->before[i].id;
     }

@@ -31,6 +31,7 @@
 
 struct segment {
     int fd;
+    atomic_int back; /* for lmcs_media_read_back; 0: not yet, -1: impossible */
     uint64_t pool_offset;
     uint64_t file_offset;
     uint64_t bytes;
@@ -48,7 +49,6 @@ struct lmcs_media {
     uint64_t superblock;
     uint64_t heap;
     void *map;
-    void *_Atomic back; /* for lmcs_media_read_back; NULL: not yet */
     lmcs_media_overlay_fn *overlay;
     const void *overlay_context;               /* NULL: no overlay */
     struct lmcs_media *replicas[MAX_REPLICAS]; /* of a poolset, for lmcs_media_read only */
@@ -125,7 +125,7 @@ static enum lmcs_status add_segment(struct lmcs_media *media, int fd, uint64_t f
     if (grown == NULL)
         return lmcs_fail_memory(error);
     media->segments = grown;
-    grown[media->segment_count++] = (struct segment){fd, media->bytes, file_offset, bytes};
+    grown[media->segment_count++] = (struct segment){fd, 0, media->bytes, file_offset, bytes};
     media->bytes += bytes;
     return LMCS_OK;
 }
@@ -354,10 +354,11 @@ void lmcs_media_release(struct lmcs_media *media)
         lmcs_media_release(media->replicas[i]);
     if (media->map != NULL)
         munmap(media->map, media->bytes);
-    if (media->back != NULL)
-        munmap(media->back, media->bytes);
-    for (size_t i = 0; i < media->segment_count; i++)
+    for (size_t i = 0; i < media->segment_count; i++) {
+        if (media->segments[i].back > 0)
+            close(media->segments[i].back);
         close(media->segments[i].fd);
+    }
     free(media->segments);
     if (media->fd >= 0)
         close(media->fd);
@@ -431,7 +432,7 @@ static bool inside(const struct lmcs_media *media, uint64_t offset, uint64_t byt
     return offset <= media->bytes && bytes <= media->bytes - offset;
 }
 
-static const struct segment *segment_of(const struct lmcs_media *media, uint64_t offset)
+static struct segment *segment_of(const struct lmcs_media *media, uint64_t offset)
 {
     size_t i = media->segment_count - 1;
     while (i > 0 && media->segments[i].pool_offset > offset)
@@ -439,12 +440,12 @@ static const struct segment *segment_of(const struct lmcs_media *media, uint64_t
     return &media->segments[i];
 }
 
-static enum lmcs_status read_segment(const struct lmcs_media *media, const struct segment *segment, uint64_t at,
+static enum lmcs_status read_segment(const struct lmcs_media *media, const struct segment *segment, int fd, uint64_t at,
                                      unsigned char *out, uint64_t bytes, struct lmcs_error *error)
 {
     while (bytes > 0) {
         size_t want = bytes < ((size_t)1 << 30) ? (size_t)bytes : (size_t)1 << 30;
-        ssize_t got = pread(segment->fd, out, want, (off_t)(segment->file_offset + at));
+        ssize_t got = pread(fd, out, want, (off_t)(segment->file_offset + at));
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -475,7 +476,7 @@ static enum lmcs_status read_segments(const struct lmcs_media *media, uint64_t o
         const struct segment *segment = segment_of(media, offset);
         uint64_t at = offset - segment->pool_offset;
         uint64_t n = bytes < segment->bytes - at ? bytes : segment->bytes - at;
-        enum lmcs_status status = read_segment(media, segment, at, out, n, error);
+        enum lmcs_status status = read_segment(media, segment, segment->fd, at, out, n, error);
         if (status != LMCS_OK)
             return status;
         out += n;
@@ -497,34 +498,36 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
     return status;
 }
 
-/* A mapping made at the first use; NULL: impossible. */
-static const char *map_to_read_back(const struct lmcs_media *cached)
+/* A descriptor of its own, without readahead, made at the first use; below 1: impossible. */
+static int fd_to_read_back(struct segment *segment)
 {
-    struct lmcs_media *media = (struct lmcs_media *)cached;
-    void *made = atomic_load_explicit(&media->back, memory_order_acquire), *other = NULL;
-    if (made != NULL)
-        return made;
-    if (map_all(media, &made, NULL) != LMCS_OK) {
-        if (made != NULL) /* reserved addresses without the file */
-            munmap(made, media->bytes);
-        return NULL;
+    char path[sizeof "/proc/self/fd/" + 3 * sizeof(int)];
+    int fd = atomic_load_explicit(&segment->back, memory_order_acquire), other = 0;
+    if (fd != 0)
+        return fd;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", segment->fd);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd == 0 || (fd > 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM) != 0)) {
+        close(fd);
+        fd = -1;
     }
-    if (madvise(made, media->bytes, MADV_RANDOM) == 0 && atomic_compare_exchange_strong(&media->back, &other, made))
-        return made;
-    munmap(made, media->bytes);
+    if (atomic_compare_exchange_strong(&segment->back, &other, fd))
+        return fd;
+    if (fd > 0)
+        close(fd);
     return other;
 }
 
 enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
                                       struct lmcs_error *error)
 {
-    const char *map = !media->is_device && inside(media, offset, bytes) ? map_to_read_back(media) : NULL;
-    if (map == NULL || !lmcs_guard_holds() || !lmcs_guard_copy(buffer, map + offset, bytes))
+    if (media->is_device || bytes == 0 || !inside(media, offset, bytes))
         return lmcs_media_read(media, offset, buffer, bytes, error);
-    /* The mapping's pages should not count as resident twice. */
-    const uint64_t first = offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
-    madvise((void *)(uintptr_t)(map + first), (size_t)(offset - first + bytes), MADV_DONTNEED);
-    return LMCS_OK;
+    struct segment *segment = segment_of(media, offset);
+    const uint64_t at = offset - segment->pool_offset;
+    const int fd = at + bytes <= segment->bytes ? fd_to_read_back(segment) : -1;
+    return fd > 0 ? read_segment(media, segment, fd, at, buffer, bytes, error)
+                  : lmcs_media_read(media, offset, buffer, bytes, error);
 }
 
 void lmcs_media_overlay(struct lmcs_media *media, lmcs_media_overlay_fn *overlay, const void *context)
