@@ -263,7 +263,7 @@ static void memory_has_a_bound(void **state)
     struct lmcs_pool *pool;
     lmcs_open_options_init(&options);
     options.flags = LMCS_NO_BACKGROUND;
-    options.memory_bytes = 4096;
+    options.memory_bytes = 1024;
     OK(lmcs_pool_open(place->pool, LMCS_OPEN_CREATE, &options, &pool, &err));
     run_begin(&run, adamw_hints(), BF16, small);
     set_policy(pool, "run", "write=link");

@@ -2,9 +2,9 @@
 /*
  * capture/delta.c - writes tensors that have no link as keyframes and deltas, from their copies in memory.
  *
- * Keyframes are of parameters whose turn it is. The base of a delta is the newest raw content of the name: that of the
+ * Keyframes are of parameters that begin a line. The base of a delta is the newest raw content of the name: that of the
  * base snapshot, or the one below its delta. So no base needs decoding. After LMCS_DELTA_MOST_JUMP deltas the tensor is
- * written raw, as is one that begins a line. Frames count after decoding.
+ * written raw. Frames count after decoding.
  */
 #include <stdlib.h>
 
@@ -93,7 +93,7 @@ static enum lmcs_status collect(struct batch *batch, size_t *next, struct lmcs_e
         struct lmcs_captured *entry = capture->entries.items[*next];
         struct item *item = &batch->items[batch->count];
         bool may = entry->is_keyframe;
-        if (!lmcs_captured_waits(entry) || entry->begins_line)
+        if (!lmcs_captured_waits(entry))
             continue;
         *item = (struct item){.entry = entry};
         if (!may)

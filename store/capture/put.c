@@ -44,7 +44,7 @@ static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const c
             lmcs_fail(error, LMCS_IN_USE, 0,
                       "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
                       capture->pool->path, name);
-    if (status == LMCS_OK && (base != 0 || (found && behind))) /* the first snapshot may be in flight */
+    if (status == LMCS_OK && found) /* its policy */
         status = lmcs_capture_choose(capture, &txn, &shelf, base != 0 ? &record : NULL, error);
     lmcs_txn_end(&txn);
     pthread_mutex_lock(&capture->pool->captures);

@@ -97,8 +97,7 @@ struct lmcs_captured {
     struct lmc_hash previous_digest;
     void *memory; /* a copy of the tensor, from which the commit encodes; NULL: copied to the pool */
     enum lmcs_form form;
-    bool begins_line; /* to be written raw, so that the next step's link can lead from it */
-    bool is_keyframe; /* to be written as a keyframe, as which its parameter begins a line */
+    bool is_keyframe; /* to be written as a keyframe, from which the next step's link leads */
     size_t link;      /* LMCS_FORM_LINKED: the capture's link */
     struct lmcs_content content;
     struct lmcs_reserved reserved;

@@ -73,11 +73,11 @@ static bool are_alike(const struct job *job)
     return true;
 }
 
-/* No link may lead from deltas, and none from tensors that are new: the arrays begin a line. */
+/* No link may lead from deltas, and none from tensors that are new or whose bytes before are not at hand. */
 static void begin_line(const struct job *job)
 {
     for (uint32_t i = 0; i < job->step.arrays; i++)
-        job->after[i]->begins_line = true;
+        job->after[i]->is_keyframe = true;
 }
 
 /* Finds the arrays before the step. *all false: neither the memory state nor the pool has one. */
@@ -123,9 +123,12 @@ static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job 
     job->links = is_full ? capture->line_bound + 1 : end.links;
     if (!is_full)
         status = find_before(l, job, &all, error);
-    if (status != LMCS_OK || !all) {
-        capture->note = LMCS_LINKS_NOT_RAW;
+    if (status != LMCS_OK)
         return status;
+    if (!all) {
+        capture->note = LMCS_LINKS_NOT_RAW;
+        begin_line(job);
+        return LMCS_OK;
     }
     if (!lmcs_grow(&l->jobs, &l->capacity, l->count, sizeof *l->jobs)) {
         put_down(l, job);
@@ -450,7 +453,8 @@ static enum lmcs_status take_results(struct linking *l, struct lmcs_error *error
 enum lmcs_status lmcs_capture_write_links(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct linking l = {.capture = capture};
-    if ((capture->relations.count == 0 && !capture->searches) || capture->line_bound == 0 || capture->ticket.base == 0)
+    const bool searches = capture->searches && capture->ticket.base != 0;
+    if ((capture->relations.count == 0 && !searches) || capture->line_bound == 0)
         return LMCS_OK;
     pthread_mutex_init(&l.region_lock, NULL);
     enum lmcs_status status = collect(&l, error);
