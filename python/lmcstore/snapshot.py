@@ -176,7 +176,7 @@ class Snapshot(Mapping[Any, Any]):
             older = set()
         reasons: dict[str, list[str]] = {}
         for entry in self.entries():
-            coded = entry["stored_as"] in ("delta", "keyframe") and entry["content"] not in older
+            coded = entry["stored_as"] == "delta" and entry["content"] not in older  # a keyframe may begin a line
             if coded and (entry["dtype"] or "").startswith(("f", "bf")):
                 known = "no step that is known leads to" if entry["dtype"] == "f32" else "links are for f32, not for"
                 reasons.setdefault(known, []).append(entry["name"])
