@@ -171,13 +171,15 @@ class Snapshot(Mapping[Any, Any]):
 
     def _unlinked(self) -> str | None:
         try:
-            older = {entry["content"] for entry in self._shelf[self._number - 1].entries()}
+            older = {entry["name"]: entry for entry in self._shelf[self._number - 1].entries()}
         except (Error, LookupError):
-            older = set()
+            older = {}
         reasons: dict[str, list[str]] = {}
         for entry in self.entries():
-            coded = entry["stored_as"] == "delta" and entry["content"] not in older  # a keyframe may begin a line
-            if coded and (entry["dtype"] or "").startswith(("f", "bf")):
+            before = older.get(entry["name"], {"content": 0, "stored_as": ""})
+            is_turn = entry["stored_as"] == "keyframe" and before["stored_as"] == "link"  # begins the next line
+            coded = entry["stored_as"] in ("delta", "keyframe") and entry["content"] != before["content"]
+            if coded and not is_turn and (entry["dtype"] or "").startswith(("f", "bf")):
                 known = "no step that is known leads to" if entry["dtype"] == "f32" else "links are for f32, not for"
                 reasons.setdefault(known, []).append(entry["name"])
         texts = [

@@ -45,7 +45,7 @@ struct lmcs_capture {
     size_t link_count;
     bool has_encoded;
     bool has_changed_memory; /* the shelf's memory state is that of no snapshot, unless this one is committed */
-    enum lmcs_links note; /* whether links were made, or why not */
+    enum lmcs_links note;    /* whether links were made, or why not */
 
     /* commit */
     struct lmcs_commit_options options; /* pointers are copies */

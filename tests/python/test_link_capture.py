@@ -417,8 +417,18 @@ def test_too_little_memory(pool_path: str, kib: int) -> None:
         if kib < 400:
             assert max(links(run.shelf)) < run.linked
         else:
-            assert links(run.shelf)[1::2] == 3 * [run.linked]
+            assert links(run.shelf)[2::2] == 2 * [run.linked]
         assert store.verify()["damages"] == 0
+
+
+def test_turns_are_no_reason(pool_path: str) -> None:
+    """A keyframe that begins a line is not reported as a tensor without a link."""
+    with lmcstore.open(pool_path, background=False) as store:
+        run = Run(store["run"], policy="write=link links=4")
+        run.go(12)
+        kept = [snapshot for snapshot in run.shelf if 0 < snapshot.storage()["link_contents"] < run.linked]
+        assert kept
+        assert not [snapshot for snapshot in kept if "no step that is known" in str(snapshot.storage()["links_note"])]
 
 
 def test_a_wrong_size_of_memory(pool_path: str) -> None:
