@@ -211,7 +211,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *   write=HOW      the form in which a capture writes changed tensors. raw: copies of them, so that the newest keep_raw
  *                  snapshots are readable by pointer. link: links from the previous state where possible, deltas where
  *                  not. auto (the default): the form that is durable sooner on this medium with this state, as
- *                  measured; raw on DAX and in memory
+ *                  measured, where raw counts one and a half times; raw on DAX and in memory
  *   scrub=T        the background reads the whole pool once in T (30d; the shortest of all shelves), and repairs damage
  *                  if it can (lmcs_scrub)
  *   parity=bases   the default: parity of compacted contents that others rest on (keyframes, links, bases of deltas).

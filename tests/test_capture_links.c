@@ -553,7 +553,9 @@ static void the_faster_way_is_taken(void **state)
     assert_false(lmcs_pace_links(&pace));
     lmcs_pace_measured(&pace, false, 1 << 30, 1000000000);
     assert_true(lmcs_pace_links(&pace));
-    lmcs_pace_measured(&pace, true, 1 << 30, 2000000000);
+    lmcs_pace_measured(&pace, true, 1 << 30, 1400000000); /* a little slower, and nothing is left to compact */
+    assert_true(lmcs_pace_links(&pace));
+    lmcs_pace_measured(&pace, true, 1 << 30, 4000000000);
     assert_false(lmcs_pace_links(&pace));
     lmcs_pace_measured(&pace, true, 1000, 1); /* too little to judge by */
     assert_false(lmcs_pace_links(&pace));

@@ -7,19 +7,20 @@
 
 #define TRY_AGAIN_AFTER 200u /* captures */
 #define LEAST_MEASURED  ((uint64_t)4 << 20)
+#define WORTH           1.5 /* raw captures count as slower: the compactor codes their contents later */
 
 bool lmcs_pace_links(const struct lmcs_pace *pace)
 {
     if (pace->raw == 0)
         return false;
-    bool linked_is_faster = pace->linked == 0 || pace->linked > pace->raw;
+    bool linked_is_faster = pace->linked == 0 || pace->linked * WORTH > pace->raw;
     return pace->since >= TRY_AGAIN_AFTER ? !linked_is_faster : linked_is_faster;
 }
 
 void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uint64_t ns)
 {
     double *mean = linked ? &pace->linked : &pace->raw;
-    bool linked_was_faster = pace->linked > pace->raw;
+    bool linked_was_faster = pace->linked * WORTH > pace->raw;
     if (bytes < LEAST_MEASURED || ns == 0)
         return;
     double now = (double)bytes * 1e9 / (double)ns;
@@ -27,8 +28,20 @@ void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uin
     pace->since = linked == linked_was_faster ? pace->since + 1 : 0;
 }
 
+/* Whether lines begin with most of its bytes, which is slower than links, and rare. */
+static bool is_beginning(const struct lmcs_capture *capture)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < capture->entries.count; i++)
+        if (capture->entries.items[i]->is_keyframe)
+            bytes += capture->entries.items[i]->raw_bytes;
+    return bytes > capture->new_bytes / 2;
+}
+
 void lmcs_capture_measured(struct lmcs_capture *capture)
 {
+    if (is_beginning(capture))
+        return;
     lmcs_pace_measured(&capture->busy->pace, capture->makes_links, capture->new_bytes, capture->spent_ns);
     capture->pool->pace = capture->busy->pace;
 }

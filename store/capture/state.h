@@ -99,7 +99,7 @@ void lmcs_capture_keep_memory(struct lmcs_capture *capture, bool committed);
 enum lmcs_status lmcs_capture_may_link(const struct lmcs_capture *capture, struct lmcs_txn *txn, const uint64_t *ids,
                                        uint32_t arrays, uint64_t raw_bytes, struct lmcs_content *before,
                                        struct lmcs_line_end *end, enum lmcs_links *verdict, struct lmcs_error *error);
-/* Whether links are durable sooner, by what was measured. Pure. */
+/* Whether links are durable sooner, or not much later, by what was measured. Pure. */
 bool lmcs_pace_links(const struct lmcs_pace *pace);
 void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uint64_t ns);
 /* Records how long the capture took until durable. The caller holds pool->captures. */
