@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/idle.h"
 #include "pages/tree.h"
 #include "payload/layout.h"
 #include "payload/scan.h"
@@ -154,31 +155,55 @@ struct making {
     bool has_no_room; /* the content stays wanted until there is room */
 };
 
-/* Encodes and hashes one piece of all columns, and writes its parity. */
+/* One piece of all columns. */
+struct piece {
+    const struct making *m;
+    const struct coder *coder;
+    struct columns *columns;
+    uint64_t *table;
+    uint64_t first, count; /* stripes */
+    enum lmcs_status status;
+    struct lmcs_error *error;
+};
+
+/* Reads, encodes and hashes a piece. A job of the idle thread. */
+static void encode_piece(void *context, uint64_t unused)
+{
+    struct piece *piece = context;
+    const struct making *m = piece->m;
+    const struct shape *shape = &m->shape;
+    struct columns *columns = piece->columns;
+    uint64_t bytes = piece->count * shape->unit, index;
+    (void)unused;
+    for (uint32_t i = 0; piece->status == LMCS_OK && i < shape->data; i++) {
+        uint64_t at, n = data_at(shape, i, piece->first, piece->count, &at);
+        if (n > 0)
+            piece->status = lmcs_payload_read(m->pool->media, &m->of, at, columns->at[i], n, piece->error);
+        memset(columns->at[i] + n, 0, bytes - n);
+    }
+    if (piece->status != LMCS_OK)
+        return;
+    ec_encode_data((int)bytes, (int)shape->data, (int)shape->parity, (unsigned char *)piece->coder->tables, columns->at,
+                   columns->at + shape->data);
+    for (uint64_t row = 0; row < shape->data + shape->parity; row++)
+        for (uint64_t s = 0; s < piece->count; s++)
+            if (index_of(shape, row, piece->first + s, &index))
+                piece->table[index] = unit_hash(shape, columns->at[row] + s * shape->unit, index);
+}
+
+/* Makes a piece, and writes its parity: here, since a write locks the file. */
 static enum lmcs_status make_piece(struct making *m, const struct coder *coder, struct columns *columns,
                                    uint64_t *table, uint64_t first, struct lmcs_error *error)
 {
     const struct shape *shape = &m->shape;
-    uint64_t count = stripes_at(shape, first), bytes = count * shape->unit, index;
-    enum lmcs_status status = LMCS_OK;
-    for (uint32_t i = 0; status == LMCS_OK && i < shape->data; i++) {
-        uint64_t at, n = data_at(shape, i, first, count, &at);
-        if (n > 0)
-            status = lmcs_payload_read(m->pool->media, &m->of, at, columns->at[i], n, error);
-        memset(columns->at[i] + n, 0, bytes - n);
-    }
-    if (status != LMCS_OK)
-        return status;
-    ec_encode_data((int)bytes, (int)shape->data, (int)shape->parity, (unsigned char *)coder->tables, columns->at,
-                   columns->at + shape->data);
-    for (uint64_t row = 0; row < shape->data + shape->parity; row++)
-        for (uint64_t s = 0; s < count; s++)
-            if (index_of(shape, row, first + s, &index))
-                table[index] = unit_hash(shape, columns->at[row] + s * shape->unit, index);
-    for (uint32_t i = 0; status == LMCS_OK && i < shape->parity; i++)
-        status = lmcs_payload_write(m->pool->heap, &m->made, shape->table + (i * shape->stripes + first) * shape->unit,
-                                    columns->at[shape->data + i], bytes, error);
-    return status;
+    const uint64_t count = stripes_at(shape, first);
+    struct piece piece = {m, coder, columns, table, first, count, LMCS_OK, error};
+    lmcs_idle_run(encode_piece, &piece, 1);
+    for (uint32_t i = 0; piece.status == LMCS_OK && i < shape->parity; i++)
+        piece.status =
+            lmcs_payload_write(m->pool->heap, &m->made, shape->table + (i * shape->stripes + first) * shape->unit,
+                               columns->at[shape->data + i], count * shape->unit, error);
+    return piece.status;
 }
 
 static void give_room_back(struct making *m)
