@@ -62,4 +62,16 @@ verify fails links line-ends-at-raw '' -DBREAK_RAW
 verify fails links base-became-delta '' -DBREAK_FORM
 verify fails links delta-on-line '' -DBREAK_DELTA
 verify fails links cut-without-check '' -DBREAK_SWAP
+verify holds runs saves -E -DREMOVALS=0
+verify holds runs removals -E -DSAVES=1
+verify fails runs log-without-slots -E -DBREAK_SLOT
+verify fails runs doubt-dropped -E -DBREAK_DOUBT -DSAVES=1
+verify fails runs recorded-without-a-rank -E -DBREAK_ALL -DSAVES=1
+verify fails runs told-before-durable -E -DBREAK_ACK -DSAVES=1
+verify fails runs records-out-of-order -E -DBREAK_ORDER
+verify fails runs recorded-after-giving-up -E -DBREAK_GIVEN_UP -DSAVES=1
+verify fails runs copy-with-holes -E -DBREAK_PREFIX -DSAVES=1
+verify fails runs ranks-of-another-attempt -E -DBREAK_RANKS -DSAVES=1
+verify fails runs old-copy-believed -E -DBREAK_REREAD -DSAVES=1
+verify fails runs removed-before-record -E -DBREAK_REMOVAL -DSAVES=1
 exit "$status"
