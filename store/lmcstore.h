@@ -196,7 +196,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *                  (lmcs_capture_relate), consecutive steps are stored by links. off: none are made. auto (the
  *                  default): 24, and in lines that captures write as many as "restore" allows
  *   keep=RULE,...  snapshots that pruning keeps: those that any rule picks, tagged and prepared ones, and the latest.
- *                  "all" (the default): every snapshot
+ *                  "all" (the default): every snapshot. Parts of groups go only by lmcs_prune and
+ *                  lmcs_snapshot_remove
  *                    last:N           newest N
  *                    every:K          one of every K steps: the first that was taken (of those of one step, the
  *                                     newest). A snapshot without a step counts by its number

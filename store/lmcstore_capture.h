@@ -81,7 +81,7 @@ struct lmcs_commit_options {
     size_t metric_count;
     const char *meta_json;   /* NULL, or a JSON object of at most LMCS_MAX_META_LEVELS */
     bool asynchronous;       /* return before it is durable; see lmcs_capture_wait */
-    bool prepare;            /* prepared until lmcs_group_resolve */
+    bool prepare;            /* durable, but invisible until lmcs_group_resolve; the tags move then */
     unsigned char group[16]; /* all zero: none; required with prepare */
 };
 LMCS_API void lmcs_commit_options_init(struct lmcs_commit_options *options);
@@ -110,7 +110,7 @@ LMCS_API void lmcs_capture_abort(struct lmcs_capture *capture);
  * the capture by lmcs_capture_commit, whose options and *number are ignored, or by lmcs_capture_fail. Until then the
  * shelf is in use: other captures of it wait. Any thread may call lmcs_capture_wait from now on, beside the puts; it
  * alone, or lmcs_capture_detach, frees the capture. lmcs_capture_abort is possible before the first of these calls.
- * LMCS_INVALID: it was promised already, or the options have `prepare`. After a failure it can only be aborted.
+ * LMCS_INVALID: it was promised already. After a failure it can only be aborted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_promise(struct lmcs_capture *capture,
                                                               const struct lmcs_commit_options *options,
@@ -124,8 +124,33 @@ LMCS_API bool lmcs_capture_would_wait(struct lmcs_pool *pool, const char *shelf)
  * links, until it is committed, bytes copied to memory count as written. */
 LMCS_API void lmcs_capture_stats(const struct lmcs_capture *capture, uint64_t *written_bytes, uint64_t *shared_bytes);
 
-/* Commits or drops the prepared snapshot of a group. LMCS_NOT_FOUND: there is none. */
+/* ---- Prepared snapshots (store/RUNS.md) ---- */
+
+/*
+ * Commits or drops the prepared snapshot of a group, whose tags then move to it unless a later snapshot has them. Those
+ * of a shelf may be resolved in any order; each is visible at once. A drop waits for captures in flight that began when
+ * this snapshot was the shelf's newest. LMCS_NOT_FOUND: the group has no prepared snapshot. LMCS_INVALID, LMCS_IN_USE:
+ * such a capture is this thread's, or its thread waits for this one.
+ */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_resolve(struct lmcs_pool *pool, const unsigned char group[16],
                                                             bool commit, struct lmcs_error *error);
+struct lmcs_prepared {
+    unsigned char group[16];
+    const char *shelf;
+    uint64_t number;
+    int64_t step;
+    uint64_t time_ns;
+};
+/* Calls `visit` for each prepared snapshot of the pool, by group, until it returns false. It must not call lmcs
+ * functions. LMCS_DAMAGED, LMCS_UNSUPPORTED: one is unreadable; the others were visited. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_list(struct lmcs_pool *pool,
+                                                         bool (*visit)(void *context,
+                                                                       const struct lmcs_prepared *prepared),
+                                                         void *context, struct lmcs_error *error);
+/* Opens a group's snapshot on a shelf, whether it is prepared or committed: for readers who know that the group has
+ * committed. LMCS_NOT_FOUND: there is none. Once it is committed, the newest snapshots are searched first. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_open(struct lmcs_pool *pool, const char *shelf,
+                                                         const unsigned char group[16], struct lmcs_snapshot **snapshot,
+                                                         struct lmcs_error *error);
 
 #endif

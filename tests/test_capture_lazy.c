@@ -164,12 +164,7 @@ static void what_is_promised_is_promised_once(void **state)
 {
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
-    struct lmcs_commit_options options;
     struct lmcs_capture *capture = begin(pool, "run");
-    lmcs_commit_options_init(&options);
-    options.prepare = true;
-    options.group[0] = 1;
-    FAILS(LMCS_INVALID, lmcs_capture_promise(capture, &options, NULL, &err));
     assert_int_equal(promise(capture, 1), 1);
     lmcs_capture_abort(capture);
     assert_false(lmcs_capture_would_wait(pool, "run"));

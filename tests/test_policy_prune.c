@@ -500,8 +500,8 @@ static void a_policy_set_meanwhile_holds(void **state)
     }
 }
 
-/* Dropping a prepared snapshot meanwhile makes room for one more among the newest. */
-static void a_group_resolved_meanwhile_counts(void **state)
+/* A prepared snapshot is none of the newest, and may be dropped meanwhile. */
+static void a_group_dropped_meanwhile_does_not_count(void **state)
 {
     struct place *place = *state;
     static const unsigned char group[16] = {5};
@@ -643,7 +643,7 @@ int main(void)
         IN_MEMORY(unknown_words_prune_nothing),
         ON_BOTH(what_is_tagged_meanwhile_stays),
         IN_MEMORY(a_policy_set_meanwhile_holds),
-        IN_MEMORY(a_group_resolved_meanwhile_counts),
+        IN_MEMORY(a_group_dropped_meanwhile_does_not_count),
         IN_MEMORY(tags_set_while_it_prunes_by_itself),
         IN_MEMORY(a_shelf_renamed_before_it_is_held),
     };

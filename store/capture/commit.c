@@ -46,15 +46,34 @@ static enum lmcs_status attach_relations(struct lmcs_capture *capture, struct lm
     return status;
 }
 
-/* Copies the options of the commit, and attaches long metadata and relations. */
+/* Keeps the tags of a prepared snapshot for its group's decision: each with its NUL. */
+static enum lmcs_status attach_tags(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < capture->options.tag_count; i++)
+        bytes += strlen(capture->tags[i]) + 1;
+    if (bytes > LMCS_TAGS_MOST)
+        return lmcs_fail(error, LMCS_INVALID, 0, "the tags of a prepared snapshot take more than %u bytes",
+                         LMCS_TAGS_MOST);
+    char *text = malloc(bytes), *end = text;
+    if (text == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < capture->options.tag_count; i++)
+        end = stpcpy(end, capture->tags[i]) + 1;
+    enum lmcs_status status = attach(capture, LMCS_TAGS_NAME, text, bytes, error);
+    free(text);
+    return status;
+}
+
+/* Copies the options of the commit, and attaches long metadata, relations, and the tags of a prepared snapshot. */
 static enum lmcs_status take_options(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
                                      struct lmcs_error *error)
 {
     static const unsigned char no_group[16];
     capture->options = *options;
     capture->options.tag_count = 0;
-    if (options->prepare && (memcmp(options->group, no_group, sizeof no_group) == 0 || options->tag_count > 0))
-        return lmcs_fail(error, LMCS_INVALID, 0, "a prepared snapshot needs a group, and gets its tags when resolved");
+    if (options->prepare && memcmp(options->group, no_group, sizeof no_group) == 0)
+        return lmcs_fail(error, LMCS_INVALID, 0, "a prepared snapshot needs a group, which decides on it");
     if (options->parent >= LMCS_LARGEST_NUMBER && options->parent != UINT64_MAX)
         return lmcs_fail(error, LMCS_INVALID, 0, "parent %llu: no snapshot has such a number",
                          (unsigned long long)options->parent);
@@ -72,6 +91,8 @@ static enum lmcs_status take_options(struct lmcs_capture *capture, const struct 
     enum lmcs_status status = lmcs_meta_encode(options, &capture->meta, error);
     if (status == LMCS_OK && strlen(capture->meta) > LMCS_META_INLINE)
         status = attach(capture, LMCS_META_NAME, capture->meta, strlen(capture->meta), error);
+    if (status == LMCS_OK && options->prepare && options->tag_count > 0)
+        status = attach_tags(capture, error);
     return status == LMCS_OK && capture->relations.count > 0 ? attach_relations(capture, error) : status;
 }
 
@@ -175,7 +196,7 @@ static enum lmcs_status queue(struct lmcs_capture *capture, struct lmcs_error *e
 {
     struct lmcs_pool *pool = capture->pool;
     struct lmcs_busy_shelf *busy = capture->busy;
-    bool hands_on = !capture->options.prepare && !capture->makes_links;
+    bool hands_on = !capture->makes_links;
     pthread_mutex_lock(&pool->captures);
     bool runs = busy->committing;
     busy->committing = true;
@@ -221,8 +242,6 @@ static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_
     own->number = found && shelf.df.next_number > number ? shelf.df.next_number : number;
     own->loaded = loaded != NULL ? loaded->number : 0;
     own->loads = loaded != NULL ? loaded->loads : 0;
-    if (loaded != NULL && capture->options.prepare)
-        loaded->prepared_loads = loaded->loads;
     pthread_mutex_unlock(&pool->captures);
     return status;
 }
@@ -255,7 +274,7 @@ static enum lmcs_status decide(struct lmcs_capture *capture, const struct lmcs_c
         return lmcs_fail(error, LMCS_INVALID, 0, "the capture has its options and its number already");
     if (status == LMCS_OK)
         status = take_options(capture, options != NULL ? options : &defaults, error);
-    if (status == LMCS_OK && (!asynchronous || capture->options.prepare))
+    if (status == LMCS_OK && !asynchronous)
         lmcs_ticket_wait(capture->pool, capture->busy, &capture->ticket);
     return status == LMCS_OK ? expect_number(capture, error) : status;
 }
@@ -300,8 +319,6 @@ enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture, const struct 
 enum lmcs_status lmcs_capture_promise(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
                                       uint64_t *number, struct lmcs_error *error)
 {
-    if (options != NULL && options->prepare)
-        return lmcs_fail(error, LMCS_INVALID, 0, "a prepared snapshot can't be promised: commit it at once");
     enum lmcs_status status = decide(capture, options, true, error);
     if (status != LMCS_OK) {
         capture->state = LMCS_CAPTURE_BROKEN;

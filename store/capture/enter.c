@@ -234,7 +234,8 @@ static enum lmcs_status enter_snapshot(struct committing *c, struct lmcs_error *
     c->record.df.manifest = c->manifest.ref;
     c->record.df.entry_count = c->manifest.count;
     status = lmcs_record_put(&c->txn, &c->shelf, &c->record, error);
-    for (size_t i = 0; status == LMCS_OK && i < capture->options.tag_count && !capture->options.prepare; i++)
+    const size_t tags = capture->options.prepare ? 0 : capture->options.tag_count; /* else an attachment has them */
+    for (size_t i = 0; status == LMCS_OK && i < tags; i++)
         status = lmcs_tag_put(&c->txn, &c->shelf, capture->tags[i], c->record.df.number, error);
     if (capture->options.prepare && status == LMCS_OK) {
         struct lmcs_key_df key;
@@ -312,7 +313,7 @@ static void follow(struct lmcs_capture *capture, const struct committing *c)
 {
     const struct lmcs_ticket *own = &capture->ticket;
     pthread_mutex_lock(&capture->pool->captures);
-    struct lmcs_loaded *loaded = capture->options.prepare ? NULL : lmcs_loaded_find(capture->pool, c->shelf.df.id);
+    struct lmcs_loaded *loaded = lmcs_loaded_find(capture->pool, c->shelf.df.id);
     if (loaded != NULL && loaded->loads == own->loads)
         loaded->number = own->number;
     for (struct lmcs_ticket *after = own->next; loaded != NULL && after != NULL; after = after->next)

@@ -20,13 +20,16 @@
 
 /* ---- Begin and end ---- */
 
-static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const char *name, struct lmcs_error *error)
+/* Finds the newest snapshot, prepared ones included, as the base. *again: it may have been dropped meanwhile. */
+static enum lmcs_status try_to_find_base(struct lmcs_capture *capture, const char *name, bool *again,
+                                         struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     struct lmcs_record record;
     uint64_t base = 0;
     bool found;
+    const uint64_t drops = lmcs_base_drops(capture->pool, capture->busy, &capture->ticket);
     pthread_mutex_lock(&capture->pool->captures);
     const bool behind = capture->busy->tickets != &capture->ticket;
     pthread_mutex_unlock(&capture->pool->captures);
@@ -39,22 +42,27 @@ static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const c
         status = lmcs_record_before(&txn, &shelf, UINT64_MAX, &base, error);
     if (status == LMCS_OK && base != 0)
         status = lmcs_record_get(&txn, &shelf, base, &record, &found, error);
-    if (status == LMCS_OK && base != 0 && record.df.state == LMCS_SNAPSHOT_PREPARED)
-        status =
-            lmcs_fail(error, LMCS_IN_USE, 0,
-                      "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
-                      capture->pool->path, name);
     if (status == LMCS_OK && found) /* its policy */
         status = lmcs_capture_choose(capture, &txn, &shelf, base != 0 ? &record : NULL, error);
     lmcs_txn_end(&txn);
-    pthread_mutex_lock(&capture->pool->captures);
     capture->began_behind = behind;
-    capture->ticket.base = base; /* pruning keeps it, and has not begun while this thread holds the shelf */
-    pthread_mutex_unlock(&capture->pool->captures);
-    if (status != LMCS_OK || base == 0)
+    if (status != LMCS_OK)
         return status;
-    capture->base = (struct lmcs_root_tree_df){.ref = record.df.manifest, .count = record.df.entry_count};
+    /* pruning keeps it, and has not begun while this thread holds the shelf */
+    *again = !lmcs_base_take(capture->pool, capture->busy, &capture->ticket, base, drops);
+    if (base != 0)
+        capture->base = (struct lmcs_root_tree_df){.ref = record.df.manifest, .count = record.df.entry_count};
     return LMCS_OK;
+}
+
+static enum lmcs_status find_base_snapshot(struct lmcs_capture *capture, const char *name, struct lmcs_error *error)
+{
+    enum lmcs_status status;
+    bool again = false;
+    do
+        status = try_to_find_base(capture, name, &again, error);
+    while (status == LMCS_OK && again);
+    return status;
 }
 
 /* Gives up the capture's place in the order, and the shelf. */

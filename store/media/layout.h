@@ -263,6 +263,8 @@ struct lmcs_snapshot_df {
 };
 static_assert(sizeof(struct lmcs_snapshot_df) == 128, "snapshot layout");
 #define LMCS_META_NAME "lmcstore.meta"
+#define LMCS_TAGS_NAME "lmcstore.tags" /* the tags of a snapshot that was prepared, each with its NUL */
+#define LMCS_TAGS_MOST 65536u
 #define LMCS_META_MOST ((uint64_t)64 << 20)
 
 /* Attachments of snapshots with declared relations. */

@@ -361,9 +361,14 @@ enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *she
 static enum lmcs_status find_first(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t *number,
                                    struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_record_after(txn, shelf, 0, number, error);
-    if (status == LMCS_OK && *number > shelf->df.latest) /* the only one, prepared */
-        *number = 0;
+    enum lmcs_status status = LMCS_OK;
+    bool prepared = true;
+    for (*number = 0; status == LMCS_OK && prepared;) {
+        status = lmcs_record_after(txn, shelf, *number, number, error);
+        if (status != LMCS_OK || *number == 0)
+            break;
+        status = lmcs_record_is_prepared(txn, shelf, *number, &prepared, error);
+    }
     return status;
 }
 

@@ -239,6 +239,83 @@ void lmcs_busy_bases(struct lmcs_pool *pool, const char *name, struct lmcs_bases
     pthread_mutex_unlock(&pool->captures);
 }
 
+static bool is_base(const struct lmcs_busy_shelf *busy, uint64_t number, bool *is_open)
+{
+    for (const struct lmcs_ticket *ticket = busy->tickets; ticket != NULL; ticket = ticket->next) {
+        *is_open = !ticket->is_queued;
+        if (ticket->base == number)
+            return true;
+    }
+    return false;
+}
+
+/* Waits until no ticket has the base. The caller holds pool->captures. */
+static enum lmcs_status wait_for_base(struct lmcs_pool *pool, const struct lmcs_busy_shelf *busy, uint64_t number,
+                                      struct lmcs_error *error)
+{
+    bool is_open;
+    while (is_base(busy, number, &is_open)) {
+        const struct lmcs_busy_shelf *mine = is_open ? find_deadlock(pool, busy) : NULL;
+        if (mine != NULL)
+            return fail_deadlock(pool, busy, mine, error);
+        wait_for(pool, busy);
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_base_drop_begin(struct lmcs_pool *pool, const char *name, uint64_t number,
+                                      struct lmcs_busy_shelf **taken, struct lmcs_error *error)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, error);
+    enum lmcs_status status = busy != NULL ? LMCS_OK : LMCS_NO_MEMORY;
+    while (status == LMCS_OK && busy->dropping != 0)
+        pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    if (status == LMCS_OK) {
+        busy->dropping = number;
+        busy->drops++;
+        status = wait_for_base(pool, busy, number, error);
+        if (status != LMCS_OK) {
+            busy->dropping = 0;
+            pthread_cond_broadcast(&pool->captures_changed);
+        }
+        *taken = busy;
+    }
+    pthread_mutex_unlock(&pool->captures);
+    return status;
+}
+
+void lmcs_base_drop_end(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy)
+{
+    pthread_mutex_lock(&pool->captures);
+    busy->dropping = 0;
+    pthread_cond_broadcast(&pool->captures_changed);
+    pthread_mutex_unlock(&pool->captures);
+}
+
+uint64_t lmcs_base_drops(struct lmcs_pool *pool, const struct lmcs_busy_shelf *busy, struct lmcs_ticket *ticket)
+{
+    pthread_mutex_lock(&pool->captures);
+    ticket->base = 0; /* a drop may wait for it */
+    pthread_cond_broadcast(&pool->captures_changed);
+    while (busy->dropping != 0)
+        pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    const uint64_t drops = busy->drops;
+    pthread_mutex_unlock(&pool->captures);
+    return drops;
+}
+
+bool lmcs_base_take(struct lmcs_pool *pool, const struct lmcs_busy_shelf *busy, struct lmcs_ticket *ticket,
+                    uint64_t base, uint64_t drops)
+{
+    pthread_mutex_lock(&pool->captures);
+    const bool is_sure = busy->drops == drops;
+    if (is_sure)
+        ticket->base = base;
+    pthread_mutex_unlock(&pool->captures);
+    return is_sure;
+}
+
 void lmcs_failure_take(struct lmcs_busy_shelf *busy, uint64_t id)
 {
     struct lmcs_failure **at = &busy->failures;

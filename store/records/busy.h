@@ -47,8 +47,10 @@ struct lmcs_busy_shelf {
     struct lmcs_failure *failures; /* oldest first */
     struct lmcs_pace pace;         /* begins with the pool's */
     struct lmcs_memory *memory;    /* capture/memory.h; only its holder uses it */
-    uint64_t prune_from;           /* the compactor skips the shelf while its next number is below ... */
-    uint64_t prune_at;             /* ... and the time in ns is earlier; 0: no such time */
+    uint64_t dropping;   /* a prepared snapshot that is being dropped, which no capture may take as its base */
+    uint64_t drops;      /* so far */
+    uint64_t prune_from; /* the compactor skips the shelf while its next number is below ... */
+    uint64_t prune_at;   /* ... and the time in ns is earlier; 0: no such time */
 };
 
 /*
@@ -74,6 +76,19 @@ struct lmcs_bases {
     size_t count;
 };
 void lmcs_busy_bases(struct lmcs_pool *pool, const char *name, struct lmcs_bases *bases);
+/*
+ * Before a prepared snapshot is dropped: waits until no capture in flight has it as its base, and until
+ * lmcs_base_drop_end keeps those that begin from taking it. Needs no shelf. Fails like lmcs_shelf_take instead of an
+ * endless wait.
+ */
+enum lmcs_status lmcs_base_drop_begin(struct lmcs_pool *pool, const char *name, uint64_t number,
+                                      struct lmcs_busy_shelf **busy, struct lmcs_error *error);
+void lmcs_base_drop_end(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
+/* For a capture that holds the shelf, before it looks for its base. Waits for a drop; returns their number. */
+uint64_t lmcs_base_drops(struct lmcs_pool *pool, const struct lmcs_busy_shelf *busy, struct lmcs_ticket *ticket);
+/* Sets the ticket's base. False: a snapshot may have been dropped since lmcs_base_drops; look again. */
+bool lmcs_base_take(struct lmcs_pool *pool, const struct lmcs_busy_shelf *busy, struct lmcs_ticket *ticket,
+                    uint64_t base, uint64_t drops);
 /* For a background thread, beside captures that are queued. False: held, or no memory. */
 bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy);
 void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
@@ -99,9 +114,8 @@ void lmcs_live_holder_leave(struct lmcs_pool *pool, struct lmcs_live_holder *hol
 struct lmcs_loaded {
     struct lmcs_loaded *next;
     uint64_t shelf;
-    uint64_t number;         /* loaded for training or committed last by this process; 0: none */
-    uint64_t loads;          /* counts lmcs_snapshot_mark_loaded ... */
-    uint64_t prepared_loads; /* ... and is copied here when a snapshot is prepared */
+    uint64_t number; /* loaded for training, committed or prepared last by this process; 0: none */
+    uint64_t loads;  /* counts lmcs_snapshot_mark_loaded */
 };
 /* Made if needed. The caller holds pool->captures. NULL: no memory. */
 struct lmcs_loaded *lmcs_loaded_find(struct lmcs_pool *pool, uint64_t shelf);

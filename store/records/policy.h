@@ -122,7 +122,8 @@ struct lmcs_policy_facts {
     uint64_t number;
     int64_t step; /* LMCS_NO_STEP: none */
     uint64_t time_ns;
-    bool held;                      /* tagged, prepared, or the latest: always kept */
+    bool held;                      /* tagged, or the latest: always kept */
+    bool is_part;                   /* of a group: only removed on request */
     double metrics[LMCS_MAX_RULES]; /* for rules best:, by index of the rule; NaN: none */
 };
 

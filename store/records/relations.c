@@ -18,7 +18,8 @@
 
 bool lmcs_is_own(uint32_t kind, const char *name)
 {
-    return kind == LMCS_ATTACHMENT && (strcmp(name, LMCS_META_NAME) == 0 || strcmp(name, LMCS_RELATIONS_NAME) == 0 ||
+    return kind == LMCS_ATTACHMENT && (strcmp(name, LMCS_META_NAME) == 0 || strcmp(name, LMCS_TAGS_NAME) == 0 ||
+                                       strcmp(name, LMCS_RELATIONS_NAME) == 0 ||
                                        strcmp(name, LMCS_CONSTANTS_NAME) == 0);
 }
 

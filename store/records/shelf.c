@@ -364,6 +364,16 @@ enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
     return status == LMCS_OK && *found ? lmcs_record_read(txn, shelf, number, value, bytes, record, error) : status;
 }
 
+enum lmcs_status lmcs_record_is_prepared(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
+                                         bool *prepared, struct lmcs_error *error)
+{
+    struct lmcs_record record;
+    bool found = false;
+    enum lmcs_status status = lmcs_record_get(txn, shelf, number, &record, &found, error);
+    *prepared = status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED;
+    return lmcs_is_unusable(status) ? LMCS_OK : status;
+}
+
 enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                  struct lmcs_error *error)
 {

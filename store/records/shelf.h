@@ -67,6 +67,9 @@ enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
                                   const void *value, size_t bytes, struct lmcs_record *record,
                                   struct lmcs_error *error);
+/* Whether a snapshot awaits its group's decision. One whose record is unreadable does not. */
+enum lmcs_status lmcs_record_is_prepared(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
+                                         bool *prepared, struct lmcs_error *error);
 /* Stores a record, also in the indexes by step and time if committed. */
 enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                  struct lmcs_error *error);

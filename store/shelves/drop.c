@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "live/live.h"
+#include "pages/tree.h"
 #include "records/busy.h"
 #include "records/origin.h"
 
@@ -121,13 +122,20 @@ enum lmcs_status lmcs_staging_drop_kept(struct lmcs_pool *pool, struct lmcs_erro
 
 enum lmcs_status lmcs_shelf_check_unprepared(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error)
 {
-    struct lmcs_record record;
-    uint64_t newest = 0;
+    struct lmcs_cursor *cursor;
     bool found = false;
-    enum lmcs_status status = lmcs_record_before(txn, shelf, UINT64_MAX, &newest, error);
-    if (status == LMCS_OK && newest != 0)
-        status = lmcs_record_get(txn, shelf, newest, &record, &found, error);
-    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
+    enum lmcs_status status = lmcs_root_open(&cursor, txn, LMCS_TREE_GROUPS, (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && !found && lmcs_cursor_valid(cursor)) {
+        uint64_t id = 0;
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        if (bytes >= sizeof id)
+            memcpy(&id, value, sizeof id);
+        found = id == shelf->df.id;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    if (status == LMCS_OK && found)
         return lmcs_fail(error, LMCS_IN_USE, 0,
                          "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
                          txn->pool->path, shelf->name);

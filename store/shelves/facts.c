@@ -89,14 +89,17 @@ static enum lmcs_status read_metrics(struct lmcs_txn *txn, const struct lmcs_rec
 static enum lmcs_status add_fact(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, struct lmcs_facts *facts,
                                  const struct lmcs_record *record, struct lmcs_error *error)
 {
+    static const unsigned char no_group[sizeof record->df.group];
+    if (record->df.state != LMCS_SNAPSHOT_COMMITTED)
+        return LMCS_OK;
     if (!lmcs_grow(&facts->list, &facts->capacity, facts->count, sizeof *facts->list))
         return lmcs_fail_memory(error);
     struct lmcs_policy_facts *fact = &facts->list[facts->count++];
     *fact = (struct lmcs_policy_facts){.number = record->df.number,
                                        .step = record->df.step,
                                        .time_ns = record->df.time_ns,
-                                       .held = record->df.state != LMCS_SNAPSHOT_COMMITTED ||
-                                               record->df.number == shelf->df.latest};
+                                       .held = record->df.number == shelf->df.latest,
+                                       .is_part = memcmp(record->df.group, no_group, sizeof no_group) != 0};
     for (size_t i = 0; i < LMCS_MAX_RULES; i++)
         fact->metrics[i] = NAN;
     return lmcs_policy_needs_metrics(&facts->policy) ? read_metrics(txn, record, facts, fact, error) : LMCS_OK;

@@ -16,7 +16,7 @@ struct lmcs_named_metric {
 struct lmcs_facts {
     struct lmcs_policy policy;      /* set by the caller */
     bool names_metrics;             /* set by the caller: fills `named` if a rule needs metrics */
-    struct lmcs_policy_facts *list; /* ascending by number */
+    struct lmcs_policy_facts *list; /* of committed snapshots, ascending by number */
     size_t count;
     size_t capacity;
     const char **kept; /* by index: the reason, or NULL */
@@ -26,7 +26,7 @@ struct lmcs_facts {
 };
 
 bool lmcs_policy_needs_metrics(const struct lmcs_policy *policy);
-/* Gathers facts about all snapshots, and those that facts->policy keeps. */
+/* Gathers facts about all committed snapshots, and those that facts->policy keeps. */
 enum lmcs_status lmcs_facts_gather(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_facts *facts,
                                    struct lmcs_error *error);
 void lmcs_facts_free(struct lmcs_facts *facts);

@@ -147,6 +147,14 @@ static void keep_bases(struct facts *facts)
                 facts->of.kept[i] = "the base of a capture in progress";
 }
 
+/* Keeps the parts of groups, which only their coordinator removes (CAPTURES.md). */
+static void keep_parts(struct facts *facts)
+{
+    for (size_t i = 0; i < facts->of.count; i++)
+        if (facts->of.list[i].is_part && facts->of.kept[i] == NULL)
+            facts->of.kept[i] = "part of a group";
+}
+
 static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
                                struct facts *facts, struct lmcs_error *error)
 {
@@ -162,6 +170,8 @@ static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, c
         status = lmcs_facts_gather(txn, shelf, &facts->of, error);
     if (status == LMCS_OK) {
         keep_bases(facts);
+        if (!request->is_asked_for)
+            keep_parts(facts);
         facts->wanted = how_many(facts, request);
     }
     return status;

@@ -43,7 +43,7 @@ void lmcs_policy_warn_full(struct lmcs_pool *pool, const char *held, struct lmcs
  */
 enum lmcs_status lmcs_staging_remove(struct lmcs_pool *pool, uint64_t id, const uint64_t *numbers, size_t count,
                                      struct lmcs_removal *removal, bool *done, struct lmcs_error *error);
-/* LMCS_IN_USE: the shelf has a prepared snapshot, which must stay its newest. */
+/* LMCS_IN_USE: the shelf has a prepared snapshot. */
 enum lmcs_status lmcs_shelf_check_unprepared(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 /* Removes a staging shelf with all snapshots and live variables, in several transactions. Adds to *removal. */
 enum lmcs_status lmcs_staging_drop(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,

@@ -44,7 +44,7 @@ static enum lmcs_status add_item(void *context, uint64_t identity, const struct 
 static enum lmcs_status drop_own(struct lmcs_txn *txn, const struct lmcs_record *record, struct items *items,
                                  struct lmcs_error *error)
 {
-    static const char *const names[] = {LMCS_META_NAME, LMCS_RELATIONS_NAME, LMCS_CONSTANTS_NAME};
+    static const char *const names[] = {LMCS_META_NAME, LMCS_TAGS_NAME, LMCS_RELATIONS_NAME, LMCS_CONSTANTS_NAME};
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
         struct lmcs_identity identity;
         uint64_t content;

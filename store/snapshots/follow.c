@@ -34,7 +34,7 @@ static enum lmcs_status find_next(struct lmcs_txn *txn, const char *name, struct
                                   uint64_t *number, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
-    bool found;
+    bool found, prepared = false;
     *number = 0;
     enum lmcs_status status = lmcs_shelf_find(txn, name, &shelf, &found, error);
     if (status != LMCS_OK)
@@ -48,8 +48,10 @@ static enum lmcs_status find_next(struct lmcs_txn *txn, const char *name, struct
     if (!found || shelf.df.latest <= follower->after)
         return LMCS_OK;
     status = lmcs_record_after(txn, &shelf, follower->after, number, error);
-    if (status == LMCS_OK && *number > shelf.df.latest) /* prepared */
-        *number = 0;
+    if (status == LMCS_OK && *number != 0)
+        status = lmcs_record_is_prepared(txn, &shelf, *number, &prepared, error);
+    if (prepared)
+        *number = 0; /* later ones wait for its decision, so that none is missed */
     if (status == LMCS_OK && *number != 0)
         follower->after = *number;
     return status;

@@ -137,8 +137,48 @@ static enum lmcs_status fill_snapshot(struct lmcs_txn *txn, const struct lmcs_sh
     return status;
 }
 
-enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf_name, const char *which,
-                                    struct lmcs_snapshot **snapshot, struct lmcs_error *error)
+/* Finds the group's snapshot on the shelf: among those that are prepared, then from the newest on. *number 0: none. */
+static enum lmcs_status find_group(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const unsigned char group[16],
+                                   uint64_t *number, struct lmcs_error *error)
+{
+    struct lmcs_key_df key;
+    struct lmcs_record record;
+    uint64_t value[2];
+    bool found;
+    memcpy(&key, group, sizeof key);
+    enum lmcs_status status =
+        lmcs_root_get(txn, LMCS_TREE_GROUPS, key, value, sizeof value, sizeof value, NULL, &found, error);
+    *number = status == LMCS_OK && found && value[0] == shelf->df.id ? value[1] : 0;
+    if (status != LMCS_OK || *number != 0)
+        return status;
+    for (*number = UINT64_MAX; status == LMCS_OK && *number != 0;) {
+        status = lmcs_record_before(txn, shelf, *number, number, error);
+        if (status != LMCS_OK || *number == 0)
+            break;
+        status = lmcs_record_get(txn, shelf, *number, &record, &found, error);
+        if (status == LMCS_OK && memcmp(record.df.group, group, sizeof record.df.group) == 0)
+            break;
+        status = lmcs_is_unusable(status) ? LMCS_OK : status;
+    }
+    return status;
+}
+
+/* Resolves `which`, or finds the snapshot of a group. */
+static enum lmcs_status find_number(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which,
+                                    const unsigned char *group, uint64_t *number, struct lmcs_error *error)
+{
+    if (group == NULL)
+        return lmcs_shelf_resolve(txn, shelf, which, number, error);
+    enum lmcs_status status = find_group(txn, shelf, group, number, error);
+    if (status == LMCS_OK && *number == 0)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: shelf \"%.200s\" has no snapshot of this group",
+                         txn->pool->path, shelf->name);
+    return status;
+}
+
+static enum lmcs_status open_snapshot(struct lmcs_pool *pool, const char *shelf_name, const char *which,
+                                      const unsigned char *group, struct lmcs_snapshot **snapshot,
+                                      struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
@@ -158,7 +198,7 @@ enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf_na
     }
     status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
     if (status == LMCS_OK)
-        status = lmcs_shelf_resolve(&txn, &shelf, which, &number, error);
+        status = find_number(&txn, &shelf, which, group, &number, error);
     if (status == LMCS_OK)
         status = lmcs_record_get(&txn, &shelf, number, &record, &found, error);
     if (status == LMCS_OK && !found)
@@ -175,6 +215,18 @@ enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf_na
     }
     *snapshot = s;
     return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf, const char *which,
+                                    struct lmcs_snapshot **snapshot, struct lmcs_error *error)
+{
+    return open_snapshot(pool, shelf, which, NULL, snapshot, error);
+}
+
+enum lmcs_status lmcs_group_open(struct lmcs_pool *pool, const char *shelf, const unsigned char group[16],
+                                 struct lmcs_snapshot **snapshot, struct lmcs_error *error)
+{
+    return open_snapshot(pool, shelf, NULL, group, snapshot, error);
 }
 
 enum lmcs_status lmcs_snapshot_open(struct lmcs_pool *pool, const char *address, struct lmcs_snapshot **snapshot,

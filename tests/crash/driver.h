@@ -48,9 +48,12 @@ bool driver_worked(struct driver *d, enum lmcs_status status);
 
 static const char *const shelf_names[SHELVES] = {"run", "eval", "ema"};
 
-bool is_busy(const struct driver *d, const char *shelf);
-/* Without a pending capture; NULL: none, or by chance. */
+bool is_flying(const struct driver *d, const char *shelf); /* it has a pending capture */
+bool is_busy(const struct driver *d, const char *shelf);   /* or a prepared snapshot */
+/* Not busy; NULL: none, or by chance. */
 const char *some_shelf(struct driver *d);
+/* Without a pending capture. */
+const char *some_shelf_behind(struct driver *d);
 const struct expected_snapshot *some_snapshot(struct driver *d, const char *shelf);
 unsigned char *some_bytes(struct driver *d, uint64_t bytes);
 void committed(struct driver *d, const char *shelf, uint64_t operation, struct expected_snapshot *snapshot,

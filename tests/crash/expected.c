@@ -140,6 +140,14 @@ void expected_drop_tag(struct shelf_version *version, const char *tag)
         }
 }
 
+void expected_add(struct shelf_version *version, const struct expected_snapshot *snapshot)
+{
+    size_t at = version->snapshot_count++;
+    for (; at > 0 && version->snapshots[at - 1]->number > snapshot->number; at--)
+        version->snapshots[at] = version->snapshots[at - 1];
+    version->snapshots[at] = snapshot;
+}
+
 void expected_put_tag(struct shelf_version *version, const char *tag, uint64_t number)
 {
     expected_drop_tag(version, tag);
@@ -314,28 +322,45 @@ static bool look_at_tag_count(struct looking *looking)
            wrong(looking, "%zu tags, not %zu", count, looking->version->tag_count);
 }
 
-/* No public call reports it; 0: none. */
-static uint64_t prepared_number(struct lmcs_pool *pool, const char *name)
+static bool look_at_prepared(void *context, const struct lmcs_prepared *prepared)
 {
-    struct lmcs_txn txn;
-    struct lmcs_shelf shelf;
-    struct lmcs_cursor *cursor;
-    uint64_t number = 0;
-    bool found;
-    OK(lmcs_cursor_new(&cursor, &err));
-    OK(lmcs_txn_read(pool, &txn, &err));
-    OK(lmcs_shelf_find(&txn, name, &shelf, &found, &err));
-    OK(lmcs_root_seek(cursor, &txn, LMCS_TREE_GROUPS, (struct lmcs_key_df){0, 0}, &err));
-    while (found && lmcs_cursor_valid(cursor)) {
-        uint64_t value[2];
-        memcpy(value, lmcs_cursor_value(cursor, NULL), sizeof value);
-        if (value[0] == shelf.df.id)
-            number = value[1];
-        OK(lmcs_cursor_next(cursor, &err));
+    struct looking *looking = context;
+    const struct shelf_version *version = looking->version;
+    if (strcmp(prepared->shelf, looking->shelf) != 0)
+        return true;
+    looking->seen++;
+    for (size_t i = 0; i < version->prepared_count; i++)
+        if (version->prepared[i]->number == prepared->number &&
+            memcmp(version->prepared[i]->group, prepared->group, sizeof prepared->group) == 0)
+            return true;
+    return wrong(looking, "snapshot %llu is prepared", (unsigned long long)prepared->number);
+}
+
+/* They have all that they should have, and are read by their groups. */
+static bool look_at_all_prepared(struct looking *looking)
+{
+    const struct shelf_version *version = looking->version;
+    struct lmcs_error error;
+    looking->seen = 0;
+    looking->why[0] = '\0';
+    if (lmcs_group_list(looking->pool, look_at_prepared, looking, &error) != LMCS_OK)
+        return wrong(looking, "%s", error.message);
+    if (looking->why[0] != '\0')
+        return false;
+    if (looking->seen != version->prepared_count)
+        return wrong(looking, "%zu snapshots are prepared, not %zu", looking->seen, version->prepared_count);
+    for (size_t i = 0; i < version->prepared_count; i++) {
+        struct lmcs_snapshot *snapshot;
+        looking->snapshot = version->prepared[i];
+        if (lmcs_group_open(looking->pool, looking->shelf, version->prepared[i]->group, &snapshot, &error) != LMCS_OK)
+            return wrong(looking, "can't be opened by its group: %s", error.message);
+        bool right = look_at_open_snapshot(looking, snapshot);
+        lmcs_snapshot_close(snapshot);
+        if (!right)
+            return false;
     }
-    lmcs_txn_end(&txn);
-    lmcs_cursor_free(cursor);
-    return number;
+    looking->snapshot = NULL;
+    return true;
 }
 
 static bool look_at_shelf(struct looking *looking)
@@ -368,10 +393,7 @@ static bool look_at_shelf(struct looking *looking)
     for (size_t i = 0; i < count; i++)
         if (numbers[i] != version->snapshots[i]->number)
             return wrong(looking, "snapshot %llu is there", (unsigned long long)numbers[i]);
-    uint64_t prepared = prepared_number(looking->pool, looking->shelf);
-    if (prepared != (version->prepared != NULL ? version->prepared->number : 0))
-        return wrong(looking, "snapshot %llu is prepared", (unsigned long long)prepared);
-    if (!look_at_tags(looking) || !look_at_tag_count(looking))
+    if (!look_at_all_prepared(looking) || !look_at_tags(looking) || !look_at_tag_count(looking))
         return false;
     for (size_t i = 0; i < count; i++)
         if (!look_at_snapshot(looking, version->snapshots[i]))
@@ -506,14 +528,15 @@ static bool look_at_name(void *context, const struct lmcs_shelf_info *info)
 static bool is_same(const struct shelf_version *a, const struct shelf_version *b)
 {
     if (a->exists != b->exists || a->keep_raw != b->keep_raw || a->next_number != b->next_number ||
-        a->snapshot_count != b->snapshot_count || a->tag_count != b->tag_count || a->prepared != b->prepared ||
-        a->origin_number != b->origin_number || strcmp(a->origin_shelf, b->origin_shelf) != 0 ||
-        a->live_count != b->live_count)
+        a->snapshot_count != b->snapshot_count || a->tag_count != b->tag_count ||
+        a->prepared_count != b->prepared_count || a->origin_number != b->origin_number ||
+        strcmp(a->origin_shelf, b->origin_shelf) != 0 || a->live_count != b->live_count)
         return false;
     for (size_t i = 0; i < a->tag_count; i++)
         if (a->tags[i].number != b->tags[i].number || strcmp(a->tags[i].tag, b->tags[i].tag) != 0)
             return false;
-    return memcmp(a->snapshots, b->snapshots, a->snapshot_count * sizeof a->snapshots[0]) == 0;
+    return memcmp(a->snapshots, b->snapshots, a->snapshot_count * sizeof a->snapshots[0]) == 0 &&
+           memcmp(a->prepared, b->prepared, a->prepared_count * sizeof a->prepared[0]) == 0;
 }
 
 /* All or none of the shelves changed. A reader doesn't see live variables (find_version). */
@@ -661,20 +684,40 @@ bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_
     return space.right;
 }
 
-/* Changes the pool, since prepared snapshots are invisible. */
+static bool resolve_one(struct looking *looking, const struct expected_snapshot *prepared)
+{
+    struct lmcs_snapshot *snapshot;
+    struct lmcs_error error;
+    looking->snapshot = prepared;
+    if (lmcs_group_resolve(looking->pool, prepared->group, true, &error) != LMCS_OK)
+        return wrong(looking, "a prepared snapshot can't be resolved: %s", error.message);
+    if (!look_at_snapshot(looking, prepared))
+        return false;
+    if (prepared->tag[0] == '\0')
+        return true;
+    if (lmcs_snapshot_find(looking->pool, looking->shelf, prepared->tag, &snapshot, &error) != LMCS_OK)
+        return wrong(looking, "its tag %s: %s", prepared->tag, error.message);
+    uint64_t number = lmcs_snapshot_info(snapshot)->number;
+    lmcs_snapshot_close(snapshot);
+    return number >= prepared->number ||
+           wrong(looking, "its tag %s is at %llu", prepared->tag, (unsigned long long)number);
+}
+
+/* Changes the pool. Commits all, the newest first; those that the last one shares contents with are dropped. */
 static bool resolve_prepared(const struct expected *expected, const size_t found[MOST_SHELVES], struct looking *looking)
 {
     for (size_t i = 0; i < expected->shelf_count; i++) {
-        const struct expected_shelf *shelf = &expected->shelves[i];
-        const struct expected_snapshot *prepared = shelf->versions[found[i]].prepared;
+        const struct shelf_version *version = &expected->shelves[i].versions[found[i]];
         struct lmcs_error error;
-        looking->shelf = shelf->name;
-        looking->snapshot = prepared;
-        if (prepared == NULL)
-            continue;
-        if (lmcs_group_resolve(looking->pool, prepared->group, true, &error) != LMCS_OK)
-            return wrong(looking, "a prepared snapshot can't be resolved: %s", error.message);
-        if (!look_at_snapshot(looking, prepared))
+        looking->shelf = expected->shelves[i].name;
+        for (size_t k = version->prepared_count; k-- > 0;) {
+            const bool drops = k + 1 < version->prepared_count && version->prepared[k]->number % 2 == 0;
+            if (!drops && !resolve_one(looking, version->prepared[k]))
+                return false;
+            if (drops && lmcs_group_resolve(looking->pool, version->prepared[k]->group, false, &error) != LMCS_OK)
+                return wrong(looking, "a prepared snapshot can't be dropped: %s", error.message);
+        }
+        if (version->prepared_count > 0 && !look_at_snapshot(looking, version->prepared[version->prepared_count - 1]))
             return false;
     }
     return true;

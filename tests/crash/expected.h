@@ -15,6 +15,7 @@
 #define MOST_TAGS      12
 #define MOST_TENSORS   10
 #define MOST_SHELVES   10
+#define MOST_PREPARED  3
 #define MOST_LIVE      6
 #define LIVE_SHELF     "vars"  /* the shelf with live variables ... */
 #define LIVE_STATE     "=vars" /* ... whose state is a shelf of its own */
@@ -39,6 +40,7 @@ struct expected_snapshot {
     double loss; /* negative: no metric */
     char meta[1600];
     unsigned char group[16];
+    char tag[16]; /* of a prepared one, for its group's decision; "": none */
     struct expected_tensor tensors[MOST_TENSORS];
     size_t count;
 };
@@ -70,7 +72,8 @@ struct shelf_version {
     char origin_shelf[16];
     const struct expected_snapshot *snapshots[MOST_SNAPSHOTS];
     size_t snapshot_count;
-    const struct expected_snapshot *prepared;
+    const struct expected_snapshot *prepared[MOST_PREPARED];
+    size_t prepared_count;
     struct expected_tag tags[MOST_TAGS];
     size_t tag_count;
     struct expected_live live[MOST_LIVE]; /* of LIVE_STATE only */
@@ -117,6 +120,8 @@ struct expected *expected_from(const struct expected *expected, const size_t lea
                                const size_t found[MOST_SHELVES]);
 
 void expected_digest(struct expected_tensor *tensor);
+/* In the order of numbers. */
+void expected_add(struct shelf_version *version, const struct expected_snapshot *snapshot);
 void expected_put_tag(struct shelf_version *version, const char *tag, uint64_t number);
 void expected_drop_tag(struct shelf_version *version, const char *tag);
 

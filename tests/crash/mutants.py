@@ -499,6 +499,32 @@ MUTANTS = [
         ],
     ),
     Mutant(
+        "group-split",
+        "a group's snapshot is committed by one transaction, and taken off the list by another",
+        [
+            (
+                "        status = lmcs_root_delete(txn, LMCS_TREE_GROUPS, r->group, NULL, error);\n"
+                "    return status == LMCS_OK ? lmcs_shelf_save(txn, shelf, error) : status;\n",
+                "        status = lmcs_shelf_save(txn, shelf, error);\n"
+                "    if (status == LMCS_OK)\n"
+                "        status = lmcs_txn_commit(txn, error);\n"
+                "    if (status == LMCS_OK)\n"
+                "        status = lmcs_txn_write(r->pool, txn, error);\n"
+                "    return status == LMCS_OK ? lmcs_root_delete(txn, LMCS_TREE_GROUPS, r->group, NULL, error) : status;\n",
+            )
+        ],
+    ),
+    Mutant(
+        "group-latest",
+        "the snapshot of a group becomes the latest, also if a newer one is committed",
+        [
+            (
+                "shelf->df.latest = r->record.df.number > shelf->df.latest ? r->record.df.number : shelf->df.latest;",
+                "shelf->df.latest = r->record.df.number;",
+            )
+        ],
+    ),
+    Mutant(
         "live-freed-too-soon",
         "space of a live variable is given back before the commit that does without it",
         [

@@ -69,12 +69,23 @@ bool driver_worked(struct driver *d, enum lmcs_status status)
     return status == LMCS_OK;
 }
 
-bool is_busy(const struct driver *d, const char *shelf)
+bool is_flying(const struct driver *d, const char *shelf)
 {
     for (size_t i = 0; i < MOST_LATER; i++)
         if (d->later[i].capture != NULL && strcmp(d->later[i].shelf, shelf) == 0)
             return true;
-    return expected_newest(d->expected, shelf)->prepared != NULL;
+    return false;
+}
+
+bool is_busy(const struct driver *d, const char *shelf)
+{
+    return is_flying(d, shelf) || expected_newest(d->expected, shelf)->prepared_count > 0;
+}
+
+const char *some_shelf_behind(struct driver *d)
+{
+    const char *shelf = shelf_names[driver_chance(d, 55) ? 0 : driver_below(d, SHELVES)];
+    return is_flying(d, shelf) ? NULL : shelf;
 }
 
 const char *some_shelf(struct driver *d)

@@ -128,8 +128,13 @@ static bool is_of_parameter(const struct expected_tensor *tensor)
 static void next_state(struct driver *d, const char *shelf, struct expected_snapshot *snapshot)
 {
     const struct shelf_version *version = expected_newest(d->expected, shelf);
-    if (version->snapshot_count > 0) {
-        const struct expected_snapshot *last = version->snapshots[version->snapshot_count - 1];
+    const struct expected_snapshot *last =
+        version->snapshot_count > 0 ? version->snapshots[version->snapshot_count - 1] : NULL;
+    const struct expected_snapshot *prepared =
+        version->prepared_count > 0 ? version->prepared[version->prepared_count - 1] : NULL;
+    if (prepared != NULL && (last == NULL || prepared->number > last->number))
+        last = prepared;
+    if (last != NULL) {
         memcpy(snapshot->tensors, last->tensors, sizeof snapshot->tensors);
         snapshot->count = last->count;
     }
@@ -246,7 +251,7 @@ void committed(struct driver *d, const char *shelf, uint64_t operation, struct e
     EXPECT(version->snapshot_count < MOST_SNAPSHOTS);
     version->next_number = snapshot->number + 1; /* that of the pool counts later captures in flight */
     snapshot->parent = parent_of(d, shelf, snapshot->number);
-    version->snapshots[version->snapshot_count++] = snapshot;
+    expected_add(version, snapshot);
     if (tag[0] != '\0')
         expected_put_tag(version, tag, snapshot->number);
 }
@@ -258,7 +263,8 @@ void some_tag(struct driver *d, char tag[16])
 
 bool is_crowded(struct driver *d, const char *shelf)
 {
-    return expected_newest(d->expected, shelf)->snapshot_count + 4 > MOST_SNAPSHOTS;
+    const struct shelf_version *version = expected_newest(d->expected, shelf);
+    return version->snapshot_count + version->prepared_count + 4 > MOST_SNAPSHOTS;
 }
 
 void capture_now_or_later(struct driver *d, const char *shelf, struct later *later)
@@ -318,17 +324,17 @@ void wait_for_all(struct driver *d)
 
 void do_capture(struct driver *d)
 {
-    const char *shelf = some_shelf(d);
+    const char *shelf = some_shelf_behind(d);
     if (shelf != NULL && !is_crowded(d, shelf))
         capture_now_or_later(d, shelf, NULL);
 }
 
 void do_capture_later(struct driver *d)
 {
-    const char *shelf = some_shelf(d);
+    const char *shelf = some_shelf_behind(d);
     struct later *later = &d->later[driver_below(d, MOST_LATER)];
     wait_for(d, later);
-    if (shelf != NULL && !is_crowded(d, shelf) && !is_busy(d, shelf))
+    if (shelf != NULL && !is_crowded(d, shelf) && !is_flying(d, shelf))
         capture_now_or_later(d, shelf, later);
     if (driver_chance(d, 50))
         wait_for(d, later);
@@ -338,7 +344,7 @@ void do_capture_later(struct driver *d)
 void do_in_flight(struct driver *d)
 {
     struct later flying[3] = {{.capture = NULL}};
-    const char *shelf = some_shelf(d);
+    const char *shelf = some_shelf_behind(d);
     for (size_t i = 0; i < 3 && shelf != NULL && !is_crowded(d, shelf); i++)
         capture_now_or_later(d, shelf, &flying[i]);
     for (size_t i = 0; i < 3; i++)
@@ -356,21 +362,20 @@ void abort_capture(struct driver *d, const char *shelf)
 
 void do_abort(struct driver *d)
 {
-    const char *shelf = some_shelf(d);
+    const char *shelf = some_shelf_behind(d);
     if (shelf != NULL)
         abort_capture(d, shelf);
 }
 
-void do_prepare(struct driver *d)
+static void prepare(struct driver *d, const char *shelf)
 {
-    const char *shelf = some_shelf(d);
     struct lmcs_capture *capture;
     struct lmcs_commit_options options;
     struct lmcs_metric metric;
+    struct shelf_version *version;
     char words[WORDS];
-    if (shelf == NULL || is_crowded(d, shelf))
-        return;
     struct expected_snapshot *snapshot = begin_capture(d, shelf, &capture);
+    const char *tags[] = {snapshot != NULL ? snapshot->tag : ""};
     if (snapshot == NULL)
         return;
     fill_options(snapshot, &metric, &options);
@@ -378,31 +383,67 @@ void do_prepare(struct driver *d)
     memcpy(options.group, snapshot->group, sizeof options.group);
     options.prepare = true;
     options.parent = UINT64_MAX;
+    options.asynchronous = driver_chance(d, 50);
+    if (driver_chance(d, 50)) {
+        some_tag(d, snapshot->tag);
+        options.tags = tags;
+        options.tag_count = 1;
+    }
     snprintf(words, WORDS, "prepare a snapshot of %s", shelf);
     uint64_t operation = driver_begin(d, words);
-    if (!driver_worked(d, lmcs_capture_commit(capture, &options, &snapshot->number, &d->error)))
+    const bool promises = options.asynchronous && operation % 2 == 0;
+    enum lmcs_status status =
+        (promises ? promise_and_commit : lmcs_capture_commit)(capture, &options, &snapshot->number, &d->error);
+    if (!driver_worked(d, status))
+        return;
+    if (options.asynchronous && !driver_worked(d, lmcs_capture_wait(capture, &d->error)))
         return;
     driver_acknowledged(operation);
-    driver_next_version(d, shelf, operation)->prepared = snapshot;
+    version = driver_next_version(d, shelf, operation);
+    version->prepared[version->prepared_count++] = snapshot;
+}
+
+void do_prepare(struct driver *d)
+{
+    const char *shelf = some_shelf_behind(d);
+    for (uint64_t i = 1 + driver_below(d, 2); shelf != NULL && i > 0; i--)
+        if (!is_crowded(d, shelf) && expected_newest(d->expected, shelf)->prepared_count < MOST_PREPARED)
+            prepare(d, shelf);
+}
+
+static void resolved(struct shelf_version *version, size_t index, bool commit)
+{
+    const struct expected_snapshot *snapshot = version->prepared[index];
+    const struct expected_tag *tag = NULL;
+    version->prepared_count--;
+    memmove(&version->prepared[index], &version->prepared[index + 1],
+            (version->prepared_count - index) * sizeof version->prepared[0]);
+    if (!commit)
+        return;
+    expected_add(version, snapshot);
+    for (size_t i = 0; i < version->tag_count; i++)
+        if (strcmp(version->tags[i].tag, snapshot->tag) == 0)
+            tag = &version->tags[i];
+    if (snapshot->tag[0] != '\0' && (tag == NULL || tag->number < snapshot->number))
+        expected_put_tag(version, snapshot->tag, snapshot->number);
 }
 
 void do_resolve(struct driver *d)
 {
     for (size_t i = 0; i < SHELVES; i++) {
-        const struct expected_snapshot *prepared = expected_newest(d->expected, shelf_names[i])->prepared;
-        if (prepared == NULL)
+        const struct shelf_version *version = expected_newest(d->expected, shelf_names[i]);
+        if (version->prepared_count == 0 || is_flying(d, shelf_names[i]))
             continue;
-        bool commit = driver_chance(d, 70);
+        const size_t index = driver_below(d, version->prepared_count);
+        const bool commit = driver_chance(d, 70);
         char words[WORDS];
-        snprintf(words, WORDS, "%s the prepared snapshot of %s", commit ? "commit" : "drop", shelf_names[i]);
+        snprintf(words, WORDS, "%s the prepared snapshot %s@%llu", commit ? "commit" : "drop", shelf_names[i],
+                 (unsigned long long)version->prepared[index]->number);
         uint64_t operation = driver_begin(d, words);
-        if (!driver_worked(d, lmcs_group_resolve(d->pool, prepared->group, commit, &d->error)))
+        if (!driver_worked(d, lmcs_group_resolve(d->pool, version->prepared[index]->group, commit, &d->error)))
             return;
         driver_acknowledged(operation);
-        struct shelf_version *version = driver_next_version(d, shelf_names[i], operation);
-        version->prepared = NULL;
-        if (commit)
-            version->snapshots[version->snapshot_count++] = prepared;
+        resolved(driver_next_version(d, shelf_names[i], operation), index, commit);
         return;
     }
 }

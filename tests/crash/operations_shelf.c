@@ -28,7 +28,7 @@ static enum lmcs_status add_tag(struct driver *d, const char *shelf, const char 
 
 void do_tag(struct driver *d)
 {
-    const char *shelf = some_shelf(d);
+    const char *shelf = some_shelf_behind(d);
     const struct expected_snapshot *snapshot = shelf != NULL ? some_snapshot(d, shelf) : NULL;
     char words[WORDS], tag[16];
     if (snapshot == NULL)
@@ -81,7 +81,7 @@ void remove_snapshot(struct driver *d, const char *shelf, const struct expected_
 
 void do_remove(struct driver *d)
 {
-    const char *shelf = some_shelf(d);
+    const char *shelf = some_shelf_behind(d);
     for (uint64_t i = 1 + driver_below(d, 3); shelf != NULL && i > 0; i--) {
         const struct expected_snapshot *snapshot = some_snapshot(d, shelf);
         if (snapshot != NULL)
