@@ -530,14 +530,18 @@ static PyObject *capture_commit(struct capture_object *self, PyObject *args)
 {
     PyObject *step, *tags, *metric_names, *metric_values, *result = NULL;
     uint64_t parent, time_ns;
-    const char *meta_json;
+    const char *meta_json, *group = NULL;
+    Py_ssize_t group_bytes = 0;
     int mode;
-    if (!PyArg_ParseTuple(args, "OO&O&O!O!O!zi:commit", &step, core_to_uint64, &parent, core_to_uint64, &time_ns,
+    if (!PyArg_ParseTuple(args, "OO&O&O!O!O!zi|z#:commit", &step, core_to_uint64, &parent, core_to_uint64, &time_ns,
                           &PyTuple_Type, &tags, &PyTuple_Type, &metric_names, &PyTuple_Type, &metric_values, &meta_json,
-                          &mode))
+                          &mode, &group, &group_bytes))
         return NULL;
     struct lmcs_commit_options options;
     lmcs_commit_options_init(&options);
+    options.prepare = group != NULL;
+    if (group != NULL && !core_group(self, group, group_bytes, options.group))
+        return NULL;
     options.step = LMCS_NO_STEP;
     if (step != Py_None) {
         options.step = PyLong_AsLongLong(step);
@@ -666,8 +670,9 @@ static PyMethodDef methods[] = {
            "reserve(name, dtype, shape): a writable Buffer, to be filled and dropped before the commit."),
     METHOD(
         "commit", capture_commit, METH_VARARGS,
-        "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, mode): the number. mode: 0 waits "
-        "until it is durable, 1 returns at once, 2 only promises the number; finish() or fail() end that."),
+        "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, mode, group=None): the number. "
+        "mode: 0 waits until it is durable, 1 returns at once, 2 only promises the number; finish() or fail() end "
+        "that. With a group it is prepared until Pool.resolve."),
     METHOD("finish", capture_finish, METH_NOARGS, "Commits a promised capture; false: wait() raises why not."),
     METHOD("fail", capture_fail, METH_O, "fail(exception): ends a promised capture; wait() raises it."),
     METHOD("wait", capture_wait, METH_NOARGS, "Waits until an asynchronous commit is durable; raises its failure."),

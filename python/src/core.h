@@ -34,7 +34,8 @@ PyAPI_FUNC(PyObject *) _Py_BuildValue_SizeT(const char *, ...);
 #define Py_BuildValue               _Py_BuildValue_SizeT
 #endif
 
-#define STATUS_COUNT (LMCS_CANCELLED + 1)
+#define STATUS_COUNT     (LMCS_CANCELLED + 1)
+#define CORE_GROUP_BYTES 16
 
 struct core_state {
     PyObject *exceptions[STATUS_COUNT]; /* by status; 0: lmcstore.Error */
@@ -281,6 +282,11 @@ PyObject *core_memory(PyObject *module, PyObject *args);
  * folders it restores NumPy's own. */
 PyObject *core_numpy_memory(PyObject *module, PyObject *args);
 
+/* ---- pool_groups.c ---- */
+
+/* Copies the bytes of a group; false with an exception. */
+bool core_group(void *self, const char *bytes, Py_ssize_t count, unsigned char *group);
+
 /* ---- Methods of Pool and Snapshot in other files ---- */
 
 PyObject *core_pool_rename(struct pool_object *self, PyObject *args);
@@ -290,6 +296,7 @@ PyObject *core_pool_follow(struct pool_object *self, PyObject *args);
 PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
 PyObject *core_pool_metric_set(struct pool_object *self, PyObject *args);
 PyObject *core_pool_note_set(struct pool_object *self, PyObject *args);
+PyObject *core_pool_resolve(struct pool_object *self, PyObject *args);
 PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
 PyObject *core_pool_prune_log(struct pool_object *self, PyObject *args);
 PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args);

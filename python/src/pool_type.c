@@ -587,6 +587,8 @@ static PyMethodDef methods[] = {
     METHOD("prune", core_pool_prune, METH_VARARGS,
            "prune(shelf, words or None, dry_run) -> (kept, removed numbers, freed, later, tags)."),
     METHOD("begin", pool_begin, METH_VARARGS, "begin(shelf): a Capture."),
+    METHOD("resolve", core_pool_resolve, METH_VARARGS,
+           "resolve(group, commit): commits or drops the prepared snapshot of a group."),
     METHOD("would_wait", pool_would_wait, METH_VARARGS, "would_wait(shelf): whether begin would wait for others."),
     METHOD("live_is_held", core_pool_live_is_held, METH_VARARGS, "live_is_held(shelf): by a transaction or the like."),
     METHOD("find", pool_find, METH_VARARGS, "find(shelf, which, verify=True): a Snapshot."),
