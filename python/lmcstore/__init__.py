@@ -44,6 +44,7 @@ if not getattr(_sys, "_is_gil_enabled", lambda: True)():
     )
 
 from . import archive, codec
+from ._folder.opaque import Opaque
 from ._state.lazy import LazyTensor, Part
 from .diff import Diff, TensorDiff
 from .errors import (
@@ -63,11 +64,12 @@ from .errors import (
 )
 from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transaction
 from .log import Log, RemovedByPolicy
+from .opening import open
 from .progress import ProgressBar
 from .run import Run
 from .shelf import Origin, Pruned, Removal, Shelf
 from .snapshot import Loaded, Snapshot
-from .store import Store, open
+from .store import Store
 
 __version__ = _core.VERSION
 
@@ -91,6 +93,7 @@ __all__ = [
     "Loaded",
     "Log",
     "NotFoundError",
+    "Opaque",
     "Origin",
     "OutOfMemoryError",
     "Part",

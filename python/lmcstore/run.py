@@ -14,9 +14,10 @@ from ._state.targets import States, generators
 from ._text.arguments import int64
 from ._text.similar import listed, shown
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
+from .opening import open
 from .shelf import Shelf
 from .snapshot import Snapshot
-from .store import Store, open
+from .store import Store
 
 logger = logging.getLogger("lmcstore")
 

@@ -277,6 +277,19 @@ class Shelf:
         logger.debug("%s@%d %s", self._name, number, _DONE[mode])
         return Snapshot(self, number, None if wait else capture, step, job=job)
 
+    def _prepare(self, encoded: Encoded, group: bytes, step: int | None) -> int:
+        """Write a snapshot durably that does not exist until `Store._resolve` commits its group."""
+        self._store._check_writable()
+        capture = self._store._pool.begin(self._name)
+        try:
+            encoded.put(capture)
+            self._relate(capture, encoded, 0.0)
+            time_ns = time.time_ns()
+            return capture.commit(step, _DEFAULT_PARENT, time_ns, (), (), (), None, _SYNCHRONOUS, group)
+        except BaseException:
+            capture.abort()
+            raise
+
     def _later(self, lazy: Any, verify: bool) -> Later | None:
         """Return which tensors are copied later; None: none, so also while a transaction may change any tensor."""
         if lazy is None or lazy is False or self._store._pool.live_is_held(self._name):
@@ -499,7 +512,7 @@ class Shelf:
 
     def steps(self, step: int) -> list[Snapshot]:
         """Return all snapshots of a step, oldest first."""
-        return [Snapshot(self, number) for number in self._step_numbers(int64(step, "step"))]
+        return [self._taken(number) for number in self._step_numbers(int64(step, "step"))]
 
     def range(self, which: str) -> Iterator[Snapshot]:
         """Yield the snapshots of a range such as ``"5..9"``, ``"step:100.."``, ``"..best"``, oldest first.
@@ -602,7 +615,7 @@ class Shelf:
         for number in _paged(lambda begin: pool.numbers(self._name, begin, _NUMBERS_AT_ONCE), first):
             if number > last:
                 return
-            yield Snapshot(self, number)
+            yield self._taken(number)
 
     def __reversed__(self) -> Iterator[Snapshot]:
         before = _ANYWHERE
@@ -612,7 +625,7 @@ class Shelf:
             except NotFoundError:
                 return
             for number in numbers:
-                yield Snapshot(self, number)
+                yield self._taken(number)
             if len(numbers) < _NEWEST_AT_ONCE:
                 return
             before = numbers[-1]
@@ -620,7 +633,7 @@ class Shelf:
     def __iter__(self) -> Iterator[Snapshot]:
         pool = self._store._pool
         for number in _paged(lambda first: pool.numbers(self._name, first, _NUMBERS_AT_ONCE)):
-            yield Snapshot(self, number)
+            yield self._taken(number)
 
     def __len__(self) -> int:
         info = self._info()
@@ -658,12 +671,12 @@ class Shelf:
                 return number
         return self[which].number
 
-    def _taken(self, number: int, step: int | None) -> Snapshot:
-        return Snapshot(self, number, None, step)
+    def _taken(self, number: int, step: int | None = None, handle: _core.Snapshot | None = None) -> Snapshot:
+        return Snapshot(self, number, None, step, handle)
 
     def _find(self, which: str) -> Snapshot:
         handle = self._store._pool.find(self._name, which, self._store._verifies)
-        return Snapshot(self, handle.info()["number"], None, None, handle)
+        return self._taken(handle.info()["number"], None, handle)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shelf):
@@ -700,7 +713,7 @@ class Shelf:
 
 def _found_again(store: Store, name: str, shelf_id: int) -> Shelf:
     """Find the shelf of a copy, or of a pickle; NotFoundError: it is gone, or another has its name."""
-    shelf = Shelf(store, name)
+    shelf = store[name]
     if shelf_id and shelf._id() != shelf_id:
         raise NotFoundError(f"{store.path}: {name!r} is another shelf now, or was removed or renamed")
     return shelf

@@ -358,8 +358,11 @@ class Snapshot(Mapping[Any, Any]):
             (``"raw"``, ``"keyframe"``, ``"delta"`` or ``"link"``), ``chain`` (deltas or links to undo), ``content``
             (equal: shared).
         """
+        return self._described(self._handle.entries())
+
+    def _described(self, entries: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
         made = []
-        for name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content in self._handle.entries():
+        for name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content in entries:
             known = _core.dtype_info(dtype)
             made.append(
                 {
@@ -598,7 +601,7 @@ class Loaded(Snapshot):
 
 def _reopened(store: Store, shelf: str, number: int, info: dict[str, Any]) -> _core.Snapshot:
     """Open a snapshot anew, for reading, in a forked child; NotFoundError: it is gone."""
-    pool = _core.open(store.path, _core.OPEN_READ, 0, _CHILD_WAIT_MS, 1, _core.NO_BACKGROUND)
+    pool = _core.open(store._pool_path, _core.OPEN_READ, 0, _CHILD_WAIT_MS, 1, _core.NO_BACKGROUND)
     handle = pool.find(shelf, str(number), store._verifies)
     _check_same(store.path, shelf, handle, info["time_ns"], info["raw_bytes"])
     return handle
@@ -606,7 +609,7 @@ def _reopened(store: Store, shelf: str, number: int, info: dict[str, Any]) -> _c
 
 def _found_again(shelf: Shelf, number: int, time_ns: int, raw_bytes: int) -> Snapshot:
     """Find the snapshot of a copy, or of a pickle; NotFoundError: it is gone."""
-    snapshot = Snapshot(shelf, number)
+    snapshot = shelf._taken(number)
     _check_same(shelf.store.path, shelf.name, snapshot._handle, time_ns, raw_bytes)
     return snapshot
 

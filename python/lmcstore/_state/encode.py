@@ -204,6 +204,11 @@ class Encoded:
             check_leaves(packed, 1, "a large value")
         self._root, self._containers, self._paths = None, [], []
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the tensors, in the order of the state."""
+        return list(self._names)
+
     def put(self, capture: _core.Capture) -> None:
         """Write everything to a capture; afterwards the state may change."""
         self.put_now(capture)

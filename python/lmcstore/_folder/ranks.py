@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Ranks`: the pools of a run folder's ranks, opened for reading when they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+from .. import _core
+from .._text.similar import listed
+from ..errors import DamagedError, Error, InUseError, NotFoundError
+from .groups import is_prepared, resolve
+from .record import Part
+
+RECORDS = "records.pool"
+_WAIT_MS = 10_000
+_SETTLED_WITHIN_S = 10.0
+_LOOK_MS = 100
+
+
+def rank_file(rank: int) -> str:
+    return f"rank-{rank:05d}.pool"
+
+
+def rank_files(folder: str) -> list[str]:
+    """List the files of the ranks' pools in a folder."""
+    return sorted(name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".pool"))
+
+
+class Ranks:
+    """The pools are found by their uuids, also under other names. A forked child opens them anew."""
+
+    def __init__(self, folder: str, verify: bool, flags: int) -> None:
+        self._folder = folder
+        self._verify = verify
+        self._flags = flags
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._pools: dict[bytes, tuple[str, _core.Pool]] = {}
+        self._closed = False
+
+    def snapshot(self, rank: int, part: Part, shelf: str, wanted: list[str]) -> _core.Snapshot:
+        """Open the snapshot of a rank. The errors name the tensors that are wanted of it."""
+        path, pool = self._pool(rank, part, wanted)
+        try:
+            handle = pool.find(shelf, str(part.number), self._verify)
+        except NotFoundError as error:
+            if not is_prepared(pool, shelf, part.number):
+                raise NotFoundError(f"{_part_of(rank, wanted)} is gone: {error}") from None
+            self._settle(path, pool, shelf, part)
+            handle = pool.find(shelf, str(part.number), self._verify)
+        if handle.info()["group"] != part.group:
+            raise DamagedError(
+                f"{path}: {shelf}@{part.number} is not the snapshot that rank {rank} wrote for this snapshot of the run"
+            )
+        return handle
+
+    def all(self) -> Iterator[tuple[str, _core.Pool]]:
+        """Yield the names and the pools of all files."""
+        for name in rank_files(self._folder):
+            with self._lock:
+                yield name, self._opened(name)[1]
+
+    def pool(self, rank: int, part: Part) -> _core.Pool:
+        """Open the pool of a rank's snapshot."""
+        return self._pool(rank, part, [])[1]
+
+    def _pool(self, rank: int, part: Part, wanted: list[str]) -> tuple[str, _core.Pool]:
+        with self._lock:
+            found = self._find(part)
+        if found is None:
+            raise NotFoundError(
+                f"{self._folder} lacks the pool of rank {rank}, {part.file}, which has {_part_of(rank, wanted)}: copy "
+                "it into the folder"
+            )
+        return found
+
+    def _find(self, part: Part) -> tuple[str, _core.Pool] | None:
+        if self._pid != os.getpid():
+            self._pools, self._pid = {}, os.getpid()
+        if part.pool in self._pools:
+            return self._pools[part.pool]
+        there = rank_files(self._folder)
+        for name in sorted(there, key=lambda name: name != part.file):
+            with contextlib.suppress(DamagedError, NotFoundError):
+                if self._opened(name)[0] == part.pool:
+                    return self._pools[part.pool]
+        return None
+
+    def _opened(self, name: str) -> tuple[bytes, _core.Pool]:
+        path = os.path.join(self._folder, name)
+        for uuid, (known, pool) in self._pools.items():
+            if known == path:
+                return uuid, pool
+        pool = _core.open(path, _core.OPEN_READ, 0, _WAIT_MS, 0, self._flags)
+        uuid = pool.info()["uuid"]
+        self._pools.setdefault(uuid, (path, pool))
+        return uuid, pool
+
+    def _settle(self, path: str, pool: _core.Pool, shelf: str, part: Part) -> None:
+        """Wait until the writer has committed a prepared snapshot that a record has; without a writer, commit it."""
+        deadline = time.monotonic() + _SETTLED_WITHIN_S
+        while is_prepared(pool, shelf, part.number):
+            try:
+                writer = _core.open(path, _core.OPEN_WRITE, 0, 0, 1, self._flags | _core.NO_BACKGROUND)
+            except InUseError:
+                if time.monotonic() > deadline:
+                    raise
+                pool.follow(shelf, part.number - 1, 0, _LOOK_MS)
+                continue
+            except Error as error:
+                raise NotFoundError(
+                    f"{path}: {shelf}@{part.number} belongs to a snapshot of the run, but is only prepared, as its "
+                    f"writer stopped before it committed it: open the run where the file can be written ({error})"
+                ) from None
+            try:
+                if not resolve(writer, part.group, True):
+                    return
+            finally:
+                writer.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._pid == os.getpid():
+                for _, pool in self._pools.values():
+                    pool.close()
+            self._pools = {}
+
+
+def _part_of(rank: int, wanted: list[str]) -> str:
+    return f"the part of rank {rank}, {listed(wanted)}," if wanted else f"the part of rank {rank}"

@@ -1,0 +1,544 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.distributed.checkpoint saves to the folder of a run, and loads from it.
+
+Each save is a snapshot in the run's history::
+
+    dcp.save(state, storage_writer=lmcstore.dcp.StoreWriter("run", step=step))
+    dcp.load(state, storage_reader=lmcstore.dcp.StoreReader("run"))
+
+    with lmcstore.open("run", mode="r") as run:  # in one process, without torch.distributed
+        state = run["run"].at(step=120).state_dict()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
+from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from . import _core
+from ._arrays.torch import torch_of
+from ._folder import writing
+from ._folder.joined import check_box, read_rows
+from ._folder.record import Box, Part, Record, Tensor
+from ._folder.store import FolderSnapshot, FolderStore, open_folder
+from ._state.encode import Encoded
+from ._text.arguments import int64, metric_lists, tag_names
+from .errors import DamagedError, Error, InvalidError, NotFoundError, UnsupportedError
+
+__all__ = ["StoreReader", "StoreWriter"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Written:
+    """Where an item is, as a rank tells the coordinator."""
+
+    part: Part | None
+    """The rank's snapshot; None: it wrote values only."""
+    rank: int
+    name: str | None = None
+    """Of the stored tensor, or of an opaque object; None: a value."""
+    dtype: int = 0
+    value: Any = None
+
+
+class StoreWriter(StorageWriter, BlockingAsyncStager):
+    """Writes the checkpoints of DCP into the folder of a run: ``dcp.save(state, storage_writer=StoreWriter("run"))``.
+
+    Each save is a new snapshot, and earlier ones stay. The snapshot exists once all ranks have stored their parts
+    durably and the coordinator (rank 0) has stored the record of it; `dcp.save` then returns. If a rank fails or stops
+    before, there is no snapshot, and the next save removes the parts that were stored.
+
+    Tensors are stored as tensors, replicated ones once. Plain values (None, bool, int, float, str, bytes, and lists,
+    tuples, dicts and sets of them) are stored as values; other objects as pickles that torch makes, in `Opaque`.
+
+    All ranks write to one folder on one machine. The folder and its pools are created when they are missing, with a
+    `CreationWarning`. The process keeps its pools open for the next save until `close`, or its end.
+
+    Parameters
+    ----------
+    path
+        The folder; also the ``checkpoint_id`` of DCP.
+    shelf
+        The name of the shelf.
+    step, tags, metrics
+        Properties of the snapshot, as for `Shelf.snapshot`.
+    lazy
+        Not supported yet: None.
+    cache_staged_state_dict
+        As for FileSystemWriter. Its other keyword arguments are accepted and have no effect.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        shelf: str = "run",
+        step: int | None = None,
+        tags: Iterable[str] = (),
+        metrics: Mapping[str, float] | None = None,
+        lazy: Any = None,
+        *,
+        single_file_per_rank: bool = True,
+        sync_files: bool = True,
+        thread_count: int = 1,
+        per_thread_copy_ahead: int = 10_000_000,
+        cache_staged_state_dict: bool = False,
+        overwrite: bool = True,
+        _extensions: Any = None,
+        serialization_format: Any = None,
+    ) -> None:
+        BlockingAsyncStager.__init__(self, cache_staged_state_dict=cache_staged_state_dict)
+        if lazy is not None:
+            raise UnsupportedError("StoreWriter takes no lazy= yet: dcp.async_save copies the state before it returns")
+        if not isinstance(shelf, str):
+            raise UnsupportedError(f"a shelf is named by a str, not by a {type(shelf).__qualname__}")
+        metric_lists(metrics)
+        self._path = writing.folder_of(path)
+        self._shelf = shelf
+        self._step = None if step is None else int64(step, "step")
+        self._tags = tag_names(tags)
+        self._metrics = None if metrics is None else dict(metrics)
+        self._save_id = str(uuid.uuid4())
+        self._rank = 0
+        self._world_size = 1
+        self._records: writing.Records | None = None
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The absolute path of the folder."""
+        return self._path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether a path can be the folder of a run."""
+        path = os.fsdecode(checkpoint_id)
+        return "://" not in path and not os.path.isfile(writing.folder_of(path))
+
+    def storage_meta(self) -> StorageMeta:
+        """Return the folder and an id of this save."""
+        return StorageMeta(checkpoint_id=self._path, save_id=self._save_id)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin a new save, into another folder if one is given."""
+        if checkpoint_id:
+            self._path = writing.folder_of(checkpoint_id)
+        self._save_id = str(uuid.uuid4())
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Open the records, on the coordinator."""
+        if not kwargs.get("use_collectives", True):
+            raise UnsupportedError("StoreWriter needs use_collectives=True: the ranks' parts are one snapshot")
+        self._rank = kwargs.get("rank") or 0
+        self._records = writing.Records(self._path) if is_coordinator else None
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Return the plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Settle what ranks of an earlier, larger world have left; return the plans as they are."""
+        self._world_size = len(plans)
+        assert self._records is not None
+        self._records.settle_others(self._shelf, self._world_size)
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Store this rank's part durably; raises if that fails."""
+        rank = writing.RankWriter(self._path, self._rank)
+        rank.settle(self._shelf)
+        state, places, values = _resolved(plan, planner)
+        part, names = rank.prepare(self._shelf, state, self._step) if state else (None, [])
+        stored = dict(zip(state, names, strict=True))
+        results = []
+        for item, key in zip(plan.items, places, strict=True):
+            if key is None:
+                written = _Written(part, self._rank, value=values[item.index])
+                size = 0
+            else:
+                tensor = state[key]
+                written = _Written(part, self._rank, stored[key], torch_of(torch).number_of[tensor.dtype])
+                size = tensor.numel() * tensor.element_size()
+            results.append(WriteResult(item.index, size, written))
+        if part is not None and self._records is None:
+            rank.watch(self._shelf, part)
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Store the record durably, on the coordinator: from now on the snapshot exists."""
+        assert self._records is not None
+        record = _record(metadata, results)
+        self._records.commit(self._shelf, record, self._step, self._tags, self._metrics)
+        if self._rank in record.ranks:
+            writing.RankWriter(self._path, self._rank).commit(record.ranks[self._rank])
+        metadata.storage_meta = self.storage_meta()
+
+    def close(self) -> None:
+        """Close the pools of the folder that this process keeps open."""
+        super().close()
+        writing.close(self._path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_records": None, "state_dict_cache": None}
+
+
+# Writing
+
+
+def _resolved(
+    plan: SavePlan, planner: SavePlanner
+) -> tuple[dict[str, Any], list[str | None], dict[MetadataIndex, Any]]:
+    """Return the tensors to store by their keys, each item's key (None: a value), and the values."""
+    boxes: dict[str, int] = {}
+    for item in plan.items:
+        boxes[item.index.fqn] = boxes.get(item.index.fqn, 0) + 1
+    state: dict[str, Any] = {}
+    places: list[str | None] = []
+    values: dict[MetadataIndex, Any] = {}
+    for item in plan.items:
+        if item.type == WriteItemType.BYTE_IO:
+            is_value, content = _value_or_bytes(item, planner)
+            if is_value:
+                values[item.index] = content
+                places.append(None)
+                continue
+        else:
+            content = _tensor(item, planner)
+        key = item.index.fqn
+        if boxes[key] > 1:
+            key += str(list(item.index.offset or ()))
+        while key in state:
+            key += "'"
+        state[key] = content
+        places.append(key)
+    return state, places, values
+
+
+def _tensor(item: WriteItem, planner: SavePlanner) -> torch.Tensor:
+    tensor = planner.resolve_data(item)
+    if not isinstance(tensor, torch.Tensor):
+        raise UnsupportedError(f"{item.index.fqn}: the planner gives a {type(tensor).__qualname__}, not a tensor")
+    tensor = tensor.detach()
+    data = item.tensor_data
+    if data is not None and data.chunk is not None and tuple(tensor.shape) != tuple(data.chunk.sizes):
+        raise InvalidError(
+            f"{item.index.fqn}: the planner gives a tensor of shape {tuple(tensor.shape)} where it has planned "
+            f"{tuple(data.chunk.sizes)}"
+        )
+    return tensor
+
+
+def _value_or_bytes(item: WriteItem, planner: SavePlanner) -> tuple[bool, Any]:
+    """Return whether an object is a plain value, and the value, or the bytes of its pickle as a tensor."""
+    lookup = getattr(planner, "lookup_object", None)
+    value = lookup(item.index) if lookup is not None else planner
+    is_value = _is_plain(value) and _can_be_stored(value)
+    if is_value and _is_usual(planner):
+        return True, value
+    stream = planner.resolve_data(item)
+    data = stream.getvalue() if isinstance(stream, io.BytesIO) else stream.read()
+    if is_value and data == _pickled(value).getvalue():  # a planner that changes tensors only
+        return True, value
+    return False, torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _is_usual(planner: SavePlanner) -> bool:
+    """Whether a planner stores objects as DCP's does."""
+    kind = type(planner)
+    return isinstance(planner, DefaultSavePlanner) and (
+        (kind.resolve_data, kind.transform_object)
+        == (DefaultSavePlanner.resolve_data, DefaultSavePlanner.transform_object)
+    )
+
+
+def _pickled(value: Any) -> io.BytesIO:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    stream.seek(0)
+    return stream
+
+
+_SCALARS = (type(None), bool, int, float, complex, str, bytes)
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind in (list, tuple, set, frozenset):
+        return all(map(_is_plain, value))
+    return kind is dict and all(type(key) in _SCALARS for key in value) and all(map(_is_plain, value.values()))
+
+
+def _can_be_stored(value: Any) -> bool:
+    if type(value) in (type(None), bool, float):
+        return True
+    try:
+        Encoded({"value": value})
+    except (UnsupportedError, RecursionError):
+        return False
+    return True
+
+
+def _record(metadata: Metadata, results: list[list[WriteResult]]) -> Record:
+    """Make the record of a save. InvalidError: its parts are not those of the plan."""
+    record = Record(len(results))
+    written: dict[MetadataIndex, _Written] = {}
+    for result in (result for one in results for result in one):
+        place: _Written = result.storage_data
+        written.setdefault(result.index, place)
+        if place.part is not None:
+            record.ranks[place.rank] = place.part
+    paths = _paths(metadata)
+    for name, planned in metadata.state_dict_metadata.items():
+        record.paths[name] = paths.get(name, (name,))
+        if isinstance(planned, TensorStorageMetadata):
+            record.tensors[name] = _tensor_of(name, planned, written)
+            continue
+        place = _written(written, MetadataIndex(name))
+        if place.name is None:
+            record.values[name] = place.value
+        else:
+            record.opaque[name] = place.rank, place.name
+    return record
+
+
+def _paths(metadata: Metadata) -> dict[str, tuple[Any, ...]]:
+    """Return the places of names in the state, which a planner has flattened."""
+    data = metadata.planner_data
+    if data is None:
+        return {}
+    is_usual = isinstance(data, dict) and all(
+        isinstance(path, tuple) and path and all(type(key) in (str, int) for key in path) for path in data.values()
+    )
+    if not is_usual:
+        raise UnsupportedError("the planner has data for the load (planner_data) that StoreWriter can't store")
+    return data
+
+
+def _tensor_of(name: str, planned: TensorStorageMetadata, written: Mapping[MetadataIndex, _Written]) -> Tensor:
+    boxes, dtypes = [], set()
+    for chunk in planned.chunks:
+        place = _written(written, MetadataIndex(name, chunk.offsets))
+        assert place.name is not None
+        boxes.append(Box(place.rank, place.name, tuple(chunk.offsets), tuple(chunk.sizes)))
+        dtypes.add(place.dtype)
+    if len(dtypes) > 1:
+        raise InvalidError(f"{name}: the ranks have stored its parts with different dtypes")
+    known = _core.dtype_info(dtypes.pop() if dtypes else torch_of(torch).number_of[planned.properties.dtype])
+    assert known is not None
+    return Tensor(known[0], tuple(planned.size), tuple(boxes))
+
+
+def _written(written: Mapping[MetadataIndex, _Written], index: MetadataIndex) -> _Written:
+    found = written.get(index)
+    if found is None:
+        raise InvalidError(f"{index.fqn}: no rank has stored the part at {tuple(index.offset or ())}")
+    return found
+
+
+class StoreReader(StorageReader):
+    """Loads a snapshot of a run by DCP: ``dcp.load(state, storage_reader=StoreReader("run"))``.
+
+    The world may have another size and another sharding than the one that saved. DCP unpickles what the reader gives
+    it: plain values, which the reader pickles, and objects that were pickled when they were saved.
+
+    Parameters
+    ----------
+    path
+        The folder; also the ``checkpoint_id`` of DCP.
+    shelf
+        The name of the shelf.
+    step
+        Load the newest snapshot of this step.
+    address
+        Without a `step`: the snapshot, as for ``shelf[address]``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        shelf: str = "run",
+        step: int | None = None,
+        address: int | str = "latest",
+        *,
+        _extension_registry: Any = None,
+    ) -> None:
+        super().__init__()
+        self._path = writing.folder_of(path)
+        self._shelf = shelf
+        self._step = step
+        self._address = address
+        self._load_id = str(uuid.uuid4())
+        self._store: FolderStore | None = None
+        self._found: FolderSnapshot | None = None
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The absolute path of the folder."""
+        return self._path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether a path can be the folder of a run."""
+        return StoreWriter.validate_checkpoint_id(checkpoint_id)
+
+    @property
+    def snapshot(self) -> FolderSnapshot:
+        """The snapshot that is loaded. InvalidError: nothing was loaded yet."""
+        if self._found is None:
+            raise InvalidError("StoreReader.snapshot is known after read_metadata")
+        return self._found
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin a new load, from another folder if one is given."""
+        self._close()
+        if checkpoint_id:
+            self._path = writing.folder_of(checkpoint_id)
+        self._load_id = str(uuid.uuid4())
+
+    def read_metadata(self, *args: Any, **options: Any) -> Metadata:
+        """Find the snapshot, and return what DCP needs to know of it."""
+        self._close()
+        if not os.path.isdir(self._path):
+            raise NotFoundError(f"there is no run in {self._path}")
+        self._store = open_folder(self._path)
+        shelf = self._store[self._shelf]
+        found = shelf[self._address] if self._step is None else shelf.at(step=int64(self._step, "step"))
+        assert isinstance(found, FolderSnapshot)
+        self._found = found
+        record = found._record()
+        known: dict[str, Any] = {}
+        for name in record.paths:
+            tensor = record.tensors.get(name)
+            known[name] = BytesStorageMetadata() if tensor is None else _metadata_of(tensor)
+        meta = StorageMeta(checkpoint_id=self._path, load_id=self._load_id)
+        return Metadata(known, planner_data=dict(record.paths), storage_data={}, storage_meta=meta)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **options: Any) -> None:
+        """Do nothing: `read_metadata` has found the snapshot."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Add the snapshot that this rank has found."""
+        return dataclasses.replace(plan, storage_data=(self.snapshot.number, self.snapshot.time))
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Check that all ranks have found the same snapshot."""
+        found = {plan.storage_data for plan in plans if plan.storage_data is not None}
+        if len(found) > 1:
+            numbers = ", ".join(str(number) for number, _ in sorted(found))
+            raise InvalidError(
+                f"{self._path}: the ranks have found different snapshots of {self._shelf!r} ({numbers}): a save ended "
+                "meanwhile. Load again, or give StoreReader a step"
+            )
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read the boxes and objects of a plan, each stored tensor once."""
+        reads: dict[tuple[int, str], list[tuple[ReadItem, Tensor, Box]]] = {}
+        record = self.snapshot._record()
+        boxes = _Boxes(record)
+        for item in plan.items:
+            name = item.storage_index.fqn
+            if item.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(item, self._bytes(name))
+                continue
+            box = boxes.find(item.storage_index)
+            reads.setdefault((box.rank, box.name), []).append((item, record.tensors[name], box))
+        for (rank, _), items in reads.items():
+            self._read_box(rank, items, planner)
+        self._close()
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def _read_box(self, rank: int, items: list[tuple[ReadItem, Tensor, Box]], planner: LoadPlanner) -> None:
+        """Read the rows of a stored tensor that some items need, and copy their boxes."""
+        item, tensor, box = items[0]
+        name = item.storage_index.fqn
+        part = self.snapshot._decode().handle.part(rank, [name])
+        first = min((item.storage_offsets[0] for item, _, _ in items), default=0) if box.sizes else 0
+        last = max(item.storage_offsets[0] + item.lengths[0] for item, _, _ in items) if box.sizes else 1
+        if not box.sizes or (first, last) == (0, box.sizes[0]):
+            view = part.view([box.name], _core.TENSOR, self.snapshot._decode().flags)
+            _, _, (dtype,), (shape,), (data,) = view.unpack()
+            check_box(name, tensor, box, (dtype, shape, data))
+        else:
+            data = read_rows(part, box, first, last - first, tensor.item_bytes)
+        rows = torch_of(torch).tensor(data, tensor.number, (last - first, *box.sizes[1:]) if box.sizes else ())
+        for item, _, _ in items:
+            source = rows
+            for axis, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                source = source.narrow(axis, offset - first if axis == 0 else offset, length)
+            target = planner.resolve_tensor(item).detach()
+            if target.size() != source.size():
+                raise InvalidError(
+                    f"{name}: the planner gives {tuple(target.size())} for a box of {tuple(source.size())}"
+                )
+            target.copy_(source)
+            planner.commit_tensor(item, target)
+
+    def _bytes(self, name: str) -> io.BytesIO:
+        decoded = self.snapshot._decode()
+        record = decoded.handle.record
+        if name in record.opaque:
+            return io.BytesIO(decoded.opaque(name).read())
+        if name not in record.values:
+            raise NotFoundError(f"{name} is a tensor in the snapshot, and no other object")
+        return _pickled(decoded.read(record.values[name]))
+
+    def _close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+        self._store = self._found = None
+
+
+class _Boxes:
+    """The boxes of a record by their offsets."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._known: dict[str, dict[tuple[int, ...], Box]] = {}
+
+    def find(self, index: MetadataIndex) -> Box:
+        tensor = self._record.tensors.get(index.fqn)
+        if tensor is None:
+            raise NotFoundError(f"{index.fqn} is no tensor in the snapshot")
+        offsets = tuple(index.offset) if index.offset is not None else (0,) * len(tensor.shape)
+        hint = index.index
+        if hint is not None and hint < len(tensor.boxes) and tensor.boxes[hint].offsets == offsets:
+            return tensor.boxes[hint]
+        if index.fqn not in self._known:
+            self._known[index.fqn] = {box.offsets: box for box in reversed(tensor.boxes)}
+        found = self._known[index.fqn].get(offsets)
+        if found is None:
+            raise NotFoundError(f"{index.fqn} has no part at {offsets} in the snapshot")
+        return found
+
+
+def _metadata_of(tensor: Tensor) -> TensorStorageMetadata:
+    chunks = [ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes)) for box in tensor.boxes]
+    properties = TensorProperties(dtype=torch_of(torch).dtype(tensor.number))
+    return TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
