@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import math
 import os
 import uuid
 from collections.abc import Iterable, Mapping
@@ -31,8 +30,16 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
-from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
@@ -45,7 +52,7 @@ from ._folder.record import Box, Part, Record, Tensor
 from ._folder.store import FolderSnapshot, FolderStore, open_folder
 from ._state.encode import Encoded
 from ._text.arguments import int64, metric_lists, tag_names
-from .errors import DamagedError, Error, InvalidError, NotFoundError, UnsupportedError
+from .errors import InvalidError, NotFoundError, UnsupportedError
 
 __all__ = ["StoreReader", "StoreWriter"]
 
@@ -258,19 +265,18 @@ def _value_or_bytes(item: WriteItem, planner: SavePlanner) -> tuple[bool, Any]:
     if is_value and _is_usual(planner):
         return True, value
     stream = planner.resolve_data(item)
-    data = stream.getvalue() if isinstance(stream, io.BytesIO) else stream.read()
+    if not isinstance(stream, io.BytesIO):
+        raise UnsupportedError(f"{item.index.fqn}: the planner gives a {type(stream).__qualname__}, not a BytesIO")
+    data = stream.getvalue()
     if is_value and data == _pickled(value).getvalue():  # a planner that changes tensors only
         return True, value
     return False, torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _is_usual(planner: SavePlanner) -> bool:
-    """Whether a planner stores objects as DCP's does."""
-    kind = type(planner)
-    return isinstance(planner, DefaultSavePlanner) and (
-        (kind.resolve_data, kind.transform_object)
-        == (DefaultSavePlanner.resolve_data, DefaultSavePlanner.transform_object)
-    )
+    """Whether a planner pickles objects as DCP's does."""
+    names = ("resolve_data", "transform_object")
+    return all(getattr(type(planner), name, None) is getattr(DefaultSavePlanner, name) for name in names)
 
 
 def _pickled(value: Any) -> io.BytesIO:
@@ -311,9 +317,10 @@ def _record(metadata: Metadata, results: list[list[WriteResult]]) -> Record:
         written.setdefault(result.index, place)
         if place.part is not None:
             record.ranks[place.rank] = place.part
-    paths = _paths(metadata)
-    for name, planned in metadata.state_dict_metadata.items():
-        record.paths[name] = paths.get(name, (name,))
+    known = metadata.state_dict_metadata
+    paths = {name: path for name, path in _paths(metadata).items() if name in known}  # in the order of the state
+    record.paths = paths | {name: (name,) for name in known if name not in paths}
+    for name, planned in known.items():
         if isinstance(planned, TensorStorageMetadata):
             record.tensors[name] = _tensor_of(name, planned, written)
             continue
@@ -327,7 +334,7 @@ def _record(metadata: Metadata, results: list[list[WriteResult]]) -> Record:
 
 def _paths(metadata: Metadata) -> dict[str, tuple[Any, ...]]:
     """Return the places of names in the state, which a planner has flattened."""
-    data = metadata.planner_data
+    data: Any = metadata.planner_data
     if data is None:
         return {}
     is_usual = isinstance(data, dict) and all(
@@ -335,7 +342,7 @@ def _paths(metadata: Metadata) -> dict[str, tuple[Any, ...]]:
     )
     if not is_usual:
         raise UnsupportedError("the planner has data for the load (planner_data) that StoreWriter can't store")
-    return data
+    return dict(data)
 
 
 def _tensor_of(name: str, planned: TensorStorageMetadata, written: Mapping[MetadataIndex, _Written]) -> Tensor:
@@ -427,9 +434,8 @@ class StoreReader(StorageReader):
         self._store = open_folder(self._path)
         shelf = self._store[self._shelf]
         found = shelf[self._address] if self._step is None else shelf.at(step=int64(self._step, "step"))
-        assert isinstance(found, FolderSnapshot)
-        self._found = found
-        record = found._record()
+        self._found = shelf._taken(found.number)
+        record = self._found._record()
         known: dict[str, Any] = {}
         for name in record.paths:
             tensor = record.tensors.get(name)
@@ -481,6 +487,7 @@ class StoreReader(StorageReader):
         part = self.snapshot._decode().handle.part(rank, [name])
         first = min((item.storage_offsets[0] for item, _, _ in items), default=0) if box.sizes else 0
         last = max(item.storage_offsets[0] + item.lengths[0] for item, _, _ in items) if box.sizes else 1
+        data: Any
         if not box.sizes or (first, last) == (0, box.sizes[0]):
             view = part.view([box.name], _core.TENSOR, self.snapshot._decode().flags)
             _, _, (dtype,), (shape,), (data,) = view.unpack()

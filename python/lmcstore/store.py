@@ -31,6 +31,7 @@ from .snapshot import Progress
 
 log = logging.getLogger("lmcstore")
 
+
 def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> Store:
     """Open a pool for reading, for a copy of a Store; NotFoundError: another pool is there."""
     pool = _core.open(path, _core.OPEN_READ, flags=_core.FORCE_NETWORK if force_network else 0)

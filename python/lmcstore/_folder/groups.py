@@ -30,7 +30,7 @@ def next_number(pool: _core.Pool, shelf: str) -> int:
 
 
 def undecided(pool: _core.Pool, uuid: bytes, shelf: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the groups of the snapshots that may be prepared on a shelf, each with the least number that it may have."""
+    """Yield the groups that may be prepared on a shelf, each with the least number that its snapshot may have."""
     info = _info(pool, shelf)
     if info is not None:
         for number in range(info["latest"] + 1, info["next_number"]):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Record`: where the tensors and values of a run's snapshot are. It is an ordinary state of plain values::
+"""`Record`: where the tensors and values of a run's snapshot are.
+
+It is stored as an ordinary state of plain values::
 
     {
         "lmcstore_run": {"version": 1, "world_size": 4, "ranks": {0: (pool, file, number, group), ...}},
@@ -134,7 +136,7 @@ def read(decoded: Decoded) -> Record:
     record.paths = dict(_items(read["paths"], _is_path))
     names = {*record.tensors, *record.opaque, *record.values}
     places = [*record.opaque.values(), *((box.rank, box.name) for one in record.tensors.values() for box in one.boxes)]
-    if names != record.paths.keys() or len(names) != sum(map(len, (record.tensors, record.opaque, record.values))):
+    if names != record.paths.keys() or len(names) != len(record.tensors) + len(record.opaque) + len(record.values):
         raise _damaged("its names")
     if not all(rank in record.ranks for rank, _ in places):
         raise _damaged("its ranks")

@@ -100,10 +100,10 @@ class FolderStore(Store):
         return report
 
     def _addressed(self, address: str | None) -> Iterable[FolderSnapshot]:
-        if address is None:
-            return (snapshot for name in self for snapshot in self[name])
-        name, _, which = address.partition("@")
-        return [self[name][which]] if which else iter(self[name])
+        name, _, which = (address or "").partition("@")
+        if which:
+            return [self[name]._found(which)]
+        return (self[shelf]._taken(one.number) for shelf in ([name] if name else self) for one in self[shelf])
 
     def scrub(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse: the pools are scrubbed one by one."""
@@ -143,6 +143,9 @@ class FolderShelf(Shelf):
     """A history of a run's snapshots."""
 
     _store: FolderStore
+
+    def _found(self, which: str) -> FolderSnapshot:
+        return self._taken(self._find(which).number)
 
     def _taken(self, number: int, step: int | None = None, handle: _core.Snapshot | None = None) -> FolderSnapshot:
         return FolderSnapshot(self, number, None, step, handle)

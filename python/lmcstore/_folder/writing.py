@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writing a run's snapshots: each rank prepares its part (`RankWriter`), the coordinator commits the record (`Records`).
+"""Writing a run's snapshots: each rank prepares its part (`RankWriter`), the coordinator commits a record (`Records`).
 
 A process keeps the pools that it writes open, so that each save continues the last one. At its end it commits or drops
 what it has prepared, as the records say.
 
-A coordinator that begins a save *fences* its earlier ones: their records can't be committed any more. That is why a rank
-may drop what it prepared for an earlier save without a record, once the coordinator has begun the next one. Of two
+A coordinator that begins a save *fences* its earlier ones: their records can't be committed any more. That is why a
+rank may drop what it prepared for an earlier save without a record, once the coordinator has begun the next one. Of two
 processes only one can be the coordinator, as it holds the pool of records open for writing.
 """
 
