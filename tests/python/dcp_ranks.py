@@ -137,7 +137,7 @@ def _main(
         writing._close_all()  # which the end of a process that multiprocessing has forked leaves out
         connection.send((True, result))
         dist.destroy_process_group()
-    except BaseException:  # DCP's CheckpointException is none of Exception
+    except BaseException:  # noqa: BLE001 (DCP's CheckpointException is no Exception)
         connection.send((False, traceback.format_exc()))
 
 

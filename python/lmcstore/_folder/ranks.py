@@ -30,6 +30,10 @@ def rank_files(folder: str) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".pool"))
 
 
+class RankNotFoundError(NotFoundError):
+    """A rank's pool, or its snapshot, is missing."""
+
+
 class Ranks:
     """The pools are found by their uuids, also under other names. A forked child opens them anew."""
 
@@ -49,7 +53,7 @@ class Ranks:
             handle = pool.find(shelf, str(part.number), self._verify)
         except NotFoundError as error:
             if not is_prepared(pool, shelf, part.number):
-                raise NotFoundError(f"{_part_of(rank, wanted)} is gone: {error}") from None
+                raise RankNotFoundError(f"rank {rank}'s snapshot is gone{_with(wanted)}: {error}") from None
             self._settle(path, pool, shelf, part)
             handle = pool.find(shelf, str(part.number), self._verify)
         if handle.info()["group"] != part.group:
@@ -72,9 +76,8 @@ class Ranks:
         with self._lock:
             found = self._find(part)
         if found is None:
-            raise NotFoundError(
-                f"{self._folder} lacks the pool of rank {rank}, {part.file}, which has {_part_of(rank, wanted)}: copy "
-                "it into the folder"
+            raise RankNotFoundError(
+                f"{self._folder} lacks the pool of rank {rank}, {part.file}{_with(wanted)}: copy it into the folder"
             )
         return found
 
@@ -112,7 +115,7 @@ class Ranks:
                 pool.follow(shelf, part.number - 1, 0, _LOOK_MS)
                 continue
             except Error as error:
-                raise NotFoundError(
+                raise RankNotFoundError(
                     f"{path}: {shelf}@{part.number} belongs to a snapshot of the run, but is only prepared, as its "
                     f"writer stopped before it committed it: open the run where the file can be written ({error})"
                 ) from None
@@ -130,5 +133,5 @@ class Ranks:
             self._pools = {}
 
 
-def _part_of(rank: int, wanted: list[str]) -> str:
-    return f"the part of rank {rank}, {listed(wanted)}," if wanted else f"the part of rank {rank}"
+def _with(wanted: list[str]) -> str:
+    return f", with {listed(wanted)}" if wanted else ""

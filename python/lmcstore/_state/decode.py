@@ -655,6 +655,8 @@ class _Builder:
         try:
             view = self._handle.view(names, _core.TENSOR, flags)
         except NotFoundError as error:
+            if type(error) is not NotFoundError:  # a rank's pool is missing
+                raise
             self._handle.names()  # raises if the snapshot is gone
             raise damaged(str(error)) from None
         names, kinds, dtypes, shapes, buffers = view.unpack()
