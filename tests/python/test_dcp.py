@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -113,6 +114,52 @@ def test_planners_may_cache_their_plans(folder: Path) -> None:
     with lmcstore.open(folder) as run:
         for step in (1, 2, 3):
             same(run["run"].at(step=step).state_dict(), ranks.expected(step))
+
+
+def _shard_twice(rank: int, world: int, folder: Path) -> None:
+    """Load ShardedTensors, of several shards a rank, as others, into one folder."""
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import (
+        ChunkShardingSpec,
+        EnumerableShardingSpec,
+        ShardMetadata,
+    )
+
+    bounds = [0, 2, 3, 6, 9, 10]
+    pieces = [
+        ShardMetadata([first, 0], [last - first, 4], f"rank:{index % 2}")
+        for index, (first, last) in enumerate(itertools.pairwise(bounds))
+    ]
+    specs = [
+        ChunkShardingSpec(0, ["rank:0", "rank:1"]),
+        ChunkShardingSpec(0, ["rank:0", "rank:1", "rank:1", "rank:0"]),
+        EnumerableShardingSpec(pieces),
+    ]
+    for step, (before, after) in enumerate(itertools.permutations(specs, 2)):
+        saved, loaded = (sharded_tensor.zeros(spec, 10, 4) for spec in (before, after))
+        for shard in saved.local_shards():
+            shard.tensor.copy_(
+                ranks.whole((10, 4), step)[shard.metadata.shard_offsets[0] :][
+                    : len(shard.tensor)
+                ]
+            )
+        _save(folder, {"t": saved}, step=step)
+        dcp.load({"t": loaded}, storage_reader=StoreReader(folder))
+        for shard in loaded.local_shards():
+            expected = ranks.whole((10, 4), step)[shard.metadata.shard_offsets[0] :][
+                : len(shard.tensor)
+            ]
+            assert torch.equal(shard.tensor, expected)
+
+
+def test_ranks_may_have_several_shards_of_a_tensor(folder: Path) -> None:
+    ranks.run(2, _shard_twice, folder)
+    with lmcstore.open(folder) as run:
+        assert len(run["run"]) == 6
+        for snapshot in run["run"]:
+            assert torch.equal(
+                snapshot["t"].torch(), ranks.whole((10, 4), snapshot.step or 0)
+            )
 
 
 class _Failing(DefaultSavePlanner):
@@ -240,10 +287,16 @@ def test_parts_of_tensors_are_read(saved: Path) -> None:
 
 def test_replicated_tensors_are_stored_once(saved: Path) -> None:
     with lmcstore.open(saved) as run:
-        stored = {entry["name"]: entry["stored_bytes"] for entry in run["run"][1].entries()}
+        stored = {
+            entry["name"]: entry["stored_bytes"] for entry in run["run"][1].entries()
+        }
         assert stored["model.replicated.odd"] == stored["model.rows.odd"] == 7 * 5 * 4
         boxes = run["run"][1]._record().tensors
-        assert [len(boxes[f"model.{place}.odd"].boxes) for place in ranks.PLACES] == [2, 2, 1]
+        assert [len(boxes[f"model.{place}.odd"].boxes) for place in ranks.PLACES] == [
+            2,
+            2,
+            1,
+        ]
 
 
 def test_a_folder_lacks_a_rank(saved: Path, tmp_path: Path) -> None:
@@ -435,7 +488,12 @@ def test_unchanged_tensors_are_shared(folder: Path) -> None:
     _save(folder, state)
     with lmcstore.open(folder) as run:
         first, second = (snapshot.new_bytes for snapshot in run["run"])
-        assert first is not None and second is not None and first > 8000 and 4000 <= second < 4500
+        assert (
+            first is not None
+            and second is not None
+            and first > 8000
+            and 4000 <= second < 4500
+        )
 
 
 def test_tensors_of_any_kind(folder: Path) -> None:
