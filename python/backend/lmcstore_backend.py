@@ -36,7 +36,10 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-PACKAGE = ("pyproject.toml", "setup.py", "LICENSE", "TUTORIAL.md", "DCP.md", "backend", "examples", "lmcstore", "pymm", "scripts")
+PACKAGE = (
+    *("pyproject.toml", "setup.py", "LICENSE", "TUTORIAL.md", "DCP.md"),
+    *("backend", "examples", "lmcstore", "pymm", "scripts"),
+)
 """Of python/, at the top of the sdist."""
 CHECKOUT = ("CMakeLists.txt", "README.md", "codec", "store", "tools/CMakeLists.txt", "tools/*.[ch]")
 CHECKOUT += ("python/CMakeLists.txt", "python/core.map", "python/src")

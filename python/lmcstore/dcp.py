@@ -311,25 +311,59 @@ def _can_be_stored(value: Any) -> bool:
 def _record(metadata: Metadata, results: list[list[WriteResult]]) -> Record:
     """Make the record of a save. InvalidError: its parts are not those of the plan."""
     record = Record(len(results))
-    written: dict[MetadataIndex, _Written] = {}
-    for result in (result for one in results for result in one):
-        place: _Written = result.storage_data
-        written.setdefault(result.index, place)
-        if place.part is not None:
-            record.ranks[place.rank] = place.part
     known = metadata.state_dict_metadata
+    places = _places(known, results)
     paths = {name: path for name, path in _paths(metadata).items() if name in known}  # in the order of the state
     record.paths = paths | {name: (name,) for name in known if name not in paths}
-    for name, planned in known.items():
+    for place in (one[0].storage_data for one in results if one):
+        if place.part is not None:
+            record.ranks[place.rank] = place.part
+    for name in record.paths:
+        planned = known[name]
+        written = places[name]
+        if None in written:
+            raise InvalidError(f"{name}: no rank has stored it, or a part of it")
         if isinstance(planned, TensorStorageMetadata):
-            record.tensors[name] = _tensor_of(name, planned, written)
-            continue
-        place = _written(written, MetadataIndex(name))
-        if place.name is None:
-            record.values[name] = place.value
+            _add_tensor(record, name, planned, written)
+        elif written[0].name is None:
+            record.values[name] = written[0].value
         else:
-            record.opaque[name] = place.rank, place.name
+            record.opaque[name] = written[0].rank, written[0].name
     return record
+
+
+def _places(known: Mapping[str, Any], results: list[list[WriteResult]]) -> dict[str, list[Any]]:
+    """Return where each chunk of each name is; None: nowhere."""
+    chunks_of = {name: getattr(planned, "chunks", [None]) for name, planned in known.items()}
+    places: dict[str, list[Any]] = {name: [None] * len(chunks) for name, chunks in chunks_of.items()}
+    numbers: dict[str, dict[tuple[int, ...], int]] = {}
+    for result in (result for one in results for result in one):
+        name, offset, number = result.index.fqn, result.index.offset, result.index.index
+        chunks, written = chunks_of[name], places[name]
+        if chunks[0] is None:
+            number = 0
+        elif number is None or number >= len(chunks) or chunks[number].offsets != offset:
+            if name not in numbers:
+                numbers[name] = {tuple(chunk.offsets): index for index, chunk in enumerate(chunks)}
+            number = numbers[name].get(tuple(offset or ()))
+            if number is None:
+                raise InvalidError(f"{name}: a rank has stored a part at {tuple(offset or ())} that was not planned")
+        if written[number] is None:
+            written[number] = result.storage_data
+    return places
+
+
+def _add_tensor(record: Record, name: str, planned: TensorStorageMetadata, written: list[_Written]) -> None:
+    dtypes = {place.dtype for place in written}
+    if len(dtypes) > 1:
+        raise InvalidError(f"{name}: the ranks have stored its parts with different dtypes")
+    known = _core.dtype_info(dtypes.pop() if dtypes else torch_of(torch).number_of[planned.properties.dtype])
+    assert known is not None
+    boxes = (
+        (place.rank, place.name or "", chunk.offsets, chunk.sizes)
+        for place, chunk in zip(written, planned.chunks, strict=True)
+    )
+    record.tensors.add(name, known[0], planned.size, boxes)
 
 
 def _paths(metadata: Metadata) -> dict[str, tuple[Any, ...]]:
@@ -343,27 +377,6 @@ def _paths(metadata: Metadata) -> dict[str, tuple[Any, ...]]:
     if not is_usual:
         raise UnsupportedError("the planner has data for the load (planner_data) that StoreWriter can't store")
     return dict(data)
-
-
-def _tensor_of(name: str, planned: TensorStorageMetadata, written: Mapping[MetadataIndex, _Written]) -> Tensor:
-    boxes, dtypes = [], set()
-    for chunk in planned.chunks:
-        place = _written(written, MetadataIndex(name, chunk.offsets))
-        assert place.name is not None
-        boxes.append(Box(place.rank, place.name, tuple(chunk.offsets), tuple(chunk.sizes)))
-        dtypes.add(place.dtype)
-    if len(dtypes) > 1:
-        raise InvalidError(f"{name}: the ranks have stored its parts with different dtypes")
-    known = _core.dtype_info(dtypes.pop() if dtypes else torch_of(torch).number_of[planned.properties.dtype])
-    assert known is not None
-    return Tensor(known[0], tuple(planned.size), tuple(boxes))
-
-
-def _written(written: Mapping[MetadataIndex, _Written], index: MetadataIndex) -> _Written:
-    found = written.get(index)
-    if found is None:
-        raise InvalidError(f"{index.fqn}: no rank has stored the part at {tuple(index.offset or ())}")
-    return found
 
 
 class StoreReader(StorageReader):

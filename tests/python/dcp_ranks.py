@@ -54,21 +54,13 @@ SHAPES = {
 
 
 def whole(shape: tuple[int, ...], step: int) -> torch.Tensor:
-    return (
-        torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
-        + 1000 * step
-    )
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape) + 1000 * step
 
 
-def sharded(
-    mesh: DeviceMesh, places: dict[str, list[Placement]], step: int
-) -> dict[str, dict[str, DTensor]]:
+def sharded(mesh: DeviceMesh, places: dict[str, list[Placement]], step: int) -> dict[str, dict[str, DTensor]]:
     """Return DTensors of all shapes, in a dict for each placement."""
     return {
-        place: {
-            name: distribute_tensor(whole(shape, step), mesh, places[place])
-            for name, shape in SHAPES.items()
-        }
+        place: {name: distribute_tensor(whole(shape, step), mesh, places[place]) for name, shape in SHAPES.items()}
         for place in PLACES
     }
 
@@ -86,10 +78,7 @@ def state_of(world: int, step: int) -> dict[str, Any]:
 def expected(step: int) -> dict[str, Any]:
     """Return the whole state that `state_of` shards."""
     return {
-        "model": {
-            place: {name: whole(shape, step) for name, shape in SHAPES.items()}
-            for place in PLACES
-        },
+        "model": {place: {name: whole(shape, step) for name, shape in SHAPES.items()} for place in PLACES},
         "scalar": torch.tensor(float(step)),
         "step": step,
         "config": {"lr": 0.1 * step, "names": ["a", None, True]},
@@ -137,7 +126,7 @@ def _main(
         writing._close_all()  # which the end of a process that multiprocessing has forked leaves out
         connection.send((True, result))
         dist.destroy_process_group()
-    except BaseException:  # noqa: BLE001 (DCP's CheckpointException is no Exception)
+    except BaseException:  # DCP's CheckpointException is no Exception
         connection.send((False, traceback.format_exc()))
 
 
@@ -180,9 +169,7 @@ def run(
                 process.join()
         failures = [text for is_fine, text in results if not is_fine]
         assert killed or not failures, "\n".join(map(str, failures))
-        assert all(ranks[rank].exitcode == -signal.SIGKILL for rank in killed), [
-            one.exitcode for one in ranks
-        ]
+        assert all(ranks[rank].exitcode == -signal.SIGKILL for rank in killed), [one.exitcode for one in ranks]
         return [result if is_fine else None for is_fine, result in results]
 
 

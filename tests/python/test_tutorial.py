@@ -24,10 +24,7 @@ def _type(page: Path) -> None:
     )
     kept = re.split(r"^```(?:pycon)?$", text, flags=re.MULTILINE)
     assert len(kept) % 2 == 1 and len(kept) > 4
-    typed = "".join(
-        part if number % 2 else re.sub("[^\n]+", "", part)
-        for number, part in enumerate(kept)
-    )
+    typed = "".join(part if number % 2 else re.sub("[^\n]+", "", part) for number, part in enumerate(kept))
     test = doctest.DocTestParser().get_doctest(typed, {}, page.name, str(page), 0)
     said: list[str] = []
     failed = doctest.DocTestRunner().run(test, out=said.append).failed
@@ -53,9 +50,7 @@ def test_the_page_about_dcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     skip_without_torch(text)
     import dcp_ranks
 
-    save, load = re.findall(
-        r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
-    )
+    save, load = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     dcp_ranks.run(4, _run, tmp_path, save)
     dcp_ranks.run(3, _run, tmp_path, load)
     _type(PYTHON / "DCP.md")

@@ -5,21 +5,27 @@ It is stored as an ordinary state of plain values::
 
     {
         "lmcstore_run": {"version": 1, "world_size": 4, "ranks": {0: (pool, file, number, group), ...}},
-        "tensors": {name: (dtype, shape, ((rank, stored name, offsets, sizes), ...)), ...},
+        "names": [name, ...],
+        "tensors": {"dtypes": [dtype, ...], "layout": bytes, "stored": [(tensor, box, stored name), ...]},
         "opaque": {name: (rank, stored name), ...},
         "values": {name: value, ...},
         "paths": {name: (key, ...), ...},
     }
 
 ``ranks`` has the snapshot of each rank that wrote something: the uuid of its pool, the pool's file name, the snapshot's
-number, and its group. A tensor consists of boxes, each of them a whole tensor of a rank's snapshot. An opaque object is
-a pickle that torch made, stored as bytes. ``paths`` has all names, in the order of the state, and their places in it.
+number, and its group. ``names`` are those of all parts of the state, in order; the ones that are neither opaque nor
+values are tensors. A tensor consists of boxes, each of them a whole tensor of a rank's snapshot. The layout has 64-bit
+integers: for each tensor the number of its dimensions, its shape, the number of its boxes, and for each box the rank,
+the offsets and the sizes. A box is stored by the tensor's name if ``stored`` has no other. An opaque object is a pickle
+that torch made, stored as bytes. A part's place in the state is its name split at the dots, or else its path. (The
+layout is the same from save to save, and so is shared.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,7 +36,7 @@ from ..errors import DamagedError, UnsupportedError
 
 VERSION = 1
 _HEAD = "lmcstore_run"
-_PARTS = (_HEAD, "tensors", "opaque", "values", "paths")
+_PARTS = (_HEAD, "names", "tensors", "opaque", "values", "paths")
 _UUID_BYTES = 16
 _GROUP_BYTES = 16
 
@@ -88,26 +94,124 @@ class Tensor(NamedTuple):
         return sum(math.prod(box.sizes) for box in self.boxes) == math.prod(self.shape)
 
 
+class Tensors(Mapping[str, Tensor]):
+    """The tensors of a record by their names. A layout that was read is checked when a tensor is taken."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._starts: list[int] = []
+        self._dtypes: list[str] = []
+        self._layout = array("q")
+        self._stored: dict[tuple[int, int], str] = {}
+
+    def add(self, name: str, dtype: str, shape: Iterable[int], boxes: Iterable[tuple[int, str, Any, Any]]) -> None:
+        """Add a tensor; a box is a rank, a stored name, offsets and sizes."""
+        number, layout = len(self._starts), self._layout
+        self._numbers[name] = number
+        self._starts.append(len(layout))
+        self._dtypes.append(dtype)
+        sizes = tuple(shape)
+        layout.append(len(sizes))
+        layout.extend(sizes)
+        counted = len(layout)
+        layout.append(0)
+        for rank, stored, offsets, lengths in boxes:
+            if stored != name:
+                self._stored[number, layout[counted]] = stored
+            layout[counted] += 1
+            layout.append(rank)
+            layout.extend(offsets)
+            layout.extend(lengths)
+
+    def __getitem__(self, name: str) -> Tensor:
+        number = self._numbers[name]
+        layout, start = self._layout, self._starts[number]
+        dimensions = layout[start]
+        at = start + 1 + dimensions
+        shape = tuple(layout[start + 1 : at])
+        boxes = []
+        for index in range(layout[at]):
+            first = at + 1 + index * (1 + 2 * dimensions)
+            rank, *bounds = layout[first : first + 1 + 2 * dimensions]
+            offsets, sizes = tuple(bounds[:dimensions]), tuple(bounds[dimensions:])
+            boxes.append(Box(rank, self._stored.get((number, index), name), offsets, sizes))
+        return Tensor(self._dtypes[number], shape, tuple(boxes))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def state(self) -> dict[str, Any]:
+        stored = [(*place, name) for place, name in self._stored.items()]
+        return {"dtypes": self._dtypes, "layout": self._layout.tobytes(), "stored": stored}
+
+    def read(self, names: list[str], state: Any, ranks: Iterable[int]) -> None:
+        if type(state) is not dict or not {"dtypes", "layout", "stored"} <= state.keys():
+            raise _damaged("its tensors")
+        self._dtypes, data, stored = state["dtypes"], state["layout"], state["stored"]
+        if type(data) is not bytes or len(data) % self._layout.itemsize or type(self._dtypes) is not list:
+            raise _damaged("its layout")
+        if len(self._dtypes) != len(names) or not all(type(one) is str and one in _core.DTYPES for one in self._dtypes):
+            raise _damaged("its dtypes")
+        if type(stored) is not list or not all(map(_is_stored, stored)):
+            raise _damaged("its stored names")
+        self._stored = {(tensor, box): name for tensor, box, name in stored}
+        self._layout.frombytes(data)
+        self._numbers = {name: number for number, name in enumerate(names)}
+        at, known = 0, set(ranks)
+        for _ in names:
+            self._starts.append(at)
+            at = self._checked(at, known)
+        if at != len(self._layout):
+            raise _damaged("its layout")
+
+    def _checked(self, start: int, ranks: set[int]) -> int:
+        """Check a tensor of the layout, and return its end."""
+        layout = self._layout
+        dimensions = layout[start] if start < len(layout) else -1
+        at = start + 1 + dimensions
+        if not 0 <= dimensions <= _core.MAX_DIMS or at >= len(layout):
+            raise _damaged("its layout")
+        shape, count, step = layout[start + 1 : at], layout[at], 1 + 2 * dimensions
+        end = at + 1 + count * step
+        if not 0 <= count <= len(layout) or end > len(layout) or min(shape, default=0) < 0:
+            raise _damaged("its layout")
+        boxes = layout[at + 1 : end]
+        fits = ranks.issuperset(boxes[::step])
+        for axis, size in enumerate(shape, 1):
+            offsets, lengths = boxes[axis::step], boxes[axis + dimensions :: step]
+            fits = fits and min(offsets, default=0) >= 0 and min(lengths, default=0) >= 0
+            fits = fits and max(map(int.__add__, offsets, lengths), default=0) <= size
+        if not fits or math.prod(shape) >= 1 << 62:
+            raise _damaged("its layout")
+        return end
+
+
 @dataclass
 class Record:
     """A snapshot of a run, without its properties, which are those of the snapshot that has the record."""
 
     world_size: int
     ranks: dict[int, Part] = field(default_factory=dict)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: Tensors = field(default_factory=Tensors)
     opaque: dict[str, tuple[int, str]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     """Of a record that was read: nodes."""
     paths: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """All names, in the order of the state, with their places."""
 
     def state(self) -> dict[str, Any]:
         ranks = {rank: tuple(part) for rank, part in self.ranks.items()}
         head = {"version": VERSION, "world_size": self.world_size, "ranks": ranks}
-        tensors = {
-            name: (tensor.dtype, tensor.shape, tuple(map(tuple, tensor.boxes))) for name, tensor in self.tensors.items()
-        }
-        parts = (head, tensors, self.opaque, self.values, self.paths)
+        paths = {name: path for name, path in self.paths.items() if path != _usual_path(name)}
+        parts = (head, list(self.paths), self.tensors.state(), self.opaque, self.values, paths)
         return dict(zip(_PARTS, parts, strict=True))
+
+
+def _usual_path(name: str) -> tuple[str, ...]:
+    return tuple(name.split("."))
 
 
 def read_head(decoded: Decoded) -> Record:
@@ -128,18 +232,18 @@ def read(decoded: Decoded) -> Record:
     children = decoded.children()
     if not all(name in children for name in _PARTS):
         raise _damaged("its parts")
-    read = {name: decoded.read(children[name]) for name in ("tensors", "opaque", "paths")}
-    for name, (dtype, shape, boxes) in _items(read["tensors"], _is_tensor):
-        record.tensors[name] = Tensor(dtype, shape, tuple(Box(*box) for box in boxes))
-    record.opaque = dict(_items(read["opaque"], _is_place))
-    record.values = _nodes(children["values"])
-    record.paths = dict(_items(read["paths"], _is_path))
-    names = {*record.tensors, *record.opaque, *record.values}
-    places = [*record.opaque.values(), *((box.rank, box.name) for one in record.tensors.values() for box in one.boxes)]
-    if names != record.paths.keys() or len(names) != len(record.tensors) + len(record.opaque) + len(record.values):
+    names, tensors, opaque, paths = (decoded.read(children[name]) for name in ("names", "tensors", "opaque", "paths"))
+    if type(names) is not list or not all(type(name) is str for name in names):
         raise _damaged("its names")
-    if not all(rank in record.ranks for rank, _ in places):
+    record.opaque = dict(_items(opaque, _is_place))
+    record.values = _nodes(children["values"])
+    record.paths = {name: _usual_path(name) for name in names} | dict(_items(paths, _is_path))
+    others = record.opaque.keys() | record.values.keys()
+    if len(record.paths) != len(names) or not others <= record.paths.keys() or record.opaque.keys() & record.values:
+        raise _damaged("its names")
+    if not all(rank in record.ranks for rank, _ in record.opaque.values()):
         raise _damaged("its ranks")
+    record.tensors.read([name for name in names if name not in others], tensors, record.ranks)
     return record
 
 
@@ -171,26 +275,9 @@ def _is_part(rank: Any, part: Any) -> bool:
     )
 
 
-def _is_shape(value: Any) -> bool:
-    return type(value) is tuple and len(value) <= _core.MAX_DIMS and all(map(_is_count, value))
-
-
-def _is_tensor(name: Any, value: Any) -> bool:
-    if type(name) is not str or type(value) is not tuple or len(value) != len(Tensor._fields):
-        return False
-    dtype, shape, boxes = value
-    is_head = type(dtype) is str and dtype in _core.DTYPES and _is_shape(shape) and type(boxes) is tuple
-    return is_head and all(_is_box(box, shape) for box in boxes)
-
-
-def _is_box(box: Any, shape: tuple[int, ...]) -> bool:
-    if type(box) is not tuple or len(box) != len(Box._fields) or not _is_place("", box[:2]):
-        return False
-    offsets, sizes = box[2:]
-    return (
-        (_is_shape(offsets) and _is_shape(sizes) and len(offsets) == len(sizes) == len(shape))
-        and all(first + size <= whole for first, size, whole in zip(offsets, sizes, shape, strict=True))
-    )  # fmt: skip
+def _is_stored(one: Any) -> bool:
+    is_triple = type(one) is tuple and len(one) == 3
+    return is_triple and _is_count(one[0]) and _is_count(one[1]) and type(one[2]) is str
 
 
 def _is_place(name: Any, place: Any) -> bool:
