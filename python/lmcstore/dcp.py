@@ -128,7 +128,6 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         self._metrics = None if metrics is None else dict(metrics)
         self._save_id = str(uuid.uuid4())
         self._rank = 0
-        self._world_size = 1
         self._records: writing.Records | None = None
 
     @property
@@ -164,10 +163,9 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Settle what ranks of an earlier, larger world have left; return the plans as they are."""
-        self._world_size = len(plans)
+        """Settle the pools of ranks that take no part in this save; return the plans as they are."""
         assert self._records is not None
-        self._records.settle_others(self._shelf, self._world_size)
+        self._records.settle_others(self._shelf, len(plans))
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -382,8 +380,8 @@ def _paths(metadata: Metadata) -> dict[str, tuple[Any, ...]]:
 class StoreReader(StorageReader):
     """Loads a snapshot of a run by DCP: ``dcp.load(state, storage_reader=StoreReader("run"))``.
 
-    The world may have another size and another sharding than the one that saved. DCP unpickles what the reader gives
-    it: plain values, which the reader pickles, and objects that were pickled when they were saved.
+    The world may have another size and another sharding than the one that saved. DCP takes objects as pickles: the
+    reader pickles plain values for it, and gives it the stored pickles of other objects.
 
     Parameters
     ----------
@@ -440,7 +438,7 @@ class StoreReader(StorageReader):
         self._load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **options: Any) -> Metadata:
-        """Find the snapshot, and return what DCP needs to know of it."""
+        """Find the snapshot, and describe it for DCP."""
         self._close()
         if not os.path.isdir(self._path):
             raise NotFoundError(f"there is no run in {self._path}")

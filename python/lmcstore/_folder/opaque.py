@@ -12,7 +12,7 @@ from ..errors import UnsupportedError
 
 
 class Opaque:
-    """An object that was stored as a pickle of torch, as DCP stores what is neither a tensor nor a plain value.
+    """An object that was stored as a pickle of torch, as DCP stores objects that are no tensors or plain values.
 
     It is not unpickled unless `load` is called.
     """

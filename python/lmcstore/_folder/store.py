@@ -78,8 +78,8 @@ class FolderStore(Store):
     def verify(self, address: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
         """Read everything, or the part at ``"shelf"`` or ``"shelf@which"``, and check all checksums.
 
-        Returns what `Store.verify` does, of all pools, and ``missing``: a sentence for each part of a snapshot whose
-        pool or snapshot is not in the folder.
+        Returns the report of `Store.verify` for all pools, and ``missing``: a sentence for each part of a snapshot
+        whose pool or snapshot is not in the folder.
         """
         report = super().verify(address, progress)
         report["missing"] = []

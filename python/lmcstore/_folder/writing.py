@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Writing a run's snapshots: each rank prepares its part (`RankWriter`), the coordinator commits a record (`Records`).
 
-A process keeps the pools that it writes open, so that each save continues the last one. At its end it commits or drops
-what it has prepared, as the records say.
+A process keeps the pools that it writes open, so that each save continues the last one. At its end it commits its
+prepared snapshots that have a record.
 
 A coordinator that begins a save *fences* its earlier ones: their records can't be committed any more. That is why a
-rank may drop what it prepared for an earlier save without a record, once the coordinator has begun the next one. Of two
-processes only one can be the coordinator, as it holds the pool of records open for writing.
+rank may drop a snapshot that it prepared for an earlier save and that has no record, once the coordinator has begun the
+next one. Of two processes only one can be the coordinator, as it holds the pool of records open for writing.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class RankWriter:
         self._store = _open.store(self._path, True, not os.path.lexists(self._path))
 
     def settle(self, shelf: str) -> None:
-        """Commit or drop what was prepared for earlier saves. The coordinator has begun a later one."""
+        """Commit or drop the snapshot that an earlier save prepared. The coordinator has begun a later one."""
         with _open.lock:
             watch = _open.watches.pop(self._path, None)
         if watch is not None:
@@ -207,15 +207,17 @@ class _Watch:
     def _run(self) -> None:
         store, records, shelf, part = self._arguments
         try:
-            is_last = False
-            while not is_last:
+            seen = -1
+            while True:
                 is_last = self._ended.is_set()
                 latest = _latest(records, shelf)
-                if _has_record(records[shelf], part.pool, part.number, part.group):
+                if latest != seen and _has_record(records[shelf], part.pool, part.number, part.group):
                     resolve(store._pool, part.group, True)
                     return
-                if not is_last:
-                    records._pool.follow(shelf, latest, 0, _WATCH_MS)
+                if is_last:
+                    return
+                seen = latest
+                records._pool.follow(shelf, latest, 0, _WATCH_MS)
         except Error as error:
             log.warning("%s: %s@%d stays undecided until the next save: %s", store.path, shelf, part.number, error)
 
