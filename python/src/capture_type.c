@@ -668,11 +668,10 @@ static PyMethodDef methods[] = {
            "relate(names, optimizer, flags, constants): one parameter and its moments."),
     METHOD("reserve", capture_reserve, METH_VARARGS,
            "reserve(name, dtype, shape): a writable Buffer, to be filled and dropped before the commit."),
-    METHOD(
-        "commit", capture_commit, METH_VARARGS,
-        "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, mode, group=None): the number. "
-        "mode: 0 waits until it is durable, 1 returns at once, 2 only promises the number; finish() or fail() end "
-        "that. With a group it is prepared until Pool.resolve."),
+    METHOD("commit", capture_commit, METH_VARARGS,
+           "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, mode, group=None): the number. "
+           "mode: 0 waits until it is durable, 1 returns at once, 2 only promises the number; finish() or fail() end "
+           "that. With a group it is prepared until Pool.resolve."),
     METHOD("finish", capture_finish, METH_NOARGS, "Commits a promised capture; false: wait() raises why not."),
     METHOD("fail", capture_fail, METH_O, "fail(exception): ends a promised capture; wait() raises it."),
     METHOD("wait", capture_wait, METH_NOARGS, "Waits until an asynchronous commit is durable; raises its failure."),

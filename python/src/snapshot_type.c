@@ -79,12 +79,13 @@ static PyObject *snapshot_info(struct snapshot_object *self, PyObject *unused)
     PyObject *metrics = metrics_dict(info);
     PyObject *result = NULL;
     if (step != NULL && metrics != NULL) {
-        result = Py_BuildValue(
-            "{s:s,s:K,s:O,s:K,s:K,s:K,s:K,s:O,s:s,s:y#}", "shelf", info->shelf, "number", (unsigned long long)info->number,
-            "step", step, "time_ns", (unsigned long long)info->time_ns, "parent", (unsigned long long)info->parent,
-            "tensor_count", (unsigned long long)info->tensor_count, "raw_bytes", (unsigned long long)info->raw_bytes,
-            "metrics", metrics, "meta_json", info->meta_json != NULL ? info->meta_json : "{}",
-            "group", (const char *)info->group, (Py_ssize_t)sizeof info->group);
+        result =
+            Py_BuildValue("{s:s,s:K,s:O,s:K,s:K,s:K,s:K,s:O,s:s,s:y#}", "shelf", info->shelf, "number",
+                          (unsigned long long)info->number, "step", step, "time_ns", (unsigned long long)info->time_ns,
+                          "parent", (unsigned long long)info->parent, "tensor_count",
+                          (unsigned long long)info->tensor_count, "raw_bytes", (unsigned long long)info->raw_bytes,
+                          "metrics", metrics, "meta_json", info->meta_json != NULL ? info->meta_json : "{}", "group",
+                          (const char *)info->group, (Py_ssize_t)sizeof info->group);
     }
     Py_XDECREF(step);
     Py_XDECREF(metrics);

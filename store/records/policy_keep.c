@@ -99,9 +99,7 @@ enum lmcs_status lmcs_policy_keeps(const struct lmcs_policy *policy, const struc
     if (ranked == NULL)
         return lmcs_fail_memory(error);
     for (size_t i = 0; i < count; i++)
-        kept[i] = facts[i].held             ? "tagged or the latest"
-                  : policy->rule_count == 0 ? "everything is kept"
-                                            : NULL;
+        kept[i] = facts[i].held ? "tagged or the latest" : policy->rule_count == 0 ? "everything is kept" : NULL;
     for (size_t r = 0; r < policy->rule_count; r++) {
         const struct lmcs_rule *rule = &policy->rules[r];
         switch (rule->kind) {

@@ -18,9 +18,9 @@
 
 bool lmcs_is_own(uint32_t kind, const char *name)
 {
-    return kind == LMCS_ATTACHMENT && (strcmp(name, LMCS_META_NAME) == 0 || strcmp(name, LMCS_TAGS_NAME) == 0 ||
-                                       strcmp(name, LMCS_RELATIONS_NAME) == 0 ||
-                                       strcmp(name, LMCS_CONSTANTS_NAME) == 0);
+    return kind == LMCS_ATTACHMENT &&
+           (strcmp(name, LMCS_META_NAME) == 0 || strcmp(name, LMCS_TAGS_NAME) == 0 ||
+            strcmp(name, LMCS_RELATIONS_NAME) == 0 || strcmp(name, LMCS_CONSTANTS_NAME) == 0);
 }
 
 static struct lmc_link_hints hints_of(const struct lmcs_relation *relation)

@@ -287,27 +287,6 @@ MUTANTS = [
         ],
     ),
     Mutant(
-        "resolve-split",
-        "a group is forgotten by another transaction than the one that commits its snapshot",
-        [
-            (
-                "    if (status == LMCS_OK)\n        status = lmcs_root_delete(txn, LMCS_TREE_GROUPS, "
-                "*key, NULL, error);\n    return status == LMCS_OK ? "
-                "lmcs_shelf_save",
-                "    return status == LMCS_OK ? lmcs_shelf_save",
-            ),
-            (
-                "    status = lmcs_txn_commit(&txn, error);\n    if (status == LMCS_OK && commit)\n",
-                "    status = lmcs_txn_commit(&txn, error);\n"
-                "    if (status == LMCS_OK)\n        status = lmcs_txn_write(pool, &txn, error);\n"
-                "    if (status == LMCS_OK)\n        status = lmcs_root_delete(&txn, LMCS_TREE_GROUPS, "
-                "key, NULL, error);\n"
-                "    if (status == LMCS_OK)\n        status = lmcs_txn_commit(&txn, error);\n"
-                "    if (status == LMCS_OK && commit)\n",
-            ),
-        ],
-    ),
-    Mutant(
         "restore-split",
         "a restore shows one shelf after the other",
         [
@@ -510,7 +489,8 @@ MUTANTS = [
                 "        status = lmcs_txn_commit(txn, error);\n"
                 "    if (status == LMCS_OK)\n"
                 "        status = lmcs_txn_write(r->pool, txn, error);\n"
-                "    return status == LMCS_OK ? lmcs_root_delete(txn, LMCS_TREE_GROUPS, r->group, NULL, error) : status;\n",
+                "    return status == LMCS_OK ? "
+                "lmcs_root_delete(txn, LMCS_TREE_GROUPS, r->group, NULL, error) : status;\n",
             )
         ],
     ),
