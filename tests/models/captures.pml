@@ -2,8 +2,9 @@
 /*
  * captures.pml - asynchronous captures of one shelf in flight, as a model for Spin (store/CAPTURES.md).
  *
- * A trainer takes snapshots: it begins (compares with the newest committed snapshot, its base), puts, and commits, now or
- * later. One committer commits those that wait, in order. A pruner removes snapshots. Any capture may fail at its turn.
+ * A trainer takes snapshots: it begins (compares with the newest durable snapshot, its base), puts, and commits, now or
+ * later. One committer commits those that wait, in order. A pruner removes snapshots. A dropper drops prepared ones, also
+ * the newest, without the shelf (store/RUNS.md). Any capture may fail at its turn.
  * A crash keeps what is durable, so the invariants of the durable state are asserted at each commit.
  *
  * Checked: snapshot k is durable after k-1, unless that failed or was aborted; only a capture's own fault fails it; the
@@ -22,10 +23,13 @@ byte shares[N + 1];  /* the capture whose content it shares; NONE: its own */
 byte content[N + 1]; /* of a durable snapshot: the capture that wrote it */
 byte parent[N + 1];
 bool there[N + 1];   /* durable and not removed */
+bool doubtful[N + 1]; /* prepared, and not resolved */
 bool faulty[N + 1];
 byte told[N + 1];    /* reports of its failure outside of its wait */
 bool waited[N + 1];
-byte latest, begun;
+byte latest, begun; /* latest: the newest that is there, prepared or not */
+byte dropping, drops;
+bool looking; /* a begin, for its base: pruning waits for the shelf */
 bool busy, committing, closed;
 byte unreported;     /* set of failures */
 
@@ -69,6 +73,7 @@ inline enter(k, i)
 #endif
             assert(parent[k] == latest);
             there[k] = true;
+            doubtful[k] = (k % 2 == 0);
             state[k] = DURABLE;
             latest = k
         }
@@ -109,7 +114,7 @@ proctype committer()
 
 proctype trainer()
 {
-    byte k, i, before;
+    byte k, i, before, looked, seen;
     do
     :: begun < N ->
         /* begin */
@@ -129,10 +134,25 @@ proctype trainer()
             begun++;
             k = begun;
             state[k] = OPEN;
-            base[k] = latest;
+            looking = true;
             before = k - 1;
             assert(IN_FLIGHT < BOUND)
         }
+        do /* looks for the base in one transaction, and takes it if nothing was dropped since */
+        :: atomic { dropping == NONE -> looked = drops }
+           seen = latest;
+           atomic {
+            if
+#ifdef BREAK_LOOK
+            :: true -> base[k] = seen; break
+#else
+            :: looked == drops -> base[k] = seen; break
+            :: looked != drops -> skip
+#endif
+            fi
+           }
+        od;
+        atomic { looked = 0; seen = 0; looking = false }
         /* put: equal to the base, or not */
         if
         :: base[k] != NONE -> shares[k] = content[base[k]]
@@ -216,7 +236,7 @@ proctype pruner()
     bool is_base;
     do
     :: atomic {
-        !closed;
+        !closed && !looking;
         if
         :: s = 1 :: s = 2 :: s = 3 :: s = 4
         fi;
@@ -229,12 +249,57 @@ proctype pruner()
         is_base = false;
 #endif
         if
-        :: there[s] && s != latest && !is_base -> there[s] = false
+        :: there[s] && s != latest && !is_base && !doubtful[s] -> there[s] = false
         :: else
         fi;
         s = 0; i = 0; is_base = false
        }
     :: closed -> break
+    od
+}
+
+#define IS_BASE(i, s) ((state[i] == OPEN || state[i] == QUEUED) && base[i] == (s))
+
+/* Drops prepared snapshots, or commits them, at any time. */
+proctype dropper()
+{
+    byte s, i;
+    do
+    :: atomic {
+        if
+        :: there[2] && doubtful[2] -> s = 2
+        :: there[4] && doubtful[4] -> s = 4
+        :: closed -> break
+        fi;
+        if
+        :: doubtful[s] = false; s = 0
+        :: dropping = s; drops++
+        fi
+       }
+       if
+       :: s != 0 ->
+        atomic {
+#ifndef BREAK_DROP
+            !(IS_BASE(1, s) || IS_BASE(2, s) || IS_BASE(3, s) || IS_BASE(4, s)) ->
+#endif
+            there[s] = false;
+            doubtful[s] = false;
+            if
+            :: latest == s ->
+                latest = NONE;
+                i = 1;
+                do
+                :: i > N -> break
+                :: else -> if :: there[i] -> latest = i :: else fi; i++
+                od
+            :: else
+            fi;
+            dropping = NONE;
+            s = 0;
+            i = 0
+        }
+       :: else
+       fi
     od
 }
 
@@ -248,6 +313,7 @@ init
         od;
         run trainer();
         run waiter();
-        run pruner()
+        run pruner();
+        run dropper()
     }
 }

@@ -42,6 +42,8 @@ verify fails captures base-pruned '' -DBREAK_BASE
 verify fails captures shared-with-uncommitted '' -DBREAK_SHARING
 verify fails captures parent-of-begin '' -DBREAK_PARENT
 verify fails captures failure-inherited '' -DBREAK_INHERIT
+verify fails captures base-dropped '' -DBREAK_DROP
+verify fails captures base-dropped-since-the-look '' -DBREAK_LOOK
 verify fails captures close-without-wait '' -DBREAK_CLOSE
 verify holds lazy all ''
 verify holds lazy rogue '' -DROGUE
