@@ -156,7 +156,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         if not kwargs.get("use_collectives", True):
             raise UnsupportedError("StoreWriter needs use_collectives=True: the ranks' parts are one snapshot")
         self._rank = kwargs.get("rank") or 0
-        self._records = writing.Records(self._path) if is_coordinator else None
+        self._records = writing.Records(self._path, self._shelf) if is_coordinator else None
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan as it is."""
@@ -165,7 +165,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Settle the pools of ranks that take no part in this save; return the plans as they are."""
         assert self._records is not None
-        self._records.settle_others(self._shelf, len(plans))
+        self._records.settle_others(len(plans))
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -185,8 +185,6 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
                 written = _Written(part, self._rank, stored[key], torch_of(torch).number_of[tensor.dtype])
                 size = tensor.numel() * tensor.element_size()
             results.append(WriteResult(item.index, size, written))
-        if part is not None and self._records is None:
-            rank.watch(self._shelf, part)
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -195,7 +193,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         """Store the record durably, on the coordinator: from now on the snapshot exists."""
         assert self._records is not None
         record = _record(metadata, results)
-        self._records.commit(self._shelf, record, self._step, self._tags, self._metrics)
+        self._records.commit(record, self._step, self._tags, self._metrics)
         if self._rank in record.ranks:
             writing.RankWriter(self._path, self._rank).commit(record.ranks[self._rank])
         metadata.storage_meta = self.storage_meta()

@@ -297,6 +297,8 @@ PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
 PyObject *core_pool_metric_set(struct pool_object *self, PyObject *args);
 PyObject *core_pool_note_set(struct pool_object *self, PyObject *args);
 PyObject *core_pool_resolve(struct pool_object *self, PyObject *args);
+PyObject *core_pool_groups(struct pool_object *self, PyObject *unused);
+PyObject *core_pool_find_group(struct pool_object *self, PyObject *args);
 PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
 PyObject *core_pool_prune_log(struct pool_object *self, PyObject *args);
 PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args);

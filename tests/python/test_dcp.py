@@ -166,6 +166,7 @@ def _fail_once(rank: int, world: int, folder: Path) -> str:
         message = str(error)
     with lmcstore.open(folder) as run:
         assert [snapshot.step for snapshot in run["run"]] == [1]
+        same(run["run"][1].state_dict(), ranks.expected(1))
     _save(folder, ranks.state_of(world, 3), step=3)
     return message
 
@@ -209,11 +210,14 @@ def test_a_save_of_which_a_rank_is_killed_does_not_exist(folder: Path, killed: i
 
 def test_a_save_exists_once_its_record_is_durable(folder: Path) -> None:
     ranks.run(3, _save_killed, folder, 0, "commit", killed=(0,))
-    for file in folder.glob("rank-*.pool"):
-        with lmcstore.open(file, "r") as pool:
-            assert len(pool["run"]) == 1  # the second snapshot is only prepared
     with lmcstore.open(folder, mode="r") as run:
-        same(run["run"].at(step=2).state_dict(), ranks.expected(2))
+        for step in (1, 2):
+            same(run["run"].at(step=step).state_dict(), ranks.expected(step))
+        assert not run.verify()["missing"]
+    for rank, committed in enumerate((1, 0, 0)):  # the others are prepared, and were read so
+        with lmcstore.open(folder / f"rank-{rank:05d}.pool", "r") as pool:
+            assert len(pool["run"]) == committed
+            assert sorted(number for _, _, number in pool._pool.groups()) == [1, 2][committed:]
     ranks.run(2, _save_steps, folder, 3)
     with lmcstore.open(folder, mode="r") as run:
         assert [snapshot.step for snapshot in run["run"]] == [1, 2, 3]
@@ -473,11 +477,11 @@ def test_a_folder_is_created_with_a_warning(folder: Path) -> None:
 
 
 def test_a_later_save_fences_an_earlier_one(folder: Path) -> None:
-    first, second = writing.Records(str(folder)), writing.Records(str(folder))
+    first, second = (writing.Records(str(folder), "run") for _ in range(2))
     record = lmcstore._folder.record.Record(1)
     with pytest.raises(lmcstore.InvalidError, match="a later save has begun"):
-        first.commit("run", record, None, (), None)
-    second.commit("run", record, None, (), None)
+        first.commit(record, None, (), None)
+    second.commit(record, None, (), None)
 
 
 def test_a_replaced_folder_is_opened_again(folder: Path) -> None:

@@ -3,8 +3,8 @@
 
 A snapshot of the run is a record (`record`), committed in the pool of records, and a snapshot in the pool of each rank
 that wrote tensors (`ranks`). Each rank *prepares* its snapshot: it is durable, but does not exist yet. The coordinator
-then commits the record, and so the snapshot of the run. A rank that stopped in between finds the record later, or does
-not, and commits or drops its prepared snapshot accordingly.
+then commits the record, and so the snapshot of the run. Readers read the parts that have a record, prepared or not; the
+next save commits these and drops the others.
 
 `store` reads the folder as one store (`joined`); `writing` writes it.
 """

@@ -6,19 +6,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterator
 
 from .. import _core
 from .._text.similar import listed
-from ..errors import DamagedError, Error, InUseError, NotFoundError
-from .groups import is_prepared, resolve
+from ..errors import DamagedError, NotFoundError
 from .record import Part
 
 RECORDS = "records.pool"
 _WAIT_MS = 10_000
-_SETTLED_WITHIN_S = 10.0
-_LOOK_MS = 100
 
 
 def rank_file(rank: int) -> str:
@@ -47,20 +43,12 @@ class Ranks:
         self._closed = False
 
     def snapshot(self, rank: int, part: Part, shelf: str, wanted: list[str]) -> _core.Snapshot:
-        """Open the snapshot of a rank. The errors name the tensors that are wanted of it."""
-        path, pool = self._pool(rank, part, wanted)
+        """Open the snapshot of a rank, committed or still prepared. The errors name the tensors that are wanted."""
+        _, pool = self._pool(rank, part, wanted)
         try:
-            handle = pool.find(shelf, str(part.number), self._verify)
+            return pool.find_group(shelf, part.group, self._verify)
         except NotFoundError as error:
-            if not is_prepared(pool, shelf, part.number):
-                raise RankNotFoundError(f"rank {rank}'s snapshot is gone{_with(wanted)}: {error}") from None
-            self._settle(path, pool, shelf, part)
-            handle = pool.find(shelf, str(part.number), self._verify)
-        if handle.info()["group"] != part.group:
-            raise DamagedError(
-                f"{path}: {shelf}@{part.number} is not the snapshot that rank {rank} wrote for this snapshot of the run"
-            )
-        return handle
+            raise RankNotFoundError(f"rank {rank}'s snapshot is gone{_with(wanted)}: {error}") from None
 
     def all(self) -> Iterator[tuple[str, _core.Pool]]:
         """Yield the names and the pools of all files."""
@@ -102,28 +90,6 @@ class Ranks:
         uuid = pool.info()["uuid"]
         self._pools.setdefault(uuid, (path, pool))
         return uuid, pool
-
-    def _settle(self, path: str, pool: _core.Pool, shelf: str, part: Part) -> None:
-        """Wait until the writer has committed a prepared snapshot that a record has; without a writer, commit it."""
-        deadline = time.monotonic() + _SETTLED_WITHIN_S
-        while is_prepared(pool, shelf, part.number):
-            try:
-                writer = _core.open(path, _core.OPEN_WRITE, 0, 0, 1, self._flags | _core.NO_BACKGROUND)
-            except InUseError:
-                if time.monotonic() > deadline:
-                    raise
-                pool.follow(shelf, part.number - 1, 0, _LOOK_MS)
-                continue
-            except Error as error:
-                raise RankNotFoundError(
-                    f"{path}: {shelf}@{part.number} belongs to a snapshot of the run, but is only prepared, as its "
-                    f"writer stopped before it committed it: open the run where the file can be written ({error})"
-                ) from None
-            try:
-                if not resolve(writer, part.group, True):
-                    return
-            finally:
-                writer.close()
 
     def close(self) -> None:
         with self._lock:

@@ -22,18 +22,17 @@ from .. import _core
 from .._state.encode import Encoded
 from .._text.arguments import absolute, file_path
 from .._text.caution import warn_of_creation
-from ..errors import Error, InUseError, InvalidError, NotFoundError, UnsupportedError
+from ..errors import Error, InUseError, InvalidError, UnsupportedError
 from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
-from .groups import group_of, next_number, resolve, undecided
 from .ranks import RECORDS, rank_file, rank_files
 from .record import Part, Record, read_head
 
 log = logging.getLogger("lmcstore")
 
 _WAIT_MS = 10_000
-_WATCH_MS = 250
+_GROUP_BYTES = 16
 
 
 class _Open:
@@ -43,13 +42,14 @@ class _Open:
         self.lock = threading.RLock()
         self.pid = os.getpid()
         self.stores: dict[tuple[str, bool], tuple[Store, tuple[int, int]]] = {}
-        self.attempts: dict[str, int] = {}
-        self.watches: dict[str, _Watch] = {}
+        self.attempts: dict[tuple[str, str], int] = {}
+        self.prepared: dict[str, tuple[Store, Store, str]] = {}
+        """By a rank's pool: itself, the records, and the shelf with an undecided snapshot."""
 
     def store(self, path: str, writes: bool, creates: bool = False) -> Store:
         with self.lock:
             if self.pid != os.getpid():  # a forked child: the stores are its parent's
-                self.stores, self.watches, self.pid = {}, {}, os.getpid()
+                self.stores, self.prepared, self.pid = {}, {}, os.getpid()
             found = self.stores.get((path, writes))
             if found is not None and not found[0].closed:
                 if found[1] == _identity(path):
@@ -63,9 +63,9 @@ class _Open:
 
     def close(self, folder: str | None) -> None:
         with self.lock:
-            watches = [path for path in self.watches if folder is None or os.path.dirname(path) == folder]
-            for path in watches:
-                self.watches.pop(path).end()
+            for path in [path for path in self.prepared if folder is None or os.path.dirname(path) == folder]:
+                store, records, shelf = self.prepared.pop(path)
+                _settle(store._pool, shelf, records, False)
             for path, writes in list(self.stores):
                 if folder is None or os.path.dirname(path) == folder:
                     self.stores.pop((path, writes))[0].close()
@@ -104,7 +104,7 @@ def close(folder: str) -> None:
 class Records:
     """The records of a run, in the process that coordinates its saves."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, shelf: str) -> None:
         path = os.path.join(folder, RECORDS)
         is_new = not os.path.lexists(path)
         if is_new:
@@ -113,12 +113,13 @@ class Records:
             warn_of_creation(f"there is no run in {folder}. The save creates the folder and its pools")
             os.makedirs(folder, exist_ok=True)
         self._folder = folder
+        self._shelf = shelf
         self._store = _open.store(path, True, is_new)
         with _open.lock:
-            self._attempt = _open.attempts.get(folder, 0) + 1
-            _open.attempts[folder] = self._attempt
+            self._attempt = _open.attempts.get((folder, shelf), 0) + 1
+            _open.attempts[folder, shelf] = self._attempt
 
-    def settle_others(self, shelf: str, world_size: int) -> None:
+    def settle_others(self, world_size: int) -> None:
         """Settle the pools of ranks that take no part, unless another process writes them."""
         for name in rank_files(self._folder):
             digits = name.removeprefix("rank-").removesuffix(".pool")
@@ -133,18 +134,18 @@ class Records:
                 log.warning("%s: undecided snapshots may be left: %s", path, error)
                 continue
             try:
-                _settle(pool, pool.info()["uuid"], shelf, self._store)
+                _settle(pool, self._shelf, self._store)
             finally:
                 pool.close()
 
     def commit(
-        self, shelf: str, record: Record, step: int | None, tags: Iterable[str], metrics: Mapping[str, float] | None
+        self, record: Record, step: int | None, tags: Iterable[str], metrics: Mapping[str, float] | None
     ) -> Snapshot:
         """Commit a record durably: from now on the snapshot of the run exists."""
         with _open.lock:
-            if _open.attempts.get(self._folder) != self._attempt:
+            if _open.attempts.get((self._folder, self._shelf)) != self._attempt:
                 raise InvalidError(f"{self._folder}: a later save has begun, so this one can't be committed any more")
-            return self._store[shelf].snapshot(record.state(), step=step, tags=tags, metrics=metrics)
+            return self._store[self._shelf].snapshot(record.state(), step=step, tags=tags, metrics=metrics)
 
 
 class RankWriter:
@@ -163,78 +164,37 @@ class RankWriter:
     def settle(self, shelf: str) -> None:
         """Commit or drop the snapshot that an earlier save prepared. The coordinator has begun a later one."""
         with _open.lock:
-            watch = _open.watches.pop(self._path, None)
-        if watch is not None:
-            watch.end()
-        _settle(self._store._pool, self._store._uuid, shelf, self._records())
+            _open.prepared.pop(self._path, None)
+        _settle(self._store._pool, shelf, self._records())
 
     def prepare(self, shelf: str, state: dict[str, Any], step: int | None) -> tuple[Part, list[str]]:
         """Store a dict of tensors durably as a snapshot that the record will decide on; return their names, too."""
-        pool, uuid = self._store._pool, self._store._uuid
-        encoded = Encoded(state)
-        group = group_of(uuid, shelf, next_number(pool, shelf))
+        encoded, group = Encoded(state), os.urandom(_GROUP_BYTES)
         number = self._store.shelf(shelf, create=True)._prepare(encoded, group, step)
         log.debug("%s: %s@%d is prepared", self._path, shelf, number)
-        return Part(uuid, rank_file(self._rank), number, group), encoded.names
+        with _open.lock:
+            _open.prepared[self._path] = self._store, self._records(), shelf
+        return Part(self._store._uuid, rank_file(self._rank), number, group), encoded.names
 
     def commit(self, part: Part) -> None:
         """Commit the prepared snapshot, whose record is durable."""
-        resolve(self._store._pool, part.group, True)
-
-    def watch(self, shelf: str, part: Part) -> None:
-        """Commit the prepared snapshot as soon as its record is durable."""
         with _open.lock:
-            _open.watches[self._path] = _Watch(self._store, self._records(), shelf, part)
+            _open.prepared.pop(self._path, None)
+        self._store._pool.resolve(part.group, True)
 
     def _records(self) -> Store:
         return _open.store(os.path.join(self._folder, RECORDS), False)
 
 
-class _Watch:
-    """A thread that waits for the record of a prepared snapshot."""
-
-    def __init__(self, store: Store, records: Store, shelf: str, part: Part) -> None:
-        self._ended = threading.Event()
-        self._arguments = store, records, shelf, part
-        self._thread = threading.Thread(target=self._run, name="lmcstore-commit", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """End the thread; it has committed the snapshot if there is a record."""
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        store, records, shelf, part = self._arguments
-        try:
-            seen = -1
-            while True:
-                is_last = self._ended.is_set()
-                latest = _latest(records, shelf)
-                if latest != seen and _has_record(records[shelf], part.pool, part.number, part.group):
-                    resolve(store._pool, part.group, True)
-                    return
-                if is_last:
-                    return
-                seen = latest
-                records._pool.follow(shelf, latest, 0, _WATCH_MS)
-        except Error as error:
-            log.warning("%s: %s@%d stays undecided until the next save: %s", store.path, shelf, part.number, error)
-
-
-def _latest(records: Store, shelf: str) -> int:
-    try:
-        return int(records._pool.shelf_info(shelf)["latest"])
-    except NotFoundError:
-        return 0
-
-
-def _settle(pool: _core.Pool, uuid: bytes, shelf: str, records: Store) -> None:
-    """Commit or drop the prepared snapshots of a shelf, as the records say."""
-    for number, group in undecided(pool, uuid, shelf):
-        commit = _has_record(records[shelf], uuid, number, group)
-        if resolve(pool, group, commit):
-            log.info("%s of a save that %s", shelf, "was committed" if commit else "did not end: dropped")
+def _settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> None:
+    """Commit the prepared snapshots of a shelf that have a record, and drop the others."""
+    for group, name, number in pool.groups():
+        if name != shelf:
+            continue
+        commit = _has_record(records[shelf], pool.info()["uuid"], number, group)
+        if commit or drops:
+            pool.resolve(group, commit)
+            log.info("%s@%d of a save that %s", shelf, number, "was committed" if commit else "did not end: dropped")
 
 
 def _has_record(records: Shelf, pool: bytes, number: int, group: bytes) -> bool:
