@@ -22,4 +22,5 @@ esac
 case " $* " in
     *" -O3 "*) set -- "$@" -fomit-frame-pointer -Xclang -O3 ;;
 esac
-exec "$LMCS_WHEEL_ZIG" cc -target "$target" "$@"
+# The command and the module each use a part of the libraries; the linker leaves the other functions out.
+exec "$LMCS_WHEEL_ZIG" cc -target "$target" -ffunction-sections -fdata-sections "$@"
