@@ -6,10 +6,10 @@
 #   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
-#                            alignment asan tsan guest arm abi boxes mutants models slow docs bench
+#                            alignment asan tsan guest arm abi boxes mutants models slow docs trainers bench
 #   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns
-#                            wheel_python compilers
+#                            wheel_python trainers_long compilers
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions bare_python
 #
 # FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) soak. Builds are in build/<preset>/, logs in
@@ -22,8 +22,9 @@ top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
-deep=(alignment asan tsan guest arm abi boxes mutants models slow docs bench)
-long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python compilers)
+deep=(alignment asan tsan guest arm abi boxes mutants models slow docs trainers bench)
+long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python trainers_long
+    compilers)
 others=(tidy coverage instructions bare_python)
 
 passed=0
@@ -261,13 +262,15 @@ kills() {
     return "$status"
 }
 
-# run_pytest NAME OPTION...: by PYTEST_PYTHON, else .venv's. Passed tests keep no files, which would be gigabytes.
+# run_pytest NAME OPTION...: the tests in PYTEST_TESTS (tests/python) by PYTEST_PYTHON (.venv's). Passed tests keep no
+# files, which would be gigabytes.
 run_pytest() {
-    local name=$1 status=0 numbers python=${PYTEST_PYTHON:-.venv/bin/python} several=()
+    local name=$1 status=0 numbers python=${PYTEST_PYTHON:-.venv/bin/python} tests=() several=()
     shift
-    say "pytest tests/python ($name)"
+    read -r -a tests <<<"${PYTEST_TESTS:-tests/python}"
+    say "pytest ${tests[*]} ($name)"
     "$python" -c 'import xdist' 2>/dev/null && several=(-n "$jobs" --dist worksteal)
-    ticking pytest "$python" -m pytest tests/python -q -ra -p no:cacheprovider "${several[@]}" \
+    ticking pytest "$python" -m pytest "${tests[@]}" -q -ra -p no:cacheprovider "${several[@]}" \
         -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1 --junitxml "$logs/pytest-$name.xml" \
         --durations 5 "$@" </dev/null 2>&1 | tee "$logs/pytest-$name.log" || status=$?
     read -r -a numbers < <(.venv/bin/python - "$logs/pytest-$name.xml" "$status" <<'PYTHON'
@@ -296,6 +299,25 @@ python() {
 }
 
 slow() { run_pytest deep -m deep; }
+
+# test_trainers OPTION...: tests/trainers/test_*.py, each file in the environment of the same name.
+test_trainers() {
+    local file name environment python status=0
+    for file in tests/trainers/test_*.py; do
+        name=$(basename "$file" .py)
+        name=${name#test_}
+        for environment in "tests/trainers/requirements/$name"*.txt; do
+            environment=$(basename "$environment" .txt)
+            check "packages of $environment" tests/trainers/environment.sh "$environment" || { status=1; continue; }
+            python=$(tests/trainers/environment.sh "$environment")
+            PYTEST_PYTHON=$python PYTEST_TESTS=$file run_pytest "$environment" "$@" || status=1
+        done
+    done
+    return "$status"
+}
+
+trainers() { test_trainers -m "not deep"; }
+trainers_long() { test_trainers; }
 
 docs() { check "tools/docs.sh" tools/docs.sh; }
 

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 PACKAGE = (
-    *("pyproject.toml", "setup.py", "LICENSE", "TUTORIAL.md", "DCP.md"),
-    *("backend", "examples", "lmcstore", "pymm", "scripts"),
+    *("pyproject.toml", "setup.py", "LICENSE", "TUTORIAL.md"),
+    *("backend", "examples", "lmcstore", "pymm", "scripts", "trainers"),
 )
 """Of python/, at the top of the sdist."""
 CHECKOUT = ("CMakeLists.txt", "README.md", "codec", "store", "tools/CMakeLists.txt", "tools/*.[ch]")

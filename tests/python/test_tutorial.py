@@ -46,11 +46,11 @@ def _run(rank: int, world: int, folder: Path, code: str) -> None:
 
 def test_the_page_about_dcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (PYTHON / "DCP.md").read_text()
+    text = (PYTHON / "trainers" / "DCP.md").read_text()
     skip_without_torch(text)
     import dcp_ranks
 
     save, load = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     dcp_ranks.run(4, _run, tmp_path, save)
     dcp_ranks.run(3, _run, tmp_path, load)
-    _type(PYTHON / "DCP.md")
+    _type(PYTHON / "trainers" / "DCP.md")
