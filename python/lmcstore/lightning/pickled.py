@@ -106,8 +106,8 @@ def pickled(value: Any, path: str) -> Pickled:
     kind = type(value)
     if callable(getattr(value, "full_tensor", None)) or callable(getattr(value, "local_shards", None)):
         raise UnsupportedError(
-            f"{path}: a {kind.__qualname__} is a shard of a tensor: save it by StoreModelParallelStrategy or "
-            "StoreFSDPStrategy of lmcstore.lightning"
+            f"{path}: a {kind.__qualname__} is a shard of a tensor: save it by "
+            "lmcstore.lightning.StoreModelParallelStrategy"
         )
     stream = io.BytesIO()
     try:
@@ -178,10 +178,8 @@ def _placed(storage: Any, map_location: Any) -> Any:
 
 
 def _mapped(value: Any, change: Any) -> Any:
-    if type(value) in (torch.Tensor, torch.nn.Parameter):
-        made = change(value)
-        is_moved_parameter = type(value) is torch.nn.Parameter and made is not value
-        return torch.nn.Parameter(made, value.requires_grad) if is_moved_parameter else made
+    if type(value) is torch.Tensor:
+        return change(value)
     if isinstance(value, dict):
         for key, item in value.items():
             value[key] = _mapped(item, change)

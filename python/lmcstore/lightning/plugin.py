@@ -12,12 +12,13 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
+from .._folder.store import FolderSnapshot
 from .._text.arguments import absolute, file_path, int64
 from ..errors import Error, InvalidError, NotFoundError, UnsupportedError
 from ..opening import open as open_store
@@ -32,6 +33,8 @@ logger = logging.getLogger("lmcstore")
 
 _FABRICS = ("lightning.fabric", "lightning_fabric")
 _OPTIONS = ("step", "tags", "metrics", "meta")
+REST = "checkpoint"
+"""In the snapshot of a sharded model: what ``torch.save`` made of the checkpoint without model and optimizers."""
 _NO_TAG = str.maketrans(dict.fromkeys("@~:{}", "_"))
 
 
@@ -85,6 +88,7 @@ class StoreCheckpointIO:
         self._removes = removes
         self._wait = wait
         self._parent: Stub | None = None  # loaded, but not continued yet
+        self._chosen: tuple[int | None, dict[str, float]] = None, {}  # a step, and its metrics
         self._pending: list[Future[None]] = []
         self._tags: set[str] = set()  # of pending saves
         self._executor: ThreadPoolExecutor | None = None
@@ -118,14 +122,19 @@ class StoreCheckpointIO:
         place, options = _local(path), _options(storage_options)
         with self._lock:
             self._raise_failure()
-            shelf = self._open()
             state = plain(checkpoint)
-            tag = self._free_tag(shelf, place)
+            os.makedirs(os.path.dirname(place), exist_ok=True)  # Lightning may link the stub at once
+            shelf = self._open()
+            tag = free_tag(shelf, place, self._tags)  # not the old stub's, which needs it until this one replaces it
+            step = options.get("step", _step_of(checkpoint))
+            metrics = _metrics_of(checkpoint, path)
+            if metrics or self._chosen[0] != step:
+                self._chosen = step, metrics
             snapshot = shelf.snapshot(
                 state,
-                step=options.get("step", _step_of(checkpoint)),
+                step=step,
                 tags=(tag, *options.get("tags", ())),
-                metrics={**_metrics_of(checkpoint, path), **options.get("metrics", {})},
+                metrics={**self._chosen[1], **options.get("metrics", {})},
                 meta=options.get("meta"),
                 parent=self._parent_in(shelf),
                 wait=self._wait,
@@ -235,10 +244,6 @@ class StoreCheckpointIO:
         except NotFoundError:
             return None
 
-    def _free_tag(self, shelf: Shelf, path: str) -> str:
-        """Return a tag that no other snapshot has: a stub keeps its own until another has replaced it."""
-        return free_tag(shelf, path, self._tags)
-
     def _finish(self, snapshot: Snapshot, path: str, tag: str) -> None:
         """Write the stub of a durable snapshot, and let go of the one that it replaces."""
         old = None if os.path.islink(path) else stubs.read_if_stub(path)
@@ -312,7 +317,7 @@ class StoreCheckpointIO:
         return f"<lmcstore.lightning.StoreCheckpointIO {self._shelf!r} in {self._path}>"
 
 
-def free_tag(shelf: Shelf, path: str, taken: Collection[str] = ()) -> str:
+def free_tag(shelf: Container[str], path: str, taken: Collection[str] = ()) -> str:
     """Return a tag like the name of a stub that no snapshot has."""
     stem = os.path.splitext(os.path.basename(path))[0].translate(_NO_TAG).replace("..", "_")
     stem = "".join(one if one.isprintable() else "_" for one in stem)[:200] or "checkpoint"
@@ -396,7 +401,13 @@ def _read(path: str | os.PathLike[str]) -> Stub | None:
 
 def _load(snapshot: Snapshot, map_location: Any, weights_only: bool | None) -> dict[str, Any]:
     state = snapshot.state_dict(types=[Pickled])
+    is_sharded = isinstance(snapshot, FolderSnapshot) and type(state.get(REST)) is bytes
+    if is_sharded:
+        state[REST] = Pickled("dict", state[REST])
     made: dict[str, Any] = unpickled(state, weights_only, snapshot._address)
+    if is_sharded:
+        optimizers = [state[name] for name in state if name.startswith("optimizer_")]
+        made = {**state[REST], "state_dict": state["state_dict"], "optimizer_states": optimizers}
     logger.info("loaded the checkpoint of step %s from %s", snapshot.step, snapshot._address)
     return moved(made, map_location)
 
