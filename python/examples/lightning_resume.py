@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A training with Lightning that can be killed at any time, and started again: the result is the same to the last bit.
 
-    python lightning_resume.py FOLDER --steps 200
+It begins, or goes on: ``python lightning_resume.py FOLDER --steps 200``.
 """
 
 from __future__ import annotations
@@ -36,31 +36,38 @@ class Batches:
         self.next = 0
 
     def state_dict(self) -> dict[str, int]:
+        """Return the place."""
         return {"next": self.next}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a place."""
         self.next = state["next"]
 
 
 class Model(LightningModule):
+    """An autoencoder."""
+
     def __init__(self, width: int = 128) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.layers = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 64))
 
     def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        """Return the loss."""
         loss = (self.layers(batch) - batch).square().mean()
         self.log("loss", loss)
         return loss
 
     def configure_optimizers(self) -> Any:
+        """Return AdamW and its schedule."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--background", action="store_true", help="snapshots become durable in the background")

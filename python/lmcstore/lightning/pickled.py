@@ -49,7 +49,7 @@ def plain(value: Any, path: str = "", depth: int = 0) -> Any:
     UnsupportedError: an object is a shard of a tensor, or can't be pickled; the text begins with its path.
     """
     kind = type(value)
-    if kind in _SCALARS or depth > _MOST_DEPTH or type(value) is Pickled:
+    if kind in _SCALARS or depth > _MOST_DEPTH or kind is Pickled:
         return value
     if isinstance(value, torch.Tensor):
         return value if _is_usual(value) or _can_be_stored(value) else pickled(value, path)
@@ -148,10 +148,10 @@ def _loaded(value: Pickled, weights_only: bool | None, place: str) -> Any:
         ) from error
 
 
-def moved(value: Any, map_location: Any) -> Any:
+def move(value: dict[str, Any], map_location: Any) -> None:
     """Move the tensors of a checkpoint, which are on the CPU, as ``torch.load(map_location=...)`` does."""
     if map_location is None or str(map_location) == "cpu":
-        return value
+        return
     storages: dict[int, Any] = {}
 
     def place(tensor: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ def moved(value: Any, map_location: Any) -> Any:
         made = torch.empty(0, dtype=tensor.dtype, device=found[1].device)
         return made.set_(found[1], tensor.storage_offset(), tensor.size(), tensor.stride())
 
-    return _mapped(value, place)
+    _mapped(value, place)
 
 
 def _placed(storage: Any, map_location: Any) -> Any:

@@ -26,7 +26,7 @@ from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
 from . import stub as stubs
-from .pickled import Pickled, moved, plain, unpickled
+from .pickled import Pickled, move, plain, unpickled
 from .stub import Stub
 
 logger = logging.getLogger("lmcstore")
@@ -35,6 +35,8 @@ _FABRICS = ("lightning.fabric", "lightning_fabric")
 _OPTIONS = ("step", "tags", "metrics", "meta")
 REST = "checkpoint"
 """In the snapshot of a sharded model: what ``torch.save`` made of the checkpoint without model and optimizers."""
+_NOT_ITS = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
+"""Errors of reading the state of a callback that is no ModelCheckpoint."""
 _NO_TAG = str.maketrans(dict.fromkeys("@~:{}", "_"))
 
 
@@ -175,11 +177,13 @@ class StoreCheckpointIO:
             self.wait()
             stub = _read(path)
             if stub is None:
-                return _torch_io().load_checkpoint(path, *_given(map_location), weights_only=weights_only)
+                location = {} if map_location is None else {"map_location": map_location}
+                loaded: dict[str, Any] = _torch_io().load_checkpoint(path, weights_only=weights_only, **location)
+                return loaded
             place, closes = os.fspath(path), False
             store = self._store if self._store is not None and stub.is_of(self._store) else None
             if store is None:
-                store, closes = self._find(stub, place), True
+                store, closes = open_of(stub, place, self._path), True
             try:
                 made = _load(stub.of(store, place), map_location, weights_only)
                 self._parent = stub
@@ -253,7 +257,7 @@ class StoreCheckpointIO:
             self._release(old)
 
     def _remove(self, path: str) -> None:
-        if "://" in path or os.path.isdir(path) and not os.path.islink(path):
+        if "://" in path or (os.path.isdir(path) and not os.path.islink(path)):
             _torch_io().remove_checkpoint(path)
             return
         if not os.path.lexists(path):
@@ -291,17 +295,6 @@ class StoreCheckpointIO:
         self._pending = [one for one in self._pending if one not in done]
         _raise_first(done)
 
-    # Reading
-
-    def _find(self, stub: Stub, path: str) -> Store:
-        """Open the pool of a stub for reading: this one, or else by the stub's paths."""
-        if os.path.exists(self._path):
-            store = open_store(self._path, "r")
-            if stub.is_of(store):
-                return store
-            store.close()
-        return stub.open(path)
-
     def __getstate__(self) -> dict[str, Any]:
         if self._pending:
             raise InvalidError(f"{self!r} can't be copied or pickled while it saves: call its wait()")
@@ -328,6 +321,16 @@ def free_tag(shelf: Container[str], path: str, taken: Collection[str] = ()) -> s
         count += 1
         tag = f"{stem}.{count}"
     return tag
+
+
+def open_of(stub: Stub, path: str, own: str) -> Store:
+    """Open the pool of a stub for reading: one's own, or else by the stub's paths."""
+    if os.path.exists(own):
+        store = open_store(own, "r")
+        if stub.is_of(store):
+            return store
+        store.close()
+    return stub.open(path)
 
 
 def release(snapshot: Snapshot, tag: str, removes: bool) -> None:
@@ -409,11 +412,8 @@ def _load(snapshot: Snapshot, map_location: Any, weights_only: bool | None) -> d
         optimizers = [state[name] for name in state if name.startswith("optimizer_")]
         made = {**state[REST], "state_dict": state["state_dict"], "optimizer_states": optimizers}
     logger.info("loaded the checkpoint of step %s from %s", snapshot.step, snapshot._address)
-    return moved(made, map_location)
-
-
-def _given(map_location: Any) -> tuple[Any, ...]:
-    return () if map_location is None else (map_location,)
+    move(made, map_location)
+    return made
 
 
 def _local(path: str | os.PathLike[str]) -> str:
@@ -451,7 +451,7 @@ def _metrics_of(checkpoint: Any, path: str | os.PathLike[str]) -> dict[str, floa
     metrics: dict[str, float] = {}
     callbacks = checkpoint.get("callbacks") if isinstance(checkpoint, Mapping) else None
     for state in callbacks.values() if isinstance(callbacks, Mapping) else ():
-        with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError, RuntimeError):  # of other callbacks
+        with contextlib.suppress(*_NOT_ITS):
             value = float(state["best_k_models"][os.fspath(path)]) if state.get("monitor") else math.nan
             if not math.isnan(value):
                 metrics[str(state["monitor"])] = value

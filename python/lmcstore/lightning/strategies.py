@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -19,12 +19,15 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from ..dcp import StoreReader, StoreWriter
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from ..opening import open as open_store
 from . import stub as stubs
-from .plugin import REST, _local, _metrics_of, _options, _read, _step_of, _torch_io, free_tag, release
+from .pickled import Pickled, unpickled
+from .plugin import REST, _local, _metrics_of, _options, _read, _step_of, _torch_io, free_tag, open_of, release
 
 _TRAINERS = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 
@@ -75,7 +78,7 @@ class StoreModelParallelStrategy(_strategies().ModelParallelStrategy):  # type: 
             (tag, *options.get("tags", ())),
             {**_metrics_of(checkpoint, filepath), **options.get("metrics", {})},
         )
-        dcp.save({**state, REST: stream.getvalue()}, storage_writer=writer)
+        dcp_save({**state, REST: stream.getvalue()}, storage_writer=writer)
         if self.is_global_zero:
             with open_store(self._run, "r") as store:
                 old = None if os.path.islink(path) else stubs.read_if_stub(path)
@@ -85,21 +88,21 @@ class StoreModelParallelStrategy(_strategies().ModelParallelStrategy):  # type: 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Load the checkpoint of a stub, or of Lightning's own sharded checkpoints.
 
-        The run is found beside the stub, or where it was. NotFoundError: it is in neither place.
+        NotFoundError: the run is neither that of this strategy, nor beside the stub, nor where it was.
         """
         path = os.fspath(self.broadcast(checkpoint_path))
         stub = _read(path)
         if stub is None:
             loaded: dict[str, Any] = super().load_checkpoint(path, weights_only=weights_only)
             return loaded
-        with stub.open(path) as store:
+        with open_of(stub, path, self._run) as store:
             snapshot = stub.of(store, path)
             if REST not in snapshot:
                 raise InvalidError(f"{path} names {snapshot._address}, which is no checkpoint of a sharded model")
             found = store.path, stub.shelf, stub.snapshot
             data = snapshot.state_dict(REST)
             optimizers = [name for name in snapshot if name.startswith("optimizer_")]
-        rest: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=weights_only, map_location="cpu")
+        rest: dict[str, Any] = unpickled(Pickled("dict", data), weights_only, path, REST)
         self._load_model(*found)
         if self.lightning_module.trainer.state.fn == "fit" and optimizers:
             self._load_optimizers(len(optimizers), *found)
@@ -108,8 +111,8 @@ class StoreModelParallelStrategy(_strategies().ModelParallelStrategy):  # type: 
     def _load_model(self, run: str, shelf: str, number: int) -> None:
         state = {"state_dict": get_model_state_dict(self.model)}
         strict = self.lightning_module.strict_loading
-        planner = dcp.DefaultLoadPlanner(allow_partial_load=not strict)
-        dcp.load(state, storage_reader=StoreReader(run, shelf, address=number), planner=planner)
+        planner = DefaultLoadPlanner(allow_partial_load=not strict)
+        dcp_load(state, storage_reader=StoreReader(run, shelf, address=number), planner=planner)
         set_model_state_dict(self.model, state["state_dict"], options=StateDictOptions(strict=strict))
 
     def _load_optimizers(self, count: int, run: str, shelf: str, number: int) -> None:
@@ -117,7 +120,7 @@ class StoreModelParallelStrategy(_strategies().ModelParallelStrategy):  # type: 
             raise InvalidError(f"the checkpoint has {count} optimizers, the module has {len(self.optimizers)}")
         for index, optimizer in enumerate(self.optimizers):
             state: dict[str, Any] = {f"optimizer_{index}": get_optimizer_state_dict(self.model, optimizer)}
-            dcp.load(state, storage_reader=StoreReader(run, shelf, address=number))
+            dcp_load(state, storage_reader=StoreReader(run, shelf, address=number))
             set_optimizer_state_dict(self.model, optimizer, state[f"optimizer_{index}"])
 
     def remove_checkpoint(self, filepath: Any) -> None:
@@ -132,6 +135,11 @@ class StoreModelParallelStrategy(_strategies().ModelParallelStrategy):  # type: 
             return
         os.remove(path)
         self._release(old)
+
+    def teardown(self) -> None:
+        """Close the pools of the run."""
+        super().teardown()
+        StoreWriter(self._run).close()
 
     def _free_tag(self, path: str) -> str:
         try:

@@ -108,7 +108,8 @@ def read(path: str) -> Stub | None:
         raise DamagedError(f"{path} is a damaged stub of a checkpoint. {_REMEDY}") from None
     texts = stub.pool, stub.beside, stub.uuid, stub.shelf, stub.tag
     numbers = stub.snapshot, stub.time_ns, 0 if stub.step is None else stub.step
-    if not all(type(text) is str and "\0" not in text for text in texts) or any(type(one) is not int for one in numbers):
+    is_sound = all(type(text) is str and "\0" not in text for text in texts)
+    if not is_sound or any(type(number) is not int for number in numbers):
         raise DamagedError(f"{path} is a damaged stub of a checkpoint. {_REMEDY}")
     return stub
 
