@@ -140,7 +140,11 @@ static enum lmcs_status verify_parts(struct checked *checked, struct lmcs_snapsh
 {
     struct cli *cli = checked->cli;
     struct cli_record record;
-    enum lmcs_status status = visit_error(checked, cli_record_read(cli, snapshot, &record), NULL);
+    enum lmcs_status status = cli_record_read(cli, snapshot, &record);
+    if (status != LMCS_OK) {
+        cli_record_free(&record);
+        return visit_error(checked, status, NULL);
+    }
     for (size_t i = 0; status == LMCS_OK && i < record.part_count; i++) {
         struct lmcs_pool *pool = NULL;
         struct lmcs_snapshot *part = NULL;

@@ -10,8 +10,6 @@
 
 #include "base/grow.h"
 
-#define RECORDS "records.pool"
-
 struct file {
     char *name;
     struct lmcs_pool *pool; /* NULL: not open */
@@ -32,8 +30,7 @@ static bool is_rank_file(const char *name)
     return strncmp(name, "rank-", 5) == 0 && length > 10 && strcmp(name + length - 5, ".pool") == 0;
 }
 
-/* NULL: no memory. The caller frees it. */
-static char *path_in(const char *folder, const char *name)
+char *cli_folder_path(const char *folder, const char *name)
 {
     size_t length = strlen(folder);
     char *path = malloc(length + strlen(name) + 2);
@@ -45,7 +42,7 @@ static char *path_in(const char *folder, const char *name)
 static bool has_records(const char *path)
 {
     struct stat info;
-    char *records = path_in(path, RECORDS);
+    char *records = cli_folder_path(path, CLI_RECORDS);
     bool has = records != NULL && lstat(records, &info) == 0;
     free(records);
     return has;
@@ -99,7 +96,7 @@ static enum lmcs_status open_in(struct cli *cli, const char *folder, const char 
                                 uint32_t wait_ms, struct lmcs_pool **pool)
 {
     struct lmcs_open_options options;
-    char *path = path_in(folder, name);
+    char *path = cli_folder_path(folder, name);
     if (path == NULL)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     lmcs_open_options_init(&options);
@@ -114,14 +111,14 @@ enum lmcs_status cli_folder_open(struct cli *cli, const char *path, enum lmcs_op
 {
     if (!has_records(path))
         return cli_fail(cli, LMCS_NOT_FOUND, 0,
-                        "%s has pools of ranks, but lacks the records of the run: copy %s into it", path, RECORDS);
+                        "%s has pools of ranks, but lacks the records of the run: copy %s into it", path, CLI_RECORDS);
     cli->folder = calloc(1, sizeof *cli->folder);
     if (cli->folder != NULL)
         cli->folder->path = strdup(path);
     if (cli->folder == NULL || cli->folder->path == NULL)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     enum lmcs_status status = list_files(cli, cli->folder);
-    return status == LMCS_OK ? open_in(cli, path, RECORDS, mode, cli->options.wait_ms, &cli->pool) : status;
+    return status == LMCS_OK ? open_in(cli, path, CLI_RECORDS, mode, cli->options.wait_ms, &cli->pool) : status;
 }
 
 void cli_folder_close(struct cli_folder *folder)

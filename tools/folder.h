@@ -54,7 +54,11 @@ struct cli_record {
 
 /* ---- folder.c: the pools ---- */
 
+#define CLI_RECORDS "records.pool"
+
 bool cli_is_folder(const char *path);
+/* The path of a file in a folder, which the caller frees; NULL: no memory. */
+char *cli_folder_path(const char *folder, const char *file);
 /* Opens the records' pool as cli->pool, and lists the files of the ranks. */
 enum lmcs_status cli_folder_open(struct cli *cli, const char *path, enum lmcs_open_mode mode);
 void cli_folder_close(struct cli_folder *folder);
