@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_export.c - lmc-store export: writes a snapshot as a safetensors file.
- */
-#include "cli.h"
+/* cmd_export.c - lmc-store export: writes a snapshot as a safetensors file. */
+#include "folder.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "safetensors/safetensors.h"
 
 static void print_left_out(const struct lmcs_transfer_report *report)
 {
@@ -35,15 +36,65 @@ static json_t *report_json(struct cli *cli, const struct lmcs_snapshot_info *inf
 }
 
 static void print_report(struct cli *cli, const struct lmcs_snapshot_info *info,
-                         const struct lmcs_transfer_report *report)
+                         const struct lmcs_transfer_report *report, uint64_t tensors)
 {
     fputs("wrote ", stdout);
     cli_print(stdout, cli->options.output);
     fputs(" from ", stdout);
     cli_print(stdout, info->shelf);
-    printf("@%" PRIu64 ": %" PRIu64 " of its %" PRIu64 " tensors, %s\n", info->number, report->contents,
-           info->tensor_count, cli_bytes(report->bytes).text);
+    printf("@%" PRIu64 ": %" PRIu64 " of its %" PRIu64 " tensors, %s\n", info->number, report->contents, tensors,
+           cli_bytes(report->bytes).text);
 }
+
+/* ---- Snapshots of runs ---------------------------------------------------------------------------------------- */
+
+static enum lmcs_status visit_joined(void *context, bool (*visit)(void *to, const struct lmcs_entry *entry), void *to,
+                                     struct lmcs_error *error)
+{
+    struct cli_joined *joined = context;
+    struct cli_stored *stored = NULL;
+    char lacks[1024];
+    enum lmcs_status status = cli_joined_stored(joined, &stored, lacks);
+    if (status != LMCS_OK)
+        *error = joined->cli->error;
+    bool goes_on = status == LMCS_OK;
+    for (size_t i = 0; goes_on && i < joined->record.tensor_count; i++) {
+        struct lmcs_entry entry = cli_joined_entry(joined, &joined->record.tensors[i], stored);
+        goes_on = visit(to, &entry);
+    }
+    free(stored);
+    return status;
+}
+
+static enum lmcs_status read_joined(void *context, const char *name, void *buffer, struct lmcs_error *error)
+{
+    struct cli_joined *joined = context;
+    const struct cli_tensor *tensor = cli_record_find(&joined->record, name);
+    enum lmcs_status status = cli_joined_read(joined, tensor, buffer);
+    if (status != LMCS_OK && error != &joined->cli->error)
+        *error = joined->cli->error;
+    return status;
+}
+
+static enum lmcs_status export(struct cli *cli, struct lmcs_snapshot *snapshot, struct lmcs_transfer_report *report,
+                               uint64_t *tensors)
+{
+    struct lmcs_progress progress = cli_progress_start(cli);
+    *tensors = lmcs_snapshot_info(snapshot)->tensor_count;
+    if (cli->folder == NULL)
+        return lmcs_export_safetensors(snapshot, cli->options.part, cli->options.output, &progress, report,
+                                       &cli->error);
+    struct cli_joined joined;
+    struct lmcs_st_source source = {lmcs_snapshot_info(snapshot), visit_joined, read_joined, &joined};
+    enum lmcs_status status = cli_joined_open(cli, snapshot, &joined);
+    if (status == LMCS_OK)
+        status = lmcs_st_export(&source, cli->options.part, cli->options.output, &progress, report, &cli->error);
+    *tensors = joined.record.tensor_count;
+    cli_joined_close(&joined);
+    return status;
+}
+
+/* ---- The command ---------------------------------------------------------------------------------------------- */
 
 /* Opens a FIFO, which waits for a reader; signals are not caught yet, and end the wait. Returns -1 if the path is no
  * FIFO. */
@@ -69,15 +120,15 @@ static enum lmcs_status run(struct cli *cli)
         return status;
     /* Keeps the FIFO open until the end: the library's own open must not wait while signals are caught. */
     int fifo = cli_output_is_stdout(cli) ? -1 : open_fifo(cli->options.output);
-    struct lmcs_progress progress = cli_progress_start(cli);
-    status = lmcs_export_safetensors(snapshot, cli->options.part, cli->options.output, &progress, &report, &cli->error);
+    uint64_t tensors = 0;
+    status = export(cli, snapshot, &report, &tensors);
     cli_progress_wipe(&cli->progress);
     if (status == LMCS_OK) {
         print_left_out(&report);
         if (cli->options.json)
             cli->json = report_json(cli, lmcs_snapshot_info(snapshot), &report);
         else if (!cli_output_is_stdout(cli))
-            print_report(cli, lmcs_snapshot_info(snapshot), &report);
+            print_report(cli, lmcs_snapshot_info(snapshot), &report, tensors);
     }
     if (fifo >= 0)
         close(fifo);
@@ -93,7 +144,8 @@ const struct cli_command cmd_export = {
         "Every checksum is verified. FILE has mode 0600 and appears whole or not at all; -: standard output. --part\n"
         "model writes the tensors under \"model.\", without that prefix, as load_state_dict and transformers expect.\n"
         "Entries that safetensors can't hold (c32, c128, attachments such as Python's scalars, parts of larger\n"
-        "tensors) are left out and named. Works while another process writes to the pool.",
+        "tensors) are left out and named. Works while another process writes to the pool. Of the folder of a run, the\n"
+        "tensors are joined from the parts that its ranks have stored, one at a time in memory.",
     .options = "output part force-network json",
     .min_arguments = 2,
     .max_arguments = 2,

@@ -48,6 +48,8 @@ struct cli_record {
     uint64_t values;
     uint64_t opaque; /* pickles */
     struct cli_box *boxes;
+    size_t box_count;
+    const struct cli_tensor **by_name;
     uint64_t *layout;
     json_t *state; /* owns the texts */
 };
@@ -89,6 +91,8 @@ enum lmcs_status cli_state_decode(struct cli *cli, struct lmcs_snapshot *snapsho
 /* Reads a record; cli_record_free frees it, also after a failure. */
 enum lmcs_status cli_record_read(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record);
 void cli_record_free(struct cli_record *record);
+/* NULL: it has no such tensor. */
+const struct cli_tensor *cli_record_find(const struct cli_record *record, const char *name);
 
 /* ---- folder_tensors.c: joined tensors ---- */
 

@@ -155,6 +155,7 @@ static enum lmcs_status take_layout(struct cli *cli, struct cli_record *record, 
             return damaged(cli, record, "its layout");
         count += record->tensors[i].box_count;
     }
+    record->box_count = count;
     return layout.left == 0 ? LMCS_OK : damaged(cli, record, "its layout");
 }
 
@@ -204,6 +205,32 @@ static enum lmcs_status take_names(struct cli *cli, struct cli_record *record, j
     return json_array_size(dtypes) == record->tensor_count ? LMCS_OK : damaged(cli, record, "its dtypes");
 }
 
+static int by_tensor_name(const void *left, const void *right)
+{
+    return strcmp((*(const struct cli_tensor *const *)left)->name, (*(const struct cli_tensor *const *)right)->name);
+}
+
+static enum lmcs_status sort_names(struct cli *cli, struct cli_record *record)
+{
+    record->by_name = calloc(record->tensor_count + 1, sizeof *record->by_name);
+    if (record->by_name == NULL)
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    for (size_t i = 0; i < record->tensor_count; i++)
+        record->by_name[i] = &record->tensors[i];
+    qsort(record->by_name, record->tensor_count, sizeof *record->by_name, by_tensor_name);
+    for (size_t i = 1; i < record->tensor_count; i++)
+        if (strcmp(record->by_name[i - 1]->name, record->by_name[i]->name) == 0)
+            return damaged(cli, record, "its names");
+    return LMCS_OK;
+}
+
+const struct cli_tensor *cli_record_find(const struct cli_record *record, const char *name)
+{
+    const struct cli_tensor wanted = {.name = name}, *key = &wanted, **found;
+    found = bsearch(&key, record->by_name, record->tensor_count, sizeof *record->by_name, by_tensor_name);
+    return found != NULL ? *found : NULL;
+}
+
 enum lmcs_status cli_record_read(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record)
 {
     static const char *const wanted[] = {"lmcstore_run", "names", "tensors", "opaque", "*values", NULL};
@@ -218,7 +245,9 @@ enum lmcs_status cli_record_read(struct cli *cli, struct lmcs_snapshot *snapshot
         status = take_names(cli, record, json_object_get(tensors, "dtypes"));
     if (status == LMCS_OK)
         status = take_layout(cli, record, json_object_get(tensors, "layout"));
-    return status == LMCS_OK ? take_stored(cli, record, json_object_get(tensors, "stored")) : status;
+    if (status == LMCS_OK)
+        status = take_stored(cli, record, json_object_get(tensors, "stored"));
+    return status == LMCS_OK ? sort_names(cli, record) : status;
 }
 
 void cli_record_free(struct cli_record *record)
@@ -226,6 +255,7 @@ void cli_record_free(struct cli_record *record)
     free(record->parts);
     free(record->tensors);
     free(record->boxes);
+    free(record->by_name);
     free(record->layout);
     json_decref(record->state);
     *record = (struct cli_record){.parts = NULL};

@@ -132,20 +132,11 @@ static bool visit_stored(void *context, const struct lmcs_entry *entry)
     return true;
 }
 
-static size_t box_count(const struct cli_record *record)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < record->tensor_count; i++)
-        count += record->tensors[i].box_count;
-    return count;
-}
-
 static enum lmcs_status add_part(struct cli_joined *joined, size_t part, struct search *search, char lacks[1024])
 {
     struct cli *cli = joined->cli;
-    size_t count = box_count(&joined->record);
     search->count = 0;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < joined->record.box_count; i++)
         if (joined->record.boxes[i].part == part)
             search->boxes[search->count++] = &joined->record.boxes[i];
     if (search->count > 0)
@@ -160,7 +151,7 @@ static enum lmcs_status add_part(struct cli_joined *joined, size_t part, struct 
 
 enum lmcs_status cli_joined_stored(struct cli_joined *joined, struct cli_stored **stored, char lacks[1024])
 {
-    size_t count = box_count(&joined->record);
+    size_t count = joined->record.box_count;
     struct search search = {.record = &joined->record, .boxes = calloc(count + 1, sizeof *search.boxes)};
     enum lmcs_status status = LMCS_OK;
     *lacks = '\0';
