@@ -122,4 +122,11 @@ enum lmcs_status cli_joined_stored(struct cli_joined *joined, struct cli_stored 
 struct lmcs_entry cli_joined_entry(const struct cli_joined *joined, const struct cli_tensor *tensor,
                                    const struct cli_stored *stored);
 
+/* ---- folder_diff.c: differences ---- */
+
+/* lmcs_snapshot_diff of two snapshots of a run: of their tensors only, each in memory as a whole. */
+enum lmcs_status cli_joined_diff(struct cli *cli, struct lmcs_snapshot *const pair[2],
+                                 bool (*visit)(void *context, const struct lmcs_difference *difference), void *context,
+                                 const struct lmcs_progress *progress, struct lmcs_diff_report *report);
+
 #endif
