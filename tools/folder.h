@@ -90,6 +90,8 @@ enum lmcs_status cli_state_decode(struct cli *cli, struct lmcs_snapshot *snapsho
 
 /* Reads a record; cli_record_free frees it, also after a failure. */
 enum lmcs_status cli_record_read(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record);
+/* Reads its parts only. */
+enum lmcs_status cli_record_head(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record);
 void cli_record_free(struct cli_record *record);
 /* NULL: it has no such tensor. */
 const struct cli_tensor *cli_record_find(const struct cli_record *record, const char *name);
@@ -128,5 +130,34 @@ struct lmcs_entry cli_joined_entry(const struct cli_joined *joined, const struct
 enum lmcs_status cli_joined_diff(struct cli *cli, struct lmcs_snapshot *const pair[2],
                                  bool (*visit)(void *context, const struct lmcs_difference *difference), void *context,
                                  const struct lmcs_progress *progress, struct lmcs_diff_report *report);
+
+/* ---- folder_sweep.c: parts whose records are gone ---- */
+
+struct cli_named;
+struct cli_named_list {
+    struct cli_named *items; /* to be freed */
+    size_t count;
+    size_t capacity;
+};
+/* Adds the parts that the record of a snapshot names. */
+enum lmcs_status cli_named_add(struct cli *cli, struct cli_named_list *list, const char *shelf, uint64_t number);
+
+struct cli_sweep_options {
+    struct cli_named_list *gone; /* of records that were removed */
+    const uint64_t *numbers;     /* with dry_run: of records that would be */
+    size_t number_count;
+    bool dry_run;
+};
+struct cli_swept {
+    struct lmcs_removal sum;
+    uint64_t parts; /* that were removed, or would be */
+    uint64_t left;  /* pools in which parts may stay */
+    char why[1024]; /* of the first of them */
+};
+/* Removes the parts from the pools of the ranks. A pool that can't be written is passed over. */
+enum lmcs_status cli_sweep(struct cli *cli, const char *shelf, const struct cli_sweep_options *options,
+                           struct cli_swept *swept);
+/* Warns of pools that were passed over. */
+void cli_swept_print(const struct cli_swept *swept);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/names.h"
 
+#define HEAD       "lmcstore_run"
 #define VERSION    1
 #define MOST_COUNT ((json_int_t)1 << 62)
 
@@ -231,15 +232,26 @@ const struct cli_tensor *cli_record_find(const struct cli_record *record, const 
     return found != NULL ? *found : NULL;
 }
 
-enum lmcs_status cli_record_read(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record)
+static enum lmcs_status begin(struct cli *cli, struct lmcs_snapshot *snapshot, const char *const *wanted,
+                              struct cli_record *record)
 {
-    static const char *const wanted[] = {"lmcstore_run", "names", "tensors", "opaque", "*values", NULL};
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
     *record = (struct cli_record){.shelf = info->shelf};
     snprintf(record->address, sizeof record->address, "%s@%" PRIu64, info->shelf, info->number);
     enum lmcs_status status = cli_state_decode(cli, snapshot, wanted, &record->state);
-    if (status == LMCS_OK)
-        status = take_parts(cli, record, json_object_get(record->state, wanted[0]));
+    return status == LMCS_OK ? take_parts(cli, record, json_object_get(record->state, wanted[0])) : status;
+}
+
+enum lmcs_status cli_record_head(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record)
+{
+    static const char *const wanted[] = {HEAD, NULL};
+    return begin(cli, snapshot, wanted, record);
+}
+
+enum lmcs_status cli_record_read(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record)
+{
+    static const char *const wanted[] = {HEAD, "names", "tensors", "opaque", "*values", NULL};
+    enum lmcs_status status = begin(cli, snapshot, wanted, record);
     json_t *tensors = json_object_get(record->state, "tensors");
     if (status == LMCS_OK)
         status = take_names(cli, record, json_object_get(tensors, "dtypes"));
