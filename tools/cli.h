@@ -78,6 +78,7 @@ struct cli_options {
     bool move_tags;
     const char *output;
     const char *part;
+    const char *metrics;
     const char *base;
     const char *expect;
     uint32_t dtype; /* 0: not given */
@@ -265,6 +266,11 @@ bool cli_due_is_empty(const struct cli_due *due);
 /* Prints up to two lines, each after `before`. */
 void cli_due_print(const struct cli_due *due, const char *before);
 json_t *cli_due_json(const struct cli_due *due);
+
+/* ---- tensorboard.c: metrics ------------------------------------------------------------------------------------ */
+
+/* Runs 'export --metrics tensorboard'. */
+enum lmcs_status cli_export_tensorboard(struct cli *cli);
 
 /* ---- progress.c: a bar, and signals --------------------------------------------------------------------------- */
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,12 +106,27 @@ static int open_fifo(const char *path)
     return is_fifo ? open(path, O_WRONLY | O_CLOEXEC) : -1;
 }
 
+static enum lmcs_status check_options(struct cli *cli)
+{
+    const struct cli_options *options = &cli->options;
+    if (options->output == NULL)
+        return cli_wrong_use(cli, "export: -o %s is missing", options->metrics != NULL ? "DIR" : "FILE");
+    if (options->metrics == NULL)
+        return options->arguments[1] != NULL ? LMCS_OK : cli_wrong_use(cli, "export: ADDRESS is missing");
+    if (strcmp(options->metrics, "tensorboard") != 0)
+        return cli_wrong_use(cli, "export: --metrics: '%s' is not tensorboard", options->metrics);
+    if (options->part != NULL)
+        return cli_wrong_use(cli, "export: --part is of tensors; --metrics writes none");
+    return cli_output_is_stdout(cli) ? cli_wrong_use(cli, "export: --metrics needs a folder: -o DIR") : LMCS_OK;
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_snapshot *snapshot = NULL;
     struct lmcs_transfer_report report;
-    if (cli->options.output == NULL)
-        return cli_wrong_use(cli, "export: -o FILE is missing");
+    enum lmcs_status checked = check_options(cli);
+    if (checked != LMCS_OK || cli->options.metrics != NULL)
+        return checked == LMCS_OK ? cli_export_tensorboard(cli) : checked;
     enum lmcs_status status = cli_output_check(cli, "a safetensors file", cli->options.arguments[0], "the pool");
     if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
@@ -138,16 +154,19 @@ static enum lmcs_status run(struct cli *cli)
 
 const struct cli_command cmd_export = {
     .name = "export",
-    .synopsis = "POOL ADDRESS -o FILE [--part P] [--json]",
-    .summary = "Writes a snapshot as a safetensors file",
+    .synopsis = "POOL ADDRESS -o FILE [--part P] [--metrics FORM]",
+    .summary = "Writes a snapshot as a safetensors file, or metrics",
     .help =
         "Every checksum is verified. FILE has mode 0600 and appears whole or not at all; -: standard output. --part\n"
         "model writes the tensors under \"model.\", without that prefix, as load_state_dict and transformers expect.\n"
         "Entries that safetensors can't hold (c32, c128, attachments such as Python's scalars, parts of larger\n"
         "tensors) are left out and named. Works while another process writes to the pool. Of the folder of a run, the\n"
-        "tensors are joined from the parts that its ranks have stored, one at a time in memory.",
-    .options = "output part force-network json",
-    .min_arguments = 2,
+        "tensors are joined from the parts that its ranks have stored, one at a time in memory.\n\n"
+        "--metrics tensorboard writes an event file for TensorBoard into DIR instead, of the metrics of a shelf (run) or\n"
+        "a range (run@5..9); it may be left out if there is one shelf. A later export replaces the file. A snapshot\n"
+        "without a step has its number as the step.",
+    .options = "output part metrics force-network json",
+    .min_arguments = 1,
     .max_arguments = 2,
     .run = run,
 };
