@@ -37,7 +37,7 @@ struct cli_command {
     const char *values;            /* the words of the first argument, separated by spaces; NULL: it is a path */
     int min_arguments;
     int max_arguments;
-    uint64_t other_paths; /* bits: arguments that are paths, like the first */
+    uint64_t other_paths;  /* bits: arguments that are paths, like the first */
     const char *no_folder; /* what to do instead with the folder of a run; NULL: it is taken like a pool */
     enum lmcs_status (*run)(struct cli *cli);
 };

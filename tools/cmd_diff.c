@@ -175,9 +175,8 @@ static enum lmcs_status compare(struct cli *cli, struct lmcs_snapshot *const pai
     struct lmcs_diff_report report;
     struct lmcs_progress progress = cli_progress_start(cli);
     enum lmcs_status status =
-        cli->folder != NULL
-            ? cli_joined_diff(cli, pair, visit, &table, &progress, &report)
-            : lmcs_snapshot_diff(pair[0], pair[1], 0, visit, &table, &progress, &report, &cli->error);
+        cli->folder != NULL ? cli_joined_diff(cli, pair, visit, &table, &progress, &report)
+                            : lmcs_snapshot_diff(pair[0], pair[1], 0, visit, &table, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
     if (status == LMCS_OK && cli->options.json)
         report_json(cli, &table, pair, &report);

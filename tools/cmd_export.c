@@ -78,13 +78,10 @@ static enum lmcs_status read_joined(void *context, const char *name, void *buffe
 }
 
 static enum lmcs_status export(struct cli *cli, struct lmcs_snapshot *snapshot, struct lmcs_transfer_report *report,
-                               uint64_t *tensors)
-{
-    struct lmcs_progress progress = cli_progress_start(cli);
-    *tensors = lmcs_snapshot_info(snapshot)->tensor_count;
-    if (cli->folder == NULL)
-        return lmcs_export_safetensors(snapshot, cli->options.part, cli->options.output, &progress, report,
-                                       &cli->error);
+                               uint64_t *tensors) {
+    struct lmcs_progress progress = cli_progress_start(cli); *tensors = lmcs_snapshot_info(snapshot)->tensor_count;
+    if (cli->folder == NULL) return lmcs_export_safetensors(snapshot, cli->options.part, cli->options.output, &progress,
+                                                            report, &cli->error);
     struct cli_joined joined;
     struct lmcs_st_source source = {lmcs_snapshot_info(snapshot), visit_joined, read_joined, &joined};
     enum lmcs_status status = cli_joined_open(cli, snapshot, &joined);
@@ -162,9 +159,9 @@ const struct cli_command cmd_export = {
         "Entries that safetensors can't hold (c32, c128, attachments such as Python's scalars, parts of larger\n"
         "tensors) are left out and named. Works while another process writes to the pool. Of the folder of a run, the\n"
         "tensors are joined from the parts that its ranks have stored, one at a time in memory.\n\n"
-        "--metrics tensorboard writes an event file for TensorBoard into DIR instead, of the metrics of a shelf (run) or\n"
-        "a range (run@5..9); it may be left out if there is one shelf. A later export replaces the file. A snapshot\n"
-        "without a step has its number as the step.",
+        "--metrics tensorboard writes an event file for TensorBoard into the folder of -o instead. It has the metrics\n"
+        "of a shelf (run) or a range (run@5..9); if there is one shelf, ADDRESS may be left out. A later export\n"
+        "replaces the file. A snapshot without a step has its number as the step.",
     .options = "output part metrics force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

@@ -488,9 +488,10 @@ const struct cli_command cmd_info = {
     .name = "info",
     .synopsis = "POOL [--json]",
     .summary = "Shows the medium, space, and how many more snapshots fit",
-    .help = "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.\n"
-            "\"raw\": payload bytes of the newest snapshots, by shelf, that 'compact --finished' would encode.\n"
-            "Of the folder of a run: the pool of its records, then those of its ranks. In JSON, \"used_bytes\" is of all.",
+    .help =
+        "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.\n"
+        "\"raw\": payload bytes of the newest snapshots, by shelf, that 'compact --finished' would encode.\n"
+        "Of the folder of a run: the pool of its records, then those of its ranks. In JSON, \"used_bytes\" is of all.",
     .options = "force-network json",
     .min_arguments = 1,
     .max_arguments = 1,

@@ -525,8 +525,8 @@ static enum lmcs_status print_tensors(struct cli *cli, struct lmcs_snapshot *sna
     status = visit_tensors(cli, snapshot, &tensors);
     status = cli_show(cli, &held, status);
     if (status == LMCS_OK && tensors.values + tensors.opaque != 0)
-        printf("and %" PRIu64 " value%s, %" PRIu64 " pickle%s\n", tensors.values, cli_s(tensors.values),
-               tensors.opaque, cli_s(tensors.opaque));
+        printf("and %" PRIu64 " value%s, %" PRIu64 " pickle%s\n", tensors.values, cli_s(tensors.values), tensors.opaque,
+               cli_s(tensors.opaque));
     if (status == LMCS_OK && tensors.attachment_count != 0)
         printf("and %" PRIu64 " attachment%s of %s\n", tensors.attachment_count, cli_s(tensors.attachment_count),
                cli_bytes(tensors.attachment_bytes).text);

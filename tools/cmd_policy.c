@@ -123,8 +123,7 @@ static bool note_number(void *context, const struct lmcs_pruned *snapshot)
 static enum lmcs_status note_parts(struct cli *cli, const char *shelf, const char *words, struct parts *parts)
 {
     struct lmcs_prune_report prune;
-    enum lmcs_status status =
-        lmcs_prune(cli->pool, shelf, words, true, note_number, parts, NULL, &prune, &cli->error);
+    enum lmcs_status status = lmcs_prune(cli->pool, shelf, words, true, note_number, parts, NULL, &prune, &cli->error);
     if (parts->is_full)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     for (size_t i = 0; status == LMCS_OK && i < parts->count; i++) {
@@ -182,8 +181,8 @@ static enum lmcs_status run(struct cli *cli)
         listing.due = cli_due_new(&info);
         status = cli->folder != NULL
                      ? prune_run(cli, shelf, words, &listing, &progress, &prune)
-                     : lmcs_prune(cli->pool, shelf, changes ? NULL : words, !(cli->options.prune && changes),
-                                  list_one, &listing, &progress, &prune, &cli->error);
+                     : lmcs_prune(cli->pool, shelf, changes ? NULL : words, !(cli->options.prune && changes), list_one,
+                                  &listing, &progress, &prune, &cli->error);
         cli_progress_wipe(&cli->progress);
     }
     if (status == LMCS_OK)

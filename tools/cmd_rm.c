@@ -199,7 +199,8 @@ static enum lmcs_status run(struct cli *cli)
     shelf[length] = '\0';
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
     if (status == LMCS_OK && at == NULL && cli->folder != NULL)
-        return cli_wrong_use(cli, "rm: --shelf is for pools; of the folder of a run, name snapshots: %s@1..latest", shelf);
+        return cli_wrong_use(cli, "rm: --shelf is for pools; of the folder of a run, name snapshots: %s@1..latest",
+                             shelf);
     if (status == LMCS_OK && at == NULL)
         status = remove_shelf(cli, shelf, &removed);
     if (status == LMCS_OK && at != NULL)
@@ -225,8 +226,8 @@ const struct cli_command cmd_rm = {
         "Reports the bytes freed now, which new snapshots reuse, and at most how much smaller 'compact' makes the\n"
         "file: it returns free space, and frees bases and links that only these snapshots had. Bases of earlier\n"
         "removals come on top, if no compaction followed. A range is removed one snapshot after the other. Of the\n"
-        "folder of a run, the records go first, then the parts in the pools of the ranks; those in a pool that another\n"
-        "process writes go with the next removal.",
+        "folder of a run, the records go first, then the parts in the pools of the ranks; those in a pool to which\n"
+        "another process writes go with the next removal.",
     .options = "shelf dry-run wait force-network json",
     .min_arguments = 2,
     .max_arguments = 2,

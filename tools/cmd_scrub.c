@@ -175,8 +175,7 @@ static enum lmcs_status scrub(struct scrubbed *scrubbed, struct lmcs_pool *pool,
     struct lmcs_scrub_report report = {0}, *sum = &scrubbed->sum;
     scrubbed->file = file;
     struct lmcs_progress progress = cli_progress_start(cli);
-    enum lmcs_status status =
-        lmcs_scrub(pool, &scrubbed->options, visit, scrubbed, &progress, &report, &cli->error);
+    enum lmcs_status status = lmcs_scrub(pool, &scrubbed->options, visit, scrubbed, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
     sum->contents += report.contents;
     sum->bytes_read += report.bytes_read;

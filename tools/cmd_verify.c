@@ -70,10 +70,9 @@ static enum lmcs_status visit_error(struct checked *checked, enum lmcs_status st
     const struct lmcs_error *error = &checked->cli->error;
     checked->file = file;
     if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED)
-        visit(checked, &(struct lmcs_damage){.what = error->message,
-                                             .shelf = "",
-                                             .tensor = "",
-                                             .is_unsupported = status == LMCS_UNSUPPORTED});
+        visit(checked,
+              &(struct lmcs_damage){
+                  .what = error->message, .shelf = "", .tensor = "", .is_unsupported = status == LMCS_UNSUPPORTED});
     checked->sum.damages += status == LMCS_DAMAGED;
     return cli_pass(checked->cli, &checked->passed, status);
 }
@@ -153,7 +152,8 @@ static enum lmcs_status verify_parts(struct checked *checked, struct lmcs_snapsh
             visit_missing(checked, &record);
             status = LMCS_OK;
         } else if (status != LMCS_OK) {
-            status = reads ? visit_error(checked, status, record.parts[i].file) : cli_pass(cli, &checked->passed, status);
+            status =
+                reads ? visit_error(checked, status, record.parts[i].file) : cli_pass(cli, &checked->passed, status);
         } else if (reads) {
             status = verify_part(checked, &record, &record.parts[i], pool, part);
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * folder_decode.c - decodes a state that Python wrote (python/lmcstore/_state: skeleton.py and scalars.py have the form).
+ * folder_decode.c - decodes a state that Python wrote (skeleton.py and scalars.py in python/lmcstore/_state).
  *
  * The skeleton is JSON; the leaves follow in its order, packed. Everything may be hostile: each length is compared with
  * what is left, and an attachment is read once.
@@ -369,8 +369,9 @@ enum lmcs_status cli_state_decode(struct cli *cli, struct lmcs_snapshot *snapsho
     if (decoder.chunk != NULL)
         lmcs_view_close(decoder.chunk);
     if (is_newer)
-        return cli_fail(cli, LMCS_UNSUPPORTED, 0, "%.200s@%" PRIu64 ": a newer lmcstore wrote its state: update lmc-store",
-                        info->shelf, info->number);
+        return cli_fail(cli, LMCS_UNSUPPORTED, 0,
+                        "%.200s@%" PRIu64 ": a newer lmcstore wrote its state: update lmc-store", info->shelf,
+                        info->number);
     if (is_good || *decoder.fault == '\0')
         return is_good ? LMCS_OK : cli->error.status;
     return cli_fail(cli, LMCS_DAMAGED, 0,

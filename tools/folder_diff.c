@@ -130,8 +130,8 @@ static enum lmcs_status diff_all(struct diff *diff)
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && !diff->stopped && i < after->tensor_count; i++) {
         status = diff_one(diff, cli_record_find(before, after->tensors[i].name), &after->tensors[i]);
-        if (status == LMCS_OK && !diff->progress->call(diff->progress->context, "comparing",
-                                                       diff->report.bytes_compared, after->raw_bytes))
+        if (status == LMCS_OK &&
+            !diff->progress->call(diff->progress->context, "comparing", diff->report.bytes_compared, after->raw_bytes))
             status = cli_fail(diff->cli, LMCS_CANCELLED, 0, "the comparison was stopped");
     }
     for (size_t i = 0; status == LMCS_OK && !diff->stopped && i < before->tensor_count; i++)

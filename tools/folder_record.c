@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* folder_record.c - reads and checks the record of a run's snapshot (python/lmcstore/_folder/record.py has the form). */
+/* folder_record.c - reads and checks the record of a run's snapshot (python/lmcstore/_folder/record.py). */
 #include "folder.h"
 
 #include <inttypes.h>
@@ -77,9 +77,10 @@ static enum lmcs_status take_parts(struct cli *cli, struct cli_record *record, j
     record->parts = calloc(json_object_size(ranks) + 1, sizeof *record->parts);
     if (record->parts == NULL)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
-    json_object_foreach(ranks, rank, value)
-        if (!take_part(rank, value, &record->parts[record->part_count++]))
-            return damaged(cli, record, "its ranks");
+    json_object_foreach(
+        ranks, rank,
+        value) if (!take_part(rank, value, &record->parts[record->part_count++])) return damaged(cli, record,
+                                                                                                 "its ranks");
     qsort(record->parts, record->part_count, sizeof *record->parts, by_rank);
     return LMCS_OK;
 }
@@ -109,8 +110,7 @@ static bool take_box(struct layout *layout, const struct cli_record *record, con
     if (numbers == NULL)
         return false;
     struct cli_part wanted = {.rank = numbers[0]};
-    const struct cli_part *part =
-        bsearch(&wanted, record->parts, record->part_count, sizeof *record->parts, by_rank);
+    const struct cli_part *part = bsearch(&wanted, record->parts, record->part_count, sizeof *record->parts, by_rank);
     *box = (struct cli_box){.name = tensor->name, .offsets = numbers + 1, .sizes = numbers + 1 + tensor->ndim};
     for (uint32_t i = 0; i < tensor->ndim; i++)
         if (box->sizes[i] > tensor->shape[i] || box->offsets[i] > tensor->shape[i] - box->sizes[i])
@@ -165,7 +165,8 @@ static enum lmcs_status take_stored(struct cli *cli, struct cli_record *record, 
 {
     json_t *one;
     size_t i;
-    json_array_foreach(stored, i, one) {
+    json_array_foreach(stored, i, one)
+    {
         const json_t *tensor = json_array_get(one, 0), *box = json_array_get(one, 1);
         const char *name = text_of(json_array_get(one, 2));
         if (name == NULL || !is_count(tensor) || !is_count(box))
@@ -191,7 +192,8 @@ static enum lmcs_status take_names(struct cli *cli, struct cli_record *record, j
     record->tensors = calloc(json_array_size(names) + 1, sizeof *record->tensors);
     if (record->tensors == NULL)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
-    json_array_foreach(names, i, name) {
+    json_array_foreach(names, i, name)
+    {
         const char *text = text_of(name);
         if (text == NULL)
             return damaged(cli, record, "its names");

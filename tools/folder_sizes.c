@@ -66,8 +66,7 @@ enum lmcs_status cli_sizes_head(struct cli *cli, struct lmcs_snapshot *snapshot,
     return LMCS_OK;
 }
 
-enum lmcs_status cli_sizes(struct cli *cli, struct lmcs_snapshot *snapshot, uint64_t new_bytes,
-                           struct cli_sizes *sizes)
+enum lmcs_status cli_sizes(struct cli *cli, struct lmcs_snapshot *snapshot, uint64_t new_bytes, struct cli_sizes *sizes)
 {
     enum lmcs_status status = cli_sizes_head(cli, snapshot, new_bytes, sizes);
     if (status != LMCS_OK || cli->folder != NULL)

@@ -200,9 +200,9 @@ static int by_rank_and_name(const void *left, const void *right)
 static enum lmcs_status collect(struct exporter *exporter)
 {
     const struct lmcs_st_source *source = exporter->source;
-    enum lmcs_status status =
-        source != NULL ? source->entries(source->context, visit_entry, exporter, exporter->error)
-                       : lmcs_snapshot_entries(exporter->snapshot, visit_entry, exporter, exporter->error);
+    enum lmcs_status status = source != NULL
+                                  ? source->entries(source->context, visit_entry, exporter, exporter->error)
+                                  : lmcs_snapshot_entries(exporter->snapshot, visit_entry, exporter, exporter->error);
     if (status == LMCS_OK)
         status = exporter->status;
     if (status != LMCS_OK)
@@ -400,7 +400,7 @@ static enum lmcs_status write_data(struct exporter *exporter)
     exporter->buffer = buffer;
     for (size_t i = 0; i < exporter->count && status == LMCS_OK; i++) {
         const struct item *item = exporter->items[i];
-        status = exporter->source != NULL      ? write_from_source(exporter, item)
+        status = exporter->source != NULL     ? write_from_source(exporter, item)
                  : item->bytes <= SMALL_BYTES ? write_small(exporter, item)
                                               : write_large(exporter, item);
     }
@@ -430,24 +430,18 @@ static enum lmcs_status write_file(struct exporter *exporter, const char *path)
     return status;
 }
 
-static enum lmcs_status export(struct exporter *exporter, const char *path, struct lmcs_transfer_report *report)
-{
+static enum lmcs_status export(struct exporter *exporter, const char *path, struct lmcs_transfer_report *report) {
     const char *part = exporter->part;
-    if (path == NULL || (part != NULL && (*part == '\0' || strcmp(part, ".") == 0)))
-        return lmcs_fail(exporter->error, LMCS_INVALID, 0,
-                         "export needs a snapshot, a path, and a part that is not empty");
+    if (path == NULL || (part != NULL && (*part == '\0' || strcmp(part, ".") == 0))) return lmcs_fail(
+        exporter->error, LMCS_INVALID, 0, "export needs a snapshot, a path, and a part that is not empty");
     exporter->file.fd = -1;
     exporter->part_bytes = part != NULL ? strlen(part) : 0;
-    if (part != NULL && part[exporter->part_bytes - 1] == '.')
-        exporter->part_bytes--;
+    if (part != NULL && part[exporter->part_bytes - 1] == '.') exporter->part_bytes--;
     enum lmcs_status status = collect(exporter);
-    if (status == LMCS_OK)
-        status = write_file(exporter, path);
-    if (status == LMCS_OK && report != NULL)
-        *report = exporter->report;
+    if (status == LMCS_OK) status = write_file(exporter, path);
+    if (status == LMCS_OK && report != NULL) *report = exporter->report;
     lmcs_outfile_close(&exporter->file);
-    for (size_t i = 0; i < exporter->count; i++)
-        free(exporter->items[i]);
+    for (size_t i = 0; i < exporter->count; i++) free(exporter->items[i]);
     free(exporter->items);
     return status;
 }
@@ -458,11 +452,8 @@ enum lmcs_status lmcs_export_safetensors(struct lmcs_snapshot *snapshot, const c
 {
     if (snapshot == NULL)
         return lmcs_fail(error, LMCS_INVALID, 0, "export needs a snapshot");
-    struct exporter exporter = {.snapshot = snapshot,
-                                .info = lmcs_snapshot_info(snapshot),
-                                .part = part,
-                                .progress = progress,
-                                .error = error};
+    struct exporter exporter = {
+        .snapshot = snapshot, .info = lmcs_snapshot_info(snapshot), .part = part, .progress = progress, .error = error};
     return export(&exporter, path, report);
 }
 

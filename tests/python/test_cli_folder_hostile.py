@@ -257,7 +257,7 @@ SKELETONS: dict[str, Any] = {
     "no JSON": b"{",
     "binary": bytes(range(256)),
     "deep JSON": b"[" * 100_000,
-    "deep nodes": b'{"lmcstore":1,"leaves":1,"root":["d",["lmcstore_run"],' + b'["l",' * 1500 + b"0" + b"]" * 1502 + b"}",
+    "deep nodes": b'{"lmcstore":1,"leaves":1,"root":["d",["lmcstore_run"],' + b'["l",' * 1500 + b"0" + b"]" * 1502,
     "a list": [],
     "version 3": {"lmcstore": 3, "leaves": 0, "root": 0},
     "no root": {"lmcstore": 1, "leaves": 0},
@@ -351,7 +351,8 @@ def test_records_of_random_bytes(folder: Path, seed: int) -> None:
 def test_records_that_python_reads_are_read(folder: Path) -> None:
     """All types of values pass the decoder, in a record of many leaves."""
     state = record_of(folder)
-    more = {f"value {index}": value for index, value in enumerate([None, True, 1 << 70, -5, 1.5, 1j, b"x", "é", [], ()])}
+    plain = [None, True, 1 << 70, -5, 1.5, 1j, b"x", "é", [], ()]
+    more = {f"value {index}": value for index, value in enumerate(plain)}
     more |= {"list": [1, "a", None], "nested": {"a": [{"b": (1, [2.0])}], 5: {"c": {1, 2}}}, "long": "y" * 9000}
     more |= {f"many {index}": index for index in range(9000)}
     first = {"before": {"deep": [{"x": 1}, "y" * 5000]}}

@@ -202,7 +202,7 @@ def _measure_drift(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
         except NotFoundError:
             continue
         except UnsupportedError:
-            gathered.notes.append("Drift of a run of many ranks is not measured; lmc-store diff compares two snapshots.")
+            gathered.notes.append("Drift of a run of many ranks is left out; lmc-store diff compares two snapshots.")
             return
         except DamagedError as error:
             gathered.notes.append(f"Drift from {before} to {after} can't be told: {error}")
