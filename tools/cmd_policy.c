@@ -99,6 +99,18 @@ static enum lmcs_status set_policy(struct cli *cli, const char *shelf, const cha
 
 /* ---- Folders -------------------------------------------------------------------------------------------------- */
 
+/* Only the rules that choose snapshots are of the records; the others are of each rank's pool. */
+static enum lmcs_status check_words(struct cli *cli, const char *words)
+{
+    for (const char *at = words; *at != '\0'; at += strcspn(at, " "), at += strspn(at, " "))
+        if (strncmp(at, "keep=", 5) != 0 && strncmp(at, "grace=", 6) != 0)
+            return cli_wrong_use(cli,
+                                 "policy: of the folder of a run, only keep and grace can be set; '%.*s' is of the "
+                                 "pools in there",
+                                 (int)strcspn(at, " "), at);
+    return LMCS_OK;
+}
+
 struct parts {
     struct cli *cli;
     uint64_t *numbers;
@@ -134,7 +146,7 @@ static enum lmcs_status note_parts(struct cli *cli, const char *shelf, const cha
     return status;
 }
 
-/* Prunes the records, then the parts in the ranks' pools. The words apply once. */
+/* Prunes the records, then the parts in the ranks' pools. */
 static enum lmcs_status prune_run(struct cli *cli, const char *shelf, const char *words, struct listing *listing,
                                   const struct lmcs_progress *progress, struct lmcs_prune_report *prune)
 {
@@ -170,9 +182,9 @@ static enum lmcs_status run(struct cli *cli)
     char *words = join_words(cli);
     enum lmcs_status status = words != NULL ? cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ)
                                             : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
-    if (status == LMCS_OK && cli->folder != NULL && changes && !cli->options.prune)
-        status = cli_wrong_use(cli, "policy: the folder of a run keeps no policy; --prune applies the words once");
-    if (status == LMCS_OK && cli->folder == NULL && changes && *words != '\0')
+    if (status == LMCS_OK && cli->folder != NULL)
+        status = check_words(cli, words);
+    if (status == LMCS_OK && changes && *words != '\0')
         status = set_policy(cli, shelf, words);
     if (status == LMCS_OK)
         status = lmcs_shelf_info(cli->pool, shelf, &info, &cli->error);
@@ -180,7 +192,7 @@ static enum lmcs_status run(struct cli *cli)
         struct lmcs_progress progress = cli_progress_start(cli);
         listing.due = cli_due_new(&info);
         status = cli->folder != NULL
-                     ? prune_run(cli, shelf, words, &listing, &progress, &prune)
+                     ? prune_run(cli, shelf, changes ? NULL : words, &listing, &progress, &prune)
                      : lmcs_prune(cli->pool, shelf, changes ? NULL : words, !(cli->options.prune && changes), list_one,
                                   &listing, &progress, &prune, &cli->error);
         cli_progress_wipe(&cli->progress);
@@ -214,9 +226,9 @@ static void print_keys(FILE *out)
         "                  the metric\n\n"
         "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough, after\n"
         "a change not before the grace period ends, unless the pool is full; --prune prunes now; --dry-run lists the\n"
-        "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when. The\n"
-        "folder of a run keeps no policy: --prune applies the words once, to the records; the parts of the ranks\n"
-        "follow, also those that an earlier removal has left.\n\n");
+        "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when. Of\n"
+        "the folder of a run, keep and grace are the policy of its records. --prune removes records, then the parts of\n"
+        "the ranks, also those that an earlier removal has left.\n\n");
 }
 
 const struct cli_command cmd_policy = {

@@ -280,14 +280,17 @@ def test_parts_of_no_group_stay(run: Path) -> None:
     assert numbers(run / RANKS[0]) == [1, 4, 5]
 
 
-def test_policy_prunes_once(run: Path) -> None:
+def test_policy_prunes(run: Path) -> None:
     cli("tag", run, "run@1", "first")
     assert as_json("policy", run, "run", "keep=last:1", "--dry-run")["would_remove"] == [2]
     assert [numbers(run / name) for name in RANKS] == [[1, 2, 3]] * 3
     assert as_json("policy", run, "run", "keep=last:1", "--prune")["removed"] == [2]
     assert [numbers(run / name) for name in RANKS] == [[1, 3]] * 3
-    assert "keep=all" in text("policy", run, "run")
-    assert "keeps no policy" in error("policy", run, "run", "keep=last:1", code=2)
+    assert "keep=last:1" in text("policy", run, "run")
+    run_folder.save(run, 40)
+    run_folder.close(run)
+    assert as_json("policy", run, "run", "--prune")["removed"] == [3]
+    assert "'write=raw' is of the pools in there" in error("policy", run, "run", "keep=all", "write=raw", code=2)
     assert "run@1..latest" in error("rm", run, "run", "--shelf", code=2)
 
 
