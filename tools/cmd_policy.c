@@ -227,8 +227,8 @@ static void print_keys(FILE *out)
         "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough, after\n"
         "a change not before the grace period ends, unless the pool is full; --prune prunes now; --dry-run lists the\n"
         "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when. Of\n"
-        "the folder of a run, keep and grace are the policy of its records. --prune removes records, then the parts of\n"
-        "the ranks, also those that an earlier removal has left.\n\n");
+        "the folder of a run, keep and grace are the policy of its records. --prune removes records, then the parts\n"
+        "of the ranks, also those that an earlier removal has left.\n\n");
 }
 
 const struct cli_command cmd_policy = {
