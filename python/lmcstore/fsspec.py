@@ -90,7 +90,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
     # Reading
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        """Return ``name``, ``size``, ``type`` ("file", "directory"), and of a file ``created``, in seconds since 1970."""
+        """Return ``name``, ``size``, ``type`` ("file", "directory"), and of a file ``created`` (Unix seconds)."""
         path = self._strip_protocol(path)
         with _reading(path) as (files, inner):
             return files.info(path, inner)
