@@ -16,7 +16,7 @@ import dataclasses
 import io
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -49,8 +49,10 @@ from ._arrays.torch import torch_of
 from ._folder import writing
 from ._folder.joined import check_box, read_rows
 from ._folder.record import Box, Part, Record, Tensor
+from ._folder.staging import Staging
 from ._folder.store import FolderSnapshot, FolderStore, open_folder
 from ._state.encode import Encoded
+from ._state.later import optimizers_of
 from ._text.arguments import int64, metric_lists, tag_names
 from .errors import InvalidError, NotFoundError, UnsupportedError
 
@@ -91,8 +93,11 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         The name of the shelf.
     step, tags, metrics
         Properties of the snapshot, as for `Shelf.snapshot`.
-    lazy
-        Not supported yet: None.
+    lazy : optimizer, list of optimizers, or True, optional
+        For `dcp.async_save` in a thread: return before the tensors are copied that these optimizers' steps change, as
+        ``lazy`` of `Shelf.snapshot`. Their next step waits for the copy; nothing else may change them before. The rest
+        of the state is copied in memory first. True: all tensors are copied later, and no step waits. A change that
+        torch has counted fails the save.
     cache_staged_state_dict
         As for FileSystemWriter. Its other keyword arguments are accepted and have no effect.
     """
@@ -116,8 +121,11 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         serialization_format: Any = None,
     ) -> None:
         BlockingAsyncStager.__init__(self, cache_staged_state_dict=cache_staged_state_dict)
-        if lazy is not None:
-            raise UnsupportedError("StoreWriter takes no lazy= yet: dcp.async_save copies the state before it returns")
+        self._lazy: Any = None
+        self._staging: Staging | None = None
+        if lazy is not None and lazy is not False:
+            optimizers_of(lazy)
+            self._lazy = lazy
         if not isinstance(shelf, str):
             raise UnsupportedError(f"a shelf is named by a str, not by a {type(shelf).__qualname__}")
         metric_lists(metrics)
@@ -151,8 +159,19 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
             self._path = writing.folder_of(checkpoint_id)
         self._save_id = str(uuid.uuid4())
 
+    def stage(self, state_dict: dict[str, Any]) -> Any:
+        """Copy the state in memory; with `lazy`, what the optimizers' steps do not change."""
+        if self._lazy is None:
+            return super().stage(state_dict)
+        if self._staging is not None:
+            self._staging.wait()
+        self._staging = Staging(self._lazy)
+        return self._staging.take(state_dict, super().stage)
+
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Open the records, on the coordinator."""
+        if self._staging is not None and not self._staging.begin():
+            self._staging = None
         if not kwargs.get("use_collectives", True):
             raise UnsupportedError("StoreWriter needs use_collectives=True: the ranks' parts are one snapshot")
         self._rank = kwargs.get("rank") or 0
@@ -170,10 +189,22 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Store this rank's part durably; raises if that fails."""
+        staging, self._staging = self._staging, None
+        try:
+            return self._written(plan, planner, (lambda: None) if staging is None else staging.copied)
+        finally:
+            if staging is not None:
+                staging.end()
+
+    def _written(self, plan: SavePlan, planner: SavePlanner, copied: Callable[[], None]) -> Future[list[WriteResult]]:
         rank = writing.RankWriter(self._path, self._rank)
         rank.settle(self._shelf)
         state, places, values = _resolved(plan, planner)
-        part, names = rank.prepare(self._shelf, state, self._step) if state else (None, [])
+        if state:
+            part, names = rank.prepare(self._shelf, state, self._step, copied)
+        else:
+            part, names = None, []
+            copied()
         stored = dict(zip(state, names, strict=True))
         results = []
         for item, key in zip(plan.items, places, strict=True):
@@ -204,6 +235,13 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         writing.close(self._path)
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._lazy is not None:
+            if self._staging is not None:
+                self._staging.end()
+            raise UnsupportedError(
+                "a StoreWriter with lazy= saves in a thread: tensors of another process can't be copied later. Leave "
+                "lazy= out, or use AsyncCheckpointerType.THREAD"
+            )
         return {**self.__dict__, "_records": None, "state_dict_cache": None}
 
 

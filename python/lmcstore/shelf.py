@@ -277,12 +277,19 @@ class Shelf:
         logger.debug("%s@%d %s", self._name, number, _DONE[mode])
         return Snapshot(self, number, None if wait else capture, step, job=job)
 
-    def _prepare(self, encoded: Encoded, group: bytes, step: int | None) -> int:
-        """Write a snapshot durably that does not exist until `Store._resolve` commits its group."""
+    def _prepare(
+        self, encoded: Encoded, group: bytes, step: int | None, copied: Callable[[], None] | None = None
+    ) -> int:
+        """Write a snapshot durably that does not exist until `Store._resolve` commits its group.
+
+        `copied` is called once the state may change; if it raises, nothing is written.
+        """
         self._store._check_writable()
         capture = self._store._pool.begin(self._name)
         try:
             encoded.put(capture)
+            if copied is not None:
+                copied()
             self._relate(capture, encoded, 0.0)
             time_ns = time.time_ns()
             return capture.commit(step, _DEFAULT_PARENT, time_ns, (), (), (), None, _SYNCHRONOUS, group)

@@ -494,7 +494,7 @@ def test_a_replaced_folder_is_opened_again(folder: Path) -> None:
 
 def test_wrong_arguments(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(lmcstore.UnsupportedError, match="lazy"):
-        StoreWriter(folder, lazy=True)
+        StoreWriter(folder, lazy=3)
     with pytest.raises(lmcstore.UnsupportedError, match="shelf"):
         StoreWriter(folder, True)  # type: ignore[arg-type]
     with pytest.raises(dcp.CheckpointException, match="there is no run in"):
@@ -561,27 +561,3 @@ def test_a_forged_record_is_damage(folder: Path, part: str) -> None:
         pytest.raises(lmcstore.UnsupportedError, match="update"),
     ):
         run["run"][number].state_dict()
-
-
-# Asynchronous saves
-
-
-def _save_async(rank: int, world: int, folder: Path, in_process: bool) -> None:
-    kind = dcp.state_dict_saver.AsyncCheckpointerType
-    for step in (1, 2):
-        state = ranks.state_of(world, step)
-        future = dcp.async_save(
-            state,
-            storage_writer=StoreWriter(folder, step=step),
-            async_checkpointer_type=kind.PROCESS if in_process else kind.THREAD,
-        )
-        state["scalar"].fill_(-1)
-        state["model"]["rows"]["odd"].to_local().fill_(-1)
-        future.result()  # type: ignore[union-attr]
-
-
-def test_async_saves_in_a_thread(folder: Path) -> None:
-    ranks.run(2, _save_async, folder, False)
-    with lmcstore.open(folder) as run:
-        for step in (1, 2):
-            same(run["run"].at(step=step).state_dict(), ranks.expected(step))

@@ -51,8 +51,9 @@ def test_the_page_about_dcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     skip_without_torch(text)
     import dcp_ranks
 
-    save, load = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    save, save_lazily, load = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     dcp_ranks.run(4, _run, tmp_path, save)
+    dcp_ranks.run(2, _run, tmp_path, save_lazily)
     dcp_ranks.run(3, _run, tmp_path, load)
     _type(PYTHON / "trainers" / "DCP.md")
     (commands,) = re.findall(r"^```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)

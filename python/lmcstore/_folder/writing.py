@@ -15,7 +15,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .. import _core
@@ -167,10 +167,15 @@ class RankWriter:
             _open.prepared.pop(self._path, None)
         _settle(self._store._pool, shelf, self._records())
 
-    def prepare(self, shelf: str, state: dict[str, Any], step: int | None) -> tuple[Part, list[str]]:
-        """Store a dict of tensors durably as a snapshot that the record will decide on; return their names, too."""
+    def prepare(
+        self, shelf: str, state: dict[str, Any], step: int | None, copied: Callable[[], None] | None = None
+    ) -> tuple[Part, list[str]]:
+        """Store a dict of tensors durably as a snapshot that the record will decide on; return their names, too.
+
+        `copied` is called once the tensors may change.
+        """
         encoded, group = Encoded(state), os.urandom(_GROUP_BYTES)
-        number = self._store.shelf(shelf, create=True)._prepare(encoded, group, step)
+        number = self._store.shelf(shelf, create=True)._prepare(encoded, group, step, copied)
         log.debug("%s: %s@%d is prepared", self._path, shelf, number)
         with _open.lock:
             _open.prepared[self._path] = self._store, self._records(), shelf
