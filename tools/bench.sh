@@ -12,6 +12,7 @@
 #                                        compactor beside a trainer, slow media, finding snapshots, forks, differences
 #   tools/bench.sh links                 an optimizer's state from the one before, trained in several ways
 #   tools/bench.sh train                 a trainer that saves every step or every tenth, in lmc-store and by others
+#   tools/bench.sh trainers               torch.distributed.checkpoint on several ranks, by StoreWriter and by its own
 #   tools/bench.sh parity                the cost of parity, in bytes and time; and a scrub
 #   tools/bench.sh python                the Python packages: captures, views, variables that live in the pool
 #   tools/bench.sh workloads             the examples whose data may be larger than memory, with and without enough
@@ -28,10 +29,10 @@ set -euo pipefail
 export BENCH_FROM=$PWD # files on the command line are named from there
 cd "$(dirname "$0")/.."
 case ${1:-} in
-    store | codec | history | links | train | parity | python | workloads | builds | wheel) suite=$1; shift ;;
-    -h | --help | "") sed -n '4,25s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    store | codec | history | links | train | trainers | parity | python | workloads | builds | wheel) suite=$1; shift ;;
+    -h | --help | "") sed -n '4,26s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
-        echo "bench: no suite '$1' (store codec history links train parity python workloads builds wheel)" >&2
+        echo "bench: no suite '$1' (store codec history links train trainers parity python workloads builds wheel)" >&2
         exit 2
         ;;
 esac
@@ -40,7 +41,7 @@ if ! cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1]
     cmake=.venv/bin/cmake
 fi
 mkdir -p build
-[[ $suite == python || $suite == train || $suite == wheel ]] || {
+[[ $suite == python || $suite == train || $suite == trainers || $suite == wheel ]] || {
     "$cmake" --preset release &&
         "$cmake" --build --preset release --target bench_store bench_codec bench_links lmc-store
 } >build/bench.log 2>&1 || {

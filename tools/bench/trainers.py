@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measures saves and loads of torch.distributed.checkpoint by StoreWriter, beside its own writers.
+
+Each way runs on gloo ranks in new processes, all in turn in each round; ratios are to FileSystemWriter of that round,
+on the given folder and on /dev/shm. A save is durable when its call has returned on all ranks and the folder is synced.
+Run by tools/bench.sh trainers.
+"""
+
+import importlib.util
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tables import Run, Section, ms, progress, run_suite
+from trainers_run import ASYNC, OURS, WAYS, load, on_ranks, plan, save, save_async
+
+MIB = 1 << 20
+SHM = Path("/dev/shm")
+BASE = "FileSystemWriter"
+Found = dict[str, list[dict[str, list[float]]]]
+
+
+@dataclass
+class Setting:
+    """Where and how much to measure."""
+
+    folder: Path
+    size: str
+    places: dict[str, Path]
+    rounds: int
+    notes: list[str] = field(default_factory=list)
+
+    def of(self, full: Any, quick: Any, smoke: Any) -> Any:
+        """Choose by size."""
+        return {"full": full, "quick": quick, "smoke": smoke}[self.size]
+
+    @property
+    def bytes(self) -> int:
+        """The state's size, of all ranks."""
+        return int(self.of(1024, 256, 4)) * MIB
+
+
+def in_turn(setting: Setting, place: Path, ways: tuple[str, ...], work: Callable[[str, Path], Any]) -> Found:
+    """Measure all ways in each round, in random order."""
+    found: Found = {way: [] for way in ways}
+    for turn in range(setting.rounds):
+        for way in random.Random(turn).sample(ways, len(ways)):
+            with tempfile.TemporaryDirectory(dir=place) as folder:
+                found[way].append(work(way, Path(folder)))
+            progress(f"    {place}, {way}")
+    return found
+
+
+def middle(found: list[dict[str, list[float]]], name: str, which: slice = slice(None)) -> float:
+    """Return the median of all rounds."""
+    return statistics.median(value for one in found for value in one[name][which])
+
+
+def ratio(found: Found, way: str, base: str, name: str, which: slice = slice(None)) -> float:
+    """Return the median of the rounds' ratios."""
+    pairs = zip(found[way], found[base], strict=True)
+    return statistics.median(
+        statistics.median(one[name][which]) / statistics.median(other[name][which]) for one, other in pairs
+    )
+
+
+def on_places(setting: Setting) -> Iterator[tuple[str, Path]]:
+    """Yield the places with their names."""
+    yield from setting.places.items()
+
+
+def saves(setting: Setting) -> list[Section]:
+    """Measure durable saves of two ranks: the first, and later ones."""
+    sections = []
+    count = setting.of(4, 3, 2)
+    for name, place in on_places(setting):
+        ways = setting.of(WAYS, WAYS, (OURS, BASE, WAYS[-1]))
+        found = in_turn(setting, place, ways, lambda way, folder: on_ranks(2, save, folder, way, setting.bytes, count))
+        head = ["way", "first, ms", "later, ms", "later, of FileSystemWriter", "memory above the state, MiB a rank"]
+        section = Section(f"Durable saves of {setting.bytes // MIB} MiB on 2 ranks, {name}", head)
+        later = slice(1, None)
+        for way in ways:
+            memory = max(value for one in found[way] for value in one["memory_bytes"])
+            first, again = middle(found[way], "durable_s", slice(1)), middle(found[way], "durable_s", later)
+            share = ratio(found, way, BASE, "durable_s", later)
+            section.rows.append([way, ms(first), ms(again), f"{share:.2f}", f"{memory / MIB:.0f}"])
+            if way == OURS:
+                section.goal("later saves, of FileSystemWriter's time", share, "<=", 1.0)
+                section.goal("memory above the state, MiB", memory / MIB, "<=", 64)
+        section.numbers = {f"saves, {name}": found}
+        sections.append(section)
+    return sections
+
+
+def loads(setting: Setting) -> list[Section]:
+    """Measure loads on 4, 2 and 3 ranks of what 4 ranks saved."""
+    sections = []
+    ways = setting.of((OURS, BASE, WAYS[-1]), (OURS, BASE, WAYS[-1]), (OURS, BASE))
+    worlds = setting.of((4, 2, 3), (4, 2, 3), (2, 3))
+    turns = setting.of(3, 3, 1)
+    for name, place in on_places(setting):
+
+        def measure(way: str, folder: Path) -> dict[str, list[float]]:
+            on_ranks(4, save, folder, way, setting.bytes, 2)
+            return {
+                f"{world}": on_ranks(world, load, folder, way, setting.bytes, turns, 1)["load_s"] for world in worlds
+            }
+
+        found = in_turn(setting, place, ways, measure)
+        head = ["way", *(f"{world} ranks, ms (of {BASE}'s)" for world in worlds)]
+        section = Section(f"Loads of {setting.bytes // MIB} MiB that 4 ranks saved, {name}", head)
+        for way in ways:
+            cells = []
+            for world in map(str, worlds):
+                share = ratio(found, way, BASE, world)
+                cells.append(f"{ms(middle(found[way], world))} ({share:.2f})")
+                if way == OURS:
+                    section.goal(f"loads on {world} ranks, of {BASE}'s time", share, "<=", 1.0)
+            section.rows.append([way, *cells])
+        section.numbers = {f"loads, {name}": found}
+        section.notes.append(
+            "From the page cache. StoreReader and lmc:// compare checksums, FileSystemReader has none."
+        )
+        sections.append(section)
+    return sections
+
+
+def asynchronous(setting: Setting) -> list[Section]:
+    """Measure how long dcp.async_save holds training up."""
+    sections = []
+    count, idle_s = setting.of(4, 3, 2), setting.of(0.25, 0.25, 0.01)
+    for name, place in on_places(setting):
+        found = in_turn(
+            setting,
+            place,
+            ASYNC,
+            lambda way, folder: on_ranks(2, save_async, folder, way, setting.bytes, count, idle_s),
+        )
+        head = ["way", "call, ms", "wait in the step, ms", "durable after, ms", "memory above the state, MiB a rank"]
+        section = Section(f"dcp.async_save of {setting.bytes // MIB} MiB on 2 ranks, {name}", head)
+        later = slice(1, None)
+        for way in ASYNC:
+            memory = max(value for one in found[way] for value in one["memory_bytes"][later])
+            times = [ms(middle(found[way], key, later)) for key in ("blocked_s", "hook_s", "durable_s")]
+            section.rows.append([way, *times, f"{memory / MIB:.0f}"])
+            if "lazy" in way:
+                section.goal("lazy: memory above the state, MiB", memory / MIB, "<=", 64)
+        section.numbers = {f"asynchronous, {name}": found}
+        section.notes.append(f"The step follows {idle_s} s after the call. The first save is left out.")
+        sections.append(section)
+    return sections
+
+
+def planning(setting: Setting) -> Section:
+    """Measure the coordinator's work for 64 ranks, each with a shard of every tensor."""
+    world = setting.of(64, 64, 4)
+    most = setting.of(10_000, 2_500, 100)
+    head = ["tensors", "DCP's plan, s", "record, s", "its commit, s", "FileSystemWriter's finish, s"]
+    section = Section(f"The coordinator of {world} simulated ranks", head)
+    all_found = {}
+    for tensors in (most // 4, most // 2, most):
+        with tempfile.TemporaryDirectory(dir=setting.folder) as folder:
+            found = plan(Path(folder), world, tensors)
+        section.rows.append(
+            [f"{tensors:,}", *(f"{found[key]:.2f}" for key in ("plan_s", "record_s", "commit_s", "finish_s"))]
+        )
+        all_found[tensors] = found
+        progress(f"    {tensors:,} tensors")
+    ours = {tensors: found["record_s"] + found["commit_s"] for tensors, found in all_found.items()}
+    section.goal("record and commit, of FileSystemWriter's finish", ours[most] / all_found[most]["finish_s"], "<=", 1)
+    section.goal("four times the tensors take, times", ours[most] / ours[most // 4], "<=", 5)
+    section.numbers = {"planning": all_found}
+    return section
+
+
+SECTIONS = (saves, loads, asynchronous, planning)
+
+
+def setting_of(run: Run) -> Setting:
+    """Make the folders."""
+    folder = run.scratch(run.options.dir)
+    places = {"this disk": folder}
+    notes = []
+    if run.size != "smoke" and os.access(SHM, os.W_OK):
+        places["/dev/shm"] = run.scratch(SHM)
+    if importlib.util.find_spec("fsspec") is None:
+        notes.append("fsspec is not installed, so lmc:// fails")
+    return Setting(folder, run.size, places, {"full": 3, "quick": 2, "smoke": 1}[run.size], notes)
+
+
+if __name__ == "__main__":
+    run_suite("trainers", __doc__, SECTIONS, setting_of)

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ranks that save and load by torch.distributed.checkpoint, each in a process of its own; plans of simulated ranks."""
+
+import datetime
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from lmcstore._folder.record import Part
+from lmcstore.dcp import StoreReader, StoreWriter, _record, _Written
+from peers import fsync_all
+from torch.distributed.checkpoint import filesystem, metadata, planner
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+TENSORS = 64
+_ROWS = 64
+_POLL_S = 0.002
+LIMIT_S = 600
+
+OURS = "StoreWriter"
+WAYS = (OURS, "FileSystemWriter", "FileSystemWriter, 2 threads", "safetensors", "FsspecWriter, lmc://")
+ASYNC = ("StoreWriter", "StoreWriter, lazy", "FileSystemWriter, DefaultStager")
+
+
+def writer_of(way: str, folder: Path, **options: Any) -> Any:
+    """Return a way's writer; `folder` is where this save goes, of a run's folder."""
+    if way.startswith(OURS):
+        return StoreWriter(folder.parent / "run", **options)
+    if way.startswith("FsspecWriter"):
+        return FsspecWriter(f"lmc://{folder.parent}/run.pool/{folder.name}")
+    if way == "safetensors":
+        return filesystem.FileSystemWriter(folder, serialization_format=filesystem.SerializationFormat.SAFETENSORS)
+    return filesystem.FileSystemWriter(folder, thread_count=2 if "2 threads" in way else 1)
+
+
+def reader_of(way: str, folder: Path) -> Any:
+    """Return a way's reader."""
+    if way.startswith(OURS):
+        return StoreReader(folder.parent / "run")
+    if way.startswith("FsspecWriter"):
+        return FsspecReader(f"lmc://{folder.parent}/run.pool/{folder.name}")
+    return filesystem.FileSystemReader(folder)
+
+
+def state_of(size_bytes: int, seed: int, value: float | None = None) -> dict[str, Any]:
+    """Make DTensors whose rows are sharded: this rank's share of `size_bytes`."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    columns = max(1, size_bytes // 4 // TENSORS // _ROWS)
+    torch.manual_seed(seed)
+    made = (
+        torch.randn(_ROWS, columns) if value is None else torch.full((_ROWS, columns), value) for _ in range(TENSORS)
+    )
+    return {
+        f"layers.{number}.weight": distribute_tensor(tensor, mesh, [Shard(0)]) for number, tensor in enumerate(made)
+    }
+
+
+def _anonymous() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+class Peak:
+    """The most memory of this process that is not of files, above what it was at the start."""
+
+    def __init__(self) -> None:
+        self._start = self._most = _anonymous()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.wait(_POLL_S):
+            self._most = max(self._most, _anonymous())
+
+    def end(self) -> int:
+        """Return it."""
+        self._ends.set()
+        self._thread.join()
+        return max(self._most, _anonymous()) - self._start
+
+
+# ---- On ranks -------------------------------------------------------------------------------------------------------
+
+
+def save(folder: Path, way: str, size_bytes: int, saves: int) -> dict[str, list[float]]:
+    """Save several states of a run; seconds until each is durable, and bytes of memory."""
+    found: dict[str, list[float]] = {"durable_s": [], "memory_bytes": []}
+    state = state_of(size_bytes, 0)
+    for number in range(saves):
+        for tensor in state.values():
+            tensor.to_local().add_(1)
+        place = folder / f"step-{number}"
+        dist.barrier()
+        peak = Peak()
+        begin = time.perf_counter()
+        dcp.save(state, storage_writer=writer_of(way, place))
+        if dist.get_rank() == 0 and place.is_dir():
+            fsync_all(place)  # FileSystemWriter syncs its files, not the folder
+        dist.barrier()
+        found["durable_s"].append(time.perf_counter() - begin)
+        found["memory_bytes"].append(peak.end())
+    return found
+
+
+def load(folder: Path, way: str, size_bytes: int, turns: int, number: int) -> dict[str, list[float]]:
+    """Load the last state of a run into the sharding of these ranks."""
+    found: dict[str, list[float]] = {"load_s": [], "memory_bytes": []}
+    expected = state_of(size_bytes, 0)
+    for _ in range(turns):
+        state = state_of(size_bytes, 0, 0.0)
+        dist.barrier()
+        peak = Peak()
+        begin = time.perf_counter()
+        dcp.load(state, storage_reader=reader_of(way, folder / f"step-{number}"))
+        dist.barrier()
+        found["load_s"].append(time.perf_counter() - begin)
+        found["memory_bytes"].append(peak.end())
+    for name, tensor in state.items():
+        wanted = expected[name].to_local()
+        for _ in range(number + 1):
+            wanted.add_(1)
+        if not torch.equal(tensor.to_local(), wanted):
+            raise RuntimeError(f"{way}: {name} was not loaded as it was saved")
+    return found
+
+
+def save_async(folder: Path, way: str, size_bytes: int, saves: int, idle_s: float) -> dict[str, list[float]]:
+    """Save without waiting, then idle as a device computes, then step; seconds that training is held up, and others."""
+    found: dict[str, list[float]] = {"blocked_s": [], "hook_s": [], "durable_s": [], "memory_bytes": []}
+    state = state_of(size_bytes, 0)
+    parameters = [torch.nn.Parameter(tensor) for tensor in state.values()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    plain = torch.optim.SGD([torch.nn.Parameter(torch.zeros(parameter.to_local().shape)) for parameter in parameters])
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    for parameter in plain.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    for number in range(saves):
+        stager = DefaultStager(StagingOptions(False, False, False, False)) if "DefaultStager" in way else None
+        options = {"lazy": optimizer} if "lazy" in way else {}
+        now = dict(zip(state, parameters, strict=True))
+        dist.barrier()
+        peak = Peak()
+        begin = time.perf_counter()
+        saving: Any = dcp.async_save(
+            now, storage_writer=writer_of(way, folder / f"step-{number}", **options), async_stager=stager
+        )
+        found["blocked_s"].append(time.perf_counter() - begin)
+        time.sleep(idle_s)
+        before = time.perf_counter()
+        for hook in optimizer._optimizer_step_pre_hooks.values():
+            hook(optimizer, (), {})
+        found["hook_s"].append(time.perf_counter() - before)
+        optimizer.step()
+        saving = getattr(saving, "upload_completion", saving)
+        saving.result()
+        found["durable_s"].append(time.perf_counter() - begin)
+        found["memory_bytes"].append(peak.end())
+    return found
+
+
+def _rank(number: int, world: int, store: str, sender: Any, work: Callable[..., Any], arguments: Any) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        limit = datetime.timedelta(seconds=LIMIT_S)
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=world, timeout=limit)
+        result = work(*arguments)
+        sender.send((result, ""))
+        dist.destroy_process_group()
+    except BaseException as error:  # DCP's CheckpointException is no Exception
+        sender.send((None, f"rank {number}: {type(error).__name__}: {error}"))
+
+
+def on_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> dict[str, list[float]]:
+    """Call a function on gloo ranks; return the largest of each number. RuntimeError: a rank failed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainers_run"])
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = [context.Pipe(False) for _ in range(world)]
+        ranks = [
+            context.Process(target=_rank, args=(rank, world, f"{folder}/store", pipes[rank][1], work, arguments))
+            for rank in range(world)
+        ]
+        for process in ranks:
+            process.start()
+        answers = [receiver.recv() if receiver.poll(LIMIT_S) else (None, "a rank is late") for receiver, _ in pipes]
+        for process in ranks:
+            process.join(10)
+            process.kill()
+    failed = [text for _, text in answers if text]
+    if failed:
+        raise RuntimeError(failed[0])
+    results = [result for result, _ in answers]
+    return {
+        name: [max(several) for several in zip(*(one[name] for one in results), strict=True)] for name in results[0]
+    }
+
+
+# ---- Simulated ranks ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _timed(found: dict[str, float], name: str) -> Any:
+    begin = time.perf_counter()
+    yield
+    found[name] = time.perf_counter() - begin
+
+
+def plan(folder: Path, world: int, tensors: int) -> dict[str, float]:
+    """Plan and commit as the coordinator of many ranks, each with a shard of each tensor; seconds of each part."""
+    import lmcstore
+
+    found: dict[str, float] = {}
+    properties = metadata.TensorProperties(dtype=torch.float32)
+    names = [f"model.layers.{number}.weight" for number in range(tensors)]
+    plans = []
+    for rank in range(world):
+        offsets, sizes = torch.Size([4 * rank, 0]), torch.Size([4, 8])
+        data = planner.TensorWriteData(
+            metadata.ChunkStorageMetadata(offsets, sizes), properties, torch.Size([4 * world, 8])
+        )
+        kind = planner.WriteItemType.SHARD
+        plans.append(
+            planner.SavePlan(
+                [planner.WriteItem(metadata.MetadataIndex(name, offsets), kind, tensor_data=data) for name in names]
+            )
+        )
+    with _timed(found, "plan_s"):
+        plans, made = create_default_global_save_plan(plans)
+    made = replace(made, planner_data={name: tuple(name.split(".")) for name in names})
+    ours, theirs = [], []
+    for rank, one in enumerate(plans):
+        part = Part(bytes(16), f"rank-{rank:05d}.pool", 1, bytes(16))
+        number = lmcstore._core.DTYPES["f32"]
+        ours.append([WriteResult(item.index, 128, _Written(part, rank, item.index.fqn, number)) for item in one.items])
+        info = filesystem._StorageInfo(f"__{rank}_0.distcp", 0, 128)
+        theirs.append([WriteResult(item.index, 128, info) for item in one.items])
+    with _timed(found, "record_s"):
+        state = _record(made, ours).state()
+    with lmcstore.open(folder / "records.pool", "x") as store, _timed(found, "commit_s"):
+        store["run"].snapshot(state)
+    writer = filesystem.FileSystemWriter(folder / "files")
+    writer.set_up_storage_writer(True)
+    (folder / "files").mkdir()
+    with _timed(found, "finish_s"):
+        writer.finish(made, theirs)
+    return found
