@@ -48,9 +48,10 @@ void cli_print_usage(FILE *out)
     fprintf(
         out,
         "\n"
-        "POOL is a file, a poolset or a devdax device. ADDRESS names a snapshot: run@7 (its number), run@best\n"
-        "(a tag), run@latest, run@latest~1 (one before), run@step:120, 'run@{2 hours ago}', 'run@{2026-11-20 13:00}'\n"
-        "(UTC), or run alone: its latest. RANGE includes both ends: 5..9, step:100.., ..best.\n"
+        "POOL is a file, a poolset, a devdax device, or the folder of a run of many ranks. ADDRESS names a snapshot:\n"
+        "run@7 (its number), run@best (a tag), run@latest, run@latest~1 (one before), run@step:120,\n"
+        "'run@{2 hours ago}', 'run@{2026-11-20 13:00}' (UTC), or run alone: its latest. RANGE includes both ends:\n"
+        "5..9, step:100.., ..best.\n"
         "lmc-store COMMAND --help describes a command. Other names NAME run the executable lmc-store-NAME.\n"
         "Exit codes: 0 done, 1 failed or damaged, 2 wrong use, 128 + N stopped by signal N.\n");
 }

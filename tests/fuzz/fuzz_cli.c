@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <sys/stat.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 int lmc_store_main(int argc, char **argv); /* tools/lmc-store.c */
@@ -112,16 +113,30 @@ static const char *const words[] = {
     "completion",
     "fish",
     "man",
+    "a.run",
+    "--metrics",
+    "tensorboard",
 };
 #define WORDS (sizeof words / sizeof *words)
 
-static const char *const kept[] = {"a.pool", "a.lmc", "a.safetensors", "an.archive", "raw"};
+static const char *const kept[] = {"a.pool", "a.lmc", "a.safetensors", "an.archive", "raw", "a.run"};
 #define TEMPORARY ".lmc-store-"
 static bool is_asked_for; /* like a temporary file */
 static char *said[2];     /* on standard output, on standard error */
 static size_t said_bytes[2];
 
 /* ---- The folder ---- */
+
+/* Removes a file, or a folder of files. */
+static void drop(const char *name)
+{
+    DIR *folder = unlink(name) != 0 ? opendir(name) : NULL;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
+        unlinkat(dirfd(folder), entry->d_name, 0);
+    if (folder != NULL)
+        closedir(folder);
+    rmdir(name);
+}
 
 static void tidy(bool all)
 {
@@ -133,7 +148,7 @@ static void tidy(bool all)
             keep = keep || strcmp(entry->d_name, kept[i]) == 0;
         REQUIRE(all || keep || is_asked_for || strncmp(entry->d_name, TEMPORARY, strlen(TEMPORARY)) != 0, NULL);
         if (!keep)
-            unlink(entry->d_name);
+            drop(entry->d_name);
     }
     closedir(folder);
 }
@@ -201,6 +216,10 @@ static void make(void)
     RUN("lmc-store", "import", "a.pool", "wide", "a.safetensors");
     RUN("lmc-store", "dump", "a.pool", "-o", "an.archive");
     RUN("lmc-store", "compress", "a.safetensors", "-o", "a.lmc");
+    REQUIRE(mkdir("a.run", 0700) == 0, NULL); /* of a run; the records are none */
+    RUN("lmc-store", "create", "a.run/records.pool", "--size", "16MiB");
+    RUN("lmc-store", "import", "a.run/records.pool", "run", "a.safetensors");
+    RUN("lmc-store", "create", "a.run/rank-00000.pool", "--size", "16MiB");
 }
 
 /* ---- Output ---- */

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -317,6 +318,13 @@ def test_commands_that_take_one_pool_say_what_to_do(run: Path, tmp_path: Path) -
         assert f"{run} is the folder of a run of many ranks: " in message
     assert not (tmp_path / "out").exists()
     assert "no such pool" in error("ls", tmp_path / "none") and "is a folder" in error("ls", tmp_path, code=2)
+
+
+def test_report_shows_a_run(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-m", "lmcstore.report", run, "-o", page]
+    subprocess.run(command, check=True, capture_output=True)
+    assert "loss" in page.read_text() and "Drift of a run of many ranks is left out" in page.read_text()
 
 
 def test_metrics_of_a_run_go_to_tensorboard(run: Path, tmp_path: Path) -> None:
