@@ -99,18 +99,6 @@ static enum lmcs_status set_policy(struct cli *cli, const char *shelf, const cha
 
 /* ---- Folders -------------------------------------------------------------------------------------------------- */
 
-/* Only the rules that choose snapshots are of the records; the others are of each rank's pool. */
-static enum lmcs_status check_words(struct cli *cli, const char *words)
-{
-    for (const char *at = words; *at != '\0'; at += strcspn(at, " "), at += strspn(at, " "))
-        if (strncmp(at, "keep=", 5) != 0 && strncmp(at, "grace=", 6) != 0)
-            return cli_wrong_use(cli,
-                                 "policy: of the folder of a run, only keep and grace can be set; '%.*s' is of the "
-                                 "pools in there",
-                                 (int)strcspn(at, " "), at);
-    return LMCS_OK;
-}
-
 struct parts {
     struct cli *cli;
     uint64_t *numbers;
@@ -183,9 +171,9 @@ static enum lmcs_status run(struct cli *cli)
     enum lmcs_status status = words != NULL ? cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ)
                                             : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
     if (status == LMCS_OK && cli->folder != NULL)
-        status = check_words(cli, words);
+        status = cli_run_policy_check(cli, words);
     if (status == LMCS_OK && changes && *words != '\0')
-        status = set_policy(cli, shelf, words);
+        status = cli->folder != NULL ? cli_run_policy_set(cli, shelf, words) : set_policy(cli, shelf, words);
     if (status == LMCS_OK)
         status = lmcs_shelf_info(cli->pool, shelf, &info, &cli->error);
     if (status == LMCS_OK) {
@@ -197,6 +185,8 @@ static enum lmcs_status run(struct cli *cli)
                                   &listing, &progress, &prune, &cli->error);
         cli_progress_wipe(&cli->progress);
     }
+    if (status == LMCS_OK && cli->folder != NULL)
+        cli_run_policy_show(cli, &info);
     if (status == LMCS_OK)
         report(cli, &info, &prune, &listing, !changes && *words != '\0');
     else
@@ -227,8 +217,8 @@ static void print_keys(FILE *out)
         "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough, after\n"
         "a change not before the grace period ends, unless the pool is full; --prune prunes now; --dry-run lists the\n"
         "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when. Of\n"
-        "the folder of a run, keep and grace are the policy of its records. --prune removes records, then the parts\n"
-        "of the ranks, also those that an earlier removal has left.\n\n");
+        "the folder of a run, keep and grace are of its records, and other words are set in all pools of its ranks.\n"
+        "--prune removes records, then the parts of the ranks, also those that an earlier removal has left.\n\n");
 }
 
 const struct cli_command cmd_policy = {

@@ -291,7 +291,21 @@ def test_policy_prunes(run: Path) -> None:
     run_folder.save(run, 40)
     run_folder.close(run)
     assert as_json("policy", run, "run", "--prune")["removed"] == [3]
-    assert "'write=raw' is of the pools in there" in error("policy", run, "run", "keep=all", "write=raw", code=2)
+
+
+def test_a_policy_is_set_where_it_belongs(run: Path) -> None:
+    cli("policy", run, "run", "keep=last:7", "links=9", "grace=1h")
+    words = as_json("policy", run, "run")["policy"].split()
+    assert words == ["keep_raw=4", "chain=3", "links=9", "keep=last:7", "grace=1h"]
+    for name in RANKS:
+        assert {"links=9", "keep=all"} <= set(as_json("policy", run / name, "run")["policy"].split())
+    assert "links=9" not in as_json("policy", run / "records.pool", "run")["policy"]
+    assert "has no budget" in error("policy", run, "run", "budget=1G", code=2)
+    error("policy", run, "run", "links=5", "keep=least:1", code=2)
+    with lmcstore.open(run / RANKS[2], mode="r+"):
+        assert RANKS[2] in error("policy", run, "run", "links=5", status="in use")
+    assert "links=9" in text("policy", run, "run")
+    assert error("policy", run, "none", "links=5", status="not found")
     assert "run@1..latest" in error("rm", run, "run", "--shelf", code=2)
 
 
