@@ -33,6 +33,6 @@ def _note_left_half_imported() -> None:
     _left_half_imported.update(name for name in _ASKED_FOR if _is_half_imported(sys.modules.get(name, sys)))
 
 
-_ASKED_FOR = ("numpy", "torch", "ml_dtypes")
+_ASKED_FOR = ("numpy", "torch", "ml_dtypes", "jax")
 _left_half_imported: set[str] = set()
 os.register_at_fork(after_in_child=_note_left_half_imported)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from .._arrays import jax as _jax
 from .._arrays import numpy as _numpy
 from .._arrays.device import ALIGNMENT, Stage
 from .._arrays.packages import loaded
@@ -331,6 +332,9 @@ class Encoded:
             numpy = loaded("numpy")
             if numpy is not None and type(value) is getattr(numpy, "memmap", None):
                 return self._numpy_node(numpy.asarray(value), path, parent)
+            array = _jax.array_of(value, where(path))
+            if array is not None:
+                return self._numpy_node(array, path, parent)
             taken = self._packed(take, value, path)
             if taken is not None:
                 self._version = VERSION

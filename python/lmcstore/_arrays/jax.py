@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arrays of JAX as NumPy arrays: without a copy on a CPU, where JAX does not reuse their memory while these live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import UnsupportedError
+from .packages import loaded
+
+
+def array_of(value: Any, path: str) -> Any:
+    """Return the NumPy array of a JAX array, of a random key its data; None: the value is neither.
+
+    UnsupportedError: it can't be read here, because it was deleted, is traced, or lies in other processes, too.
+    """
+    jax = loaded("jax")
+    if jax is None or not isinstance(value, getattr(jax, "Array", ())):
+        return None
+    import numpy
+
+    try:
+        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+            value = jax.random.key_data(value)
+        return numpy.asarray(value)
+    except (TypeError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UnsupportedError(f"{path}: a JAX array can't be stored: {reason}") from None
