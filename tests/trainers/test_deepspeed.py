@@ -48,7 +48,8 @@ def group() -> Iterator[None]:
 
 def an_engine(stage: int = 0, dtype: str = "", store: bool = True, seed: int = 0) -> Any:
     torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1))
+    between = torch.nn.Tanh() if dtype else torch.nn.BatchNorm1d(16)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), between, torch.nn.Linear(16, 1))
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 4,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
