@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Iterable, Mapping
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Literal, Self
 
-from ._state.targets import States, generators
+from ._state.targets import States, generators, generators_of
 from ._text.arguments import int64
 from ._text.similar import listed, shown
+from .ending import Ending
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .opening import open
 from .shelf import Shelf
@@ -107,8 +107,7 @@ class Run:
         self._resumed: Snapshot | None = None
         self._last: Snapshot | None = None
         self._pid = os.getpid()
-        self._waits = False
-        self._before: Any = None  # SIGTERM's handler before the with block
+        self._ending = Ending(self.wait, self._place)
         try:
             self._store._check_writable()
             if policy is not None:
@@ -258,13 +257,7 @@ class Run:
                 self._store.close()
 
     def __enter__(self) -> Self:
-        before = signal.getsignal(signal.SIGTERM)
-        if before not in (None, signal.SIG_IGN, self._terminate):  # None: C's, which Python can't call
-            try:
-                signal.signal(signal.SIGTERM, self._terminate)
-                self._before = before
-            except ValueError:
-                logger.debug("%s: SIGTERM does not wait for a snapshot outside of the main thread", self._place)
+        self._ending.begin()
         return self
 
     def __exit__(
@@ -277,23 +270,7 @@ class Run:
                 raise
             logger.error("%s: a snapshot was not saved: %s", self._place, failure)
         finally:
-            if self._before is not None and signal.getsignal(signal.SIGTERM) == self._terminate:
-                signal.signal(signal.SIGTERM, self._before)
-
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        if not self._waits and os.getpid() == self._pid:
-            self._waits = True
-            try:
-                self.wait()
-            except Error as failure:
-                logger.error("%s: the last snapshot was not saved: %s", self._place, failure)
-            finally:
-                self._waits = False
-        if callable(self._before):
-            self._before(number, frame)
-        else:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+            self._ending.end()
 
     def _targets(self, found: Snapshot, ignores: bool) -> dict[str, Any]:
         """Return the targets for the parts of a snapshot; raises if its parts and the run's objects differ."""
@@ -327,13 +304,12 @@ class Run:
     def _generators(self, found: Snapshot) -> dict[Any, Any]:
         """Return the generators of a snapshot; None, which load_into replaces in the dict, if one is not there."""
         stored = found[(_RNG,)]
-        there = generators(stored) if isinstance(stored, dict) else generators()
         if not isinstance(stored, dict):
-            return there
-        absent = [name for name in stored if name not in there]
+            return generators()
+        there, absent = generators_of(stored)
         if absent:
             logger.warning("%s: there are no generators %s here to restore", found._address, listed(absent))
-        return {name: there.get(name) for name in stored}
+        return there
 
     @property
     def _place(self) -> str:

@@ -202,7 +202,7 @@ def test_a_second_sigterm_does_not_wait(run_python: Any, pool_path: str) -> None
         "with lmcstore.Run(sys.argv[1], model=model, optimizer=optimizer) as run:\n"
         "    run.save(7)\n"
         "    def again():\n"
-        "        while not run._waits: time.sleep(0.01)\n"
+        "        while not run._ending.waits: time.sleep(0.01)\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         "    threading.Thread(target=again, daemon=True).start()\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n",
@@ -238,7 +238,7 @@ def test_handlers_return_after_the_block(pool_path: str) -> None:
     before = signal.signal(signal.SIGTERM, handler)
     try:
         with lmcstore.Run(pool_path, x=torch.ones(1)) as run, run:
-            assert signal.getsignal(signal.SIGTERM) == run._terminate
+            assert signal.getsignal(signal.SIGTERM) == run._ending.terminate
         assert signal.getsignal(signal.SIGTERM) is handler
         with lmcstore.Run(pool_path, x=torch.ones(1)):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by the program, which keeps it
@@ -683,7 +683,9 @@ def test_generators_that_are_not_there(
     pool_path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     devices = {"cuda:0": torch.Generator().manual_seed(1)}
-    monkeypatch.setattr("lmcstore.run.generators", lambda names=(): targets.generators(names) | devices)
+    real = targets.generators
+    for module in ("lmcstore.run", "lmcstore._state.targets"):
+        monkeypatch.setattr(f"{module}.generators", lambda names=(): real(names) | devices)
     torch.manual_seed(4)
     with lmcstore.Run(pool_path, x={}) as run:
         run.save(1)

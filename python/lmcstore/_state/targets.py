@@ -149,3 +149,9 @@ def generators(names: Collection[str] = ()) -> dict[str, Any]:
         if torch.cuda.is_initialized():
             found |= {f"cuda:{index}": one for index, one in enumerate(torch.cuda.default_generators)}
     return found
+
+
+def generators_of(names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the generators of these names, None for those that are not there, and the names of these."""
+    there = generators(names)
+    return {name: there.get(name) for name in names}, [name for name in names if name not in there]
