@@ -124,9 +124,13 @@ class Replicated:
 
     # Ranks
 
+    @property
+    def _has_others(self) -> bool:
+        return self._dist is not None and self._dist.is_initialized()
+
     def together(self, work: Callable[[], T]) -> T:
         """Call `work` on rank 0; return its result, which can be pickled, on all ranks. Collective."""
-        if self._dist is None:
+        if not self._has_others:
             return work()
         result, failure = None, None
         if self.rank == 0:
@@ -143,7 +147,7 @@ class Replicated:
 
     def each(self, work: Callable[[], T]) -> T:
         """Call `work` on each rank, and return what it returns there. Collective."""
-        if self._dist is None:
+        if not self._has_others:
             return work()
         result, failure = None, None
         try:
@@ -158,7 +162,7 @@ class Replicated:
 
     def gathered(self, value: T) -> list[T]:
         """Return the values of all ranks. Collective."""
-        if self._dist is None:
+        if not self._has_others:
             return [value]
         values: list[Any] = [None] * self.ranks
         self._dist.all_gather_object(values, value)
@@ -175,7 +179,7 @@ class Replicated:
     def save(
         self,
         state: Callable[[], dict[str, Any]],
-        step: int,
+        step: int | None,
         *,
         metrics: Mapping[str, float] | None = None,
         tags: Iterable[str] = (),
@@ -199,7 +203,7 @@ class Replicated:
         def take() -> int:
             self._last = self.shelf.snapshot(
                 {**state(), RNG: drawn},
-                step=int64(step, "step"),
+                step=None if step is None else int64(step, "step"),
                 metrics=metrics,
                 tags=tags,
                 meta=meta,
