@@ -255,7 +255,7 @@ class Replicated:
         found.load_into({RNG: [there if rank == self.rank else None for rank in range(self.ranks)]})
 
     def prune(self, count: int, kept: int | None) -> None:
-        """Remove all but the newest `count` snapshots and those with tags; `kept` counts as one. On rank 0."""
+        """Remove all but the newest `count` snapshots and those with tags; `kept` counts. Not collective: on rank 0."""
         if kept is not None and kept not in [one.number for _, one in zip(range(count), reversed(self.shelf))]:
             count = max(1, count - 1)
         with contextlib.suppress(NotFoundError):  # there is no snapshot yet

@@ -139,7 +139,7 @@ class StoreTrainer(_Trainer):
         Raises
         ------
         NotFoundError
-            There is no such snapshot.
+            There is no such snapshot, or it lacks keys of the model.
         InvalidError
             The snapshot is of another model or optimizer, or was not taken by a Trainer.
         """
@@ -157,7 +157,7 @@ class StoreTrainer(_Trainer):
                     ignore_keys_for_eval=ignore_keys_for_eval,
                     **kwargs,
                 )
-                self._kept.together(self._finish)
+                self._kept.together(self._prune)
                 return output
         finally:
             self.args.save_total_limit = limit
@@ -219,6 +219,7 @@ class StoreTrainer(_Trainer):
         if not self._kept.is_open and self._kept.rank == 0:
             raise InvalidError("StoreTrainer saves during train() only: save_model() writes the model's files")
         self.store_flos()
+        self._kept.together(self._prune)
         step, is_best = self.state.global_step, _is_best(self.state)
         optimizer = None if self.args.save_only_model else _inside(self.optimizer)
         number = self._kept.save(
@@ -234,7 +235,6 @@ class StoreTrainer(_Trainer):
             self._best = number
         if self._best is not None:
             self.state.best_model_checkpoint = self._address(self._best)
-        self._kept.together(self._prune)
 
     def _state(self, optimizer: Any) -> dict[str, Any]:
         callbacks: dict[str, list[Any]] = {}
@@ -253,12 +253,10 @@ class StoreTrainer(_Trainer):
         return f"{self._kept._name}@{number}"
 
     def _prune(self) -> None:
+        """Remove snapshots over the limit; never before a newer one is durable."""
         if self._limit is not None:
+            self._kept.wait()
             self._kept.prune(self._limit, self._best)
-
-    def _finish(self) -> None:
-        self._kept.wait()
-        self._prune()
 
     # Loading
 
