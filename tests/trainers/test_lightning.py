@@ -131,8 +131,15 @@ def assert_same(one: Any, other: Any) -> None:
 # Training
 
 
-@pytest.mark.parametrize("last", [True, "link"])
-@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(
+    ("last", "waits"),
+    [
+        (True, True),
+        ("link", False),
+        pytest.param(True, False, marks=pytest.mark.deep),
+        pytest.param("link", True, marks=pytest.mark.deep),
+    ],
+)
 def test_a_resumed_run_has_the_same_weights(last: Any, waits: bool) -> None:
     once = weights(fit(StoreCheckpointIO("once.pool"), 14))
     shutil.rmtree("checkpoints")
