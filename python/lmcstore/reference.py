@@ -25,8 +25,8 @@ SCHEME = "lmcstore"
 def reference(snapshot: Snapshot) -> str:
     """Return the URI of a snapshot, once it is durable.
 
-    It has the pool's path and id, and the snapshot's address, time and `Snapshot.digest` of now, which metrics and notes
-    that are set later change. Snapshots of many ranks have no digest.
+    It has the pool's path and id, and the snapshot's address, time and `Snapshot.digest` of now, which changes with
+    metrics and notes that are set later. Snapshots of many ranks have no digest.
     """
     snapshot.wait()
     store = snapshot.shelf.store

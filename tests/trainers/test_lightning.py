@@ -751,6 +751,61 @@ def test_a_sharded_model() -> None:
     assert alone.startswith("step 6")
 
 
+DATA_PARALLEL = """
+import hashlib, sys
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lmcstore.lightning import StoreCheckpointIO
+
+class Model(BoringModel):
+    def __init__(self):
+        super().__init__()
+        self.save_hyperparameters()
+        torch.manual_seed(1)
+        self.layer = torch.nn.Linear(32, 2)
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(torch.ones(100, 32))
+
+if __name__ == "__main__":
+    trainer = Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_steps=int(sys.argv[1]), logger=False,
+        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
+        plugins=[StoreCheckpointIO("run.pool", wait=False)],
+        callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=1, save_top_k=1, save_last=True)],
+    )
+    trainer.fit(Model(), ckpt_path="last")
+    if trainer.global_rank == 0:
+        weight = trainer.lightning_module.layer.weight
+        print("step", trainer.global_step, hashlib.sha256(weight.detach().numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.deep
+def test_data_parallel_ranks_read_what_the_first_has_written() -> None:
+    Path("parallel.py").write_text(DATA_PARALLEL)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    expected = result(run("parallel.py", 6, env=environment))
+    for name in ("checkpoints", "run.pool"):
+        os.rename(name, f"once-{name}")
+    run("parallel.py", 3, env=environment)
+    assert result(run("parallel.py", 6, env=environment)) == expected
+    assert find("checkpoints/last.ckpt").step == 6
+
+
+@pytest.mark.deep
+def test_fabric_alone() -> None:
+    program = """
+from lightning_fabric import Fabric
+from lmcstore.lightning import StoreCheckpointIO
+fabric = Fabric(accelerator="cpu", plugins=[StoreCheckpointIO("run.pool")])
+fabric.save("a.ckpt", {"step": 4})
+assert fabric.load("a.ckpt") == {"step": 4}
+"""
+    run("-c", program)
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("first", ["lightning.pytorch", "pytorch_lightning", "lmcstore.lightning"])
 def test_each_package_takes_the_plugin(first: str) -> None:
