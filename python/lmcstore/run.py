@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
+from ._arrays.packages import loaded
+from ._folder.ranked import RankSnapshot, RunOfRanks
+from ._optimizer.gradients import scale_of
 from ._state.targets import States, generators
-from ._text.arguments import int64
+from ._text.arguments import int64, tag_names
 from ._text.similar import listed, shown
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .opening import open
@@ -84,9 +87,18 @@ class Run:
         shelf: str = "run",
         rng: bool = True,
         policy: str | None = None,
+        replicated: Iterable[str] = (),
+        timeout: float = 600.0,
         **objects: Any,
     ) -> None:
-        for name, value, kind in (("shelf", shelf, str), ("rng", rng, bool), ("policy", policy, str | None)):
+        options = (
+            ("shelf", shelf, str),
+            ("rng", rng, bool),
+            ("policy", policy, str | None),
+            ("replicated", replicated, list | tuple | set | str),
+            ("timeout", timeout, float | int),
+        )
+        for name, value, kind in options:
             if not isinstance(value, kind):
                 raise UnsupportedError(
                     f"{name} is an option of Run, not a {type(value).__qualname__}: give an object another name"
@@ -102,21 +114,36 @@ class Run:
         self._objects = objects
         self._rng = rng
         self._owns = not isinstance(pool, Store)
-        self._store = pool if isinstance(pool, Store) else open(pool)
-        self._shelf = self._store[shelf]
+        self._ranks: RunOfRanks | None = None
+        if not isinstance(pool, Store) and _world_size() > 1:
+            folder = os.fspath(pool) if isinstance(pool, os.PathLike) else pool
+            self._ranks = RunOfRanks(folder, shelf, float(timeout), replicated, [*objects, *((_RNG,) if rng else ())])
+            self._store, self._shelf = self._ranks.store, self._ranks.shelf
+        else:
+            self._store = pool if isinstance(pool, Store) else open(pool)
+            self._shelf = self._store[shelf]
         self._resumed: Snapshot | None = None
         self._last: Snapshot | None = None
         self._pid = os.getpid()
         self._waits = False
         self._before: Any = None  # SIGTERM's handler before the with block
         try:
+            self._begin(policy)
+        except BaseException:
+            if self._owns:
+                self._close_store()
+            raise
+
+    def _begin(self, policy: str | None) -> None:
+        if self._ranks is None:
             self._store._check_writable()
             if policy is not None:
                 self._shelf.policy = policy
-        except BaseException:
-            if self._owns:
-                self._store.close()
-            raise
+        elif policy is not None:
+            self._ranks.set_policy(policy)
+
+    def _close_store(self) -> None:
+        (self._store if self._ranks is None else self._ranks).close()
 
     @property
     def store(self) -> Store:
@@ -162,7 +189,7 @@ class Run:
         if not isinstance(missing, str) or missing not in ("error", "ignore"):
             raise InvalidError(f"missing can't be {shown(missing)}: it is 'error' or 'ignore'")
         self.wait()
-        found = self._shelf.latest if which is None else self._shelf[which]
+        found = self._find(which)
         if found is None:
             if required:
                 empty = self._store._empty(self._shelf.name)
@@ -174,7 +201,11 @@ class Run:
             raise InvalidError(
                 f"{found._address} has no step to continue from: load it with load_into, and give later ones a step"
             )
-        found.load_into(**self._targets(found, missing == "ignore"))
+        if isinstance(found, RankSnapshot):
+            assert self._ranks is not None
+            self._ranks.load(found, lambda: self._targets(found, missing == "ignore"))
+        else:
+            found.load_into(**self._targets(found, missing == "ignore"))
         self._resumed = found
         logger.info("resuming at step %d from %s in %s", step + 1, found._address, self._store.path)
         return step + 1
@@ -222,6 +253,14 @@ class Run:
         if self._rng:
             state[_RNG] = states.of(generators())
         optimizers = list(states.optimizers(self._objects)) if lazy and not wait else []
+        if self._ranks is not None:
+            if gradients is not None and gradient_scale is not None:
+                raise InvalidError("gradients and gradient_scale say the same: give one of them")
+            scale = scale_of(gradients) if gradients is not None else gradient_scale or 0.0
+            described = {"tags": tag_names(tags), "metrics": metrics, "meta": meta}
+            later = optimizers if optimizers else None if wait else []
+            self._last = self._ranks.save(state, self._objects, step, later, scale, described)
+            return self._last.wait() if wait else self._last
         self._last = self._shelf.snapshot(
             state,
             step=step,
@@ -255,7 +294,7 @@ class Run:
             self.wait()
         finally:
             if self._owns:
-                self._store.close()
+                self._close_store()
 
     def __enter__(self) -> Self:
         before = signal.getsignal(signal.SIGTERM)
@@ -295,10 +334,20 @@ class Run:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
+    def _find(self, which: int | str | None) -> Snapshot | None:
+        if self._ranks is not None:
+            return self._ranks.find(which)
+        return self._shelf.latest if which is None else self._shelf[which]
+
     def _targets(self, found: Snapshot, ignores: bool) -> dict[str, Any]:
         """Return the targets for the parts of a snapshot; raises if its parts and the run's objects differ."""
         stored = list(found)
         wanted = [*self._objects, *((_RNG,) if self._rng else ())]
+        if isinstance(found, RankSnapshot):
+            new = [name for name in wanted if name in found.elsewhere]
+            wanted = [name for name in wanted if name not in new]
+            if new:
+                logger.warning("%s has no %s for this rank, which is new: they stay as they are", found._address, listed(new))
         lacking = [name for name in wanted if name not in stored]
         others = [name for name in stored if name not in wanted]
         names = [name for name in wanted if name in stored]
@@ -343,3 +392,11 @@ class Run:
         resumed = self._resumed
         text = "" if resumed is None else f", resumed from {resumed._address}, step {resumed.step}"
         return f"<lmcstore.Run {self._place}{text}>"
+
+
+def _world_size() -> int:
+    """Return the number of ranks, if torch.distributed is initialized."""
+    distributed: Any = loaded("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())

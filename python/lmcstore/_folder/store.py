@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from .. import _core
+from .._state.decode import Decoded
 from .._state.nodes import Branch, Leaf, Node
 from .._text.similar import listed
 from ..errors import InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
@@ -19,6 +20,7 @@ from .joined import Handle, Joined
 from .opaque import Opaque
 from .ranks import RECORDS, Ranks, rank_files
 from .record import Record, read
+from .structure import Structure
 
 _WAIT_MS = 10_000
 
@@ -54,8 +56,16 @@ class FolderStore(Store):
     write the rest.
     """
 
-    def __init__(self, pool: _core.Pool, path: str, force_network: bool = False, verify: bool = True) -> None:
-        super().__init__(pool, path, "r", False, force_network, verify)
+    def __init__(
+        self,
+        pool: _core.Pool,
+        path: str,
+        force_network: bool = False,
+        verify: bool = True,
+        mode: str = "r",
+        removes: bool = True,
+    ) -> None:
+        super().__init__(pool, path, mode, False, force_network, verify)
         self._ranks = Ranks(path, verify, _core.FORCE_NETWORK if force_network else 0)
 
     @property
@@ -124,7 +134,11 @@ class FolderStore(Store):
         self._ranks.close()
 
     def _check_writable(self) -> None:
-        raise ReadOnlyError(f"{self._path} is the folder of a run: only lmcstore.dcp.StoreWriter writes to it")
+        if self._mode == "r":
+            raise ReadOnlyError(
+                f"{self._path} is the folder of a run, open for reading. Run and lmcstore.dcp.StoreWriter save to it; "
+                "mode 'r+' opens it to remove, prune, tag and fork"
+            )
 
     def __reduce__(self) -> Any:
         if self.closed:
@@ -156,6 +170,7 @@ class FolderSnapshot(Snapshot):
 
     _shelf: FolderShelf
     _joined: Joined | None = None
+    _absent: Sequence[int] = ()
 
     @property
     def raw_bytes(self) -> int:
@@ -202,6 +217,12 @@ class FolderSnapshot(Snapshot):
         A `UserWarning` names the objects that are pickles of torch; they are read as `Opaque` objects.
         """
         decoded = self._decode()
+        if self._absent:
+            warnings.warn(
+                f"{self._address}: the own objects of ranks {listed(list(self._absent))} are left out, whose pools are "
+                f"not in {self._shelf._store.path}",
+                stacklevel=2,
+            )
         names = list(_opaque(decoded.find(path)))
         if names:
             warnings.warn(
@@ -231,10 +252,16 @@ class FolderSnapshot(Snapshot):
 
     def _decode(self) -> Joined:
         if self._joined is None:
-            decoded = super()._decode()
-            store = self._shelf._store
-            self._joined = Joined(decoded, Handle(self._shelf.name, decoded, read(decoded), store._ranks))
+            decoded, handle = self._handle_of_ranks()
+            root = None
+            if handle.record.objects is not None:
+                root, self._absent = Structure(handle, self._shelf._store).run()
+            self._joined = Joined(decoded, handle, root)
         return self._joined
+
+    def _handle_of_ranks(self) -> tuple[Decoded, Handle]:
+        decoded = super()._decode()
+        return decoded, Handle(self._shelf.name, decoded, read(decoded), self._shelf._store._ranks)
 
 
 def _opaque(node: Node) -> Iterable[str]:

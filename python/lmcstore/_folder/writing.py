@@ -15,7 +15,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from .. import _core
@@ -52,13 +52,13 @@ class _Open:
                 self.stores, self.prepared, self.pid = {}, {}, os.getpid()
             found = self.stores.get((path, writes))
             if found is not None and not found[0].closed:
-                if found[1] == _identity(path):
+                if found[1] == identity(path):
                     return found[0]
                 found[0].close()  # its file was replaced
             mode = _core.OPEN_READ if not writes else _core.OPEN_OR_CREATE if creates else _core.OPEN_WRITE
             pool = _core.open(path, mode, 0, _WAIT_MS)
             store = Store(pool, path, "r+" if writes else "r", creates)
-            self.stores[path, writes] = store, _identity(path)
+            self.stores[path, writes] = store, identity(path)
             return store
 
     def close(self, folder: str | None) -> None:
@@ -71,7 +71,8 @@ class _Open:
                     self.stores.pop((path, writes))[0].close()
 
 
-def _identity(path: str) -> tuple[int, int]:
+def identity(path: str) -> tuple[int, int]:
+    """Return the device and the number of a file; zeros: there is none."""
     try:
         stat = os.stat(path)
     except OSError:
@@ -119,11 +120,16 @@ class Records:
             self._attempt = _open.attempts.get((folder, shelf), 0) + 1
             _open.attempts[folder, shelf] = self._attempt
 
-    def settle_others(self, world_size: int) -> None:
-        """Settle the pools of ranks that take no part, unless another process writes them."""
+    @property
+    def store(self) -> Store:
+        """The pool of records."""
+        return self._store
+
+    def settle_others(self, ranks: Container[int]) -> None:
+        """Settle the pools of others than some ranks, unless another process writes them."""
         for name in rank_files(self._folder):
             digits = name.removeprefix("rank-").removesuffix(".pool")
-            if digits.isdigit() and int(digits) < world_size:
+            if digits.isdigit() and int(digits) in ranks:
                 continue
             path = os.path.join(self._folder, name)
             try:
@@ -139,13 +145,20 @@ class Records:
                 pool.close()
 
     def commit(
-        self, record: Record, step: int | None, tags: Iterable[str], metrics: Mapping[str, float] | None
+        self,
+        record: Record,
+        step: int | None,
+        tags: Iterable[str],
+        metrics: Mapping[str, float] | None,
+        meta: Mapping[str, Any] | None = None,
+        parent: int | None = None,
     ) -> Snapshot:
         """Commit a record durably: from now on the snapshot of the run exists."""
         with _open.lock:
             if _open.attempts.get((self._folder, self._shelf)) != self._attempt:
                 raise InvalidError(f"{self._folder}: a later save has begun, so this one can't be committed any more")
-            return self._store[self._shelf].snapshot(record.state(), step=step, tags=tags, metrics=metrics)
+            shelf = self._store.shelf(self._shelf, create=True)
+            return shelf.snapshot(record.state(), step=step, tags=tags, metrics=metrics, meta=meta, parent=parent)
 
 
 class RankWriter:
@@ -165,16 +178,22 @@ class RankWriter:
         """Commit or drop the snapshot that an earlier save prepared. The coordinator has begun a later one."""
         with _open.lock:
             _open.prepared.pop(self._path, None)
-        _settle(self._store._pool, shelf, self._records())
+        _settle(self._store._pool, shelf, self.records())
 
     def prepare(self, shelf: str, state: dict[str, Any], step: int | None) -> tuple[Part, list[str]]:
         """Store a dict of tensors durably as a snapshot that the record will decide on; return their names, too."""
-        encoded, group = Encoded(state), os.urandom(_GROUP_BYTES)
-        number = self._store.shelf(shelf, create=True)._prepare(encoded, group, step)
-        log.debug("%s: %s@%d is prepared", self._path, shelf, number)
+        part, encoded, _ = self.begin(shelf, state, step)
+        return part, encoded.names
+
+    def begin(
+        self, shelf: str, state: Any, step: int | None, lazy: list[Any] | None = None, scale: float = 0.0
+    ) -> tuple[Part, Encoded, Snapshot]:
+        """Store a state as a prepared snapshot, which is durable when its `wait` has returned."""
+        group = os.urandom(_GROUP_BYTES)
+        taken, encoded = self._store.shelf(shelf, create=True)._prepare(state, group, step, lazy=lazy, scale=scale)
         with _open.lock:
-            _open.prepared[self._path] = self._store, self._records(), shelf
-        return Part(self._store._uuid, rank_file(self._rank), number, group), encoded.names
+            _open.prepared[self._path] = self._store, self.records(), shelf
+        return Part(self._store._uuid, rank_file(self._rank), taken.number, group), encoded, taken
 
     def commit(self, part: Part) -> None:
         """Commit the prepared snapshot, whose record is durable."""
@@ -182,7 +201,17 @@ class RankWriter:
             _open.prepared.pop(self._path, None)
         self._store._pool.resolve(part.group, True)
 
-    def _records(self) -> Store:
+    def resolve(self, part: Part, commit: bool) -> None:
+        """Commit or drop one of several prepared snapshots."""
+        self._store._pool.resolve(part.group, commit)
+
+    @property
+    def store(self) -> Store:
+        """The rank's pool."""
+        return self._store
+
+    def records(self) -> Store:
+        """Open the records for reading."""
         return _open.store(os.path.join(self._folder, RECORDS), False)
 
 

@@ -46,6 +46,7 @@ class Later:
                 self._know_all(item, place)
 
     def _know(self, tensor: Any, place: _Place) -> None:
+        tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
         try:
             start = tensor.untyped_storage().data_ptr()
         except (RuntimeError, NotImplementedError):  # it has no storage of its own

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`RunOfRanks`: what a `Run` does with a folder, on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+from .._text.similar import listed
+from ..errors import InputOutputError, InvalidError
+from ..snapshot import Snapshot
+from . import writing
+from .channel import Channel
+from .joined import Joined, Piece
+from .machines import Machine, together
+from .parts import RANKS, Division, common_objects
+from .saves import Saves, Saving
+from .sharded import Sharded, sharded
+from .store import FolderShelf, FolderSnapshot, FolderStore, open_folder
+from .structure import Structure
+
+_OF_RECORDS = ("budget", "grace", "keep")
+"""Words of a policy that the records decide on."""
+
+
+class SavedSnapshot(FolderSnapshot):
+    """A snapshot of a run that a rank has begun to save. Its `wait` returns when all ranks have saved it."""
+
+    def __init__(self, shelf: FolderShelf, saving: Saving) -> None:
+        self._saving: Saving | None = saving
+        self._taken_part: Snapshot | None = saving.taken
+        super().__init__(shelf, 0, None, saving.step)
+
+    @property
+    def _number(self) -> int:
+        self.wait()
+        return self._known_number
+
+    @_number.setter
+    def _number(self, number: int) -> None:
+        self._known_number = number
+
+    @property
+    def step(self) -> int | None:
+        """The training step."""
+        return self._captured_step
+
+    def wait(self) -> Self:
+        """Wait until it is durable on all ranks, and return it; raises if it does not exist."""
+        saving = self._saving
+        if saving is not None:
+            self._known_number = saving.wait(self._shelf._store.path)
+            self._saving = None
+        return self
+
+    def captured(self, timeout: float | None = None) -> bool:
+        """Wait until the tensors of this rank are copied, so that they may change: as `Snapshot.captured`."""
+        part = self._taken_part
+        if part is None or not part.captured(timeout):
+            return part is None
+        self._taken_part = None
+        return True
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        return self._saving is None or self._saving.ended.is_set()
+
+    def __repr__(self) -> str:
+        number = self._known_number or "being saved"
+        return f"<lmcstore.Snapshot {self._shelf.name}@{number}, step {self.step}>"
+
+
+class RankSnapshot(FolderSnapshot):
+    """A snapshot of a run as a rank resumes from it: a state of all its objects."""
+
+    def __init__(self, shelf: FolderShelf, number: int, rank: int) -> None:
+        super().__init__(shelf, number)
+        self._rank = rank
+        self.elsewhere: Sequence[str] = ()
+        """Objects that only other ranks have; known once it was read."""
+
+    def read_pieces(self, pieces: dict[str, Piece]) -> None:
+        """Read boxes of some tensors instead of the whole ones."""
+        self._decode().handle.pieces = pieces
+
+    def _decode(self) -> Joined:
+        if self._joined is None:
+            decoded, handle = self._handle_of_ranks()
+            if handle.record.objects is None:
+                raise InvalidError(f"{self._address} was not saved by Run: load it with lmcstore.dcp.StoreReader")
+            root, self.elsewhere = Structure(handle, self._shelf._store).of_rank(self._rank)
+            self._joined = Joined(decoded, handle, root)
+        return self._joined
+
+
+class RunOfRanks:
+    """A run's folder, on one of its ranks. Collective: all ranks make it, and call its methods in the same order."""
+
+    def __init__(self, folder: str, shelf: str, timeout: float, replicated: Iterable[str], names: list[str]) -> None:
+        self._replicated = [replicated] if isinstance(replicated, str) else list(replicated)
+        unknown = [name for name in self._replicated if name not in names]
+        if unknown:
+            raise InvalidError(f"replicated= names {listed(unknown)}, and the run has {listed(names)}")
+        if RANKS in names:
+            raise InvalidError(f"{RANKS!r} is the part of each rank's own objects: give the object another name")
+        self._folder = writing.folder_of(folder)
+        channel = Channel(timeout)
+        self.rank = channel.rank
+        self._machine = Machine(channel, self._folder, shelf)
+        self._division = Division(self.rank, self._machine.machines)
+        self.store = self._open_store()
+        self.shelf = self.store[shelf]
+        self._parent: int | None = None
+        self._saves = Saves(channel, self._machine, shelf)
+
+    def _open_store(self) -> FolderStore:
+        records = self._machine.records
+        if records is None or self.rank > 0:
+            return open_folder(self._folder)
+        return FolderStore(records.store._pool, self._folder, mode="r+", removes=False)
+
+    def set_policy(self, words: str) -> None:
+        """Set the words of a policy where they belong: rules for snapshots in the records, others in the ranks."""
+        kept = [word for word in words.split() if word.partition("=")[0] in _OF_RECORDS]
+        others = [word for word in words.split() if word not in kept]
+
+        def change() -> None:
+            if others:
+                self._machine.writer.store.shelf(self.shelf.name, create=True).policy = " ".join(others)
+            if kept and self.rank == 0:
+                assert self._machine.records is not None
+                self._machine.records.store.shelf(self.shelf.name, create=True).policy = " ".join(kept)
+
+        self.together(change)
+
+    def together(self, function: Callable[[], Any]) -> list[Any]:
+        """Call a function on all ranks, after the saves; if one raises, all raise."""
+        results: list[Any] = self._saves.call(lambda channel: together(channel, function))
+        return results
+
+    def find(self, which: int | str | None) -> RankSnapshot | None:
+        """Find a snapshot, the same on all ranks; None: the run has none, and `which` is None."""
+
+        def number() -> int | None:
+            if self.rank > 0:
+                return None
+            found = self.shelf.latest if which is None else self.shelf[which]
+            return None if found is None else found.number
+
+        found = self.together(number)[0]
+        return None if found is None else RankSnapshot(self.shelf, found, self.rank)
+
+    def sharded(self, found: RankSnapshot, targets: dict[str, Any]) -> dict[str, Any]:
+        """Return the targets, of which those with DTensors load their boxes only."""
+        record, pieces = found._record(), {}
+
+        def wrapped(target: Any, path: str) -> Any:
+            made: Sharded | None = sharded(target, path)
+            if made is None:
+                return target
+            pieces.update(made.pieces(record))
+            return made
+
+        made = {name: wrapped(target, name) for name, target in targets.items()}
+        found.read_pieces(pieces)
+        return made
+
+    def load(self, found: RankSnapshot, targets: Callable[[], dict[str, Any]]) -> None:
+        """Load a snapshot on all ranks, or raise on all."""
+        self.together(lambda: found.load_into(**self.sharded(found, targets())) and None)
+        self._parent = found.number
+
+    def save(
+        self,
+        state: dict[str, Any],
+        objects: dict[str, Any],
+        step: int,
+        lazy: list[Any] | None,
+        scale: float,
+        described: dict[str, Any],
+    ) -> SavedSnapshot:
+        """Capture this rank's part, and let the thread save it."""
+        if self._saves.failure is not None:
+            raise InputOutputError(f"{self._folder}: step {step} can't be saved any more: {self._saves.failure}")
+        saving = Saving(step)
+        try:
+            saving.objects = common_objects(objects, state, self._replicated)
+            part = self._division.part(state, saving.objects, objects)
+            saving.part, encoded, saving.taken = self._machine.writer.begin(self.shelf.name, part, step, lazy, scale)
+            saving.stored = self._division.stored(encoded, saving.objects)
+            saving.described = described | {"parent": self._parent}
+            made = SavedSnapshot(self.shelf, saving)
+        except BaseException as error:
+            saving.failure, saving.taken = str(error) or repr(error), None
+            raise
+        finally:
+            self._saves.begin(saving)
+        self._parent = None
+        return made
+
+    def close(self) -> None:
+        """End the saves that have begun, and close the folder."""
+        try:
+            self._saves.close()
+        finally:
+            try:
+                self.store.close()
+            finally:
+                writing.close(self._folder)
+

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Training loops on gloo ranks, for test_run_ranks.py."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+
+def model_of(kind: str) -> Any:
+    torch.manual_seed(11)
+    tied = torch.nn.Linear(8, 8, bias=False)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 8), tied
+    )
+    if kind == "tied":
+        model.append(torch.nn.Linear(8, 8, bias=False))
+        model[5].weight = tied.weight
+    return model
+
+
+class Loop:
+    """Training whose ranks have generators of their own."""
+
+    def __init__(self, kind: str, rank: int, world: int, seed: int = 0) -> None:
+        self.inside = model_of(kind)
+        if kind == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = init_device_mesh("cpu", (world,))
+            self.model = fully_shard(self.inside, mesh=mesh)
+        else:
+            options = {"broadcast_buffers": False} if kind == "local buffers" else {}
+            self.model = DistributedDataParallel(self.inside, **options)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 20)
+        self.own = {"seen": 0, "rank": rank, "weights": torch.zeros(rank + 1)}
+        torch.manual_seed(100 * seed + rank)
+        np.random.seed(100 * seed + rank)
+        random.seed(100 * seed + rank)
+        self.objects: dict[str, Any] = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "own": self.own,
+        }
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        inputs = torch.randn(6, 8) + float(np.random.rand()) + random.random()
+        loss = (self.model(inputs) - inputs).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        self.own["seen"] += len(inputs)
+        self.own["weights"] += 1
+        return loss.item()
+
+    def state(self) -> bytes:
+        """Return the whole state as a pickle, which needs no memory of this process."""
+        made = {name: copy.deepcopy(_whole(self.objects[name].state_dict())) for name in self.objects if name != "own"}
+        rng = [random.getstate(), np.random.get_state(), torch.get_rng_state()]
+        return pickle.dumps(made | {"own": copy.deepcopy(self.own), "rng": rng})
+
+
+def _whole(value: Any) -> Any:
+    if hasattr(value, "full_tensor"):
+        return value.full_tensor()
+    if isinstance(value, dict):
+        return type(value)((key, _whole(one)) for key, one in value.items())
+    return [_whole(one) for one in value] if isinstance(value, list) else value
+
+
+def train(
+    rank: int,
+    world: int,
+    folder: Path,
+    steps: int,
+    kind: str = "",
+    seed: int = 0,
+    options: dict[str, Any] | None = None,
+    during: Callable[[int, int], None] | None = None,
+) -> tuple[list[float], bytes, int]:
+    """Train to a step, from the last saved one on; return the losses, the state and the first step."""
+    loop = Loop(kind, rank, world, seed)
+    losses = []
+    with lmcstore.Run(folder, **(options or {}), **loop.objects) as run:
+        first = run.resume()
+        for step in range(first, steps):
+            losses.append(loop.step())
+            run.save(step, metrics={"loss": losses[-1]})
+            if during is not None:
+                during(rank, step)
+    dist.barrier()
+    return losses, loop.state(), first
