@@ -11,10 +11,12 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
 from ._arrays.packages import loaded
+from ._folder.channel import ranks_of_process
 from ._folder.ranked import RankSnapshot, RunOfRanks
+from ._folder.store import is_folder
 from ._optimizer.gradients import scale_of
 from ._state.targets import States, generators
-from ._text.arguments import int64, tag_names
+from ._text.arguments import file_path, int64
 from ._text.similar import listed, shown
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .opening import open
@@ -115,9 +117,9 @@ class Run:
         self._rng = rng
         self._owns = not isinstance(pool, Store)
         self._ranks: RunOfRanks | None = None
-        if not isinstance(pool, Store) and _world_size() > 1:
-            folder = os.fspath(pool) if isinstance(pool, os.PathLike) else pool
-            self._ranks = RunOfRanks(folder, shelf, float(timeout), replicated, [*objects, *((_RNG,) if rng else ())])
+        if not isinstance(pool, Store) and (ranks_of_process() > 1 or is_folder(file_path(pool))):
+            names = [*objects, *((_RNG,) if rng else ())]
+            self._ranks = RunOfRanks(file_path(pool), shelf, float(timeout), replicated, names)
             self._store, self._shelf = self._ranks.store, self._ranks.shelf
         else:
             self._store = pool if isinstance(pool, Store) else open(pool)
@@ -247,20 +249,19 @@ class Run:
         Error
             As `Shelf.snapshot` raises it, also for an earlier snapshot that failed later.
         """
-        step = int64(step, "step")
-        states = States()
-        state = {name: states.of(target) for name, target in self._objects.items()}
-        if self._rng:
-            state[_RNG] = states.of(generators())
-        optimizers = list(states.optimizers(self._objects)) if lazy and not wait else []
+        optimizers = list(States().optimizers(self._objects)) if lazy and not wait else []
         if self._ranks is not None:
-            if gradients is not None and gradient_scale is not None:
-                raise InvalidError("gradients and gradient_scale say the same: give one of them")
-            scale = scale_of(gradients) if gradients is not None else gradient_scale or 0.0
-            described = {"tags": tag_names(tags), "metrics": metrics, "meta": meta}
-            later = optimizers if optimizers else None if wait else []
-            self._last = self._ranks.save(state, self._objects, step, later, scale, described)
+
+            def taken() -> tuple[dict[str, Any], float]:
+                if gradients is not None and gradient_scale is not None:
+                    raise InvalidError("gradients and gradient_scale say the same: give one of them")
+                return self._state(), scale_of(gradients) if gradients is not None else float(gradient_scale or 0)
+
+            described = {"tags": tags, "metrics": metrics, "meta": meta}
+            self._last = self._ranks.save(step, self._objects, taken, None if wait else optimizers, described)
             return self._last.wait() if wait else self._last
+        step = int64(step, "step")
+        state = self._state()
         self._last = self._shelf.snapshot(
             state,
             step=step,
@@ -273,6 +274,13 @@ class Run:
             lazy=optimizers or None,
         )
         return self._last
+
+    def _state(self) -> dict[str, Any]:
+        states = States()
+        state = {name: states.of(target) for name, target in self._objects.items()}
+        if self._rng:
+            state[_RNG] = states.of(generators())
+        return state
 
     def wait(self) -> None:
         """Wait until the last snapshot is durable; raises its failure, once."""
@@ -344,10 +352,8 @@ class Run:
         stored = list(found)
         wanted = [*self._objects, *((_RNG,) if self._rng else ())]
         if isinstance(found, RankSnapshot):
-            new = [name for name in wanted if name in found.elsewhere]
+            new = found.new_to_rank(wanted, self._objects)
             wanted = [name for name in wanted if name not in new]
-            if new:
-                logger.warning("%s has no %s for this rank, which is new: they stay as they are", found._address, listed(new))
         lacking = [name for name in wanted if name not in stored]
         others = [name for name in stored if name not in wanted]
         names = [name for name in wanted if name in stored]
@@ -393,10 +399,3 @@ class Run:
         text = "" if resumed is None else f", resumed from {resumed._address}, step {resumed.step}"
         return f"<lmcstore.Run {self._place}{text}>"
 
-
-def _world_size() -> int:
-    """Return the number of ranks, if torch.distributed is initialized."""
-    distributed: Any = loaded("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return 1
-    return int(distributed.get_world_size())

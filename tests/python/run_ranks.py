@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import itertools
+import os
 import pickle
 import random
-from collections.abc import Callable
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +93,56 @@ def train(
     kind: str = "",
     seed: int = 0,
     options: dict[str, Any] | None = None,
-    during: Callable[[int, int], None] | None = None,
+    waits: int = 0,
 ) -> tuple[list[float], bytes, int]:
-    """Train to a step, from the last saved one on; return the losses, the state and the first step."""
+    """Train to a step, from the last saved one on, and wait for the saves of the first steps; return the losses, the state and the first step."""
     loop = Loop(kind, rank, world, seed)
     losses = []
     with lmcstore.Run(folder, **(options or {}), **loop.objects) as run:
         first = run.resume()
         for step in range(first, steps):
             losses.append(loop.step())
-            run.save(step, metrics={"loss": losses[-1]})
-            if during is not None:
-                during(rank, step)
+            saved = run.save(step, metrics={"loss": losses[-1]})
+            if step < waits:
+                saved.wait()
     dist.barrier()
     return losses, loop.state(), first
+
+
+KILLS = {
+    "captured": ("writing.RankWriter", "begin", False),
+    "prepared": ("saves.Saves", "_decided", True),
+    "recording": ("writing.Records", "commit", True),
+    "recorded": ("writing.Records", "commit", False),
+    "decided": ("machines.Machine", "copy", True),
+    "resolved": ("writing.RankWriter", "resolve", False),
+}
+"""Phases of a save: a method, and whether a process ends before it or after it."""
+
+
+def train_and_die(
+    rank: int, world: int, folder: Path, steps: int, phase: str, killed: tuple[int, ...], save: int
+) -> tuple[list[float], int]:
+    """Train, and end the killed ranks by SIGKILL at a phase of a save, counted from 1."""
+    if rank in killed:
+        _kill_at(save, *KILLS[phase])
+    losses, _, first = train(rank, world, folder, steps, waits=save - 1)
+    return losses, first
+
+
+def _kill_at(count: int, owner: str, name: str, before: bool) -> None:
+    module, kind_name = owner.split(".")
+    kind = getattr(importlib.import_module(f"lmcstore._folder.{module}"), kind_name)
+    method = getattr(kind, name)
+    calls = itertools.count(1)
+
+    def replaced(*arguments: Any, **options: Any) -> Any:
+        is_last = next(calls) == count
+        if is_last and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = method(*arguments, **options)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(kind, name, replaced)

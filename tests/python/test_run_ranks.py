@@ -49,3 +49,47 @@ def test_resumed_training_is_the_same(folder: Path, kind: str) -> None:
             same(state["ranks"][rank]["own"], wanted[rank]["own"])
         report = run.verify()
         assert report["damages"] == 0 and not report["missing"]
+
+
+_STEPS = 5
+_SAVE = 3  # of step 2
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[list[tuple[list[float], bytes, int]]]:
+    """Return what an uninterrupted run gives."""
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-") as made:
+        yield ranks.run(2, run_ranks.train, Path(made, "run"), _STEPS)
+
+
+@pytest.mark.parametrize(
+    ("phase", "killed", "last"),
+    [
+        ("captured", (1,), 1),
+        ("prepared", (1,), 1),
+        ("decided", (1,), 2),
+        ("resolved", (1,), 2),
+        ("captured", (0,), 1),
+        ("prepared", (0,), 1),
+        ("recording", (0,), 1),
+        ("recorded", (0,), 2),
+        ("decided", (0,), 2),
+        ("resolved", (0,), 2),
+        ("captured", (0, 1), 1),
+        ("prepared", (0, 1), 1),
+        ("resolved", (0, 1), 2),
+    ],
+)
+def test_ranks_that_are_killed_resume_at_the_last_record(
+    folder: Path, whole: list[tuple[list[float], bytes, int]], phase: str, killed: tuple[int, ...], last: int
+) -> None:
+    ranks.run(2, run_ranks.train_and_die, folder, _STEPS, phase, killed, _SAVE, killed=killed)
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == list(range(last + 1))
+    second = ranks.run(2, run_ranks.train, folder, _STEPS, "", 1)
+    for rank in range(2):
+        assert second[rank][2] == last + 1
+        assert second[rank][0] == whole[rank][0][last + 1 :]
+        same(pickle.loads(second[rank][1]), pickle.loads(whole[rank][1]))
+    numbers = ranks.numbers_of(folder)
+    assert [len(found) for found in numbers.values()] == [_STEPS] * 3

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+from .._arrays.packages import loaded
 from .._state.scalars import Reader, pack
 from ..errors import InputOutputError, UnsupportedError
 
@@ -20,24 +21,31 @@ class ChannelError(InputOutputError):
     """A rank has ended, or does not answer."""
 
 
+def ranks_of_process() -> int:
+    """Return the number of ranks, if torch.distributed is initialized; else 1."""
+    distributed: Any = loaded("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
+
+
 class Channel:
     """`timeout`: most seconds that ranks may be apart. Collective: all ranks make it at the same place."""
 
     def __init__(self, timeout: float) -> None:
-        import torch
-        import torch.distributed
-
-        self._torch = torch
-        self._dist: Any = torch.distributed
+        self.failure: str | None = None
+        self._torch: Any = loaded("torch")
+        self._dist: Any = loaded("torch.distributed")
+        self.rank, self.world_size = 0, 1
+        if ranks_of_process() == 1:
+            return
         if not self._dist.is_gloo_available():
             raise UnsupportedError("this torch was built without gloo, by which the ranks of a run agree on a save")
-        self.rank: int = self._dist.get_rank()
-        self.world_size: int = self._dist.get_world_size()
+        self.rank, self.world_size = self._dist.get_rank(), self._dist.get_world_size()
         # The other ranks wait for the coordinator while it waits for one of them.
         self._timeout = timeout if self.rank == 0 else 2 * timeout + _MARGIN_S
         longest = datetime.timedelta(seconds=2 * timeout + 2 * _MARGIN_S)
         self._group = self._dist.new_group(backend="gloo", timeout=longest)
-        self.failure: str | None = None
 
     def gather(self, value: Any) -> list[Any] | None:
         """Send a value to the coordinator, which gets those of all ranks."""
@@ -61,7 +69,7 @@ class Channel:
 
     def close(self) -> None:
         """Close the connections of this rank."""
-        if self.failure is None and self._dist.is_initialized():
+        if self.failure is None and self.world_size > 1 and self._dist.is_initialized():
             self._dist.destroy_process_group(self._group)
         self.failure = self.failure or "the run is closed"
 

@@ -74,6 +74,12 @@ def is_sharded(value: Any) -> bool:
     return tensor is not None and isinstance(value, tensor.DTensor)
 
 
+def is_of_torch(value: Any) -> bool:
+    """Whether a value is a module or an optimizer."""
+    torch: Any = loaded("torch")
+    return torch is not None and isinstance(value, torch.nn.Module | torch.optim.Optimizer)
+
+
 class Division:
     """Divides states among the ranks. `machines`: the ranks of each machine, the coordinator's first."""
 
@@ -91,8 +97,10 @@ class Division:
 
     def part(self, state: dict[str, Any], common: Iterable[str], objects: dict[str, Any]) -> dict[str, Any]:
         """Return this rank's part of a state; `common`: the names of the common objects."""
-        states = States()
         names = list(common)
+        if self._torch is None:
+            return state
+        states = States()
         self._units, self._ties, self._places, self._names = {}, {}, {}, set()
         self._buffers = {}
         for name in names:
@@ -253,31 +261,35 @@ def _modules_in(target: Any, torch: Any) -> Iterator[Any]:
             yield from _modules_in(child, torch)
 
 
-def common_objects(objects: dict[str, Any], state: dict[str, Any], replicated: Iterable[str]) -> list[str]:
+def common_objects(
+    objects: dict[str, Any], state: dict[str, Any], replicated: Iterable[str], world_size: int
+) -> list[str]:
     """Return the names of the objects that the ranks have together, in their order.
 
     These are the ones that are named, DistributedDataParallel modules, objects with DTensors, optimizers of their
-    parameters only, and schedulers of such optimizers.
+    parameters only, and schedulers of such optimizers. A process alone counts all its modules.
     """
     torch: Any = loaded("torch")
-    states = States()
     named = set(replicated)
+    if torch is None:
+        return [name for name in objects if name in named]
     addresses: set[int] = set()
     for name, target in objects.items():
         modules = list(_modules_in(target, torch))
-        if name in named or any(isinstance(one, torch.nn.parallel.DistributedDataParallel) for one in modules):
+        is_parallel = any(isinstance(one, torch.nn.parallel.DistributedDataParallel) for one in modules)
+        if name in named or is_parallel or (modules and world_size == 1):
             named.add(name)
             addresses |= {_address(one) for module in modules for one in module.parameters(False)}
         if any(is_sharded(one) for one in _tensors_in(state[name], torch)):
             named.add(name)
-    optimizers = {}
+    optimizers = set()
     for name, target in objects.items():
-        for optimizer in states.optimizers(target):
+        for optimizer in States().optimizers(target):
             parameters = [one for group in optimizer.param_groups for one in group["params"]]
-            if all(is_sharded(one) or _address(one) in addresses for one in parameters):
-                optimizers[id(optimizer)] = name
+            if world_size == 1 or all(is_sharded(one) or _address(one) in addresses for one in parameters):
+                optimizers.add(id(optimizer))
                 named.add(name)
     for name, target in objects.items():
         if id(getattr(target, "optimizer", None)) in optimizers and not isinstance(target, torch.nn.Module):
             named.add(name)
-    return [name for name in objects if name in named]
+    return [name for name in state if name in named]

@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
+from .._text.arguments import int64, meta_json, metric_lists, tag_names
 from .._text.similar import listed
-from ..errors import InputOutputError, InvalidError
+from ..errors import InputOutputError, InvalidError, NotFoundError
 from ..snapshot import Snapshot
 from . import writing
 from .channel import Channel
 from .joined import Joined, Piece
 from .machines import Machine, together
-from .parts import RANKS, Division, common_objects
+from .parts import RANKS, Division, common_objects, is_of_torch
 from .saves import Saves, Saving
 from .sharded import Sharded, sharded
 from .store import FolderShelf, FolderSnapshot, FolderStore, open_folder
 from .structure import Structure
+
+log = logging.getLogger("lmcstore")
 
 _OF_RECORDS = ("budget", "grace", "keep")
 """Words of a policy that the records decide on."""
@@ -84,6 +89,24 @@ class RankSnapshot(FolderSnapshot):
         """Read boxes of some tensors instead of the whole ones."""
         self._decode().handle.pieces = pieces
 
+    def new_to_rank(self, names: list[str], objects: dict[str, Any]) -> list[str]:
+        """Return the objects of a rank that only other ranks have, with a warning.
+
+        NotFoundError: these are modules or optimizers.
+        """
+        self._decode()
+        new = [name for name in names if name in self.elsewhere]
+        wrong = [name for name in new if is_of_torch(objects.get(name))]
+        if wrong:
+            raise NotFoundError(
+                f"{self._address} can't be resumed on rank {self._rank}: the run had {len(self._record().ranks)} ranks, "
+                f"each with {listed(wrong)} of its own. Name objects that are equal on all ranks when they are saved: "
+                f"Run(..., replicated={tuple(wrong)!r})"
+            )
+        if new:
+            log.warning("%s: rank %d is new to the run: %s stay as they are", self._address, self._rank, listed(new))
+        return new
+
     def _decode(self) -> Joined:
         if self._joined is None:
             decoded, handle = self._handle_of_ranks()
@@ -112,6 +135,8 @@ class RunOfRanks:
         self.store = self._open_store()
         self.shelf = self.store[shelf]
         self._parent: int | None = None
+        self._begun: deque[Saving] = deque()
+        self._world_size = channel.world_size
         self._saves = Saves(channel, self._machine, shelf)
 
     def _open_store(self) -> FolderStore:
@@ -173,36 +198,52 @@ class RunOfRanks:
 
     def save(
         self,
-        state: dict[str, Any],
-        objects: dict[str, Any],
         step: int,
+        objects: dict[str, Any],
+        state: Callable[[], tuple[dict[str, Any], float]],
         lazy: list[Any] | None,
-        scale: float,
         described: dict[str, Any],
     ) -> SavedSnapshot:
-        """Capture this rank's part, and let the thread save it."""
+        """Capture this rank's part, and let the thread save it; `state` returns the state and the gradients' scale.
+
+        A failure on this rank fails the save on all ranks, but not the next ones.
+        """
         if self._saves.failure is not None:
             raise InputOutputError(f"{self._folder}: step {step} can't be saved any more: {self._saves.failure}")
-        saving = Saving(step)
+        saving = Saving(0)
         try:
-            saving.objects = common_objects(objects, state, self._replicated)
-            part = self._division.part(state, saving.objects, objects)
+            saving.step = int64(step, "step")
+            tag_list = tag_names(described["tags"])
+            metric_lists(described["metrics"])
+            meta_json(described["meta"])
+            made, scale = state()
+            saving.objects = common_objects(objects, made, self._replicated, self._world_size)
+            part = self._division.part(made, saving.objects, objects)
             saving.part, encoded, saving.taken = self._machine.writer.begin(self.shelf.name, part, step, lazy, scale)
             saving.stored = self._division.stored(encoded, saving.objects)
-            saving.described = described | {"parent": self._parent}
-            made = SavedSnapshot(self.shelf, saving)
+            saving.described = described | {"tags": tag_list, "parent": self._parent}
         except BaseException as error:
-            saving.failure, saving.taken = str(error) or repr(error), None
+            saving.failure, saving.taken, saving.is_reported = str(error) or repr(error), None, True
             raise
         finally:
             self._saves.begin(saving)
         self._parent = None
-        return made
+        self.raise_earlier()
+        self._begun.append(saving)
+        return SavedSnapshot(self.shelf, saving)
+
+    def raise_earlier(self) -> None:
+        """Raise the first failure of an earlier save that was not raised yet."""
+        while self._begun and self._begun[0].ended.is_set():
+            saving = self._begun.popleft()
+            if saving.failure is not None and not saving.is_reported:
+                saving.wait(self._folder)
 
     def close(self) -> None:
-        """End the saves that have begun, and close the folder."""
+        """End the saves that have begun, and close the folder; raises the first failure that was not raised yet."""
         try:
             self._saves.close()
+            self.raise_earlier()
         finally:
             try:
                 self.store.close()

@@ -46,11 +46,14 @@ class Saving:
     number: int = 0
     """Of the run's snapshot."""
     ended: threading.Event = field(default_factory=threading.Event)
+    is_reported: bool = False
+    """Whether its failure was raised."""
 
     def wait(self, path: str) -> int:
         """Wait until it is committed, and return the snapshot's number; raises if it is not."""
         self.ended.wait()
         if self.failure is not None:
+            self.is_reported = True
             raise InputOutputError(f"{path}: step {self.step} was not saved: {self.failure}")
         return self.number
 

@@ -173,6 +173,7 @@ class RankWriter:
                 f"rank {rank} sees no {RECORDS} in {folder}: all ranks of a run write to one folder of one machine"
             )
         self._store = _open.store(self._path, True, not os.path.lexists(self._path))
+        self._reads: Store | None = None
 
     def settle(self, shelf: str) -> None:
         """Commit or drop the snapshot that an earlier save prepared. The coordinator has begun a later one."""
@@ -190,9 +191,10 @@ class RankWriter:
     ) -> tuple[Part, Encoded, Snapshot]:
         """Store a state as a prepared snapshot, which is durable when its `wait` has returned."""
         group = os.urandom(_GROUP_BYTES)
+        if self._reads is None or self._reads.closed:
+            self._reads = self.records()
         taken, encoded = self._store.shelf(shelf, create=True)._prepare(state, group, step, lazy=lazy, scale=scale)
-        with _open.lock:
-            _open.prepared[self._path] = self._store, self.records(), shelf
+        _open.prepared[self._path] = self._store, self._reads, shelf  # not locked: a commit of a record may take long
         return Part(self._store._uuid, rank_file(self._rank), taken.number, group), encoded, taken
 
     def commit(self, part: Part) -> None:
