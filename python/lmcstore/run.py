@@ -258,8 +258,8 @@ class Run:
                 return self._state(), scale_of(gradients) if gradients is not None else float(gradient_scale or 0)
 
             described = {"tags": tags, "metrics": metrics, "meta": meta}
-            self._last = self._ranks.save(step, self._objects, taken, None if wait else optimizers, described)
-            return self._last.wait() if wait else self._last
+            saved = self._ranks.save(step, self._objects, taken, None if wait else optimizers, described)
+            return saved.wait() if wait else saved
         step = int64(step, "step")
         state = self._state()
         self._last = self._shelf.snapshot(
@@ -283,7 +283,10 @@ class Run:
         return state
 
     def wait(self) -> None:
-        """Wait until the last snapshot is durable; raises its failure, once."""
+        """Wait until the last snapshot is durable; raises its failure, once (of ranks: also that of earlier ones)."""
+        if self._ranks is not None:
+            self._ranks.wait()
+            return
         try:
             if self._last is not None:
                 self._last.wait()

@@ -6,10 +6,12 @@ from __future__ import annotations
 import copy
 import importlib
 import itertools
+import logging
 import os
 import pickle
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,56 @@ def _kill_at(count: int, owner: str, name: str, before: bool) -> None:
         return result
 
     setattr(kind, name, replaced)
+
+
+def resume_once(rank: int, world: int, folder: Path, seed: int, saves: bool = True) -> tuple[bytes, int, list[str]]:
+    """Resume with other generators, and save the same state again as the next step; return it and the warnings."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lmcstore").addHandler(handler)
+    loop = Loop("", rank, world, seed)
+    with lmcstore.Run(folder, **loop.objects) as run:
+        first = run.resume()
+        state = loop.state()
+        if saves:
+            run.save(first, wait=True)
+    return state, first, messages
+
+
+def fail(rank: int, world: int, folder: Path) -> tuple[list[str], int]:
+    """Fail saves on one rank; return the errors of each, and the first step of the next start."""
+    loop = Loop("", rank, world)
+    errors = []
+    with lmcstore.Run(folder, **loop.objects) as run:
+        for step in range(run.resume(), 5):
+            loop.own["value"] = object() if (step, rank) == (1, 1) else 0
+            try:
+                saved = run.save(2 if (step, rank) == (3, 1) else step, tags=["newest"], wait=step != 3)
+                while not saved.done:
+                    time.sleep(0.01)
+            except lmcstore.Error as error:
+                errors.append(f"{step} {type(error).__name__}: {error}")
+        run.wait()
+        last = run.shelf["newest"].step
+    return errors, last
+
+
+def hang(rank: int, world: int, folder: Path) -> list[str]:
+    """Let a rank not save; return the errors of the others."""
+    loop = Loop("", rank, world)
+    errors = []
+    run = lmcstore.Run(folder, timeout=1.0, **loop.objects)
+    run.save(0, wait=True)
+    if rank != 1:
+        for step in (1, 2):
+            try:
+                run.save(step, wait=True)
+            except lmcstore.Error as error:
+                errors.append(str(error))
+    dist.barrier()
+    try:
+        run.close()
+    except lmcstore.Error as error:
+        errors.append(str(error))
+    return errors

@@ -8,6 +8,7 @@ import pickle
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lmcstore
 import pytest
@@ -93,3 +94,56 @@ def test_ranks_that_are_killed_resume_at_the_last_record(
         same(pickle.loads(second[rank][1]), pickle.loads(whole[rank][1]))
     numbers = ranks.numbers_of(folder)
     assert [len(found) for found in numbers.values()] == [_STEPS] * 3
+
+
+def _resumed(folder: Path, world: int, seed: int) -> list[tuple[dict[str, Any], int, list[str]]]:
+    found = ranks.run(world, run_ranks.resume_once, folder, seed)
+    return [(pickle.loads(state), first, messages) for state, first, messages in found]
+
+
+def test_other_numbers_of_ranks_resume(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    four = [pickle.loads(state) for _, state, _ in ranks.run(4, run_ranks.train, folder, 3)]
+    three = _resumed(folder, 3, 1)
+    for rank, (state, first, messages) in enumerate(three):
+        assert first == 3
+        same(state, four[rank] | {"model": four[0]["model"]})
+        assert len(messages) == (rank == 0) and all("rank 3" in message for message in messages)
+    loop = run_ranks.Loop.__new__(run_ranks.Loop)
+    model = run_ranks.model_of("")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    own = {"seen": 0, "rank": 0, "weights": torch.zeros(1)}
+    loop.objects = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "own": own}
+    loop.own = own
+    with lmcstore.Run(folder, **loop.objects) as run:
+        assert run.resume() == 4
+        state = pickle.loads(loop.state())
+        for part in ("optimizer", "scheduler", "own", "rng"):
+            same(state[part], four[0][part])
+        same(list(state["model"].values()), list(four[0]["model"].values()))
+        assert run.save(4).wait().number == 5
+    two = _resumed(folder, 2, 2)
+    assert [first for _, first, _ in two] == [5, 5]
+    for part in ("model", "optimizer", "scheduler"):
+        same(two[1][0][part], four[0][part])
+    assert two[1][0]["own"]["rank"] == 1 and "'own' and 'rng' stay as they are" in two[1][2][0]
+
+
+def test_a_failure_of_a_rank_fails_the_save_on_all_ranks_and_no_other(folder: Path) -> None:
+    first, second = ranks.run(2, run_ranks.fail, folder)
+    assert [error.split(":")[0] for error in first[0]] == ["1 InputOutputError", "4 InputOutputError"]
+    assert [error.split(":")[0] for error in second[0]] == ["1 UnsupportedError", "4 InputOutputError"]
+    assert "rank 1: own.value" in first[0][0] and "own.value" in second[0][0]
+    for errors, last in (first, second):
+        assert "step 3" in errors[1] or "step 2" in errors[1]
+        assert last == 4
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == [0, 2, 4]
+    assert set(map(len, ranks.numbers_of(folder).values())) == {3}
+
+
+def test_a_rank_that_does_not_save_fails_the_others_in_time(folder: Path) -> None:
+    first, second = ranks.run(2, run_ranks.hang, folder)
+    assert len(first) == 2 and not second
+    assert "rank 1 has ended, or does not answer within 1 seconds" in first[0]
+    assert "can't be saved any more" in first[1]

@@ -194,6 +194,10 @@ class RunOfRanks:
     def load(self, found: RankSnapshot, targets: Callable[[], dict[str, Any]]) -> None:
         """Load a snapshot on all ranks, or raise on all."""
         self.together(lambda: found.load_into(**self.sharded(found, targets())) and None)
+        lost = [rank for rank in found._record().ranks if rank >= self._world_size]
+        if lost and self.rank == 0:
+            ranks = f"rank {lost[0]}" if len(lost) == 1 else f"ranks {lost[0]} to {lost[-1]}"
+            log.warning("%s: the own objects of %s are not restored, which this job lacks", found._address, ranks)
         self._parent = found.number
 
     def save(
@@ -228,8 +232,8 @@ class RunOfRanks:
         finally:
             self._saves.begin(saving)
         self._parent = None
-        self.raise_earlier()
         self._begun.append(saving)
+        self.raise_earlier()
         return SavedSnapshot(self.shelf, saving)
 
     def raise_earlier(self) -> None:
@@ -238,6 +242,12 @@ class RunOfRanks:
             saving = self._begun.popleft()
             if saving.failure is not None and not saving.is_reported:
                 saving.wait(self._folder)
+
+    def wait(self) -> None:
+        """Wait for all saves; raises the first failure that was not raised yet."""
+        for saving in self._begun:
+            saving.ended.wait()
+        self.raise_earlier()
 
     def close(self) -> None:
         """End the saves that have begun, and close the folder; raises the first failure that was not raised yet."""
