@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import lmcstore
+import lmcstore._folder.saves as saves
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -201,3 +202,65 @@ def hang(rank: int, world: int, folder: Path) -> list[str]:
     except lmcstore.Error as error:
         errors.append(str(error))
     return errors
+
+
+def prune_beside(rank: int, world: int, folder: Path) -> list[list[int]]:
+    """Prune on rank 0 between saves; return the numbers in each rank's pool after each save."""
+    loop = Loop("", rank, world)
+    numbers = []
+    with lmcstore.Run(folder, policy="keep=last:2 keep_raw=2 chain=1", **loop.objects) as run:
+        run.resume()
+        for step in range(6):
+            run.save(step, wait=True)
+            if rank == 0 and step == 3:
+                assert run.shelf.prune().numbers == [1, 2]
+                run.shelf.remove(3)
+            dist.barrier()
+        run._ranks.together(lambda: None)
+        own = run._ranks._machine.writer.store["run"]
+        numbers.append([snapshot.number for snapshot in own])
+        assert "keep=last:2" in run.shelf.policy and "keep_raw=2" in run.shelf.policy and "chain=1" in run.shelf.policy
+    return numbers
+
+
+def train_apart(rank: int, world: int, folders: list[Path], steps: int, seed: int = 0) -> tuple[list[float], bytes, int]:
+    """Train with the ranks' folders on two machines."""
+    return train(rank, world, folders[rank * len(folders) // world], steps, "", seed)
+
+
+def terminate(rank: int, world: int, folder: Path) -> int:
+    """Get SIGTERM while a save is under way; return the step that is saved then."""
+    decide = saves.Saves._decided
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.5)
+        return decide(*arguments)
+
+    saves.Saves._decided = slowly  # type: ignore[method-assign]
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    loop = Loop("", rank, world)
+    with lmcstore.Run(folder, **loop.objects) as run:
+        saved = run.save(7)
+        assert not saved.done
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert saved.done
+        return run.shelf[-1].step
+
+
+def train_links(rank: int, world: int, folder: Path) -> bool:
+    """Train with links; return whether the rank's pool has some."""
+    model = DistributedDataParallel(torch.nn.Linear(300, 300))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with lmcstore.Run(folder, policy="write=link", model=model, optimizer=optimizer) as run:
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(4, 300)).square().mean().backward()
+            optimizer.step()
+            saved = run.save(step)
+        assert saved.captured() and saved.wait().number == 4 and saved.step == 3
+        state = saved.state_dict()
+        assert all(torch.equal(value, model.module.state_dict()[key]) for key, value in state["model"].items())
+        dist.barrier()
+        own = run._ranks._machine.writer.store["run"][-1]
+        assert own.storage()["link_contents"] > 0 or own.raw_bytes < 100_000, own.storage()
+        return saved.storage()["link_contents"] > 0

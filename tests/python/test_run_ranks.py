@@ -147,3 +147,110 @@ def test_a_rank_that_does_not_save_fails_the_others_in_time(folder: Path) -> Non
     assert len(first) == 2 and not second
     assert "rank 1 has ended, or does not answer within 1 seconds" in first[0]
     assert "can't be saved any more" in first[1]
+
+
+def test_rank_0_prunes_beside_the_ranks(folder: Path) -> None:
+    assert ranks.run(2, run_ranks.prune_beside, folder) == [[[4, 5, 6]]] * 2
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == [3, 4, 5]
+        assert not run.verify()["missing"]
+
+
+def test_operations_of_a_folder(folder: Path) -> None:
+    wanted = ranks.run(2, run_ranks.train, folder, 6)
+    with lmcstore.open(folder, mode="r") as run:
+        with pytest.raises(lmcstore.ReadOnlyError, match="mode 'r\\+' opens it"):
+            run["run"].remove(1)
+        digests = [snapshot.digest for snapshot in run["run"]]
+        assert len(set(digests)) == 6
+    with lmcstore.open(folder, mode="r+") as run:
+        shelf = run["run"]
+        assert shelf.remove(2, dry_run=True).freed_bytes > 0 and 2 in shelf
+        assert shelf.remove(2).freed_bytes > 0 and 2 not in shelf
+        shelf.tag(3, "best")
+        shelf.policy = "keep=last:2 chain=2"
+        assert "keep=last:2" in shelf.policy and "chain=2" in shelf.policy
+        assert shelf.prune(dry_run=True).numbers == [1, 4] and 1 in shelf
+        assert shelf.prune().numbers == [1, 4]
+        assert [snapshot.number for snapshot in shelf] == [3, 5, 6]
+        with pytest.raises(lmcstore.UnsupportedError, match="budget"):
+            shelf.policy = "budget=1G"
+        fork = shelf[3].fork("other")
+        same(fork[-1].state_dict(), shelf[3].state_dict())
+        with pytest.raises(lmcstore.ExistsError):
+            shelf[3].fork("other")
+        assert digests[2] == shelf["best"].digest
+        report = run.scrub()
+        assert report["damages"] == 0 and report["is_whole"] and report["contents"] > 0
+        run.compact()
+        report = run.verify()
+        assert report["damages"] == 0 and not report["missing"]
+        with pytest.raises(lmcstore.UnsupportedError):
+            shelf.snapshot({})
+    assert ranks.numbers_of(folder) == dict.fromkeys(ranks.numbers_of(folder), [3, 5, 6])
+    again = ranks.run(2, run_ranks.train, folder, 6, "", 1, {"shelf": "other"})
+    for rank in range(2):
+        assert again[rank][2] == 3
+        same(pickle.loads(again[rank][1]), pickle.loads(wanted[rank][1]))
+    with lmcstore.open(folder, mode="r+") as run:
+        assert run["other"].drop().freed_bytes > 0
+        assert list(run) == ["run"]
+        same(run["run"]["best"].step, 2)
+        assert not run.verify()["missing"]
+
+
+def test_an_interrupted_removal_is_completed(folder: Path) -> None:
+    ranks.run(2, run_ranks.train, folder, 4)
+    with lmcstore.open(folder / "records.pool", mode="r+") as records:
+        records["run"].remove(2)
+    with lmcstore.open(folder, mode="r+"):
+        pass
+    assert ranks.numbers_of(folder) == dict.fromkeys(ranks.numbers_of(folder), [1, 3, 4])
+    with lmcstore.open(folder / "records.pool", mode="r+") as records:
+        records["run"].remove(1)
+    ranks.run(2, run_ranks.train, folder, 4)
+    assert ranks.numbers_of(folder) == dict.fromkeys(ranks.numbers_of(folder), [3, 4])
+
+
+def test_a_run_on_two_machines(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two folders stand for the disks of two machines."""
+    homes = [folder.with_name("one"), folder.with_name("two")]
+    whole = ranks.run(4, run_ranks.train, folder, 6)
+    first = ranks.run(4, run_ranks.train_apart, homes, 3)
+    for home, there in zip(homes, ((0, 1), (2, 3)), strict=True):
+        assert sorted(path.name for path in home.iterdir()) == [*(f"rank-0000{one}.pool" for one in there), "records.pool"]
+        with lmcstore.open(home) as run:
+            assert [snapshot.step for snapshot in run["run"]] == [0, 1, 2]
+            with pytest.warns(UserWarning, match="left out"):
+                state = run["run"][-1].state_dict()
+            assert sorted(state["ranks"]) == list(there)
+            if home is homes[0]:
+                model = pickle.loads(first[0][1])["model"]
+                same(list(state["model"].values()), list(model.values()))
+            missing = run.verify()["missing"]
+            assert len(missing) == 6 and "rank-00000.pool" in "".join(missing) or home is homes[0]
+    with lmcstore.open(homes[1] / "records.pool", mode="r+") as records:  # a copy that lags
+        records["run"].remove(3)
+    with lmcstore.open(homes[0] / "records.pool", mode="r+") as records:
+        records["run"].remove(1)
+    second = ranks.run(4, run_ranks.train_apart, homes, 6, 1)
+    for rank in range(4):
+        assert second[rank][2] == 3
+        same(pickle.loads(second[rank][1]), pickle.loads(whole[rank][1]))
+    for home in homes:
+        assert ranks.numbers_of(home) == dict.fromkeys(ranks.numbers_of(home), [2, 3, 4, 5, 6])
+    for path in homes[1].glob("rank-*"):  # copied together, they are one run
+        path.rename(homes[0] / path.name)
+    with lmcstore.open(homes[0]) as run:
+        assert not run.verify()["missing"]
+        assert sorted(run["run"][-1].state_dict()["ranks"]) == [0, 1, 2, 3]
+
+
+def test_sigterm_waits_for_the_last_save(folder: Path) -> None:
+    assert ranks.run(2, run_ranks.terminate, folder, killed=()) == [7, 7]
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == [7]
+
+
+def test_links_and_lazy_copies(folder: Path) -> None:
+    assert ranks.run(2, run_ranks.train_links, folder) == [True, True]

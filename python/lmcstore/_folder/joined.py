@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from .. import _core
 from .._arrays.packages import loaded
 from .._state.decode import Decoded, Described
-from .._state.nodes import Branch, Leaf, Node, TensorRef
+from .._state.nodes import Branch, Leaf, Node, TensorRef, refs_of
 from ..errors import DamagedError, NotFoundError, UnsupportedError
 from .opaque import Opaque
 from .ranks import Ranks
@@ -46,6 +46,8 @@ class Handle:
         self._decoded = decoded
         self.record = record
         self._ranks = ranks
+        self.shown: list[str] | None = None
+        """The names of the tensors in the state, if not all of the record are."""
         self.pieces: dict[str, Piece] = {}
         """Boxes of tensors that are read instead of the whole ones."""
 
@@ -54,6 +56,8 @@ class Handle:
         return self._ranks.snapshot(rank, self.record.ranks[rank], self._shelf, wanted)
 
     def names(self) -> list[str]:
+        if self.shown is not None:
+            return self.shown
         return [name for name in self.record.paths if name in self.record.tensors]
 
     def tensor(self, name: str) -> Tensor:
@@ -174,6 +178,7 @@ class Joined(Decoded):
         self._entries = {}
         self.is_flat = False
         self.root = _root(handle.record, handle) if root is None else root
+        handle.shown = None if root is None else list(dict.fromkeys(ref.name for ref in refs_of(root)))
 
     @property
     def _handle(self) -> _core.Snapshot:

@@ -68,6 +68,8 @@ class Machine:
     def _open_records(self) -> None:
         if self.rank == self.ranks[0]:
             self.records = Records(self.folder, self._shelf)
+            if self.rank == 0:
+                self.records.store._begin_writing(self._shelf)  # it may warn, here rather than in the thread
 
     def _open_writer(self, channel: Channel) -> RankWriter:
         made: list[RankWriter] = []

@@ -16,6 +16,7 @@ from . import writing
 from .channel import Channel
 from .joined import Joined, Piece
 from .machines import Machine, together
+from .operations import policy_words
 from .parts import RANKS, Division, common_objects, is_of_torch
 from .saves import Saves, Saving
 from .sharded import Sharded, sharded
@@ -23,9 +24,6 @@ from .store import FolderShelf, FolderSnapshot, FolderStore, open_folder
 from .structure import Structure
 
 log = logging.getLogger("lmcstore")
-
-_OF_RECORDS = ("budget", "grace", "keep")
-"""Words of a policy that the records decide on."""
 
 
 class SavedSnapshot(FolderSnapshot):
@@ -143,19 +141,18 @@ class RunOfRanks:
         records = self._machine.records
         if records is None or self.rank > 0:
             return open_folder(self._folder)
-        return FolderStore(records.store._pool, self._folder, mode="r+", removes=False)
+        return FolderStore(records.store._pool, self._folder, mode="r+", beside_ranks=True)
 
     def set_policy(self, words: str) -> None:
         """Set the words of a policy where they belong: rules for snapshots in the records, others in the ranks."""
-        kept = [word for word in words.split() if word.partition("=")[0] in _OF_RECORDS]
-        others = [word for word in words.split() if word not in kept]
+        kept, others = policy_words(words)
 
         def change() -> None:
             if others:
-                self._machine.writer.store.shelf(self.shelf.name, create=True).policy = " ".join(others)
+                self._machine.writer.store.shelf(self.shelf.name, create=True).policy = others
             if kept and self.rank == 0:
                 assert self._machine.records is not None
-                self._machine.records.store.shelf(self.shelf.name, create=True).policy = " ".join(kept)
+                self._machine.records.store.shelf(self.shelf.name, create=True).policy = kept
 
         self.together(change)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`Removed`: removes the parts of a rank whose records were removed.
 
-Records are removed first, by the policy or by a user. A part without a record is removed, too, if this machine's
-records have one of a later part: a copy that lags lacks the newest records only.
+Records are removed first, by the policy or by a user, and leave gaps in the numbers. A part without a record is removed,
+too, if this machine's records have one of a later part (a copy that lags lacks the newest records only), and as many
+gaps as there are such parts (records of another run have none of them).
 """
 
 from __future__ import annotations
@@ -27,30 +28,37 @@ class Removed:
         self._records = records
         self._own = own
         self._shelf = shelf
-        self._recorded: dict[int, tuple[int, bytes] | None] = {}
+        self._recorded: dict[int, bytes | None] = {}
         self._parts: dict[int, bytes] = {}
-        self._seen: tuple[int, int] | None = None
+        self._usual: int | None = 0
+        """How many more records than parts there are, if each part has a record. None: some have none."""
 
-    def collect(self, dry_run: bool = False) -> list[tuple[int, int, int]]:
-        """Remove parts, if the numbers of records and parts have changed; return the space that each freed."""
+    def collect(self) -> None:
+        """Remove parts, if the numbers of records and parts do not fit together."""
         records, own = self._records()[self._shelf], self._own[self._shelf]
-        counts = len(records), len(own)
-        is_usual = counts[0] == counts[1] if self._seen is None else _differ(counts) == _differ(self._seen)
-        if is_usual and not dry_run:
-            self._seen = counts
-            return []
-        freed = []
-        for number in self._orphans(records, own):
-            try:
-                freed.append(self._own._pool.remove(self._shelf, number, dry_run))
-            except NotFoundError:
-                continue
-            except Error as error:
-                log.warning("%s: %s@%d is left, whose record was removed: %s", own.store.path, own.name, number, error)
-        self._seen = len(records), len(own)
-        return freed
+        if len(records) - len(own) == self._usual:
+            return
+        kept = self._kept(records)
+        parts = self._own_parts(own)
+        newest = max((number for number, group in parts.items() if group in kept), default=0)
+        orphans = [number for number, group in parts.items() if group != _NO_GROUP and group not in kept]
+        gaps = max(self._recorded, default=0) - len(self._recorded)
+        if len(orphans) > gaps:
+            log.warning("%s: %d snapshots of %r have no record; they are left", own.store.path, len(orphans), own.name)
+            orphans = []
+        for number in orphans:
+            if number < newest:
+                try:
+                    self._own._pool.remove(self._shelf, number)
+                except NotFoundError:
+                    continue
+                except Error as error:
+                    log.warning("%s: %s@%d is left, without its record: %s", own.store.path, own.name, number, error)
+        left = any(number >= newest for number in orphans)
+        self._usual = None if left else len(self._recorded) - len(own)
 
-    def _orphans(self, records: Shelf, own: Shelf) -> list[int]:
+    def _kept(self, records: Shelf) -> set[bytes]:
+        """Return the groups that have a record."""
         pool = self._own._uuid
         numbers = {snapshot.number for snapshot in records}
         for number in numbers - self._recorded.keys():
@@ -58,26 +66,18 @@ class Removed:
                 parts = read_head(records[number]._decode()).ranks.values()
             except NotFoundError:
                 continue
-            self._recorded[number] = next(((part.number, part.group) for part in parts if part.pool == pool), None)
-        self._recorded = {number: part for number, part in self._recorded.items() if number in numbers}
-        there = [part for part in self._recorded.values() if part is not None]
-        newest = max((number for number, _ in there), default=0)
-        kept = {group for _, group in there}
-        own_numbers = [snapshot.number for snapshot in own]
-        for number in own_numbers:
+            self._recorded[number] = next((part.group for part in parts if part.pool == pool), None)
+        self._recorded = {number: self._recorded[number] for number in numbers if number in self._recorded}
+        return {group for group in self._recorded.values() if group is not None}
+
+    def _own_parts(self, own: Shelf) -> dict[int, bytes]:
+        """Return the groups of this rank's snapshots."""
+        numbers = [snapshot.number for snapshot in own]
+        for number in numbers:
             if number not in self._parts:
                 try:
                     self._parts[number] = own[number]._info["group"]
                 except (DamagedError, NotFoundError):
                     continue
-        self._parts = {number: self._parts[number] for number in own_numbers if number in self._parts}
-        return [
-            number
-            for number, group in self._parts.items()
-            if number < newest and group != _NO_GROUP and group not in kept
-        ]
-
-
-def _differ(counts: tuple[int, int]) -> int:
-    return counts[0] - counts[1]
-
+        self._parts = {number: self._parts[number] for number in numbers if number in self._parts}
+        return self._parts

@@ -71,6 +71,7 @@ class Saves:
         self._layout: Record | None = None
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._removed = Removed(machine.writer.records, machine.writer.store, shelf)
+        self._tasks.put(self._collect)
         self._thread = threading.Thread(target=self._run, name="lmcstore run", daemon=True)
         self._thread.start()
 
@@ -125,7 +126,7 @@ class Saves:
             self._machine.copy(answer)
             if saving.part is not None and saving.taken is not None and not answer["in doubt"]:
                 self._machine.writer.resolve(saving.part, answer["number"] > 0)
-            self._removed.collect()
+            self._collect()
         except ChannelError as error:
             saving.failure = f"{error}. The next start of the run decides on it; no rank saves any more"
         except Error as error:
@@ -140,6 +141,13 @@ class Saves:
         finally:
             saving.taken = None
             saving.ended.set()
+
+    def _collect(self) -> None:
+        """Remove parts whose records were removed; what fails is tried again after the next save."""
+        try:
+            self._removed.collect()
+        except Error as error:
+            log.warning("%s: parts of removed snapshots are left: %s", self._machine.folder, error)
 
     def _decided(self, begun: int, saving: Saving) -> dict[str, Any]:
         """Tell the coordinator of this rank's part; return its decision."""

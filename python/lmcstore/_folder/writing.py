@@ -22,7 +22,7 @@ from .. import _core
 from .._state.encode import Encoded
 from .._text.arguments import absolute, file_path
 from .._text.caution import warn_of_creation
-from ..errors import Error, InUseError, InvalidError, UnsupportedError
+from ..errors import Error, InUseError, InvalidError, NotFoundError, UnsupportedError
 from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
@@ -65,7 +65,7 @@ class _Open:
         with self.lock:
             for path in [path for path in self.prepared if folder is None or os.path.dirname(path) == folder]:
                 store, records, shelf = self.prepared.pop(path)
-                _settle(store._pool, shelf, records, False)
+                settle(store._pool, shelf, records, False)
             for path, writes in list(self.stores):
                 if folder is None or os.path.dirname(path) == folder:
                     self.stores.pop((path, writes))[0].close()
@@ -111,6 +111,8 @@ class Records:
         if is_new:
             if os.path.exists(folder) and not os.path.isdir(folder):
                 raise InvalidError(f"{folder} is a file; a run of many ranks is a folder of pools")
+            if os.path.isdir(folder) and rank_files(folder):
+                raise NotFoundError(f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it")
             warn_of_creation(f"there is no run in {folder}. The save creates the folder and its pools")
             os.makedirs(folder, exist_ok=True)
         self._folder = folder
@@ -140,7 +142,7 @@ class Records:
                 log.warning("%s: undecided snapshots may be left: %s", path, error)
                 continue
             try:
-                _settle(pool, self._shelf, self._store)
+                settle(pool, self._shelf, self._store)
             finally:
                 pool.close()
 
@@ -157,7 +159,7 @@ class Records:
         with _open.lock:
             if _open.attempts.get((self._folder, self._shelf)) != self._attempt:
                 raise InvalidError(f"{self._folder}: a later save has begun, so this one can't be committed any more")
-            shelf = self._store.shelf(self._shelf, create=True)
+            shelf = self._store[self._shelf]
             return shelf.snapshot(record.state(), step=step, tags=tags, metrics=metrics, meta=meta, parent=parent)
 
 
@@ -179,7 +181,7 @@ class RankWriter:
         """Commit or drop the snapshot that an earlier save prepared. The coordinator has begun a later one."""
         with _open.lock:
             _open.prepared.pop(self._path, None)
-        _settle(self._store._pool, shelf, self.records())
+        settle(self._store._pool, shelf, self.records())
 
     def prepare(self, shelf: str, state: dict[str, Any], step: int | None) -> tuple[Part, list[str]]:
         """Store a dict of tensors durably as a snapshot that the record will decide on; return their names, too."""
@@ -217,7 +219,7 @@ class RankWriter:
         return _open.store(os.path.join(self._folder, RECORDS), False)
 
 
-def _settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> None:
+def settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> None:
     """Commit the prepared snapshots of a shelf that have a record, and drop the others."""
     for group, name, number in pool.groups():
         if name != shelf:
