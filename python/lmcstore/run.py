@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
-from ._arrays.packages import loaded
 from ._folder.channel import ranks_of_process
 from ._folder.ranked import RankSnapshot, RunOfRanks
 from ._folder.store import is_folder
@@ -120,10 +119,10 @@ class Run:
         if not isinstance(pool, Store) and (ranks_of_process() > 1 or is_folder(file_path(pool))):
             names = [*objects, *((_RNG,) if rng else ())]
             self._ranks = RunOfRanks(file_path(pool), shelf, float(timeout), replicated, names)
-            self._store, self._shelf = self._ranks.store, self._ranks.shelf
+            self._store: Store = self._ranks.store
         else:
             self._store = pool if isinstance(pool, Store) else open(pool)
-            self._shelf = self._store[shelf]
+        self._shelf = self._store[shelf]
         self._resumed: Snapshot | None = None
         self._last: Snapshot | None = None
         self._pid = os.getpid()
@@ -401,4 +400,3 @@ class Run:
         resumed = self._resumed
         text = "" if resumed is None else f", resumed from {resumed._address}, step {resumed.step}"
         return f"<lmcstore.Run {self._place}{text}>"
-

@@ -285,15 +285,15 @@ class Shelf:
         options: tuple[Any, ...],
         group: bytes | None = None,
     ) -> Snapshot:
-        """Capture an encoded state and commit it; `options`: step, parent, tags, metrics' names and values, metadata."""
+        """Capture an encoded state and commit it; `options`: step, parent, tags, metrics, metadata."""
         hooks = hooks_of(optimizers or [])
         capture = self._store._pool.begin(self._name)
         mode = _SYNCHRONOUS if wait else _ASYNCHRONOUS if later is None else _PROMISE
-        step, parent, *described = options
+        step, parent, tags, names, values, json_text = options
         try:
             (encoded.put if later is None else encoded.put_now)(capture)
             self._relate(capture, encoded, scale)
-            number = capture.commit(step, parent, time.time_ns(), *described, mode, group)
+            number = capture.commit(step, parent, time.time_ns(), tags, names, values, json_text, mode, group)
         except BaseException:
             capture.abort()
             raise

@@ -34,8 +34,9 @@ class Channel:
 
     def __init__(self, timeout: float) -> None:
         self.failure: str | None = None
-        self._torch: Any = loaded("torch")
-        self._dist: Any = loaded("torch.distributed")
+        torch: Any = loaded("torch")
+        distributed: Any = loaded("torch.distributed")
+        self._torch, self._dist = torch, distributed
         self.rank, self.world_size = 0, 1
         if ranks_of_process() == 1:
             return
@@ -85,7 +86,7 @@ class Channel:
         data = bytearray(int(size))
         tensor = self._torch.frombuffer(data, dtype=self._torch.uint8)
         self._wait(lambda: self._dist.irecv(tensor, rank, group=self._group), rank)
-        return _values(Reader(data).value())
+        return _values(Reader(bytes(data)).value())
 
     def _wait(self, begin: Any, rank: int) -> None:
         if self.failure is not None:

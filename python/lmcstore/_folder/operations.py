@@ -101,7 +101,9 @@ class Operations:
         stores = {store._uuid: store for store in self.stores(True)}
         for rank, part in record.ranks.items():
             if part.pool not in stores:
-                raise NotFoundError(f"{self._folder} lacks the pool of rank {rank}, {part.file}: copy it into the folder")
+                raise NotFoundError(
+                    f"{self._folder} lacks the pool of rank {rank}, {part.file}: copy it into the folder"
+                )
             pool = stores[part.pool]._pool
             handle = pool.find_group(shelf, part.group, False)
             try:

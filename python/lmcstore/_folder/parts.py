@@ -122,7 +122,7 @@ class Division:
         return made
 
     def _note_units(self, optimizers: Iterator[Any]) -> None:
-        """A parameter and the state of its optimizer are stored by one rank, so that links lead from step to step."""
+        """Let one rank store a parameter and the state of its optimizer, so that links lead from step to step."""
         for optimizer in optimizers:
             for parameter in (one for group in optimizer.param_groups for one in group["params"]):
                 unit = self._units.setdefault(_address(parameter), len(self._units))

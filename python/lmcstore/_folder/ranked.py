@@ -97,8 +97,8 @@ class RankSnapshot(FolderSnapshot):
         wrong = [name for name in new if is_of_torch(objects.get(name))]
         if wrong:
             raise NotFoundError(
-                f"{self._address} can't be resumed on rank {self._rank}: the run had {len(self._record().ranks)} ranks, "
-                f"each with {listed(wrong)} of its own. Name objects that are equal on all ranks when they are saved: "
+                f"{self._address} can't be resumed on rank {self._rank}: each of its {len(self._record().ranks)} ranks had "
+                f"{listed(wrong)} of its own. Name objects that are equal on all ranks when they are saved: "
                 f"Run(..., replicated={tuple(wrong)!r})"
             )
         if new:
@@ -175,7 +175,8 @@ class RunOfRanks:
 
     def sharded(self, found: RankSnapshot, targets: dict[str, Any]) -> dict[str, Any]:
         """Return the targets, of which those with DTensors load their boxes only."""
-        record, pieces = found._record(), {}
+        pieces: dict[str, Piece] = {}
+        record = found._record()
 
         def wrapped(target: Any, path: str) -> Any:
             made: Sharded | None = sharded(target, path)
@@ -256,4 +257,3 @@ class RunOfRanks:
                 self.store.close()
             finally:
                 writing.close(self._folder)
-

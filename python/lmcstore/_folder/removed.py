@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`Removed`: removes the parts of a rank whose records were removed.
 
-Records are removed first, by the policy or by a user, and leave gaps in the numbers. A part without a record is removed,
-too, if this machine's records have one of a later part (a copy that lags lacks the newest records only), and as many
-gaps as there are such parts (records of another run have none of them).
+Records are removed first, by the policy or by a user, and leave gaps in the numbers. A part without a record is
+removed, too, if this machine's records have one of a later part (a copy that lags lacks the newest records only), and
+as many gaps as there are such parts (records of another run have none of them).
 """
 
 from __future__ import annotations
@@ -42,20 +42,18 @@ class Removed:
         parts = self._own_parts(own)
         newest = max((number for number, group in parts.items() if group in kept), default=0)
         orphans = [number for number, group in parts.items() if group != _NO_GROUP and group not in kept]
-        gaps = max(self._recorded, default=0) - len(self._recorded)
-        if len(orphans) > gaps:
-            log.warning("%s: %d snapshots of %r have no record; they are left", own.store.path, len(orphans), own.name)
-            orphans = []
-        for number in orphans:
-            if number < newest:
-                try:
-                    self._own._pool.remove(self._shelf, number)
-                except NotFoundError:
-                    continue
-                except Error as error:
-                    log.warning("%s: %s@%d is left, without its record: %s", own.store.path, own.name, number, error)
-        left = any(number >= newest for number in orphans)
-        self._usual = None if left else len(self._recorded) - len(own)
+        removed = [number for number in orphans if number < newest]
+        if len(removed) > max(self._recorded, default=0) - len(self._recorded):
+            log.warning("%s: %d snapshots of %r have no record; they are left", own.store.path, len(removed), own.name)
+            orphans = removed = []
+        for number in removed:
+            try:
+                self._own._pool.remove(self._shelf, number)
+            except NotFoundError:
+                continue
+            except Error as error:
+                log.warning("%s: %s@%d is left, without its record: %s", own.store.path, own.name, number, error)
+        self._usual = None if len(orphans) > len(removed) else len(self._recorded) - len(own)
 
     def _kept(self, records: Shelf) -> set[bytes]:
         """Return the groups that have a record."""

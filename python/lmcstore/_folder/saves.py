@@ -212,4 +212,3 @@ def layout_of(stored: list[list[Stored]]) -> Record:
         made.tensors.add(name, known[0], one.shape, boxes[name])
         made.paths[name] = tuple(name.split("."))
     return made
-

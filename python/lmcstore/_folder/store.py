@@ -270,7 +270,9 @@ class FolderShelf(Shelf):
         operations = self._store._operations()
         total = super().drop(dry_run=dry_run)
         name = self._name
-        for removed in operations.each(lambda store: store[name].drop(dry_run=dry_run) if name in store else None).values():
+        for removed in operations.each(
+            lambda store: store[name].drop(dry_run=dry_run) if name in store else None
+        ).values():
             total = total if removed is None else _sum(total, removed)
         return total
 
@@ -329,8 +331,7 @@ class FolderSnapshot(Snapshot):
 
     @property
     def digest(self) -> str:
-        """Hash of its content, however it is stored: of its record's and its parts' digests. It depends on their ranks.
-        """
+        """Hash of its content, however it is stored: of its record and its parts, so it depends on the ranks."""
         handle = self._decode().handle
         made = hashlib.blake2b(digest_size=16)
         for rank in sorted(handle.record.ranks):

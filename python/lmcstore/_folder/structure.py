@@ -129,7 +129,7 @@ class _Mapped:
         return made
 
     def _elsewhere(self, node: Branch) -> TensorRef:
-        values = [child.value if type(child) is Leaf else None for child in node.children]
+        values: list[Any] = [child.value if type(child) is Leaf else None for child in node.children]
         if len(values) != len(Elsewhere._fields) or type(values[0]) is not str or type(values[1]) is not int:
             raise damaged("a tensor that another rank stores")
         name, rank, tie = Elsewhere(*values)
@@ -140,7 +140,6 @@ class _Mapped:
             self._members += 1
             made.group, made.member = -1 - (self._rank << _RANK_BITS | tie), self._members
         return made
-
 
 
 def _are_equal(node: Node, other: Node) -> bool:

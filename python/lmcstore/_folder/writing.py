@@ -112,7 +112,9 @@ class Records:
             if os.path.exists(folder) and not os.path.isdir(folder):
                 raise InvalidError(f"{folder} is a file; a run of many ranks is a folder of pools")
             if os.path.isdir(folder) and rank_files(folder):
-                raise NotFoundError(f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it")
+                raise NotFoundError(
+                    f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it"
+                )
             warn_of_creation(f"there is no run in {folder}. The save creates the folder and its pools")
             os.makedirs(folder, exist_ok=True)
         self._folder = folder
