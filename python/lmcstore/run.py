@@ -157,11 +157,7 @@ class Run:
         return self._shelf
 
     def resume(
-        self,
-        which: int | str | None = None,
-        *,
-        required: bool = False,
-        missing: Literal["error", "ignore"] = "error",
+        self, which: int | str | None = None, *, required: bool = False, missing: Literal["error", "ignore"] = "error"
     ) -> int:
         """Restore all objects, or none, and return the next step: 0 if the shelf is empty.
 

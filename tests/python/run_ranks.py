@@ -28,11 +28,7 @@ def model_of(kind: str) -> Any:
     torch.manual_seed(11)
     tied = torch.nn.Linear(8, 8, bias=False)
     model = torch.nn.Sequential(
-        torch.nn.Linear(8, 16),
-        torch.nn.BatchNorm1d(16),
-        torch.nn.Dropout(0.1),
-        torch.nn.Linear(16, 8),
-        tied,
+        torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 8), tied
     )
     if kind == "tied":
         model.append(torch.nn.Linear(8, 8, bias=False))
@@ -79,11 +75,7 @@ class Loop:
 
     def state(self) -> bytes:
         """Return the whole state as a pickle, which needs no memory of this process."""
-        made = {
-            name: copy.deepcopy(_whole(self.objects[name].state_dict()))
-            for name in self.objects
-            if name != "own"
-        }
+        made = {name: copy.deepcopy(_whole(self.objects[name].state_dict())) for name in self.objects if name != "own"}
         rng = [random.getstate(), np.random.get_state(), torch.get_rng_state()]
         return pickle.dumps(made | {"own": copy.deepcopy(self.own), "rng": rng})
 
@@ -136,13 +128,7 @@ KILLS = {
 
 
 def train_and_die(
-    rank: int,
-    world: int,
-    folder: Path,
-    steps: int,
-    phase: str,
-    killed: tuple[int, ...],
-    save: int,
+    rank: int, world: int, folder: Path, steps: int, phase: str, killed: tuple[int, ...], save: int
 ) -> tuple[list[float], int]:
     """Train, and end the killed ranks by SIGKILL at a phase of a save, counted from 1."""
     if rank in killed:
@@ -169,9 +155,7 @@ def _kill_at(count: int, owner: str, name: str, before: bool) -> None:
     setattr(kind, name, replaced)
 
 
-def resume_once(
-    rank: int, world: int, folder: Path, seed: int, saves: bool = True
-) -> tuple[bytes, int, list[str]]:
+def resume_once(rank: int, world: int, folder: Path, seed: int, saves: bool = True) -> tuple[bytes, int, list[str]]:
     """Resume with other generators, and save the same state again as the next step; return it and the warnings."""
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
@@ -194,11 +178,7 @@ def fail(rank: int, world: int, folder: Path) -> tuple[list[str], int]:
         for step in range(run.resume(), 5):
             loop.own["value"] = object() if (step, rank) == (1, 1) else 0
             try:
-                saved = run.save(
-                    2 if (step, rank) == (3, 1) else step,
-                    tags=["newest"],
-                    wait=step != 3,
-                )
+                saved = run.save(2 if (step, rank) == (3, 1) else step, tags=["newest"], wait=step != 3)
                 while not saved.done:
                     time.sleep(0.01)
             except lmcstore.Error as error:
@@ -232,9 +212,7 @@ def prune_beside(rank: int, world: int, folder: Path) -> list[list[int]]:
     """Prune on rank 0 between saves; return the numbers in each rank's pool after each save."""
     loop = Loop("", rank, world)
     numbers = []
-    with lmcstore.Run(
-        folder, policy="keep=last:2 keep_raw=2 chain=1", **loop.objects
-    ) as run:
+    with lmcstore.Run(folder, policy="keep=last:2 keep_raw=2 chain=1", **loop.objects) as run:
         run.resume()
         for step in range(6):
             run.save(step, wait=True)
@@ -245,17 +223,11 @@ def prune_beside(rank: int, world: int, folder: Path) -> list[list[int]]:
         run._ranks.together(lambda: None)
         own = run._ranks._machine.writer.store["run"]
         numbers.append([snapshot.number for snapshot in own])
-        assert (
-            "keep=last:2" in run.shelf.policy
-            and "keep_raw=2" in run.shelf.policy
-            and "chain=1" in run.shelf.policy
-        )
+        assert "keep=last:2" in run.shelf.policy and "keep_raw=2" in run.shelf.policy and "chain=1" in run.shelf.policy
     return numbers
 
 
-def train_apart(
-    rank: int, world: int, folders: list[Path], steps: int, seed: int = 0
-) -> Any:
+def train_apart(rank: int, world: int, folders: list[Path], steps: int, seed: int = 0) -> Any:
     """Train with the ranks' folders on two machines."""
     return train(rank, world, folders[rank * len(folders) // world], steps, "", seed)
 
@@ -283,9 +255,7 @@ def train_links(rank: int, world: int, folder: Path) -> bool:
     """Train with links; return whether the rank's pool has some."""
     model = DistributedDataParallel(torch.nn.Linear(300, 300))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with lmcstore.Run(
-        folder, policy="write=link", model=model, optimizer=optimizer
-    ) as run:
+    with lmcstore.Run(folder, policy="write=link", model=model, optimizer=optimizer) as run:
         for step in range(4):
             optimizer.zero_grad()
             model(torch.randn(4, 300)).square().mean().backward()
@@ -293,13 +263,8 @@ def train_links(rank: int, world: int, folder: Path) -> bool:
             saved = run.save(step)
         assert saved.captured() and saved.wait().number == 4 and saved.step == 3
         state = saved.state_dict()
-        assert all(
-            torch.equal(value, model.module.state_dict()[key])
-            for key, value in state["model"].items()
-        )
+        assert all(torch.equal(value, model.module.state_dict()[key]) for key, value in state["model"].items())
         dist.barrier()
         own = run._ranks._machine.writer.store["run"][-1]
-        assert own.storage()["link_contents"] > 0 or own.raw_bytes < 100_000, (
-            own.storage()
-        )
+        assert own.storage()["link_contents"] > 0 or own.raw_bytes < 100_000, own.storage()
         return saved.storage()["link_contents"] > 0

@@ -82,15 +82,9 @@ def whole() -> Iterator[list[tuple[list[float], bytes, int, bytes]]]:
     ],
 )
 def test_ranks_that_are_killed_resume_at_the_last_record(
-    folder: Path,
-    whole: list[tuple[list[float], bytes, int, bytes]],
-    phase: str,
-    killed: tuple[int, ...],
-    last: int,
+    folder: Path, whole: list[tuple[list[float], bytes, int, bytes]], phase: str, killed: tuple[int, ...], last: int
 ) -> None:
-    ranks.run(
-        2, run_ranks.train_and_die, folder, _STEPS, phase, killed, _SAVE, killed=killed
-    )
+    ranks.run(2, run_ranks.train_and_die, folder, _STEPS, phase, killed, _SAVE, killed=killed)
     with lmcstore.open(folder) as run:
         assert [snapshot.step for snapshot in run["run"]] == list(range(last + 1))
     second = ranks.run(2, run_ranks.train, folder, _STEPS, "", 1)
@@ -102,9 +96,7 @@ def test_ranks_that_are_killed_resume_at_the_last_record(
     assert [len(found) for found in numbers.values()] == [_STEPS] * 3
 
 
-def _resumed(
-    folder: Path, world: int, seed: int
-) -> list[tuple[dict[str, Any], int, list[str]]]:
+def _resumed(folder: Path, world: int, seed: int) -> list[tuple[dict[str, Any], int, list[str]]]:
     found = ranks.run(world, run_ranks.resume_once, folder, seed)
     return [(pickle.loads(state), first, messages) for state, first, messages in found]
 
@@ -115,20 +107,13 @@ def test_other_numbers_of_ranks_resume(folder: Path) -> None:
     for rank, (state, first, messages) in enumerate(three):
         assert first == 3
         same(state, four[rank] | {"model": four[0]["model"]})
-        assert len(messages) == (rank == 0) and all(
-            "rank 3" in message for message in messages
-        )
+        assert len(messages) == (rank == 0) and all("rank 3" in message for message in messages)
     loop = run_ranks.Loop.__new__(run_ranks.Loop)
     model = run_ranks.model_of("")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
     own = {"seen": 0, "rank": 0, "weights": torch.zeros(1)}
-    loop.objects = {
-        "model": model,
-        "optimizer": optimizer,
-        "scheduler": scheduler,
-        "own": own,
-    }
+    loop.objects = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "own": own}
     loop.own = own
     with lmcstore.Run(folder, **loop.objects) as run:
         assert run.resume() == 4
@@ -141,24 +126,13 @@ def test_other_numbers_of_ranks_resume(folder: Path) -> None:
     assert [first for _, first, _ in two] == [5, 5]
     for part in ("model", "optimizer", "scheduler"):
         same(two[1][0][part], four[0][part])
-    assert (
-        two[1][0]["own"]["rank"] == 1
-        and "'own' and 'rng' stay as they are" in two[1][2][0]
-    )
+    assert two[1][0]["own"]["rank"] == 1 and "'own' and 'rng' stay as they are" in two[1][2][0]
 
 
-def test_a_failure_of_a_rank_fails_the_save_on_all_ranks_and_no_other(
-    folder: Path,
-) -> None:
+def test_a_failure_of_a_rank_fails_the_save_on_all_ranks_and_no_other(folder: Path) -> None:
     first, second = ranks.run(2, run_ranks.fail, folder)
-    assert [error.split(":")[0] for error in first[0]] == [
-        "1 InputOutputError",
-        "4 InputOutputError",
-    ]
-    assert [error.split(":")[0] for error in second[0]] == [
-        "1 UnsupportedError",
-        "4 InputOutputError",
-    ]
+    assert [error.split(":")[0] for error in first[0]] == ["1 InputOutputError", "4 InputOutputError"]
+    assert [error.split(":")[0] for error in second[0]] == ["1 UnsupportedError", "4 InputOutputError"]
     assert "rank 1: own.value" in first[0][0] and "own.value" in second[0][0]
     for errors, last in (first, second):
         assert "step 3" in errors[1] or "step 2" in errors[1]
@@ -256,21 +230,19 @@ def test_a_run_on_two_machines(folder: Path) -> None:
                 model = pickle.loads(first[0][1])["model"]
                 same(list(state["model"].values()), list(model.values()))
             missing = run.verify()["missing"]
-            assert len(missing) == 6 and (
-                home is homes[0] or "rank-00000.pool" in "".join(missing)
-            )
-    with lmcstore.open(
-        homes[1] / "records.pool", mode="r+"
-    ) as records:  # a copy that lags
+            assert len(missing) == 6 and (home is homes[0] or "rank-00000.pool" in "".join(missing))
+        with pytest.raises(lmcstore.NotFoundError, match="can't be changed: copy all pools"):
+            lmcstore.open(home, mode="r+")
+    with pytest.raises(AssertionError, match="on no machine of this job"):
+        ranks.run(2, run_ranks.train, homes[1], 6)
+    with lmcstore.open(homes[1] / "records.pool", mode="r+") as records:  # a copy that lags
         records["run"].remove(3)
     with lmcstore.open(homes[0] / "records.pool", mode="r+") as records:
         records["run"].remove(1)
     second = ranks.run(4, run_ranks.train_apart, homes, 6, 1)
     for rank in range(4):
         assert second[rank][2] == 3
-        buffers = {
-            "model": pickle.loads(first[rank - rank % 2][1])["model"]
-        }  # of the machine's first rank
+        buffers = {"model": pickle.loads(first[rank - rank % 2][1])["model"]}  # of the machine's first rank
         same(pickle.loads(second[rank][3]), pickle.loads(first[rank][1]) | buffers)
     for home in homes:
         assert list(ranks.numbers_of(home).values()) == [[2, 3, 4, 5, 6]] * 3

@@ -16,11 +16,12 @@ from typing import Any
 
 from .. import errors
 from .._text.caution import warn_of_creation
-from ..errors import Error, InputOutputError, InvalidError
+from .._text.similar import listed
+from ..errors import Error, InputOutputError, InvalidError, NotFoundError
 from ..snapshot import Snapshot
 from ..store import Store
 from .channel import Channel
-from .ranks import RECORDS
+from .ranks import RECORDS, there
 from .writing import RankWriter, Records, identity
 
 log = logging.getLogger("lmcstore")
@@ -62,6 +63,7 @@ class Machine:
         together(channel, self._open_records)
         if len(self.machines) > 1:
             self._level(channel)
+        self._check_whole(channel)
         self.writer = self._open_writer(channel)
         self._numbers = set(self._record_numbers()) if self.rank == 0 else set()
 
@@ -70,6 +72,23 @@ class Machine:
             self.records = Records(self.folder, self._shelf)
             if self.rank == 0:
                 self.records.store._begin_writing(self._shelf)  # it may warn, here rather than in the thread
+
+    def _check_whole(self, channel: Channel) -> None:
+        """Refuse a job whose machines lack a pool of the newest record: another machine may have newer records."""
+        newest = self.records.newest() if self.records is not None else None
+        found = together(channel, lambda: None if newest is None else there(self.folder, newest))
+
+        def check() -> None:
+            ranks = {} if newest is None else newest.ranks
+            missing = [part.file for rank, part in ranks.items() if not any(one and rank in one for one in found)]
+            if missing:
+                raise NotFoundError(
+                    f"{self.folder}: {listed(missing)}, with parts of the run's newest snapshot, "
+                    f"{'is' if len(missing) == 1 else 'are'} on no machine of this job. There may be newer records, too: "
+                    "start the job with that machine, or copy its pools into a folder of the job"
+                )
+
+        together(channel, check)
 
     def _open_writer(self, channel: Channel) -> RankWriter:
         made: list[RankWriter] = []

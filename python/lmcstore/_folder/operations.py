@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import _core
+from .._text.similar import listed
 from ..errors import Error, ExistsError, InUseError, NotFoundError, UnsupportedError
 from ..store import Store
-from .ranks import rank_files
+from .ranks import rank_files, there
 from .record import Record
 from .removed import Removed
-from .writing import settle
+from .writing import newest_record, settle
 
 log = logging.getLogger("lmcstore")
 
@@ -53,9 +54,21 @@ class Operations:
         self._stores: dict[str, Store] | None = None
 
     def settle(self) -> None:
-        """Decide on what unfinished saves have left in the pools, and remove parts whose records were removed."""
+        """Decide on what unfinished saves have left in the pools, and remove parts whose records were removed.
+
+        NotFoundError: pools are missing, so that another machine may have newer records.
+        """
+        for shelf in self._records:
+            newest = newest_record(self._records[shelf])
+            known = [] if newest is None else there(self._folder, newest)
+            if newest is not None and len(known) < len(newest.ranks):
+                missing = [part.file for rank, part in newest.ranks.items() if rank not in known]
+                raise NotFoundError(
+                    f"{self._folder} lacks {listed(missing)} of the run, and can't be changed: copy all pools of the run "
+                    "into one folder, or open this one with mode 'r'"
+                )
         for store in self.stores():
-            for shelf in {name for _, name, _ in store._pool.groups()}:
+            for shelf in {name for _, name, _ in store._pool.groups()}.intersection(self._records):
                 settle(store._pool, shelf, self._records)
             for shelf in store.shelves():
                 if shelf in self._records:

@@ -97,8 +97,8 @@ class RankSnapshot(FolderSnapshot):
         wrong = [name for name in new if is_of_torch(objects.get(name))]
         if wrong:
             raise NotFoundError(
-                f"{self._address} can't be resumed on rank {self._rank}: each of its {len(self._record().ranks)} ranks had "
-                f"{listed(wrong)} of its own. Name objects that are equal on all ranks when they are saved: "
+                f"{self._address} can't be resumed on rank {self._rank}: each of its ranks had {listed(wrong)} "
+                f"of its own. Name objects that are equal on all ranks when they are saved: "
                 f"Run(..., replicated={tuple(wrong)!r})"
             )
         if new:

@@ -43,8 +43,12 @@ def open_folder(
     mode = _core.OPEN_WRITE if writes else _core.OPEN_READ
     pool = _core.open(records, mode, 0, _WAIT_MS, threads, flags)
     store = FolderStore(pool, path, force_network, verify, "r+" if writes else "r")
-    if writes:
-        store._operations().settle()
+    try:
+        if writes:
+            store._operations().settle()
+    except BaseException:
+        store.close()
+        raise
     return store
 
 

@@ -129,6 +129,10 @@ class Records:
         """The pool of records."""
         return self._store
 
+    def newest(self) -> Record | None:
+        """Read the newest record, without its tensors; None: there is none."""
+        return newest_record(self._store[self._shelf])
+
     def settle_others(self, ranks: Container[int]) -> None:
         """Settle the pools of others than some ranks, unless another process writes them."""
         for name in rank_files(self._folder):
@@ -230,6 +234,13 @@ def settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> 
         if commit or drops:
             pool.resolve(group, commit)
             log.info("%s@%d of a save that %s", shelf, number, "was committed" if commit else "did not end: dropped")
+
+
+def newest_record(records: Shelf) -> Record | None:
+    """Read the newest record of a shelf, without its tensors; None: there is none."""
+    for snapshot in reversed(records):
+        return read_head(snapshot._decode())
+    return None
 
 
 def _has_record(records: Shelf, pool: bytes, number: int, group: bytes) -> bool:
