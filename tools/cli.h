@@ -37,7 +37,8 @@ struct cli_command {
     const char *values;            /* the words of the first argument, separated by spaces; NULL: it is a path */
     int min_arguments;
     int max_arguments;
-    uint64_t other_paths; /* bits: arguments that are paths, like the first */
+    uint64_t other_paths;  /* bits: arguments that are paths, like the first */
+    const char *no_folder; /* what to do instead with the folder of a run; NULL: it is taken like a pool */
     enum lmcs_status (*run)(struct cli *cli);
 };
 
@@ -77,6 +78,7 @@ struct cli_options {
     bool move_tags;
     const char *output;
     const char *part;
+    const char *metrics;
     const char *base;
     const char *expect;
     uint32_t dtype; /* 0: not given */
@@ -96,6 +98,7 @@ struct cli {
     const struct cli_command *command;
     struct cli_options options;
     struct lmcs_pool *pool;
+    struct cli_folder *folder; /* folder.h; of a run, whose records are `pool`. NULL: none */
     json_t *json;
     bool shows_hint; /* mention --help */
     struct cli_progress progress;
@@ -135,7 +138,7 @@ bool cli_next_option(const struct cli_command *command, size_t *row, struct cli_
 /* Parses a size like "8GiB"; false: not a size. */
 bool cli_parse_size(const char *text, uint64_t *bytes);
 
-/* ---- support.c: errors, pools, snapshots ---------------------------------------------------------------------- */
+/* ---- support.c: errors ---------------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 4, 5))) enum lmcs_status cli_fail(struct cli *cli, enum lmcs_status status,
                                                                 int system_errno, const char *format, ...);
@@ -150,7 +153,10 @@ enum lmcs_status cli_pass(struct cli *cli, struct cli_passed *passed, enum lmcs_
 /* The kept failure, if all else went well. */
 enum lmcs_status cli_passed(struct cli *cli, const struct cli_passed *passed, enum lmcs_status status);
 __attribute__((format(printf, 2, 3))) enum lmcs_status cli_wrong_use(struct cli *cli, const char *format, ...);
-/* Opens arguments[0] as cli->pool, without background work. */
+
+/* ---- pools.c: pools, folders, snapshots ----------------------------------------------------------------------- */
+
+/* Opens arguments[0] as cli->pool, without background work; the folder of a run also as cli->folder. */
 enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode);
 enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open_mode mode);
 /* Returns `status`, or the close's error if `status` is LMCS_OK. */
@@ -205,6 +211,23 @@ void cli_warn_lines(const char *lines);
 /* Returns the plural's ending: "" for 1, else "s". */
 const char *cli_s(uint64_t count);
 
+/* ---- folder_sizes.c: sizes of snapshots ------------------------------------------------------------------------ */
+
+/* Sizes of a snapshot; of a run's, the sums of its parts. */
+struct cli_sizes {
+    uint64_t tensor_count;
+    uint64_t raw_bytes;
+    uint64_t new_bytes;
+    struct lmcs_snapshot_storage storage;
+    char lacks[1024]; /* the first part that is not in the folder; "": none */
+};
+/* Takes new_bytes over unless the snapshot is a run's. Walks the manifests. */
+enum lmcs_status cli_sizes(struct cli *cli, struct lmcs_snapshot *snapshot, uint64_t new_bytes,
+                           struct cli_sizes *sizes);
+/* The same without the storage; of a pool's snapshot without a walk. */
+enum lmcs_status cli_sizes_head(struct cli *cli, struct lmcs_snapshot *snapshot, uint64_t new_bytes,
+                                struct cli_sizes *sizes);
+
 /* ---- json.c: for scripts -------------------------------------------------------------------------------------- */
 
 /* Bytes that are not UTF-8 become U+FFFD. */
@@ -217,10 +240,14 @@ json_t *cli_json_real(double value);
 json_t *cli_json_u64(uint64_t value); /* above INT64_MAX: null */
 /* Takes over `value`; NULL: out of memory. */
 void cli_json_set(json_t *object, const char *key, json_t *value);
-/* Describes a snapshot without its storage, which takes a walk over its tensors. */
-enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
-/* Describes a snapshot without its tensors. */
+/* Describes a snapshot without its tensors; ... */
 enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
+/* ... with sizes that are known; ... */
+enum lmcs_status cli_json_sized(struct cli *cli, struct lmcs_snapshot *snapshot, const struct cli_sizes *sizes,
+                                json_t **json);
+/* ... without its storage. */
+enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, const struct cli_sizes *sizes,
+                                        json_t **json);
 json_t *cli_json_error(const struct lmcs_error *error);
 
 /* ---- due.c: what a policy is about to remove -------------------------------------------------------------------- */
@@ -239,6 +266,11 @@ bool cli_due_is_empty(const struct cli_due *due);
 /* Prints up to two lines, each after `before`. */
 void cli_due_print(const struct cli_due *due, const char *before);
 json_t *cli_due_json(const struct cli_due *due);
+
+/* ---- tensorboard.c: metrics ------------------------------------------------------------------------------------ */
+
+/* Runs 'export --metrics tensorboard'. */
+enum lmcs_status cli_export_tensorboard(struct cli *cli);
 
 /* ---- progress.c: a bar, and signals --------------------------------------------------------------------------- */
 

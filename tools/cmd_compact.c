@@ -1,17 +1,55 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* cmd_compact.c - lmc-store compact: encodes older snapshots as deltas. */
-#include "cli.h"
+#include "folder.h"
 
-static enum lmcs_status compact(struct cli *cli, struct lmcs_pool_info *before, struct lmcs_pool_info *after)
+#include <string.h>
+
+static void add(struct lmcs_pool_info *sum, const struct lmcs_pool_info *info)
 {
-    enum lmcs_status status = lmcs_pool_info(cli->pool, before, &cli->error);
+    sum->used_bytes += info->used_bytes;
+    sum->live_bytes += info->live_bytes;
+    sum->free_bytes = info->free_bytes; /* of one disk */
+    sum->compaction_backlog += info->compaction_backlog;
+}
+
+/* Compacts a pool, and adds up what it used before and uses after. */
+static enum lmcs_status compact(struct cli *cli, struct lmcs_pool *pool, struct lmcs_pool_info *before,
+                                struct lmcs_pool_info *after)
+{
+    struct lmcs_pool_info info;
+    enum lmcs_status status = lmcs_pool_info(pool, &info, &cli->error);
     if (status != LMCS_OK)
         return status;
+    add(before, &info);
     struct lmcs_progress progress = cli_progress_start(cli);
-    status = cli->options.finished ? lmcs_compact_finished(cli->pool, cli->options.arguments[1], &progress, &cli->error)
-                                   : lmcs_compact(cli->pool, &progress, &cli->error);
+    status = cli->options.finished ? lmcs_compact_finished(pool, cli->options.arguments[1], &progress, &cli->error)
+                                   : lmcs_compact(pool, &progress, &cli->error);
     cli_progress_wipe(&cli->progress);
-    return status == LMCS_OK ? lmcs_pool_info(cli->pool, after, &cli->error) : status;
+    if (status == LMCS_OK)
+        status = lmcs_pool_info(pool, &info, &cli->error);
+    if (status == LMCS_OK)
+        add(after, &info);
+    return status;
+}
+
+/* Compacts the pools of a run's ranks. */
+static enum lmcs_status compact_ranks(struct cli *cli, struct lmcs_pool_info *before, struct lmcs_pool_info *after)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && cli_folder_file(cli->folder, i) != NULL; i++) {
+        struct lmcs_pool *pool = NULL;
+        struct lmcs_error error;
+        status = cli_folder_writable(cli, i, &pool);
+        if (status == LMCS_OK)
+            status = compact(cli, pool, before, after);
+        if (status == LMCS_NOT_FOUND && pool != NULL)
+            status = LMCS_OK; /* it has nothing of the shelf */
+        if (pool != NULL && lmcs_pool_close(pool, &error) != LMCS_OK && status == LMCS_OK) {
+            cli->error = error;
+            status = error.status;
+        }
+    }
+    return status;
 }
 
 static void report_json(struct cli *cli, const struct lmcs_pool_info *before, const struct lmcs_pool_info *after)
@@ -27,13 +65,16 @@ static void report_json(struct cli *cli, const struct lmcs_pool_info *before, co
 
 static enum lmcs_status run(struct cli *cli)
 {
-    struct lmcs_pool_info before;
-    struct lmcs_pool_info after;
+    struct lmcs_pool_info before, after;
+    memset(&before, 0, sizeof before);
+    memset(&after, 0, sizeof after);
     if (cli->options.arguments[1] != NULL && !cli->options.finished)
         return cli_wrong_use(cli, "compact: it compacts the whole pool; a shelf needs --finished");
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
     if (status == LMCS_OK)
-        status = compact(cli, &before, &after);
+        status = compact(cli, cli->pool, &before, &after);
+    if (status == LMCS_OK && cli->folder != NULL)
+        status = compact_ranks(cli, &before, &after);
     if (status != LMCS_OK)
         return status;
     if (cli->options.json)
@@ -52,7 +93,7 @@ const struct cli_command cmd_compact = {
         "The newest snapshots of each shelf stay raw; no snapshot is removed. A process that has the pool open for\n"
         "writing does this in the background. Ctrl-C keeps the work that is done. --finished encodes the newest\n"
         "snapshots too, of SHELF or of all shelves, once: use it when a run is finished. If it goes on, later\n"
-        "snapshots stay raw again, and the next one is stored in full.",
+        "snapshots stay raw again, and the next one is stored in full. Of the folder of a run: all pools.",
     .options = "finished wait force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

@@ -39,6 +39,7 @@ const struct cli_command cmd_create = {
     .summary = "Creates an empty pool",
     .help = "The file is sparse and has mode 0600; it takes disk space as snapshots arrive: ls -l shows the addresses\n"
             "that it reserves, such as 1 TiB, du and lmc-store info the space in use. POOL must not exist.",
+    .no_folder = "the pools in it exist; a new pool needs another path",
     .options = "size force-network json",
     .min_arguments = 1,
     .max_arguments = 1,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* cmd_diff.c - lmc-store diff: differences between two snapshots. */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -174,7 +174,9 @@ static enum lmcs_status compare(struct cli *cli, struct lmcs_snapshot *const pai
     struct table table = {.cli = cli, .rows = json_array()};
     struct lmcs_diff_report report;
     struct lmcs_progress progress = cli_progress_start(cli);
-    enum lmcs_status status = lmcs_snapshot_diff(pair[0], pair[1], 0, visit, &table, &progress, &report, &cli->error);
+    enum lmcs_status status =
+        cli->folder != NULL ? cli_joined_diff(cli, pair, visit, &table, &progress, &report)
+                            : lmcs_snapshot_diff(pair[0], pair[1], 0, visit, &table, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
     if (status == LMCS_OK && cli->options.json)
         report_json(cli, &table, pair, &report);
@@ -259,7 +261,8 @@ const struct cli_command cmd_diff = {
         "elements whose bytes differ, the largest and the root-mean-square change, the latter relative to the\n"
         "root-mean-square before, and the cosine between the two. @9 is of the first one's shelf; run@5..9 compares 5\n"
         "with 9; one snapshot alone is compared with its parent. NaN and infinities are counted, but not part of the\n"
-        "figures. Tensors with equal contents are not read.",
+        "figures. Tensors with equal contents are not read. Of the folder of a run, only tensors are compared, joined\n"
+        "from the parts of its ranks, one at a time in memory.",
     .options = "n force-network json",
     .min_arguments = 2,
     .max_arguments = 3,

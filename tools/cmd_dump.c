@@ -109,6 +109,7 @@ const struct cli_command cmd_dump = {
         "another shelf of the name. --resume writes FILE in place and keeps it if the dump is cut short; the same\n"
         "command checks it and continues. --skip-lost leaves out snapshots with contents that a scrub found lost;\n"
         "otherwise they fail the dump.",
+    .no_folder = "an archive has the contents of one pool. Copy its pools together instead (cp --sparse=always)",
     .options = "output force-network json since canonical resume skip-lost",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,

@@ -49,6 +49,7 @@ const struct cli_command cmd_fork = {
     .help =
         "NEWSHELF@1 is the snapshot: its tensors, step, time, tags, metrics and metadata. Nothing is copied; shared\n"
         "contents stay until both shelves have removed them. NEWSHELF records its origin.",
+    .no_folder = "its ranks continue from a snapshot when they load it; a shelf of it has no forks",
     .options = "wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,
@@ -82,6 +83,7 @@ const struct cli_command cmd_mv = {
     .help =
         "Its snapshots, tags and numbers stay as they are, and its forks refer to the new name. A name that another\n"
         "shelf has is refused.",
+    .no_folder = "its shelves keep their names, by which the ranks find their parts",
     .options = "wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,

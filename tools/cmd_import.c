@@ -55,6 +55,7 @@ const struct cli_command cmd_import = {
     .help =
         "FILE is checked completely before anything is stored. A missing shelf is created. The file's own metadata is\n"
         "stored in the snapshot's, under \"safetensors\".",
+    .no_folder = "import into a pool of its own",
     .options = "step tag wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,

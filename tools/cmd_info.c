@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* cmd_info.c - lmc-store info: medium, contents and free space of a pool. */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -94,7 +94,8 @@ static void print_space(const struct lmcs_pool_info *info)
         printf(" (as the disk allows)\n");
 }
 
-static void print_contents(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live)
+/* `is_folder`: the pool has records only, whose size tells nothing. */
+static void print_contents(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live, bool is_folder)
 {
     label("holds");
     printf("%" PRIu64 " snapshot%s on %" PRIu64 " shel%s, %" PRIu64 " tensor contents\n", info->snapshot_count,
@@ -113,6 +114,8 @@ static void print_contents(const struct lmcs_pool_info *info, const struct lmcs_
         printf("%" PRIu64 " live variable%s of %s\n", live->variables, cli_s(live->variables),
                cli_bytes(live->bytes).text);
     }
+    if (is_folder)
+        return;
     label("a snapshot");
     if (info->last_snapshot_bytes != 0)
         printf("the newest took %s", cli_bytes(info->last_snapshot_bytes).text);
@@ -162,7 +165,7 @@ static void print_scrub(const struct lmcs_pool_info *info)
     }
 }
 
-static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live)
+static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live, bool is_folder)
 {
     label("pool");
     cli_print(stdout, info->path);
@@ -172,7 +175,7 @@ static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live
            info->writable ? "" : ", open for reading");
     print_medium(info);
     print_space(info);
-    print_contents(info, live);
+    print_contents(info, live, is_folder);
     print_compaction(info);
     print_scrub(info);
     if (info->memory_bytes > 0) {
@@ -339,7 +342,7 @@ static enum lmcs_status show_raw(struct cli *cli, const struct lists *lists, con
 static enum lmcs_status show_shelf(struct cli *cli, const struct lists *lists, const struct lmcs_shelf_info *shelf)
 {
     struct lmcs_prune_report report = {0};
-    enum lmcs_status status = show_raw(cli, lists, shelf);
+    enum lmcs_status status = cli->folder == NULL ? show_raw(cli, lists, shelf) : LMCS_OK;
     if (status != LMCS_OK || strstr(shelf->policy, " keep=all") != NULL)
         return status;
     struct cli_due due = cli_due_new(shelf);
@@ -365,6 +368,90 @@ static enum lmcs_status show_shelves(struct cli *cli, const struct lists *lists)
     return status;
 }
 
+/* ---- Folders -------------------------------------------------------------------------------------------------- */
+
+static void show_rank(struct cli *cli, const char *file, const struct lmcs_pool_info *info)
+{
+    if (cli->options.json) {
+        struct lmcs_live_usage none = {0};
+        cli_json_set(json_object_get(cli->json, "ranks"), file, info_json(info, &none));
+        return;
+    }
+    label("rank");
+    cli_print(stdout, file);
+    printf(": %s used, %" PRIu64 " snapshot%s, %" PRIu64 " tensor contents\n", cli_bytes(info->used_bytes).text,
+           info->snapshot_count, cli_s(info->snapshot_count), info->content_count);
+}
+
+/* Shows the ranks' pools, and adds their bytes to `used`. Unusable ones are reported at the end. */
+static enum lmcs_status show_ranks(struct cli *cli, struct cli_passed *passed, uint64_t *used)
+{
+    struct lmcs_pool *pool;
+    struct lmcs_pool_info info;
+    const char *file;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && (file = cli_folder_file(cli->folder, i)) != NULL; i++) {
+        status = cli_folder_pool(cli, i, &pool);
+        if (status == LMCS_OK)
+            status = lmcs_pool_info(pool, &info, &cli->error);
+        if (status == LMCS_OK) {
+            show_rank(cli, file, &info);
+            *used += info.used_bytes;
+        }
+        status = cli_pass(cli, passed, status);
+    }
+    return status;
+}
+
+/* Shows what the newest snapshot of a shelf lacks. */
+static enum lmcs_status show_missing(struct cli *cli, const char *shelf)
+{
+    struct lmcs_snapshot *snapshot = NULL;
+    struct cli_record record;
+    enum lmcs_status status = lmcs_snapshot_find(cli->pool, shelf, NULL, &snapshot, &cli->error);
+    if (status != LMCS_OK)
+        return status == LMCS_NOT_FOUND ? LMCS_OK : status;
+    status = cli_record_read(cli, snapshot, &record);
+    for (size_t i = 0, file; status == LMCS_OK && i < record.part_count; i++) {
+        status = cli_part_find(cli, &record.parts[i], &file);
+        if (status != LMCS_NOT_FOUND)
+            continue;
+        status = LMCS_OK;
+        if (cli->options.json) {
+            json_array_append_new(json_object_get(cli->json, "missing"), cli_json_text(cli->error.message));
+            continue;
+        }
+        label("missing");
+        cli_print(stdout, cli->error.message);
+        putchar('\n');
+    }
+    cli_record_free(&record);
+    lmcs_snapshot_close(snapshot);
+    return status;
+}
+
+static enum lmcs_status show_folder(struct cli *cli, struct cli_passed *passed, uint64_t used)
+{
+    struct cli_shelves shelves = {.count = 0};
+    if (cli->options.json) {
+        cli_json_set(cli->json, "ranks", json_object());
+        cli_json_set(cli->json, "missing", json_array());
+    }
+    enum lmcs_status status = show_ranks(cli, passed, &used);
+    if (status == LMCS_OK && cli->options.json) {
+        cli_json_set(cli->json, "used_bytes", cli_json_u64(used));
+    } else if (status == LMCS_OK) {
+        label("all pools");
+        printf("%s used\n", cli_bytes(used).text);
+    }
+    if (status == LMCS_OK)
+        status = cli_pass(cli, passed, cli_shelves(cli, &shelves));
+    for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++)
+        status = cli_pass(cli, passed, show_missing(cli, shelves.infos[i].name));
+    free(shelves.infos);
+    return status;
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_pool_info info;
@@ -383,9 +470,14 @@ static enum lmcs_status run(struct cli *cli)
         cli_json_set(cli->json, "due", lists.due = json_array());
         cli_json_set(cli->json, "raw", lists.raw = json_array());
     } else {
-        print_info(&info, &live);
+        print_info(&info, &live, cli->folder != NULL);
     }
-    status = show_shelves(cli, &lists);
+    struct cli_passed passed = {.status = LMCS_OK};
+    if (cli->folder != NULL)
+        status = show_folder(cli, &passed, info.used_bytes);
+    if (status == LMCS_OK)
+        status = show_shelves(cli, &lists);
+    status = cli_passed(cli, &passed, status);
     if (status != LMCS_OK)
         return status;
     status = info.damaged_shelves > 0 ? LMCS_DAMAGED : LMCS_UNSUPPORTED;
@@ -396,8 +488,10 @@ const struct cli_command cmd_info = {
     .name = "info",
     .synopsis = "POOL [--json]",
     .summary = "Shows the medium, space, and how many more snapshots fit",
-    .help = "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.\n"
-            "\"raw\": payload bytes of the newest snapshots, by shelf, that 'compact --finished' would encode.",
+    .help =
+        "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.\n"
+        "\"raw\": payload bytes of the newest snapshots, by shelf, that 'compact --finished' would encode.\n"
+        "Of the folder of a run: the pool of its records, then those of its ranks. In JSON, \"used_bytes\" is of all.",
     .options = "force-network json",
     .min_arguments = 1,
     .max_arguments = 1,

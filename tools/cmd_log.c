@@ -182,7 +182,8 @@ static enum lmcs_status print_tags(const struct log *log, const struct line *lin
     return cli_show(log->cli, &held, status);
 }
 
-static enum lmcs_status print_text(struct log *log, const struct line *line, bool tells_origin)
+static enum lmcs_status print_text(struct log *log, const struct line *line, const struct cli_sizes *sizes,
+                                   bool tells_origin)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(line->snapshot);
     char number[24];
@@ -191,7 +192,7 @@ static enum lmcs_status print_text(struct log *log, const struct line *line, boo
         print_colored(stdout, log, "\033[33m", info->shelf);
     print_colored(stdout, log, "\033[33m", log->has_names ? number : number + 1);
     printf("  step %s  %s  %s, %s new", cli_step(info->step).text, cli_time(info->time_ns).text,
-           cli_bytes(info->raw_bytes).text, cli_new_bytes(line->new_bytes[line->at - 1]).text);
+           cli_bytes(sizes->raw_bytes).text, cli_new_bytes(sizes->new_bytes).text);
     enum lmcs_status status = print_tags(log, line);
     for (size_t i = 0; i < info->metric_count; i++) {
         fputs(i != 0 ? " " : "  ", stdout);
@@ -213,15 +214,16 @@ static enum lmcs_status print_text(struct log *log, const struct line *line, boo
     return status;
 }
 
-static enum lmcs_status add_json(struct log *log, const struct line *line, bool tells_origin)
+static enum lmcs_status add_json(struct log *log, const struct line *line, const struct cli_sizes *sizes,
+                                 bool tells_origin)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(line->snapshot);
     json_t *row = NULL;
     json_t *origin = NULL;
-    enum lmcs_status status = cli_json_snapshot_head(log->cli, line->snapshot, &row);
+    enum lmcs_status status = cli_json_snapshot_head(log->cli, line->snapshot, sizes, &row);
     if (status != LMCS_OK)
         return status;
-    cli_json_set(row, "new_bytes", cli_json_u64(line->new_bytes[line->at - 1]));
+    cli_json_set(row, "new_bytes", cli_json_u64(sizes->new_bytes));
     cli_json_set(row, "is_rewind", json_boolean(info->parent && info->parent + 1 != info->number));
     if (tells_origin) {
         origin = json_object();
@@ -263,15 +265,18 @@ static enum lmcs_status show(struct log *log, size_t index)
     struct log_point from = point;
     bool has_source = false;
     bool is_first = info->number == 1 && line->info.origin_number != 0;
-    enum lmcs_status status = LMCS_OK;
-    if (log->cli->options.json) {
-        status = add_json(log, line, is_first);
+    struct cli_sizes sizes;
+    enum lmcs_status status = cli_sizes_head(log->cli, line->snapshot, line->new_bytes[line->at - 1], &sizes);
+    if (status != LMCS_OK) {
+        status = cli_pass(log->cli, &log->passed, status);
+    } else if (log->cli->options.json) {
+        status = add_json(log, line, &sizes, is_first);
     } else {
         status = find_source(log, index, &from, &has_source);
         if (status == LMCS_OK && !log_graph_row(&log->graph, stdout, &point, has_source ? &from : NULL))
             status = cli_fail(log->cli, LMCS_NO_MEMORY, 0, "out of memory");
         if (status == LMCS_OK)
-            status = print_text(log, line, is_first);
+            status = print_text(log, line, &sizes, is_first);
     }
     status = cli_pass(log->cli, &log->passed, status);
     return status == LMCS_OK ? step(log, line) : status;

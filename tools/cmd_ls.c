@@ -4,7 +4,7 @@
  *
  * Texts of any length are last, so scripts can cut the output.
  */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -188,53 +188,63 @@ static void print_how(const struct lmcs_snapshot_storage *storage)
     printf("%-14s  ", text);
 }
 
-/* Reasons why snapshots have no links, each once. */
+#define NO_LINK "no link to"
+
+/* Sentences about snapshots, each once: why they have no links, or what they lack. */
 struct reasons {
     struct reason {
-        const char *why; /* constants of the library */
+        char why[1024];
+        const char *what; /* before the number */
         uint64_t count, first, last;
     } all[8];
     size_t count;
 };
 
-static void add_reason(struct reasons *reasons, const char *why, uint64_t number)
+static void add_reason(struct reasons *reasons, const char *what, const char *why, uint64_t number)
 {
     size_t i = 0;
-    while (i < reasons->count && reasons->all[i].why != why)
-        i++;
-    if (why == NULL || i == sizeof reasons->all / sizeof *reasons->all)
+    if (why == NULL || *why == '\0')
         return;
-    if (i == reasons->count)
-        reasons->all[reasons->count++] = (struct reason){why, 0, number, number};
-    reasons->all[i].count++;
-    reasons->all[i].last = number;
+    while (i < reasons->count && strcmp(reasons->all[i].why, why) != 0)
+        i++;
+    if (i == sizeof reasons->all / sizeof *reasons->all)
+        return;
+    struct reason *reason = &reasons->all[i];
+    if (i == reasons->count) {
+        reasons->count++;
+        *reason = (struct reason){.what = what, .first = number};
+        snprintf(reason->why, sizeof reason->why, "%s", why);
+    }
+    reason->count++;
+    reason->last = number;
 }
 
 static void print_reasons(const struct reasons *reasons)
 {
     for (size_t i = 0; i < reasons->count; i++) {
         const struct reason *reason = &reasons->all[i];
-        printf("  no link to %" PRIu64, reason->first);
+        printf("  %s %" PRIu64, reason->what, reason->first);
         if (reason->count > 1)
-            printf(" and to %" PRIu64 " more up to %" PRIu64, reason->count - 1, reason->last);
-        printf(": %s\n", reason->why);
+            printf(" and %s%" PRIu64 " more up to %" PRIu64, strcmp(reason->what, NO_LINK) == 0 ? "to " : "",
+                   reason->count - 1, reason->last);
+        fputs(": ", stdout);
+        cli_print(stdout, reason->why);
+        putchar('\n');
     }
 }
 
-static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapshot, uint64_t new_bytes,
+static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapshot, const struct cli_sizes *sizes,
                                   struct reasons *reasons)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
-    struct lmcs_snapshot_storage storage;
-    enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
-    if (status != LMCS_OK)
-        return status;
+    uint64_t stored_bytes = sizes->storage.stored_bytes;
     printf("%8" PRIu64 " %10s  %s  %10s %10s %10s %8s  ", info->number, cli_step(info->step).text,
-           cli_time(info->time_ns).text, cli_bytes(info->raw_bytes).text, cli_new_bytes(new_bytes).text,
-           cli_bytes(storage.stored_bytes).text, cli_ratio(info->raw_bytes, storage.stored_bytes).text);
-    print_how(&storage);
-    add_reason(reasons, storage.links_note, info->number);
-    status = print_tags(cli, snapshot);
+           cli_time(info->time_ns).text, cli_bytes(sizes->raw_bytes).text, cli_new_bytes(sizes->new_bytes).text,
+           cli_bytes(stored_bytes).text, cli_ratio(sizes->raw_bytes, stored_bytes).text);
+    print_how(&sizes->storage);
+    add_reason(reasons, NO_LINK, sizes->storage.links_note, info->number);
+    add_reason(reasons, "incomplete:", sizes->lacks, info->number);
+    enum lmcs_status status = print_tags(cli, snapshot);
     fputs("  ", stdout);
     print_metrics(info);
     putchar('\n');
@@ -245,12 +255,15 @@ static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot,
                                 struct reasons *reasons)
 {
     json_t *row = NULL;
-    if (!cli->options.json)
-        return print_row(cli, snapshot, new_bytes, reasons);
-    enum lmcs_status status = cli_json_snapshot(cli, snapshot, &row);
+    struct cli_sizes sizes;
+    enum lmcs_status status = cli_sizes(cli, snapshot, new_bytes, &sizes);
+    if (status == LMCS_OK && !cli->options.json)
+        return print_row(cli, snapshot, &sizes, reasons);
+    if (status == LMCS_OK)
+        status = cli_json_sized(cli, snapshot, &sizes, &row);
     if (status != LMCS_OK)
         return status;
-    cli_json_set(row, "new_bytes", cli_json_u64(new_bytes));
+    cli_json_set(row, "new_bytes", cli_json_u64(sizes.new_bytes));
     json_array_append_new(rows, row);
     return LMCS_OK;
 }
@@ -297,9 +310,10 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
     uint64_t *numbers = NULL, *new_bytes = NULL;
     size_t first = 0;
     size_t count = 0;
-    struct reasons reasons = {.count = 0};
+    struct reasons reasons;
     struct cli_passed passed = {.status = LMCS_OK};
     json_t *rows = json_array(), *variables = json_array();
+    reasons.count = 0;
     enum lmcs_status status = newest_numbers(cli, &passed, info->name, &numbers, &first, &count);
     if (status == LMCS_OK)
         status = find_new_bytes(cli, info->name, numbers + first, count - first, &new_bytes);
@@ -363,6 +377,8 @@ struct tensors {
     uint64_t shown;
     uint64_t attachment_count;
     uint64_t attachment_bytes;
+    uint64_t values; /* of a run's snapshot, and its pickles */
+    uint64_t opaque;
 };
 
 static const char *stored_name(enum lmcs_stored_as stored_as)
@@ -382,9 +398,12 @@ static void print_tensor(FILE *out, const struct lmcs_entry *entry)
     fputc('\n', out);
 }
 
+/* Zero, of tensors that are joined: null. */
 static json_t *digest_json(struct lmc_hash digest)
 {
     char text[33];
+    if (digest.high == 0 && digest.low == 0)
+        return NULL;
     snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, digest.high, digest.low);
     return json_string(text);
 }
@@ -405,7 +424,7 @@ static json_t *tensor_json(const struct lmcs_entry *entry)
     cli_json_set(json, "stored_bytes", cli_json_u64(entry->stored_bytes));
     cli_json_set(json, "stored_as", cli_json_text(stored_name(entry->stored_as)));
     cli_json_set(json, "chain", cli_json_u64(entry->chain));
-    cli_json_set(json, "content", cli_json_u64(entry->content));
+    cli_json_set(json, "content", entry->content != 0 ? cli_json_u64(entry->content) : NULL);
     cli_json_set(json, "digest", digest_json(entry->digest));
     return json;
 }
@@ -431,11 +450,13 @@ static bool visit_entry(void *context, const struct lmcs_entry *entry)
 static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapshot)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
-    struct lmcs_snapshot_storage storage;
+    struct cli_sizes sizes;
+    const struct lmcs_snapshot_storage *storage = &sizes.storage;
     uint64_t new_bytes = LMCS_BYTES_UNKNOWN;
-    enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
+    enum lmcs_status status =
+        lmcs_snapshot_new_bytes(cli->pool, info->shelf, &info->number, 1, &new_bytes, &cli->error);
     if (status == LMCS_OK)
-        status = lmcs_snapshot_new_bytes(cli->pool, info->shelf, &info->number, 1, &new_bytes, &cli->error);
+        status = cli_sizes(cli, snapshot, new_bytes, &sizes);
     if (status != LMCS_OK)
         return status;
     cli_print(stdout, info->shelf);
@@ -444,14 +465,18 @@ static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapsh
         printf("parent %" PRIu64 "\n", info->parent);
     else
         printf("no parent\n");
-    printf("%" PRIu64 " tensors, raw %s, new %s, stored %s", info->tensor_count, cli_bytes(info->raw_bytes).text,
-           cli_new_bytes(new_bytes).text, cli_bytes(storage.stored_bytes).text);
-    printf(" (%s), longest chain %" PRIu32, cli_ratio(info->raw_bytes, storage.stored_bytes).text,
-           storage.longest_chain);
-    if (storage.link_contents != 0)
-        printf(", %" PRIu64 " by links, at most %" PRIu32 " to undo", storage.link_contents, storage.longest_line);
-    if (storage.links_note != NULL)
-        printf("\nlinks: %s", storage.links_note);
+    printf("%" PRIu64 " tensors, raw %s, new %s, stored %s", sizes.tensor_count, cli_bytes(sizes.raw_bytes).text,
+           cli_new_bytes(sizes.new_bytes).text, cli_bytes(storage->stored_bytes).text);
+    printf(" (%s), longest chain %" PRIu32, cli_ratio(sizes.raw_bytes, storage->stored_bytes).text,
+           storage->longest_chain);
+    if (storage->link_contents != 0)
+        printf(", %" PRIu64 " by links, at most %" PRIu32 " to undo", storage->link_contents, storage->longest_line);
+    if (storage->links_note != NULL)
+        printf("\nlinks: %s", storage->links_note);
+    if (*sizes.lacks != '\0') {
+        fputs("\nincomplete: ", stdout);
+        cli_print(stdout, sizes.lacks);
+    }
     fputs("\ntags ", stdout);
     status = print_tags(cli, snapshot);
     printf("\nmetrics ");
@@ -460,6 +485,32 @@ static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapsh
     cli_print(stdout, info->meta_json);
     printf("\n\nDTYPE        SHAPE                     RAW     STORED    RATIO  HOW       NAME\n");
     return status;
+}
+
+/* Visits the tensors of a run's snapshot. */
+static enum lmcs_status visit_joined(struct cli *cli, struct lmcs_snapshot *snapshot, struct tensors *tensors)
+{
+    struct cli_joined joined;
+    struct cli_stored *stored = NULL;
+    char lacks[1024];
+    enum lmcs_status status = cli_joined_open(cli, snapshot, &joined);
+    if (status == LMCS_OK)
+        status = cli_joined_stored(&joined, &stored, lacks);
+    for (size_t i = 0; status == LMCS_OK && i < joined.record.tensor_count; i++) {
+        struct lmcs_entry entry = cli_joined_entry(&joined, &joined.record.tensors[i], stored);
+        visit_entry(tensors, &entry);
+    }
+    tensors->values = joined.record.values;
+    tensors->opaque = joined.record.opaque;
+    free(stored);
+    cli_joined_close(&joined);
+    return status;
+}
+
+static enum lmcs_status visit_tensors(struct cli *cli, struct lmcs_snapshot *snapshot, struct tensors *tensors)
+{
+    return cli->folder != NULL ? visit_joined(cli, snapshot, tensors)
+                               : lmcs_snapshot_entries(snapshot, visit_entry, tensors, &cli->error);
 }
 
 static enum lmcs_status print_tensors(struct cli *cli, struct lmcs_snapshot *snapshot)
@@ -471,8 +522,11 @@ static enum lmcs_status print_tensors(struct cli *cli, struct lmcs_snapshot *sna
     if (status != LMCS_OK)
         return status;
     struct tensors tensors = {.options = &cli->options, .out = held.stream};
-    status = lmcs_snapshot_entries(snapshot, visit_entry, &tensors, &cli->error);
+    status = visit_tensors(cli, snapshot, &tensors);
     status = cli_show(cli, &held, status);
+    if (status == LMCS_OK && tensors.values + tensors.opaque != 0)
+        printf("and %" PRIu64 " value%s, %" PRIu64 " pickle%s\n", tensors.values, cli_s(tensors.values), tensors.opaque,
+               cli_s(tensors.opaque));
     if (status == LMCS_OK && tensors.attachment_count != 0)
         printf("and %" PRIu64 " attachment%s of %s\n", tensors.attachment_count, cli_s(tensors.attachment_count),
                cli_bytes(tensors.attachment_bytes).text);
@@ -485,7 +539,11 @@ static enum lmcs_status tensors_json(struct cli *cli, struct lmcs_snapshot *snap
     json_t *json = NULL;
     enum lmcs_status status = cli_json_snapshot(cli, snapshot, &json);
     if (status == LMCS_OK)
-        status = lmcs_snapshot_entries(snapshot, visit_entry, &tensors, &cli->error);
+        status = visit_tensors(cli, snapshot, &tensors);
+    if (status == LMCS_OK && cli->folder != NULL) {
+        cli_json_set(json, "values", cli_json_u64(tensors.values));
+        cli_json_set(json, "opaque", cli_json_u64(tensors.opaque));
+    }
     if (status == LMCS_OK) {
         cli_json_set(json, "entries", json_incref(tensors.tensors));
         cli_json_set(json, "attachments", json_incref(tensors.attachments));

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* cmd_policy.c - lmc-store policy: shows, changes or applies the policy of a shelf. */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/grow.h"
 
 /* Joins the words of a policy by spaces; NULL: no memory. */
 static char *join_words(const struct cli *cli)
@@ -95,6 +97,79 @@ static enum lmcs_status set_policy(struct cli *cli, const char *shelf, const cha
     return status;
 }
 
+/* ---- Folders -------------------------------------------------------------------------------------------------- */
+
+/* Only the rules that choose snapshots are of the records; the others are of each rank's pool. */
+static enum lmcs_status check_words(struct cli *cli, const char *words)
+{
+    for (const char *at = words; *at != '\0'; at += strcspn(at, " "), at += strspn(at, " "))
+        if (strncmp(at, "keep=", 5) != 0 && strncmp(at, "grace=", 6) != 0)
+            return cli_wrong_use(cli,
+                                 "policy: of the folder of a run, only keep and grace can be set; '%.*s' is of the "
+                                 "pools in there",
+                                 (int)strcspn(at, " "), at);
+    return LMCS_OK;
+}
+
+struct parts {
+    struct cli *cli;
+    uint64_t *numbers;
+    size_t count;
+    size_t capacity;
+    bool is_full; /* no memory */
+    struct cli_named_list named;
+};
+
+static bool note_number(void *context, const struct lmcs_pruned *snapshot)
+{
+    struct parts *parts = context;
+    if (snapshot->why != NULL)
+        return true;
+    parts->is_full |= !lmcs_grow(&parts->numbers, &parts->capacity, parts->count, sizeof *parts->numbers);
+    if (!parts->is_full)
+        parts->numbers[parts->count++] = snapshot->number;
+    return !parts->is_full;
+}
+
+/* Notes the snapshots that the rules do not keep, and their parts, before their records go. */
+static enum lmcs_status note_parts(struct cli *cli, const char *shelf, const char *words, struct parts *parts)
+{
+    struct lmcs_prune_report prune;
+    enum lmcs_status status = lmcs_prune(cli->pool, shelf, words, true, note_number, parts, NULL, &prune, &cli->error);
+    if (parts->is_full)
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    for (size_t i = 0; status == LMCS_OK && i < parts->count; i++) {
+        status = cli_named_add(cli, &parts->named, shelf, parts->numbers[i]);
+        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED || status == LMCS_NOT_FOUND)
+            status = LMCS_OK;
+    }
+    return status;
+}
+
+/* Prunes the records, then the parts in the ranks' pools. */
+static enum lmcs_status prune_run(struct cli *cli, const char *shelf, const char *words, struct listing *listing,
+                                  const struct lmcs_progress *progress, struct lmcs_prune_report *prune)
+{
+    bool dry = !cli->options.prune || cli->options.dry_run;
+    struct parts parts = {.cli = cli};
+    struct cli_swept swept = {.parts = 0};
+    enum lmcs_status status = note_parts(cli, shelf, words, &parts);
+    if (status == LMCS_OK)
+        status = lmcs_prune(cli->pool, shelf, words, dry, list_one, listing, progress, prune, &cli->error);
+    const struct cli_sweep_options options = {&parts.named, parts.numbers, parts.count, dry};
+    if (status == LMCS_OK && (!dry || parts.count > 0))
+        status = cli_sweep(cli, shelf, &options, &swept);
+    prune->removal.freed_bytes += swept.sum.freed_bytes;
+    prune->removal.later_bytes += swept.sum.later_bytes;
+    if (status == LMCS_OK && !dry)
+        cli_swept_print(&swept);
+    free(parts.numbers);
+    free(parts.named.items);
+    return status;
+}
+
+/* ---- The command ---------------------------------------------------------------------------------------------- */
+
 static enum lmcs_status run(struct cli *cli)
 {
     const char *shelf = cli->options.arguments[1];
@@ -107,6 +182,8 @@ static enum lmcs_status run(struct cli *cli)
     char *words = join_words(cli);
     enum lmcs_status status = words != NULL ? cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ)
                                             : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
+    if (status == LMCS_OK && cli->folder != NULL)
+        status = check_words(cli, words);
     if (status == LMCS_OK && changes && *words != '\0')
         status = set_policy(cli, shelf, words);
     if (status == LMCS_OK)
@@ -114,8 +191,10 @@ static enum lmcs_status run(struct cli *cli)
     if (status == LMCS_OK) {
         struct lmcs_progress progress = cli_progress_start(cli);
         listing.due = cli_due_new(&info);
-        status = lmcs_prune(cli->pool, shelf, changes ? NULL : words, !(cli->options.prune && changes), list_one,
-                            &listing, &progress, &prune, &cli->error);
+        status = cli->folder != NULL
+                     ? prune_run(cli, shelf, changes ? NULL : words, &listing, &progress, &prune)
+                     : lmcs_prune(cli->pool, shelf, changes ? NULL : words, !(cli->options.prune && changes), list_one,
+                                  &listing, &progress, &prune, &cli->error);
         cli_progress_wipe(&cli->progress);
     }
     if (status == LMCS_OK)
@@ -147,7 +226,9 @@ static void print_keys(FILE *out)
         "                  the metric\n\n"
         "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough, after\n"
         "a change not before the grace period ends, unless the pool is full; --prune prunes now; --dry-run lists the\n"
-        "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when.\n\n");
+        "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when. Of\n"
+        "the folder of a run, keep and grace are the policy of its records. --prune removes records, then the parts\n"
+        "of the ranks, also those that an earlier removal has left.\n\n");
 }
 
 const struct cli_command cmd_policy = {

@@ -140,6 +140,7 @@ const struct cli_command cmd_restore = {
         "nothing else of it is read. A later restore of other tensors, or of all, completes the snapshots. With\n"
         "--resume, contents that have arrived stay in the pool, hidden, if the restore is cut short; the same command\n"
         "finds them, and a restore without --resume frees their space.",
+    .no_folder = "an archive has the contents of one pool. Restore it into another one",
     .options = "size wait force-network json only as move-tags resume",
     .min_arguments = 2,
     .max_arguments = CLI_MAX_ARGUMENTS,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* cmd_rm.c - lmc-store rm: removes a snapshot, a range of them, or a whole shelf permanently. */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/grow.h"
 
 struct removed {
     const char *shelf;
@@ -14,6 +16,7 @@ struct removed {
     struct lmcs_removal sum;
     uint64_t compact_bytes; /* by which a compaction makes the file smaller, at most */
     bool is_estimated;      /* compact_bytes is known */
+    struct cli_swept swept; /* of the folder of a run */
 };
 
 static void report_json(struct cli *cli, const struct removed *removed)
@@ -29,6 +32,10 @@ static void report_json(struct cli *cli, const struct removed *removed)
     cli_json_set(cli->json, "kept_bytes", cli_json_u64(removed->sum.kept_bytes));
     cli_json_set(cli->json, "compact_bytes", removed->is_estimated ? cli_json_u64(removed->compact_bytes) : NULL);
     cli_json_set(cli->json, "removed_tags", cli_json_u64(removed->sum.removed_tags));
+    if (cli->folder != NULL) {
+        cli_json_set(cli->json, "parts", cli_json_u64(removed->swept.parts));
+        cli_json_set(cli->json, "pools_left", cli_json_u64(removed->swept.left));
+    }
 }
 
 static void report(struct cli *cli, const struct removed *removed)
@@ -89,8 +96,38 @@ static enum lmcs_status estimate(struct cli *cli, struct removed *removed)
     return info.compaction_backlog != 0 ? add_raw(cli, &removed->compact_bytes) : LMCS_OK;
 }
 
+static enum lmcs_status remove_one(struct cli *cli, const char *shelf, uint64_t number, struct removed *removed)
+{
+    struct lmcs_removal removal = {0};
+    enum lmcs_status status =
+        lmcs_snapshot_remove(cli->pool, shelf, number, cli->options.dry_run, &removal, &cli->error);
+    removed->count += status == LMCS_OK;
+    removed->sum.freed_bytes += removal.freed_bytes;
+    removed->sum.later_bytes += removal.later_bytes;
+    removed->sum.kept_bytes += removal.kept_bytes;
+    removed->sum.removed_tags += removal.removed_tags;
+    return status;
+}
+
+/* The numbers of a range, and the parts that their records name. */
+struct range {
+    uint64_t *numbers;
+    size_t count;
+    size_t capacity;
+    struct cli_named_list parts;
+};
+
+static enum lmcs_status note(struct cli *cli, const char *shelf, uint64_t number, struct range *range)
+{
+    if (!lmcs_grow(&range->numbers, &range->capacity, range->count, sizeof *range->numbers))
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    range->numbers[range->count++] = number;
+    enum lmcs_status status = cli_named_add(cli, &range->parts, shelf, number);
+    return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED ? LMCS_OK : status; /* a damaged record may go */
+}
+
 /* Removes a range, one commit per snapshot, oldest first. After a failure, those removed earlier stay removed. */
-static enum lmcs_status remove_range(struct cli *cli, const char *shelf, struct removed *removed)
+static enum lmcs_status remove_range(struct cli *cli, const char *shelf, struct removed *removed, struct range *range)
 {
     enum { SOME = 256 };
     uint64_t numbers[SOME];
@@ -100,16 +137,30 @@ static enum lmcs_status remove_range(struct cli *cli, const char *shelf, struct 
     while (status == LMCS_OK && got == SOME && from <= removed->last) {
         status = lmcs_snapshot_numbers(cli->pool, shelf, from, numbers, SOME, &got, &cli->error);
         for (size_t i = 0; status == LMCS_OK && i < got && numbers[i] <= removed->last; i++) {
-            struct lmcs_removal removal = {0};
-            status = lmcs_snapshot_remove(cli->pool, shelf, numbers[i], cli->options.dry_run, &removal, &cli->error);
-            removed->count += status == LMCS_OK;
-            removed->sum.freed_bytes += removal.freed_bytes;
-            removed->sum.later_bytes += removal.later_bytes;
-            removed->sum.kept_bytes += removal.kept_bytes;
-            removed->sum.removed_tags += removal.removed_tags;
+            if (cli->folder != NULL)
+                status = note(cli, shelf, numbers[i], range);
+            if (status == LMCS_OK)
+                status = remove_one(cli, shelf, numbers[i], removed);
             from = numbers[i] + 1;
         }
     }
+    return status;
+}
+
+/* The parts go when all records of the range are gone. */
+static enum lmcs_status remove_with_parts(struct cli *cli, const char *shelf, struct removed *removed)
+{
+    struct range range = {.numbers = NULL};
+    enum lmcs_status status = remove_range(cli, shelf, removed, &range);
+    const struct cli_sweep_options options = {&range.parts, range.numbers, range.count, cli->options.dry_run};
+    if (status == LMCS_OK && cli->folder != NULL) {
+        status = cli_sweep(cli, shelf, &options, &removed->swept);
+        removed->sum.freed_bytes += removed->swept.sum.freed_bytes;
+        removed->sum.later_bytes += removed->swept.sum.later_bytes;
+        removed->sum.kept_bytes += removed->swept.sum.kept_bytes;
+    }
+    free(range.numbers);
+    free(range.parts.items);
     return status;
 }
 
@@ -147,16 +198,21 @@ static enum lmcs_status run(struct cli *cli)
     memcpy(shelf, address, length);
     shelf[length] = '\0';
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
+    if (status == LMCS_OK && at == NULL && cli->folder != NULL)
+        return cli_wrong_use(cli, "rm: --shelf is for pools; of the folder of a run, name snapshots: %s@1..latest",
+                             shelf);
     if (status == LMCS_OK && at == NULL)
         status = remove_shelf(cli, shelf, &removed);
     if (status == LMCS_OK && at != NULL)
         status = lmcs_snapshot_range(cli->pool, shelf, at + 1, &removed.first, &removed.last, &cli->error);
     if (status == LMCS_OK && at != NULL)
-        status = remove_range(cli, shelf, &removed);
+        status = remove_with_parts(cli, shelf, &removed);
     if (status != LMCS_OK)
         return status;
-    removed.is_estimated = estimate(cli, &removed) == LMCS_OK;
+    removed.is_estimated = cli->folder == NULL && estimate(cli, &removed) == LMCS_OK;
     report(cli, &removed);
+    if (!cli->options.dry_run)
+        cli_swept_print(&removed.swept);
     return LMCS_OK;
 }
 
@@ -169,7 +225,9 @@ const struct cli_command cmd_rm = {
         "--shelf, which removes the whole shelf. Contents that other snapshots share or are encoded against stay.\n"
         "Reports the bytes freed now, which new snapshots reuse, and at most how much smaller 'compact' makes the\n"
         "file: it returns free space, and frees bases and links that only these snapshots had. Bases of earlier\n"
-        "removals come on top, if no compaction followed. A range is removed one snapshot after the other.",
+        "removals come on top, if no compaction followed. A range is removed one snapshot after the other. Of the\n"
+        "folder of a run, the records go first, then the parts in the pools of the ranks; those in a pool to which\n"
+        "another process writes go with the next removal.",
     .options = "shelf dry-run wait force-network json",
     .min_arguments = 2,
     .max_arguments = 2,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* cmd_scrub.c - lmc-store scrub: reads stored bytes, reports damage and its effects, and repairs it. */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *state_name(enum lmcs_damage_state state)
@@ -124,16 +125,33 @@ static void print_report(const struct lmcs_scrub_report *report)
 
 /* ---- The command ---------------------------------------------------------------------------------------------- */
 
+/* A pool that is scrubbed; `file` NULL: the only one, or the records of a run. */
+struct scrubbed {
+    struct cli *cli;
+    const char *file;
+    struct lmcs_scrub_options options;
+    struct lmcs_scrub_report sum;
+    struct cli_passed passed;
+};
+
 static void visit(void *context, const struct lmcs_scrub_damage *damage)
 {
-    struct cli *cli = context;
+    const struct scrubbed *scrubbed = context;
+    struct cli *cli = scrubbed->cli;
     cli_progress_wipe(&cli->progress);
-    if (cli->options.json)
+    if (cli->options.json) {
+        json_t *json = damage_json(damage);
+        if (cli->folder != NULL)
+            cli_json_set(json, "file", scrubbed->file != NULL ? cli_json_text(scrubbed->file) : NULL);
         json_array_append_new(
-            json_object_get(cli->json, damage->state == LMCS_DAMAGE_UNSUPPORTED ? "newer" : "damages"),
-            damage_json(damage));
-    else
-        print_damage(damage);
+            json_object_get(cli->json, damage->state == LMCS_DAMAGE_UNSUPPORTED ? "newer" : "damages"), json);
+        return;
+    }
+    if (scrubbed->file != NULL) {
+        cli_print(stdout, scrubbed->file);
+        fputs(", ", stdout);
+    }
+    print_damage(damage);
 }
 
 /* Opens the pool for writing, to record the results; for reading if another process writes. */
@@ -144,26 +162,127 @@ static enum lmcs_status open_pool(struct cli *cli)
     cli->options.wait_ms = 0;
     if (cli_open(cli, LMCS_OPEN_WRITE) == LMCS_OK)
         return LMCS_OK;
+    cli_folder_close(cli->folder);
+    cli->folder = NULL;
     cli->error = (struct lmcs_error){.status = LMCS_OK};
     return cli_open(cli, LMCS_OPEN_READ);
 }
 
+/* Scrubs a pool, and adds its report. Damage is reported after all pools. */
+static enum lmcs_status scrub(struct scrubbed *scrubbed, struct lmcs_pool *pool, const char *file)
+{
+    struct cli *cli = scrubbed->cli;
+    struct lmcs_scrub_report report = {0}, *sum = &scrubbed->sum;
+    scrubbed->file = file;
+    struct lmcs_progress progress = cli_progress_start(cli);
+    enum lmcs_status status = lmcs_scrub(pool, &scrubbed->options, visit, scrubbed, &progress, &report, &cli->error);
+    cli_progress_wipe(&cli->progress);
+    sum->contents += report.contents;
+    sum->bytes_read += report.bytes_read;
+    sum->bytes_total += report.bytes_total;
+    sum->damages += report.damages;
+    sum->repaired += report.repaired;
+    sum->lost += report.lost;
+    sum->is_whole = report.is_whole && (file == NULL || sum->is_whole);
+    sum->sources_unread += report.sources_unread;
+    return cli_pass(cli, &scrubbed->passed, status);
+}
+
+/* ---- Folders -------------------------------------------------------------------------------------------------- */
+
+/* Scrubs a rank's pool. A folder of --from is a copy of the run: the pool of the same name in it is the source. */
+static enum lmcs_status scrub_rank(struct scrubbed *scrubbed, size_t i, const char *file)
+{
+    struct cli *cli = scrubbed->cli;
+    struct lmcs_pool *pool = NULL, *own = NULL;
+    enum lmcs_status status = cli_folder_writable(cli, i, &own);
+    pool = own;
+    if (status == LMCS_IN_USE && !cli->options.repair)
+        status = cli_folder_pool(cli, i, &pool);
+    if (status == LMCS_OK)
+        status = scrub(scrubbed, pool, file);
+    else
+        status = cli_pass(cli, &scrubbed->passed, status);
+    if (own != NULL) {
+        struct lmcs_error error;
+        enum lmcs_status closed = lmcs_pool_close(own, &error);
+        if (status == LMCS_OK && closed != LMCS_OK) {
+            cli->error = error;
+            status = closed;
+        }
+    }
+    return status;
+}
+
+/* Replaces folders among the sources by their pools of a name. The caller frees these, whose bits are in *owned. */
+static enum lmcs_status set_sources(struct scrubbed *scrubbed, const char *file, const char **sources, uint64_t *owned)
+{
+    struct cli *cli = scrubbed->cli;
+    scrubbed->options.from = sources;
+    scrubbed->options.from_count = 0;
+    *owned = 0;
+    for (size_t i = 0; i < cli->options.from.count; i++) {
+        const char *source = cli->options.from.items[i];
+        if (cli_is_folder(source)) {
+            source = cli_folder_path(source, file);
+            if (source == NULL)
+                return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+            *owned |= (uint64_t)1 << scrubbed->options.from_count;
+        }
+        sources[scrubbed->options.from_count++] = source;
+    }
+    return LMCS_OK;
+}
+
+static enum lmcs_status scrub_file(struct scrubbed *scrubbed, size_t i, const char *file)
+{
+    const char *sources[CLI_MAX_LIST];
+    uint64_t owned;
+    enum lmcs_status status = set_sources(scrubbed, file != NULL ? file : CLI_RECORDS, sources, &owned);
+    if (status == LMCS_OK)
+        status = file != NULL ? scrub_rank(scrubbed, i, file) : scrub(scrubbed, scrubbed->cli->pool, NULL);
+    for (size_t k = 0; k < scrubbed->options.from_count; k++)
+        if ((owned >> k & 1) != 0)
+            free((void *)sources[k]);
+    return status;
+}
+
+static enum lmcs_status scrub_folder(struct scrubbed *scrubbed)
+{
+    const char *file = NULL;
+    enum lmcs_status status = LMCS_OK;
+    if (scrubbed->options.address_count > 0)
+        return cli_wrong_use(scrubbed->cli, "scrub: the folder of a run is scrubbed whole; 'verify' takes an address");
+    status = scrub_file(scrubbed, 0, NULL);
+    for (size_t i = 0; status == LMCS_OK && (file = cli_folder_file(scrubbed->cli->folder, i)) != NULL; i++)
+        status = scrub_file(scrubbed, i, file);
+    return status;
+}
+
+/* ---- The command ---------------------------------------------------------------------------------------------- */
+
+static void set_options(const struct cli *cli, struct lmcs_scrub_options *options)
+{
+    lmcs_scrub_options_init(options);
+    options->addresses = cli->options.arguments + 1;
+    options->address_count = cli->options.argument_count - 1;
+    options->sample_share = cli->options.sample_share;
+    options->sample_bytes = cli->options.sample_bytes;
+    options->rate_bytes = cli->options.rate_bytes;
+    options->repair = cli->options.repair;
+    options->from = cli->options.from.items;
+    options->from_count = cli->options.from.count;
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
-    struct lmcs_scrub_options options;
-    struct lmcs_scrub_report report = {0};
-    lmcs_scrub_options_init(&options);
-    options.addresses = cli->options.arguments + 1;
-    options.address_count = cli->options.argument_count - 1;
-    options.sample_share = cli->options.sample_share;
-    options.sample_bytes = cli->options.sample_bytes;
-    options.rate_bytes = cli->options.rate_bytes;
-    options.repair = cli->options.repair;
-    options.from = cli->options.from.items;
-    options.from_count = cli->options.from.count;
-    if (options.from_count > 0 && !options.repair)
+    struct scrubbed scrubbed = {.cli = cli, .passed = {.status = LMCS_OK}};
+    const struct lmcs_scrub_options *options = &scrubbed.options;
+    const struct lmcs_scrub_report *report = &scrubbed.sum;
+    set_options(cli, &scrubbed.options);
+    if (options->from_count > 0 && !options->repair)
         return cli_wrong_use(cli, "scrub: --from needs --repair");
-    if (options.address_count > 0 && (options.sample_share > 0 || options.sample_bytes > 0))
+    if (options->address_count > 0 && (options->sample_share > 0 || options->sample_bytes > 0))
         return cli_wrong_use(cli, "scrub: --sample is of the whole pool and takes no address");
     enum lmcs_status status = open_pool(cli);
     if (status != LMCS_OK)
@@ -174,15 +293,14 @@ static enum lmcs_status run(struct cli *cli)
         cli_json_set(cli->json, "damages", json_array());
         cli_json_set(cli->json, "newer", json_array());
     }
-    struct lmcs_progress progress = cli_progress_start(cli);
-    status = lmcs_scrub(cli->pool, &options, visit, cli, &progress, &report, &cli->error);
-    cli_progress_wipe(&cli->progress);
+    status = cli->folder != NULL ? scrub_folder(&scrubbed) : scrub(&scrubbed, cli->pool, NULL);
+    status = cli_passed(cli, &scrubbed.passed, status);
     bool done = status == LMCS_OK || status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED || status == LMCS_FULL ||
-                report.sources_unread > 0;
+                report->sources_unread > 0;
     if (cli->options.json)
-        report_json(cli, status, &report);
-    else if (done && report.contents > 0)
-        print_report(&report);
+        report_json(cli, status, report);
+    else if (done && report->contents > 0)
+        print_report(report);
     return status;
 }
 
@@ -201,7 +319,8 @@ const struct cli_command cmd_scrub = {
         "else stays usable, and reads of them report the missing rows. A later --repair that finds a copy removes the\n"
         "record. An unreadable FILE of --from is skipped if there are others; the exit code is then 1 in any case.\n\n"
         "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d makes\n"
-        "the writing process do both, a little at a time.",
+        "the writing process do both, a little at a time.\n\n"
+        "Of the folder of a run, all pools are scrubbed, a sample of each; FILE may be the folder of a copy.",
     .options = "sample rate repair from wait force-network json",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,

@@ -109,12 +109,12 @@ static json_t *meta_json(const char *text)
     return json != NULL ? json : cli_json_text(text);
 }
 
-static void set_storage(json_t *json, const struct lmcs_snapshot_info *info,
-                        const struct lmcs_snapshot_storage *storage)
+static void set_storage(json_t *json, const struct cli_sizes *sizes)
 {
+    const struct lmcs_snapshot_storage *storage = &sizes->storage;
     cli_json_set(json, "stored_bytes", cli_json_u64(storage->stored_bytes));
     cli_json_set(json, "ratio",
-                 storage->stored_bytes != 0 ? json_real((double)info->raw_bytes / (double)storage->stored_bytes)
+                 storage->stored_bytes != 0 ? json_real((double)sizes->raw_bytes / (double)storage->stored_bytes)
                                             : NULL);
     cli_json_set(json, "raw_contents", cli_json_u64(storage->raw_contents));
     cli_json_set(json, "delta_contents", cli_json_u64(storage->delta_contents));
@@ -125,7 +125,8 @@ static void set_storage(json_t *json, const struct lmcs_snapshot_info *info,
     cli_json_set(json, "links_note", storage->links_note != NULL ? cli_json_text(storage->links_note) : NULL);
 }
 
-enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)
+/* Describes a snapshot without its sizes. */
+static enum lmcs_status head_json(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
     json_t *tags = json_array();
@@ -144,18 +145,39 @@ enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *s
     cli_json_set(*json, "tags", tags);
     cli_json_set(*json, "metrics", metrics_json(info));
     cli_json_set(*json, "meta", meta_json(info->meta_json));
-    cli_json_set(*json, "tensors", cli_json_u64(info->tensor_count));
-    cli_json_set(*json, "raw_bytes", cli_json_u64(info->raw_bytes));
     return LMCS_OK;
+}
+
+/* Adds the sizes; of a run's snapshot also what it lacks. */
+static void set_sizes(const struct cli *cli, json_t *json, const struct cli_sizes *sizes)
+{
+    cli_json_set(json, "tensors", cli_json_u64(sizes->tensor_count));
+    cli_json_set(json, "raw_bytes", cli_json_u64(sizes->raw_bytes));
+    if (cli->folder != NULL)
+        cli_json_set(json, "lacks", *sizes->lacks != '\0' ? cli_json_text(sizes->lacks) : NULL);
+}
+
+enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, const struct cli_sizes *sizes,
+                                        json_t **json)
+{
+    enum lmcs_status status = head_json(cli, snapshot, json);
+    if (status == LMCS_OK)
+        set_sizes(cli, *json, sizes);
+    return status;
+}
+
+enum lmcs_status cli_json_sized(struct cli *cli, struct lmcs_snapshot *snapshot, const struct cli_sizes *sizes,
+                                json_t **json)
+{
+    enum lmcs_status status = cli_json_snapshot_head(cli, snapshot, sizes, json);
+    if (status == LMCS_OK)
+        set_storage(*json, sizes);
+    return status;
 }
 
 enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)
 {
-    struct lmcs_snapshot_storage storage;
-    enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
-    if (status == LMCS_OK)
-        status = cli_json_snapshot_head(cli, snapshot, json);
-    if (status == LMCS_OK)
-        set_storage(*json, lmcs_snapshot_info(snapshot), &storage);
-    return status;
+    struct cli_sizes sizes;
+    enum lmcs_status status = cli_sizes(cli, snapshot, 0, &sizes);
+    return status == LMCS_OK ? cli_json_sized(cli, snapshot, &sizes, json) : status;
 }

@@ -268,6 +268,7 @@ static const struct option_row rows[] = {
     {0, "tag", "NAME", "put a tag on the snapshot; repeatable", LIST(tags)},
     {'o', "output", "FILE", "write to FILE, which appears whole or not at all; -: standard output", PATH(output)},
     {0, "part", "PREFIX", "only tensors under this dotted prefix, which is stripped from their names", TEXT(part)},
+    {0, "metrics", "FORM", "write the metrics of a shelf instead; FORM: tensorboard", TEXT(metrics)},
     {0, "base", "FILE", "the file that FILE is compressed against", PATH(base)},
     {0, "dtype", "NAME", "read FILE as a raw array of bf16, f32, ..., not as a safetensors file", set_dtype, 0},
     {0, "level", "LEVEL", "default, or dense: slower and smaller", set_level, 0},

@@ -34,7 +34,9 @@ struct item {
 };
 
 struct exporter {
-    struct lmcs_snapshot *snapshot;
+    struct lmcs_snapshot *snapshot; /* NULL: of the source */
+    const struct lmcs_st_source *source;
+    const struct lmcs_snapshot_info *info;
     const char *part;
     size_t part_bytes; /* without a trailing dot */
     const struct lmcs_progress *progress;
@@ -152,7 +154,7 @@ static void note_part(struct exporter *exporter, const char *name)
 /* Fails with the parts that there are, and the nearest. */
 static enum lmcs_status fail_part(const struct exporter *exporter)
 {
-    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(exporter->snapshot);
+    const struct lmcs_snapshot_info *info = exporter->info;
     const char *names[sizeof exporter->parts], *near = NULL;
     char wanted[64];
     snprintf(wanted, sizeof wanted, "%.*s", (int)exporter->part_bytes, exporter->part);
@@ -197,7 +199,10 @@ static int by_rank_and_name(const void *left, const void *right)
 
 static enum lmcs_status collect(struct exporter *exporter)
 {
-    enum lmcs_status status = lmcs_snapshot_entries(exporter->snapshot, visit_entry, exporter, exporter->error);
+    const struct lmcs_st_source *source = exporter->source;
+    enum lmcs_status status = source != NULL
+                                  ? source->entries(source->context, visit_entry, exporter, exporter->error)
+                                  : lmcs_snapshot_entries(exporter->snapshot, visit_entry, exporter, exporter->error);
     if (status == LMCS_OK)
         status = exporter->status;
     if (status != LMCS_OK)
@@ -232,6 +237,7 @@ static int carry_metadata(json_t *to, const char *meta_json)
     return failed;
 }
 
+/* `digest` NULL: unknown. */
 static int add_origin(json_t *to, const struct lmcs_snapshot_info *info, const struct lmc_hash *digest)
 {
     char text[40];
@@ -241,19 +247,22 @@ static int add_origin(json_t *to, const struct lmcs_snapshot_info *info, const s
     snprintf(text, sizeof text, "%" PRId64, info->step);
     if (info->step != LMCS_NO_STEP)
         failed |= set_text(to, "lmc-store.step", text);
+    if (digest == NULL)
+        return failed;
     snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, digest->high, digest->low);
     return failed | set_text(to, "lmc-store.digest", text);
 }
 
 static enum lmcs_status make_metadata(struct exporter *exporter, json_t **metadata)
 {
-    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(exporter->snapshot);
-    struct lmc_hash digest;
-    enum lmcs_status status = lmcs_snapshot_digest(exporter->snapshot, &digest, exporter->error);
+    const struct lmcs_snapshot_info *info = exporter->info;
+    struct lmc_hash own, *digest = exporter->snapshot != NULL ? &own : NULL;
+    enum lmcs_status status =
+        digest != NULL ? lmcs_snapshot_digest(exporter->snapshot, digest, exporter->error) : LMCS_OK;
     if (status != LMCS_OK)
         return status;
     *metadata = json_object();
-    if (!*metadata || carry_metadata(*metadata, info->meta_json) || add_origin(*metadata, info, &digest))
+    if (!*metadata || carry_metadata(*metadata, info->meta_json) || add_origin(*metadata, info, digest))
         return lmcs_fail_memory(exporter->error);
     return LMCS_OK;
 }
@@ -343,6 +352,18 @@ static enum lmcs_status write_small(struct exporter *exporter, const struct item
     return status;
 }
 
+static enum lmcs_status write_pieces(struct exporter *exporter, const char *data, uint64_t bytes)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t done = 0; done < bytes && status == LMCS_OK;) {
+        uint64_t rest = bytes - done;
+        size_t piece = rest < LMCS_ST_PIECE_BYTES ? (size_t)rest : LMCS_ST_PIECE_BYTES;
+        status = write_piece(exporter, data + done, piece);
+        done += piece;
+    }
+    return status;
+}
+
 static enum lmcs_status write_large(struct exporter *exporter, const struct item *item)
 {
     struct lmcs_view *view = NULL;
@@ -350,15 +371,23 @@ static enum lmcs_status write_large(struct exporter *exporter, const struct item
     if (status == LMCS_OK)
         status =
             lmcs_view_open(exporter->snapshot, &item->full_name, NULL, 1, LMCS_VIEW_VERIFY, &view, exporter->error);
-    const char *data = view != NULL ? lmcs_view_data(view, 0) : NULL;
-    for (uint64_t done = 0; done < item->bytes && status == LMCS_OK;) {
-        uint64_t rest = item->bytes - done;
-        size_t piece = rest < LMCS_ST_PIECE_BYTES ? (size_t)rest : LMCS_ST_PIECE_BYTES;
-        status = write_piece(exporter, data + done, piece);
-        done += piece;
-    }
+    if (status == LMCS_OK)
+        status = write_pieces(exporter, lmcs_view_data(view, 0), item->bytes);
     if (view != NULL)
         lmcs_view_close(view);
+    return status;
+}
+
+static enum lmcs_status write_from_source(struct exporter *exporter, const struct item *item)
+{
+    const struct lmcs_st_source *source = exporter->source;
+    char *data = calloc(1, item->bytes + 1);
+    if (data == NULL)
+        return lmcs_fail_memory(exporter->error);
+    enum lmcs_status status = source->read(source->context, item->full_name, data, exporter->error);
+    if (status == LMCS_OK)
+        status = write_pieces(exporter, data, item->bytes);
+    free(data);
     return status;
 }
 
@@ -371,7 +400,9 @@ static enum lmcs_status write_data(struct exporter *exporter)
     exporter->buffer = buffer;
     for (size_t i = 0; i < exporter->count && status == LMCS_OK; i++) {
         const struct item *item = exporter->items[i];
-        status = item->bytes <= SMALL_BYTES ? write_small(exporter, item) : write_large(exporter, item);
+        status = exporter->source != NULL     ? write_from_source(exporter, item)
+                 : item->bytes <= SMALL_BYTES ? write_small(exporter, item)
+                                              : write_large(exporter, item);
     }
     if (status == LMCS_OK)
         status = flush(exporter);
@@ -399,25 +430,38 @@ static enum lmcs_status write_file(struct exporter *exporter, const char *path)
     return status;
 }
 
+static enum lmcs_status export(struct exporter *exporter, const char *path, struct lmcs_transfer_report *report) {
+    const char *part = exporter->part;
+    if (path == NULL || (part != NULL && (*part == '\0' || strcmp(part, ".") == 0))) return lmcs_fail(
+        exporter->error, LMCS_INVALID, 0, "export needs a snapshot, a path, and a part that is not empty");
+    exporter->file.fd = -1;
+    exporter->part_bytes = part != NULL ? strlen(part) : 0;
+    if (part != NULL && part[exporter->part_bytes - 1] == '.') exporter->part_bytes--;
+    enum lmcs_status status = collect(exporter);
+    if (status == LMCS_OK) status = write_file(exporter, path);
+    if (status == LMCS_OK && report != NULL) *report = exporter->report;
+    lmcs_outfile_close(&exporter->file);
+    for (size_t i = 0; i < exporter->count; i++) free(exporter->items[i]);
+    free(exporter->items);
+    return status;
+}
+
 enum lmcs_status lmcs_export_safetensors(struct lmcs_snapshot *snapshot, const char *part, const char *path,
                                          const struct lmcs_progress *progress, struct lmcs_transfer_report *report,
                                          struct lmcs_error *error)
 {
-    if (snapshot == NULL || path == NULL || (part != NULL && (*part == '\0' || strcmp(part, ".") == 0)))
-        return lmcs_fail(error, LMCS_INVALID, 0, "export needs a snapshot, a path, and a part that is not empty");
-    struct exporter exporter = {.snapshot = snapshot, .part = part, .progress = progress, .error = error};
-    exporter.file.fd = -1;
-    exporter.part_bytes = part != NULL ? strlen(part) : 0;
-    if (part != NULL && part[exporter.part_bytes - 1] == '.')
-        exporter.part_bytes--;
-    enum lmcs_status status = collect(&exporter);
-    if (status == LMCS_OK)
-        status = write_file(&exporter, path);
-    if (status == LMCS_OK && report != NULL)
-        *report = exporter.report;
-    lmcs_outfile_close(&exporter.file);
-    for (size_t i = 0; i < exporter.count; i++)
-        free(exporter.items[i]);
-    free(exporter.items);
-    return status;
+    if (snapshot == NULL)
+        return lmcs_fail(error, LMCS_INVALID, 0, "export needs a snapshot");
+    struct exporter exporter = {
+        .snapshot = snapshot, .info = lmcs_snapshot_info(snapshot), .part = part, .progress = progress, .error = error};
+    return export(&exporter, path, report);
+}
+
+enum lmcs_status lmcs_st_export(const struct lmcs_st_source *source, const char *part, const char *path,
+                                const struct lmcs_progress *progress, struct lmcs_transfer_report *report,
+                                struct lmcs_error *error)
+{
+    struct exporter exporter = {
+        .source = source, .info = source->info, .part = part, .progress = progress, .error = error};
+    return export(&exporter, path, report);
 }

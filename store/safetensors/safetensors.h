@@ -32,6 +32,24 @@ const struct lmcs_st_dtype *lmcs_st_dtype_of(uint32_t dtype);
 enum lmcs_status lmcs_st_progress(const struct lmcs_progress *progress, const char *what, uint64_t done, uint64_t total,
                                   struct lmcs_error *error);
 
+/* ---- export.c: writing a file ---- */
+
+/* A snapshot whose tensors another room reads, instead of the store. */
+struct lmcs_st_source {
+    const struct lmcs_snapshot_info *info;
+    /* As lmcs_snapshot_entries. */
+    enum lmcs_status (*entries)(void *context, bool (*visit)(void *to, const struct lmcs_entry *entry), void *to,
+                                struct lmcs_error *error);
+    /* Reads and verifies a tensor into `buffer`, of its raw bytes and zero. */
+    enum lmcs_status (*read)(void *context, const char *name, void *buffer, struct lmcs_error *error);
+    void *context;
+};
+
+/* lmcs_export_safetensors of a source; the file does not have the snapshot's digest. */
+enum lmcs_status lmcs_st_export(const struct lmcs_st_source *source, const char *part, const char *path,
+                                const struct lmcs_progress *progress, struct lmcs_transfer_report *report,
+                                struct lmcs_error *error);
+
 /* ---- header.c: reading an untrusted header ---- */
 
 struct lmcs_st_tensor {

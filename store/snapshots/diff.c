@@ -208,26 +208,6 @@ static enum lmcs_status compare_rounds(struct diff *diff, struct comparing *c, s
     return status;
 }
 
-static void fill_numbers(const struct lmcs_compared *all, struct lmcs_difference *difference)
-{
-    double count = (double)all->finite;
-    difference->elements = all->elements;
-    difference->changed = all->changed;
-    difference->not_finite_before = all->not_finite_before;
-    difference->not_finite_after = all->not_finite_after;
-    difference->max_change = all->most;
-    if (all->finite > 0) {
-        difference->rms_change = sqrt(all->change / count);
-        difference->rms_before = sqrt(all->before / count);
-        difference->rms_after = sqrt(all->after / count);
-    }
-    double lengths = sqrt(all->before) * sqrt(all->after);
-    if (lengths > 0) {
-        double cosine = all->in_common / lengths; /* may exceed 1 by rounding */
-        difference->cosine = cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
-    }
-}
-
 static enum lmcs_status compare_pair(struct diff *diff, struct lmcs_difference *difference, struct lmcs_error *error)
 {
     struct comparing c = {.sides = diff->sides,
@@ -243,7 +223,7 @@ static enum lmcs_status compare_pair(struct diff *diff, struct lmcs_difference *
     if (status == LMCS_OK)
         status = compare_rounds(diff, &c, &all, error);
     if (status == LMCS_OK)
-        fill_numbers(&all, difference);
+        lmcs_compared_numbers(&all, difference);
     lmcs_reader_close(diff->sides[0].reader);
     lmcs_reader_close(diff->sides[1].reader);
     free(c.parts);

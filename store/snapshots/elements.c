@@ -319,3 +319,23 @@ void lmcs_elements_compare(uint32_t dtype, const void *before, const void *after
     }
     add_sums(&sums, compared);
 }
+
+void lmcs_compared_numbers(const struct lmcs_compared *all, struct lmcs_difference *difference)
+{
+    double count = (double)all->finite;
+    difference->elements = all->elements;
+    difference->changed = all->changed;
+    difference->not_finite_before = all->not_finite_before;
+    difference->not_finite_after = all->not_finite_after;
+    difference->max_change = all->most;
+    if (all->finite > 0) {
+        difference->rms_change = sqrt(all->change / count);
+        difference->rms_before = sqrt(all->before / count);
+        difference->rms_after = sqrt(all->after / count);
+    }
+    double lengths = sqrt(all->before) * sqrt(all->after);
+    if (lengths > 0) {
+        double cosine = all->in_common / lengths; /* may exceed 1 by rounding */
+        difference->cosine = cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
+    }
+}

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lmcstore.h"
+
 struct lmcs_compared {
     uint64_t elements;
     uint64_t changed;           /* whose bytes differ */
@@ -25,5 +27,7 @@ uint64_t lmcs_elements(uint32_t dtype, uint64_t bytes);
 void lmcs_elements_compare(uint32_t dtype, const void *before, const void *after, uint64_t bytes,
                            struct lmcs_compared *compared);
 void lmcs_compared_add(struct lmcs_compared *sum, const struct lmcs_compared *part);
+/* Sets the numbers of a changed tensor; its cosine, if either length is 0, stays. */
+void lmcs_compared_numbers(const struct lmcs_compared *all, struct lmcs_difference *difference);
 
 #endif

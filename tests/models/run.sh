@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Checks the models beside it with Spin: each must hold, and fail without each step of its protocol.
+# Checks the models beside it with Spin: each must hold, and fail without each step of its protocol. One check runs on
+# each processor; the lines appear in the order of the checks.
 # Usage: tests/models/run.sh [FOLDER for the verifiers]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=${1:-$(mktemp -d)}
 status=0
+names=()
 
-# verify holds|fails MODEL NAME OPTIONS-OF-PAN MACROS...
-verify() {
+# check holds|fails MODEL NAME OPTIONS-OF-PAN MACROS...: writes its line to NAME/line.
+check() {
     local expected=$1 model=$2 name=$3 options=$4 result=fails states
     shift 4
-    rm -rf "${work:?}/$name" && mkdir -p "$work/$name" && cd "$work/$name"
+    cd "$work/$model-$name"
     spin -a "$@" "$here/$model.pml" >spin.log
     "${CC:-cc}" -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -o pan pan.c
     # shellcheck disable=SC2086 # none or one
@@ -21,11 +23,19 @@ verify() {
         result=holds
     fi
     states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' pan.log)
-    printf '%s, %s: %s (%s; %s states)\n' "$model" "$name" "$result" "$*" "$states"
+    printf '%s, %s: %s (%s; %s states)\n' "$model" "$name" "$result" "$*" "$states" >line
     if [ "$result" != "$expected" ]; then
-        echo "  WRONG: see $work/$name"
-        status=1
+        echo "  WRONG: see $work/$model-$name" >>line
     fi
+}
+
+# verify ...: begins a check when a processor is free.
+verify() {
+    local folder=$work/$2-$3
+    while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n || true; done
+    rm -rf "${folder:?}" && mkdir -p "$folder"
+    names+=("$2-$3")
+    check "$@" &
 }
 
 verify holds annotations deaths -E -DDEATHS=2 -DCRASHES=0 -DNO_READER
@@ -76,4 +86,14 @@ verify fails runs copy-with-holes -E -DBREAK_PREFIX -DSAVES=1
 verify fails runs ranks-of-another-attempt -E -DBREAK_RANKS -DSAVES=1
 verify fails runs old-copy-believed -E -DBREAK_REREAD -DSAVES=1
 verify fails runs removed-before-record -E -DBREAK_REMOVAL -DSAVES=1
+
+wait
+for name in "${names[@]}"; do
+    if ! cat "$work/$name/line" 2>/dev/null; then
+        echo "$name: WRONG: the check did not end; see $work/$name"
+        status=1
+    elif grep -q WRONG "$work/$name/line"; then
+        status=1
+    fi
+done
 exit "$status"

@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+from command import BIN
 from optional import skip_without_torch
 
 PYTHON = Path(__file__).resolve().parent.parent.parent / "python"
@@ -17,7 +20,7 @@ def _type(page: Path) -> None:
     """Type the examples of a page in the current folder."""
     # Other lines are emptied, so that line numbers stay right.
     text = re.sub(
-        r"^```python\n.*?^```$",
+        r"^```(?:python|sh)\n.*?^```$",
         lambda block: re.sub("[^\n]+", "", block[0]),
         page.read_text(),
         flags=re.MULTILINE | re.DOTALL,
@@ -38,8 +41,6 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(rank: int, world: int, folder: Path, code: str) -> None:
-    import os
-
     os.chdir(folder)
     exec(code, {})
 
@@ -54,3 +55,7 @@ def test_the_page_about_dcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     dcp_ranks.run(4, _run, tmp_path, save)
     dcp_ranks.run(3, _run, tmp_path, load)
     _type(PYTHON / "trainers" / "DCP.md")
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    if os.access(BIN, os.X_OK):
+        path = f"{os.path.dirname(BIN)}:{os.environ['PATH']}"
+        subprocess.run(["bash", "-ec", commands], check=True, capture_output=True, env={**os.environ, "PATH": path})

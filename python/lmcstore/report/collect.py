@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _core
-from ..errors import DamagedError, NotFoundError
+from ..errors import DamagedError, NotFoundError, UnsupportedError
 from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
@@ -201,6 +201,9 @@ def _measure_drift(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
             gathered.intervals.append(_drift(shelf[before], shelf[after]))
         except NotFoundError:
             continue
+        except UnsupportedError:
+            gathered.notes.append("Drift of a run of many ranks is left out; lmc-store diff compares two snapshots.")
+            return
         except DamagedError as error:
             gathered.notes.append(f"Drift from {before} to {after} can't be told: {error}")
 
@@ -210,7 +213,7 @@ def _restore(shelf: Shelf, number: int, newest: int) -> Restore:
     seconds = float("inf")
     for _ in range(2):  # other work may disturb the first
         begin = time.perf_counter()
-        view = snapshot._handle.view(None, _core.TENSOR, _core.VIEW_COPY | _core.VIEW_VERIFY)
+        view = snapshot._decode()._handle.view(None, _core.TENSOR, _core.VIEW_COPY | _core.VIEW_VERIFY)
         seconds = min(seconds, time.perf_counter() - begin)
         del view
     storage = snapshot.storage()

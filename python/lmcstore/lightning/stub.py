@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Stub`: the small file at a checkpoint's path, which names a snapshot."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from ..errors import DamagedError, Error, InvalidError, NotFoundError
+from ..opening import open as open_store
+from ..snapshot import Snapshot
+from ..store import Store
+
+MAGIC = b"lmcstore checkpoint 1\n"
+"""The first line. The rest is a JSON object."""
+_MOST_BYTES = 1 << 16
+
+
+class Stub(NamedTuple):
+    """The contents of a stub."""
+
+    pool: str
+    """The absolute path of the pool, or of the folder of a run."""
+    beside: str
+    """The same from the stub's folder."""
+    uuid: str
+    """Of the pool."""
+    shelf: str
+    snapshot: int
+    time_ns: int
+    """When the snapshot was taken. A shelf that was dropped and made again has other snapshots of the same numbers."""
+    step: int | None
+    tag: str
+    """The tag that protects the snapshot from the shelf's policy until the stub is removed."""
+
+    @property
+    def address(self) -> str:
+        """The snapshot's address."""
+        return f"{self.shelf}@{self.snapshot}"
+
+    def is_of(self, store: Store) -> bool:
+        """Whether a store is the pool of the stub."""
+        return store._uuid.hex() == self.uuid
+
+    def of(self, store: Store, path: str) -> Snapshot:
+        """Return the snapshot. NotFoundError: it is gone, or another has its number."""
+        try:
+            found = store[self.shelf][self.snapshot]
+        except NotFoundError as error:
+            raise NotFoundError(f"{path} names {self.address} in {store.path}, which is not there: {error}") from None
+        if found._info["time_ns"] != self.time_ns or found.step != self.step:
+            raise NotFoundError(
+                f"{path} names {self.address} in {store.path}, but that is another snapshot now: its shelf was removed "
+                "and made again, or the stub was changed"
+            )
+        return found
+
+    def open(self, path: str) -> Store:
+        """Open the pool for reading: beside the stub, or else where it was. NotFoundError: it is in neither place."""
+        folders = dict.fromkeys((os.path.dirname(os.path.realpath(path)), os.path.dirname(os.path.abspath(path))))
+        places = [*(os.path.normpath(os.path.join(folder, self.beside)) for folder in folders), self.pool]
+        others = []
+        for place in dict.fromkeys(places):
+            if not os.path.exists(place):
+                continue
+            store = open_store(place, "r")
+            if self.is_of(store):
+                return store
+            others.append(place)
+            store.close()
+        there = f"; {others[0]} is another pool" if others else ""
+        raise NotFoundError(
+            f"{path} names {self.address} in a pool that is neither {' nor '.join(dict.fromkeys(places))}{there}. If "
+            "the pool was moved, give StoreCheckpointIO its path"
+        )
+
+
+def stub_of(snapshot: Snapshot, path: str, tag: str) -> Stub:
+    """Describe a durable snapshot for a stub at a path."""
+    store = snapshot.shelf.store
+    beside = os.path.relpath(os.path.realpath(store.path), os.path.realpath(os.path.dirname(os.path.abspath(path))))
+    info = snapshot._info
+    return Stub(
+        os.path.realpath(store.path),
+        beside,
+        store._uuid.hex(),
+        snapshot.shelf.name,
+        snapshot.number,
+        info["time_ns"],
+        info["step"],
+        tag,
+    )
+
+
+def read(path: str) -> Stub | None:
+    """Read the stub at a path; None: the file is no stub. DamagedError: it is a damaged one."""
+    with open(path, "rb") as file:
+        data = file.read(_MOST_BYTES)
+    if not data.startswith(MAGIC):
+        if data[: len(MAGIC)].strip(b"\0") == b"" or data.startswith(MAGIC[:9]):
+            raise DamagedError(f"{path} is a damaged or empty stub of a checkpoint. {_REMEDY}")
+        return None
+    try:
+        values: Any = json.loads(data[len(MAGIC) :])
+        stub = Stub(**{name: values[name] for name in Stub._fields})
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DamagedError(f"{path} is a damaged stub of a checkpoint. {_REMEDY}") from None
+    texts = stub.pool, stub.beside, stub.uuid, stub.shelf, stub.tag
+    numbers = stub.snapshot, stub.time_ns, 0 if stub.step is None else stub.step
+    is_sound = all(type(text) is str and "\0" not in text for text in texts)
+    if not is_sound or any(type(number) is not int for number in numbers):
+        raise DamagedError(f"{path} is a damaged stub of a checkpoint. {_REMEDY}")
+    return stub
+
+
+_REMEDY = (
+    "The snapshot is in the pool still: find it with `lmc-store log`, and write a new stub with "
+    "lmcstore.lightning.write_stub"
+)
+
+
+def read_if_stub(path: str) -> Stub | None:
+    """Read the stub at a path; None: there is none that can be read."""
+    try:
+        return read(path) if os.path.isfile(path) else None
+    except (Error, OSError):
+        return None
+
+
+def write(stub: Stub, path: str) -> None:
+    """Write a stub durably, in place of a file that is there: wholly, or not at all."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise InvalidError(f"{path} is a folder: a checkpoint's stub can't replace it")
+    folder, name = os.path.split(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    beside = os.path.join(folder, f".{name}.tmp")
+    text = json.dumps(stub._asdict(), indent=1)
+    with open(beside, "wb") as file:
+        file.write(MAGIC + text.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    sync(folder)
+
+
+def sync(folder: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

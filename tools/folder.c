@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* folder.c - the folder of a run: finds and opens its pools. */
+#include "folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/grow.h"
+
+struct file {
+    char *name;
+    struct lmcs_pool *pool; /* NULL: not open */
+    unsigned char uuid[16];
+    struct lmcs_error error; /* of its open */
+};
+
+struct cli_folder {
+    char *path;
+    struct file *files; /* by name */
+    size_t count;
+    size_t capacity;
+};
+
+static bool is_rank_file(const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(name, "rank-", 5) == 0 && length > 10 && strcmp(name + length - 5, ".pool") == 0;
+}
+
+char *cli_folder_path(const char *folder, const char *name)
+{
+    size_t length = strlen(folder);
+    char *path = malloc(length + strlen(name) + 2);
+    if (path != NULL)
+        sprintf(path, "%s%s%s", folder, length > 0 && folder[length - 1] == '/' ? "" : "/", name);
+    return path;
+}
+
+static bool has_records(const char *path)
+{
+    struct stat info;
+    char *records = cli_folder_path(path, CLI_RECORDS);
+    bool has = records != NULL && lstat(records, &info) == 0;
+    free(records);
+    return has;
+}
+
+bool cli_is_folder(const char *path)
+{
+    struct stat info;
+    bool is_folder = false;
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return false;
+    if (has_records(path))
+        return true;
+    DIR *listing = opendir(path);
+    for (struct dirent *entry; listing != NULL && !is_folder && (entry = readdir(listing)) != NULL;)
+        is_folder = is_rank_file(entry->d_name);
+    if (listing != NULL)
+        closedir(listing);
+    return is_folder;
+}
+
+static int by_name(const void *left, const void *right)
+{
+    return strcmp(((const struct file *)left)->name, ((const struct file *)right)->name);
+}
+
+static enum lmcs_status list_files(struct cli *cli, struct cli_folder *folder)
+{
+    enum lmcs_status status = LMCS_OK;
+    DIR *listing = opendir(folder->path);
+    if (listing == NULL)
+        return cli_fail(cli, LMCS_IO, errno, "%s can't be listed", folder->path);
+    for (struct dirent *entry; status == LMCS_OK && (entry = readdir(listing)) != NULL;) {
+        if (!is_rank_file(entry->d_name))
+            continue;
+        char *name = strdup(entry->d_name);
+        if (name == NULL || !lmcs_grow(&folder->files, &folder->capacity, folder->count, sizeof *folder->files)) {
+            free(name);
+            status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+        } else {
+            folder->files[folder->count++] = (struct file){.name = name};
+        }
+    }
+    closedir(listing);
+    if (folder->count > 0)
+        qsort(folder->files, folder->count, sizeof *folder->files, by_name);
+    return status;
+}
+
+static enum lmcs_status open_in(struct cli *cli, const char *folder, const char *name, enum lmcs_open_mode mode,
+                                uint32_t wait_ms, struct lmcs_pool **pool)
+{
+    struct lmcs_open_options options;
+    char *path = cli_folder_path(folder, name);
+    if (path == NULL)
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    lmcs_open_options_init(&options);
+    options.wait_ms = wait_ms;
+    options.flags = LMCS_NO_BACKGROUND | (cli->options.force_network ? LMCS_FORCE_NETWORK : 0u);
+    enum lmcs_status status = lmcs_pool_open(path, mode, &options, pool, &cli->error);
+    free(path);
+    return status;
+}
+
+enum lmcs_status cli_folder_open(struct cli *cli, const char *path, enum lmcs_open_mode mode)
+{
+    if (!has_records(path))
+        return cli_fail(cli, LMCS_NOT_FOUND, 0,
+                        "%s has pools of ranks, but lacks the records of the run: copy %s into it", path, CLI_RECORDS);
+    cli->folder = calloc(1, sizeof *cli->folder);
+    if (cli->folder != NULL)
+        cli->folder->path = strdup(path);
+    if (cli->folder == NULL || cli->folder->path == NULL)
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    enum lmcs_status status = list_files(cli, cli->folder);
+    return status == LMCS_OK ? open_in(cli, path, CLI_RECORDS, mode, cli->options.wait_ms, &cli->pool) : status;
+}
+
+void cli_folder_close(struct cli_folder *folder)
+{
+    if (folder == NULL)
+        return;
+    for (size_t i = 0; i < folder->count; i++) {
+        if (folder->files[i].pool != NULL)
+            (void)lmcs_pool_close(folder->files[i].pool, NULL); /* nothing was written */
+        free(folder->files[i].name);
+    }
+    free(folder->files);
+    free(folder->path);
+    free(folder);
+}
+
+const char *cli_folder_file(const struct cli_folder *folder, size_t i)
+{
+    return i < folder->count ? folder->files[i].name : NULL;
+}
+
+enum lmcs_status cli_folder_pool(struct cli *cli, size_t i, struct lmcs_pool **pool)
+{
+    struct file *file = &cli->folder->files[i];
+    struct lmcs_pool_info info;
+    *pool = file->pool;
+    if (file->pool != NULL)
+        return LMCS_OK;
+    if (file->error.status != LMCS_OK) {
+        cli->error = file->error;
+        return file->error.status;
+    }
+    enum lmcs_status status = open_in(cli, cli->folder->path, file->name, LMCS_OPEN_READ, UINT32_MAX, pool);
+    if (status == LMCS_OK)
+        status = lmcs_pool_info(*pool, &info, &cli->error);
+    if (status == LMCS_OK) {
+        file->pool = *pool;
+        memcpy(file->uuid, info.uuid, sizeof file->uuid);
+        return LMCS_OK;
+    }
+    file->error = cli->error;
+    if (*pool != NULL)
+        (void)lmcs_pool_close(*pool, NULL);
+    *pool = NULL;
+    return status;
+}
+
+enum lmcs_status cli_folder_writable(struct cli *cli, size_t i, struct lmcs_pool **pool)
+{
+    struct file *file = &cli->folder->files[i];
+    if (file->pool != NULL)
+        (void)lmcs_pool_close(file->pool, NULL);
+    file->pool = NULL;
+    return open_in(cli, cli->folder->path, file->name, LMCS_OPEN_WRITE, 0, pool);
+}
+
+/* ---- Parts ---------------------------------------------------------------------------------------------------- */
+
+/* Whether a file is the pool of a part. */
+static bool is_of(struct cli *cli, size_t i, const struct cli_part *part)
+{
+    struct lmcs_pool *pool;
+    return cli_folder_pool(cli, i, &pool) == LMCS_OK &&
+           memcmp(cli->folder->files[i].uuid, part->uuid, sizeof part->uuid) == 0;
+}
+
+/* Seeks the file by its name first, since all files before the right one are opened. */
+enum lmcs_status cli_part_find(struct cli *cli, const struct cli_part *part, size_t *file)
+{
+    struct cli_folder *folder = cli->folder;
+    struct lmcs_error unusable = {.status = LMCS_OK};
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < folder->count; i++) {
+            if ((strcmp(folder->files[i].name, part->file) == 0) != (pass == 0))
+                continue;
+            if (is_of(cli, i, part)) {
+                *file = i;
+                return LMCS_OK;
+            }
+            if (pass == 0)
+                unusable = folder->files[i].error;
+        }
+    if (unusable.status != LMCS_OK) {
+        cli->error = unusable;
+        return unusable.status;
+    }
+    return cli_fail(cli, LMCS_NOT_FOUND, 0, "%.200s lacks the pool of rank %llu, %.200s: copy it into the folder",
+                    folder->path, (unsigned long long)part->rank, part->file);
+}
+
+enum lmcs_status cli_part_open(struct cli *cli, const struct cli_record *record, const struct cli_part *part,
+                               struct lmcs_pool **pool, struct lmcs_snapshot **snapshot)
+{
+    size_t file = 0;
+    enum lmcs_status status = cli_part_find(cli, part, &file);
+    if (status != LMCS_OK)
+        return status;
+    *pool = cli->folder->files[file].pool;
+    status = lmcs_group_open(*pool, record->shelf, part->group, snapshot, &cli->error);
+    if (status == LMCS_NOT_FOUND)
+        return cli_fail(cli, status, 0, "%.200s lacks rank %llu's part of %.200s", cli->folder->files[file].name,
+                        (unsigned long long)part->rank, record->address);
+    return status;
+}
