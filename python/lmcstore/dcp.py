@@ -184,7 +184,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Settle the pools of ranks that take no part in this save; return the plans as they are."""
         assert self._records is not None
-        self._records.settle_others(len(plans))
+        self._records.settle_others(range(len(plans)))
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:

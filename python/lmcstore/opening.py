@@ -49,7 +49,7 @@ def open(
     ----------
     path
         A file on a local file system, a poolset file, or a devdax device; ``~`` is the home folder. Or the folder of a
-        run of many ranks, which is opened for reading in any mode but "x".
+        run of many ranks: mode "r+" opens it for changes (while no rank writes), the others but "x" for reading.
     mode
         ``"a"`` opens for writing and creates a missing pool, with a `CreationWarning`; ``"r+"`` opens an existing one,
         ``"x"`` only creates; ``"r"`` reads, also while another process writes.
@@ -116,7 +116,7 @@ def open(
     if is_folder(text):
         if mode == "x":
             raise ExistsError(f"{text} is a folder; mode 'x' creates a pool, which is a file")
-        return open_folder(text, threads, force_network, verify)
+        return open_folder(text, threads, force_network, verify, mode == "r+")
     limit = 0 if size is None else parse_size(size)
     expect_bytes = 0 if expect is None else parse_size(expect)
     memory_bytes = 0 if memory is None else max(1, parse_size(memory))  # 1: none

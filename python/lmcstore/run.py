@@ -9,8 +9,12 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from ._folder.channel import ranks_of_process
+from ._folder.ranked import RankSnapshot, RunOfRanks
+from ._folder.store import is_folder
+from ._optimizer.gradients import scale_of
 from ._state.targets import States, generators, generators_of
-from ._text.arguments import int64
+from ._text.arguments import file_path, int64
 from ._text.similar import listed, shown
 from .ending import Ending
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
@@ -84,9 +88,18 @@ class Run:
         shelf: str = "run",
         rng: bool = True,
         policy: str | None = None,
+        replicated: Iterable[str] = (),
+        timeout: float = 600.0,
         **objects: Any,
     ) -> None:
-        for name, value, kind in (("shelf", shelf, str), ("rng", rng, bool), ("policy", policy, str | None)):
+        options = (
+            ("shelf", shelf, str),
+            ("rng", rng, bool),
+            ("policy", policy, str | None),
+            ("replicated", replicated, list | tuple | set | str),
+            ("timeout", timeout, float | int),
+        )
+        for name, value, kind in options:
             if not isinstance(value, kind):
                 raise UnsupportedError(
                     f"{name} is an option of Run, not a {type(value).__qualname__}: give an object another name"
@@ -102,20 +115,35 @@ class Run:
         self._objects = objects
         self._rng = rng
         self._owns = not isinstance(pool, Store)
-        self._store = pool if isinstance(pool, Store) else open(pool)
+        self._ranks: RunOfRanks | None = None
+        if not isinstance(pool, Store) and (ranks_of_process() > 1 or is_folder(file_path(pool))):
+            names = [*objects, *((_RNG,) if rng else ())]
+            self._ranks = RunOfRanks(file_path(pool), shelf, float(timeout), replicated, names)
+            self._store: Store = self._ranks.store
+        else:
+            self._store = pool if isinstance(pool, Store) else open(pool)
         self._shelf = self._store[shelf]
         self._resumed: Snapshot | None = None
         self._last: Snapshot | None = None
         self._pid = os.getpid()
         self._ending = Ending(self.wait, self._place)
         try:
+            self._begin(policy)
+        except BaseException:
+            if self._owns:
+                self._close_store()
+            raise
+
+    def _begin(self, policy: str | None) -> None:
+        if self._ranks is None:
             self._store._check_writable()
             if policy is not None:
                 self._shelf.policy = policy
-        except BaseException:
-            if self._owns:
-                self._store.close()
-            raise
+        elif policy is not None:
+            self._ranks.set_policy(policy)
+
+    def _close_store(self) -> None:
+        (self._store if self._ranks is None else self._ranks).close()
 
     @property
     def store(self) -> Store:
@@ -128,11 +156,7 @@ class Run:
         return self._shelf
 
     def resume(
-        self,
-        which: int | str | None = None,
-        *,
-        required: bool = False,
-        missing: Literal["error", "ignore"] = "error",
+        self, which: int | str | None = None, *, required: bool = False, missing: Literal["error", "ignore"] = "error"
     ) -> int:
         """Restore all objects, or none, and return the next step: 0 if the shelf is empty.
 
@@ -161,7 +185,7 @@ class Run:
         if not isinstance(missing, str) or missing not in ("error", "ignore"):
             raise InvalidError(f"missing can't be {shown(missing)}: it is 'error' or 'ignore'")
         self.wait()
-        found = self._shelf.latest if which is None else self._shelf[which]
+        found = self._find(which)
         if found is None:
             if required:
                 empty = self._store._empty(self._shelf.name)
@@ -173,7 +197,11 @@ class Run:
             raise InvalidError(
                 f"{found._address} has no step to continue from: load it with load_into, and give later ones a step"
             )
-        found.load_into(**self._targets(found, missing == "ignore"))
+        if isinstance(found, RankSnapshot):
+            assert self._ranks is not None
+            self._ranks.load(found, lambda: self._targets(found, missing == "ignore"))
+        else:
+            found.load_into(**self._targets(found, missing == "ignore"))
         self._resumed = found
         logger.info("resuming at step %d from %s in %s", step + 1, found._address, self._store.path)
         return step + 1
@@ -215,12 +243,19 @@ class Run:
         Error
             As `Shelf.snapshot` raises it, also for an earlier snapshot that failed later.
         """
+        optimizers = list(States().optimizers(self._objects)) if lazy and not wait else []
+        if self._ranks is not None:
+
+            def taken() -> tuple[dict[str, Any], float]:
+                if gradients is not None and gradient_scale is not None:
+                    raise InvalidError("gradients and gradient_scale say the same: give one of them")
+                return self._state(), scale_of(gradients) if gradients is not None else float(gradient_scale or 0)
+
+            described = {"tags": tags, "metrics": metrics, "meta": meta}
+            saved = self._ranks.save(step, self._objects, taken, None if wait else optimizers, described)
+            return saved.wait() if wait else saved
         step = int64(step, "step")
-        states = States()
-        state = {name: states.of(target) for name, target in self._objects.items()}
-        if self._rng:
-            state[_RNG] = states.of(generators())
-        optimizers = list(states.optimizers(self._objects)) if lazy and not wait else []
+        state = self._state()
         self._last = self._shelf.snapshot(
             state,
             step=step,
@@ -234,8 +269,18 @@ class Run:
         )
         return self._last
 
+    def _state(self) -> dict[str, Any]:
+        states = States()
+        state = {name: states.of(target) for name, target in self._objects.items()}
+        if self._rng:
+            state[_RNG] = states.of(generators())
+        return state
+
     def wait(self) -> None:
-        """Wait until the last snapshot is durable; raises its failure, once."""
+        """Wait until the last snapshot is durable; raises its failure, once (of ranks: also that of earlier ones)."""
+        if self._ranks is not None:
+            self._ranks.wait()
+            return
         try:
             if self._last is not None:
                 self._last.wait()
@@ -254,7 +299,7 @@ class Run:
             self.wait()
         finally:
             if self._owns:
-                self._store.close()
+                self._close_store()
 
     def __enter__(self) -> Self:
         self._ending.begin()
@@ -272,10 +317,18 @@ class Run:
         finally:
             self._ending.end()
 
+    def _find(self, which: int | str | None) -> Snapshot | None:
+        if self._ranks is not None:
+            return self._ranks.find(which)
+        return self._shelf.latest if which is None else self._shelf[which]
+
     def _targets(self, found: Snapshot, ignores: bool) -> dict[str, Any]:
         """Return the targets for the parts of a snapshot; raises if its parts and the run's objects differ."""
         stored = list(found)
         wanted = [*self._objects, *((_RNG,) if self._rng else ())]
+        if isinstance(found, RankSnapshot):
+            new = found.new_to_rank(wanted, self._objects)
+            wanted = [name for name in wanted if name not in new]
         lacking = [name for name in wanted if name not in stored]
         others = [name for name in stored if name not in wanted]
         names = [name for name in wanted if name in stored]

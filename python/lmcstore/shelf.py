@@ -256,16 +256,55 @@ class Shelf:
         if skip and self._store._pool.would_wait(self._name):
             logger.info("%s: a snapshot of step %s is left out: others are being copied or written", self._name, step)
             return None
-        hooks = hooks_of(optimizers_of(lazy) or []) if later is not None else []
+        optimizers = optimizers_of(lazy) if later is not None else None
         encoded = Encoded(state, later=later)
         self._store._begin_writing(self._name)
+        options = step, parent_number, tag_list, names, values, json_text
+        return self._taken_now(encoded, scale, later, optimizers, wait, options)
+
+    def _prepare(
+        self,
+        state: Any,
+        group: bytes,
+        step: int | None,
+        *,
+        lazy: list[Any] | None = None,
+        scale: float = 0.0,
+        copied: Callable[[], None] | None = None,
+    ) -> tuple[Snapshot, Encoded]:
+        """Take a snapshot that does not exist until its group is resolved; with `lazy`, it is durable after its `wait`.
+
+        Also returns the encoded state, with the names of the tensors. Without `lazy`, `copied` is called once the state
+        may change; if it raises, nothing is written.
+        """
+        self._store._check_writable()
+        later = self._later(lazy, False)
+        encoded = Encoded(state, later=later)
+        options = step, _DEFAULT_PARENT, (), (), (), None
+        return self._taken_now(encoded, scale, later, lazy, lazy is None, options, group, copied), encoded
+
+    def _taken_now(
+        self,
+        encoded: Encoded,
+        scale: float,
+        later: Later | None,
+        optimizers: list[Any] | None,
+        wait: bool,
+        options: tuple[Any, ...],
+        group: bytes | None = None,
+        copied: Callable[[], None] | None = None,
+    ) -> Snapshot:
+        """Capture an encoded state and commit it; `options`: step, parent, tags, metrics, metadata."""
+        hooks = hooks_of(optimizers or [])
         capture = self._store._pool.begin(self._name)
         mode = _SYNCHRONOUS if wait else _ASYNCHRONOUS if later is None else _PROMISE
+        step, parent, tags, names, values, json_text = options
         try:
             (encoded.put if later is None else encoded.put_now)(capture)
+            if copied is not None:
+                copied()
             self._relate(capture, encoded, scale)
-            time_ns = time.time_ns()
-            number = capture.commit(step, parent_number, time_ns, tag_list, names, values, json_text, mode)
+            number = capture.commit(step, parent, time.time_ns(), tags, names, values, json_text, mode, group)
         except BaseException:
             capture.abort()
             raise
@@ -276,26 +315,6 @@ class Shelf:
                 hook.add(job)
         logger.debug("%s@%d %s", self._name, number, _DONE[mode])
         return Snapshot(self, number, None if wait else capture, step, job=job)
-
-    def _prepare(
-        self, encoded: Encoded, group: bytes, step: int | None, copied: Callable[[], None] | None = None
-    ) -> int:
-        """Write a snapshot durably that does not exist until `Store._resolve` commits its group.
-
-        `copied` is called once the state may change; if it raises, nothing is written.
-        """
-        self._store._check_writable()
-        capture = self._store._pool.begin(self._name)
-        try:
-            encoded.put(capture)
-            if copied is not None:
-                copied()
-            self._relate(capture, encoded, 0.0)
-            time_ns = time.time_ns()
-            return capture.commit(step, _DEFAULT_PARENT, time_ns, (), (), (), None, _SYNCHRONOUS, group)
-        except BaseException:
-            capture.abort()
-            raise
 
     def _later(self, lazy: Any, verify: bool) -> Later | None:
         """Return which tensors are copied later; None: none, so also while a transaction may change any tensor."""

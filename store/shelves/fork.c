@@ -82,7 +82,6 @@ static enum lmcs_status enter_first(struct forking *f, struct lmcs_error *error)
     df->parent = 0;
     df->epoch = df->lineage = f->txn.root.epoch;
     df->manifest = f->manifest.ref;
-    memset(df->group, 0, sizeof df->group);
     status = lmcs_record_put(&f->txn, &f->fork, &f->record, error);
     f->fork.df.latest = f->fork.df.snapshot_count = 1;
     f->fork.df.next_number = 2;

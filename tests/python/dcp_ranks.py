@@ -99,7 +99,7 @@ def kill_after(name: str, kind: type) -> None:
 def leave_prepared() -> None:
     """Keep this process from committing what it has prepared, as if it stopped at once after the save."""
     writing.RankWriter.commit = lambda *arguments: None  # type: ignore[method-assign]
-    writing._settle = lambda *arguments: None
+    writing.settle = lambda *arguments: None
 
 
 def _main(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from .. import _core
 from .._arrays.packages import loaded
 from .._state.decode import Decoded, Described
-from .._state.nodes import Branch, Leaf, Node, TensorRef
+from .._state.nodes import Branch, Leaf, Node, TensorRef, refs_of
 from ..errors import DamagedError, NotFoundError, UnsupportedError
 from .opaque import Opaque
 from .ranks import Ranks
@@ -18,6 +18,13 @@ from .record import Box, Record, Tensor
 
 Stored = tuple[int, tuple[int, ...], Any]
 """A dtype, a shape and a buffer."""
+
+
+class Piece(NamedTuple):
+    """A box of a tensor."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
 
 
 class _View(NamedTuple):
@@ -39,12 +46,18 @@ class Handle:
         self._decoded = decoded
         self.record = record
         self._ranks = ranks
+        self.shown: list[str] | None = None
+        """The names of the tensors in the state, if not all of the record are."""
+        self.pieces: dict[str, Piece] = {}
+        """Boxes of tensors that are read instead of the whole ones."""
 
     def part(self, rank: int, wanted: list[str]) -> _core.Snapshot:
         """Open the snapshot of a rank, of which the tensors are wanted."""
         return self._ranks.snapshot(rank, self.record.ranks[rank], self._shelf, wanted)
 
     def names(self) -> list[str]:
+        if self.shown is not None:
+            return self.shown
         return [name for name in self.record.paths if name in self.record.tensors]
 
     def tensor(self, name: str) -> Tensor:
@@ -64,8 +77,9 @@ class Handle:
         """View the boxes of some tensors, by rank and stored name."""
         by_rank: dict[int, dict[str, str]] = {}
         for name in names:
+            piece = self.pieces.get(name)
             for box in self.tensor(name).boxes:
-                if not box.is_empty:
+                if not box.is_empty and (piece is None or overlap(box, piece) is not None):
                     by_rank.setdefault(box.rank, {})[box.name] = name
         stored: dict[tuple[int, str], Stored] = {}
         for rank, wanted in by_rank.items():
@@ -77,6 +91,8 @@ class Handle:
 
     def _joined(self, name: str, stored: dict[tuple[int, str], Stored]) -> Stored:
         tensor = self.tensor(name)
+        if name in self.pieces:
+            return self._piece(name, tensor, self.pieces[name], stored)
         boxes = [box for box in tensor.boxes if not box.is_empty]
         for box in boxes:
             check_box(name, tensor, box, stored[box.rank, box.name])
@@ -88,6 +104,26 @@ class Handle:
         for box in boxes:
             copy_box(joined, tensor.shape, box.offsets, stored[box.rank, box.name][2], box.sizes, tensor.item_bytes)
         return tensor.number, tensor.shape, joined
+
+    def _piece(self, name: str, tensor: Tensor, piece: Piece, stored: dict[tuple[int, str], Stored]) -> Stored:
+        """Join a box of a tensor from the boxes that have parts of it."""
+        missing = math.prod(piece.sizes)
+        joined = None
+        for box in tensor.boxes:
+            common = None if box.is_empty else overlap(box, piece)
+            if common is None:
+                continue
+            one = stored[box.rank, box.name]
+            check_box(name, tensor, box, one)
+            if (box.offsets, box.sizes) == piece:
+                return one
+            joined = bytearray(math.prod(piece.sizes) * tensor.item_bytes) if joined is None else joined
+            missing -= math.prod(common.sizes)
+            source = _bytes_of(one[2], (*box.sizes, tensor.item_bytes))[_slices(common, box.offsets)]
+            _bytes_of(joined, (*piece.sizes, tensor.item_bytes))[_slices(common, piece.offsets)] = source
+        if missing:
+            raise DamagedError(f"{name}: the ranks have stored only parts of it")
+        return tensor.number, piece.sizes, bytearray() if joined is None else joined
 
     def read_range(self, kind: int, name: str, first_byte: int, count: int) -> bytearray:
         """Read whole rows of a tensor, from the boxes that have them."""
@@ -135,13 +171,14 @@ class Joined(Decoded):
 
     handle: Handle
 
-    def __init__(self, decoded: Decoded, handle: Handle) -> None:
+    def __init__(self, decoded: Decoded, handle: Handle, root: Node | None = None) -> None:
         self.handle = handle
         self._decoded = decoded
         self._owner = decoded._owner
         self._entries = {}
         self.is_flat = False
-        self.root = _root(handle.record, handle)
+        self.root = _root(handle.record, handle) if root is None else root
+        handle.shown = None if root is None else list(dict.fromkeys(ref.name for ref in refs_of(root)))
 
     @property
     def _handle(self) -> _core.Snapshot:
@@ -154,6 +191,23 @@ class Joined(Decoded):
     def described(self, ref: TensorRef) -> Described:
         tensor = self.handle.tensor(ref.name)
         return Described(tensor.number, tensor.shape, tensor.raw_bytes)
+
+
+def overlap(box: Box | Piece, other: Piece) -> Piece | None:
+    """Return the common part of two boxes of a tensor; None: there is none."""
+    offsets = tuple(map(max, box.offsets, other.offsets))
+    sizes = tuple(
+        min(first + size, start + length) - offset
+        for first, size, start, length, offset in zip(
+            box.offsets, box.sizes, other.offsets, other.sizes, offsets, strict=True
+        )
+    )
+    return None if min(sizes, default=1) <= 0 else Piece(offsets, sizes)
+
+
+def _slices(box: Piece, origin: tuple[int, ...]) -> tuple[slice, ...]:
+    bounds = zip(box.offsets, box.sizes, origin, strict=True)
+    return tuple(slice(first - start, first - start + size) for first, size, start in bounds)
 
 
 def check_box(name: str, tensor: Tensor, box: Box, stored: Stored) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from .. import _core
 from .._text.similar import listed
 from ..errors import DamagedError, NotFoundError
-from .record import Part
+from .record import Part, Record
 
 RECORDS = "records.pool"
 _WAIT_MS = 10_000
@@ -24,6 +24,15 @@ def rank_file(rank: int) -> str:
 def rank_files(folder: str) -> list[str]:
     """List the files of the ranks' pools in a folder."""
     return sorted(name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".pool"))
+
+
+def there(folder: str, record: Record) -> list[int]:
+    """Return the ranks of a record whose pools are in a folder."""
+    ranks = Ranks(folder, True, _core.NO_BACKGROUND)
+    try:
+        return [rank for rank, part in record.ranks.items() if ranks.has(part)]
+    finally:
+        ranks.close()
 
 
 class RankNotFoundError(NotFoundError):
@@ -55,6 +64,11 @@ class Ranks:
         for name in rank_files(self._folder):
             with self._lock:
                 yield name, self._opened(name)[1]
+
+    def has(self, part: Part) -> bool:
+        """Whether the pool of a rank's snapshot is there."""
+        with self._lock:
+            return self._find(part) is not None
 
     def pool(self, rank: int, part: Part) -> _core.Pool:
         """Open the pool of a rank's snapshot."""

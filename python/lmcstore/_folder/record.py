@@ -10,6 +10,7 @@ It is stored as an ordinary state of plain values::
         "opaque": {name: (rank, stored name), ...},
         "values": {name: value, ...},
         "paths": {name: (key, ...), ...},
+        "objects": [name, ...],
     }
 
 ``ranks`` has the snapshot of each rank that wrote something: the uuid of its pool, the pool's file name, the snapshot's
@@ -19,6 +20,9 @@ integers: for each tensor the number of its dimensions, its shape, the number of
 the offsets and the sizes. A box is stored by the tensor's name if ``stored`` has no other. An opaque object is a pickle
 that torch made, stored as bytes. A part's place in the state is its name split at the dots, or else its path. (The
 layout is the same from save to save, and so is shared.)
+
+A `Run` adds ``objects``: the names of its objects that all ranks have together. Its tensors' places, and its values,
+are in the ranks' snapshots (`parts`). A tensor of one rank alone is called ``ranks.RANK.NAME``.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from ..errors import DamagedError, UnsupportedError
 VERSION = 1
 _HEAD = "lmcstore_run"
 _PARTS = (_HEAD, "names", "tensors", "opaque", "values", "paths")
+_OBJECTS = "objects"
 _UUID_BYTES = 16
 _GROUP_BYTES = 16
 
@@ -201,13 +206,16 @@ class Record:
     """Of a record that was read: nodes."""
     paths: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """All names, in the order of the state, with their places."""
+    objects: list[str] | None = None
+    """The objects that a `Run`'s ranks have together. None: no `Run` has saved it."""
 
     def state(self) -> dict[str, Any]:
         ranks = {rank: tuple(part) for rank, part in self.ranks.items()}
         head = {"version": VERSION, "world_size": self.world_size, "ranks": ranks}
         paths = {name: path for name, path in self.paths.items() if path != _usual_path(name)}
         parts = (head, list(self.paths), self.tensors.state(), self.opaque, self.values, paths)
-        return dict(zip(_PARTS, parts, strict=True))
+        objects = {} if self.objects is None else {_OBJECTS: self.objects}
+        return dict(zip(_PARTS, parts, strict=True)) | objects
 
 
 def _usual_path(name: str) -> tuple[str, ...]:
@@ -244,6 +252,10 @@ def read(decoded: Decoded) -> Record:
     if not all(rank in record.ranks for rank, _ in record.opaque.values()):
         raise _damaged("its ranks")
     record.tensors.read([name for name in names if name not in others], tensors, record.ranks)
+    if _OBJECTS in children:
+        record.objects = decoded.read(children[_OBJECTS])
+        if type(record.objects) is not list or not all(type(name) is str for name in record.objects):
+            raise _damaged("its objects")
     return record
 
 

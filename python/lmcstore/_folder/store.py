@@ -3,22 +3,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from .. import _core
+from .._state.decode import Decoded
 from .._state.nodes import Branch, Leaf, Node
 from .._text.similar import listed
-from ..errors import InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
-from ..shelf import Shelf
+from ..errors import ExistsError, InUseError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from ..shelf import Pruned, Removal, Shelf
 from ..snapshot import Progress, Snapshot
 from ..store import Store
 from .joined import Handle, Joined
 from .opaque import Opaque
+from .operations import Operations, joined_policy, policy_words
 from .ranks import RECORDS, Ranks, rank_files
-from .record import Record, read
+from .record import Record, read, read_head
+from .structure import Structure
 
 _WAIT_MS = 10_000
 
@@ -28,14 +32,24 @@ def is_folder(path: str) -> bool:
     return os.path.isdir(path) and (os.path.lexists(os.path.join(path, RECORDS)) or bool(rank_files(path)))
 
 
-def open_folder(path: str, threads: int = 0, force_network: bool = False, verify: bool = True) -> FolderStore:
-    """Open the folder of a run for reading. NotFoundError: it lacks the records."""
+def open_folder(
+    path: str, threads: int = 0, force_network: bool = False, verify: bool = True, writes: bool = False
+) -> FolderStore:
+    """Open the folder of a run. NotFoundError: it lacks the records. InUseError: a rank writes, too."""
     records = os.path.join(path, RECORDS)
     if not os.path.lexists(records):
         raise NotFoundError(f"{path} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it")
     flags = _core.FORCE_NETWORK if force_network else 0
-    pool = _core.open(records, _core.OPEN_READ, 0, _WAIT_MS, threads, flags)
-    return FolderStore(pool, path, force_network, verify)
+    mode = _core.OPEN_WRITE if writes else _core.OPEN_READ
+    pool = _core.open(records, mode, 0, _WAIT_MS, threads, flags)
+    store = FolderStore(pool, path, force_network, verify, "r+" if writes else "r")
+    try:
+        if writes:
+            store._operations().settle()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> FolderStore:
@@ -47,15 +61,28 @@ def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> Fold
 
 
 class FolderStore(Store):
-    """The folder of a run of many ranks, open for reading: `lmcstore.open` opens it.
+    """The folder of a run of many ranks: `lmcstore.open` opens it, for reading in any mode but "r+".
 
     It has the shelves and snapshots of the run. A snapshot's tensors are joined from the pools of the ranks, which are
-    opened when a tensor needs them. Tags, metrics and notes of the run's snapshots can be set; `Run` and `StoreWriter`
-    write the rest.
+    opened when a tensor needs them. Tags, metrics and notes of the run's snapshots can be set in any mode; `Run` and
+    `StoreWriter` save.
+
+    Mode "r+" also removes, prunes, forks, compacts and scrubs, and sets policies. No rank may write meanwhile. The
+    store of a `Run` on rank 0 removes and prunes beside the ranks, which remove their parts after their next save.
     """
 
-    def __init__(self, pool: _core.Pool, path: str, force_network: bool = False, verify: bool = True) -> None:
-        super().__init__(pool, path, "r", False, force_network, verify)
+    def __init__(
+        self,
+        pool: _core.Pool,
+        path: str,
+        force_network: bool = False,
+        verify: bool = True,
+        mode: str = "r",
+        beside_ranks: bool = False,
+    ) -> None:
+        super().__init__(pool, path, mode, False, force_network, verify)
+        self._beside_ranks = beside_ranks
+        self._opened: Operations | None = None
         self._ranks = Ranks(path, verify, _core.FORCE_NETWORK if force_network else 0)
 
     @property
@@ -105,9 +132,53 @@ class FolderStore(Store):
             return [self[name]._found(which)]
         return (self[shelf]._taken(one.number) for shelf in ([name] if name else self) for one in self[shelf])
 
-    def scrub(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse: the pools are scrubbed one by one."""
-        self._refuse("scrub")
+    def _operations(self) -> Operations:
+        """Return what changes the ranks' pools. InUseError: their ranks write them."""
+        self._check_writable()
+        if self._beside_ranks:
+            raise InUseError(f"{self._path}: the ranks of this run have their pools open; close the run before")
+        if self._opened is None:
+            records = Store(self._pool, self._pool_path, "r+")
+            records._finalizer.detach()  # this store closes the pool
+            self._opened = Operations(self._path, records, _core.FORCE_NETWORK if self._force_network else 0)
+        return self._opened
+
+    def _remove_parts(self, shelf: str, records: Iterable[Record], dry_run: bool) -> list[int]:
+        """Remove the parts of snapshots whose records were removed; ranks that are open do so themselves."""
+        return [0, 0, 0] if self._beside_ranks else self._operations().remove(shelf, records, dry_run)
+
+    def compact(self, progress: Progress | None = None, *, finished: bool = False) -> None:
+        """Compact all pools, as `Store.compact` does for one."""
+        self._operations().each(lambda store: store.compact(progress, finished=finished))
+        super().compact(progress, finished=finished)
+
+    def scrub(
+        self, what: str | Iterable[str] | None = None, progress: Progress | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Scrub all pools, as `Store.scrub` does for one, and return the sums; `what`: None, or shelves.
+
+        ``list`` has the damages of all pools, with the files' names. Only mode "r+" scrubs.
+        """
+        names = None if what is None else (what,) if isinstance(what, str) else tuple(what)
+        if any("@" in name for name in names or ()):
+            raise UnsupportedError(f"{self._path}: scrub takes shelves of a run of many ranks, not single snapshots")
+        reports = self._operations().each(lambda store: store.scrub(_there(store, names), progress, **options))
+        total = super().scrub(names, progress, **options)
+        for file, report in reports.items():
+            for name, value in report.items():
+                if type(value) is int:
+                    total[name] += value
+            total["is_whole"] = total["is_whole"] and report["is_whole"]
+            total["list"] += [{**damage, "what": f"{file}: {damage['what']}"} for damage in report["list"]]
+        return total
+
+    def set_limit(self, size: int | str | None) -> NoReturn:
+        """Refuse: each pool has a limit of its own."""
+        self._refuse("set_limit")
+
+    def restore(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Refuse: pools that are copied into one folder form the run again."""
+        self._refuse("restore")
 
     def dump(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse: the pools are dumped one by one."""
@@ -120,11 +191,17 @@ class FolderStore(Store):
 
     def close(self) -> None:
         """Close the pools. Tensors and arrays that were read stay valid."""
+        if self._opened is not None:
+            self._opened.close()
         super().close()
         self._ranks.close()
 
     def _check_writable(self) -> None:
-        raise ReadOnlyError(f"{self._path} is the folder of a run: only lmcstore.dcp.StoreWriter writes to it")
+        if self._mode == "r":
+            raise ReadOnlyError(
+                f"{self._path} is the folder of a run, open for reading. Run and lmcstore.dcp.StoreWriter save to it; "
+                "mode 'r+' opens it to remove, prune, tag and fork"
+            )
 
     def __reduce__(self) -> Any:
         if self.closed:
@@ -139,10 +216,91 @@ def _add(report: dict[str, Any], file: str, other: dict[str, Any]) -> None:
     report["list"] += [{**damage, "what": f"{file}: {damage['what']}"} for damage in other["list"]]
 
 
+def _there(store: Store, names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else [name for name in names if name in store]
+
+
+def _sum(removal: Removal, other: Iterable[int]) -> Removal:
+    freed, later, _ = other
+    return removal._replace(freed_bytes=removal.freed_bytes + freed, later_bytes=removal.later_bytes + later)
+
+
+class _Numbered(NamedTuple):
+    number: int
+    record: Record
+
+
 class FolderShelf(Shelf):
     """A history of a run's snapshots."""
 
     _store: FolderStore
+
+    def snapshot(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Refuse: `Run` and `StoreWriter` save, on all ranks."""
+        self._refuse("snapshot")
+
+    def rename(self, name: str) -> NoReturn:
+        """Refuse: the ranks' pools have the name, too."""
+        self._refuse("rename")
+
+    @property
+    def live(self) -> NoReturn:
+        """Refuse: live variables are of a pool."""
+        self._refuse("live")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UnsupportedError(f"{self._name}: {what} is of a shelf of a pool, not of a run of many ranks")
+
+    def remove(self, which: int | str | Snapshot, *, dry_run: bool = False) -> Removal:
+        """Remove a snapshot permanently: its record, then the parts of the ranks. `Shelf.remove` has more."""
+        self._store._check_writable()
+        record = self._taken(self._number(which))._record_alone()
+        removal = super().remove(record.number, dry_run=dry_run)
+        return _sum(removal, self._store._remove_parts(self._name, [record.record], dry_run))
+
+    def prune(self, words: str | None = None, *, dry_run: bool = False) -> Pruned:
+        """Remove the snapshots that the policy does not keep: `Shelf.prune`."""
+        if words is not None and isinstance(words, str):
+            words = policy_words(words)[0]
+        due = super().prune(words, dry_run=True).numbers
+        records = [self._taken(number)._record_alone().record for number in due] if not dry_run else []
+        pruned = super().prune(words, dry_run=dry_run)
+        if dry_run:
+            return pruned
+        return pruned._replace(removal=_sum(pruned.removal, self._store._remove_parts(self._name, records, False)))
+
+    def drop(self, *, dry_run: bool = False) -> Removal:
+        """Remove the shelf permanently, with the parts of the ranks: `Shelf.drop`."""
+        operations = self._store._operations()
+        total = super().drop(dry_run=dry_run)
+        name = self._name
+        for removed in operations.each(
+            lambda store: store[name].drop(dry_run=dry_run) if name in store else None
+        ).values():
+            total = total if removed is None else _sum(total, removed)
+        return total
+
+    @property
+    def policy(self) -> str:
+        """The policy: `Shelf.policy`. The records have its rules for keeping snapshots, the ranks' pools the rest."""
+        for _, pool in self._store._ranks.all():
+            try:
+                return joined_policy(super().policy, pool.shelf_info(self._name)["policy"])
+            except NotFoundError:
+                continue
+        return super().policy
+
+    @policy.setter
+    def policy(self, words: str) -> None:
+        self._store._check_writable()
+        if not isinstance(words, str):
+            raise UnsupportedError(f"a policy must be a str, not {type(words).__qualname__!r}")
+        kept, others = policy_words(words)
+        if others:
+            name = self._name
+            self._store._operations().each(lambda store: setattr(store.shelf(name, create=True), "policy", others))
+        if kept:
+            Shelf.policy.fset(self, kept)  # type: ignore[attr-defined]
 
     def _found(self, which: str) -> FolderSnapshot:
         return self._taken(self._find(which).number)
@@ -156,25 +314,34 @@ class FolderSnapshot(Snapshot):
 
     _shelf: FolderShelf
     _joined: Joined | None = None
+    _absent: Sequence[int] = ()
 
     @property
     def raw_bytes(self) -> int:
         """Bytes of its tensors, decoded."""
-        return sum(tensor.raw_bytes for tensor in self._record().tensors.values())
+        handle = self._decode().handle
+        return sum(handle.tensor(name).raw_bytes for name in handle.names())
 
     @property
     def new_bytes(self) -> int | None:
         """Payload bytes that it added in the ranks' pools. None: unknown."""
         ranks, shelf = self._shelf._store._ranks, self._shelf.name
-        added = [
-            ranks.pool(rank, part).new_bytes(shelf, [part.number])[0] for rank, part in self._record().ranks.items()
-        ]
+        handle = self._decode().handle
+        added = []
+        for rank, part in handle.record.ranks.items():
+            number = handle.part(rank, []).info()["number"]
+            added.append(ranks.pool(rank, part).new_bytes(shelf, [number])[0])
         return None if None in added else sum(count for count in added if count is not None)
 
     @property
     def digest(self) -> str:
-        """Refuse: the ranks' snapshots have digests, which depend on their sharding."""
-        self._refuse("digest")
+        """Hash of its content, however it is stored: of its record and its parts, so it depends on the ranks."""
+        handle = self._decode().handle
+        made = hashlib.blake2b(digest_size=16)
+        for rank in sorted(handle.record.ranks):
+            made.update(handle.part(rank, []).digest())
+        made.update(repr([self.step, self.parent, sorted(self.metrics.items()), self.meta]).encode())
+        return made.hexdigest()
 
     def storage(self) -> dict[str, Any]:
         """Report how the ranks' snapshots are stored now: sums and maxima of `Snapshot.storage`."""
@@ -202,6 +369,12 @@ class FolderSnapshot(Snapshot):
         A `UserWarning` names the objects that are pickles of torch; they are read as `Opaque` objects.
         """
         decoded = self._decode()
+        if self._absent:
+            warnings.warn(
+                f"{self._address}: the own objects of ranks {listed(list(self._absent))} are left out, whose pools are "
+                f"not in {self._shelf._store.path}",
+                stacklevel=2,
+            )
         names = list(_opaque(decoded.find(path)))
         if names:
             warnings.warn(
@@ -215,9 +388,14 @@ class FolderSnapshot(Snapshot):
         """Refuse."""
         self._refuse("diff")
 
-    def fork(self, name: str) -> NoReturn:
-        """Refuse."""
-        self._refuse("fork")
+    def fork(self, name: str) -> Shelf:
+        """Make a shelf of the run whose first snapshot is this one: `Snapshot.fork`, on all ranks."""
+        store = self._shelf._store
+        operations = store._operations()
+        if name in store:
+            raise ExistsError(f"{store.path} has a shelf {name!r}")
+        operations.fork(self._shelf.name, self._record_alone().record, name)
+        return super().fork(name)
 
     def export(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse."""
@@ -226,15 +404,25 @@ class FolderSnapshot(Snapshot):
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(f"{self._address}: {what} takes a snapshot of a pool, not of a run of many ranks")
 
+    def _record_alone(self) -> _Numbered:
+        """Read the record, without the parts."""
+        return _Numbered(self.number, read_head(super()._decode()))
+
     def _record(self) -> Record:
         return self._decode().handle.record
 
     def _decode(self) -> Joined:
         if self._joined is None:
-            decoded = super()._decode()
-            store = self._shelf._store
-            self._joined = Joined(decoded, Handle(self._shelf.name, decoded, read(decoded), store._ranks))
+            decoded, handle = self._handle_of_ranks()
+            root = None
+            if handle.record.objects is not None:
+                root, self._absent = Structure(handle, self._shelf._store).run()
+            self._joined = Joined(decoded, handle, root)
         return self._joined
+
+    def _handle_of_ranks(self) -> tuple[Decoded, Handle]:
+        decoded = super()._decode()
+        return decoded, Handle(self._shelf.name, decoded, read(decoded), self._shelf._store._ranks)
 
 
 def _opaque(node: Node) -> Iterable[str]:

@@ -15,14 +15,14 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from .. import _core
 from .._state.encode import Encoded
 from .._text.arguments import absolute, file_path
 from .._text.caution import warn_of_creation
-from ..errors import Error, InUseError, InvalidError, UnsupportedError
+from ..errors import Error, InUseError, InvalidError, NotFoundError, UnsupportedError
 from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
@@ -52,26 +52,27 @@ class _Open:
                 self.stores, self.prepared, self.pid = {}, {}, os.getpid()
             found = self.stores.get((path, writes))
             if found is not None and not found[0].closed:
-                if found[1] == _identity(path):
+                if found[1] == identity(path):
                     return found[0]
                 found[0].close()  # its file was replaced
             mode = _core.OPEN_READ if not writes else _core.OPEN_OR_CREATE if creates else _core.OPEN_WRITE
             pool = _core.open(path, mode, 0, _WAIT_MS)
             store = Store(pool, path, "r+" if writes else "r", creates)
-            self.stores[path, writes] = store, _identity(path)
+            self.stores[path, writes] = store, identity(path)
             return store
 
     def close(self, folder: str | None) -> None:
         with self.lock:
             for path in [path for path in self.prepared if folder is None or os.path.dirname(path) == folder]:
                 store, records, shelf = self.prepared.pop(path)
-                _settle(store._pool, shelf, records, False)
+                settle(store._pool, shelf, records, False)
             for path, writes in list(self.stores):
                 if folder is None or os.path.dirname(path) == folder:
                     self.stores.pop((path, writes))[0].close()
 
 
-def _identity(path: str) -> tuple[int, int]:
+def identity(path: str) -> tuple[int, int]:
+    """Return the device and the number of a file; zeros: there is none."""
     try:
         stat = os.stat(path)
     except OSError:
@@ -110,6 +111,10 @@ class Records:
         if is_new:
             if os.path.exists(folder) and not os.path.isdir(folder):
                 raise InvalidError(f"{folder} is a file; a run of many ranks is a folder of pools")
+            if os.path.isdir(folder) and rank_files(folder):
+                raise NotFoundError(
+                    f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it"
+                )
             warn_of_creation(f"there is no run in {folder}. The save creates the folder and its pools")
             os.makedirs(folder, exist_ok=True)
         self._folder = folder
@@ -119,11 +124,20 @@ class Records:
             self._attempt = _open.attempts.get((folder, shelf), 0) + 1
             _open.attempts[folder, shelf] = self._attempt
 
-    def settle_others(self, world_size: int) -> None:
-        """Settle the pools of ranks that take no part, unless another process writes them."""
+    @property
+    def store(self) -> Store:
+        """The pool of records."""
+        return self._store
+
+    def newest(self) -> Record | None:
+        """Read the newest record, without its tensors; None: there is none."""
+        return newest_record(self._store[self._shelf])
+
+    def settle_others(self, ranks: Container[int]) -> None:
+        """Settle the pools of others than some ranks, unless another process writes them."""
         for name in rank_files(self._folder):
             digits = name.removeprefix("rank-").removesuffix(".pool")
-            if digits.isdigit() and int(digits) < world_size:
+            if digits.isdigit() and int(digits) in ranks:
                 continue
             path = os.path.join(self._folder, name)
             try:
@@ -134,18 +148,25 @@ class Records:
                 log.warning("%s: undecided snapshots may be left: %s", path, error)
                 continue
             try:
-                _settle(pool, self._shelf, self._store)
+                settle(pool, self._shelf, self._store)
             finally:
                 pool.close()
 
     def commit(
-        self, record: Record, step: int | None, tags: Iterable[str], metrics: Mapping[str, float] | None
+        self,
+        record: Record,
+        step: int | None,
+        tags: Iterable[str],
+        metrics: Mapping[str, float] | None,
+        meta: Mapping[str, Any] | None = None,
+        parent: int | None = None,
     ) -> Snapshot:
         """Commit a record durably: from now on the snapshot of the run exists."""
         with _open.lock:
             if _open.attempts.get((self._folder, self._shelf)) != self._attempt:
                 raise InvalidError(f"{self._folder}: a later save has begun, so this one can't be committed any more")
-            return self._store[self._shelf].snapshot(record.state(), step=step, tags=tags, metrics=metrics)
+            shelf = self._store[self._shelf]
+            return shelf.snapshot(record.state(), step=step, tags=tags, metrics=metrics, meta=meta, parent=parent)
 
 
 class RankWriter:
@@ -160,26 +181,42 @@ class RankWriter:
                 f"rank {rank} sees no {RECORDS} in {folder}: all ranks of a run write to one folder of one machine"
             )
         self._store = _open.store(self._path, True, not os.path.lexists(self._path))
+        self._reads: Store | None = None
 
     def settle(self, shelf: str) -> None:
         """Commit or drop the snapshot that an earlier save prepared. The coordinator has begun a later one."""
         with _open.lock:
             _open.prepared.pop(self._path, None)
-        _settle(self._store._pool, shelf, self._records())
+        settle(self._store._pool, shelf, self.records())
 
     def prepare(
         self, shelf: str, state: dict[str, Any], step: int | None, copied: Callable[[], None] | None = None
     ) -> tuple[Part, list[str]]:
         """Store a dict of tensors durably as a snapshot that the record will decide on; return their names, too.
 
-        `copied` is called once the tensors may change.
+        `copied` is called once the tensors may change; if it raises, nothing is written.
         """
-        encoded, group = Encoded(state), os.urandom(_GROUP_BYTES)
-        number = self._store.shelf(shelf, create=True)._prepare(encoded, group, step, copied)
-        log.debug("%s: %s@%d is prepared", self._path, shelf, number)
-        with _open.lock:
-            _open.prepared[self._path] = self._store, self._records(), shelf
-        return Part(self._store._uuid, rank_file(self._rank), number, group), encoded.names
+        part, encoded, _ = self.begin(shelf, state, step, copied=copied)
+        return part, encoded.names
+
+    def begin(
+        self,
+        shelf: str,
+        state: Any,
+        step: int | None,
+        lazy: list[Any] | None = None,
+        scale: float = 0.0,
+        copied: Callable[[], None] | None = None,
+    ) -> tuple[Part, Encoded, Snapshot]:
+        """Store a state as a prepared snapshot, which is durable when its `wait` has returned."""
+        group = os.urandom(_GROUP_BYTES)
+        if self._reads is None or self._reads.closed:
+            self._reads = self.records()
+        taken, encoded = self._store.shelf(shelf, create=True)._prepare(
+            state, group, step, lazy=lazy, scale=scale, copied=copied
+        )
+        _open.prepared[self._path] = self._store, self._reads, shelf  # not locked: a commit of a record may take long
+        return Part(self._store._uuid, rank_file(self._rank), taken.number, group), encoded, taken
 
     def commit(self, part: Part) -> None:
         """Commit the prepared snapshot, whose record is durable."""
@@ -187,11 +224,21 @@ class RankWriter:
             _open.prepared.pop(self._path, None)
         self._store._pool.resolve(part.group, True)
 
-    def _records(self) -> Store:
+    def resolve(self, part: Part, commit: bool) -> None:
+        """Commit or drop one of several prepared snapshots."""
+        self._store._pool.resolve(part.group, commit)
+
+    @property
+    def store(self) -> Store:
+        """The rank's pool."""
+        return self._store
+
+    def records(self) -> Store:
+        """Open the records for reading."""
         return _open.store(os.path.join(self._folder, RECORDS), False)
 
 
-def _settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> None:
+def settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> None:
     """Commit the prepared snapshots of a shelf that have a record, and drop the others."""
     for group, name, number in pool.groups():
         if name != shelf:
@@ -200,6 +247,13 @@ def _settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) ->
         if commit or drops:
             pool.resolve(group, commit)
             log.info("%s@%d of a save that %s", shelf, number, "was committed" if commit else "did not end: dropped")
+
+
+def newest_record(records: Shelf) -> Record | None:
+    """Read the newest record of a shelf, without its tensors; None: there is none."""
+    for snapshot in reversed(records):
+        return read_head(snapshot._decode())
+    return None
 
 
 def _has_record(records: Shelf, pool: bytes, number: int, group: bytes) -> bool:

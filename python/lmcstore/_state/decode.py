@@ -270,7 +270,8 @@ def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
             raise damaged("its values are too long")
 
 
-def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
+def leaf_value(handle: _core.Snapshot, value: Any) -> Any:
+    """Return a leaf's value, read from its attachment if it has one."""
     if type(value) is not Attached:
         return value
     try:
@@ -418,7 +419,7 @@ class Decoded:
     def _opened(self, node: Node) -> Node:
         if type(node) is not Leaf or node.tag is not None:
             return node
-        value = _leaf_value(self._handle, node.value)
+        value = leaf_value(self._handle, node.value)
         if type(value) not in (list, tuple):
             return node
         branch = Branch("l" if type(value) is list else "t", None)
@@ -667,7 +668,7 @@ class _Builder:
         if type(node) is TensorRef:
             return self._tensor(node)
         if type(node) is Leaf:
-            value = _leaf_value(self._handle, node.value)
+            value = leaf_value(self._handle, node.value)
             if node.tag is not None:
                 return self._types.make_enum(node.extra, value) if node.tag == "E" else make_value(node.extra, value)
             return value.copy() if type(value) in (list, set, bytearray) else value

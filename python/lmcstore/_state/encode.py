@@ -12,7 +12,7 @@ import contextlib
 import json
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _core
@@ -209,6 +209,17 @@ class Encoded:
     def names(self) -> list[str]:
         """The names of the tensors, in the order of the state."""
         return list(self._names)
+
+    def tensors(self) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+        """Yield the name, the dtype's number and the stored shape of each tensor; in any order."""
+        for columns in (self._columns, self._late_columns, self._same):
+            at = 0
+            for name, head in zip(columns.names, columns.heads, strict=True):
+                dimensions = head >> 8 & 0xFF
+                yield name, head & 0xFF, tuple(columns.shapes[at : at + dimensions])
+                at += dimensions
+        for name, _, dtype, shape in (*self._staged, *self._late_staged):
+            yield name, dtype, tuple(shape)
 
     def put(self, capture: _core.Capture) -> None:
         """Write everything to a capture; afterwards the state may change."""

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Machine`: the ranks that see the same folder, and their pools in it.
+
+Each machine has the records: the coordinator's are first, and the lowest rank of another machine keeps a copy. A copy
+gets each record with the decision on its save. When a run starts, all copies become like the one that has the newest
+record: a copy may lack the last ones, but has no others.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from .. import errors
+from .._text.caution import warn_of_creation
+from .._text.similar import listed
+from ..errors import Error, InputOutputError, InvalidError, NotFoundError
+from ..snapshot import Snapshot
+from ..store import Store
+from .channel import Channel
+from .ranks import RECORDS, there
+from .writing import RankWriter, Records, identity
+
+log = logging.getLogger("lmcstore")
+
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+def together(channel: Channel, function: Callable[[], Any]) -> list[Any]:
+    """Call a function on all ranks, and return all results; if one raises, all raise."""
+    failure: Error | None = None
+    result: Any = None
+    try:
+        result = function()
+    except Error as error:
+        failure = error
+    kind, text = ("", "") if failure is None else (type(failure).__name__, str(failure))
+    results = channel.exchange((kind, text, result))
+    if failure is not None:
+        raise failure
+    for rank, (kind, text, _) in enumerate(results):
+        if kind:
+            raise getattr(errors, kind, InputOutputError)(f"rank {rank}: {text}")
+    return [result for _, _, result in results]
+
+
+class Machine:
+    """Collective: all ranks make it at the same place. It begins an attempt: what earlier ones left is settled."""
+
+    def __init__(self, channel: Channel, folder: str, shelf: str) -> None:
+        self.folder = folder
+        self.rank = channel.rank
+        self._shelf = shelf
+        self._lags = False
+        self.records: Records | None = None
+        """Of this machine, on the rank that keeps them."""
+        keys = together(channel, lambda: _key(folder))
+        self.machines = sorted([rank for rank, one in enumerate(keys) if one == key] for key in set(keys))
+        self.ranks = next(ranks for ranks in self.machines if self.rank in ranks)
+        together(channel, self._open_records)
+        if len(self.machines) > 1:
+            self._level(channel)
+        self._check_whole(channel)
+        self.writer = self._open_writer(channel)
+        self._numbers = set(self._record_numbers()) if self.rank == 0 else set()
+
+    def _open_records(self) -> None:
+        if self.rank == self.ranks[0]:
+            self.records = Records(self.folder, self._shelf)
+            if self.rank == 0:
+                self.records.store._begin_writing(self._shelf)  # it may warn, here rather than in the thread
+
+    def _check_whole(self, channel: Channel) -> None:
+        """Refuse a job whose machines lack a pool of the newest record: another machine may have newer records."""
+        newest = self.records.newest() if self.records is not None else None
+        found = together(channel, lambda: None if newest is None else there(self.folder, newest))
+
+        def check() -> None:
+            ranks = {} if newest is None else newest.ranks
+            missing = [part.file for rank, part in ranks.items() if not any(one and rank in one for one in found)]
+            if missing:
+                raise NotFoundError(
+                    f"{self.folder}: {listed(missing)}, with parts of the run's newest snapshot, "
+                    f"{'is' if len(missing) == 1 else 'are'} on no machine of this job. There may be newer records, too: "
+                    "start the job with that machine, or copy its pools into a folder of the job"
+                )
+
+        together(channel, check)
+
+    def _open_writer(self, channel: Channel) -> RankWriter:
+        made: list[RankWriter] = []
+
+        def begin() -> None:
+            made.append(RankWriter(self.folder, self.rank))
+            made[0].settle(self._shelf)
+            if self.records is not None:
+                self.records.settle_others(self.ranks)
+
+        together(channel, begin)
+        return made[0]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this rank keeps a copy of the records."""
+        return self.records is not None and self.rank > 0
+
+    def _record_numbers(self) -> list[int]:
+        if self.records is None:
+            return []
+        return [snapshot.number for snapshot in self.records.store[self._shelf]]
+
+    # Copies
+
+    def news(self, committed: Snapshot) -> dict[str, Any]:
+        """Return what the copies of the records need after a commit: the record, and the numbers of removed ones."""
+        if len(self.machines) == 1:
+            return {"archive": None, "removed": []}
+        numbers = set(self._record_numbers())
+        removed, self._numbers = self._numbers - numbers, numbers
+        try:
+            assert self.records is not None
+            archive = _dumped(self.records.store, [committed._address])
+        except Error as error:
+            log.error("%s: the copies of the records lack %s: %s", self.folder, committed._address, error)
+            archive = None
+        return {"archive": archive, "removed": sorted(removed)}
+
+    def copy(self, answer: dict[str, Any]) -> None:
+        """Add a record to a copy; one that fails stays behind until the run starts again."""
+        if not self.is_copy or not answer["number"] or self._lags:
+            return
+        assert self.records is not None
+        try:
+            if answer["archive"] is None:
+                raise InvalidError("the coordinator could not send it")
+            _restore(self.records.store, answer["archive"])
+            self._remove(answer["removed"])
+        except Error as error:
+            self._lags = True
+            log.error("%s: the copy of the records stays behind from now on: %s", self.folder, error)
+
+    def _level(self, channel: Channel) -> None:
+        """Make all copies like the one with the newest record."""
+        numbers = self._record_numbers()
+        everything = channel.exchange(numbers if self.records is not None else None)
+        keepers = [rank for rank, one in enumerate(everything) if one is not None]
+        source = min(keepers, key=lambda rank: (-max(everything[rank], default=0), len(everything[rank]), rank))
+        wanted = set(everything[source])
+        lacking = sorted(wanted - set.intersection(*(set(everything[rank]) for rank in keepers)))
+
+        def dump() -> bytes | None:
+            if self.rank != source or not lacking:
+                return None
+            assert self.records is not None
+            return _dumped(self.records.store, [f"{self._shelf}@{number}" for number in lacking])
+
+        archive = together(channel, dump)[source]
+
+        def restore() -> None:
+            if self.records is not None and self.rank != source:
+                self._remove(set(numbers) - wanted)
+                if archive is not None and not wanted.issubset(numbers):
+                    _restore(self.records.store, archive)
+                    log.info("%s: the copy of the records is complete again", self.folder)
+
+        together(channel, restore)
+
+    def _remove(self, numbers: Any) -> None:
+        assert self.records is not None
+        for number in numbers:
+            shelf = self.records.store[self._shelf]
+            if number in shelf:
+                shelf.remove(number)
+
+
+def _key(folder: str) -> tuple[str, int, int]:
+    """Identify a folder, which is created if it is missing, among those of all machines."""
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise InvalidError(
+            f"{folder} is a file; ranks share a folder of pools. A pool for this rank alone: Run(lmcstore.open(path), "
+            "...)"
+        )
+    if not os.path.lexists(os.path.join(folder, RECORDS)):
+        warn_of_creation(f"there is no run in {folder}. Run creates the folder and its pools")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(_BOOT, encoding="ascii") as file:
+            boot = file.read().strip()
+    except OSError as error:
+        raise InputOutputError(f"{folder}: {error}") from None
+    return boot, *identity(folder)
+
+
+def _dumped(store: Store, what: list[str]) -> bytes:
+    with tempfile.TemporaryFile() as file:
+        store.dump(file, what)
+        file.seek(0)
+        return file.read()
+
+
+def _restore(store: Store, archive: bytes) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(archive)
+        file.flush()
+        file.seek(0)
+        store.restore(file, move_tags=True)

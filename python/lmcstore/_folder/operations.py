@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Operations`: changes of a run's folder that no rank writes: of the records, and of the ranks' pools.
+
+A removal is recorded first: the record goes, and then the parts. Parts whose pool is in use, or not there, go when a
+rank opens it for the next time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .. import _core
+from .._text.similar import listed
+from ..errors import Error, ExistsError, InUseError, NotFoundError, UnsupportedError
+from ..store import Store
+from .ranks import rank_files, there
+from .record import Record
+from .removed import Removed
+from .writing import newest_record, settle
+
+log = logging.getLogger("lmcstore")
+
+OF_RECORDS = ("budget", "grace", "keep")
+"""Words of a policy that the records decide on."""
+
+
+def policy_words(words: str) -> tuple[str, str]:
+    """Divide a policy into the words of the records and those of the ranks' pools.
+
+    UnsupportedError: it has a budget, which would be of one pool.
+    """
+    kept = [word for word in words.split() if word.partition("=")[0] in OF_RECORDS]
+    if any(word.partition("=")[0] == "budget" for word in kept):
+        raise UnsupportedError("a run of many ranks has no budget: use the rules of keep=")
+    return " ".join(kept), " ".join(word for word in words.split() if word not in kept)
+
+
+def joined_policy(records: str, ranks: str) -> str:
+    """Return the policy of a run by those of its records and of a rank's pool."""
+    own = [word for word in records.split() if word.partition("=")[0] in OF_RECORDS]
+    return " ".join([*(word for word in ranks.split() if word.partition("=")[0] not in OF_RECORDS), *own])
+
+
+class Operations:
+    """Opens the ranks' pools for writing, all of them when the first is needed."""
+
+    def __init__(self, folder: str, records: Store, flags: int) -> None:
+        self._folder = folder
+        self._records = records
+        self._flags = flags
+        self._stores: dict[str, Store] | None = None
+
+    def settle(self) -> None:
+        """Decide on what unfinished saves have left in the pools, and remove parts whose records were removed.
+
+        NotFoundError: pools are missing, so that another machine may have newer records.
+        """
+        for shelf in self._records:
+            newest = newest_record(self._records[shelf])
+            known = [] if newest is None else there(self._folder, newest)
+            if newest is not None and len(known) < len(newest.ranks):
+                missing = [part.file for rank, part in newest.ranks.items() if rank not in known]
+                raise NotFoundError(
+                    f"{self._folder} lacks {listed(missing)} of the run, and can't be changed: copy all pools of the run "
+                    "into one folder, or open this one with mode 'r'"
+                )
+        for store in self.stores():
+            for shelf in {name for _, name, _ in store._pool.groups()}.intersection(self._records):
+                settle(store._pool, shelf, self._records)
+            for shelf in store.shelves():
+                if shelf in self._records:
+                    Removed(lambda: self._records, store, shelf).collect()
+
+    def stores(self, all_of_them: bool = False) -> list[Store]:
+        """Return the pools that can be written. InUseError: one can't, and all of them are needed."""
+        if self._stores is None or all_of_them:
+            self._stores = {} if self._stores is None else self._stores
+            for name in rank_files(self._folder):
+                path = os.path.join(self._folder, name)
+                if name in self._stores:
+                    continue
+                try:
+                    pool = _core.open(path, _core.OPEN_WRITE, 0, 0, 1, self._flags | _core.NO_BACKGROUND)
+                except InUseError as error:
+                    if all_of_them:
+                        raise
+                    log.warning("%s: it is left as it is: %s", path, error)
+                    continue
+                self._stores[name] = Store(pool, path, "r+")
+        return list(self._stores.values())
+
+    def remove(self, shelf: str, records: Iterable[Record], dry_run: bool) -> list[int]:
+        """Remove the parts of snapshots; return the sums of `Removal`."""
+        stores = {store._uuid: store for store in self.stores()}
+        total = [0, 0, 0]
+        for part in (part for record in records for part in record.ranks.values()):
+            store = stores.get(part.pool)
+            if store is None:
+                log.warning("%s: a part in %s is left until a rank opens that pool", self._folder, part.file)
+                continue
+            try:
+                number = store._pool.find_group(shelf, part.group, False).info()["number"]
+                removed = store._pool.remove(shelf, number, dry_run)
+            except NotFoundError:
+                continue
+            total = [one + other for one, other in zip(total, removed, strict=True)]
+        return total
+
+    def fork(self, shelf: str, record: Record, name: str) -> None:
+        """Fork the parts of a snapshot."""
+        stores = {store._uuid: store for store in self.stores(True)}
+        for rank, part in record.ranks.items():
+            if part.pool not in stores:
+                raise NotFoundError(
+                    f"{self._folder} lacks the pool of rank {rank}, {part.file}: copy it into the folder"
+                )
+            pool = stores[part.pool]._pool
+            handle = pool.find_group(shelf, part.group, False)
+            try:
+                handle.fork(name)
+            except ExistsError:  # of an earlier fork that did not end
+                if not self._is_fork(pool, name, part.group):
+                    raise
+
+    def _is_fork(self, pool: _core.Pool, name: str, group: bytes) -> bool:
+        try:
+            pool.find_group(name, group, False)
+        except Error:
+            return False
+        return len(pool.numbers(name, 1, 2)) == 1
+
+    def each(self, function: Callable[[Store], Any]) -> dict[str, Any]:
+        """Call a function with the store of each rank's pool; return the results by the files' names."""
+        return {os.path.basename(store.path): function(store) for store in self.stores(True)}
+
+    def close(self) -> None:
+        """Close the pools."""
+        for store in (self._stores or {}).values():
+            store.close()
+        self._stores = None

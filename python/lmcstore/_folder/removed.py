@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Removed`: removes the parts of a rank whose records were removed.
+
+Records are removed first, by the policy or by a user, and leave gaps in the numbers. A part without a record is
+removed, too, if this machine's records have one of a later part (a copy that lags lacks the newest records only), and
+as many gaps as there are such parts (records of another run have none of them).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..errors import DamagedError, Error, NotFoundError
+from ..shelf import Shelf
+from ..store import Store
+from .record import read_head
+
+log = logging.getLogger("lmcstore")
+
+_NO_GROUP = bytes(16)
+
+
+class Removed:
+    """`records`: opens the records for reading. `own`: the rank's pool."""
+
+    def __init__(self, records: Callable[[], Store], own: Store, shelf: str) -> None:
+        self._records = records
+        self._own = own
+        self._shelf = shelf
+        self._recorded: dict[int, bytes | None] = {}
+        self._parts: dict[int, bytes] = {}
+        self._usual: int | None = 0
+        """How many more records than parts there are, if each part has a record. None: some have none."""
+
+    def collect(self) -> None:
+        """Remove parts, if the numbers of records and parts do not fit together."""
+        records, own = self._records()[self._shelf], self._own[self._shelf]
+        if len(records) - len(own) == self._usual:
+            return
+        kept = self._kept(records)
+        parts = self._own_parts(own)
+        newest = max((number for number, group in parts.items() if group in kept), default=0)
+        orphans = [number for number, group in parts.items() if group != _NO_GROUP and group not in kept]
+        removed = [number for number in orphans if number < newest]
+        if len(removed) > max(self._recorded, default=0) - len(self._recorded):
+            log.warning("%s: %d snapshots of %r have no record; they are left", own.store.path, len(removed), own.name)
+            orphans = removed = []
+        for number in removed:
+            try:
+                self._own._pool.remove(self._shelf, number)
+            except NotFoundError:
+                continue
+            except Error as error:
+                log.warning("%s: %s@%d is left, without its record: %s", own.store.path, own.name, number, error)
+        self._usual = None if len(orphans) > len(removed) else len(self._recorded) - len(own)
+
+    def _kept(self, records: Shelf) -> set[bytes]:
+        """Return the groups that have a record."""
+        pool = self._own._uuid
+        numbers = {snapshot.number for snapshot in records}
+        for number in numbers - self._recorded.keys():
+            try:
+                parts = read_head(records[number]._decode()).ranks.values()
+            except NotFoundError:
+                continue
+            self._recorded[number] = next((part.group for part in parts if part.pool == pool), None)
+        self._recorded = {number: self._recorded[number] for number in numbers if number in self._recorded}
+        return {group for group in self._recorded.values() if group is not None}
+
+    def _own_parts(self, own: Shelf) -> dict[int, bytes]:
+        """Return the groups of this rank's snapshots."""
+        numbers = [snapshot.number for snapshot in own]
+        for number in numbers:
+            if number not in self._parts:
+                try:
+                    self._parts[number] = own[number]._info["group"]
+                except (DamagedError, NotFoundError):
+                    continue
+        self._parts = {number: self._parts[number] for number in numbers if number in self._parts}
+        return self._parts

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Training loops on gloo ranks, for test_run_ranks.py."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import itertools
+import logging
+import os
+import pickle
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import lmcstore._folder.saves as saves
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+
+def model_of(kind: str) -> Any:
+    torch.manual_seed(11)
+    tied = torch.nn.Linear(8, 8, bias=False)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 8), tied
+    )
+    if kind == "tied":
+        model.append(torch.nn.Linear(8, 8, bias=False))
+        model[5].weight = tied.weight
+    return model
+
+
+class Loop:
+    """Training whose ranks have generators of their own."""
+
+    def __init__(self, kind: str, rank: int, world: int, seed: int = 0) -> None:
+        self.inside = model_of(kind)
+        if kind == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = init_device_mesh("cpu", (world,))
+            self.model = fully_shard(self.inside, mesh=mesh)
+        else:
+            options = {"broadcast_buffers": False} if kind == "local buffers" else {}
+            self.model = DistributedDataParallel(self.inside, **options)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 20)
+        self.own = {"seen": 0, "rank": rank, "weights": torch.zeros(rank + 1)}
+        torch.manual_seed(100 * seed + rank)
+        np.random.seed(100 * seed + rank)
+        random.seed(100 * seed + rank)
+        self.objects: dict[str, Any] = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "own": self.own,
+        }
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        inputs = torch.randn(6, 8) + float(np.random.rand()) + random.random()
+        loss = (self.model(inputs) - inputs).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        self.own["seen"] += len(inputs)
+        self.own["weights"] += 1
+        return loss.item()
+
+    def state(self) -> bytes:
+        """Return the whole state as a pickle, which needs no memory of this process."""
+        made = {name: copy.deepcopy(_whole(self.objects[name].state_dict())) for name in self.objects if name != "own"}
+        rng = [random.getstate(), np.random.get_state(), torch.get_rng_state()]
+        return pickle.dumps(made | {"own": copy.deepcopy(self.own), "rng": rng})
+
+
+def _whole(value: Any) -> Any:
+    if hasattr(value, "full_tensor"):
+        return value.full_tensor()
+    if isinstance(value, dict):
+        return type(value)((key, _whole(one)) for key, one in value.items())
+    return [_whole(one) for one in value] if isinstance(value, list) else value
+
+
+def train(
+    rank: int,
+    world: int,
+    folder: Path,
+    steps: int,
+    kind: str = "",
+    seed: int = 0,
+    options: dict[str, Any] | None = None,
+    waits: int = 0,
+) -> tuple[list[float], bytes, int, bytes]:
+    """Train to a step, from the last saved one on, and wait for the saves of the first steps.
+
+    Return the losses, the state, the first step and the state before it.
+    """
+    loop = Loop(kind, rank, world, seed)
+    losses = []
+    with lmcstore.Run(folder, **(options or {}), **loop.objects) as run:
+        first = run.resume()
+        begun = loop.state()
+        for step in range(first, steps):
+            losses.append(loop.step())
+            saved = run.save(step, metrics={"loss": losses[-1]})
+            if step < waits:
+                saved.wait()
+    dist.barrier()
+    return losses, loop.state(), first, begun
+
+
+KILLS = {
+    "captured": ("writing.RankWriter", "begin", False),
+    "prepared": ("saves.Saves", "_decided", True),
+    "recording": ("writing.Records", "commit", True),
+    "recorded": ("writing.Records", "commit", False),
+    "decided": ("machines.Machine", "copy", True),
+    "resolved": ("writing.RankWriter", "resolve", False),
+}
+"""Phases of a save: a method, and whether a process ends before it or after it."""
+
+
+def train_and_die(
+    rank: int, world: int, folder: Path, steps: int, phase: str, killed: tuple[int, ...], save: int
+) -> tuple[list[float], int]:
+    """Train, and end the killed ranks by SIGKILL at a phase of a save, counted from 1."""
+    if rank in killed:
+        _kill_at(save, *KILLS[phase])
+    losses, _, first, _ = train(rank, world, folder, steps, waits=save - 1)
+    return losses, first
+
+
+def _kill_at(count: int, owner: str, name: str, before: bool) -> None:
+    module, kind_name = owner.split(".")
+    kind = getattr(importlib.import_module(f"lmcstore._folder.{module}"), kind_name)
+    method = getattr(kind, name)
+    calls = itertools.count(1)
+
+    def replaced(*arguments: Any, **options: Any) -> Any:
+        is_last = next(calls) == count
+        if is_last and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = method(*arguments, **options)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(kind, name, replaced)
+
+
+def resume_once(rank: int, world: int, folder: Path, seed: int, saves: bool = True) -> tuple[bytes, int, list[str]]:
+    """Resume with other generators, and save the same state again as the next step; return it and the warnings."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lmcstore").addHandler(handler)
+    loop = Loop("", rank, world, seed)
+    with lmcstore.Run(folder, **loop.objects) as run:
+        first = run.resume()
+        state = loop.state()
+        if saves:
+            run.save(first, wait=True)
+    return state, first, messages
+
+
+def fail(rank: int, world: int, folder: Path) -> tuple[list[str], int]:
+    """Fail saves on one rank; return the errors of each, and the first step of the next start."""
+    loop = Loop("", rank, world)
+    errors = []
+    with lmcstore.Run(folder, **loop.objects) as run:
+        for step in range(run.resume(), 5):
+            loop.own["value"] = object() if (step, rank) == (1, 1) else 0
+            try:
+                saved = run.save(2 if (step, rank) == (3, 1) else step, tags=["newest"], wait=step != 3)
+                while not saved.done:
+                    time.sleep(0.01)
+            except lmcstore.Error as error:
+                errors.append(f"{step} {type(error).__name__}: {error}")
+        run.wait()
+        last = run.shelf["newest"].step
+    return errors, last
+
+
+def hang(rank: int, world: int, folder: Path) -> list[str]:
+    """Let a rank not save; return the errors of the others."""
+    loop = Loop("", rank, world)
+    errors = []
+    run = lmcstore.Run(folder, timeout=1.0, **loop.objects)
+    run.save(0, wait=True)
+    if rank != 1:
+        for step in (1, 2):
+            try:
+                run.save(step, wait=True)
+            except lmcstore.Error as error:
+                errors.append(str(error))
+    dist.barrier()
+    try:
+        run.close()
+    except lmcstore.Error as error:
+        errors.append(str(error))
+    return errors
+
+
+def prune_beside(rank: int, world: int, folder: Path) -> list[list[int]]:
+    """Prune on rank 0 between saves; return the numbers in each rank's pool after each save."""
+    loop = Loop("", rank, world)
+    numbers = []
+    with lmcstore.Run(folder, policy="keep=last:2 keep_raw=2 chain=1", **loop.objects) as run:
+        run.resume()
+        for step in range(6):
+            run.save(step, wait=True)
+            if rank == 0 and step == 3:
+                assert run.shelf.prune().numbers == [1, 2]
+                run.shelf.remove(3)
+            dist.barrier()
+        run._ranks.together(lambda: None)
+        own = run._ranks._machine.writer.store["run"]
+        numbers.append([snapshot.number for snapshot in own])
+        assert "keep=last:2" in run.shelf.policy and "keep_raw=2" in run.shelf.policy and "chain=1" in run.shelf.policy
+    return numbers
+
+
+def train_apart(rank: int, world: int, folders: list[Path], steps: int, seed: int = 0) -> Any:
+    """Train with the ranks' folders on two machines."""
+    return train(rank, world, folders[rank * len(folders) // world], steps, "", seed)
+
+
+def terminate(rank: int, world: int, folder: Path) -> int:
+    """Get SIGTERM while a save is under way; return the step that is saved then."""
+    decide = saves.Saves._decided
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.5)
+        return decide(*arguments)
+
+    saves.Saves._decided = slowly  # type: ignore[method-assign]
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    loop = Loop("", rank, world)
+    with lmcstore.Run(folder, **loop.objects) as run:
+        saved = run.save(7)
+        assert not saved.done
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert saved.done
+        return run.shelf[-1].step
+
+
+def train_links(rank: int, world: int, folder: Path) -> bool:
+    """Train with links; return whether the rank's pool has some."""
+    model = DistributedDataParallel(torch.nn.Linear(300, 300))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with lmcstore.Run(folder, policy="write=link", model=model, optimizer=optimizer) as run:
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(4, 300)).square().mean().backward()
+            optimizer.step()
+            saved = run.save(step)
+        assert saved.captured() and saved.wait().number == 4 and saved.step == 3
+        state = saved.state_dict()
+        assert all(torch.equal(value, model.module.state_dict()[key]) for key, value in state["model"].items())
+        dist.barrier()
+        own = run._ranks._machine.writer.store["run"][-1]
+        assert own.storage()["link_contents"] > 0 or own.raw_bytes < 100_000, own.storage()
+        return saved.storage()["link_contents"] > 0

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`lmcstore.Run` of many ranks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import pytest
+from optional import torch
+from same import same
+
+torch.Tensor  # noqa: B018 (skips without torch)
+
+import dcp_ranks as ranks  # noqa: E402
+import run_ranks  # noqa: E402
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
+        yield Path(made, "run")
+
+
+@pytest.mark.parametrize("kind", ["", "tied", "local buffers", "fsdp"])
+def test_resumed_training_is_the_same(folder: Path, kind: str) -> None:
+    whole = ranks.run(2, run_ranks.train, folder.with_name("whole"), 8, kind)
+    first = ranks.run(2, run_ranks.train, folder, 5, kind)
+    second = ranks.run(2, run_ranks.train, folder, 8, kind, 1)
+    wanted = [pickle.loads(one[1]) for one in whole]
+    for rank in range(2):
+        assert second[rank][2] == 5
+        assert first[rank][0] + second[rank][0] == whole[rank][0]
+        same(pickle.loads(second[rank][1]), wanted[rank])
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == list(range(8))
+        found = run["run"].latest
+        assert found is not None
+        state = found.state_dict()
+        assert sorted(state) == ["model", "optimizer", "ranks", "scheduler"]
+        same(list(state["model"].values()), list(wanted[0]["model"].values()))
+        same(state["optimizer"], wanted[0]["optimizer"])
+        for rank in range(2):
+            same(state["ranks"][rank]["own"], wanted[rank]["own"])
+        report = run.verify()
+        assert report["damages"] == 0 and not report["missing"]
+
+
+_STEPS = 5
+_SAVE = 3  # of step 2
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[list[tuple[list[float], bytes, int, bytes]]]:
+    """Return what an uninterrupted run gives."""
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-") as made:
+        yield ranks.run(2, run_ranks.train, Path(made, "run"), _STEPS)
+
+
+@pytest.mark.parametrize(
+    ("phase", "killed", "last"),
+    [
+        ("captured", (1,), 1),
+        ("prepared", (1,), 1),
+        ("decided", (1,), 2),
+        ("resolved", (1,), 2),
+        ("captured", (0,), 1),
+        ("prepared", (0,), 1),
+        ("recording", (0,), 1),
+        ("recorded", (0,), 2),
+        ("decided", (0,), 2),
+        ("resolved", (0,), 2),
+        ("captured", (0, 1), 1),
+        ("prepared", (0, 1), 1),
+        ("resolved", (0, 1), 2),
+    ],
+)
+def test_ranks_that_are_killed_resume_at_the_last_record(
+    folder: Path, whole: list[tuple[list[float], bytes, int, bytes]], phase: str, killed: tuple[int, ...], last: int
+) -> None:
+    ranks.run(2, run_ranks.train_and_die, folder, _STEPS, phase, killed, _SAVE, killed=killed)
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == list(range(last + 1))
+    second = ranks.run(2, run_ranks.train, folder, _STEPS, "", 1)
+    for rank in range(2):
+        assert second[rank][2] == last + 1
+        assert second[rank][0] == whole[rank][0][last + 1 :]
+        same(pickle.loads(second[rank][1]), pickle.loads(whole[rank][1]))
+    numbers = ranks.numbers_of(folder)
+    assert [len(found) for found in numbers.values()] == [_STEPS] * 3
+
+
+def _resumed(folder: Path, world: int, seed: int) -> list[tuple[dict[str, Any], int, list[str]]]:
+    found = ranks.run(world, run_ranks.resume_once, folder, seed)
+    return [(pickle.loads(state), first, messages) for state, first, messages in found]
+
+
+def test_other_numbers_of_ranks_resume(folder: Path) -> None:
+    four = [pickle.loads(one[1]) for one in ranks.run(4, run_ranks.train, folder, 3)]
+    three = _resumed(folder, 3, 1)
+    for rank, (state, first, messages) in enumerate(three):
+        assert first == 3
+        same(state, four[rank] | {"model": four[0]["model"]})
+        assert len(messages) == (rank == 0) and all("rank 3" in message for message in messages)
+    loop = run_ranks.Loop.__new__(run_ranks.Loop)
+    model = run_ranks.model_of("")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    own = {"seen": 0, "rank": 0, "weights": torch.zeros(1)}
+    loop.objects = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "own": own}
+    loop.own = own
+    with lmcstore.Run(folder, **loop.objects) as run:
+        assert run.resume() == 4
+        state = pickle.loads(loop.state())
+        for part in ("optimizer", "scheduler", "own", "rng"):
+            same(state[part], four[0][part])
+        same(list(state["model"].values()), list(four[0]["model"].values()))
+        assert run.save(4).wait().number == 5
+    two = _resumed(folder, 2, 2)
+    assert [first for _, first, _ in two] == [5, 5]
+    for part in ("model", "optimizer", "scheduler"):
+        same(two[1][0][part], four[0][part])
+    assert two[1][0]["own"]["rank"] == 1 and "'own' and 'rng' stay as they are" in two[1][2][0]
+
+
+def test_a_failure_of_a_rank_fails_the_save_on_all_ranks_and_no_other(folder: Path) -> None:
+    first, second = ranks.run(2, run_ranks.fail, folder)
+    assert [error.split(":")[0] for error in first[0]] == ["1 InputOutputError", "4 InputOutputError"]
+    assert [error.split(":")[0] for error in second[0]] == ["1 UnsupportedError", "4 InputOutputError"]
+    assert "rank 1: own.value" in first[0][0] and "own.value" in second[0][0]
+    for errors, last in (first, second):
+        assert "step 3" in errors[1] or "step 2" in errors[1]
+        assert last == 4
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == [0, 2, 4]
+    assert set(map(len, ranks.numbers_of(folder).values())) == {3}
+
+
+def test_a_rank_that_does_not_save_fails_the_others_in_time(folder: Path) -> None:
+    first, second = ranks.run(2, run_ranks.hang, folder)
+    assert len(first) == 2 and not second
+    assert "rank 1 has ended, or does not answer within 1 seconds" in first[0]
+    assert "can't be saved any more" in first[1]
+
+
+def test_rank_0_prunes_beside_the_ranks(folder: Path) -> None:
+    assert ranks.run(2, run_ranks.prune_beside, folder) == [[[4, 5, 6]]] * 2
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == [3, 4, 5]
+        assert not run.verify()["missing"]
+
+
+def test_operations_of_a_folder(folder: Path) -> None:
+    wanted = ranks.run(2, run_ranks.train, folder, 6)
+    with lmcstore.open(folder, mode="r") as run:
+        with pytest.raises(lmcstore.ReadOnlyError, match="mode 'r\\+' opens it"):
+            run["run"].remove(1)
+        digests = [snapshot.digest for snapshot in run["run"]]
+        assert len(set(digests)) == 6
+    with lmcstore.open(folder, mode="r+") as run:
+        shelf = run["run"]
+        assert shelf.remove(2, dry_run=True).freed_bytes > 0 and 2 in shelf
+        assert shelf.remove(2).freed_bytes > 0 and 2 not in shelf
+        shelf.tag(3, "best")
+        shelf.policy = "keep=last:2 chain=2"
+        assert "keep=last:2" in shelf.policy and "chain=2" in shelf.policy
+        assert shelf.prune(dry_run=True).numbers == [1, 4] and 1 in shelf
+        assert shelf.prune().numbers == [1, 4]
+        assert [snapshot.number for snapshot in shelf] == [3, 5, 6]
+        with pytest.raises(lmcstore.UnsupportedError, match="budget"):
+            shelf.policy = "budget=1G"
+        fork = shelf[3].fork("other")
+        same(fork[-1].state_dict(), shelf[3].state_dict())
+        with pytest.raises(lmcstore.ExistsError):
+            shelf[3].fork("other")
+        assert digests[2] == shelf["best"].digest
+        report = run.scrub()
+        assert report["damages"] == 0 and report["is_whole"] and report["contents"] > 0
+        run.compact()
+        report = run.verify()
+        assert report["damages"] == 0 and not report["missing"]
+        with pytest.raises(lmcstore.UnsupportedError):
+            shelf.snapshot({})
+    assert list(ranks.numbers_of(folder).values()) == [[3, 5, 6]] * 3
+    again = ranks.run(2, run_ranks.train, folder, 6, "", 1, {"shelf": "other"})
+    for rank in range(2):
+        assert again[rank][2] == 3
+        same(pickle.loads(again[rank][1]), pickle.loads(wanted[rank][1]))
+    with lmcstore.open(folder, mode="r+") as run:
+        assert run["other"].drop().freed_bytes > 0
+        assert list(run) == ["run"]
+        same(run["run"]["best"].step, 2)
+        assert not run.verify()["missing"]
+
+
+def test_an_interrupted_removal_is_completed(folder: Path) -> None:
+    ranks.run(2, run_ranks.train, folder, 4)
+    with lmcstore.open(folder / "records.pool", mode="r+") as records:
+        records["run"].remove(2)
+    with lmcstore.open(folder, mode="r+"):
+        pass
+    assert list(ranks.numbers_of(folder).values()) == [[1, 3, 4]] * 3
+    with lmcstore.open(folder / "records.pool", mode="r+") as records:
+        records["run"].remove(1)
+    ranks.run(2, run_ranks.train, folder, 4)
+    assert list(ranks.numbers_of(folder).values()) == [[3, 4]] * 3
+
+
+def test_a_run_on_two_machines(folder: Path) -> None:
+    """Two folders stand for the disks of two machines."""
+    homes = [folder.with_name("one"), folder.with_name("two")]
+    first = ranks.run(4, run_ranks.train_apart, homes, 3)
+    for home, there in zip(homes, ((0, 1), (2, 3)), strict=True):
+        assert sorted(path.name for path in home.iterdir()) == [
+            *(f"rank-0000{one}.pool" for one in there),
+            "records.pool",
+        ]
+        with lmcstore.open(home) as run:
+            assert [snapshot.step for snapshot in run["run"]] == [0, 1, 2]
+            with pytest.warns(UserWarning, match="left out"):
+                state = run["run"][-1].state_dict()
+            assert sorted(state["ranks"]) == list(there)
+            if home is homes[0]:
+                model = pickle.loads(first[0][1])["model"]
+                same(list(state["model"].values()), list(model.values()))
+            missing = run.verify()["missing"]
+            assert len(missing) == 6 and (home is homes[0] or "rank-00000.pool" in "".join(missing))
+        with pytest.raises(lmcstore.NotFoundError, match="can't be changed: copy all pools"):
+            lmcstore.open(home, mode="r+")
+    with pytest.raises(AssertionError, match="on no machine of this job"):
+        ranks.run(2, run_ranks.train, homes[1], 6)
+    with lmcstore.open(homes[1] / "records.pool", mode="r+") as records:  # a copy that lags
+        records["run"].remove(3)
+    with lmcstore.open(homes[0] / "records.pool", mode="r+") as records:
+        records["run"].remove(1)
+    second = ranks.run(4, run_ranks.train_apart, homes, 6, 1)
+    for rank in range(4):
+        assert second[rank][2] == 3
+        buffers = {"model": pickle.loads(first[rank - rank % 2][1])["model"]}  # of the machine's first rank
+        same(pickle.loads(second[rank][3]), pickle.loads(first[rank][1]) | buffers)
+    for home in homes:
+        assert list(ranks.numbers_of(home).values()) == [[2, 3, 4, 5, 6]] * 3
+    for path in homes[1].glob("rank-*"):  # copied together, they are one run
+        path.rename(homes[0] / path.name)
+    with lmcstore.open(homes[0]) as run:
+        assert not run.verify()["missing"]
+        assert sorted(run["run"][-1].state_dict()["ranks"]) == [0, 1, 2, 3]
+
+
+def test_sigterm_waits_for_the_last_save(folder: Path) -> None:
+    assert ranks.run(2, run_ranks.terminate, folder, killed=()) == [7, 7]
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == [7]
+
+
+def test_links_and_lazy_copies(folder: Path) -> None:
+    assert ranks.run(2, run_ranks.train_links, folder) == [True, True]
