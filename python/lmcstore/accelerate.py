@@ -222,11 +222,11 @@ class Registered:
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
         is_stateful = getattr(loader, "use_stateful_dataloader", False)
-        amid = loaded is not None and skip > 0
-        if amid and is_stateful and loaded["loader"] is None:
+        amid = loaded if skip > 0 else None
+        if amid is not None and is_stateful and amid["loader"] is None:
             raise InvalidError("the snapshot lacks the position of the loader: it was not saved amid batches()")
         if loaded is not None:
-            began = loaded["began"] if amid else None
+            began = amid and amid["began"]
             _restore(loader, loaded["generators"] if began is None else began["loader"])
             if began is not None:
                 _set_generators(began["rng"])
@@ -238,10 +238,10 @@ class Registered:
         if not is_stateful:
             loader = accelerate.skip_first_batches(loader, skip) if skip > 0 else loader
         else:  # {}: a new iterator, as `prepare` has made one already, which has drawn its seed
-            loader.load_state_dict(loaded["states"][loaded["loader"]] if amid and loaded is not None else {})
+            loader.load_state_dict({} if amid is None else amid["states"][amid["loader"]])
         iterator = iter(loader)
         first = list(itertools.islice(iterator, 1))
-        if amid and self._number is not None:
+        if amid is not None and self._number is not None:
             self._kept.load_generators(self._kept.shelf[self._number])
         yield from first
         yield from iterator
@@ -280,7 +280,7 @@ class Registered:
         return objects if accelerator.scaler is None else {**objects, "scaler": accelerator.scaler}
 
     def _stateful(self) -> list[Any]:
-        loaders: list[Any] = self._accelerator._dataloaders  # type: ignore[attr-defined]
+        loaders: list[Any] = self._accelerator._dataloaders
         return [loader for loader in loaders if getattr(loader, "use_stateful_dataloader", False)]
 
     def _load(self, found: Snapshot) -> int:

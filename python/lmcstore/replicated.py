@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -138,12 +139,13 @@ class Replicated:
                 result = work()
             except Exception as error:
                 failure = error
-        box = [result, _told(failure)]
+        box: list[Any] = [result, _told(failure)]
         self._dist.broadcast_object_list(box, src=0)
         if failure is not None:
             raise failure
         self._raise({0: box[1]})
-        return box[0]  # type: ignore[return-value]
+        value: T = box[0]
+        return value
 
     def each(self, work: Callable[[], T]) -> T:
         """Call `work` on each rank, and return what it returns there. Collective."""
@@ -239,7 +241,7 @@ class Replicated:
 
     def load_generators(self, found: Snapshot) -> None:
         """Load this rank's generators; warns if other ranks, or other devices, have saved them. Not collective."""
-        stored = found[(RNG,)] if (RNG,) in found else None
+        stored = found.get((RNG,))
         if not isinstance(stored, list) or len(stored) != self.ranks:
             count = len(stored) if isinstance(stored, list) else 0
             logger.warning(
@@ -256,7 +258,7 @@ class Replicated:
 
     def prune(self, count: int, kept: int | None) -> None:
         """Remove all but the newest `count` snapshots and those with tags; `kept` counts. Not collective: on rank 0."""
-        if kept is not None and kept not in [one.number for _, one in zip(range(count), reversed(self.shelf))]:
+        if kept is not None and kept not in [one.number for one in islice(reversed(self.shelf), count)]:
             count = max(1, count - 1)
         with contextlib.suppress(NotFoundError):  # there is no snapshot yet
             self.shelf.prune(f"keep=last:{count}")

@@ -38,7 +38,7 @@ from .snapshot import Snapshot
 from .store import Store
 
 if TYPE_CHECKING:
-    _Trainer = transformers.Trainer
+    from transformers import Trainer as _Trainer
 else:
     _Trainer = object
 

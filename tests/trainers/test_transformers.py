@@ -304,9 +304,7 @@ def test_the_callback_trains_again(tmp_path: Path) -> None:
 def test_an_open_store(tmp_path: Path) -> None:
     with lmcstore.open(tmp_path / "a.pool") as store:
         _trainer(tmp_path / "o", store, max_steps=2).train()
-        _trainer(
-            tmp_path / "o", None, SnapshotCallback(store, "other"), kind=transformers.Trainer, max_steps=2
-        ).train()
+        _trainer(tmp_path / "o", None, SnapshotCallback(store, "other"), kind=transformers.Trainer, max_steps=2).train()
         assert (len(store["run"]), len(store["other"])) == (2, 2)
     with lmcstore.open(tmp_path / "a.pool", "r") as store, pytest.raises(lmcstore.ReadOnlyError):
         _trainer(tmp_path / "o", store).train()
@@ -461,5 +459,3 @@ def test_logging_names_the_place(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         _trainer(tmp_path / "o", tmp_path / "a.pool", max_steps=steps).train(resume_from_checkpoint="auto")
     assert f"new run in 'run' in {tmp_path / 'a.pool'}" in caplog.text
     assert "resuming at step 3 from run@2" in caplog.text
-
-
