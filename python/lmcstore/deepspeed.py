@@ -24,7 +24,7 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 
 from ._text.arguments import file_path
 from ._text.similar import listed
-from .errors import DamagedError, Error, InvalidError, NotFoundError, UnsupportedError
+from .errors import DamagedError, Error, ExistsError, InvalidError, NotFoundError, UnsupportedError
 from .opening import open as open_pool
 from .snapshot import Snapshot
 from .store import Store
@@ -84,8 +84,9 @@ class StoreCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
                 return
             name = os.path.basename(path)
             shelf = self._opened(self._info.save_dir).shelf(name.removesuffix(".pt"), create=True)
-            meta = {"tag": self._info.tag, "file": name}
-            self._taken[name] = shelf.snapshot(_parts(state_dict), step=self._engine.global_steps, meta=meta, wait=False)
+            meta = {"tag": self._info.tag, "file": name, "folder": os.path.realpath(self._info.save_dir)}
+            step = self._engine.global_steps
+            self._taken[name] = shelf.snapshot(_parts(state_dict), step=step, meta=meta, wait=False)
         except (Error, OSError) as error:
             self._error = error
 
@@ -123,8 +124,8 @@ class StoreCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
                 _publish(directory, info.tag, self._engine.global_steps, all_files)
             except OSError as error:
                 self._error = error
+        self._taken = {}  # the record may refer to them, also if its fsync has failed
         self._agree({})
-        self._taken = {}
         return True
 
     def preserves_storage_sharing(self) -> bool:
@@ -134,10 +135,10 @@ class StoreCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     def clean(self, save_dir: str | os.PathLike[str]) -> int:
         """Remove the snapshots of this rank that no checkpoint in a folder refers to; return how many.
 
-        These are left by tags that were overwritten or whose folder was removed, and by processes that were killed.
-        Each rank cleans its own pool. Do not call it for a folder of which some tags are elsewhere.
+        These are left by tags that were saved again or whose folder was removed, and by saves that failed or were
+        killed. Each rank cleans its own pool. What was saved into other folders stays, also if they were moved here.
         """
-        folder = file_path(save_dir)
+        folder = os.path.realpath(file_path(save_dir))
         store = self._opened(folder)
         used = set()
         for _, directory, record in _records(folder):
@@ -147,7 +148,7 @@ class StoreCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         removed = 0
         for shelf in store:
             for snapshot in list(store[shelf]):
-                if (shelf, snapshot.number) not in used:
+                if snapshot.meta.get("folder") == folder and (shelf, snapshot.number) not in used:
                     store[shelf].remove(snapshot)
                     removed += 1
         return removed
@@ -224,7 +225,11 @@ def _publish(directory: str, tag: str, step: int, files: dict[str, Any]) -> None
     """Put the placeholders of a checkpoint's files, and then its record, durably."""
     os.makedirs(directory, exist_ok=True)
     for name in files:
-        if not _is_placeholder(os.path.join(directory, name)):
+        path = os.path.join(directory, name)
+        if os.path.lexists(path) and not _is_placeholder(path):
+            raise ExistsError(f"{path} is a file of another checkpoint: use another tag, or remove its folder")
+    for name in files:
+        if not os.path.lexists(os.path.join(directory, name)):
             _write(os.path.join(directory, name), lambda file: file.write(_PLACEHOLDER))
     record = json.dumps({"tag": tag, "step": step, "time": time.time(), "files": files}, indent=1)
     _write(os.path.join(directory, _RECORD), lambda file: file.write(record.encode()))

@@ -86,7 +86,8 @@ def load(snapshot: Snapshot, like: Any, *, strict: bool = True) -> Any:
     if strict and lacking:
         raise NotFoundError(f"{snapshot._address} lacks {listed(lacking)} of the tree{_but(others)}")
     if strict and others:
-        raise InvalidError(f"{snapshot._address} has {listed(others)}, which the tree lacks: strict=False leaves it out")
+        text = f"{snapshot._address} has {listed(others)}, which the tree lacks: strict=False leaves it out"
+        raise InvalidError(text)
     leaves = [_leaf(path, target, stored.get(path, target)) for path, target in wanted.items()]
     snapshot._handle.mark_loaded()
     return tree_unflatten(structure, leaves)

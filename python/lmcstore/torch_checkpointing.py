@@ -58,7 +58,7 @@ class StoreStorage(Storage):  # type: ignore[misc]
     def write(self, path: Path, data: Any) -> None:
         """Store a file durably."""
         with self.stream_write(path) as stream:
-            stream.write(data)  # type: ignore[attr-defined]
+            stream.write(data)
 
     def delete(self, path: Path) -> None:
         """Remove a file."""

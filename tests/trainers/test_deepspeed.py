@@ -105,13 +105,13 @@ def shown(folder: Path) -> dict[str, Any]:
 
 def test_the_pool(tmp_path: Path) -> None:
     engine = an_engine(2)
-    for step in (1, 2):
+    for _ in range(2):
         train(engine, 1)
         engine.save_checkpoint(str(tmp_path))
     with lmcstore.open(tmp_path / "rank-00000.pool", "r") as store:
         shelf = store["mp_rank_00_model_states"]
         assert [snapshot.step for snapshot in shelf] == [1, 2]
-        assert shelf.latest.meta == {"tag": "global_step2", "file": "mp_rank_00_model_states.pt"}
+        assert shelf.latest.meta["tag"] == "global_step2" and shelf.latest.meta["file"] == "mp_rank_00_model_states.pt"
         assert torch.equal(shelf.latest["state.module.0.weight"].torch(), engine.module[0].weight)
 
 
@@ -132,7 +132,7 @@ def test_a_checkpoint_without_its_commit_is_none(tmp_path: Path) -> None:
     (tmp_path / "begun").mkdir(exist_ok=True)
     name = "mp_rank_00_model_states.pt"
     (tmp_path / "begun" / name).write_bytes((tmp_path / "global_step1" / name).read_bytes())
-    with pytest.raises(lmcstore.NotFoundError, match="begun: no checkpoint was committed here; .* is 'global_step1'"):
+    with pytest.raises(lmcstore.NotFoundError, match=r"begun: no checkpoint was committed here; .* is 'global_step1'"):
         an_engine(1).load_checkpoint(folder, tag="begun")
     assert engine.checkpoint_engine.clean(folder) == 2
     assert an_engine(1).load_checkpoint(folder)[0] is not None
@@ -153,14 +153,27 @@ def test_a_tag_that_is_saved_again_is_the_old_or_the_new_one(tmp_path: Path, mon
     again = an_engine(2)
     again.load_checkpoint(folder, tag="last")
     assert again.global_steps == 0
+    assert engine.checkpoint_engine.clean(folder) == 2
     assert all(numbers == [1] for numbers in shown(tmp_path).values())
     (tmp_path / "last" / "other_model_states.pt").write_bytes(module._PLACEHOLDER)
     engine.save_checkpoint(folder, tag="last")
     assert not (tmp_path / "last" / "other_model_states.pt").exists()
     again.load_checkpoint(folder, tag="last")
     assert again.global_steps == 1
+    with lmcstore.open(tmp_path / "rank-00000.pool") as store:
+        store["notes"].snapshot({"x": 1})
     assert engine.checkpoint_engine.clean(folder) == 2
+    assert shown(tmp_path)["notes"] == [1]
     again.load_checkpoint(folder, tag="last")
+
+
+def test_files_of_another_checkpoint_are_not_overwritten(tmp_path: Path) -> None:
+    engine = an_engine(0, store=False)
+    engine.save_checkpoint(str(tmp_path), tag="a")
+    engine.checkpoint_engine = StoreCheckpointEngine(engine)
+    with pytest.raises(lmcstore.ExistsError, match=r"mp_rank_00_model_states\.pt is a file of another checkpoint"):
+        engine.save_checkpoint(str(tmp_path), tag="a")
+    assert an_engine(0).load_checkpoint(str(tmp_path), tag="a")[0] is not None
 
 
 def test_a_failure_of_save_is_raised_by_the_commit(tmp_path: Path) -> None:

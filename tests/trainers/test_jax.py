@@ -127,11 +127,11 @@ def test_a_tree_that_does_not_fit_is_refused(shelf: Any, like: Any, error: Any, 
 
 
 def test_arrays_that_cannot_be_read_are_refused_by_their_paths(shelf: Any) -> None:
-    with pytest.raises(lmcstore.UnsupportedError, match="a.b: a JAX array can't be stored: .*traced"):
+    with pytest.raises(lmcstore.UnsupportedError, match=r"a\.b: a JAX array can't be stored: .*traced"):
         jax.jit(lambda x: shelf.snapshot({"a": {"b": x}}))(jnp.ones(3))
     array = jnp.ones(3)
     array.delete()
-    with pytest.raises(lmcstore.UnsupportedError, match="a.b: a JAX array can't be stored: .*deleted"):
+    with pytest.raises(lmcstore.UnsupportedError, match=r"a\.b: a JAX array can't be stored: .*deleted"):
         shelf.snapshot({"a": {"b": array}})
     assert shelf.latest is None
 
@@ -141,7 +141,7 @@ def test_two_leaves_of_one_path_are_refused() -> None:
         pass
 
     register_pytree_with_keys(Twice, lambda _: (((DictKey("x"), 1), (DictKey("x"), 2)), None), lambda _, __: Twice())
-    with pytest.raises(lmcstore.InvalidError, match="two leaves of the tree have the path a.x"):
+    with pytest.raises(lmcstore.InvalidError, match=r"two leaves of the tree have the path a\.x"):
         lmcstore.jax.state_of({"a": Twice()})
 
 

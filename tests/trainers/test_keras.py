@@ -98,7 +98,7 @@ def test_every_snapshot_can_be_continued_from(tmp_path: Path) -> None:
     fit(a_model(), SnapshotCallback(tmp_path / "pool", every=1), epochs=2)
     with lmcstore.open(tmp_path / "pool") as store:
         places = [(one["epoch"], one["batch"]) for one in store["run"]]
-        assert places == [*((0, batch) for batch in range(1, 6)), (1, 0), *((1, batch) for batch in range(1, 6)), (2, 0)]
+        assert places == [(number // 6, number % 6) for number in range(1, 13)]
         for number in (3, 6, 10, 12):
             store["run"][number].fork(f"from-{number}")
             model = a_model()

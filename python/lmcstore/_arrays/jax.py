@@ -14,7 +14,7 @@ def array_of(value: Any, path: str) -> Any:
 
     UnsupportedError: it can't be read here, because it was deleted, is traced, or lies in other processes, too.
     """
-    jax = loaded("jax")
+    jax: Any = loaded("jax")
     if jax is None or not isinstance(value, getattr(jax, "Array", ())):
         return None
     import numpy
