@@ -7,7 +7,8 @@
     fsspec.filesystem("lmc").ls("/data/run.pool")
 
 A file is the shelf ``/step-10/model.bin`` with one snapshot of one tensor, ``data``. The shelf ``/step-10/`` is a
-directory. The shelf ``//move`` has a move that was begun: readers see its result, and the next writer ends it.
+directory. The newest snapshot of the shelf ``//move`` has the move that was begun, or null: readers see its result, and
+the next writer ends it. Its number tells readers that a move was begun or ended meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import threading
 import time
 import urllib.parse
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from fsspec.spec import AbstractFileSystem
@@ -346,10 +347,17 @@ class _Files:
         _fail(errno.EISDIR if self.kind(inner) else errno.ENOENT, path)
 
     def kind(self, inner: str) -> str | None:
+        while True:
+            number, _ = self._move()
+            found = self._kind(inner)
+            if found is not None or self._move()[0] == number:
+                return found
+
+    def _kind(self, inner: str) -> str | None:
         if self.has_file(inner):
             return "file"
         is_there = inner == "/" or self._exists(self._shelf_of(inner + "/"))
-        return "directory" if is_there or any(True for _ in self._below(inner)) else None
+        return "directory" if is_there or self._below(inner) else None
 
     def has_file(self, inner: str) -> bool:
         return inner != "/" and self._exists(self._shelf_of(inner))
@@ -359,13 +367,17 @@ class _Files:
         start = len(inner.rstrip("/")) + 1
         return {one[start:].partition("/")[0] for one in self._below(inner)} - {""}
 
-    def _below(self, inner: str) -> Iterator[str]:
-        """Yield the paths of files and directories below a directory; those of directories end in "/"."""
+    def _below(self, inner: str) -> list[str]:
+        """Return the paths of files and directories below a directory; those of directories end in "/"."""
         prefix = inner.rstrip("/") + "/"
-        move = self._begun()
-        for shelf in self.pool.shelves():
-            name = shelf["name"]
-            if not name.startswith("/") or name.startswith("//"):
+        while True:
+            number, move = self._move()
+            shelves = self.pool.shelves()
+            if self._move()[0] == number:
+                break
+        found = []
+        for name in (shelf["name"] for shelf in shelves):
+            if not _is_ours(name):
                 continue
             path = _inner(name)
             if move is not None and _is_in(path, move[0]):
@@ -373,11 +385,12 @@ class _Files:
                     continue
                 path = move[1] + path[len(move[0]) :]
             if path.startswith(prefix) and path != prefix:
-                yield path
+                found.append(path)
+        return found
 
     def _shelf_of(self, inner: str) -> str:
         """Return the shelf of a path, where a move that was begun may have left it."""
-        move = self._begun()
+        _, move = self._move()
         if move is not None and _is_in(inner, move[0]):
             return "//"  # which there is not
         if move is not None and move[1] is not None and _is_in(inner, move[1]):
@@ -393,13 +406,14 @@ class _Files:
             return False
         return True
 
-    def _begun(self) -> tuple[str, str | None] | None:
-        """Return the paths of a move that was begun; the second one is None: a removal."""
+    def _move(self) -> tuple[int, tuple[str, str | None] | None]:
+        """Return the number of the last change, and the paths of a move that was begun; without a second: a removal."""
         try:
-            old, new = json.loads(self.pool.find(_MOVE, "latest").info()["meta_json"])["move"]
+            known = self.pool.find(_MOVE, "latest").info()
         except NotFoundError:
-            return None
-        return old, new
+            return 0, None
+        move = json.loads(known["meta_json"])["move"]
+        return known["number"], None if move is None else (move[0], move[1])
 
     # Writing
 
@@ -409,12 +423,12 @@ class _Files:
         self.end_move()
 
     def end_move(self) -> None:
-        move = self._begun()
+        _, move = self._move()
         if move is None:
             return
         old, new = move
         for name in [shelf["name"] for shelf in self.pool.shelves()]:
-            if not name.startswith("/") or name.startswith("//") or not _is_in(_inner(name), old):
+            if not _is_ours(name) or not _is_in(_inner(name), old):
                 continue
             if new is None:
                 self.pool.drop(name)
@@ -423,7 +437,7 @@ class _Files:
             if self._exists(target):
                 self.pool.drop(target)
             self.pool.rename(name, target)
-        self.pool.drop(_MOVE)
+        self._put(_MOVE, json.dumps({"move": None}))
 
     def put_directory(self, inner: str) -> None:
         if not self._exists(_shelf(inner + "/")):
@@ -445,14 +459,22 @@ class _Files:
 
     def put(self, inner: str, file: int) -> None:
         """Store the bytes of a descriptor durably in place of what the file has."""
-        shelf, size = _shelf(inner), os.fstat(file).st_size
-        capture = self.pool.begin(shelf)
-        try:
+        size = os.fstat(file).st_size
+
+        def fill(capture: _core.Capture) -> None:
             with memoryview(capture.reserve(_DATA, _U8, array("Q", [size]))) as data:
                 at = 0
                 while at < size:
                     at += os.preadv(file, [data[at : at + _COPY_BYTES]], at)
-            number = self._commit(capture, None)
+
+        self._put(_shelf(inner), None, fill)
+
+    def _put(self, shelf: str, meta: str | None, fill: Callable[[_core.Capture], None] = lambda _: None) -> None:
+        """Store a snapshot durably, and remove what the shelf had."""
+        capture = self.pool.begin(shelf)
+        try:
+            fill(capture)
+            number = self._commit(capture, meta)
         except BaseException:
             capture.abort()
             raise
@@ -460,17 +482,13 @@ class _Files:
             if other != number:
                 self.pool.remove(shelf, other)
 
-    def _put(self, shelf: str, meta: str | None) -> None:
-        capture = self.pool.begin(shelf)
-        try:
-            self._commit(capture, meta)
-        except BaseException:
-            capture.abort()
-            raise
-
     @staticmethod
     def _commit(capture: _core.Capture, meta: str | None) -> int:
         return capture.commit(None, 0, time.time_ns(), (), (), (), meta, 0)
+
+
+def _is_ours(shelf: str) -> bool:
+    return shelf.startswith("/") and not shelf.startswith("//")
 
 
 def _is_in(path: str, directory: str) -> bool:
