@@ -29,7 +29,10 @@ set -euo pipefail
 export BENCH_FROM=$PWD # files on the command line are named from there
 cd "$(dirname "$0")/.."
 case ${1:-} in
-    store | codec | history | links | train | trainers | parity | python | workloads | builds | wheel) suite=$1; shift ;;
+    store | codec | history | links | train | trainers | parity | python | workloads | builds | wheel)
+        suite=$1
+        shift
+        ;;
     -h | --help | "") sed -n '4,26s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
         echo "bench: no suite '$1' (store codec history links train trainers parity python workloads builds wheel)" >&2

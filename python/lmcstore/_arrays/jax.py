@@ -20,9 +20,10 @@ def array_of(value: Any, path: str) -> Any:
     import numpy
 
     try:
-        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-            value = jax.random.key_data(value)
-        return numpy.asarray(value)
+        array: Any = value
+        if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
+            array = jax.random.key_data(array)
+        return numpy.asarray(array)
     except (TypeError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UnsupportedError(f"{path}: a JAX array can't be stored: {reason}") from None

@@ -84,8 +84,8 @@ class Machine:
             if missing:
                 raise NotFoundError(
                     f"{self.folder}: {listed(missing)}, with parts of the run's newest snapshot, "
-                    f"{'is' if len(missing) == 1 else 'are'} on no machine of this job. There may be newer records, too: "
-                    "start the job with that machine, or copy its pools into a folder of the job"
+                    f"{'is' if len(missing) == 1 else 'are'} on no machine of this job. There may be newer records, "
+                    "too: start the job with that machine, or copy its pools into a folder of the job"
                 )
 
         together(channel, check)
