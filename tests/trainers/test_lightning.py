@@ -35,6 +35,7 @@ from lmcstore.lightning import stub as stubs
 
 PYTHON = Path(__file__).resolve().parent.parent.parent / "python"
 EXAMPLE = PYTHON / "examples/lightning_resume.py"
+PAGE = PYTHON / "trainers/LIGHTNING.md"
 warnings.filterwarnings("ignore", module="lightning")
 
 
@@ -672,9 +673,9 @@ def result(output: str) -> str:
 
 
 def test_the_example_is_killed_and_resumed() -> None:
-    expected = result(run(EXAMPLE, "once", "--steps", 40))
-    kill_after(21, EXAMPLE, "twice", "--steps", 40)
-    assert result(run(EXAMPLE, "twice", "--steps", 40)) == expected
+    expected = result(run(EXAMPLE, "once", "--steps", 30))
+    kill_after(11, EXAMPLE, "twice", "--steps", 30)
+    assert result(run(EXAMPLE, "twice", "--steps", 30)) == expected
 
 
 @pytest.mark.deep
@@ -826,18 +827,25 @@ assert issubclass(StoreModelParallelStrategy, pl.strategies.ModelParallelStrateg
     run("-c", program)
 
 
-def test_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = PYTHON / "trainers/LIGHTNING.md"
-    text = page.read_text()
-    train, fabric, sharded = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+def blocks(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_page() -> None:
+    text = PAGE.read_text()
+    train, fabric, _ = blocks(text)
     exec(train, {})
     typed = re.sub(r"^```python\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     typed = "".join(re.split(r"^```(?:pycon)?$", typed, flags=re.MULTILINE)[1::2])
     said: list[str] = []
-    test = doctest.DocTestParser().get_doctest(typed, {}, page.name, str(page), 0)
+    test = doctest.DocTestParser().get_doctest(typed, {}, PAGE.name, str(PAGE), 0)
     assert not doctest.DocTestRunner().run(test, out=said.append).failed, "".join(said)
     exec(fabric, {})
-    Path("sharded.py").write_text(sharded)
+    assert json.loads(Path("five.ckpt").read_bytes().partition(b"\n")[2])["snapshot"] == 5
+
+
+@pytest.mark.deep
+def test_the_page_about_sharded_models() -> None:
+    Path("sharded.py").write_text(blocks(PAGE.read_text())[2])
     run("sharded.py", env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
     assert load("sharded-checkpoints/last.ckpt")["global_step"] == 3
-    assert json.loads(Path("five.ckpt").read_bytes().partition(b"\n")[2])["snapshot"] == 5
