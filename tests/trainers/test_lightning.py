@@ -36,6 +36,8 @@ from lmcstore.lightning import stub as stubs
 PYTHON = Path(__file__).resolve().parent.parent.parent / "python"
 EXAMPLE = PYTHON / "examples/lightning_resume.py"
 PAGE = PYTHON / "trainers/LIGHTNING.md"
+SHARDED = Path(__file__).with_name("lightning_sharded.py")
+DATA_PARALLEL = Path(__file__).with_name("lightning_parallel.py")
 warnings.filterwarnings("ignore", module="lightning")
 
 
@@ -690,47 +692,10 @@ def test_the_example_is_killed_many_times(background: bool) -> None:
     assert result(run(EXAMPLE, "twice", "--steps", 150, *options)) == expected
 
 
-SHARDED = """
-import hashlib, sys
-import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.demos.boring_classes import BoringModel
-from lmcstore.lightning import StoreModelParallelStrategy
-from torch.distributed.fsdp import fully_shard
-
-class Model(BoringModel):
-    def configure_model(self):
-        torch.manual_seed(1)
-        self.layer = torch.nn.Sequential(torch.nn.Linear(32, 7), torch.nn.Linear(7, 2))
-        for part in self.layer:
-            fully_shard(part, mesh=self.device_mesh["data_parallel"])
-    def train_dataloader(self):
-        return torch.utils.data.DataLoader(torch.ones(100, 32))
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=0.01)
-
-if __name__ == "__main__":
-    steps, world, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None
-    trainer = Trainer(
-        accelerator="cpu", devices=world, max_steps=steps, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, limit_val_batches=0,
-        strategy=StoreModelParallelStrategy("run", data_parallel_size=world, tensor_parallel_size=1),
-        callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=1, monitor="step", mode="max", save_top_k=2,
-                                   save_last=True)],
-    )
-    trainer.fit(Model(), ckpt_path=path)
-    parts = [part.full_tensor().detach() for part in trainer.model.parameters()]
-    if trainer.global_rank == 0:
-        print("step", trainer.global_step, [hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in parts])
-"""
-
-
 @pytest.mark.deep
 def test_a_sharded_model() -> None:
-    Path("sharded.py").write_text(SHARDED)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    expected = result(run("sharded.py", 6, 2, env=environment))
+    expected = result(run(SHARDED, 6, 2, env=environment))
     assert sorted(path.name for path in Path("checkpoints").iterdir()) == [
         "epoch=0-step=5.ckpt",
         "epoch=0-step=6.ckpt",
@@ -744,54 +709,22 @@ def test_a_sharded_model() -> None:
         assert {snapshot.step for snapshot in store["run"]} == set(range(1, 7))
         assert len(store["run"].tags) == 3
         write_stub(store["run"].at(step=3), "three.ckpt")
-    assert result(run("sharded.py", 6, 2, "three.ckpt", env=environment)) == expected
+    assert result(run(SHARDED, 6, 2, "three.ckpt", env=environment)) == expected
     os.mkdir("moved")
-    for name in ("run", "three.ckpt", "sharded.py"):
+    for name in ("run", "three.ckpt"):
         os.rename(name, f"moved/{name}")
-    alone = result(run("sharded.py", 6, 1, "three.ckpt", cwd="moved", env=environment))
+    alone = result(run(SHARDED, 6, 1, "three.ckpt", cwd="moved", env=environment))
     assert alone.startswith("step 6")
-
-
-DATA_PARALLEL = """
-import hashlib, sys
-import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.demos.boring_classes import BoringModel
-from lmcstore.lightning import StoreCheckpointIO
-
-class Model(BoringModel):
-    def __init__(self):
-        super().__init__()
-        self.save_hyperparameters()
-        torch.manual_seed(1)
-        self.layer = torch.nn.Linear(32, 2)
-    def train_dataloader(self):
-        return torch.utils.data.DataLoader(torch.ones(100, 32))
-
-if __name__ == "__main__":
-    trainer = Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_steps=int(sys.argv[1]), logger=False,
-        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
-        plugins=[StoreCheckpointIO("run.pool", wait=False)],
-        callbacks=[ModelCheckpoint("checkpoints", every_n_train_steps=1, save_top_k=1, save_last=True)],
-    )
-    trainer.fit(Model(), ckpt_path="last")
-    if trainer.global_rank == 0:
-        weight = trainer.lightning_module.layer.weight
-        print("step", trainer.global_step, hashlib.sha256(weight.detach().numpy().tobytes()).hexdigest())
-"""
 
 
 @pytest.mark.deep
 def test_data_parallel_ranks_read_what_the_first_has_written() -> None:
-    Path("parallel.py").write_text(DATA_PARALLEL)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    expected = result(run("parallel.py", 6, env=environment))
+    expected = result(run(DATA_PARALLEL, 6, env=environment))
     for name in ("checkpoints", "run.pool"):
         os.rename(name, f"once-{name}")
-    run("parallel.py", 3, env=environment)
-    assert result(run("parallel.py", 6, env=environment)) == expected
+    run(DATA_PARALLEL, 3, env=environment)
+    assert result(run(DATA_PARALLEL, 6, env=environment)) == expected
     assert find("checkpoints/last.ckpt").step == 6
 
 
