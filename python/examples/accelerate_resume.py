@@ -51,6 +51,7 @@ def main() -> None:
     for name, tensor in accelerator.unwrap_model(model).state_dict().items():
         digest.update(name.encode() + tensor.numpy().tobytes())
     accelerator.print("weights", digest.hexdigest())
+    accelerator.end_training()
 
 
 if __name__ == "__main__":

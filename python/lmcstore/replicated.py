@@ -59,16 +59,12 @@ class Replicated:
         self._ending = Ending(self.wait, self.place)
         self._dist: Any = None
         self.rank, self.ranks = 0, 1
+        self.is_open = False  # on all ranks, while in the block
 
     @property
     def place(self) -> str:
         """The shelf and the pool, for messages."""
         return f"{self._name!r} in {self._path}"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the block has begun."""
-        return self._store is not None
 
     @property
     def shelf(self) -> Shelf:
@@ -84,6 +80,7 @@ class Replicated:
     def __enter__(self) -> Self:
         self._join()
         self.together(self._open)
+        self.is_open = True
         self._ending.begin()
         return self
 
@@ -100,6 +97,7 @@ class Replicated:
                 raise
             logger.error("%s: a snapshot was not saved: %s", self.place, failure)
         finally:
+            self.is_open = False
             self._ending.end()
             store, self._store = self._store, None
             if store is not None and store is not self._given:

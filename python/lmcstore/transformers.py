@@ -216,7 +216,7 @@ class StoreTrainer(_Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self._check(trial)
-        if not self._kept.is_open and self._kept.rank == 0:
+        if not self._kept.is_open:
             raise InvalidError("StoreTrainer saves during train() only: save_model() writes the model's files")
         self.store_flos()
         self._kept.together(self._prune)

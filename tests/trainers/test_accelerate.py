@@ -219,6 +219,7 @@ with register(loop.accelerator, folder + "/whole.pool") as saved:
         loop.accelerator._custom_objects.clear()
     fails(lambda: saved.load())
 print("\\n".join(f"{rank}: {text}" for text in said), flush=True)
+loop.accelerator.end_training()
 """
 
 

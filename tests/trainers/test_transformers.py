@@ -341,6 +341,38 @@ def test_sigterm_waits(tmp_path: Path, kind: str) -> None:
     assert _steps(tmp_path / "a.pool") == [1, 2]
 
 
+JIT = """
+import os, signal, sys, time
+import transformers
+from transformers_model import StoredTrainer, arguments, data, model
+
+class Slow(transformers.TrainerCallback):
+    def on_step_begin(self, args, state, control, **objects):
+        time.sleep(0.5)
+        if state.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+args = arguments(sys.argv[2], max_steps=100, save_steps=50, enable_jit_checkpoint=True)
+trainer = StoredTrainer(model(), args, train_dataset=data(40), callbacks=[Slow()], store=sys.argv[1])
+trainer.train()
+print(trainer.state.global_step)
+"""
+
+
+@pytest.mark.deep
+def test_a_jit_checkpoint(tmp_path: Path) -> None:
+    if not hasattr(transformers.TrainingArguments, "enable_jit_checkpoint"):
+        pytest.skip("this version of transformers has none")
+    command = [sys.executable, "-c", JIT, str(tmp_path / "a.pool"), str(tmp_path / "o")]
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (step,) = _steps(tmp_path / "a.pool")
+    assert step is not None
+    assert 2 < step <= int(done.stdout.splitlines()[-1]) < 50
+    _trainer(tmp_path / "o", tmp_path / "a.pool", max_steps=step + 2).train(resume_from_checkpoint=True)
+    assert _steps(tmp_path / "a.pool")[-1] == step + 2  # the Trainer keeps its old save_steps
+
+
 def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
 
@@ -402,6 +434,7 @@ class Broken(StoredTrainer):
 fails(lambda: trained("other.pool", kind=Broken))
 fails(lambda: trained("whole.pool", resume=True, kind=Broken))
 print("\\n".join(f"{rank}: {text}" for text in said), flush=True)
+dist.destroy_process_group()
 """
 
 
