@@ -180,7 +180,7 @@ def test_the_folder_of_save_state(tmp_path: Path) -> None:
 
 
 RANKS = """
-import sys
+import os, sys
 import lmcstore, torch
 from accelerate.state import AcceleratorState, GradientState
 from accelerate_loop import Loop
@@ -220,6 +220,7 @@ with register(loop.accelerator, folder + "/whole.pool") as saved:
     fails(lambda: saved.load())
 print("\\n".join(f"{rank}: {text}" for text in said), flush=True)
 loop.accelerator.end_training()
+os._exit(0)  # some runs abort while the interpreter ends, in C++, for a reason that is not known
 """
 
 

@@ -378,7 +378,7 @@ def _environment() -> dict[str, str]:
 
 
 RANKS = """
-import pathlib, sys
+import os, pathlib, sys
 import lmcstore, torch, transformers
 import torch.distributed as dist
 from lmcstore.transformers import SnapshotCallback
@@ -435,6 +435,7 @@ fails(lambda: trained("other.pool", kind=Broken))
 fails(lambda: trained("whole.pool", resume=True, kind=Broken))
 print("\\n".join(f"{rank}: {text}" for text in said), flush=True)
 dist.destroy_process_group()
+os._exit(0)  # some runs abort while the interpreter ends, in C++, for a reason that is not known
 """
 
 
