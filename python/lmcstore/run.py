@@ -51,11 +51,17 @@ class Run:
 
     One process uses a Run; its methods are called from one thread at a time.
 
+    In a torch.distributed process group of several ranks, a path is the folder of a run, and all ranks make the Run and
+    call its methods in the same order. `save` captures the rank's part; a thread prepares it, and rank 0 records the
+    snapshot once all ranks have prepared. Tensors of DistributedDataParallel modules and their optimizers are stored
+    once, DTensors as boxes, and other objects by each rank for itself: ``python/trainers/RUN.md`` has the rules. One
+    process opens such a folder, too.
+
     Parameters
     ----------
     pool
         The path of a pool, which is created if it is missing, as by `lmcstore.open`, and closed by `close`; or an open
-        `Store`, which stays open.
+        `Store`, which stays open. Of several ranks: the path of a folder; a Store is of this rank alone.
     shelf
         The name of the shelf.
     rng
@@ -63,7 +69,12 @@ class Run:
         initialized, as the part ``"rng"``. A loader draws seeds when an iteration begins, so also after a `resume` amid
         one. These come from torch's generator unless the loader and its sampler have a ``generator`` each.
     policy
-        Words of `Shelf.policy` to set: ``policy="write=link"``.
+        Words of `Shelf.policy` to set: ``policy="write=link"``. Of several ranks, `keep` and `grace` are of the run's
+        records, which decide for all ranks; others are of each rank's pool.
+    replicated
+        Names of objects that are equal on all ranks, and stored once: ``replicated=("ema",)``.
+    timeout
+        The most seconds that a rank may be behind another in its saves. After that no rank saves any more.
     **objects
         The objects by any name except "cast", "strict" and "types", kept by reference: with ``state_dict`` and
         ``load_state_dict`` (modules, optimizers, schedulers, a GradScaler, an AveragedModel, torchdata's
@@ -76,8 +87,10 @@ class Run:
         An object has no state that can be kept; the text has its name. The pool is not opened.
     ReadOnlyError
         The store is open for reading.
+    NotFoundError
+        Of several ranks: the run has parts on a machine that is not there.
     Error
-        As `lmcstore.open` and `Shelf.policy` raise it.
+        As `lmcstore.open` and `Shelf.policy` raise it. Of several ranks, all raise.
     """
 
     def __init__(
@@ -234,12 +247,14 @@ class Run:
         lazy
             False: return when everything is copied.
         metrics, tags, meta, gradients, gradient_scale
-            As for `Shelf.snapshot`.
+            As for `Shelf.snapshot`. Of several ranks, the first three are those of rank 0.
 
         Raises
         ------
         UnsupportedError
             A part of a state can't be stored; the text begins with its path.
+        InputOutputError
+            Of several ranks: a rank has ended, or is too far behind.
         Error
             As `Shelf.snapshot` raises it, also for an earlier snapshot that failed later.
         """

@@ -331,13 +331,11 @@ def test_a_folder_is_read_only(saved: Path) -> None:
             run["run"].snapshot({"a": 1})
         with pytest.raises(lmcstore.ReadOnlyError):
             run["run"].remove(1)
-        for refused in (
-            lambda: run.dump(1),
-            lambda: run["run"][1].fork("a"),
-            lambda: run["run"][1].digest,
-        ):
-            with pytest.raises(lmcstore.UnsupportedError, match="pool"):
-                refused()
+        with pytest.raises(lmcstore.ReadOnlyError, match="mode 'r\\+'"):
+            run["run"][1].fork("a")
+        with pytest.raises(lmcstore.UnsupportedError, match="pool"):
+            run.dump(1)
+        assert len(run["run"][1].digest) == 32
         run["run"].tag(1, "good")
         run["run"][1].metrics["loss"] = 2.0
         assert run["run"]["good"].number == 1 and run["run"][1].metrics == {"loss": 2.0}

@@ -60,3 +60,15 @@ def test_the_page_about_dcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     if os.access(BIN, os.X_OK):
         path = f"{os.path.dirname(BIN)}:{os.environ['PATH']}"
         subprocess.run(["bash", "-ec", commands], check=True, capture_output=True, env={**os.environ, "PATH": path})
+
+
+def test_the_page_about_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (PYTHON / "trainers" / "RUN.md").read_text()
+    skip_without_torch(text)
+    import dcp_ranks
+
+    train, resume = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    dcp_ranks.run(2, _run, tmp_path, train)
+    dcp_ranks.run(2, _run, tmp_path, resume)
+    _type(PYTHON / "trainers" / "RUN.md")

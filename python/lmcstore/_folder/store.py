@@ -237,6 +237,7 @@ class FolderShelf(Shelf):
 
     def snapshot(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse: `Run` and `StoreWriter` save, on all ranks."""
+        self._store._check_writable()
         self._refuse("snapshot")
 
     def rename(self, name: str) -> NoReturn:
