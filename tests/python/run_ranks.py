@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -268,3 +269,49 @@ def train_links(rank: int, world: int, folder: Path) -> bool:
         own = run._ranks._machine.writer.store["run"][-1]
         assert own.storage()["link_contents"] > 0 or own.raw_bytes < 100_000, own.storage()
         return saved.storage()["link_contents"] > 0
+
+
+MESH = {"rows": (5, 3), "square": (4, 4), "replicated": (2, 2), "one row": (1, 6), "another row": (1, 3)}
+
+
+class _Sharded(torch.nn.Module):
+    """Parameters that are DTensors, with the placements that a function gives."""
+
+    def __init__(self, mesh: Any, places: Any) -> None:
+        super().__init__()
+        for name, shape in MESH.items():
+            whole = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape) + 1
+            made = distribute_tensor(whole, mesh, places(name))
+            self.register_parameter(name, torch.nn.Parameter(made))
+
+
+def _sharded(mesh: Any, places: Any) -> dict[str, Any]:
+    model = _Sharded(mesh, places)
+    return {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=0.1)}
+
+
+def _whole_state(objects: dict[str, Any]) -> bytes:
+    return pickle.dumps({name: copy.deepcopy(_whole(one.state_dict())) for name, one in objects.items()})
+
+
+def save_mesh(rank: int, world: int, folder: Path) -> bytes:
+    """Save boxes of a mesh of two times two ranks, of which two have the same."""
+    mesh = init_device_mesh("cpu", (2, 2))
+    objects = _sharded(mesh, lambda name: [Replicate(), Replicate() if name == "replicated" else Shard(0)])
+    with lmcstore.Run(folder, **objects) as run:
+        run.resume()
+        for step in range(2):
+            for value in objects["model"].parameters():
+                value.grad = value.detach() * (step + 1)
+            objects["optimizer"].step()
+            run.save(step)
+    return _whole_state(objects)
+
+
+def load_mesh(rank: int, world: int, folder: Path) -> bytes:
+    """Load them into shards of columns."""
+    mesh = init_device_mesh("cpu", (world,))
+    objects = _sharded(mesh, lambda name: [Shard(1)])
+    with lmcstore.Run(folder, **objects) as run:
+        assert run.resume() == 2
+    return _whole_state(objects)

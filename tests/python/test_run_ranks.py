@@ -66,19 +66,19 @@ def whole() -> Iterator[list[tuple[list[float], bytes, int, bytes]]]:
 @pytest.mark.parametrize(
     ("phase", "killed", "last"),
     [
-        ("captured", (1,), 1),
+        pytest.param("captured", (1,), 1, marks=pytest.mark.deep),
         ("prepared", (1,), 1),
         ("decided", (1,), 2),
-        ("resolved", (1,), 2),
-        ("captured", (0,), 1),
-        ("prepared", (0,), 1),
-        ("recording", (0,), 1),
+        pytest.param("resolved", (1,), 2, marks=pytest.mark.deep),
+        pytest.param("captured", (0,), 1, marks=pytest.mark.deep),
+        pytest.param("prepared", (0,), 1, marks=pytest.mark.deep),
+        pytest.param("recording", (0,), 1, marks=pytest.mark.deep),
         ("recorded", (0,), 2),
-        ("decided", (0,), 2),
-        ("resolved", (0,), 2),
+        pytest.param("decided", (0,), 2, marks=pytest.mark.deep),
+        pytest.param("resolved", (0,), 2, marks=pytest.mark.deep),
         ("captured", (0, 1), 1),
-        ("prepared", (0, 1), 1),
-        ("resolved", (0, 1), 2),
+        pytest.param("prepared", (0, 1), 1, marks=pytest.mark.deep),
+        pytest.param("resolved", (0, 1), 2, marks=pytest.mark.deep),
     ],
 )
 def test_ranks_that_are_killed_resume_at_the_last_record(
@@ -261,3 +261,22 @@ def test_sigterm_waits_for_the_last_save(folder: Path) -> None:
 
 def test_links_and_lazy_copies(folder: Path) -> None:
     assert ranks.run(2, run_ranks.train_links, folder) == [True, True]
+
+
+def test_boxes_of_a_mesh_are_stored_once_and_read_in_another_sharding(folder: Path) -> None:
+    kept = ranks.run(4, run_ranks.save_mesh, folder)
+    with lmcstore.open(folder) as run:
+        found = run["run"].latest
+        assert found is not None
+        handle = found._decode().handle
+        for name in run_ranks.MESH:
+            tensor = handle.tensor(f"model.{name}")
+            assert tensor.is_complete and len(tensor.boxes) == (2 if name in ("rows", "square") else 1), name
+            moment = handle.tensor(f"optimizer.state.{list(run_ranks.MESH).index(name)}.exp_avg")
+            assert [box.rank for box in moment.boxes] == [box.rank for box in tensor.boxes], "links need both on a rank"
+        state = found.state_dict()
+        same(dict(state["model"]), dict(pickle.loads(kept[0])["model"]))
+        assert len({box.rank for name in run_ranks.MESH for box in handle.tensor(f"model.{name}").boxes}) == 4
+    for world in (1, 2, 3):
+        for one in ranks.run(world, run_ranks.load_mesh, folder):
+            same(pickle.loads(one), pickle.loads(kept[0]))

@@ -89,6 +89,7 @@ class Division:
         self._machines = machines
         self._torch: Any = loaded("torch")
         self._units: dict[int, int] = {}
+        self._counted = 0
         self._owners: dict[int, int] = {}
         self._buffers: dict[int, bool] = {}
         self._ties: dict[Any, int] = {}
@@ -102,7 +103,7 @@ class Division:
             return state
         states = States()
         self._units, self._ties, self._places, self._names = {}, {}, {}, set()
-        self._buffers = {}
+        self._buffers, self._counted = {}, 0
         for name in names:
             self._note_units(states.optimizers(objects[name]))
             self._note_buffers(objects[name])
@@ -123,11 +124,17 @@ class Division:
 
     def _note_units(self, optimizers: Iterator[Any]) -> None:
         """Let one rank store a parameter and the state of its optimizer, so that links lead from step to step."""
-        for optimizer in optimizers:
-            for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-                unit = self._units.setdefault(_address(parameter), len(self._units))
-                for tensor in _tensors_in(optimizer.state.get(parameter), self._torch):
-                    self._units[_address(tensor)] = unit
+        parameters = ((one, each) for each in optimizers for group in each.param_groups for one in group["params"])
+        for unit, (parameter, optimizer) in enumerate(parameters, self._counted):
+            self._counted = unit + 1
+            unit = self._note_unit(parameter, unit)
+            for tensor in _tensors_in(optimizer.state.get(parameter), self._torch):
+                self._note_unit(tensor, unit)
+
+    def _note_unit(self, tensor: Any, unit: int) -> int:
+        """Note the unit of a tensor, unless it is known, and return it. Ranks may have empty boxes, without address."""
+        address = _address(tensor)
+        return self._units.setdefault(address, unit) if address else unit
 
     def _unit(self, address: int) -> int:
         return self._units.get(address, -1 - address)

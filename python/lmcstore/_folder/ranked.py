@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from .._text.arguments import int64, meta_json, metric_lists, tag_names
 from .._text.similar import listed
-from ..errors import InputOutputError, InvalidError, NotFoundError
+from ..errors import Error, InputOutputError, InvalidError, NotFoundError
 from ..snapshot import Snapshot
 from . import writing
 from .channel import Channel
@@ -24,6 +26,8 @@ from .store import FolderShelf, FolderSnapshot, FolderStore, open_folder
 from .structure import Structure
 
 log = logging.getLogger("lmcstore")
+
+_LONGEST_S = 10_000_000
 
 
 class SavedSnapshot(FolderSnapshot):
@@ -125,17 +129,26 @@ class RunOfRanks:
             raise InvalidError(f"replicated= names {listed(unknown)}, and the run has {listed(names)}")
         if RANKS in names:
             raise InvalidError(f"{RANKS!r} is the part of each rank's own objects: give the object another name")
+        if not 0 < timeout <= _LONGEST_S:
+            raise InvalidError(f"timeout can't be {timeout!r}: it is a number of seconds above 0, up to {_LONGEST_S:,}")
         self._folder = writing.folder_of(folder)
         channel = Channel(timeout)
         self.rank = channel.rank
-        self._machine = Machine(channel, self._folder, shelf)
+        try:
+            self._machine = Machine(channel, self._folder, shelf)
+        except BaseException:
+            channel.close()
+            writing.close(self._folder)
+            raise
         self._division = Division(self.rank, self._machine.machines)
         self.store = self._open_store()
         self.shelf = self.store[shelf]
         self._parent: int | None = None
+        self._pid = os.getpid()
         self._begun: deque[Saving] = deque()
         self._world_size = channel.world_size
         self._saves = Saves(channel, self._machine, shelf)
+        atexit.register(self._close_at_exit)
 
     def _open_store(self) -> FolderStore:
         records = self._machine.records
@@ -247,8 +260,17 @@ class RunOfRanks:
             saving.ended.wait()
         self.raise_earlier()
 
+    def _close_at_exit(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        try:
+            self.close()
+        except Error as error:
+            log.error("%s was closed at last, with a failure: %s", self._folder, error)
+
     def close(self) -> None:
         """End the saves that have begun, and close the folder; raises the first failure that was not raised yet."""
+        atexit.unregister(self._close_at_exit)
         try:
             self._saves.close()
             self.raise_earlier()
