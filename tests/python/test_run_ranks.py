@@ -233,7 +233,7 @@ def test_a_run_on_two_machines(folder: Path) -> None:
             assert len(missing) == 6 and (home is homes[0] or "rank-00000.pool" in "".join(missing))
         with pytest.raises(lmcstore.NotFoundError, match="can't be changed: copy all pools"):
             lmcstore.open(home, mode="r+")
-    with pytest.raises(AssertionError, match="on no machine of this job"):
+    with pytest.raises(AssertionError, match="no machine of this job has"):
         ranks.run(2, run_ranks.train, homes[1], 6)
     with lmcstore.open(homes[1] / "records.pool", mode="r+") as records:  # a copy that lags
         records["run"].remove(3)

@@ -83,9 +83,9 @@ class Machine:
             missing = [part.file for rank, part in ranks.items() if not any(one and rank in one for one in found)]
             if missing:
                 raise NotFoundError(
-                    f"{self.folder}: {listed(missing)}, with parts of the run's newest snapshot, "
-                    f"{'is' if len(missing) == 1 else 'are'} on no machine of this job. There may be newer records, "
-                    "too: start the job with that machine, or copy its pools into a folder of the job"
+                    f"{self.folder}: no machine of this job has {listed(missing)}, with parts of the run's newest "
+                    "snapshot. There may be newer records, too: start the job with that machine, or copy its pools into "
+                    "a folder of the job"
                 )
 
         together(channel, check)
