@@ -315,3 +315,40 @@ def load_mesh(rank: int, world: int, folder: Path) -> bytes:
     with lmcstore.Run(folder, **objects) as run:
         assert run.resume() == 2
     return _whole_state(objects)
+
+
+def misuse(rank: int, world: int, folder: Path) -> list[str]:
+    """Return the kinds of errors of wrong uses."""
+    errors = []
+    (folder / "file").touch()
+    model = torch.nn.Linear(2, 2)
+
+    def attempt(function: Any) -> None:
+        try:
+            function()
+        except lmcstore.Error as error:
+            errors.append(type(error).__name__)
+
+    attempt(lambda: lmcstore.Run(folder / "file", model=model))
+    run = lmcstore.Run(folder / "run", model=model)
+    run.close()
+    attempt(run.resume)
+    attempt(lambda: run.save(0))
+    return errors
+
+
+def fail_to_load(rank: int, world: int, folder: Path) -> str:
+    """Refuse a state on rank 1; return the error."""
+    loop = Loop("", rank, world)
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("refused")
+
+    if rank == 1:
+        loop.inside.register_load_state_dict_post_hook(refuse)
+    with lmcstore.Run(folder, **loop.objects) as run:
+        try:
+            run.resume()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return ""

@@ -280,3 +280,28 @@ def test_boxes_of_a_mesh_are_stored_once_and_read_in_another_sharding(folder: Pa
     for world in (1, 2, 3):
         for one in ranks.run(world, run_ranks.load_mesh, folder):
             same(pickle.loads(one), pickle.loads(kept[0]))
+
+
+def test_wrong_use(folder: Path, tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    folder.mkdir()
+    (folder / "records.pool").touch()
+    with pytest.raises(lmcstore.InvalidError, match="replicated= names 'ema', and the run has 'model' and 'rng'"):
+        lmcstore.Run(folder, model=model, replicated=["ema"])
+    with pytest.raises(lmcstore.InvalidError, match="'ranks' is the part"):
+        lmcstore.Run(folder, ranks=model)
+    with pytest.raises(lmcstore.InvalidError, match="timeout"):
+        lmcstore.Run(folder, model=model, timeout=-1)
+    with pytest.raises(lmcstore.DamagedError):
+        lmcstore.Run(folder, model=model)
+    (folder / "records.pool").rename(folder / "rank-00000.pool")
+    with pytest.raises(lmcstore.NotFoundError, match=r"lacks the records of the run: copy records\.pool"):
+        lmcstore.Run(folder, model=model)
+    assert ranks.run(2, run_ranks.misuse, tmp_path) == [["InvalidError", "InvalidError", "InputOutputError"]] * 2
+
+
+def test_a_load_that_fails_on_a_rank_fails_on_all(folder: Path) -> None:
+    ranks.run(2, run_ranks.train, folder, 1)
+    first, second = ranks.run(2, run_ranks.fail_to_load, folder)
+    assert first == "InputOutputError: rank 1: RuntimeError: refused"
+    assert second == "RuntimeError: refused"

@@ -29,21 +29,22 @@ log = logging.getLogger("lmcstore")
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
-def together(channel: Channel, function: Callable[[], Any]) -> list[Any]:
-    """Call a function on all ranks, and return all results; if one raises, all raise."""
-    failure: Error | None = None
+def together(exchange: Callable[[Any], list[Any]], function: Callable[[], Any]) -> list[Any]:
+    """Call a function on all ranks, and return all results; if one raises, all raise. `exchange`: as of a `Channel`."""
+    failure: Exception | None = None
     result: Any = None
     try:
         result = function()
-    except Error as error:
+    except Exception as error:
         failure = error
     kind, text = ("", "") if failure is None else (type(failure).__name__, str(failure))
-    results = channel.exchange((kind, text, result))
+    results = exchange((kind, text, result))
     if failure is not None:
         raise failure
     for rank, (kind, text, _) in enumerate(results):
         if kind:
-            raise getattr(errors, kind, InputOutputError)(f"rank {rank}: {text}")
+            made = getattr(errors, kind, None)
+            raise (made or InputOutputError)(f"rank {rank}: {text if made else f'{kind}: {text}'}")
     return [result for _, _, result in results]
 
 
@@ -57,10 +58,10 @@ class Machine:
         self._lags = False
         self.records: Records | None = None
         """Of this machine, on the rank that keeps them."""
-        keys = together(channel, lambda: _key(folder))
+        keys = together(channel.exchange, lambda: _key(folder))
         self.machines = sorted([rank for rank, one in enumerate(keys) if one == key] for key in set(keys))
         self.ranks = next(ranks for ranks in self.machines if self.rank in ranks)
-        together(channel, self._open_records)
+        together(channel.exchange, self._open_records)
         if len(self.machines) > 1:
             self._level(channel)
         self._check_whole(channel)
@@ -76,7 +77,7 @@ class Machine:
     def _check_whole(self, channel: Channel) -> None:
         """Refuse a job whose machines lack a pool of the newest record: another machine may have newer records."""
         newest = self.records.newest() if self.records is not None else None
-        found = together(channel, lambda: None if newest is None else there(self.folder, newest))
+        found = together(channel.exchange, lambda: None if newest is None else there(self.folder, newest))
 
         def check() -> None:
             ranks = {} if newest is None else newest.ranks
@@ -88,7 +89,7 @@ class Machine:
                     "a folder of the job"
                 )
 
-        together(channel, check)
+        together(channel.exchange, check)
 
     def _open_writer(self, channel: Channel) -> RankWriter:
         made: list[RankWriter] = []
@@ -99,7 +100,7 @@ class Machine:
             if self.records is not None:
                 self.records.settle_others(self.ranks)
 
-        together(channel, begin)
+        together(channel.exchange, begin)
         return made[0]
 
     @property
@@ -157,7 +158,7 @@ class Machine:
             assert self.records is not None
             return _dumped(self.records.store, [f"{self._shelf}@{number}" for number in lacking])
 
-        archive = together(channel, dump)[source]
+        archive = together(channel.exchange, dump)[source]
 
         def restore() -> None:
             if self.records is not None and self.rank != source:
@@ -166,7 +167,7 @@ class Machine:
                     _restore(self.records.store, archive)
                     log.info("%s: the copy of the records is complete again", self.folder)
 
-        together(channel, restore)
+        together(channel.exchange, restore)
 
     def _remove(self, numbers: Any) -> None:
         assert self.records is not None

@@ -170,9 +170,8 @@ class RunOfRanks:
         self.together(change)
 
     def together(self, function: Callable[[], Any]) -> list[Any]:
-        """Call a function on all ranks, after the saves; if one raises, all raise."""
-        results: list[Any] = self._saves.call(lambda channel: together(channel, function))
-        return results
+        """Call a function on all ranks, in this thread; if one raises, all raise."""
+        return together(lambda value: list(self._saves.call(lambda channel: channel.exchange(value))), function)
 
     def find(self, which: int | str | None) -> RankSnapshot | None:
         """Find a snapshot, the same on all ranks; None: the run has none, and `which` is None."""

@@ -87,7 +87,9 @@ class Saves:
         self._tasks.put(lambda: self._save(number, saving))
 
     def call(self, function: Callable[[Channel], Any]) -> Any:
-        """Call a function with the channel, after the saves that have begun."""
+        """Call a function with the channel in the thread, after the saves that have begun."""
+        if not self._thread.is_alive():
+            raise InvalidError(f"{self._machine.folder}: the run is closed")
         results: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
         def task() -> None:
@@ -128,7 +130,10 @@ class Saves:
                 self._machine.writer.resolve(saving.part, answer["number"] > 0)
             self._collect()
         except ChannelError as error:
-            saving.failure = f"{error}. The next start of the run decides on it; no rank saves any more"
+            if saving.number:  # on the coordinator
+                log.error("%s: step %d is the last that is saved: %s", self._machine.folder, saving.step, error)
+            else:
+                saving.failure = f"{error}. The next start of the run decides on it; no rank saves any more"
         except Error as error:
             if saving.number:
                 log.error("%s: step %d is saved, but: %s", self._machine.folder, saving.step, error)
@@ -163,6 +168,7 @@ class Saves:
             decision = self._decide(gathered, saving)
         except Exception as error:  # a rank waits for the answer
             decision = _failed(str(error), isinstance(error, InputOutputError))
+        saving.number = decision["number"]
         self._channel.answer(decision)
         return decision
 
