@@ -85,8 +85,8 @@ class Machine:
             if missing:
                 raise NotFoundError(
                     f"{self.folder}: no machine of this job has {listed(missing)}, with parts of the run's newest "
-                    "snapshot. There may be newer records, too: start the job with that machine, or copy its pools into "
-                    "a folder of the job"
+                    "snapshot. There may be newer records, too: start the job with that machine, or copy its pools "
+                    "into a folder of the job"
                 )
 
         together(channel.exchange, check)
