@@ -413,7 +413,7 @@ static enum lmcs_status show_missing(struct cli *cli, const char *shelf)
         return status == LMCS_NOT_FOUND ? LMCS_OK : status;
     status = cli_record_read(cli, snapshot, &record);
     for (size_t i = 0, file; status == LMCS_OK && i < record.part_count; i++) {
-        status = cli_part_find(cli, &record.parts[i], &file);
+        status = cli_part_find(cli, shelf, &record.parts[i], &file);
         if (status != LMCS_NOT_FOUND)
             continue;
         status = LMCS_OK;

@@ -177,29 +177,42 @@ enum lmcs_status cli_folder_writable(struct cli *cli, size_t i, struct lmcs_pool
 
 /* ---- Parts ---------------------------------------------------------------------------------------------------- */
 
-/* Whether a file is the pool of a part. */
-static bool is_of(struct cli *cli, size_t i, const struct cli_part *part)
+enum { BY_UUID = 1, BY_GROUP = 2 };
+
+/* LMCS_NOT_FOUND: the file is not the pool of the part. */
+static enum lmcs_status match(struct cli *cli, size_t i, const char *shelf, const struct cli_part *part, int by)
 {
     struct lmcs_pool *pool;
-    return cli_folder_pool(cli, i, &pool) == LMCS_OK &&
-           memcmp(cli->folder->files[i].uuid, part->uuid, sizeof part->uuid) == 0;
+    struct lmcs_snapshot *snapshot = NULL;
+    enum lmcs_status status = cli_folder_pool(cli, i, &pool);
+    if (status != LMCS_OK)
+        return status;
+    if ((by & BY_UUID) != 0 && memcmp(cli->folder->files[i].uuid, part->uuid, sizeof part->uuid) == 0)
+        return LMCS_OK;
+    if ((by & BY_GROUP) == 0)
+        return LMCS_NOT_FOUND;
+    status = lmcs_group_open(pool, shelf, part->group, &snapshot, &cli->error);
+    lmcs_snapshot_close(snapshot);
+    return status;
 }
 
 /* Seeks the file by its name first, since all files before the right one are opened. */
-enum lmcs_status cli_part_find(struct cli *cli, const struct cli_part *part, size_t *file)
+enum lmcs_status cli_part_find(struct cli *cli, const char *shelf, const struct cli_part *part, size_t *file)
 {
+    static const int by[] = {BY_UUID | BY_GROUP, BY_UUID, BY_GROUP};
     struct cli_folder *folder = cli->folder;
     struct lmcs_error unusable = {.status = LMCS_OK};
-    for (int pass = 0; pass < 2; pass++)
+    for (size_t pass = 0; pass < sizeof by / sizeof *by; pass++)
         for (size_t i = 0; i < folder->count; i++) {
             if ((strcmp(folder->files[i].name, part->file) == 0) != (pass == 0))
                 continue;
-            if (is_of(cli, i, part)) {
+            enum lmcs_status status = match(cli, i, shelf, part, by[pass]);
+            if (status == LMCS_OK) {
                 *file = i;
                 return LMCS_OK;
             }
-            if (pass == 0)
-                unusable = folder->files[i].error;
+            if (pass == 0 && status != LMCS_NOT_FOUND)
+                unusable = cli->error;
         }
     if (unusable.status != LMCS_OK) {
         cli->error = unusable;
@@ -213,7 +226,7 @@ enum lmcs_status cli_part_open(struct cli *cli, const struct cli_record *record,
                                struct lmcs_pool **pool, struct lmcs_snapshot **snapshot)
 {
     size_t file = 0;
-    enum lmcs_status status = cli_part_find(cli, part, &file);
+    enum lmcs_status status = cli_part_find(cli, record->shelf, part, &file);
     if (status != LMCS_OK)
         return status;
     *pool = cli->folder->files[file].pool;

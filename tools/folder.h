@@ -13,7 +13,7 @@
 
 struct cli_part {
     uint64_t rank;
-    unsigned char uuid[16]; /* of its pool */
+    unsigned char uuid[16]; /* of its pool when it was saved; a restored pool has another one */
     const char *file;       /* of its pool */
     uint64_t number;
     unsigned char group[16];
@@ -70,8 +70,8 @@ const char *cli_folder_file(const struct cli_folder *folder, size_t i);
 enum lmcs_status cli_folder_pool(struct cli *cli, size_t i, struct lmcs_pool **pool);
 /* The same for writing, without a wait; the caller closes it. LMCS_IN_USE: another process writes to it. */
 enum lmcs_status cli_folder_writable(struct cli *cli, size_t i, struct lmcs_pool **pool);
-/* Finds the file of a part's pool by its uuid. LMCS_NOT_FOUND: it is not in the folder. */
-enum lmcs_status cli_part_find(struct cli *cli, const struct cli_part *part, size_t *file);
+/* Finds the file of a part's pool (store/RUNS.md, "Finding parts"). LMCS_NOT_FOUND: it is not in the folder. */
+enum lmcs_status cli_part_find(struct cli *cli, const char *shelf, const struct cli_part *part, size_t *file);
 /* Opens a part, prepared or committed. LMCS_NOT_FOUND: its pool is not in the folder, or lacks it. */
 enum lmcs_status cli_part_open(struct cli *cli, const struct cli_record *record, const struct cli_part *part,
                                struct lmcs_pool **pool, struct lmcs_snapshot **snapshot);

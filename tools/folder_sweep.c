@@ -14,10 +14,9 @@
 
 #include "base/grow.h"
 
-/* A part that a record names. */
+/* A part that a record names, or that a pool has. */
 struct cli_named {
     unsigned char group[16];
-    unsigned char uuid[16]; /* of its pool */
     uint64_t number;
 };
 
@@ -25,6 +24,7 @@ struct sweep {
     struct cli *cli;
     const char *shelf;
     struct cli_named_list kept;
+    struct cli_named_list found; /* in the pool that is swept */
     bool is_incomplete; /* a record is unreadable: others than those in `gone` stay */
     const struct cli_sweep_options *options;
     struct cli_swept *swept;
@@ -66,7 +66,6 @@ enum lmcs_status cli_named_add(struct cli *cli, struct cli_named_list *list, con
         struct cli_named *named = &list->items[list->count++];
         named->number = part->number;
         memcpy(named->group, part->group, sizeof named->group);
-        memcpy(named->uuid, part->uuid, sizeof named->uuid);
     }
     cli_record_free(&record);
     lmcs_snapshot_close(snapshot);
@@ -106,16 +105,6 @@ static enum lmcs_status keep_record(struct sweep *sweep, struct lmcs_pool *pool,
     return status == LMCS_NO_MEMORY || status == LMCS_IO ? status : LMCS_OK;
 }
 
-/* The greatest number of a part in a pool that has a record. */
-static uint64_t newest_kept(const struct sweep *sweep, const unsigned char uuid[16])
-{
-    uint64_t newest = 0;
-    for (size_t i = 0; i < sweep->kept.count; i++)
-        if (memcmp(sweep->kept.items[i].uuid, uuid, 16) == 0 && sweep->kept.items[i].number > newest)
-            newest = sweep->kept.items[i].number;
-    return newest;
-}
-
 /* ---- A rank's pool -------------------------------------------------------------------------------------------- */
 
 static void add_removal(struct lmcs_removal *sum, const struct lmcs_removal *removal)
@@ -125,31 +114,56 @@ static void add_removal(struct lmcs_removal *sum, const struct lmcs_removal *rem
     sum->kept_bytes += removal->kept_bytes;
 }
 
-static enum lmcs_status remove_part(struct sweep *sweep, struct lmcs_pool *pool, uint64_t number)
+static enum lmcs_status note_part(struct sweep *sweep, struct lmcs_pool *pool, uint64_t number)
 {
     static const unsigned char none[16];
     struct cli *cli = sweep->cli;
+    struct cli_named_list *found = &sweep->found;
     struct lmcs_snapshot *snapshot = NULL;
-    struct lmcs_removal removal = {0};
-    struct lmcs_pool_info info;
-    unsigned char group[16];
     char which[24];
     snprintf(which, sizeof which, "%" PRIu64, number);
     enum lmcs_status status = lmcs_snapshot_find(pool, sweep->shelf, which, &snapshot, &cli->error);
     if (status != LMCS_OK)
         return status == LMCS_NOT_FOUND || status == LMCS_DAMAGED ? LMCS_OK : status;
-    memcpy(group, lmcs_snapshot_info(snapshot)->group, sizeof group);
-    lmcs_snapshot_close(snapshot);
-    if (memcmp(group, none, sizeof group) == 0 || has_group(&sweep->kept, group))
-        return LMCS_OK;
-    if (!has_group(sweep->options->gone, group)) {
-        status = lmcs_pool_info(pool, &info, &cli->error);
-        if (status != LMCS_OK || sweep->is_incomplete || number >= newest_kept(sweep, info.uuid))
-            return status;
+    const unsigned char *group = lmcs_snapshot_info(snapshot)->group;
+    if (memcmp(group, none, sizeof none) != 0) {
+        if (lmcs_grow(&found->items, &found->capacity, found->count, sizeof *found->items)) {
+            struct cli_named *named = &found->items[found->count++];
+            named->number = number;
+            memcpy(named->group, group, sizeof named->group);
+        } else {
+            status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+        }
     }
-    status = lmcs_snapshot_remove(pool, sweep->shelf, number, sweep->options->dry_run, &removal, &cli->error);
-    sweep->swept->parts += status == LMCS_OK;
-    add_removal(&sweep->swept->sum, &removal);
+    lmcs_snapshot_close(snapshot);
+    return status;
+}
+
+/* The greatest number of a noted part that has a record. */
+static uint64_t newest_kept(const struct sweep *sweep)
+{
+    uint64_t newest = 0;
+    for (size_t i = 0; i < sweep->found.count; i++)
+        if (has_group(&sweep->kept, sweep->found.items[i].group))
+            newest = sweep->found.items[i].number; /* they ascend */
+    return newest;
+}
+
+static enum lmcs_status remove_noted(struct sweep *sweep, struct lmcs_pool *pool)
+{
+    enum lmcs_status status = LMCS_OK;
+    uint64_t newest = newest_kept(sweep);
+    for (size_t i = 0; status == LMCS_OK && i < sweep->found.count; i++) {
+        const struct cli_named *part = &sweep->found.items[i];
+        struct lmcs_removal removal = {0};
+        bool is_left = sweep->is_incomplete || part->number >= newest;
+        if (has_group(&sweep->kept, part->group) || (is_left && !has_group(sweep->options->gone, part->group)))
+            continue;
+        status = lmcs_snapshot_remove(pool, sweep->shelf, part->number, sweep->options->dry_run, &removal,
+                                      &sweep->cli->error);
+        sweep->swept->parts += status == LMCS_OK;
+        add_removal(&sweep->swept->sum, &removal);
+    }
     return status;
 }
 
@@ -192,7 +206,10 @@ static enum lmcs_status sweep_file(struct sweep *sweep, size_t i)
     if (status == LMCS_OK)
         status = drop_prepared(sweep, pool);
     if (status == LMCS_OK)
-        status = each_number(sweep, pool, remove_part);
+        status = each_number(sweep, pool, note_part);
+    if (status == LMCS_OK)
+        status = remove_noted(sweep, pool);
+    sweep->found.count = 0;
     if (pool != NULL && lmcs_pool_close(pool, &error) != LMCS_OK && status == LMCS_OK) {
         cli->error = error;
         status = error.status;
@@ -215,6 +232,7 @@ enum lmcs_status cli_sweep(struct cli *cli, const char *shelf, const struct cli_
     for (size_t i = 0; status == LMCS_OK && cli_folder_file(cli->folder, i) != NULL; i++)
         status = sweep_file(&sweep, i);
     free(sweep.kept.items);
+    free(sweep.found.items);
     return status;
 }
 

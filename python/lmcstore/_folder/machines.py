@@ -77,7 +77,7 @@ class Machine:
     def _check_whole(self, channel: Channel) -> None:
         """Refuse a job whose machines lack a pool of the newest record: another machine may have newer records."""
         newest = self.records.newest() if self.records is not None else None
-        found = together(channel.exchange, lambda: None if newest is None else there(self.folder, newest))
+        found = together(channel.exchange, lambda: None if newest is None else there(self.folder, self._shelf, newest))
 
         def check() -> None:
             ranks = {} if newest is None else newest.ranks

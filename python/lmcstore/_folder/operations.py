@@ -7,6 +7,7 @@ rank opens it for the next time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from .._text.similar import listed
 from ..errors import Error, ExistsError, InUseError, NotFoundError, UnsupportedError
 from ..store import Store
 from .ranks import rank_files, there
-from .record import Record
+from .record import Part, Record
 from .removed import Removed
 from .writing import newest_record, settle
 
@@ -60,7 +61,7 @@ class Operations:
         """
         for shelf in self._records:
             newest = newest_record(self._records[shelf])
-            known = [] if newest is None else there(self._folder, newest)
+            known = [] if newest is None else there(self._folder, shelf, newest)
             if newest is not None and len(known) < len(newest.ranks):
                 missing = [part.file for rank, part in newest.ranks.items() if rank not in known]
                 raise NotFoundError(
@@ -94,16 +95,16 @@ class Operations:
 
     def remove(self, shelf: str, records: Iterable[Record], dry_run: bool) -> list[int]:
         """Remove the parts of snapshots; return the sums of `Removal`."""
-        stores = {store._uuid: store for store in self.stores()}
+        stores = self.stores()
         total = [0, 0, 0]
         for part in (part for record in records for part in record.ranks.values()):
-            store = stores.get(part.pool)
+            store, handle = _found(stores, shelf, part)
             if store is None:
                 log.warning("%s: a part in %s is left until a rank opens that pool", self._folder, part.file)
+            if store is None or handle is None:
                 continue
             try:
-                number = store._pool.find_group(shelf, part.group, False).info()["number"]
-                removed = store._pool.remove(shelf, number, dry_run)
+                removed = store._pool.remove(shelf, handle.info()["number"], dry_run)
             except NotFoundError:
                 continue
             total = [one + other for one, other in zip(total, removed, strict=True)]
@@ -111,18 +112,19 @@ class Operations:
 
     def fork(self, shelf: str, record: Record, name: str) -> None:
         """Fork the parts of a snapshot."""
-        stores = {store._uuid: store for store in self.stores(True)}
+        stores = self.stores(True)
         for rank, part in record.ranks.items():
-            if part.pool not in stores:
+            store, handle = _found(stores, shelf, part)
+            if store is None:
                 raise NotFoundError(
                     f"{self._folder} lacks the pool of rank {rank}, {part.file}: copy it into the folder"
                 )
-            pool = stores[part.pool]._pool
-            handle = pool.find_group(shelf, part.group, False)
+            if handle is None:
+                raise NotFoundError(f"{store.path} lacks rank {rank}'s part of the snapshot")
             try:
                 handle.fork(name)
             except ExistsError:  # of an earlier fork that did not end
-                if not self._is_fork(pool, name, part.group):
+                if not self._is_fork(store._pool, name, part.group):
                     raise
 
     def _is_fork(self, pool: _core.Pool, name: str, group: bytes) -> bool:
@@ -141,3 +143,12 @@ class Operations:
         for store in (self._stores or {}).values():
             store.close()
         self._stores = None
+
+
+def _found(stores: list[Store], shelf: str, part: Part) -> tuple[Store | None, _core.Snapshot | None]:
+    """Find the store of a part's pool, and the part; None: it is not there."""
+    own = [store for store in stores if store._uuid == part.pool]
+    for store in own or sorted(stores, key=lambda store: os.path.basename(store.path) != part.file):
+        with contextlib.suppress(NotFoundError):
+            return store, store._pool.find_group(shelf, part.group, False)
+    return (own[0] if own else None), None

@@ -26,11 +26,11 @@ def rank_files(folder: str) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".pool"))
 
 
-def there(folder: str, record: Record) -> list[int]:
+def there(folder: str, shelf: str, record: Record) -> list[int]:
     """Return the ranks of a record whose pools are in a folder."""
     ranks = Ranks(folder, True, _core.NO_BACKGROUND)
     try:
-        return [rank for rank, part in record.ranks.items() if ranks.has(part)]
+        return [rank for rank, part in record.ranks.items() if ranks.has(shelf, part)]
     finally:
         ranks.close()
 
@@ -40,7 +40,10 @@ class RankNotFoundError(NotFoundError):
 
 
 class Ranks:
-    """The pools are found by their uuids, also under other names. A forked child opens them anew."""
+    """The pools are found by their uuids or by their parts (store/RUNS.md), also under other names.
+
+    A forked child opens them anew.
+    """
 
     def __init__(self, folder: str, verify: bool, flags: int) -> None:
         self._folder = folder
@@ -53,7 +56,7 @@ class Ranks:
 
     def snapshot(self, rank: int, part: Part, shelf: str, wanted: list[str]) -> _core.Snapshot:
         """Open the snapshot of a rank, committed or still prepared. The errors name the tensors that are wanted."""
-        _, pool = self._pool(rank, part, wanted)
+        pool = self._pool(rank, shelf, part, wanted)
         try:
             return pool.find_group(shelf, part.group, self._verify)
         except NotFoundError as error:
@@ -65,34 +68,39 @@ class Ranks:
             with self._lock:
                 yield name, self._opened(name)[1]
 
-    def has(self, part: Part) -> bool:
+    def has(self, shelf: str, part: Part) -> bool:
         """Whether the pool of a rank's snapshot is there."""
         with self._lock:
-            return self._find(part) is not None
+            return self._find(shelf, part) is not None
 
-    def pool(self, rank: int, part: Part) -> _core.Pool:
+    def pool(self, rank: int, shelf: str, part: Part) -> _core.Pool:
         """Open the pool of a rank's snapshot."""
-        return self._pool(rank, part, [])[1]
+        return self._pool(rank, shelf, part, [])
 
-    def _pool(self, rank: int, part: Part, wanted: list[str]) -> tuple[str, _core.Pool]:
+    def _pool(self, rank: int, shelf: str, part: Part, wanted: list[str]) -> _core.Pool:
         with self._lock:
-            found = self._find(part)
+            found = self._find(shelf, part)
         if found is None:
             raise RankNotFoundError(
                 f"{self._folder} lacks the pool of rank {rank}, {part.file}{_with(wanted)}: copy it into the folder"
             )
         return found
 
-    def _find(self, part: Part) -> tuple[str, _core.Pool] | None:
+    def _find(self, shelf: str, part: Part) -> _core.Pool | None:
         if self._pid != os.getpid():
             self._pools, self._pid = {}, os.getpid()
         if part.pool in self._pools:
-            return self._pools[part.pool]
-        there = rank_files(self._folder)
-        for name in sorted(there, key=lambda name: name != part.file):
-            with contextlib.suppress(DamagedError, NotFoundError):
-                if self._opened(name)[0] == part.pool:
-                    return self._pools[part.pool]
+            return self._pools[part.pool][1]
+        files = rank_files(self._folder)
+        named, others = ([name for name in files if (name == part.file) is is_named] for is_named in (True, False))
+        for names, by_uuid, by_group in ((named, True, True), (others, True, False), (others, False, True)):
+            for name in names:
+                with contextlib.suppress(DamagedError, NotFoundError):
+                    uuid, pool = self._opened(name)
+                    if by_uuid and uuid == part.pool:
+                        return pool
+                    if by_group and pool.find_group(shelf, part.group, False) is not None:
+                        return pool
         return None
 
     def _opened(self, name: str) -> tuple[bytes, _core.Pool]:

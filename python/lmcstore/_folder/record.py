@@ -50,7 +50,7 @@ class Part(NamedTuple):
     """The snapshot of a rank."""
 
     pool: bytes
-    """The pool's uuid."""
+    """The pool's uuid when it was saved. A restored pool has another one, and the part is found by its group."""
     file: str
     """The pool's file name in the folder."""
     number: int

@@ -38,8 +38,8 @@ class Removed:
         records, own = self._records()[self._shelf], self._own[self._shelf]
         if len(records) - len(own) == self._usual:
             return
-        kept = self._kept(records)
-        parts = self._own_parts(own)
+        parts = self._own_parts(own)  # before the records: a part is committed after its record
+        kept = self._kept(records, set(parts.values()))
         newest = max((number for number, group in parts.items() if group in kept), default=0)
         orphans = [number for number, group in parts.items() if group != _NO_GROUP and group not in kept]
         removed = [number for number in orphans if number < newest]
@@ -55,8 +55,8 @@ class Removed:
                 log.warning("%s: %s@%d is left, without its record: %s", own.store.path, own.name, number, error)
         self._usual = None if len(orphans) > len(removed) else len(self._recorded) - len(own)
 
-    def _kept(self, records: Shelf) -> set[bytes]:
-        """Return the groups that have a record."""
+    def _kept(self, records: Shelf, own: set[bytes]) -> set[bytes]:
+        """Return the groups of this pool that have a record. Those of a restored pool were saved by another uuid."""
         pool = self._own._uuid
         numbers = {snapshot.number for snapshot in records}
         for number in numbers - self._recorded.keys():
@@ -64,7 +64,9 @@ class Removed:
                 parts = read_head(records[number]._decode()).ranks.values()
             except NotFoundError:
                 continue
-            self._recorded[number] = next((part.group for part in parts if part.pool == pool), None)
+            self._recorded[number] = next(
+                (part.group for part in parts if part.pool == pool or part.group in own), None
+            )
         self._recorded = {number: self._recorded[number] for number in numbers if number in self._recorded}
         return {group for group in self._recorded.values() if group is not None}
 

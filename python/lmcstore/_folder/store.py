@@ -122,7 +122,7 @@ class FolderStore(Store):
                     report["missing"].append(f"{snapshot._address}: {error}")
                     continue
                 if address is not None:
-                    pool = self._ranks.pool(rank, part)
+                    pool = self._ranks.pool(rank, snapshot.shelf.name, part)
                     _add(report, part.file, pool.verify(f"{snapshot.shelf.name}@{number}", progress))
         return report
 
@@ -331,7 +331,7 @@ class FolderSnapshot(Snapshot):
         added = []
         for rank, part in handle.record.ranks.items():
             number = handle.part(rank, []).info()["number"]
-            added.append(ranks.pool(rank, part).new_bytes(shelf, [number])[0])
+            added.append(ranks.pool(rank, shelf, part).new_bytes(shelf, [number])[0])
         return None if None in added else sum(count for count in added if count is not None)
 
     @property

@@ -259,9 +259,9 @@ def newest_record(records: Shelf) -> Record | None:
 def _has_record(records: Shelf, pool: bytes, number: int, group: bytes) -> bool:
     """Whether a record has the snapshot of a group. Numbers ascend in a pool, so records before a lower one lack it."""
     for snapshot in reversed(records):
-        parts = [part for part in read_head(snapshot._decode()).ranks.values() if part.pool == pool]
+        parts = read_head(snapshot._decode()).ranks.values()
         if any(part.group == group for part in parts):
             return True
-        if any(part.number < number for part in parts):
+        if any(part.pool == pool and part.number < number for part in parts):
             return False
     return False
