@@ -72,6 +72,7 @@ struct cli_options {
     uint64_t rate_bytes;   /* 0: not given */
     bool repair;
     bool skip_lost;
+    bool allow_missing;
     const char *as;
     bool canonical;
     bool resume;

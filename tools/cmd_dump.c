@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cmd_dump.c - lmc-store dump: writes shelves as an archive, to a file or a pipe.
+ * cmd_dump.c - lmc-store dump: writes shelves as an archive, to a file or a pipe; those of a run as a folder.
  */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -77,6 +77,8 @@ static enum lmcs_status run(struct cli *cli)
 {
     int since[CLI_MAX_LIST];
     struct lmcs_outfile output = {.fd = -1};
+    if (cli_is_folder(cli->options.arguments[0]))
+        return cli_folder_dump(cli);
     enum lmcs_status status = cli_output_check(cli, "an archive", cli->options.arguments[0], "the pool");
     for (size_t i = 0; i < cli->options.since.count; i++)
         since[i] = -1;
@@ -108,9 +110,10 @@ const struct cli_command cmd_dump = {
         "--since leaves out the contents of older archives, which a restore then needs, too; it warns if one has\n"
         "another shelf of the name. --resume writes FILE in place and keeps it if the dump is cut short; the same\n"
         "command checks it and continues. --skip-lost leaves out snapshots with contents that a scrub found lost;\n"
-        "otherwise they fail the dump.",
-    .no_folder = "an archive is of one pool. While no rank writes, copy its pools (cp -r --sparse=always)",
-    .options = "output force-network json since canonical resume skip-lost",
+        "otherwise they fail the dump.\n"
+        "Of the folder of a run, FILE becomes a folder with an archive for each pool, and --since takes such folders.\n"
+        "Ranks may save meanwhile. It has no records.archive if the dump was cut short.",
+    .options = "output force-network json since canonical resume skip-lost allow-missing",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,
     .run = run,

@@ -4,7 +4,7 @@
  *
  * Creates a missing pool, and removes it if the archive is unusable (remove_made).
  */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -116,6 +116,9 @@ static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
 static enum lmcs_status run(struct cli *cli)
 {
     int fds[CLI_MAX_ARGUMENTS] = {0};
+    struct stat info;
+    if (stat(cli->options.arguments[0], &info) == 0 && S_ISDIR(info.st_mode))
+        return cli_folder_restore(cli);
     size_t count = 0, wanted = cli->options.argument_count - 1;
     enum lmcs_status status = LMCS_OK;
     for (; status == LMCS_OK && count < wanted; count++)
@@ -139,9 +142,11 @@ const struct cli_command cmd_restore = {
         "--only with an @ names a part (run@7, run@5..9, run@..), else tensors; the archive must then be a file, and\n"
         "nothing else of it is read. A later restore of other tensors, or of all, completes the snapshots. With\n"
         "--resume, contents that have arrived stay in the pool, hidden, if the restore is cut short; the same command\n"
-        "finds them, and a restore without --resume frees their space.",
+        "finds them, and a restore without --resume frees their space.\n"
+        "Dumps of a run, which are folders, are restored into a new folder POOL. Its pool of records gets its name\n"
+        "last; if the restore is cut short, the same command continues it.",
     .no_folder = "an archive is of one pool. Restore it into another one",
-    .options = "size wait force-network json only as move-tags resume",
+    .options = "size wait force-network json only as move-tags resume allow-missing",
     .min_arguments = 2,
     .max_arguments = CLI_MAX_ARGUMENTS,
     .other_paths = UINT64_MAX,

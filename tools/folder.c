@@ -39,10 +39,10 @@ char *cli_folder_path(const char *folder, const char *name)
     return path;
 }
 
-static bool has_records(const char *path)
+static bool has(const char *path, const char *name)
 {
     struct stat info;
-    char *records = cli_folder_path(path, CLI_RECORDS);
+    char *records = cli_folder_path(path, name);
     bool has = records != NULL && lstat(records, &info) == 0;
     free(records);
     return has;
@@ -54,7 +54,7 @@ bool cli_is_folder(const char *path)
     bool is_folder = false;
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
         return false;
-    if (has_records(path))
+    if (has(path, CLI_RECORDS) || has(path, CLI_RESTORING))
         return true;
     DIR *listing = opendir(path);
     for (struct dirent *entry; listing != NULL && !is_folder && (entry = readdir(listing)) != NULL;)
@@ -107,17 +107,25 @@ static enum lmcs_status open_in(struct cli *cli, const char *folder, const char 
     return status;
 }
 
-enum lmcs_status cli_folder_open(struct cli *cli, const char *path, enum lmcs_open_mode mode)
+enum lmcs_status cli_folder_list(struct cli *cli, const char *path)
 {
-    if (!has_records(path))
-        return cli_fail(cli, LMCS_NOT_FOUND, 0,
-                        "%s has pools of ranks, but lacks the records of the run: copy %s into it", path, CLI_RECORDS);
     cli->folder = calloc(1, sizeof *cli->folder);
     if (cli->folder != NULL)
         cli->folder->path = strdup(path);
     if (cli->folder == NULL || cli->folder->path == NULL)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
-    enum lmcs_status status = list_files(cli, cli->folder);
+    return list_files(cli, cli->folder);
+}
+
+enum lmcs_status cli_folder_open(struct cli *cli, const char *path, enum lmcs_open_mode mode)
+{
+    if (!has(path, CLI_RECORDS) && has(path, CLI_RESTORING))
+        return cli_fail(cli, LMCS_NOT_FOUND, 0,
+                        "%s is not whole: the restore of the run did not end. Repeat the command", path);
+    if (!has(path, CLI_RECORDS))
+        return cli_fail(cli, LMCS_NOT_FOUND, 0,
+                        "%s has pools of ranks, but lacks the records of the run: copy %s into it", path, CLI_RECORDS);
+    enum lmcs_status status = cli_folder_list(cli, path);
     return status == LMCS_OK ? open_in(cli, path, CLI_RECORDS, mode, cli->options.wait_ms, &cli->pool) : status;
 }
 

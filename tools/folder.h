@@ -56,13 +56,16 @@ struct cli_record {
 
 /* ---- folder.c: the pools ---- */
 
-#define CLI_RECORDS "records.pool"
+#define CLI_RECORDS   "records.pool"
+#define CLI_RESTORING "records.restoring" /* of a restore that has not ended */
 
 bool cli_is_folder(const char *path);
 /* The path of a file in a folder, which the caller frees; NULL: no memory. */
 char *cli_folder_path(const char *folder, const char *file);
 /* Opens the records' pool as cli->pool, and lists the files of the ranks. */
 enum lmcs_status cli_folder_open(struct cli *cli, const char *path, enum lmcs_open_mode mode);
+/* Only lists the files. */
+enum lmcs_status cli_folder_list(struct cli *cli, const char *path);
 void cli_folder_close(struct cli_folder *folder);
 /* The files of the ranks' pools; NULL: no more. */
 const char *cli_folder_file(const struct cli_folder *folder, size_t i);
@@ -92,6 +95,8 @@ enum lmcs_status cli_state_decode(struct cli *cli, struct lmcs_snapshot *snapsho
 enum lmcs_status cli_record_read(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record);
 /* Reads its parts only. */
 enum lmcs_status cli_record_head(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_record *record);
+/* The same of a number, into a record that is empty. */
+enum lmcs_status cli_record_at(struct cli *cli, const char *shelf, uint64_t number, struct cli_record *record);
 void cli_record_free(struct cli_record *record);
 /* NULL: it has no such tensor. */
 const struct cli_tensor *cli_record_find(const struct cli_record *record, const char *name);
@@ -168,5 +173,24 @@ enum lmcs_status cli_run_policy_check(struct cli *cli, const char *words);
 enum lmcs_status cli_run_policy_set(struct cli *cli, const char *shelf, const char *words);
 /* Replaces the records' words by those of a rank's pool, but for the records' own. */
 void cli_run_policy_show(struct cli *cli, struct lmcs_shelf_info *info);
+
+/* ---- folder_dump.c, folder_restore.c: dumps of runs ---- */
+
+#define CLI_ARCHIVE         ".archive"
+#define CLI_RECORDS_ARCHIVE "records" CLI_ARCHIVE
+#define CLI_NO_DUMP         "%.400s lacks " CLI_RECORDS_ARCHIVE ": it is no dump of a run, or the dump did not end"
+#define CLI_MISSING                                                                                                    \
+    "%.200s lacks %" PRIu64 " parts of snapshots: %.600s. Copy what is missing there, or leave it out with "           \
+    "--allow-missing"
+
+/* Runs the command on a run. A failure leaves nothing. */
+enum lmcs_status cli_folder_dump(struct cli *cli);
+/* Runs the command with folders. A failure leaves a folder without records, which the same command completes. */
+enum lmcs_status cli_folder_restore(struct cli *cli);
+bool cli_is_empty_folder(const char *path);
+/* Makes a new folder durable. */
+enum lmcs_status cli_sync_parent(struct cli *cli, const char *path);
+/* Adds a file to a list for messages, once, if there is room. */
+void cli_missing_add(char *missing, size_t size, const char *file);
 
 #endif

@@ -264,6 +264,19 @@ enum lmcs_status cli_record_read(struct cli *cli, struct lmcs_snapshot *snapshot
     return status == LMCS_OK ? sort_names(cli, record) : status;
 }
 
+enum lmcs_status cli_record_at(struct cli *cli, const char *shelf, uint64_t number, struct cli_record *record)
+{
+    struct lmcs_snapshot *snapshot = NULL;
+    char which[24];
+    snprintf(which, sizeof which, "%" PRIu64, number);
+    enum lmcs_status status = lmcs_snapshot_find(cli->pool, shelf, which, &snapshot, &cli->error);
+    if (status == LMCS_OK)
+        status = cli_record_head(cli, snapshot, record);
+    record->shelf = shelf;
+    lmcs_snapshot_close(snapshot);
+    return status;
+}
+
 void cli_record_free(struct cli_record *record)
 {
     free(record->parts);

@@ -50,13 +50,8 @@ static void sort(struct cli_named_list *list)
 
 enum lmcs_status cli_named_add(struct cli *cli, struct cli_named_list *list, const char *shelf, uint64_t number)
 {
-    struct lmcs_snapshot *snapshot = NULL;
     struct cli_record record = {.parts = NULL};
-    char which[24];
-    snprintf(which, sizeof which, "%" PRIu64, number);
-    enum lmcs_status status = lmcs_snapshot_find(cli->pool, shelf, which, &snapshot, &cli->error);
-    if (status == LMCS_OK)
-        status = cli_record_head(cli, snapshot, &record);
+    enum lmcs_status status = cli_record_at(cli, shelf, number, &record);
     for (size_t i = 0; status == LMCS_OK && i < record.part_count; i++) {
         const struct cli_part *part = &record.parts[i];
         if (!lmcs_grow(&list->items, &list->capacity, list->count, sizeof *list->items)) {
@@ -68,7 +63,6 @@ enum lmcs_status cli_named_add(struct cli *cli, struct cli_named_list *list, con
         memcpy(named->group, part->group, sizeof named->group);
     }
     cli_record_free(&record);
-    lmcs_snapshot_close(snapshot);
     return status;
 }
 

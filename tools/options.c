@@ -282,6 +282,7 @@ static const struct option_row rows[] = {
     {0, "canonical", NULL, "the same archive for the same content, however it is stored", FLAG(canonical)},
     {0, "resume", NULL, "continue where an earlier run stopped", FLAG(resume)},
     {0, "skip-lost", NULL, "leave out snapshots with contents that a scrub found lost", FLAG(skip_lost)},
+    {0, "allow-missing", NULL, "of a run: leave out parts that are missing, and say so", FLAG(allow_missing)},
     {0, "only", "PART", "only a part like run@5..9, or tensors like model.*; repeatable", LIST(only)},
     {0, "as", "SHELF", "restore the shelf under this name", TEXT(as)},
     {0, "move-tags", NULL, "move existing tags to where the archive has them", FLAG(move_tags)},

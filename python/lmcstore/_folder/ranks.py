@@ -14,6 +14,7 @@ from ..errors import DamagedError, NotFoundError
 from .record import Part, Record
 
 RECORDS = "records.pool"
+_RESTORING = "records.restoring"
 _WAIT_MS = 10_000
 
 
@@ -24,6 +25,18 @@ def rank_file(rank: int) -> str:
 def rank_files(folder: str) -> list[str]:
     """List the files of the ranks' pools in a folder."""
     return sorted(name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".pool"))
+
+
+def lacking(folder: str) -> NotFoundError:
+    """Say what a folder without records lacks."""
+    if is_restoring(folder):
+        return NotFoundError(f"{folder} is not whole: the restore of the run did not end. Repeat lmc-store restore")
+    return NotFoundError(f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it")
+
+
+def is_restoring(folder: str) -> bool:
+    """Whether lmc-store is restoring the folder, or was killed."""
+    return os.path.lexists(os.path.join(folder, _RESTORING))
 
 
 def there(folder: str, shelf: str, record: Record) -> list[int]:

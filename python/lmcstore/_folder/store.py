@@ -20,7 +20,7 @@ from ..store import Store
 from .joined import Handle, Joined
 from .opaque import Opaque
 from .operations import Operations, joined_policy, policy_words
-from .ranks import RECORDS, Ranks, rank_files
+from .ranks import RECORDS, Ranks, is_restoring, lacking, rank_files
 from .record import Record, read, read_head
 from .structure import Structure
 
@@ -29,7 +29,9 @@ _WAIT_MS = 10_000
 
 def is_folder(path: str) -> bool:
     """Whether a path is the folder of a run."""
-    return os.path.isdir(path) and (os.path.lexists(os.path.join(path, RECORDS)) or bool(rank_files(path)))
+    return os.path.isdir(path) and (
+        os.path.lexists(os.path.join(path, RECORDS)) or is_restoring(path) or bool(rank_files(path))
+    )
 
 
 def open_folder(
@@ -38,7 +40,7 @@ def open_folder(
     """Open the folder of a run. NotFoundError: it lacks the records. InUseError: a rank writes, too."""
     records = os.path.join(path, RECORDS)
     if not os.path.lexists(records):
-        raise NotFoundError(f"{path} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it")
+        raise lacking(path)
     flags = _core.FORCE_NETWORK if force_network else 0
     mode = _core.OPEN_WRITE if writes else _core.OPEN_READ
     pool = _core.open(records, mode, 0, _WAIT_MS, threads, flags)
@@ -177,12 +179,12 @@ class FolderStore(Store):
         self._refuse("set_limit")
 
     def restore(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse: pools that are copied into one folder form the run again."""
-        self._refuse("restore")
+        """Refuse: ``lmc-store restore`` restores a run, into a new folder."""
+        raise UnsupportedError(f"{self._path} is a run; restore its dump into a new folder: lmc-store restore DUMP NEW")
 
     def dump(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse: the pools are dumped one by one."""
-        self._refuse("dump")
+        """Refuse: ``lmc-store dump`` dumps a run, as a folder of archives."""
+        raise UnsupportedError(f"{self._path}: the dump of a run is a folder: lmc-store dump {self._path} -o FOLDER")
 
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(

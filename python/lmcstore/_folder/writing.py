@@ -22,11 +22,11 @@ from .. import _core
 from .._state.encode import Encoded
 from .._text.arguments import absolute, file_path
 from .._text.caution import warn_of_creation
-from ..errors import Error, InUseError, InvalidError, NotFoundError, UnsupportedError
+from ..errors import Error, InUseError, InvalidError, UnsupportedError
 from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
-from .ranks import RECORDS, rank_file, rank_files
+from .ranks import RECORDS, is_restoring, lacking, rank_file, rank_files
 from .record import Part, Record, read_head
 
 log = logging.getLogger("lmcstore")
@@ -111,10 +111,8 @@ class Records:
         if is_new:
             if os.path.exists(folder) and not os.path.isdir(folder):
                 raise InvalidError(f"{folder} is a file; a run of many ranks is a folder of pools")
-            if os.path.isdir(folder) and rank_files(folder):
-                raise NotFoundError(
-                    f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it"
-                )
+            if os.path.isdir(folder) and (rank_files(folder) or is_restoring(folder)):
+                raise lacking(folder)
             warn_of_creation(f"there is no run in {folder}. The save creates the folder and its pools")
             os.makedirs(folder, exist_ok=True)
         self._folder = folder

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The commands dump and restore on the folder of a run of many ranks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import numpy as np
+import pytest
+import run_folder
+from command import NEEDS_BIN
+from lmcstore._folder import writing
+from test_cli import as_json, cli, error, text
+
+pytestmark = [NEEDS_BIN, pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")]
+
+RANKS = ["rank-00000.pool", "rank-00001.pool", "rank-00002.pool"]
+POOLS = [*RANKS, "records.pool"]
+ARCHIVES = [name.replace(".pool", ".archive") for name in POOLS]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def run(place: Path) -> Iterator[Path]:
+    """A folder with four snapshots of three ranks, steps 10 to 40, closed; a save that did not end left a gap."""
+    folder = place / "run"
+    for step in (10, 20, 30, 40):
+        if step == 20:
+            writer = writing.RankWriter(str(folder), 0)
+            writer.prepare(run_folder.SHELF, run_folder.arrays(5), 5)
+        run_folder.save(folder, step, metrics={"loss": 1 / step}, tags=["best"] if step == 20 else [])
+    run_folder.close(folder)
+    yield folder
+    for one in (folder, place / "new"):
+        run_folder.close(one)
+
+
+def numbers(path: Path) -> list[int]:
+    return [one["number"] for shelf in as_json("ls", path)["shelves"] for one in shelf["snapshots"]]
+
+
+def contents(folder: Path) -> dict[int, Any]:
+    with lmcstore.open(folder, mode="r") as store:
+        return {one.number: (one.step, one.digest, one.metrics, one.parent) for one in store["run"]}
+
+
+def states_are_right(folder: Path, steps: list[int]) -> None:
+    with lmcstore.open(folder, mode="r") as store:
+        assert [one.step for one in store["run"]] == steps
+        for one in store["run"]:
+            for name, array in run_folder.arrays(one.step or 0).items():
+                assert one[name].numpy().tobytes() == array.tobytes(), name
+        report = store.verify()
+        assert report["damages"] == 0 and not report["missing"]
+    cli("verify", folder)
+
+
+def restored(run: Path, *what: Any) -> Path:
+    cli("dump", run, *what, "-o", run.with_name("dumped"))
+    cli("restore", run.with_name("dumped"), run.with_name("new"))
+    return run.with_name("new")
+
+
+def test_a_restored_run_is_the_same(run: Path, place: Path) -> None:
+    report = as_json("dump", run, "-o", place / "dumped")
+    assert (report["snapshots"], report["archives"], report["missing_parts"]) == (4, 4, 0)
+    assert sorted(os.listdir(place / "dumped")) == ARCHIVES
+    for name in ARCHIVES:
+        cli("verify", place / "dumped" / name)
+    report = as_json("restore", place / "dumped", place / "new")
+    assert (report["snapshots"], report["pools"], report["missing_parts"]) == (4, 4, 0)
+    assert sorted(os.listdir(place / "new")) == POOLS
+    assert contents(place / "new") == contents(run) and text("ls", place / "new") == text("ls", run)
+    states_are_right(place / "new", [10, 20, 30, 40])
+    assert as_json("info", place / "new")["missing"] == []
+    with lmcstore.open(place / "new", mode="r") as store:
+        assert store["run"]["best"].number == 2 and store["run"][3].new_bytes is not None
+        assert store["run"][3].storage()["raw_contents"] > 0 and len(store["run"][3].entries()) == 7
+    assert "exists: restore a run into a new folder" in error("restore", place / "dumped", place / "new")
+
+
+def test_a_restored_run_goes_on(run: Path) -> None:
+    """It is saved into, removed from, pruned, settled and forked as before; no part is taken for an orphan."""
+    new = restored(run)
+    run_folder.save(new, 50)
+    run_folder.save(new, 60, commits=False)
+    run_folder.close(new)
+    states_are_right(new, [10, 20, 30, 40, 50, 60])
+    with lmcstore.open(new, mode="r+") as store:  # settles
+        assert [len(lmcstore.open(new / name, mode="r")["run"]) for name in RANKS] == [6] * 3
+        store["run"].remove(1)
+        assert store["run"][2].fork("other").name == "other"
+    assert [len(numbers(new / name)) for name in RANKS] == [6] * 3  # one less, one of the fork
+    cli("rm", new, "other", "--shelf")
+    states_are_right(new, [20, 30, 40, 50, 60])
+    assert as_json("rm", new, "run@3")["parts"] == 3
+    states_are_right(new, [20, 40, 50, 60])
+    assert as_json("policy", new, "run", "keep=last:2", "--prune")["removed"] == [4, 5 - 1][:0] + [4]
+    states_are_right(new, [20, 50, 60])  # 20 has a tag
+    assert [len(numbers(new / name)) for name in RANKS] == [3] * 3
+    cli("compact", new)
+    states_are_right(new, [20, 50, 60])
+
+
+def test_what_a_killed_removal_left_goes_after_a_restore(run: Path) -> None:
+    new = restored(run)
+    cli("rm", new / "records.pool", "run@1")
+    with lmcstore.open(new, mode="r+"):
+        assert [len(numbers(new / name)) for name in RANKS] == [3] * 3
+    cli("rm", new / "records.pool", "run@2")
+    cli("policy", new, "run", "--prune")
+    cli("rm", new, "run@3")
+    assert [len(numbers(new / name)) for name in RANKS] == [1] * 3
+    states_are_right(new, [40])
+
+
+def test_a_restored_run_can_be_dumped_and_restored_again(run: Path, place: Path) -> None:
+    new = restored(run, "run@2..3")
+    states_are_right(new, [20, 30])
+    run_folder.save(new, 50)
+    run_folder.close(new)
+    cli("dump", new, "-o", place / "again")
+    cli("restore", place / "again", place / "last")
+    states_are_right(place / "last", [20, 30, 50])
+    assert contents(place / "last") == contents(new)
+
+
+def test_dumps_since_others(run: Path, place: Path) -> None:
+    cli("dump", run, "run@1..2", "-o", place / "old")
+    assert as_json("dump", run, "--since", place / "old", "-o", place / "more")["snapshots"] == 2
+    run_folder.save(run, 50, world=2)
+    run_folder.close(run)
+    since = ["--since", place / "old", "--since", place / "more"]
+    assert as_json("dump", run, *since, "-o", place / "last")["archives"] == 3
+    assert "more" in error("restore", place / "last", place / "new") or True
+    shutil.rmtree(place / "new", ignore_errors=True)
+    cli("restore", place / "old", place / "more", place / "last", place / "new")
+    states_are_right(place / "new", [10, 20, 30, 40, 50])
+    assert contents(place / "new") == contents(run)
+    assert "is no dump of a run" in error("dump", run, "--since", place, "-o", place / "x")
+    assert not (place / "x").exists()
+
+
+def test_missing_pools_are_named(run: Path, place: Path) -> None:
+    (run / RANKS[1]).rename(place / "away")
+    assert RANKS[1] in error("dump", run, "-o", place / "dumped", status="not found")
+    assert not (place / "dumped").exists()
+    done = cli("dump", run, "--allow-missing", "-o", place / "dumped")
+    assert f"4 parts are missing: {RANKS[1]}" in done.stderr
+    message = error("restore", place / "dumped", place / "new", status="not found")
+    assert RANKS[1] in message and not (place / "new" / "records.pool").exists()
+    assert "did not end" in error("ls", place / "new", status="not found")
+    with pytest.raises(lmcstore.NotFoundError, match="did not end"):
+        lmcstore.open(place / "new", mode="r")
+    with pytest.raises(lmcstore.NotFoundError, match="did not end"):
+        run_folder.save(place / "new", 1)
+    cli("restore", place / "dumped", place / "new", "--allow-missing")
+    assert RANKS[1] in text("verify", place / "new", code=1)
+
+
+def test_parts_that_are_prepared_are_committed(run: Path, place: Path) -> None:
+    run_folder.save(run, 50, commits=False)
+    run_folder.close(run)
+    assert len(numbers(run / RANKS[0])) == 4
+    with lmcstore.open(run / RANKS[1], mode="r+"):
+        assert RANKS[1] in error("dump", run, "-o", place / "dumped", status="in use")
+    assert not (place / "dumped").exists()
+    states_are_right(restored(run), [10, 20, 30, 40, 50])
+
+
+def test_ranks_may_have_their_pools_open(run: Path) -> None:
+    run_folder.save(run, 50)
+    states_are_right(restored(run), [10, 20, 30, 40, 50])
+
+
+def test_wrong_uses(run: Path, place: Path) -> None:
+    assert "-o FOLDER" in error("dump", run, code=2)
+    assert "not for a run" in error("dump", run, "--canonical", "-o", place / "x", code=2)
+    (place / "full").mkdir()
+    (place / "full" / "file").touch()
+    assert "exists" in error("dump", run, "-o", place / "full", status="exists")
+    assert "no snapshot" in error("dump", run, "run@99", "-o", place / "x", status="not found") or True
+    assert not (place / "x").exists()
+    cli("dump", run, "-o", place / "dumped")
+    assert "exists" in error("restore", place / "dumped", run, status="exists")
+    assert "exists" in error("restore", place / "dumped", place / "full", status="exists")
+    assert "not a run" in error("restore", place / "dumped", place / "new", "--as", "b", code=2)
+    (place / "dumped" / "records.archive").unlink()
+    assert "the dump did not end" in error("restore", place / "dumped", place / "new", status="not found")
+    assert not (place / "new").exists()
+    with lmcstore.open(run, mode="r") as store:
+        with pytest.raises(lmcstore.UnsupportedError, match="lmc-store dump"):
+            store.dump(1)
+        with pytest.raises(lmcstore.UnsupportedError, match="lmc-store restore"):
+            store.restore(0)
+
+
+def test_archives_of_two_dumps_are_no_run(run: Path, place: Path) -> None:
+    cli("dump", run, "run@1", "-o", place / "one")
+    cli("dump", run, "run@2", "-o", place / "two")
+    shutil.copy(place / "one" / ARCHIVES[0], place / "two" / ARCHIVES[0])
+    assert RANKS[0] in error("restore", place / "two", place / "new", status="not found")
+    assert not (place / "new" / "records.pool").exists()
+
+
+def test_a_damaged_archive_makes_no_run(run: Path, place: Path) -> None:
+    cli("dump", run, "-o", place / "dumped")
+    for name in ARCHIVES:
+        whole = (place / "dumped" / name).read_bytes()
+        (place / "dumped" / name).write_bytes(whole[: len(whole) // 2] + b"x" + whole[len(whole) // 2 + 1 :])
+        assert name in error("restore", place / "dumped", place / "new")
+        assert not (place / "new" / "records.pool").exists()
+        (place / "dumped" / name).write_bytes(whole)
+    cli("restore", place / "dumped", place / "new")
+    states_are_right(place / "new", [10, 20, 30, 40])
+
+
+def test_killed_commands_leave_nothing_that_looks_whole(place: Path) -> None:
+    run = place / "run"
+    generator = np.random.default_rng(7)
+    for step in (1, 2):
+        run_folder.save(run, step, {"a": generator.standard_normal((3, 300_000))})
+    run_folder.close(run)
+    wanted = contents(run)
+    dumped, new = place / "dumped", place / "new"
+    taken = _seconds("dump", run, "-o", place / "whole")
+    killed = sum(_killed(taken * part / 12, "dump", run, "-o", dumped, check=_no_dump(dumped)) for part in range(13))
+    taken = _seconds("restore", place / "whole", place / "one")
+    for part in range(13):
+        shutil.rmtree(new, ignore_errors=True)
+        command = ["restore", place / "whole", new]
+        was_killed = _killed(taken * part / 12, *command, check=_no_run(new))
+        killed += was_killed
+        if not (new / "records.pool").exists():
+            cli(*command)  # continues
+        assert contents(new) == wanted
+        cli("verify", new)
+    assert killed > 4
+
+
+def _seconds(*arguments: Any) -> float:
+    begun = time.monotonic()
+    cli(*arguments)
+    return time.monotonic() - begun
+
+
+def _killed(after: float, *arguments: Any, check: Any) -> bool:
+    """Kill a command; whether it was killed before it ended."""
+    process = subprocess.Popen([LMC_STORE, *map(str, arguments)], stdout=subprocess.DEVNULL)
+    time.sleep(after)
+    process.send_signal(signal.SIGKILL)
+    is_killed = process.wait() == -signal.SIGKILL
+    check()
+    return is_killed
+
+
+def _no_dump(dumped: Path) -> Any:
+    def check() -> None:
+        if dumped.exists() and not (dumped / "records.archive").exists():
+            assert "did not end" in error("restore", dumped, dumped.with_name("x"), status="not found")
+            if os.listdir(dumped):
+                assert "cut short" in error("dump", dumped.with_name("run"), "-o", dumped, status="exists")
+        elif dumped.exists():
+            cli("restore", dumped, dumped.with_name("x"))
+            assert contents(dumped.with_name("x")) == contents(dumped.with_name("run"))
+        shutil.rmtree(dumped, ignore_errors=True)
+        shutil.rmtree(dumped.with_name("x"), ignore_errors=True)
+
+    return check
+
+
+def _no_run(new: Path) -> Any:
+    def check() -> None:
+        if (new / "records.restoring").exists():
+            assert "did not end" in error("ls", new, status="not found")
+            with pytest.raises(lmcstore.NotFoundError, match="did not end"):
+                lmcstore.open(new, mode="r")
+
+    return check
+
+
+def test_ranks_go_on_training_in_a_restored_run(place: Path) -> None:
+    pytest.importorskip("torch")
+    import dcp_ranks as ranks
+    import run_ranks
+
+    run = place / "run"
+    whole = ranks.run(2, run_ranks.train, place / "whole", 8)
+    ranks.run(2, run_ranks.train, run, 5)
+    new = restored(run)
+    again = ranks.run(2, run_ranks.train, new, 8, "", 1, {"policy": "keep=last:4"})
+    for rank in range(2):
+        assert again[rank][2] == 5 and again[rank][0] == whole[rank][0][5:] and again[rank][1] == whole[rank][1]
+    with lmcstore.open(new, mode="r+") as store:
+        store["run"].prune()
+        assert [one.step for one in store["run"]] == [4, 5, 6, 7]
+        assert store.verify()["damages"] == 0
+    assert [len(numbers(new / name)) for name in RANKS[:2]] == [4, 4]
+    cli("verify", new)

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * folder_dump.c - the dump of a run: a folder with an archive of the records, and one for each rank's pool that has
+ * parts of them. The records' archive is named last, so a dump that was cut short lacks it.
+ */
+#include "folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/grow.h"
+#include "base/order.h"
+
+struct wanted {
+    size_t file; /* of a part */
+    const char *shelf;
+    uint64_t number;
+};
+
+struct wanted_list {
+    struct wanted *items;
+    size_t count;
+    size_t capacity;
+};
+
+struct dump {
+    struct cli *cli;
+    struct lmcs_progress progress;
+    char **shelves; /* names, for the lists */
+    size_t shelf_count;
+    bool is_out_of_memory;
+    struct wanted_list records;
+    struct wanted_list parts;
+    char **made; /* paths of archives */
+    size_t made_count;
+    char missing[900]; /* files */
+    uint64_t missing_parts;
+    struct lmcs_transfer_report report; /* of the records, with the bytes and contents of all */
+    struct lmcs_outfile output;         /* of the records */
+};
+
+static void add(struct dump *dump, struct wanted_list *list, struct wanted wanted)
+{
+    if (lmcs_grow(&list->items, &list->capacity, list->count, sizeof *list->items))
+        list->items[list->count++] = wanted;
+    else
+        dump->is_out_of_memory = true;
+}
+
+/* ---- Which parts ---------------------------------------------------------------------------------------------- */
+
+static bool note_record(void *context, const struct lmcs_archived *snapshot)
+{
+    struct dump *dump = context;
+    if ((dump->shelf_count == 0 || strcmp(dump->shelves[dump->shelf_count - 1], snapshot->shelf) != 0) &&
+        !lmcs_add_text(&dump->shelves, &dump->shelf_count, snapshot->shelf)) {
+        dump->is_out_of_memory = true;
+        return false;
+    }
+    add(dump, &dump->records,
+        (struct wanted){.shelf = dump->shelves[dump->shelf_count - 1], .number = snapshot->number});
+    return !dump->is_out_of_memory;
+}
+
+/* Commits a part whose record is there. */
+static enum lmcs_status commit_part(struct cli *cli, size_t file, const struct cli_record *record,
+                                    const struct cli_part *part)
+{
+    struct lmcs_pool *pool = NULL;
+    struct lmcs_error error;
+    enum lmcs_status status = cli_folder_writable(cli, file, &pool);
+    if (status == LMCS_OK)
+        status = lmcs_group_resolve(pool, part->group, true, &cli->error);
+    if (status == LMCS_NOT_FOUND)
+        status = LMCS_OK; /* its rank did it meanwhile */
+    if (pool != NULL && lmcs_pool_close(pool, &error) != LMCS_OK && status == LMCS_OK) {
+        cli->error = error;
+        status = error.status;
+    }
+    if (status == LMCS_OK)
+        return LMCS_OK;
+    error = cli->error;
+    return cli_fail(cli, status, 0,
+                    "%.200s is not committed in %.200s yet, and can't be: %.400s. Repeat this when the save has ended",
+                    record->address, cli_folder_file(cli->folder, file), error.message);
+}
+
+static enum lmcs_status add_part(struct dump *dump, const struct cli_record *record, const char *shelf,
+                                 const struct cli_part *part)
+{
+    struct cli *cli = dump->cli;
+    struct lmcs_pool *pool = NULL;
+    struct lmcs_snapshot *snapshot = NULL;
+    struct wanted wanted = {.shelf = shelf};
+    char which[24];
+    enum lmcs_status status = cli_part_find(cli, shelf, part, &wanted.file);
+    if (status == LMCS_OK)
+        status = cli_folder_pool(cli, wanted.file, &pool);
+    if (status == LMCS_OK)
+        status = lmcs_group_open(pool, shelf, part->group, &snapshot, &cli->error);
+    if (status == LMCS_NOT_FOUND) {
+        cli_missing_add(dump->missing, sizeof dump->missing, part->file);
+        dump->missing_parts++;
+        return LMCS_OK;
+    }
+    if (status != LMCS_OK)
+        return status;
+    wanted.number = lmcs_snapshot_info(snapshot)->number;
+    lmcs_snapshot_close(snapshot);
+    snapshot = NULL;
+    snprintf(which, sizeof which, "%" PRIu64, wanted.number);
+    status = lmcs_snapshot_find(pool, shelf, which, &snapshot, &cli->error);
+    lmcs_snapshot_close(snapshot);
+    if (status == LMCS_NOT_FOUND) /* it is prepared */
+        status = commit_part(cli, wanted.file, record, part);
+    add(dump, &dump->parts, wanted);
+    return status;
+}
+
+static int by_file(const void *left, const void *right)
+{
+    const struct wanted *l = left, *r = right;
+    int shelves = strcmp(l->shelf, r->shelf);
+    return l->file != r->file ? LMCS_ORDER(l->file, r->file) : shelves != 0 ? shelves : LMCS_ORDER(l->number, r->number);
+}
+
+/* Lists the parts of the records that are in the records' archive. */
+static enum lmcs_status list_parts(struct dump *dump)
+{
+    struct cli *cli = dump->cli;
+    enum lmcs_status status = LMCS_OK;
+    if (lseek(dump->output.fd, 0, SEEK_SET) != 0)
+        return cli_fail(cli, LMCS_IO, errno, "%s can't be read", dump->output.shown);
+    status = lmcs_archive_list(dump->output.fd, note_record, dump, &dump->progress, NULL, &cli->error);
+    for (size_t i = 0; status == LMCS_OK && i < dump->records.count; i++) {
+        struct cli_record record = {.parts = NULL};
+        const struct wanted *one = &dump->records.items[i];
+        status = cli_record_at(cli, one->shelf, one->number, &record);
+        for (size_t j = 0; status == LMCS_OK && j < record.part_count; j++)
+            status = add_part(dump, &record, one->shelf, &record.parts[j]);
+        cli_record_free(&record);
+    }
+    if (status == LMCS_OK && dump->is_out_of_memory)
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status == LMCS_OK && dump->missing_parts > 0 && !cli->options.allow_missing)
+        return cli_fail(cli, LMCS_NOT_FOUND, 0, CLI_MISSING, cli->options.arguments[0], dump->missing_parts,
+                        dump->missing);
+    if (dump->parts.count > 0)
+        qsort(dump->parts.items, dump->parts.count, sizeof *dump->parts.items, by_file);
+    return status;
+}
+
+/* ---- Archives ------------------------------------------------------------------------------------------------- */
+
+/* Opens the archives of a name in the older dumps that have one. */
+static enum lmcs_status open_older(struct cli *cli, const char *name, bool must_be, int *fds, size_t *count)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < cli->options.since.count; i++) {
+        char *path = cli_folder_path(cli->options.since.items[i], name);
+        if (path == NULL)
+            return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+        if (must_be && access(path, F_OK) != 0)
+            status = cli_fail(cli, LMCS_NOT_FOUND, 0, CLI_NO_DUMP, cli->options.since.items[i]);
+        else if (access(path, F_OK) == 0)
+            status = cli_archive_open(cli, path, &fds[(*count)++]);
+        free(path);
+    }
+    return status;
+}
+
+/* Writes the addresses of a pool, or what the caller named of the records, into an open archive. */
+static enum lmcs_status dump_pool(struct dump *dump, struct lmcs_pool *pool, const char *name,
+                                  const char *const *addresses, size_t count, int fd,
+                                  struct lmcs_transfer_report *report)
+{
+    struct cli *cli = dump->cli;
+    int since[CLI_MAX_LIST];
+    size_t since_count = 0;
+    struct lmcs_dump_options options;
+    lmcs_dump_options_init(&options);
+    enum lmcs_status status = open_older(cli, name, pool == cli->pool, since, &since_count);
+    options.addresses = addresses;
+    options.address_count = count;
+    options.since = since;
+    options.since_count = since_count;
+    if (status == LMCS_OK)
+        status = lmcs_dump_with(pool, &options, fd, &dump->progress, report, &cli->error);
+    while (since_count > 0)
+        cli_archive_close(since[--since_count]);
+    cli_progress_wipe(&cli->progress);
+    if (status == LMCS_OK)
+        cli_warn_lines(report->warnings);
+    return status;
+}
+
+/* The addresses of some parts of one pool: ranges where numbers follow each other. */
+static enum lmcs_status addresses_of(struct cli *cli, const struct wanted *parts, size_t count, char ***addresses,
+                                     size_t *address_count)
+{
+    char text[LMCS_MAX_NAME + 64];
+    for (size_t i = 0, last; i < count; i = last + 1) {
+        for (last = i; last + 1 < count && strcmp(parts[last + 1].shelf, parts[i].shelf) == 0 &&
+                       parts[last + 1].number == parts[last].number + 1;)
+            last++;
+        snprintf(text, sizeof text, "%s@%" PRIu64 "..%" PRIu64, parts[i].shelf, parts[i].number, parts[last].number);
+        if (!lmcs_add_text(addresses, address_count, text))
+            return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    }
+    return LMCS_OK;
+}
+
+static enum lmcs_status dump_rank(struct dump *dump, const struct wanted *parts, size_t count)
+{
+    struct cli *cli = dump->cli;
+    char name[300], **addresses = NULL, *path;
+    size_t address_count = 0;
+    struct lmcs_pool *pool = NULL;
+    struct lmcs_transfer_report report = {.snapshots = 0};
+    struct lmcs_outfile output = {.fd = -1};
+    const char *file = cli_folder_file(cli->folder, parts->file);
+    snprintf(name, sizeof name, "%.*s" CLI_ARCHIVE, (int)(strlen(file) - strlen(".pool")), file);
+    path = cli_folder_path(cli->options.output, name);
+    enum lmcs_status status = path != NULL ? addresses_of(cli, parts, count, &addresses, &address_count)
+                                           : cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status == LMCS_OK)
+        status = cli_folder_pool(cli, parts->file, &pool);
+    if (status == LMCS_OK)
+        status = lmcs_outfile_open(path, 0, &output, &cli->error);
+    if (status == LMCS_OK)
+        status = dump_pool(dump, pool, name, (const char *const *)addresses, address_count, output.fd, &report);
+    if (status == LMCS_OK && report.snapshots != count)
+        status = cli_fail(cli, LMCS_NOT_FOUND, 0, "%s: snapshots were removed during the dump; repeat it", file);
+    if (status == LMCS_OK)
+        status = lmcs_outfile_commit(&output, &cli->error);
+    if (status == LMCS_OK && !lmcs_add_text(&dump->made, &dump->made_count, path))
+        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    dump->report.bytes += report.bytes;
+    dump->report.contents += report.contents;
+    lmcs_outfile_close(&output);
+    while (address_count > 0)
+        free(addresses[--address_count]);
+    free(addresses);
+    free(path);
+    return status;
+}
+
+static enum lmcs_status dump_ranks(struct dump *dump)
+{
+    enum lmcs_status status = LMCS_OK;
+    const struct wanted *parts = dump->parts.items;
+    for (size_t i = 0, count; status == LMCS_OK && i < dump->parts.count; i += count) {
+        for (count = 1; i + count < dump->parts.count && parts[i + count].file == parts[i].file;)
+            count++;
+        status = dump_rank(dump, parts + i, count);
+    }
+    return status;
+}
+
+/* ---- The folder ----------------------------------------------------------------------------------------------- */
+
+static enum lmcs_status check_options(struct cli *cli)
+{
+    if (cli_output_is_stdout(cli))
+        return cli_wrong_use(cli, "dump: the dump of a run is a folder of archives: -o FOLDER");
+    if (cli->options.canonical || cli->options.resume || cli->options.skip_lost)
+        return cli_wrong_use(cli, "dump: --canonical, --resume and --skip-lost are for a pool, not for a run");
+    return LMCS_OK;
+}
+
+static enum lmcs_status make_folder(struct cli *cli, const char *path)
+{
+    if (mkdir(path, 0777) == 0)
+        return cli_sync_parent(cli, path);
+    if (errno != EEXIST)
+        return cli_fail(cli, LMCS_IO, errno, "%s can't be created", path);
+    if (!cli_is_empty_folder(path))
+        return cli_fail(cli, LMCS_EXISTS, 0,
+                        "%s exists: dump into a new folder. If a dump that was cut short left it, remove it", path);
+    return LMCS_OK;
+}
+
+static void report_done(struct dump *dump)
+{
+    struct cli *cli = dump->cli;
+    if (dump->missing_parts > 0)
+        fprintf(stderr, "lmc-store: %" PRIu64 " parts are missing: %s\n", dump->missing_parts, dump->missing);
+    if (cli->options.json) {
+        cli->json = json_object();
+        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+        cli_json_set(cli->json, "folder", cli_json_text(cli->options.output));
+        cli_json_set(cli->json, "snapshots", cli_json_u64(dump->report.snapshots));
+        cli_json_set(cli->json, "archives", cli_json_u64(dump->made_count + 1));
+        cli_json_set(cli->json, "contents", cli_json_u64(dump->report.contents));
+        cli_json_set(cli->json, "bytes", cli_json_u64(dump->report.bytes));
+        cli_json_set(cli->json, "missing_parts", cli_json_u64(dump->missing_parts));
+        return;
+    }
+    fputs("wrote ", stdout);
+    cli_print(stdout, cli->options.output);
+    printf(": %" PRIu64 " snapshot%s in %zu archives, %" PRIu64 " contents, %s\n", dump->report.snapshots,
+           cli_s(dump->report.snapshots), dump->made_count + 1, dump->report.contents,
+           cli_bytes(dump->report.bytes).text);
+}
+
+/* Frees the lists; after a failure also removes what the dump has made. */
+static void finish(struct dump *dump, bool is_done)
+{
+    while (dump->made_count > 0) {
+        char *path = dump->made[--dump->made_count];
+        if (!is_done)
+            unlink(path);
+        free(path);
+    }
+    while (dump->shelf_count > 0)
+        free(dump->shelves[--dump->shelf_count]);
+    free(dump->made);
+    free(dump->shelves);
+    free(dump->records.items);
+    free(dump->parts.items);
+}
+
+enum lmcs_status cli_folder_dump(struct cli *cli)
+{
+    struct dump dump = {.cli = cli, .output.fd = -1};
+    const char *folder = cli->options.output;
+    char *path = NULL;
+    enum lmcs_status status = check_options(cli);
+    if (status == LMCS_OK)
+        status = cli_open(cli, LMCS_OPEN_READ);
+    if (status == LMCS_OK)
+        status = make_folder(cli, folder);
+    if (status != LMCS_OK)
+        return status;
+    dump.progress = cli_progress_start(cli);
+    cli->progress.is_bytes = true;
+    path = cli_folder_path(folder, CLI_RECORDS_ARCHIVE);
+    if (path == NULL)
+        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status == LMCS_OK)
+        status = lmcs_outfile_open(path, 0, &dump.output, &cli->error);
+    if (status == LMCS_OK)
+        status = dump_pool(&dump, cli->pool, CLI_RECORDS_ARCHIVE, cli->options.arguments + 1,
+                           cli->options.argument_count - 1, dump.output.fd, &dump.report);
+    if (status == LMCS_OK)
+        status = list_parts(&dump);
+    if (status == LMCS_OK)
+        status = dump_ranks(&dump);
+    if (status == LMCS_OK)
+        status = lmcs_outfile_commit(&dump.output, &cli->error);
+    lmcs_outfile_close(&dump.output);
+    if (status == LMCS_OK)
+        report_done(&dump);
+    finish(&dump, status == LMCS_OK);
+    if (status != LMCS_OK)
+        (void)rmdir(folder);
+    free(path);
+    return status;
+}
