@@ -187,7 +187,6 @@ void cli_run_policy_show(struct cli *cli, struct lmcs_shelf_info *info);
 enum lmcs_status cli_folder_dump(struct cli *cli);
 /* Runs the command with folders. A failure leaves a folder without records, which the same command completes. */
 enum lmcs_status cli_folder_restore(struct cli *cli);
-bool cli_is_empty_folder(const char *path);
 /* Makes a new folder durable. */
 enum lmcs_status cli_sync_parent(struct cli *cli, const char *path);
 /* Adds a file to a list for messages, once, if there is room. */

@@ -273,13 +273,25 @@ static enum lmcs_status check_options(struct cli *cli)
     return LMCS_OK;
 }
 
+static bool is_empty_folder(const char *path)
+{
+    bool is_empty = true;
+    DIR *listing = opendir(path);
+    if (listing == NULL)
+        return false;
+    for (struct dirent *entry; is_empty && (entry = readdir(listing)) != NULL;)
+        is_empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    closedir(listing);
+    return is_empty;
+}
+
 static enum lmcs_status make_folder(struct cli *cli, const char *path)
 {
     if (mkdir(path, 0777) == 0)
         return cli_sync_parent(cli, path);
     if (errno != EEXIST)
         return cli_fail(cli, LMCS_IO, errno, "%s can't be created", path);
-    if (!cli_is_empty_folder(path))
+    if (!is_empty_folder(path))
         return cli_fail(cli, LMCS_EXISTS, 0,
                         "%s exists: dump into a new folder. If a dump that was cut short left it, remove it", path);
     return LMCS_OK;

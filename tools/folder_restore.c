@@ -33,17 +33,6 @@ struct restore {
 
 /* ---- Folders --------------------------------------------------------------------------------------------------- */
 
-bool cli_is_empty_folder(const char *path)
-{
-    bool is_empty = true;
-    DIR *listing = opendir(path);
-    if (listing == NULL)
-        return false;
-    for (struct dirent *entry; is_empty && (entry = readdir(listing)) != NULL;)
-        is_empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-    closedir(listing);
-    return is_empty;
-}
 
 static enum lmcs_status sync_folder(struct cli *cli, const char *path)
 {
@@ -114,16 +103,20 @@ static enum lmcs_status list_dump(struct restore *restore, const char *folder)
     return status;
 }
 
-/* Whether a restore has begun the folder, of the same ranks. */
-static bool is_begun(const struct restore *restore)
+/* Whether the folder is empty, or a restore of the same ranks has begun it. */
+static bool is_free(const struct restore *restore)
 {
     char stem[256];
-    bool is_ours = has(restore->run, CLI_RESTORING);
+    bool is_ours = !has(restore->run, CLI_RECORDS), is_marked = has(restore->run, CLI_RESTORING);
     DIR *listing = is_ours ? opendir(restore->run) : NULL;
     if (listing == NULL)
         return false;
-    for (struct dirent *entry; is_ours && (entry = readdir(listing)) != NULL;)
-        is_ours = !rank_name(entry->d_name, ".pool", stem, sizeof stem) || has_name(restore, stem);
+    for (struct dirent *entry; is_ours && (entry = readdir(listing)) != NULL;) {
+        const char *name = entry->d_name;
+        bool is_marker = strncmp(name, CLI_RESTORING, strlen(CLI_RESTORING)) == 0; /* or what its creation left */
+        bool is_other_rank = rank_name(name, ".pool", stem, sizeof stem) && !has_name(restore, stem);
+        is_ours = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_marker || (is_marked && !is_other_rank);
+    }
     closedir(listing);
     return is_ours;
 }
@@ -135,7 +128,7 @@ static enum lmcs_status make_run(struct restore *restore)
         return cli_sync_parent(cli, restore->run);
     if (errno != EEXIST)
         return cli_fail(cli, LMCS_IO, errno, "%s can't be created", restore->run);
-    if (!has(restore->run, CLI_RECORDS) && (cli_is_empty_folder(restore->run) || is_begun(restore)))
+    if (is_free(restore))
         return LMCS_OK;
     return cli_fail(cli, LMCS_EXISTS, 0, "%s exists: restore a run into a new folder", restore->run);
 }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import lmcstore
 import numpy as np
 import pytest
 import run_folder
-from command import NEEDS_BIN
+from command import BIN, NEEDS_BIN
 from lmcstore._folder import writing
 from test_cli import as_json, cli, error, text
 
@@ -106,11 +107,11 @@ def test_a_restored_run_goes_on(run: Path) -> None:
         store["run"].remove(1)
         assert store["run"][2].fork("other").name == "other"
     assert [len(numbers(new / name)) for name in RANKS] == [6] * 3  # one less, one of the fork
-    cli("rm", new, "other", "--shelf")
+    cli("rm", new, "other@1..latest")
     states_are_right(new, [20, 30, 40, 50, 60])
     assert as_json("rm", new, "run@3")["parts"] == 3
     states_are_right(new, [20, 40, 50, 60])
-    assert as_json("policy", new, "run", "keep=last:2", "--prune")["removed"] == [4, 5 - 1][:0] + [4]
+    assert as_json("policy", new, "run", "keep=last:2", "--prune")["removed"] == [4]
     states_are_right(new, [20, 50, 60])  # 20 has a tag
     assert [len(numbers(new / name)) for name in RANKS] == [3] * 3
     cli("compact", new)
@@ -261,7 +262,7 @@ def _seconds(*arguments: Any) -> float:
 
 def _killed(after: float, *arguments: Any, check: Any) -> bool:
     """Kill a command; whether it was killed before it ended."""
-    process = subprocess.Popen([LMC_STORE, *map(str, arguments)], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([BIN, *map(str, arguments)], stdout=subprocess.DEVNULL)
     time.sleep(after)
     process.send_signal(signal.SIGKILL)
     is_killed = process.wait() == -signal.SIGKILL
@@ -298,6 +299,7 @@ def test_ranks_go_on_training_in_a_restored_run(place: Path) -> None:
     pytest.importorskip("torch")
     import dcp_ranks as ranks
     import run_ranks
+    from same import same
 
     run = place / "run"
     whole = ranks.run(2, run_ranks.train, place / "whole", 8)
@@ -305,7 +307,8 @@ def test_ranks_go_on_training_in_a_restored_run(place: Path) -> None:
     new = restored(run)
     again = ranks.run(2, run_ranks.train, new, 8, "", 1, {"policy": "keep=last:4"})
     for rank in range(2):
-        assert again[rank][2] == 5 and again[rank][0] == whole[rank][0][5:] and again[rank][1] == whole[rank][1]
+        assert again[rank][2] == 5 and again[rank][0] == whole[rank][0][5:]
+        same(pickle.loads(again[rank][1]), pickle.loads(whole[rank][1]))
     with lmcstore.open(new, mode="r+") as store:
         store["run"].prune()
         assert [one.step for one in store["run"]] == [4, 5, 6, 7]
