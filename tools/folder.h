@@ -179,8 +179,8 @@ void cli_run_policy_show(struct cli *cli, struct lmcs_shelf_info *info);
 #define CLI_ARCHIVE         ".archive"
 #define CLI_RECORDS_ARCHIVE "records" CLI_ARCHIVE
 #define CLI_NO_DUMP         "%.400s lacks " CLI_RECORDS_ARCHIVE ": it is no dump of a run, or the dump did not end"
-#define CLI_MISSING                                                                                                    \
-    "%.200s lacks %" PRIu64 " parts of snapshots: %.600s. Copy what is missing there, or leave it out with "           \
+#define CLI_MISSING                                                                                          \
+    "%.200s lacks %" PRIu64 " parts of snapshots: %.600s. Copy what is missing there, or leave it out with " \
     "--allow-missing"
 
 /* Runs the command on a run. A failure leaves nothing. */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/grow.h"
@@ -67,9 +68,7 @@ static bool note_record(void *context, const struct lmcs_archived *snapshot)
     return !dump->is_out_of_memory;
 }
 
-/* Commits a part whose record is there. */
-static enum lmcs_status commit_part(struct cli *cli, size_t file, const struct cli_record *record,
-                                    const struct cli_part *part)
+static enum lmcs_status resolve(struct cli *cli, size_t file, const struct cli_part *part)
 {
     struct lmcs_pool *pool = NULL;
     struct lmcs_error error;
@@ -82,12 +81,41 @@ static enum lmcs_status commit_part(struct cli *cli, size_t file, const struct c
         cli->error = error;
         status = error.status;
     }
+    return status;
+}
+
+static enum lmcs_status find_committed(struct cli *cli, size_t file, const char *shelf, uint64_t number)
+{
+    struct lmcs_pool *pool = NULL;
+    struct lmcs_snapshot *snapshot = NULL;
+    char which[24];
+    snprintf(which, sizeof which, "%" PRIu64, number);
+    enum lmcs_status status = cli_folder_pool(cli, file, &pool);
+    if (status == LMCS_OK)
+        status = lmcs_snapshot_find(pool, shelf, which, &snapshot, &cli->error);
+    lmcs_snapshot_close(snapshot);
+    return status;
+}
+
+/* Commits a part whose record is there, or waits a moment for its rank, which does so after the record. */
+static enum lmcs_status commit_part(struct cli *cli, const struct wanted *wanted, const struct cli_record *record,
+                                    const struct cli_part *part)
+{
+    enum { WAIT_S = 2 };
+    const struct timespec moment = {.tv_nsec = 20000000};
+    enum lmcs_status status = LMCS_IN_USE;
+    for (time_t begun = time(NULL); status == LMCS_IN_USE && cli_signal() == 0 && time(NULL) - begun <= WAIT_S;) {
+        nanosleep(&moment, NULL);
+        status = find_committed(cli, wanted->file, wanted->shelf, wanted->number);
+        if (status == LMCS_NOT_FOUND)
+            status = resolve(cli, wanted->file, part);
+    }
     if (status == LMCS_OK)
         return LMCS_OK;
-    error = cli->error;
+    struct lmcs_error error = cli->error;
     return cli_fail(cli, status, 0,
                     "%.200s is not committed in %.200s yet, and can't be: %.400s. Repeat this when the save has ended",
-                    record->address, cli_folder_file(cli->folder, file), error.message);
+                    record->address, cli_folder_file(cli->folder, wanted->file), error.message);
 }
 
 static enum lmcs_status add_part(struct dump *dump, const struct cli_record *record, const char *shelf,
@@ -97,7 +125,6 @@ static enum lmcs_status add_part(struct dump *dump, const struct cli_record *rec
     struct lmcs_pool *pool = NULL;
     struct lmcs_snapshot *snapshot = NULL;
     struct wanted wanted = {.shelf = shelf};
-    char which[24];
     enum lmcs_status status = cli_part_find(cli, shelf, part, &wanted.file);
     if (status == LMCS_OK)
         status = cli_folder_pool(cli, wanted.file, &pool);
@@ -112,12 +139,9 @@ static enum lmcs_status add_part(struct dump *dump, const struct cli_record *rec
         return status;
     wanted.number = lmcs_snapshot_info(snapshot)->number;
     lmcs_snapshot_close(snapshot);
-    snapshot = NULL;
-    snprintf(which, sizeof which, "%" PRIu64, wanted.number);
-    status = lmcs_snapshot_find(pool, shelf, which, &snapshot, &cli->error);
-    lmcs_snapshot_close(snapshot);
+    status = find_committed(cli, wanted.file, shelf, wanted.number);
     if (status == LMCS_NOT_FOUND) /* it is prepared */
-        status = commit_part(cli, wanted.file, record, part);
+        status = commit_part(cli, &wanted, record, part);
     add(dump, &dump->parts, wanted);
     return status;
 }
@@ -126,7 +150,9 @@ static int by_file(const void *left, const void *right)
 {
     const struct wanted *l = left, *r = right;
     int shelves = strcmp(l->shelf, r->shelf);
-    return l->file != r->file ? LMCS_ORDER(l->file, r->file) : shelves != 0 ? shelves : LMCS_ORDER(l->number, r->number);
+    return l->file != r->file ? LMCS_ORDER(l->file, r->file)
+           : shelves != 0     ? shelves
+                              : LMCS_ORDER(l->number, r->number);
 }
 
 /* Lists the parts of the records that are in the records' archive. */

@@ -33,7 +33,6 @@ struct restore {
 
 /* ---- Folders --------------------------------------------------------------------------------------------------- */
 
-
 static enum lmcs_status sync_folder(struct cli *cli, const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -85,6 +84,11 @@ static bool has_name(const struct restore *restore, const char *name)
     return false;
 }
 
+static int by_text(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
 static enum lmcs_status list_dump(struct restore *restore, const char *folder)
 {
     struct cli *cli = restore->cli;
@@ -100,6 +104,8 @@ static enum lmcs_status list_dump(struct restore *restore, const char *folder)
             !lmcs_add_text(&restore->names, &restore->name_count, stem))
             status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     closedir(listing);
+    if (restore->name_count > 0)
+        qsort(restore->names, restore->name_count, sizeof *restore->names, by_text);
     return status;
 }
 

@@ -25,7 +25,7 @@ struct sweep {
     const char *shelf;
     struct cli_named_list kept;
     struct cli_named_list found; /* in the pool that is swept */
-    bool is_incomplete; /* a record is unreadable: others than those in `gone` stay */
+    bool is_incomplete;          /* a record is unreadable: others than those in `gone` stay */
     const struct cli_sweep_options *options;
     struct cli_swept *swept;
 };

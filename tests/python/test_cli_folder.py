@@ -321,7 +321,6 @@ def test_commands_that_take_one_pool_say_what_to_do(run: Path, tmp_path: Path) -
     file = tensor_file.save(tmp_path / "x.safetensors", {"a": np.zeros(3, "f")})
     (tmp_path / "archive").write_bytes(b"")
     for arguments in (
-        ["dump", run, "-o", tmp_path / "out"],
         ["restore", tmp_path / "archive", run],
         ["import", run, "run", file],
         ["fork", run, "run@1", "b"],
@@ -330,7 +329,6 @@ def test_commands_that_take_one_pool_say_what_to_do(run: Path, tmp_path: Path) -
     ):
         message = error(*arguments, status="unsupported")
         assert f"{run} is the folder of a run of many ranks: " in message
-    assert not (tmp_path / "out").exists()
     assert "no such pool" in error("ls", tmp_path / "none") and "is a folder" in error("ls", tmp_path, code=2)
 
 
