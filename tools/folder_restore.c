@@ -93,9 +93,8 @@ static enum lmcs_status list_dump(struct restore *restore, const char *folder)
 {
     struct cli *cli = restore->cli;
     char stem[256];
+    size_t before = restore->name_count;
     enum lmcs_status status = LMCS_OK;
-    if (!has(folder, CLI_RECORDS_ARCHIVE))
-        return cli_fail(cli, LMCS_NOT_FOUND, 0, CLI_NO_DUMP, folder);
     DIR *listing = opendir(folder);
     if (listing == NULL)
         return cli_fail(cli, LMCS_IO, errno, "%s can't be listed", folder);
@@ -104,6 +103,10 @@ static enum lmcs_status list_dump(struct restore *restore, const char *folder)
             !lmcs_add_text(&restore->names, &restore->name_count, stem))
             status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     closedir(listing);
+    if (status == LMCS_OK && !has(folder, CLI_RECORDS_ARCHIVE))
+        return restore->name_count > before
+                   ? cli_fail(cli, LMCS_NOT_FOUND, 0, CLI_NO_DUMP, folder)
+                   : cli_wrong_use(cli, "restore: %s is a folder, not an archive or the dump of a run", folder);
     if (restore->name_count > 0)
         qsort(restore->names, restore->name_count, sizeof *restore->names, by_text);
     return status;
