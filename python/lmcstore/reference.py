@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from ._text.arguments import absolute, file_path
 from ._text.similar import shown
-from .errors import Error, InvalidError, NotFoundError, UnsupportedError
+from .errors import Error, InvalidError, NotFoundError
 from .opening import open
 from .snapshot import Snapshot
 
@@ -26,13 +25,11 @@ def reference(snapshot: Snapshot) -> str:
     """Return the URI of a snapshot, once it is durable.
 
     It has the pool's path and id, and the snapshot's address, time and `Snapshot.digest` of now, which changes with
-    metrics and notes that are set later. Snapshots of many ranks have no digest.
+    metrics and notes that are set later.
     """
     snapshot.wait()
     store = snapshot.shelf.store
-    values = {"uuid": store._uuid.hex(), "time": str(snapshot._info["time_ns"])}
-    with contextlib.suppress(UnsupportedError):
-        values["digest"] = snapshot.digest
+    values = {"uuid": store._uuid.hex(), "time": str(snapshot._info["time_ns"]), "digest": snapshot.digest}
     path = quote(os.path.realpath(store.path))
     return f"{SCHEME}://{path}?{urlencode(values)}#{quote(f'{snapshot.shelf.name}@{snapshot.number}', safe='@')}"
 
