@@ -489,7 +489,7 @@ use_boxes() { in_boxes boxes $(($# - 1)) tests/install/boxes.sh "$@"; }
 
 boxes() {
     check "tools/wheel.sh" tools/wheel.sh || return 1
-    use_boxes "$(portable_wheel)" bookworm trixie
+    use_boxes "$(portable_wheel)" bookworm
 }
 
 boxes_long() {
