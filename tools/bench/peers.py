@@ -29,14 +29,9 @@ class Saved:
 
 
 def fsync_all(path: Path) -> None:
-    """Sync a file or folder."""
-    files = [path] if path.is_file() else [*path.rglob("*"), path]
-    for file in files:
+    """Sync a file or folder with all in it, and its name."""
+    for file in (path, *path.rglob("*"), path.parent):
         descriptor = os.open(file, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-    if path.is_file():
-        descriptor = os.open(path.parent, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
 

@@ -1,72 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures saves and loads of torch.distributed.checkpoint by StoreWriter, beside its own writers.
+"""Measures saves and loads of torch.distributed.checkpoint by StoreWriter beside its own writers, and trainers' loops.
 
-Each way runs on gloo ranks in new processes, all in turn in each round; ratios are to FileSystemWriter of that round,
-on the given folder and on /dev/shm. A save is durable when its call has returned on all ranks and the folder is synced.
-Run by tools/bench.sh trainers.
+Each way of torch.distributed.checkpoint runs on gloo ranks in new processes, all in turn in each round; ratios are to
+FileSystemWriter of that round, on the given folder and on /dev/shm. A save is durable when its call has returned on all
+ranks and the folder is synced. Run by tools/bench.sh trainers.
 """
 
 import importlib.util
 import os
-import random
-import statistics
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tables import Run, Section, ms, progress, run_suite
-from trainers_run import ASYNC, OURS, WAYS, load, on_ranks, plan, save, save_async
+from trainers_loops import lightning, python_of, run_program, transformers
+from trainers_run import ASYNC, OURS, TORCH_CHECKPOINTING, WAYS, load, on_ranks, plan, save, save_async
+from trainers_setting import MIB, Setting, in_turn, middle, ratio
 
-MIB = 1 << 20
 SHM = Path("/dev/shm")
 BASE = "FileSystemWriter"
-Found = dict[str, list[dict[str, list[float]]]]
-
-
-@dataclass
-class Setting:
-    """Where and how much to measure."""
-
-    folder: Path
-    size: str
-    places: dict[str, Path]
-    rounds: int
-    notes: list[str] = field(default_factory=list)
-
-    def of(self, full: Any, quick: Any, smoke: Any) -> Any:
-        """Choose by size."""
-        return {"full": full, "quick": quick, "smoke": smoke}[self.size]
-
-    @property
-    def bytes(self) -> int:
-        """The state's size, of all ranks."""
-        return int(self.of(1024, 256, 4)) * MIB
-
-
-def in_turn(setting: Setting, place: Path, ways: tuple[str, ...], work: Callable[[str, Path], Any]) -> Found:
-    """Measure all ways in each round, in random order."""
-    found: Found = {way: [] for way in ways}
-    for turn in range(setting.rounds):
-        for way in random.Random(turn).sample(ways, len(ways)):
-            with tempfile.TemporaryDirectory(dir=place) as folder:
-                found[way].append(work(way, Path(folder)))
-            progress(f"    {place}, {way}")
-    return found
-
-
-def middle(found: list[dict[str, list[float]]], name: str, which: slice = slice(None)) -> float:
-    """Return the median of all rounds."""
-    return statistics.median(value for one in found for value in one[name][which])
-
-
-def ratio(found: Found, way: str, base: str, name: str, which: slice = slice(None)) -> float:
-    """Return the median of the rounds' ratios."""
-    pairs = zip(found[way], found[base], strict=True)
-    return statistics.median(
-        statistics.median(one[name][which]) / statistics.median(other[name][which]) for one, other in pairs
-    )
 
 
 def on_places(setting: Setting) -> Iterator[tuple[str, Path]]:
@@ -78,13 +30,23 @@ def saves(setting: Setting) -> list[Section]:
     """Measure durable saves of two ranks: the first, and later ones."""
     sections = []
     count = setting.of(4, 3, 2)
+    ways = setting.of(WAYS, WAYS, (OURS, BASE, WAYS[-1]))
+    python = None if setting.size == "smoke" else python_of(setting, TORCH_CHECKPOINTING)
+    program = str(Path(__file__).with_name("trainers_peer.py"))
+
+    def measure(way: str, folder: Path) -> dict[str, list[float]]:
+        if way != TORCH_CHECKPOINTING:
+            return on_ranks(2, save, folder, way, setting.bytes, count)
+        found: dict[str, list[float]]
+        found, _ = run_program([str(python), program, way, str(folder), str(setting.bytes), str(count)])
+        return found
+
     for name, place in on_places(setting):
-        ways = setting.of(WAYS, WAYS, (OURS, BASE, WAYS[-1]))
-        found = in_turn(setting, place, ways, lambda way, folder: on_ranks(2, save, folder, way, setting.bytes, count))
+        found = in_turn(setting, place, ways if python is None else (*ways, TORCH_CHECKPOINTING), measure)
         head = ["way", "first, ms", "later, ms", "later, of FileSystemWriter", "memory above the state, MiB a rank"]
         section = Section(f"Durable saves of {setting.bytes // MIB} MiB on 2 ranks, {name}", head)
         later = slice(1, None)
-        for way in ways:
+        for way in found:
             memory = max(value for one in found[way] for value in one["memory_bytes"])
             first, again = middle(found[way], "durable_s", slice(1)), middle(found[way], "durable_s", later)
             share = ratio(found, way, BASE, "durable_s", later)
@@ -93,6 +55,10 @@ def saves(setting: Setting) -> list[Section]:
                 section.goal("later saves, of FileSystemWriter's time", share, "<=", 1.0)
                 section.goal("memory above the state, MiB", memory / MIB, "<=", 64)
         section.numbers = {f"saves, {name}": found}
+        if python is not None:
+            section.notes.append(
+                f"{TORCH_CHECKPOINTING} saves the ranks' tensors without their places, and never syncs."
+            )
         sections.append(section)
     return sections
 
@@ -178,7 +144,7 @@ def planning(setting: Setting) -> Section:
     return section
 
 
-SECTIONS = (saves, loads, asynchronous, planning)
+SECTIONS = (saves, loads, asynchronous, planning, lightning, transformers)
 
 
 def setting_of(run: Run) -> Setting:
