@@ -12,7 +12,8 @@
 #                                        compactor beside a trainer, slow media, finding snapshots, forks, differences
 #   tools/bench.sh links                 an optimizer's state from the one before, trained in several ways
 #   tools/bench.sh train                 a trainer that saves every step or every tenth, in lmc-store and by others
-#   tools/bench.sh trainers               torch.distributed.checkpoint on several ranks, by StoreWriter and by its own
+#   tools/bench.sh trainers              torch.distributed.checkpoint on several ranks, by StoreWriter and by its own;
+#                                        Lightning and transformers with a checkpoint after every step
 #   tools/bench.sh parity                the cost of parity, in bytes and time; and a scrub
 #   tools/bench.sh python                the Python packages: captures, views, variables that live in the pool
 #   tools/bench.sh workloads             the examples whose data may be larger than memory, with and without enough
@@ -33,7 +34,7 @@ case ${1:-} in
         suite=$1
         shift
         ;;
-    -h | --help | "") sed -n '4,26s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help | "") sed -n '4,27s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
         echo "bench: no suite '$1' (store codec history links train trainers parity python workloads builds wheel)" >&2
         exit 2
