@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -57,6 +58,8 @@ from ._text.arguments import int64, metric_lists, tag_names
 from .errors import InvalidError, NotFoundError, UnsupportedError
 
 __all__ = ["StoreReader", "StoreWriter"]
+
+_VERSION = getattr(filesystem, "CURRENT_DCP_VERSION", None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,13 +172,17 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         return self._staging.take(state_dict, super().stage)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Open the records, on the coordinator."""
+        """Open the records on the coordinator, and close them on other ranks."""
         if self._staging is not None and not self._staging.begin():
             self._staging = None
         if not kwargs.get("use_collectives", True):
             raise UnsupportedError("StoreWriter needs use_collectives=True: the ranks' parts are one snapshot")
         self._rank = kwargs.get("rank") or 0
-        self._records = writing.Records(self._path, self._shelf) if is_coordinator else None
+        if is_coordinator:
+            self._records = writing.Records(self._path, self._shelf)
+        else:
+            self._records = None
+            writing.hand_over(self._path)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan as it is."""
@@ -228,6 +235,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         if self._rank in record.ranks:
             writing.RankWriter(self._path, self._rank).commit(record.ranks[self._rank])
         metadata.storage_meta = self.storage_meta()
+        metadata.version = _VERSION
 
     def close(self) -> None:
         """Close the pools of the folder that this process keeps open."""
@@ -488,7 +496,9 @@ class StoreReader(StorageReader):
             tensor = record.tensors.get(name)
             known[name] = BytesStorageMetadata() if tensor is None else _metadata_of(tensor)
         meta = StorageMeta(checkpoint_id=self._path, load_id=self._load_id)
-        return Metadata(known, planner_data=dict(record.paths), storage_data={}, storage_meta=meta)
+        metadata = Metadata(known, planner_data=dict(record.paths), storage_data={}, storage_meta=meta)
+        metadata.version = _VERSION
+        return metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **options: Any) -> None:
         """Do nothing: `read_metadata` has found the snapshot."""

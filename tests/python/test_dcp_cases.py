@@ -23,8 +23,10 @@ import dcp_ranks as ranks  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from lmcstore._folder import writing  # noqa: E402
 from lmcstore.dcp import StoreReader, StoreWriter  # noqa: E402
+from torch.distributed.checkpoint import filesystem  # noqa: E402
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner  # noqa: E402
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys  # noqa: E402
+from torch.distributed.checkpoint.state_dict_saver import _save_state_dict  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
@@ -288,3 +290,50 @@ def test_no_pickle_is_needed_to_read(folder: Path, monkeypatch: pytest.MonkeyPat
     with lmcstore.open(folder) as run:
         same(run["run"][1].state_dict(), state)
         assert not run["run"][1]._record().opaque
+
+
+# Failures of the storage
+
+
+class _FaultyWriter(StoreWriter):
+    """Fails in a method on a rank."""
+
+    def __init__(self, folder: Path, method: str, failing: bool) -> None:
+        super().__init__(folder)
+        if failing:
+
+            def fail(*arguments: Any, **options: Any) -> Any:
+                raise ValueError(f"{method} fails")
+
+            setattr(self, method, fail)
+
+
+_STEPS = ["set_up_storage_writer", "prepare_local_plan", "prepare_global_plan", "write_data", "finish"]
+
+
+def _fail_each(rank: int, world: int, folder: Path) -> None:
+    """Let each step of a save fail on the coordinator, or on another rank; each failure is only that rank's."""
+    for number, (method, coordinator) in enumerate(itertools.product(_STEPS, (0, 1))):
+        state = {"w": torch.full((3,), float(rank)), "number": number}
+        failing = coordinator if method in ("prepare_global_plan", "finish") else 2
+        with pytest.raises(dcp.CheckpointException) as raised:
+            _save_state_dict(state, _FaultyWriter(folder, method, rank == failing), coordinator_rank=coordinator)
+        assert len(raised.value.failures) == 1, (number, raised.value)
+        ((failed, (error, _)),) = raised.value.failures.items()
+        assert failed == failing and type(error) is ValueError, (method, coordinator, raised.value)
+        _save_state_dict(state, StoreWriter(folder), coordinator_rank=coordinator)
+        into = {"w": torch.zeros(3), "number": -1}
+        dcp.load(into, storage_reader=_Reader(folder))
+        assert into["number"] == number
+
+
+def test_each_step_may_fail_and_the_next_save_works(folder: Path) -> None:
+    """The coordinator changes meanwhile: rank 0 hands the records over to rank 1, and gets them back."""
+    ranks.run(3, _fail_each, folder)
+    with lmcstore.open(folder) as run:
+        assert [snapshot.state_dict("number") for snapshot in run["run"]] == list(range(10))
+
+
+def test_the_metadata_has_the_version_of_dcp(folder: Path) -> None:
+    saved = dcp.save({"w": torch.ones(2)}, storage_writer=_Writer(folder))
+    assert saved.version == _Reader(folder).read_metadata().version == filesystem.CURRENT_DCP_VERSION

@@ -61,10 +61,19 @@ class _Open:
             self.stores[path, writes] = store, identity(path)
             return store
 
+    def hand_over(self, path: str) -> None:
+        with self.lock:
+            if self.pid == os.getpid() and (path, True) in self.stores:
+                for writes in (True, False):  # while either is open, the process keeps the pool
+                    if (path, writes) in self.stores:
+                        self.stores.pop((path, writes))[0].close()
+
     def close(self, folder: str | None) -> None:
         with self.lock:
             for path in [path for path in self.prepared if folder is None or os.path.dirname(path) == folder]:
                 store, records, shelf = self.prepared.pop(path)
+                if records.closed:
+                    records = self.store(os.path.join(os.path.dirname(path), RECORDS), False)
                 settle(store._pool, shelf, records, False)
             for path, writes in list(self.stores):
                 if folder is None or os.path.dirname(path) == folder:
@@ -100,6 +109,11 @@ def folder_of(path: str | os.PathLike[str]) -> str:
 def close(folder: str) -> None:
     """Close the pools of a folder that this process keeps open."""
     _open.close(folder)
+
+
+def hand_over(folder: str) -> None:
+    """Close the records of a folder, if this process has coordinated: another one does from now on."""
+    _open.hand_over(os.path.join(folder, RECORDS))
 
 
 class Records:
