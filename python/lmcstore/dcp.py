@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -530,25 +531,39 @@ class StoreReader(StorageReader):
                 continue
             box = boxes.find(item.storage_index)
             reads.setdefault((box.rank, box.name), []).append((item, record.tensors[name], box))
-        for (rank, _), items in reads.items():
-            self._read_box(rank, items, planner)
+        forms: dict[int, dict[str, tuple[int, tuple[int, ...]]]] = {}
+        for (rank, name), items in reads.items():
+            item, tensor, box = items[0]
+            part = self.snapshot._decode().handle.part(rank, [item.storage_index.fqn])
+            if rank not in forms:
+                forms[rank] = {entry[0]: entry[2:4] for entry in part.entries() if entry[1] == _core.TENSOR}
+            check_box(item.storage_index.fqn, tensor, box, (*forms[rank].get(name, (0, ())), None))
+            self._read_box(part, items, planner)
         self._close()
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
-    def _read_box(self, rank: int, items: list[tuple[ReadItem, Tensor, Box]], planner: LoadPlanner) -> None:
+    def _read_box(self, part: _core.Snapshot, items: list[tuple[ReadItem, Tensor, Box]], planner: LoadPlanner) -> None:
         """Read the rows of a stored tensor that some items need, and copy their boxes."""
         item, tensor, box = items[0]
         name = item.storage_index.fqn
-        part = self.snapshot._decode().handle.part(rank, [name])
+        targets = {id(item): planner.resolve_tensor(item).detach() for item, _, _ in items}
+        copied = []
+        for one in items:
+            if _read_to_place(part, *one, targets[id(one[0])]):
+                planner.commit_tensor(one[0], targets[id(one[0])])
+            else:
+                copied.append(one)
+        if not copied:
+            return
+        items = copied
         first = min((item.storage_offsets[0] for item, _, _ in items), default=0) if box.sizes else 0
         last = max(item.storage_offsets[0] + item.lengths[0] for item, _, _ in items) if box.sizes else 1
         data: Any
         if not box.sizes or (first, last) == (0, box.sizes[0]):
             view = part.view([box.name], _core.TENSOR, self.snapshot._decode().flags)
-            _, _, (dtype,), (shape,), (data,) = view.unpack()
-            check_box(name, tensor, box, (dtype, shape, data))
+            data = view.unpack()[4][0]
         else:
             data = read_rows(part, box, first, last - first, tensor.item_bytes)
         rows = torch_of(torch).tensor(data, tensor.number, (last - first, *box.sizes[1:]) if box.sizes else ())
@@ -556,7 +571,7 @@ class StoreReader(StorageReader):
             source = rows
             for axis, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
                 source = source.narrow(axis, offset - first if axis == 0 else offset, length)
-            target = planner.resolve_tensor(item).detach()
+            target = targets[id(item)]
             if target.size() != source.size():
                 raise InvalidError(
                     f"{name}: the planner gives {tuple(target.size())} for a box of {tuple(source.size())}"
@@ -577,6 +592,25 @@ class StoreReader(StorageReader):
         if self._store is not None:
             self._store.close()
         self._store = self._found = None
+
+
+def _read_to_place(part: _core.Snapshot, item: ReadItem, tensor: Tensor, box: Box, target: torch.Tensor) -> bool:
+    """Read whole rows directly into the memory of their target. False: this can't be done, and nothing was read."""
+    offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
+    if not lengths or any(offsets[1:]) or lengths[1:] != box.sizes[1:] or offsets[0] + lengths[0] > box.sizes[0]:
+        return False
+    is_memory = type(target) is torch.Tensor and target.device.type == "cpu" and target.is_contiguous()
+    if (
+        not is_memory
+        or target.is_conj()
+        or target.is_neg()
+        or target.size() != lengths
+        or torch_of(torch).number_of.get(target.dtype) != tensor.number
+    ):
+        return False
+    row_bytes = math.prod(lengths[1:]) * tensor.item_bytes
+    part.read_to(_core.TENSOR, box.name, offsets[0] * row_bytes, lengths[0] * row_bytes, target.data_ptr())
+    return True
 
 
 class _Boxes:

@@ -320,6 +320,7 @@ PyObject *core_pool_live_put(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_checkout(struct pool_object *self, PyObject *args);
 PyObject *core_snapshot_entries(struct snapshot_object *self, PyObject *unused);
 PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args);
+PyObject *core_snapshot_read_to(struct snapshot_object *self, PyObject *args);
 PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args);
 
 #endif

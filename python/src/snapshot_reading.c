@@ -83,6 +83,26 @@ PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args)
     return result;
 }
 
+PyObject *core_snapshot_read_to(struct snapshot_object *self, PyObject *args)
+{
+    const char *name;
+    unsigned int kind;
+    unsigned long long first_byte, bytes, address;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "IsKKK:read_to", &kind, &name, &first_byte, &bytes, &address) ||
+        !core_snapshot_enter(self))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    void *buffer = (void *)(uintptr_t)address; // NOLINT(performance-no-int-to-ptr): as Python knows it
+    status = lmcs_snapshot_read_range(self->handle, kind, name, first_byte, buffer, bytes, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
+    Py_RETURN_NONE;
+}
+
 /* ---- Differences ---------------------------------------------------------------------------------------------- */
 
 static PyObject *form_tuple(const struct lmcs_tensor *tensor, uint64_t bytes)

@@ -328,6 +328,8 @@ static PyMethodDef methods[] = {
     METHOD("fork", snapshot_fork, METH_VARARGS, "fork(name): a new shelf whose first snapshot it is."),
     METHOD("read_range", core_snapshot_read_range, METH_VARARGS,
            "read_range(kind, name, first_byte, bytes): a bytearray."),
+    METHOD("read_to", core_snapshot_read_to, METH_VARARGS,
+           "read_to(kind, name, first_byte, bytes, address): into the caller's memory."),
     METHOD("diff", core_snapshot_diff, METH_VARARGS,
            "diff(after, flags, progress=None): a list of differences, and a report."),
     METHOD("mark_loaded", snapshot_mark_loaded, METH_NOARGS, "Makes it the default parent of the next capture."),

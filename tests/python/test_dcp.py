@@ -21,6 +21,7 @@ import lmcstore
 import pytest
 from optional import torch
 from same import same
+from test_scrub import damage
 
 torch.Tensor  # noqa: B018 (skips without torch)
 
@@ -516,6 +517,15 @@ def test_wrong_arguments(folder: Path, tmp_path: Path) -> None:
         dcp.load({"a": torch.ones(1)}, storage_reader=StoreReader(folder, step=2))
 
 
+@pytest.mark.parametrize("wanted", [torch.zeros(1 << 10), torch.zeros(1 << 10, dtype=torch.float64)])
+def test_damage_is_an_error_of_the_load(folder: Path, wanted: torch.Tensor) -> None:
+    _save(folder, {"a": torch.arange(1 << 10, dtype=torch.float32)})
+    writing.close(str(folder))
+    damage(folder / "rank-00000.pool", torch.arange(64, dtype=torch.float32).numpy().tobytes(), 9)
+    with pytest.raises(dcp.CheckpointException, match='tensor "a" is damaged'):
+        dcp.load({"a": wanted}, storage_reader=StoreReader(folder))
+
+
 def _forged_tensors(layout: list[int]) -> Iterator[dict[str, Any]]:
     """Yield the tensors of a record with one tensor, each with an error."""
     data = array("q", layout).tobytes()
@@ -551,6 +561,13 @@ def test_a_forged_record_is_damage(folder: Path, part: str) -> None:
         for snapshot in list(run["run"])[1:]:
             with pytest.raises(lmcstore.DamagedError, match=r"record|only parts|another dtype or shape"):
                 snapshot.state_dict()
+    if part == "tensors":
+        with lmcstore.open(folder / "records.pool", "r+") as records:
+            other = array("q", [1, 2, 1, 0, 0, 2]).tobytes()
+            records["run"].snapshot({**good, "tensors": {"dtypes": ["i32"], "layout": other, "stored": []}})
+        for target in (torch.zeros(2, dtype=torch.int32), torch.zeros(2, 2, dtype=torch.int32)[:, 0]):
+            with pytest.raises(dcp.CheckpointException, match="another dtype or shape"):
+                dcp.load({"a": target}, storage_reader=StoreReader(folder))
     with lmcstore.open(folder / "records.pool", "r+") as records:
         newer = {**good["lmcstore_run"], "version": 2}
         number = records["run"].snapshot({**good, "lmcstore_run": newer}).number

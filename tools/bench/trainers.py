@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tables import Run, Section, ms, progress, run_suite
 from trainers_loops import lightning, python_of, run_program, transformers
-from trainers_run import ASYNC, OURS, TORCH_CHECKPOINTING, WAYS, load, on_ranks, plan, save, save_async
+from trainers_run import ASYNC, OURS, TORCH_CHECKPOINTING, WAYS, load, on_ranks, plan, save, save_async, save_once
 from trainers_setting import MIB, Setting, in_turn, middle, ratio
 
 SHM = Path("/dev/shm")
@@ -72,10 +72,8 @@ def loads(setting: Setting) -> list[Section]:
     for name, place in on_places(setting):
 
         def measure(way: str, folder: Path) -> dict[str, list[float]]:
-            on_ranks(4, save, folder, way, setting.bytes, 2)
-            return {
-                f"{world}": on_ranks(world, load, folder, way, setting.bytes, turns, 1)["load_s"] for world in worlds
-            }
+            on_ranks(4, save_once, folder, way, setting.bytes)
+            return {f"{world}": on_ranks(world, load, folder, way, setting.bytes, turns)["load_s"] for world in worlds}
 
         found = in_turn(setting, place, ways, measure)
         head = ["way", *(f"{world} ranks, ms (of {BASE}'s)" for world in worlds)]

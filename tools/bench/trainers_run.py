@@ -24,9 +24,10 @@ from torch.distributed.checkpoint import filesystem, metadata, planner
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 TENSORS = 64
 _ROWS = 64
@@ -34,7 +35,8 @@ _POLL_S = 0.002
 LIMIT_S = 600
 
 OURS = "StoreWriter"
-WAYS = (OURS, "FileSystemWriter", "FileSystemWriter, 2 threads", "safetensors", "FsspecWriter, lmc://")
+OURS_FP32 = "StoreWriter, fp32 gradients"
+WAYS = (OURS, OURS_FP32, "FileSystemWriter", "FileSystemWriter, 2 threads", "safetensors", "FsspecWriter, lmc://")
 TORCH_CHECKPOINTING = "torch_checkpointing"
 ASYNC = ("StoreWriter", "StoreWriter, lazy", "FileSystemWriter, DefaultStager")
 
@@ -73,9 +75,14 @@ def save_by(way: str) -> Callable[[dict[str, Any], Path], object]:
 
     storage = LocalFileSystemStorageConfig(use_direct_io=False)
     manager = CheckpointManager.Config(save=SyncCheckpointSaverConfig(), storage_config=storage).build()
-    return lambda state, place: manager.save(
-        str(place), {"model": {name: tensor.to_local() for name, tensor in state.items()}}
-    )
+    return lambda state, place: manager.save(str(place), _local(state))
+
+
+def _local(state: Any) -> Any:
+    """Replace DTensors by this rank's shards."""
+    if isinstance(state, dict):
+        return {key: _local(value) for key, value in state.items()}
+    return state.to_local() if hasattr(state, "to_local") else state
 
 
 def state_of(size_bytes: int, seed: int, value: float | None = None) -> dict[str, Any]:
@@ -89,6 +96,32 @@ def state_of(size_bytes: int, seed: int, value: float | None = None) -> dict[str
     return {
         f"layers.{number}.weight": distribute_tensor(tensor, mesh, [Shard(0)]) for number, tensor in enumerate(made)
     }
+
+
+class Training:
+    """A model and AdamW whose state has `size_bytes` on all ranks, in rows that the ranks share."""
+
+    def __init__(self, size_bytes: int, dtype: torch.dtype) -> None:
+        """`dtype`: the precision of gradients; autocast leaves that of bf16."""
+        self._mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        self._dtype = dtype
+        weights = state_of(size_bytes // 3, 0)
+        self._model = torch.nn.Module()
+        for name, tensor in weights.items():
+            self._model.register_parameter(name.replace(".", "_"), torch.nn.Parameter(tensor))
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-3)
+
+    def step(self) -> None:
+        """Take a step with random gradients."""
+        for parameter in self._model.parameters():
+            gradient = torch.randn(parameter.to_local().shape).to(self._dtype).float()
+            parameter.grad = DTensor.from_local(gradient, self._mesh, [Shard(0)], run_check=False)
+        self._optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as DCP saves it."""
+        model, optimizer = get_state_dict(self._model, self._optimizer)
+        return {"model": model, "optimizer": optimizer}
 
 
 def _anonymous() -> int:
@@ -121,14 +154,15 @@ class Peak:
 # ---- On ranks -------------------------------------------------------------------------------------------------------
 
 
-def save(folder: Path, way: str, size_bytes: int, saves: int) -> dict[str, list[float]]:
-    """Save several states of a run; seconds until each is durable, and bytes of memory."""
+def save(folder: Path, way: str, size_bytes: int, saves: int, idle_s: float = 0.0) -> dict[str, list[float]]:
+    """Save after each step of a run, with pauses between them; seconds until each is durable, and bytes of memory."""
     found: dict[str, list[float]] = {"durable_s": [], "memory_bytes": []}
-    state = state_of(size_bytes, 0)
+    training = Training(size_bytes, torch.float32 if way == OURS_FP32 else torch.bfloat16)
     write = save_by(way)
     for number in range(saves):
-        for tensor in state.values():
-            tensor.to_local().add_(1)
+        training.step()
+        state = training.state()
+        time.sleep(idle_s)
         place = folder / f"step-{number}"
         dist.barrier()
         peak = Peak()
@@ -142,8 +176,14 @@ def save(folder: Path, way: str, size_bytes: int, saves: int) -> dict[str, list[
     return found
 
 
-def load(folder: Path, way: str, size_bytes: int, turns: int, number: int) -> dict[str, list[float]]:
-    """Load the last state of a run into the sharding of these ranks."""
+def save_once(folder: Path, way: str, size_bytes: int) -> dict[str, list[float]]:
+    """Save a state."""
+    save_by(way)(state_of(size_bytes, 0), folder / "step-0")
+    return {}
+
+
+def load(folder: Path, way: str, size_bytes: int, turns: int) -> dict[str, list[float]]:
+    """Load the state into the sharding of these ranks."""
     found: dict[str, list[float]] = {"load_s": [], "memory_bytes": []}
     expected = state_of(size_bytes, 0)
     for _ in range(turns):
@@ -151,15 +191,12 @@ def load(folder: Path, way: str, size_bytes: int, turns: int, number: int) -> di
         dist.barrier()
         peak = Peak()
         begin = time.perf_counter()
-        dcp.load(state, storage_reader=reader_of(way, folder / f"step-{number}"))
+        dcp.load(state, storage_reader=reader_of(way, folder / "step-0"))
         dist.barrier()
         found["load_s"].append(time.perf_counter() - begin)
         found["memory_bytes"].append(peak.end())
     for name, tensor in state.items():
-        wanted = expected[name].to_local()
-        for _ in range(number + 1):
-            wanted.add_(1)
-        if not torch.equal(tensor.to_local(), wanted):
+        if not torch.equal(tensor.to_local(), expected[name].to_local()):
             raise RuntimeError(f"{way}: {name} was not loaded as it was saved")
     return found
 
