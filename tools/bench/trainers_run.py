@@ -14,9 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lmcstore
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from lmcstore._folder import writing
 from lmcstore._folder.record import Part
 from lmcstore.dcp import StoreReader, StoreWriter, _record, _Written
 from peers import fsync_all
@@ -35,8 +37,16 @@ _POLL_S = 0.002
 LIMIT_S = 600
 
 OURS = "StoreWriter"
-OURS_FP32 = "StoreWriter, fp32 gradients"
-WAYS = (OURS, OURS_FP32, "FileSystemWriter", "FileSystemWriter, 2 threads", "safetensors", "FsspecWriter, lmc://")
+OURS_FP32, OURS_RAW = "StoreWriter, fp32 gradients", "StoreWriter, write=raw"
+WAYS = (
+    OURS,
+    OURS_FP32,
+    OURS_RAW,
+    "FileSystemWriter",
+    "FileSystemWriter, 2 threads",
+    "safetensors",
+    "FsspecWriter, lmc://",
+)
 TORCH_CHECKPOINTING = "torch_checkpointing"
 ASYNC = ("StoreWriter", "StoreWriter, lazy", "FileSystemWriter, DefaultStager")
 
@@ -173,7 +183,19 @@ def save(folder: Path, way: str, size_bytes: int, saves: int, idle_s: float = 0.
         dist.barrier()
         found["durable_s"].append(time.perf_counter() - begin)
         found["memory_bytes"].append(peak.end())
+        if way == OURS_RAW and number == 0:
+            write_raw(folder / "run")
     return found
+
+
+def write_raw(folder: Path) -> None:
+    """Set the policy of a run, on all ranks."""
+    writing.close(str(folder))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        with lmcstore.open(folder, "r+") as run:
+            run["run"].policy = "write=raw"
+    dist.barrier()
 
 
 def save_once(folder: Path, way: str, size_bytes: int) -> dict[str, list[float]]:
@@ -287,8 +309,6 @@ def _timed(found: dict[str, float], name: str) -> Any:
 
 def plan(folder: Path, world: int, tensors: int) -> dict[str, float]:
     """Plan and commit as the coordinator of many ranks, each with a shard of each tensor; seconds of each part."""
-    import lmcstore
-
     found: dict[str, float] = {}
     properties = metadata.TensorProperties(dtype=torch.float32)
     names = [f"model.layers.{number}.weight" for number in range(tensors)]
