@@ -116,7 +116,7 @@ def loads(setting: Setting) -> list[Section]:
 def asynchronous(setting: Setting) -> list[Section]:
     """Measure how long dcp.async_save holds training up."""
     sections = []
-    count, idle_s = setting.of(4, 3, 2), setting.of(0.25, 0.25, 0.01)
+    count, idle_s = setting.of(4, 3, 2), setting.of(1.0, 0.25, 0.01)
     for name, place in on_places(setting):
         found = in_turn(
             setting,
