@@ -142,10 +142,10 @@ def _anonymous() -> int:
 
 
 class Peak:
-    """The most memory of this process that is not of files, above what it was at the start."""
+    """The most memory of this process that is not of files, above what it was before the first save."""
 
-    def __init__(self) -> None:
-        self._start = self._most = _anonymous()
+    def __init__(self, start: int) -> None:
+        self._start = self._most = start
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -168,14 +168,15 @@ def save(folder: Path, way: str, size_bytes: int, saves: int, idle_s: float = 0.
     """Save after each step of a run, with pauses between them; seconds until each is durable, and bytes of memory."""
     found: dict[str, list[float]] = {"durable_s": [], "memory_bytes": []}
     training = Training(size_bytes, torch.float32 if way == OURS_FP32 else torch.bfloat16)
-    write = save_by(way)
+    training.step()
+    write, start = save_by(way), _anonymous()
     for number in range(saves):
         training.step()
         state = training.state()
         time.sleep(idle_s)
         place = folder / f"step-{number}"
         dist.barrier()
-        peak = Peak()
+        peak = Peak(start)
         begin = time.perf_counter()
         write(state, place)
         if dist.get_rank() == 0 and place.is_dir():
@@ -210,8 +211,9 @@ def load(folder: Path, way: str, size_bytes: int, turns: int) -> dict[str, list[
     expected = state_of(size_bytes, 0)
     for _ in range(turns):
         state = state_of(size_bytes, 0, 0.0)
+        start = _anonymous()
         dist.barrier()
-        peak = Peak()
+        peak = Peak(start)
         begin = time.perf_counter()
         dcp.load(state, storage_reader=reader_of(way, folder / "step-0"))
         dist.barrier()
@@ -234,12 +236,14 @@ def save_async(folder: Path, way: str, size_bytes: int, saves: int, idle_s: floa
         parameter.grad = torch.ones_like(parameter)
     for parameter in plain.param_groups[0]["params"]:
         parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    start = _anonymous()
     for number in range(saves):
         stager = DefaultStager(StagingOptions(False, False, False, False)) if "DefaultStager" in way else None
         options = {"lazy": optimizer} if "lazy" in way else {}
         now = dict(zip(state, parameters, strict=True))
         dist.barrier()
-        peak = Peak()
+        peak = Peak(start)
         begin = time.perf_counter()
         saving: Any = dcp.async_save(
             now, storage_writer=writer_of(way, folder / f"step-{number}", **options), async_stager=stager
