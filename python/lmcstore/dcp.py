@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
@@ -102,8 +103,9 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         ``lazy`` of `Shelf.snapshot`. Their next step waits for the copy; nothing else may change them before. The rest
         of the state is copied in memory first. True: all tensors are copied later, and no step waits. A change that
         torch has counted fails the save.
-    cache_staged_state_dict
-        As for FileSystemWriter. Its other keyword arguments are accepted and have no effect.
+    cache_staged_state_dict, overwrite
+        As for FileSystemWriter: with ``overwrite=False`` a save fails if the shelf has a snapshot. Its other keyword
+        arguments are accepted and have no effect.
     """
 
     def __init__(
@@ -138,7 +140,8 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         self._step = None if step is None else int64(step, "step")
         self._tags = tag_names(tags)
         self._metrics = None if metrics is None else dict(metrics)
-        self._save_id = str(uuid.uuid4())
+        self._overwrite = overwrite
+        self.save_id = str(uuid.uuid4())
         self._rank = 0
         self._records: writing.Records | None = None
 
@@ -155,13 +158,13 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
 
     def storage_meta(self) -> StorageMeta:
         """Return the folder and an id of this save."""
-        return StorageMeta(checkpoint_id=self._path, save_id=self._save_id)
+        return StorageMeta(checkpoint_id=self._path, save_id=self.save_id)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin a new save, into another folder if one is given."""
         if checkpoint_id:
             self._path = writing.folder_of(checkpoint_id)
-        self._save_id = str(uuid.uuid4())
+        self.save_id = str(uuid.uuid4())
 
     def stage(self, state_dict: dict[str, Any]) -> Any:
         """Copy the state in memory; with `lazy`, what the optimizers' steps do not change."""
@@ -176,11 +179,13 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         """Open the records on the coordinator, and close them on other ranks."""
         if self._staging is not None and not self._staging.begin():
             self._staging = None
-        if not kwargs.get("use_collectives", True):
-            raise UnsupportedError("StoreWriter needs use_collectives=True: the ranks' parts are one snapshot")
+        if not kwargs.get("use_collectives", True) and dist.is_initialized() and dist.get_world_size() > 1:
+            raise UnsupportedError("several ranks need use_collectives=True: their parts are one snapshot")
         self._rank = kwargs.get("rank") or 0
         if is_coordinator:
             self._records = writing.Records(self._path, self._shelf)
+            if not self._overwrite and len(self._records.store[self._shelf]):
+                raise InvalidError(f"Checkpoint already exists: overwrite=False, and {self._path} has a snapshot")
         else:
             self._records = None
             writing.hand_over(self._path)
@@ -232,6 +237,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         """Store the record durably, on the coordinator: from now on the snapshot exists."""
         assert self._records is not None
         record = _record(metadata, results)
+        record.save_id = self.save_id
         self._records.commit(record, self._step, self._tags, self._metrics)
         if self._rank in record.ranks:
             writing.RankWriter(self._path, self._rank).commit(record.ranks[self._rank])
@@ -454,7 +460,7 @@ class StoreReader(StorageReader):
         self._shelf = shelf
         self._step = step
         self._address = address
-        self._load_id = str(uuid.uuid4())
+        self.load_id = str(uuid.uuid4())
         self._store: FolderStore | None = None
         self._found: FolderSnapshot | None = None
 
@@ -480,7 +486,7 @@ class StoreReader(StorageReader):
         self._close()
         if checkpoint_id:
             self._path = writing.folder_of(checkpoint_id)
-        self._load_id = str(uuid.uuid4())
+        self.load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **options: Any) -> Metadata:
         """Find the snapshot, and describe it for DCP."""
@@ -496,7 +502,7 @@ class StoreReader(StorageReader):
         for name in record.paths:
             tensor = record.tensors.get(name)
             known[name] = BytesStorageMetadata() if tensor is None else _metadata_of(tensor)
-        meta = StorageMeta(checkpoint_id=self._path, load_id=self._load_id)
+        meta = StorageMeta(self._path, record.save_id or None, self.load_id)
         metadata = Metadata(known, planner_data=dict(record.paths), storage_data={}, storage_meta=meta)
         metadata.version = _VERSION
         return metadata

@@ -498,8 +498,6 @@ def test_wrong_arguments(folder: Path, tmp_path: Path) -> None:
         StoreWriter(folder, True)  # type: ignore[arg-type]
     with pytest.raises(dcp.CheckpointException, match="there is no run in"):
         dcp.load({}, storage_reader=StoreReader(folder))
-    with pytest.raises(lmcstore.UnsupportedError, match="use_collectives"):
-        dcp.save({"a": 1}, storage_writer=StoreWriter(folder), use_collectives=False)
     (tmp_path / "file").touch()
     with pytest.raises(dcp.CheckpointException, match="is a file"):
         _save(tmp_path / "file", {"a": 1})

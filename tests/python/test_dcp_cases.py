@@ -337,3 +337,43 @@ def test_each_step_may_fail_and_the_next_save_works(folder: Path) -> None:
 def test_the_metadata_has_the_version_of_dcp(folder: Path) -> None:
     saved = dcp.save({"w": torch.ones(2)}, storage_writer=_Writer(folder))
     assert saved.version == _Reader(folder).read_metadata().version == filesystem.CURRENT_DCP_VERSION
+
+
+def test_the_metadata_has_the_ids_of_the_save_and_the_load(folder: Path) -> None:
+    writer, reader = _Writer(folder), _Reader(folder)
+    for _ in range(2):
+        dcp.save({"w": torch.ones(2)}, storage_writer=writer, checkpoint_id=folder)
+        found = reader.read_metadata().storage_meta
+        assert (found.checkpoint_id, found.save_id, found.load_id) == (str(folder), writer.save_id, reader.load_id)
+    assert StoreReader(folder, address=1).read_metadata().storage_meta.save_id != writer.save_id
+
+
+def test_overwrite_false_refuses_a_second_save(folder: Path) -> None:
+    """As FileSystemWriter. The shelf decides: another one of the folder is no checkpoint of this."""
+    first, second = ({"w": torch.full((2,), float(step))} for step in range(2))
+    dcp.save(first, storage_writer=StoreWriter(folder, overwrite=False))
+    with pytest.raises(dcp.CheckpointException, match="Checkpoint already exists"):
+        dcp.save(second, storage_writer=StoreWriter(folder, overwrite=False))
+    dcp.save(second, storage_writer=StoreWriter(folder, "other", overwrite=False))
+    dcp.save(second, storage_writer=StoreWriter(folder))
+    with lmcstore.open(folder) as run:
+        assert len(run["run"]) == 2 and len(run["other"]) == 1
+        same(run["run"][1].state_dict(), first)
+
+
+def test_a_process_alone_needs_no_collectives(folder: Path) -> None:
+    state = {"w": torch.ones(3), "step": 2}
+    dcp.save(state, storage_writer=_Writer(folder), use_collectives=False)
+    into = {"w": torch.zeros(3), "step": 0}
+    dcp.load(into, storage_reader=_Reader(folder))
+    same(into, state)
+
+
+def _refuse(rank: int, world: int, folder: Path) -> None:
+    with pytest.raises(lmcstore.UnsupportedError, match="use_collectives"):
+        dcp.save({"w": torch.ones(3)}, storage_writer=_Writer(folder), use_collectives=False)
+
+
+def test_ranks_need_collectives(folder: Path) -> None:
+    ranks.run(2, _refuse, folder)
+    assert not folder.exists()

@@ -4,7 +4,7 @@
 It is stored as an ordinary state of plain values::
 
     {
-        "lmcstore_run": {"version": 1, "world_size": 4, "ranks": {0: (pool, file, number, group), ...}},
+        "lmcstore_run": {"version": 1, "world_size": 4, "ranks": {0: (pool, file, number, group), ...}, "save_id": id},
         "names": [name, ...],
         "tensors": {"dtypes": [dtype, ...], "layout": bytes, "stored": [(tensor, box, stored name), ...]},
         "opaque": {name: (rank, stored name), ...},
@@ -208,10 +208,14 @@ class Record:
     """All names, in the order of the state, with their places."""
     objects: list[str] | None = None
     """The objects that a `Run`'s ranks have together. None: no `Run` has saved it."""
+    save_id: str = ""
+    """That DCP's writer made; empty: another has saved it."""
 
     def state(self) -> dict[str, Any]:
         ranks = {rank: tuple(part) for rank, part in self.ranks.items()}
-        head = {"version": VERSION, "world_size": self.world_size, "ranks": ranks}
+        head: dict[str, Any] = {"version": VERSION, "world_size": self.world_size, "ranks": ranks}
+        if self.save_id:
+            head["save_id"] = self.save_id
         paths = {name: path for name, path in self.paths.items() if path != _usual_path(name)}
         parts = (head, list(self.paths), self.tensors.state(), self.opaque, self.values, paths)
         objects = {} if self.objects is None else {_OBJECTS: self.objects}
@@ -229,9 +233,11 @@ def read_head(decoded: Decoded) -> Record:
     version = head.get("version") if type(head) is dict else None
     if type(version) is int and version > VERSION:
         raise UnsupportedError(f"the record has version {version}; this lmcstore reads {VERSION}: update it")
-    if head is None or version != VERSION or not _is_count(head.get("world_size")):
+    save_id = head.get("save_id", "") if type(head) is dict else None
+    if head is None or version != VERSION or not _is_count(head.get("world_size")) or type(save_id) is not str:
         raise _damaged("its head")
-    return Record(head["world_size"], {rank: Part(*part) for rank, part in _items(head.get("ranks"), _is_part)})
+    ranks = {rank: Part(*part) for rank, part in _items(head.get("ranks"), _is_part)}
+    return Record(head["world_size"], ranks, save_id=save_id)
 
 
 def read(decoded: Decoded) -> Record:
