@@ -57,7 +57,6 @@ static enum lmcs_status compare(struct diff *diff, const struct cli_tensor *befo
                                 struct lmcs_difference *difference)
 {
     uint64_t bytes = after->raw_bytes;
-    struct lmcs_compared all = {0};
     unsigned char *data[2] = {calloc(1, bytes + 1), calloc(1, bytes + 1)};
     enum lmcs_status status = LMCS_OK;
     if (data[0] == NULL || data[1] == NULL)
@@ -66,18 +65,10 @@ static enum lmcs_status compare(struct diff *diff, const struct cli_tensor *befo
         status = cli_joined_read(&diff->sides[0], before, data[0]);
     if (status == LMCS_OK)
         status = cli_joined_read(&diff->sides[1], after, data[1]);
-    bool same = status == LMCS_OK && memcmp(data[0], data[1], bytes) == 0;
-    for (uint64_t at = 0; status == LMCS_OK && !same && at < bytes; at += LMC_BLOCK_BYTES) {
-        struct lmcs_compared part = {0};
-        uint64_t count = bytes - at < LMC_BLOCK_BYTES ? bytes - at : LMC_BLOCK_BYTES;
-        lmcs_elements_compare(after->dtype, data[0] + at, data[1] + at, count, &part);
-        lmcs_compared_add(&all, &part);
-    }
+    if (status == LMCS_OK)
+        lmcs_elements_difference(after->dtype, data[0], data[1], bytes, difference);
     free(data[0]);
     free(data[1]);
-    difference->kind = same ? LMCS_SAME : LMCS_CHANGED;
-    if (status == LMCS_OK && !same)
-        lmcs_compared_numbers(&all, difference);
     diff->report.bytes_compared += status == LMCS_OK ? bytes : 0;
     return status;
 }

@@ -8,17 +8,23 @@
     for snapshot in archive.ls("run.archive")["snapshots"]:
         print(snapshot["shelf"], snapshot["number"], snapshot["tags"])
     archive.verify("run.archive")
+
+The dump of a run of many ranks is a folder of archives. `restore_run` makes a run of it.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import _core
+from ._folder.dumps import Restore, paths_of
 from ._text.arguments import descriptor, file_path
+from .snapshot import Progress
 
-__all__ = ["ls", "verify"]
+__all__ = ["ls", "restore_run", "verify"]
 
 
 def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
@@ -57,3 +63,46 @@ def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
         with open(file_path(file), "rb") as opened:
             return _core.archive_verify(opened.fileno())
     return _core.archive_verify(descriptor(file))
+
+
+def restore_run(
+    dumps: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    folder: str | os.PathLike[str],
+    progress: Progress | None = None,
+    *,
+    allow_missing: bool = False,
+    force_network: bool = False,
+) -> dict[str, Any]:
+    """Restore the dump of a run of many ranks into a new folder, as ``lmc-store restore`` does.
+
+    Parameters
+    ----------
+    dumps
+        The folder of a dump; or several, the oldest first, of which later ones need earlier ones.
+    folder
+        The run, which is created. A failure leaves a folder without records, which nothing opens; the same call
+        continues it.
+    progress
+        Called with the task, the work done and all work of one archive; may raise to stop.
+    allow_missing
+        Restore without the parts that the dumps lack, as of another machine.
+    force_network
+        As for `lmcstore.open`.
+
+    Returns
+    -------
+    dict
+        ``snapshots`` (of the run), ``snapshots_skipped`` (there before), ``pools``, ``contents``, ``contents_found``,
+        ``bytes``, ``warnings``, and ``missing``: a sentence for each part that is missing.
+
+    Raises
+    ------
+    ExistsError
+        The folder exists, and is neither empty nor of an earlier call with these dumps.
+    NotFoundError
+        A folder is no dump, or lacks a part or an older dump.
+    DamagedError
+        An archive is damaged.
+    """
+    flags = _core.FORCE_NETWORK if force_network else 0
+    return Restore(paths_of(dumps), paths_of(folder)[0], flags, progress).run(allow_missing)

@@ -274,6 +274,7 @@ PyObject *core_codec_info(PyObject *module, PyObject *owner);
 PyObject *core_codec_kernels(PyObject *module, PyObject *args);
 PyObject *core_codec_digest(PyObject *module, PyObject *args);
 PyObject *core_gradient_scale(PyObject *module, PyObject *args);
+PyObject *core_difference(PyObject *module, PyObject *args);
 PyObject *core_archive_ls(PyObject *module, PyObject *args);
 PyObject *core_archive_verify(PyObject *module, PyObject *args);
 /* The caller ensures that `owner` keeps the memory in place. */
@@ -322,5 +323,7 @@ PyObject *core_snapshot_entries(struct snapshot_object *self, PyObject *unused);
 PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args);
 PyObject *core_snapshot_read_to(struct snapshot_object *self, PyObject *args);
 PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args);
+PyObject *core_snapshot_export(struct snapshot_object *self, PyObject *args);
+PyObject *core_snapshot_export_joined(struct snapshot_object *self, PyObject *args);
 
 #endif

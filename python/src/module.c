@@ -26,6 +26,9 @@ static PyMethodDef methods[] = {
     {"codec_compress", core_codec_compress, METH_VARARGS, "A frame: (data, base, dtype, dense, threads)."},
     {"codec_decompress", core_codec_decompress, METH_VARARGS, "A frame's content: (frame, base, out, threads)."},
     {"codec_info", core_codec_info, METH_O, "The fields of a frame's header."},
+    {"difference", core_difference, METH_VARARGS,
+     "difference(dtype, before, after): the numbers of two tensors of one form, as Snapshot.diff has them; None: they "
+     "are equal."},
     {"archive_ls", core_archive_ls, METH_VARARGS, "archive_ls(fd): the contents of an archive, as a dict."},
     {"archive_verify", core_archive_verify, METH_VARARGS, "archive_verify(fd): the same, after checking all of it."},
     {"codec_kernels", core_codec_kernels, METH_NOARGS, "The kernels in use, as lmc_kernels() names them."},

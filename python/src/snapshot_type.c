@@ -289,34 +289,6 @@ out:
     return result;
 }
 
-static PyObject *snapshot_export(struct snapshot_object *self, PyObject *args)
-{
-    const char *part;
-    PyObject *path = NULL, *function = Py_None;
-    struct core_progress progress;
-    struct lmcs_transfer_report report = {0};
-    struct lmcs_error error = {0};
-    if (!PyArg_ParseTuple(args, "zO&|O:export", &part, PyUnicode_FSConverter, &path, &function))
-        return NULL;
-    if (!core_snapshot_enter(self)) {
-        Py_DECREF(path);
-        return NULL;
-    }
-    const char *path_bytes = PyBytes_AsString(path);
-    core_progress_init(&progress, self->pool, function);
-    CORE_BEGIN_PROGRESS(&progress);
-    enum lmcs_status status =
-        lmcs_export_safetensors(self->handle, part, path_bytes, &progress.progress, &report, &error);
-    CORE_END_PROGRESS(&progress);
-    core_pool_leave(self->pool);
-    Py_DECREF(path);
-    if (status != LMCS_OK || progress.raised)
-        return core_fail(self, &error);
-    return Py_BuildValue("{s:K,s:K,s:K,s:s}", "contents", (unsigned long long)report.contents, "bytes",
-                         (unsigned long long)report.bytes, "left_out", (unsigned long long)report.left_out,
-                         "left_out_names", report.left_out_names);
-}
-
 static PyMethodDef methods[] = {
     METHOD("info", snapshot_info, METH_NOARGS, "What never changes about it, as a dict."),
     METHOD("storage", snapshot_storage, METH_NOARGS, "How it is stored now, as a dict."),
@@ -334,7 +306,10 @@ static PyMethodDef methods[] = {
            "diff(after, flags, progress=None): a list of differences, and a report."),
     METHOD("mark_loaded", snapshot_mark_loaded, METH_NOARGS, "Makes it the default parent of the next capture."),
     METHOD("view", snapshot_view, METH_VARARGS, "view(names or None for all, kind, flags): a View."),
-    METHOD("export", snapshot_export, METH_VARARGS, "export(part or None, path, progress=None): a report."),
+    METHOD("export", core_snapshot_export, METH_VARARGS, "export(part or None, path, progress=None): a report."),
+    METHOD("export_joined", core_snapshot_export_joined, METH_VARARGS,
+           "export_joined(part or None, path, {name: (dtype, shape)}, read, progress=None): the same of tensors "
+           "that read(name) returns as buffers."),
     {NULL, NULL, 0, NULL},
 };
 

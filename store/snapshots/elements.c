@@ -339,3 +339,20 @@ void lmcs_compared_numbers(const struct lmcs_compared *all, struct lmcs_differen
         difference->cosine = cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
     }
 }
+
+void lmcs_elements_difference(uint32_t dtype, const void *before, const void *after, uint64_t bytes,
+                              struct lmcs_difference *difference)
+{
+    const unsigned char *x = before, *y = after;
+    struct lmcs_compared all = {0};
+    bool same = bytes == 0 || memcmp(x, y, bytes) == 0;
+    for (uint64_t at = 0; !same && at < bytes; at += LMC_BLOCK_BYTES) {
+        struct lmcs_compared part = {0};
+        lmcs_elements_compare(dtype, x + at, y + at, bytes - at < LMC_BLOCK_BYTES ? bytes - at : LMC_BLOCK_BYTES,
+                              &part);
+        lmcs_compared_add(&all, &part);
+    }
+    difference->kind = same ? LMCS_SAME : LMCS_CHANGED;
+    if (!same)
+        lmcs_compared_numbers(&all, difference);
+}

@@ -29,5 +29,8 @@ void lmcs_elements_compare(uint32_t dtype, const void *before, const void *after
 void lmcs_compared_add(struct lmcs_compared *sum, const struct lmcs_compared *part);
 /* Sets the numbers of a changed tensor; its cosine, if either length is 0, stays. */
 void lmcs_compared_numbers(const struct lmcs_compared *all, struct lmcs_difference *difference);
+/* Compares two tensors of one form, and sets the kind and the numbers of their difference. */
+void lmcs_elements_difference(uint32_t dtype, const void *before, const void *after, uint64_t bytes,
+                              struct lmcs_difference *difference);
 
 #endif

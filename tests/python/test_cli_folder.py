@@ -336,7 +336,11 @@ def test_report_shows_a_run(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     command = [sys.executable, "-m", "lmcstore.report", run, "-o", page]
     subprocess.run(command, check=True, capture_output=True)
-    assert "loss" in page.read_text() and "Drift of a run of many ranks is left out" in page.read_text()
+    assert "loss" in page.read_text() and "can't be told" not in page.read_text()
+    assert all(name in page.read_text() for name in ("columns.deep", "model.weight"))
+    (run / RANKS[1]).unlink()
+    subprocess.run(command, check=True, capture_output=True)
+    assert f"lacks the pool of rank 1, {RANKS[1]}" in page.read_text()
 
 
 def test_metrics_of_a_run_go_to_tensorboard(run: Path, tmp_path: Path) -> None:

@@ -242,11 +242,6 @@ def test_wrong_uses(run: Path, place: Path) -> None:
     (place / "dumped" / "records.archive").unlink()
     assert "the dump did not end" in error("restore", place / "dumped", place / "new", status="not found")
     assert not (place / "new").exists()
-    with lmcstore.open(run, mode="r") as store:
-        with pytest.raises(lmcstore.UnsupportedError, match="lmc-store dump"):
-            store.dump(1)
-        with pytest.raises(lmcstore.UnsupportedError, match="lmc-store restore"):
-            store.restore(0)
 
 
 def test_archives_of_two_dumps_are_no_run(run: Path, place: Path) -> None:

@@ -55,6 +55,11 @@ class Handle:
         """Open the snapshot of a rank, of which the tensors are wanted."""
         return self._ranks.snapshot(rank, self.record.ranks[rank], self._shelf, wanted)
 
+    def pool(self, rank: int) -> bytes:
+        """Return the uuid of a rank's pool."""
+        uuid: bytes = self._ranks.pool(rank, self._shelf, self.record.ranks[rank]).info()["uuid"]
+        return uuid
+
     def names(self) -> list[str]:
         if self.shown is not None:
             return self.shown

@@ -50,7 +50,7 @@ class Operations:
 
     def __init__(self, folder: str, records: Store, flags: int) -> None:
         self._folder = folder
-        self._records = records
+        self.records = records
         self._flags = flags
         self._stores: dict[str, Store] | None = None
 
@@ -59,8 +59,8 @@ class Operations:
 
         NotFoundError: pools are missing, so that another machine may have newer records.
         """
-        for shelf in self._records:
-            newest = newest_record(self._records[shelf])
+        for shelf in self.records:
+            newest = newest_record(self.records[shelf])
             known = [] if newest is None else there(self._folder, shelf, newest)
             if newest is not None and len(known) < len(newest.ranks):
                 missing = [part.file for rank, part in newest.ranks.items() if rank not in known]
@@ -69,11 +69,11 @@ class Operations:
                     "run into one folder, or open this one with mode 'r'"
                 )
         for store in self.stores():
-            for shelf in {name for _, name, _ in store._pool.groups()}.intersection(self._records):
-                settle(store._pool, shelf, self._records)
+            for shelf in {name for _, name, _ in store._pool.groups()}.intersection(self.records):
+                settle(store._pool, shelf, self.records)
             for shelf in store.shelves():
-                if shelf in self._records:
-                    Removed(lambda: self._records, store, shelf).collect()
+                if shelf in self.records:
+                    Removed(lambda: self.records, store, shelf).collect()
 
     def stores(self, all_of_them: bool = False) -> list[Store]:
         """Return the pools that can be written. InUseError: one can't, and all of them are needed."""

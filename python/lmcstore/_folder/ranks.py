@@ -14,7 +14,7 @@ from ..errors import DamagedError, NotFoundError
 from .record import Part, Record
 
 RECORDS = "records.pool"
-_RESTORING = "records.restoring"
+RESTORING = "records.restoring"
 _WAIT_MS = 10_000
 
 
@@ -36,7 +36,7 @@ def lacking(folder: str) -> NotFoundError:
 
 def is_restoring(folder: str) -> bool:
     """Whether lmc-store is restoring the folder, or was killed."""
-    return os.path.lexists(os.path.join(folder, _RESTORING))
+    return os.path.lexists(os.path.join(folder, RESTORING))
 
 
 def there(folder: str, shelf: str, record: Record) -> list[int]:
@@ -79,7 +79,8 @@ class Ranks:
         """Yield the names and the pools of all files."""
         for name in rank_files(self._folder):
             with self._lock:
-                yield name, self._opened(name)[1]
+                pool = self._opened(name)[1]
+            yield name, pool
 
     def has(self, shelf: str, part: Part) -> bool:
         """Whether the pool of a rank's snapshot is there."""

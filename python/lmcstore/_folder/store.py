@@ -12,17 +12,21 @@ from typing import Any, NamedTuple, NoReturn
 from .. import _core
 from .._state.decode import Decoded
 from .._state.nodes import Branch, Leaf, Node
+from .._text.arguments import file_path
 from .._text.similar import listed
+from ..diff import Diff
 from ..errors import ExistsError, InUseError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
 from ..shelf import Pruned, Removal, Shelf
 from ..snapshot import Progress, Snapshot
 from ..store import Store
+from .dumps import Dump, Restore, paths_of
 from .joined import Handle, Joined
 from .opaque import Opaque
 from .operations import Operations, joined_policy, policy_words
 from .ranks import RECORDS, Ranks, is_restoring, lacking, rank_files
 from .record import Record, read, read_head
 from .structure import Structure
+from .whole import Comparison, export
 
 _WAIT_MS = 10_000
 
@@ -85,7 +89,8 @@ class FolderStore(Store):
         super().__init__(pool, path, mode, False, force_network, verify)
         self._beside_ranks = beside_ranks
         self._opened: Operations | None = None
-        self._ranks = Ranks(path, verify, _core.FORCE_NETWORK if force_network else 0)
+        self._flags = _core.FORCE_NETWORK if force_network else 0
+        self._ranks = Ranks(path, verify, self._flags)
 
     @property
     def _pool_path(self) -> str:
@@ -142,7 +147,7 @@ class FolderStore(Store):
         if self._opened is None:
             records = Store(self._pool, self._pool_path, "r+")
             records._finalizer.detach()  # this store closes the pool
-            self._opened = Operations(self._path, records, _core.FORCE_NETWORK if self._force_network else 0)
+            self._opened = Operations(self._path, records, self._flags)
         return self._opened
 
     def _remove_parts(self, shelf: str, records: Iterable[Record], dry_run: bool) -> list[int]:
@@ -178,13 +183,87 @@ class FolderStore(Store):
         """Refuse: each pool has a limit of its own."""
         self._refuse("set_limit")
 
-    def restore(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse: ``lmc-store restore`` restores a run, into a new folder."""
-        raise UnsupportedError(f"{self._path} is a run; restore its dump into a new folder: lmc-store restore DUMP NEW")
+    def dump(  # type: ignore[override]
+        self,
+        folder: str | os.PathLike[str],
+        what: str | Iterable[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        since: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+        allow_missing: bool = False,
+    ) -> dict[str, Any]:
+        """Dump the run into a new folder, with an archive of the records and one for each rank's pool.
 
-    def dump(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse: ``lmc-store dump`` dumps a run, as a folder of archives."""
-        raise UnsupportedError(f"{self._path}: the dump of a run is a folder: lmc-store dump {self._path} -o FOLDER")
+        Ranks may save meanwhile. ``lmc-store restore`` and `archive.restore_run` make a run of it.
+
+        Parameters
+        ----------
+        folder
+            The folder, which is created. A failure leaves nothing; a dump that was killed leaves a folder that no
+            restore takes.
+        what, progress
+            As for `Store.dump`.
+        since
+            Older dumps, whose contents are left out. A restore then needs them, too.
+        allow_missing
+            Dump without the parts whose pools are not in the run's folder.
+
+        Returns
+        -------
+        dict
+            ``snapshots``, ``archives``, ``contents``, ``contents_found``, ``bytes``, ``warnings``, and ``missing``: a
+            sentence for each part that is missing.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such snapshot, or a part is missing.
+        ExistsError
+            The folder exists, and is not empty.
+        InUseError
+            A part is still prepared, and its pool is in use.
+        """
+        names = () if what is None else (what,) if isinstance(what, str) else tuple(what)
+        return Dump(self, paths_of(folder)[0], paths_of(since), progress).run(names, allow_missing)
+
+    def restore(  # type: ignore[override]
+        self,
+        dumps: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        progress: Progress | None = None,
+        *,
+        move_tags: bool = False,
+        allow_missing: bool = False,
+    ) -> dict[str, Any]:
+        """Add the snapshots of one or several dumps of this run that it lacks, such as removed ones.
+
+        The parts come first, then the records, in one commit: all snapshots appear, or none. `archive.restore_run`
+        restores into a new folder.
+
+        Parameters
+        ----------
+        dumps
+            Folders, the oldest first.
+        progress, move_tags
+            As for `Store.restore`.
+        allow_missing
+            Also restore records with parts that neither the dumps nor the run have.
+
+        Returns
+        -------
+        dict
+            As of `archive.restore_run`.
+
+        Raises
+        ------
+        ExistsError
+            The run has other snapshots under the same numbers.
+        NotFoundError
+            A folder is no dump, or lacks a part.
+        """
+        operations = self._operations()
+        stores = {os.path.basename(store.path): store for store in operations.stores(True)}
+        made = Restore(paths_of(dumps), self._path, self._flags, progress, operations.records, stores)
+        return made.run(allow_missing, move_tags)
 
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(
@@ -387,9 +466,19 @@ class FolderSnapshot(Snapshot):
             )
         return super().state_dict(path, types=types, verify=verify)
 
-    def diff(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse."""
-        self._refuse("diff")
+    def diff(
+        self, other: Snapshot, *, same: bool = False, numbers: bool = True, progress: Progress | None = None
+    ) -> Diff:
+        """Compare the tensors with those of `other`, a snapshot of this run: as `Snapshot.diff`, without values.
+
+        Tensors whose boxes are the same are not read. Others are, one at a time.
+        """
+        if not isinstance(other, Snapshot):
+            raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
+        if not isinstance(other, FolderSnapshot) or other._shelf._store._uuid != self._shelf._store._uuid:
+            raise InvalidError(f"{other._address} is not of {self._shelf._store.path}")
+        comparison = Comparison(self._decode().handle, other._decode().handle, same, numbers)
+        return comparison.run((self._address, other._address), progress)
 
     def fork(self, name: str) -> Shelf:
         """Make a shelf of the run whose first snapshot is this one: `Snapshot.fork`, on all ranks."""
@@ -400,12 +489,11 @@ class FolderSnapshot(Snapshot):
         operations.fork(self._shelf.name, self._record_alone().record, name)
         return super().fork(name)
 
-    def export(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse."""
-        self._refuse("export")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise UnsupportedError(f"{self._address}: {what} takes a snapshot of a pool, not of a run of many ranks")
+    def export(
+        self, path: str | os.PathLike[str], part: str | None = None, progress: Progress | None = None
+    ) -> dict[str, Any]:
+        """Write its tensors, joined, as a safetensors file: as `Snapshot.export`."""
+        return export(self._handle, self._decode().handle, file_path(path), part, progress)
 
     def _record_alone(self) -> _Numbered:
         """Read the record, without the parts."""

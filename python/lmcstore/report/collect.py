@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,33 +130,37 @@ def _point(snapshot: Snapshot, seen: set[int]) -> Point:
     )
 
 
-def _tell_links(gathered: Gathered) -> None:
-    """Report each reason for missing links once."""
-    reasons: dict[str, list[int]] = {}
-    for point in gathered.points:
-        if point.links_note is not None:
-            reasons.setdefault(point.links_note, []).append(point.number)
-    for reason, numbers in reasons.items():
+def _tell(gathered: Gathered, what: str, reasons: Iterable[tuple[str | None, int]]) -> None:
+    """Report each reason once, with the snapshots to which it applies."""
+    numbers_of: dict[str, list[int]] = {}
+    for reason, number in reasons:
+        if reason is not None:
+            numbers_of.setdefault(reason, []).append(number)
+    for reason, numbers in numbers_of.items():
         more = f" and {len(numbers) - 1} more up to {numbers[-1]}" if len(numbers) > 1 else ""
-        gathered.notes.append(f"No link leads to snapshot {numbers[0]}{more}: {reason}.")
+        gathered.notes.append(f"{what} {numbers[0]}{more}: {reason}.")
 
 
 def _list_points(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
     numbers = _numbers(shelf)
     chosen = _even(numbers, MOST_SNAPSHOTS)
     seen: set[int] = set()
+    lacking: list[tuple[str | None, int]] = []
     gathered.count = len(numbers)
     for number in chosen:
         try:
             gathered.points.append(_point(shelf[number], seen))
-        except NotFoundError:  # a writer removed it meanwhile
+        except NotFoundError as error:
+            if number in shelf:  # else a writer removed it meanwhile
+                lacking.append((str(error), number))
             continue
         if time.monotonic() > deadline and len(gathered.points) < len(chosen):
             gathered.notes.append(f"Only the first {len(gathered.points)} snapshots were listed: time was up.")
             break
     if len(chosen) < len(numbers):
         gathered.notes.append(f"{len(chosen)} of {len(numbers)} snapshots are shown, at even distances.")
-    _tell_links(gathered)
+    _tell(gathered, "Not shown is snapshot", lacking)
+    _tell(gathered, "No link leads to snapshot", ((point.links_note, point.number) for point in gathered.points))
 
 
 def _is_counter(entry: dict[str, Any]) -> bool:
@@ -199,12 +203,9 @@ def _measure_drift(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
             return
         try:
             gathered.intervals.append(_drift(shelf[before], shelf[after]))
-        except NotFoundError:
-            continue
-        except UnsupportedError:
-            gathered.notes.append("Drift of a run of many ranks is left out; lmc-store diff compares two snapshots.")
-            return
-        except DamagedError as error:
+        except (DamagedError, NotFoundError, UnsupportedError) as error:
+            if isinstance(error, NotFoundError) and not (before in shelf and after in shelf):
+                continue  # removed meanwhile
             gathered.notes.append(f"Drift from {before} to {after} can't be told: {error}")
 
 

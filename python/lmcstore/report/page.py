@@ -302,7 +302,9 @@ def _section(gathered: Gathered) -> str:
     parts = [f"<h2>{for_html(gathered.name)}{origin}</h2>"]
     points = gathered.points
     if not points:
-        return parts[0] + '<p class="soft">No snapshots yet.</p>'
+        return parts[0] + "".join(
+            f'<p class="soft">{for_html(note)}</p>' for note in gathered.notes or ["No snapshots yet."]
+        )
     parts.append(_tiles(gathered))
     cards = [
         _card("Size of the history", "All snapshots up to each, shared contents counted once.", _history(points)),

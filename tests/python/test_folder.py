@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The folder of a run of many ranks as a store: it has what the store of a pool has, and does what the command does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmcstore
+import numpy as np
+import pytest
+import run_folder
+import tensor_file
+from command import NEEDS_BIN
+from lmcstore import archive
+
+pytestmark = pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")
+
+RANKS = ["rank-00000.pool", "rank-00001.pool", "rank-00002.pool"]
+POOLS = [*RANKS, "records.pool"]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def run(place: Path) -> Iterator[Path]:
+    """A folder with three snapshots of three ranks, steps 10, 20, 30, closed."""
+    folder = place / "run"
+    for step in (10, 20, 30):
+        run_folder.save(folder, step, values={"text": "x"}, metrics={"loss": 1 / step})
+    run_folder.close(folder)
+    yield folder
+    for one in (folder, place / "new"):
+        run_folder.close(one)
+
+
+def check(folder: Path, steps: list[int]) -> None:
+    with lmcstore.open(folder, mode="r") as store:
+        assert [one.step for one in store["run"]] == steps
+        for one in store["run"]:
+            for name, array in run_folder.arrays(one.step or 0).items():
+                assert one[name].numpy().tobytes() == array.tobytes(), name
+        report = store.verify()
+        assert report["damages"] == 0 and report["missing"] == []
+
+
+def numbers(folder: Path) -> dict[str, list[int]]:
+    """Return the numbers of the committed snapshots in each pool."""
+    found = {}
+    for name in POOLS:
+        with lmcstore.open(folder / name, mode="r") as store:
+            found[name] = [one.number for one in store["run"]]
+    return found
+
+
+# Differences and export
+
+
+def test_diff_is_that_of_whole_tensors(run: Path, place: Path) -> None:
+    """A pool with the same arrays whole has the same differences."""
+    with (
+        lmcstore.open(place / "plain.pool") as plain,
+        lmcstore.open(run, mode="r") as store,
+    ):
+        for step in (10, 20, 30):
+            plain["run"].snapshot(run_folder.arrays(step), step=step)
+        theirs = [one for one in plain["run"][1].diff(plain["run"][3], same=True) if not one.is_attachment]
+        ours = store["run"][1].diff(store["run"][3], same=True)
+        assert list(map(repr, ours)) == list(map(repr, theirs)) and len(ours) == 7  # repr: NaN
+        assert ours.report["changed"] == 5 and ours.report["same"] == 2
+        shown = store["run"][1].diff(store["run"][3])
+        assert [one.name for one in shown] == [one.name for one in theirs if one.kind == "changed"]
+        assert str(shown).startswith("run@1 to run@3: 5 changed")
+        names = store["run"][1].diff(store["run"][3], numbers=False)
+        assert [(one.name, one.kind, one.changed) for one in names] == [(one.name, "changed", 0) for one in shown]
+        with pytest.raises(lmcstore.InvalidError, match="is not of"):
+            store["run"][1].diff(plain["run"][1])
+        with pytest.raises(lmcstore.UnsupportedError):
+            store["run"][1].diff(1)  # type: ignore[arg-type]
+        calls: list[tuple[str, int, int]] = []
+        store["run"][1].diff(store["run"][3], progress=lambda *call: calls.append(call))
+        assert calls[-1][1] > 0
+        with pytest.raises(ZeroDivisionError):
+            store["run"][1].diff(store["run"][3], progress=lambda *call: 1 // 0)
+
+
+def test_diff_tells_added_removed_and_reshaped_tensors(place: Path) -> None:
+    folder = place / "run"
+    run_folder.save(
+        folder,
+        1,
+        {"a": np.zeros((4, 4), "f"), "b": np.zeros(6, "f"), "c": np.ones(9, "f")},
+    )
+    run_folder.save(
+        folder,
+        2,
+        {"a": np.zeros((4, 2), "f"), "c": np.ones(9, "f"), "d": np.ones(9, "f")},
+        world=2,
+    )
+    with lmcstore.open(folder, mode="r") as store:
+        found = store["run"][1].diff(store["run"][2])
+        assert [(one.name, one.kind) for one in found] == [("a", "reshaped"), ("d", "added"), ("b", "removed")]
+        assert found.report["same"] == 1 and found.report["bytes_compared"] == 36  # of other boxes, and so read
+        back = store["run"][2].diff(store["run"][1])
+        assert [(one.name, one.kind) for one in back] == [
+            ("a", "reshaped"),
+            ("b", "added"),
+            ("d", "removed"),
+        ]
+    run_folder.close(folder)
+
+
+def test_export_joins_the_tensors(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    with lmcstore.open(run, mode="r") as store:
+        assert store["run"][2].export(file)["contents"] == 7
+        found, metadata = tensor_file.load(file)
+        wanted = run_folder.arrays(20)
+        assert {name: array.tobytes() for name, array in found.items()} == {
+            name: array.tobytes() for name, array in wanted.items()
+        }
+        assert metadata["lmc-store.step"] == "20" and metadata["lmc-store.number"] == "2"
+        assert store["run"][2].export(file, "model")["contents"] == 2
+        with pytest.raises(lmcstore.NotFoundError, match="did you mean 'model'"):
+            store["run"][2].export(file, "modl")
+        calls: list[tuple[str, int, int]] = []
+        store["run"][2].export(file, progress=lambda *call: calls.append(call))
+        assert calls[-1][1] == calls[-1][2] > 0
+        whole = file.read_bytes()
+        with pytest.raises(ZeroDivisionError):
+            store["run"][2].export(file, progress=lambda *call: 1 // 0)
+        (run / RANKS[1]).rename(run.with_name("away"))
+    with (
+        lmcstore.open(run, mode="r") as store,
+        pytest.raises(lmcstore.NotFoundError, match=RANKS[1]),
+    ):
+        store["run"][2].export(file)
+    assert file.read_bytes() == whole
+
+
+def test_export_finds_damage(run: Path, tmp_path: Path) -> None:
+    from test_cli import find, flip_bit
+
+    flip_bit(
+        run / RANKS[1],
+        find(run / RANKS[1], run_folder.arrays(30)["large"][100_000:110_000].tobytes()),
+    )
+    with lmcstore.open(run, mode="r", verify=False) as store:
+        with pytest.raises(lmcstore.DamagedError, match="large"):
+            store["run"][3].export(tmp_path / "x")
+        with pytest.raises(lmcstore.DamagedError, match="large"):
+            store["run"][3].diff(store["run"][1])
+        store["run"][3].export(tmp_path / "x", "model")
+
+
+@NEEDS_BIN
+def test_diff_and_export_are_those_of_the_command(run: Path, tmp_path: Path) -> None:
+    from test_cli import as_json, cli
+
+    with lmcstore.open(run, mode="r") as store:
+        store["run"][2].export(tmp_path / "ours")
+        ours = {one.name: one for one in store["run"][1].diff(store["run"][3])}
+    cli("export", run, "run@2", "-o", tmp_path / "theirs")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    for row in as_json("diff", run, "run@1", "@3")["tensors"]:
+        one = ours.pop(row["name"])
+        assert (row["max_change"], row["rms_change"], row["cosine"]) == (
+            one.max_change,
+            one.rms_change,
+            one.cosine,
+        )
+    assert not ours
+
+
+# Dumps
+
+
+def test_a_restored_run_is_the_same_and_goes_on(run: Path, place: Path) -> None:
+    with lmcstore.open(run, mode="r") as store:
+        report = store.dump(place / "dumped")
+        wanted = [(one.digest, one.metrics, one.parent) for one in store["run"]]
+    assert (
+        report["snapshots"],
+        report["archives"],
+        report["missing"],
+        report["warnings"],
+    ) == (3, 4, [], [])
+    files = sorted(os.listdir(place / "dumped"))
+    assert files == [name.replace(".pool", ".archive") for name in POOLS]
+    for name in files:
+        archive.verify(place / "dumped" / name)
+    report = archive.restore_run(place / "dumped", place / "new")
+    assert (report["snapshots"], report["pools"], report["missing"]) == (3, 4, [])
+    assert sorted(os.listdir(place / "new")) == POOLS
+    with lmcstore.open(place / "new", mode="r") as store:
+        assert [(one.digest, one.metrics, one.parent) for one in store["run"]] == wanted
+    run_folder.save(place / "new", 40)
+    run_folder.close(place / "new")
+    check(place / "new", [10, 20, 30, 40])
+    with pytest.raises(lmcstore.ExistsError, match="restore a run into a new folder"):
+        archive.restore_run(place / "dumped", place / "new")
+    with (
+        lmcstore.open(run, mode="r") as store,
+        pytest.raises(lmcstore.ExistsError, match="dump into a new folder"),
+    ):
+        store.dump(place / "dumped")
+
+
+@NEEDS_BIN
+def test_the_command_and_python_read_each_others_dumps(run: Path, place: Path) -> None:
+    from test_cli import cli
+
+    with lmcstore.open(run, mode="r") as store:
+        store.dump(place / "ours", "run@1..2")
+        store.dump(place / "more", since=place / "ours")
+    cli("restore", place / "ours", place / "more", place / "new")
+    check(place / "new", [10, 20, 30])
+    cli("dump", run, "run@1..2", "-o", place / "theirs")
+    cli("dump", run, "--since", place / "theirs", "-o", place / "last")
+    archive.restore_run([place / "theirs", place / "last"], place / "again")
+    check(place / "again", [10, 20, 30])
+    with pytest.raises(lmcstore.NotFoundError, match="needs an older one"):
+        archive.restore_run(place / "more", place / "third")
+    with pytest.raises(lmcstore.NotFoundError, match="did not end"):
+        lmcstore.open(place / "third", mode="r")
+    archive.restore_run([place / "ours", place / "more"], place / "third")
+    check(place / "third", [10, 20, 30])
+
+
+def test_missing_pools_are_named(run: Path, place: Path) -> None:
+    (run / RANKS[1]).rename(place / "away")
+    with lmcstore.open(run, mode="r") as store:
+        with pytest.raises(
+            lmcstore.NotFoundError,
+            match=f"lacks 3 parts of snapshots: run@1: .*{RANKS[1]}",
+        ):
+            store.dump(place / "dumped")
+        assert not (place / "dumped").exists()
+        assert len(store.dump(place / "dumped", allow_missing=True)["missing"]) == 3
+    with pytest.raises(lmcstore.NotFoundError, match=RANKS[1]):
+        archive.restore_run(place / "dumped", place / "new")
+    assert not (place / "new" / "records.pool").exists()
+    assert len(archive.restore_run(place / "dumped", place / "new", allow_missing=True)["missing"]) == 3
+    with lmcstore.open(place / "new", mode="r") as store:
+        assert len(store.verify()["missing"]) == 3
+
+
+def test_parts_that_are_prepared_are_committed(run: Path, place: Path) -> None:
+    run_folder.save(run, 40, commits=False)
+    run_folder.close(run)
+    with lmcstore.open(run, mode="r") as store:
+        with lmcstore.open(run / RANKS[1], mode="r+"):
+            code = "import lmcstore, sys; lmcstore.open(sys.argv[1], mode='r').dump(sys.argv[2])"
+            done = subprocess.run(
+                [sys.executable, "-c", code, run, place / "x"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert "InUseError" in done.stderr and "is not committed" in done.stderr
+            assert not (place / "x").exists()
+        store.dump(place / "dumped")
+    archive.restore_run(place / "dumped", place / "new")
+    check(place / "new", [10, 20, 30, 40])
+
+
+def test_wrong_uses_of_dumps(run: Path, place: Path) -> None:
+    with lmcstore.open(run, mode="r") as store:
+        with pytest.raises(lmcstore.NotFoundError, match="no snapshot run@99"):
+            store.dump(place / "x", "run@99")
+        with pytest.raises(lmcstore.NotFoundError, match="is no dump of a run"):
+            store.dump(place / "x", since=[place])
+        with pytest.raises(lmcstore.InputOutputError, match="no-folder"):
+            store.dump(place / "no-folder" / "x")
+        assert not (place / "x").exists()
+        with pytest.raises(lmcstore.ReadOnlyError):
+            store.restore(place)
+        store.dump(place / "dumped")
+    with pytest.raises(lmcstore.NotFoundError, match="is no dump of a run"):
+        archive.restore_run(place, place / "new")
+    with pytest.raises(lmcstore.ExistsError):
+        archive.restore_run(place / "dumped", run)
+    one = place / "dumped" / "rank-00001.archive"
+    whole = one.read_bytes()
+    one.write_bytes(whole[: len(whole) // 2] + b"x" + whole[len(whole) // 2 + 1 :])
+    with pytest.raises(lmcstore.DamagedError):
+        archive.restore_run(place / "dumped", place / "new")
+    assert not (place / "new" / "records.pool").exists()
+    one.write_bytes(whole)
+    archive.restore_run(place / "dumped", place / "new")
+    check(place / "new", [10, 20, 30])
+
+
+def test_removed_snapshots_return_from_a_dump(run: Path, place: Path) -> None:
+    with lmcstore.open(run, mode="r+") as store:
+        store.dump(place / "dumped")
+        store["run"].tag(3, "best")
+        store["run"][3].metrics["later"] = 1.0
+        store["run"].remove(1)
+        store["run"].remove(2)
+        report = store.restore(place / "dumped")
+        assert (report["snapshots"], report["snapshots_skipped"]) == (2, 1)
+        assert [one.number for one in store["run"]] == [1, 2, 3] and store["run"]["best"].metrics["later"] == 1.0
+        assert store.restore([place / "dumped"])["snapshots"] == 0
+    check(run, [10, 20, 30])
+    assert set(map(tuple, numbers(run).values())) == {(1, 2, 3)} and sorted(os.listdir(run)) == POOLS
+    run_folder.save(run, 40)
+    run_folder.close(run)
+    check(run, [10, 20, 30, 40])
+
+
+def test_a_dump_with_other_snapshots_is_not_added(run: Path, place: Path) -> None:
+    """Snapshots of a restored run are added to the first one, unless that has gone on, too."""
+    with lmcstore.open(run, mode="r") as store:
+        store.dump(place / "dumped", "run@1..2")
+    archive.restore_run(place / "dumped", place / "new")
+    run_folder.save(place / "new", 35)
+    run_folder.close(place / "new")
+    with lmcstore.open(place / "new", mode="r") as store:
+        store.dump(place / "other")
+    with lmcstore.open(run, mode="r+") as store:
+        assert store.restore(place / "other")["snapshots"] == 1
+        assert [one.step for one in store["run"]] == [10, 20, 30, 35]
+        store["run"].remove(4)
+    run_folder.save(run, 40)
+    run_folder.save(run, 50)
+    run_folder.close(run)
+    run_folder.save(place / "new", 45)
+    run_folder.close(place / "new")
+    with lmcstore.open(place / "new", mode="r") as store:
+        store.dump(place / "last")
+    before = numbers(run)
+    with lmcstore.open(run, mode="r+") as store, pytest.raises(lmcstore.ExistsError, match="another run@5"):
+        store.restore(place / "last")
+    assert numbers(run) == before
+    check(run, [10, 20, 30, 40, 50])
