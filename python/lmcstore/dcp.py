@@ -493,7 +493,12 @@ class StoreReader(StorageReader):
         self._close()
         if not os.path.isdir(self._path):
             raise NotFoundError(f"there is no run in {self._path}")
-        self._store = open_folder(self._path)
+        try:
+            self._store = open_folder(self._path)
+        except NotFoundError as error:
+            if os.path.exists(os.path.join(self._path, ".metadata")):
+                raise NotFoundError(f"{error}. FileSystemReader loads the checkpoint in it") from None
+            raise
         shelf = self._store[self._shelf]
         found = shelf[self._address] if self._step is None else shelf.at(step=int64(self._step, "step"))
         self._found = shelf._taken(found.number)

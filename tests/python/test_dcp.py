@@ -498,6 +498,11 @@ def test_wrong_arguments(folder: Path, tmp_path: Path) -> None:
         StoreWriter(folder, True)  # type: ignore[arg-type]
     with pytest.raises(dcp.CheckpointException, match="there is no run in"):
         dcp.load({}, storage_reader=StoreReader(folder))
+    dcp.save({"a": torch.ones(1)}, storage_writer=dcp.FileSystemWriter(tmp_path / "files"))
+    with pytest.raises(dcp.CheckpointException, match="there is no run in .*files.*FileSystemReader loads"):
+        dcp.load({"a": torch.ones(1)}, storage_reader=StoreReader(tmp_path / "files"))
+    with pytest.raises(dcp.CheckpointException, match="there is no run in "):
+        dcp.load({"a": torch.ones(1)}, storage_reader=StoreReader(tmp_path))
     (tmp_path / "file").touch()
     with pytest.raises(dcp.CheckpointException, match="is a file"):
         _save(tmp_path / "file", {"a": 1})

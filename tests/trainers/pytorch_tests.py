@@ -5,7 +5,7 @@
 
 CHECKOUT is a source tree of PyTorch, of the version that is installed or one near it. Each file of
 test/distributed/checkpoint runs on the CPU with gloo, once with torch's classes and once with the store's. Tests that
-pass with torch's only are printed. --jobs N runs N files at a time; --keep FOLDER keeps the logs.
+pass with torch's only are printed. --jobs N runs N files at a time; --keep FOLDER keeps the logs; -k as for pytest.
 """
 
 from __future__ import annotations
@@ -31,11 +31,21 @@ ON_CPU = [
     (r"/cuda:(\{\w+\}|\d)", "/cpu"),
     (r'f"cuda:\{[^}]*\}"|"cuda(:0)?"', '"cpu"'),
     (r"\bFSDP\((?=[\s\w])", 'FSDP(device_id=__import__("torch").device("cpu"), module='),
-    (r"torch\.cuda\.device_count\(\)", "4"),
+    (r"torch\.cuda\.device_count\(\)", "8"),
     (r"torch\.cuda\.current_device\(\)", '"cpu"'),
 ]
 
-# Spawned ranks and the process of async_save import this as well.
+# All processes of a test import this, as sitecustomize. A rank is forked from a process that has imported torch.
+RANKS = """
+from multiprocessing import context
+context._concrete_contexts["spawn"] = context._concrete_contexts["forkserver"]
+context._concrete_contexts["forkserver"].set_forkserver_preload([
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.testing._internal.distributed._shard.sharded_tensor",
+    "torch.testing._internal.distributed._tensor.common_dtensor",
+])
+"""
 IN_PLACE = """
 import importlib.abc, importlib.util, sys
 
@@ -67,6 +77,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", help="paths below test/distributed/checkpoint; all without")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("-k", default="", help="which tests")
     options = parser.parse_args()
     tests = options.checkout / TESTS
     files = options.files or sorted(str(path.relative_to(tests)) for path in tests.rglob("test_*.py"))
@@ -78,11 +89,14 @@ def main() -> int:
             copy = place / "tests" / file
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(on_cpu((tests / file).read_text()))
-        (place / "store").mkdir(exist_ok=True)
-        (place / "store" / "sitecustomize.py").write_text(IN_PLACE)
+        for side, text in (("torch", RANKS), ("store", RANKS + IN_PLACE)):
+            (place / side).mkdir(exist_ok=True)
+            (place / side / "sitecustomize.py").write_text(text)
         lost = 0
         with ThreadPoolExecutor(options.jobs) as pool:
-            for file, (own, ours) in zip(files, pool.map(lambda file: both(place, file), files), strict=True):
+            for file, (own, ours) in zip(
+                files, pool.map(lambda file: both(place, file, options.k), files), strict=True
+            ):
                 lost += report(file, own, ours)
     return min(lost, 1)
 
@@ -94,18 +108,18 @@ def on_cpu(text: str) -> str:
     return text
 
 
-def both(place: Path, file: str) -> tuple[dict[str, str], dict[str, str]]:
-    return run(place, file, "torch"), run(place, file, "store")
+def both(place: Path, file: str, which: str) -> tuple[dict[str, str], dict[str, str]]:
+    return run(place, file, which, "torch"), run(place, file, which, "store")
 
 
-def run(place: Path, file: str, side: str) -> dict[str, str]:
+def run(place: Path, file: str, which: str, side: str) -> dict[str, str]:
     """Run a file; return what became of each test."""
     name = f"{side}-{file.replace('/', '-')}"
     results, log = place / f"{name}.xml", place / f"{name}.log"
-    paths = [str(place / "store")] if side == "store" else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
+    paths = [str(place / side), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(place / "tests")]
-    command += ["-p", "no:cacheprovider", f"--junitxml={results}", str(place / "tests" / file)]
+    command += ["-p", "no:cacheprovider", "-k", which, f"--junitxml={results}", str(place / "tests" / file)]
     results.unlink(missing_ok=True)
     with log.open("w") as out, tempfile.TemporaryDirectory() as scratch:
         environment["TMPDIR"] = scratch

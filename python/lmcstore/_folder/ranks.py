@@ -31,6 +31,8 @@ def lacking(folder: str) -> NotFoundError:
     """Say what a folder without records lacks."""
     if is_restoring(folder):
         return NotFoundError(f"{folder} is not whole: the restore of the run did not end. Repeat lmc-store restore")
+    if not rank_files(folder):
+        return NotFoundError(f"there is no run in {folder}")
     return NotFoundError(f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it")
 
 
