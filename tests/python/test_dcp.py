@@ -499,7 +499,7 @@ def test_wrong_arguments(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(dcp.CheckpointException, match="there is no run in"):
         dcp.load({}, storage_reader=StoreReader(folder))
     dcp.save({"a": torch.ones(1)}, storage_writer=dcp.FileSystemWriter(tmp_path / "files"))
-    with pytest.raises(dcp.CheckpointException, match="there is no run in .*files.*FileSystemReader loads"):
+    with pytest.raises(dcp.CheckpointException, match=r"there is no run in .*files.*FileSystemReader loads"):
         dcp.load({"a": torch.ones(1)}, storage_reader=StoreReader(tmp_path / "files"))
     with pytest.raises(dcp.CheckpointException, match="there is no run in "):
         dcp.load({"a": torch.ones(1)}, storage_reader=StoreReader(tmp_path))
