@@ -164,6 +164,18 @@ static enum lmcs_status remove_with_parts(struct cli *cli, const char *shelf, st
     return status;
 }
 
+/* Removes what a removal that was killed has left of a run's snapshots, whose records are gone. Keeps the error. */
+static void remove_left(struct cli *cli, const char *shelf)
+{
+    struct cli_named_list none = {.count = 0};
+    const struct cli_sweep_options options = {.gone = &none};
+    struct cli_swept swept;
+    struct lmcs_error error = cli->error;
+    if (cli->folder != NULL && !cli->options.dry_run && cli_sweep(cli, shelf, &options, &swept) == LMCS_OK)
+        cli_swept_print(&swept);
+    cli->error = error;
+}
+
 static enum lmcs_status remove_shelf(struct cli *cli, const char *shelf, struct removed *removed)
 {
     struct lmcs_shelf_info info;
@@ -207,6 +219,8 @@ static enum lmcs_status run(struct cli *cli)
         status = lmcs_snapshot_range(cli->pool, shelf, at + 1, &removed.first, &removed.last, &cli->error);
     if (status == LMCS_OK && at != NULL)
         status = remove_with_parts(cli, shelf, &removed);
+    if (status == LMCS_NOT_FOUND && at != NULL)
+        remove_left(cli, shelf);
     if (status != LMCS_OK)
         return status;
     removed.is_estimated = cli->folder == NULL && estimate(cli, &removed) == LMCS_OK;

@@ -14,4 +14,7 @@ _INSTALLED = Path(sysconfig.get_path("scripts")) / "lmc-store"
 
 BIN = os.environ.get("LMC_STORE_BIN") or str(_INSTALLED if _INSTALLED.exists() and not _BUILT.exists() else _BUILT)
 
+KILLED_AT = _BUILT.with_name("killed_at.so")
+"""Kills a process at one of its writes: `tests/kill/killed_at.c`."""
+
 NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")

@@ -352,14 +352,22 @@ class FolderShelf(Shelf):
         return pruned._replace(removal=_sum(pruned.removal, self._store._remove_parts(self._name, records, False)))
 
     def drop(self, *, dry_run: bool = False) -> Removal:
-        """Remove the shelf permanently, with the parts of the ranks: `Shelf.drop`."""
+        """Remove the shelf permanently, with the parts of the ranks: `Shelf.drop`.
+
+        Also what a drop or a fork that was killed has left of it in the ranks' pools.
+        """
         operations = self._store._operations()
-        total = super().drop(dry_run=dry_run)
-        name = self._name
-        for removed in operations.each(
-            lambda store: store[name].drop(dry_run=dry_run) if name in store else None
-        ).values():
-            total = total if removed is None else _sum(total, removed)
+        total, name, absent = Removal(0, 0, 0), self._name, None
+        try:
+            total = super().drop(dry_run=dry_run)
+        except NotFoundError as error:
+            absent = error
+        removed = operations.each(lambda store: store[name].drop(dry_run=dry_run) if name in store else None)
+        parts = [one for one in removed.values() if one is not None]
+        if absent is not None and not parts:
+            raise absent
+        for one in parts:
+            total = _sum(total, one)
         return total
 
     @property
