@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,14 +30,16 @@ pytestmark = [
 
 _STEPS = (10, 20, 30)
 _TIMEOUT_S = 600
-_KILLS = (3, 15)
-"""Kills of a change in an ordinary run and in a deep one, at even distances. With LMCS_TEST_EVERY=1: at each write."""
+_KILLS = 4
+"""Kills of a change in an ordinary run. A deep one has all between states; with LMCS_TEST_EVERY=1, at each write."""
 
 
 class Change(NamedTuple):
     """A change of the folder ``run``, beside which there are ``dump``, and ``new`` for what it makes."""
 
     name: str
+    is_quick: bool = False
+    """Whether an ordinary run has it."""
     command: tuple[str, ...] = ()
     code: str = ""
     """Python, which has the folder as `store`, unless it has `archive`."""
@@ -49,18 +52,18 @@ class Change(NamedTuple):
 
 
 _CHANGES = [
-    Change("rm", ("rm", "run", "run@..2"), again="no snapshot"),
-    Change("rm, one", ("rm", "run", "run@1"), again="no snapshot"),
-    Change("prune", ("policy", "run", "run", "keep=last:1", "--prune")),
-    Change("policy", ("policy", "run", "run", "keep=last:2", "links=5", "grace=1h")),
-    Change("tag", ("tag", "run", "run@2", "best")),
-    Change("compact", ("compact", "run", "--finished")),
-    Change("dump", ("dump", "run", "-o", "new"), makes="new", again="cut short"),
-    Change("restore", ("restore", "dump", "new"), makes="new", again="exists"),
-    Change("remove", code="store['run'].remove(1)", again="no snapshot"),
+    Change("rm", True, ("rm", "run", "run@..2"), again="no snapshot"),
+    Change("rm, one", False, ("rm", "run", "run@1"), again="no snapshot"),
+    Change("prune", False, ("policy", "run", "run", "keep=last:1", "--prune")),
+    Change("policy", False, ("policy", "run", "run", "keep=last:2", "links=5", "grace=1h")),
+    Change("tag", False, ("tag", "run", "run@2", "best")),
+    Change("compact", False, ("compact", "run", "--finished")),
+    Change("dump", False, ("dump", "run", "-o", "new"), makes="new", again="cut short"),
+    Change("restore", True, ("restore", "dump", "new"), makes="new", again="exists"),
+    Change("remove", True, code="store['run'].remove(1)", again="no snapshot"),
     Change("prune in Python", code="store['run'].prune('keep=last:1')"),
     Change("policy in Python", code="store['run'].policy = 'keep=last:2 links=5 grace=1h'"),
-    Change("fork", code="store['run'][2].fork('other')", again="has a shelf"),
+    Change("fork", True, code="store['run'][2].fork('other')", again="has a shelf"),
     Change("drop", code="store['run'].drop()", again="no shelf"),
     Change("compact in Python", code="store.compact(finished=True)"),
     Change("add", code="store.restore('dump')", first="store['run'].remove(2)"),
@@ -109,18 +112,20 @@ def _run(change: Change, place: Path, **variables: str) -> subprocess.CompletedP
     )
 
 
-def _state(folder: Path) -> Any:
-    """Return the snapshots, tags and policies in all pools; None: the folder is not whole."""
-    if folder.name == "new" and not (folder / "records.pool").exists():
-        archives = sorted(path.name for path in folder.glob("*.archive")) if folder.exists() else []
-        return archives if "records.archive" in archives else None
-    found = {}
-    for path in sorted(folder.glob("*.pool")):
-        with lmcstore.open(path, mode="r") as store:
-            for name in store:
-                shelf = store[name]
-                found[path.name, name] = ([one.number for one in shelf], shelf.tags, shelf.policy)
+def _state(folder: Path) -> dict[Any, Any]:
+    """Return the snapshots, tags and policies in all pools, and what else is in the folder."""
+    found: dict[Any, Any] = {path.name: "" for path in folder.glob("*.archive")}
+    for path in [*folder.glob("*.pool"), *folder.glob("*.restoring")]:
+        try:
+            with lmcstore.open(path, mode="r") as store:
+                found[path.name] = {name: _shelf_state(store[name]) for name in store}
+        except lmcstore.Error as error:
+            found[path.name] = type(error).__name__
     return found
+
+
+def _shelf_state(shelf: lmcstore.Shelf) -> Any:
+    return [(one.number, one.storage()["raw_contents"]) for one in shelf], shelf.tags, shelf.policy
 
 
 def _check_readable(folder: Path) -> set[tuple[str, int]]:
@@ -144,49 +149,87 @@ def _calls(change: Change, place: Path) -> int:
     return calls
 
 
-def _places(calls: int, kills: int) -> Iterable[int]:
-    every = int(os.environ.get("LMCS_TEST_EVERY", 0))
-    return (
-        range(1, calls + 1, every) if every else sorted({calls * (2 * i + 1) // (2 * kills) + 1 for i in range(kills)})
-    )
+class _Kills:
+    """The kills of one change."""
 
-
-@pytest.mark.parametrize("kills", [_KILLS[0], pytest.param(_KILLS[1], marks=pytest.mark.deep)])
-@pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.name)
-def test_a_killed_change_is_finished_by_the_next(original: Path, change: Change, kills: int) -> None:
-    original = _prepared(change, original)
-    made = change.makes or "run"
-    before = _check_readable(original / "run")
-    place = _copied(original)
-    calls = _calls(change, place)
-    after, kept = _state(place / made), _check_readable(place / "run")
-    for at in _places(calls, kills):
+    def __init__(self, change: Change, original: Path) -> None:
+        self._change = change
+        self._original = _prepared(change, original)
+        self._made = change.makes or "run"
+        self._before = _check_readable(self._original / "run")
+        place = _copied(self._original)
+        self.calls = _calls(change, place)
+        self._after, self._kept = _state(place / self._made), _check_readable(place / "run")
         shutil.rmtree(place.parent)
-        place = _copied(original)
+
+    def seek(self, most: int | None) -> int:
+        """Kill the change at the writes between which the state changes; return the number of kills."""
+        states = {0: _state(self._original / self._made), self.calls + 1: self._after}
+        kills, left = 0, [(0, self.calls + 1)]
+        while left and kills != most:
+            first, last = left.pop(0)
+            if last - first < 2 or states[first] == states[last]:
+                continue
+            at = (first + last) // 2
+            states[at] = self.kill(at)
+            kills += 1
+            left += [(first, at), (at, last)]
+        return kills
+
+    def kill(self, at: int) -> dict[Any, Any]:
+        """Kill the change, check what is left, and repeat it; return the state after the kill."""
+        change, place = self._change, _copied(self._original)
+        made = place / self._made
         killed = _run(change, place, LD_PRELOAD=str(KILLED_AT), LMCS_KILLED_AT=str(at))
-        assert killed.returncode in (-9, 0), (at, killed.stderr)
-        found = _check_readable(place / "run")
-        assert before & kept <= found <= before | kept, at
-        if change.makes and _state(place / made) is None:
-            _check_unfinished(place / made, at)
-        again = _run(change, place)
-        if again.returncode != 0:
-            assert change.again and change.again in again.stderr, (at, again.stderr)
-        if again.returncode != 0 and change.again == "cut short":
-            shutil.rmtree(place / made)
-            assert _run(change, place).returncode == 0
-        assert _state(place / made) == after, at
-        assert _check_readable(place / "run") == kept, at
-        if change.makes and (place / made / "records.pool").exists():
-            assert _check_readable(place / made) == before
-    shutil.rmtree(original.parent)
+        assert killed.returncode in (-signal.SIGKILL, 0), (at, killed.stderr)
+        found, state = _check_readable(place / "run"), _state(made)
+        assert self._before & self._kept <= found <= self._before | self._kept, at
+        if change.makes:
+            _check_made(made, self._before)
+        self._repeat(place, at)
+        assert _state(made) == self._after, at
+        assert _check_readable(place / "run") == self._kept, at
+        if change.makes:
+            _check_made(made, self._before)
+        shutil.rmtree(place.parent)
+        return state
+
+    def _repeat(self, place: Path, at: int) -> None:
+        again = _run(self._change, place)
+        if again.returncode == 0:
+            return
+        assert self._change.again and self._change.again in again.stderr, (at, again.stderr)
+        if self._change.again == "cut short":
+            shutil.rmtree(place / self._made)
+            assert _run(self._change, place).returncode == 0
 
 
-def _check_unfinished(made: Path, at: int) -> None:
-    """What a kill has left of a folder that is made is no run, and no dump."""
-    if (made / "records.restoring").exists():
+def _check_made(made: Path, wanted: set[tuple[str, int]]) -> None:
+    """What a kill has left of a folder that is made is whole, or no run and no dump."""
+    if (made / "records.pool").exists():
+        assert _check_readable(made) == wanted
+    elif (made / "records.restoring").exists():
         with pytest.raises(lmcstore.NotFoundError, match="did not end"):
             lmcstore.open(made, mode="r")
+    elif (made / "records.archive").exists():
+        lmcstore.archive.restore_run(made, made.with_name("x"))
+        assert _check_readable(made.with_name("x")) == wanted
+        shutil.rmtree(made.with_name("x"))
     elif made.exists():
         with pytest.raises(lmcstore.NotFoundError, match="is no dump of a run"):
             lmcstore.archive.restore_run(made, made.with_name("x"))
+
+
+@pytest.mark.parametrize("change", [change for change in _CHANGES if change.is_quick], ids=lambda change: change.name)
+def test_a_killed_change_is_finished_by_the_next(original: Path, change: Change) -> None:
+    assert _Kills(change, original).seek(_KILLS) == _KILLS
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.name)
+def test_all_kills(original: Path, change: Change) -> None:
+    kills = _Kills(change, original)
+    every = int(os.environ.get("LMCS_TEST_EVERY", 0))
+    for at in range(1, kills.calls + 1, every) if every else ():
+        kills.kill(at)
+    assert every or kills.seek(None) > 1
