@@ -110,7 +110,7 @@ static enum lmcs_status visit_joined(void *context, bool (*visit)(void *to, cons
     return LMCS_OK;
 }
 
-/* Copies what Python has read; false with an exception. */
+/* Copies a buffer of Python; false with an exception. */
 static bool copy_bytes(PyObject *form, PyObject *read, void *buffer)
 {
     Py_buffer data;

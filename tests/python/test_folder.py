@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The folder of a run of many ranks as a store: it has what the store of a pool has, and does what the command does."""
+"""The folder of a run of many ranks as a store: like the store of a pool, and with the results of the command."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _KILLS = 4
 
 
 class Change(NamedTuple):
-    """A change of the folder ``run``, beside which there are ``dump``, and ``new`` for what it makes."""
+    """A change of the folder ``run``, beside which there are ``dump``, and ``new``, if it makes a folder."""
 
     name: str
     is_quick: bool = False
@@ -113,7 +113,7 @@ def _run(change: Change, place: Path, **variables: str) -> subprocess.CompletedP
 
 
 def _state(folder: Path) -> dict[Any, Any]:
-    """Return the snapshots, tags and policies in all pools, and what else is in the folder."""
+    """Return the snapshots, tags and policies in all pools, and the names of archives."""
     found: dict[Any, Any] = {path.name: "" for path in folder.glob("*.archive")}
     for path in [*folder.glob("*.pool"), *folder.glob("*.restoring")]:
         try:
@@ -177,7 +177,7 @@ class _Kills:
         return kills
 
     def kill(self, at: int) -> dict[Any, Any]:
-        """Kill the change, check what is left, and repeat it; return the state after the kill."""
+        """Kill the change, check the folder, and repeat it; return the state after the kill."""
         change, place = self._change, _copied(self._original)
         made = place / self._made
         killed = _run(change, place, LD_PRELOAD=str(KILLED_AT), LMCS_KILLED_AT=str(at))
@@ -205,7 +205,7 @@ class _Kills:
 
 
 def _check_made(made: Path, wanted: set[tuple[str, int]]) -> None:
-    """What a kill has left of a folder that is made is whole, or no run and no dump."""
+    """A new folder is whole after a kill, or no run and no dump."""
     if (made / "records.pool").exists():
         assert _check_readable(made) == wanted
     elif (made / "records.restoring").exists():

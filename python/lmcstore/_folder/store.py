@@ -354,7 +354,7 @@ class FolderShelf(Shelf):
     def drop(self, *, dry_run: bool = False) -> Removal:
         """Remove the shelf permanently, with the parts of the ranks: `Shelf.drop`.
 
-        Also what a drop or a fork that was killed has left of it in the ranks' pools.
+        Also the rest of it in the ranks' pools after a drop or a fork that was killed.
         """
         operations = self._store._operations()
         total, name, absent = Removal(0, 0, 0), self._name, None
