@@ -52,7 +52,7 @@ def register(
     pool: str | os.PathLike[str] | Store,
     shelf: str = "run",
     *,
-    lazy: bool = True,
+    lazy: bool | None = None,
     policy: str | None = None,
 ) -> Registered:
     """Keep the state of an Accelerator in a pool: what ``prepare`` and ``register_for_checkpointing`` got.
@@ -69,8 +69,9 @@ def register(
     shelf
         The name of the shelf.
     lazy
-        Whether `Registered.save` returns before the tensors are copied that the optimizers change; their next step
-        waits for the copy.
+        True: `Registered.save` returns before the tensors are copied that the optimizers change; their next step waits
+        for the copy. None: so for models on a GPU; those on the CPU, where copies beside the training delay it more,
+        are copied first. False: it returns when the snapshot is durable.
     policy
         Words of `Shelf.policy` to set.
 
@@ -99,7 +100,7 @@ class Registered:
     read it.
     """
 
-    def __init__(self, accelerator: accelerate.Accelerator, kept: Replicated, lazy: bool) -> None:
+    def __init__(self, accelerator: accelerate.Accelerator, kept: Replicated, lazy: bool | None) -> None:
         self._accelerator = accelerator
         self._kept = kept
         self._lazy = lazy
@@ -165,15 +166,14 @@ class Registered:
             parts: dict[str, Any] = {name: states.of(targets) for name, targets in objects.items()}
             return {**parts, "accelerator": {"step": self._accelerator.step}, "loaders": loaders}
 
-        lazy = self._lazy and not wait
         return self._kept.save(
             state,
             step,
             metrics=metrics,
             tags=tags,
             meta=meta,
-            wait=not lazy,
-            lazy=list(states.optimizers(objects["optimizers"])),
+            optimizers=states.optimizers(objects["optimizers"]),
+            lazy=False if wait else self._lazy,
         )
 
     def load(self, which: int | str = "latest", *, required: bool = False) -> int:

@@ -184,8 +184,8 @@ class Replicated:
         metrics: Mapping[str, float] | None = None,
         tags: Iterable[str] = (),
         meta: Mapping[str, Any] | None = None,
-        wait: bool = False,
-        lazy: Any = None,
+        optimizers: Iterable[Any] = (),
+        lazy: bool | None = None,
     ) -> int:
         """Take a snapshot, and return its number. Collective.
 
@@ -193,11 +193,11 @@ class Replicated:
         ----------
         state
             Returns the state on rank 0, without the generators, which are added.
-        wait
-            Return when it is durable.
         lazy
-            With ``wait=False``: the optimizers, as for `Shelf.snapshot`.
+            True: return before the tensors of `optimizers` are copied, as with ``lazy`` of `Shelf.snapshot`. None: the
+            same for optimizers with parameters on devices. False: return when the snapshot is durable.
         """
+        later = [one for one in optimizers if lazy or (lazy is None and _is_on_device(one))]
         drawn = self.gathered(States().of(generators()))
 
         def take() -> int:
@@ -207,8 +207,8 @@ class Replicated:
                 metrics=metrics,
                 tags=tags,
                 meta=meta,
-                wait=wait,
-                lazy=lazy or None,
+                wait=lazy is False,
+                lazy=later or None,
             )
             return self._last.number
 
@@ -260,6 +260,10 @@ class Replicated:
             count = max(1, count - 1)
         with contextlib.suppress(NotFoundError):  # there is no snapshot yet
             self.shelf.prune(f"keep=last:{count}")
+
+
+def _is_on_device(optimizer: Any) -> bool:
+    return any(not parameter.is_cpu for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _told(failure: Exception | None) -> tuple[str, str] | None:

@@ -83,9 +83,10 @@ class StoreTrainer(_Trainer):
     shelf
         The name of the shelf.
     lazy
-        Whether a save returns before the tensors are copied that the optimizer changes; its next step waits for the
-        copy. Such a snapshot is durable some time later; its failure is raised by the next save, or by `train`. False:
-        each save returns when its snapshot is durable.
+        True: a save returns before the tensors are copied that the optimizer changes; its next step waits for the copy.
+        None: so for a model on a GPU; one on the CPU, where copies beside the training delay it more, is copied first.
+        Both become durable some time later; a failure is raised by the next save, or by `train`. False: each save
+        returns when its snapshot is durable.
     policy
         Words of `Shelf.policy` to set.
 
@@ -100,7 +101,7 @@ class StoreTrainer(_Trainer):
         *args: Any,
         store: str | os.PathLike[str] | Store,
         shelf: str = "run",
-        lazy: bool = True,
+        lazy: bool | None = None,
         policy: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -228,8 +229,8 @@ class StoreTrainer(_Trainer):
             metrics=_metrics(self.state, step),
             tags=("best",) if is_best else (),
             meta=None if is_best or self._best is None else {"best": self._best},
-            wait=not self._lazy,
-            lazy=list(States().optimizers(optimizer)),
+            optimizers=States().optimizers(optimizer),
+            lazy=self._lazy,
         )
         if is_best:
             self._best = number
@@ -334,7 +335,7 @@ class SnapshotCallback(TrainerCallback):
         shelf: str = "run",
         *,
         every: int = 1,
-        lazy: bool = True,
+        lazy: bool | None = None,
         policy: str | None = None,
     ) -> None:
         if type(every) is not int or every < 1:
@@ -362,8 +363,8 @@ class SnapshotCallback(TrainerCallback):
         number = self._kept.save(
             lambda: _parts(objects["model"], optimizer, objects["lr_scheduler"], None, state),
             state.global_step,
-            wait=not self._lazy,
-            lazy=list(States().optimizers(optimizer)),
+            optimizers=States().optimizers(optimizer),
+            lazy=self._lazy,
         )
         self._taken = state.global_step, number
 

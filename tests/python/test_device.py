@@ -16,6 +16,7 @@ import lmcstore
 import pytest
 from lmcstore._arrays import device as _device
 from lmcstore._arrays import torch as _torch
+from lmcstore.replicated import Replicated
 from optional import torch
 from same import same
 
@@ -294,3 +295,22 @@ def test_training_on_cuda(shelf: lmcstore.Shelf) -> None:
     fresh = torch.optim.AdamW(other.parameters())
     snap.load_into(model=other, optimizer=fresh)
     assert torch.equal(model.weight, other.weight) and fresh.state[other.weight]["exp_avg"].is_cuda
+
+
+def test_optimizers_on_devices_are_lazy(pool_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = (
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(2, device=device))], 0.1) for device in ("cpu", "meta")
+    )
+    asked: list[Any] = []
+    taken = lmcstore.Shelf.snapshot
+
+    def snapshot(self: Any, state: Any, **options: Any) -> Any:
+        asked.append((options.pop("lazy"), options["wait"]))
+        return taken(self, state, **options)
+
+    monkeypatch.setattr(lmcstore.Shelf, "snapshot", snapshot)
+    with Replicated(pool_path, "run") as kept:
+        for lazy in None, True, False:
+            kept.save(dict, 1, optimizers=[here, there], lazy=lazy)
+        kept.save(dict, 1, optimizers=[here])
+    assert asked == [([there], False), ([here, there], False), (None, True), (None, False)]

@@ -89,7 +89,7 @@ def test_a_failed_copy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     copied, gate = copier._copy, threading.Event()
     monkeypatch.setattr(copier, "_copy", lambda *work: (gate.wait(60), copied(*work))[1])
     loop = Loop()
-    with register(loop.accelerator, tmp_path / "a.pool") as saved:
+    with register(loop.accelerator, tmp_path / "a.pool", lazy=True) as saved:
         saved.save(1)
         with torch.no_grad():
             loop.model[0].weight += 1
@@ -280,7 +280,7 @@ def test_sigterm_waits(tmp_path: Path) -> None:
         "lmcstore.copier._copy = lambda *work: (time.sleep(0.5), copied(*work))[1]\n"
         "from accelerate_loop import Loop\nfrom lmcstore.accelerate import register\nloop = Loop()\n"
         "loop.step(*next(iter(loop.loader)))\n"
-        "with register(loop.accelerator, sys.argv[1]) as saved:\n"
+        "with register(loop.accelerator, sys.argv[1], lazy=True) as saved:\n"
         "    saved.save(7)\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}

@@ -54,7 +54,7 @@ def _last(pool: Path) -> Any:
 
 @pytest.mark.parametrize(
     ("options", "steps"),
-    [({}, 3), ({}, 5), ({}, 6), ({"gradient_accumulation_steps": 2}, 5), ({"lazy": False}, 7)],
+    [({}, 3), ({"lazy": True}, 5), ({}, 6), ({"gradient_accumulation_steps": 2}, 5), ({"lazy": False}, 7)],
     ids=str,
 )
 def test_training_goes_on(tmp_path: Path, options: dict[str, Any], steps: int) -> None:
@@ -212,7 +212,7 @@ def test_a_failed_copy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 objects["model"].output.weight += 1
             gate.set()
 
-    trainer = _trainer(tmp_path / "o", tmp_path / "a.pool", Changing())
+    trainer = _trainer(tmp_path / "o", tmp_path / "a.pool", Changing(), lazy=True)
     with pytest.raises(lmcstore.Error, match="changed before it was copied"):
         trainer.train()
 
@@ -325,8 +325,8 @@ class Ends(transformers.TrainerCallback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 kind, pool, folder = sys.argv[1:]
-callbacks = [Ends()] if kind == "trainer" else [SnapshotCallback(pool), Ends()]
-options = {"store": pool} if kind == "trainer" else {}
+callbacks = [Ends()] if kind == "trainer" else [SnapshotCallback(pool, lazy=True), Ends()]
+options = {"store": pool, "lazy": True} if kind == "trainer" else {}
 made = StoredTrainer if kind == "trainer" else transformers.Trainer
 made(model(), arguments(folder), train_dataset=data(40), callbacks=callbacks, **options).train()
 """

@@ -18,6 +18,9 @@ SHAPE, SMALL = {"n_embd": 256, "n_layer": 8, "n_head": 4}, {"n_embd": 32, "n_lay
 """Of the model: 30 MB of parameters, or few."""
 
 
+LAZY = {"StoreTrainer, lazy=True": True, "StoreTrainer, lazy=False": False}
+
+
 class StoredTrainer(StoreTrainer, Trainer):
     """A Trainer whose checkpoints are snapshots."""
 
@@ -64,7 +67,7 @@ def train(loop: Loop, clock: Clock) -> None:
     given: dict[str, Any] = {"train_dataset": [{"input_ids": row, "labels": row} for row in rows]}
     model = GPT2LMHeadModel(config)
     if loop.way.startswith("StoreTrainer"):
-        given |= {"store": loop.pool, "lazy": "lazy=False" not in loop.way}
+        given |= {"store": loop.pool, "lazy": LAZY.get(loop.way)}
         StoredTrainer(model, args, callbacks=callbacks, **given).train()
         return
     if loop.way == "SnapshotCallback":

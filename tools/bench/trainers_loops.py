@@ -50,7 +50,13 @@ TRANSFORMERS = Trainer(
     "transformers_5",
     "loop_transformers.py",
     "Trainer",
-    ("Trainer, save_total_limit=2", "StoreTrainer", "StoreTrainer, lazy=False", "SnapshotCallback"),
+    (
+        "Trainer, save_total_limit=2",
+        "StoreTrainer",
+        "StoreTrainer, lazy=True",
+        "StoreTrainer, lazy=False",
+        "SnapshotCallback",
+    ),
     "StoreTrainer",
 )
 
