@@ -74,6 +74,24 @@ verify fails links line-ends-at-raw '' -DBREAK_RAW
 verify fails links base-became-delta '' -DBREAK_FORM
 verify fails links delta-on-line '' -DBREAK_DELTA
 verify fails links cut-without-check '' -DBREAK_SWAP
+verify holds remote pushers -E -DTIME=2 -DROUNDS=1 -DOBJECTS=3
+verify holds remote sleeper -E -DPUSHERS=1
+verify holds remote reader -E -DPUSHERS=1 -DTIME=2 -DROUNDS=1 -DREADER
+verify fails remote no-condition -E -DPUSHERS=1 -DBREAK_CONDITION
+verify fails remote record-before-data -E -DPUSHERS=1 -DBREAK_ORDER
+verify fails remote snapshot-appended-twice -E -DPUSHERS=1 -DBREAK_DROP
+verify fails remote base-not-checked -E -DPUSHERS=1 -DBREAK_BASE
+verify fails remote age-not-checked -E -DPUSHERS=1 -DBREAK_AGE
+verify fails remote uploads-pruned-young -E -DPUSHERS=1 -DBREAK_ORPHANS
+verify fails remote removed-without-grace -E -DPUSHERS=1 -DBREAK_GRACE
+verify fails remote base-removed -E -DPUSHERS=1 -DBREAK_HIDDEN
+verify fails remote no-fence -E -DPUSHERS=1 -DBREAK_FENCE
+verify fails remote listed-behind-the-fence -E -DPUSHERS=1 -DBREAK_LIST
+verify fails remote log-deleted -E -DPUSHERS=1 -DBREAK_STUBS
+verify fails remote own-record-taken-as-a-loss -E -DPUSHERS=1 -DBREAK_OWN
+verify fails remote stub-without-writer -E -DPUSHERS=1 -DBREAK_STUB_WRITER
+verify fails remote writer-of-another-attempt -E -DPUSHERS=1 -DBREAK_ATTEMPT
+verify fails remote head-believed -E -DPUSHERS=1 -DREADER -DBREAK_HEAD
 verify holds runs saves -E -DREMOVALS=0
 verify holds runs removals -E -DSAVES=1
 verify fails runs log-without-slots -E -DBREAK_SLOT

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * remote.pml - a run in an object store, as a model for Spin.
+ *
+ * Pushers of one pool upload a snapshot's object, then put the whole new state at the next number of the log, if no
+ * object is there yet. Whoever loses the number continues on the newest state. A pruner removes a snapshot from the
+ * state; it deletes the objects a day later. It also deletes uploads without a record. A put may be lost, may land when
+ * its client no longer waits, or may lose only its reply. A process may sleep at any step, for days or forever (so it
+ * dies). The head is a hint: any old number, or none.
+ *
+ * The pusher looks at the newest state, then at the age of its upload, then puts. The pruner looks, then lists, then
+ * puts a state even if it removes no snapshot, then deletes what it has listed. So its number is a fence: a pusher that
+ * has seen its upload young before the pruner's list either has its record before the fence, or loses the number and
+ * looks again.
+ *
+ * Checked: no number of the log and no snapshot is committed twice; an acknowledged snapshot is in all later states,
+ * unless it is removed; all objects that a state needs are there, for a day after the removal of the snapshot, too; a
+ * reader finds a state that is at least as new as its beginning. Each macro BREAK_... leaves out one rule; run.sh
+ * expects an error for each.
+ */
+#ifndef PUSHERS
+#define PUSHERS 2
+#endif
+#ifndef OBJECTS
+#define OBJECTS 4 /* uploads of both pushers together */
+#endif
+#ifndef NUMBERS
+#define NUMBERS 5
+#endif
+#ifndef TIME
+#define TIME 3
+#endif
+#ifndef ROUNDS
+#define ROUNDS 2 /* of the pruner */
+#endif
+#define SNAPSHOTS 2
+#define HALF      1 /* of a day: the age at which a pusher uploads again */
+#define DAY       2
+#define KEPT      1 /* newest numbers that never become stubs */
+#define PRUNED    255
+
+#define BIT(n)    (1 << (n))
+#define OBJECT(s) object[((s) - 1) * (NUMBERS + 2) + at] /* of snapshot s in the state `at` */
+#define SHOWN(s)  ((shown[at] & BIT(s)) != 0)
+#define LINKED(s) ((linked[at] & BIT(s)) != 0) /* needs snapshot s - 1 */
+#define OLD(time) ((time) + DAY <= now)
+
+/* The log: the state of each number. States of stubs stay here, for the checks alone. */
+bool taken[NUMBERS + 2], stub[NUMBERS + 2];
+byte next[NUMBERS + 2], object[SNAPSHOTS * (NUMBERS + 2)], shown[NUMBERS + 2], linked[NUMBERS + 2];
+byte removed[NUMBERS + 2]; /* set of objects that await their day */
+byte writer[NUMBERS + 2];  /* the attempt: its object, or PRUNED */
+byte made[NUMBERS + 2];    /* the time */
+byte newest;
+
+byte now;
+byte uploads;              /* objects have the numbers from 1 */
+byte there;                /* set of objects */
+byte born[OBJECTS + 1];
+byte owners;               /* set of objects of the second pusher */
+byte acked;                /* set of snapshots */
+
+/* A put whose client no longer waits for it */
+byte late_at, late_snapshot, late_object;
+bool late_link;
+
+/* Not of the model's state: of d_steps alone */
+hidden byte at, s, m, v, needed, before;
+
+/* The objects that the state `at` needs. */
+inline collect(set)
+{
+    set = 0;
+    s = SNAPSHOTS;
+    m = 0; /* whether the snapshot above needs this one */
+    do
+    :: s == 0 -> break
+    :: else ->
+        if
+        :: m || SHOWN(s) ->
+            assert(OBJECT(s) != 0);
+            set = set | BIT(OBJECT(s));
+            m = LINKED(s)
+        :: else -> m = 0
+        fi;
+        s--
+    od
+}
+
+/* What holds for each new state. */
+inline check_state()
+{
+    collect(needed);
+    assert((needed & ~there) == 0);
+    s = 1;
+    do
+    :: s > SNAPSHOTS -> break
+    :: else -> assert((acked & BIT(s)) == 0 || next[at] > s); s++
+    od;
+    s = 0
+}
+
+/* Begins the state of number n, with what the one before says. */
+inline begin_state(n)
+{
+    at = n - 1;
+    next[n] = next[at];
+    shown[n] = shown[at];
+    linked[n] = linked[at];
+    removed[n] = removed[at];
+    s = 1;
+    do
+    :: s > SNAPSHOTS -> break
+    :: else -> m = OBJECT(s); at = n; OBJECT(s) = m; at = n - 1; s++
+    od;
+    at = n;
+    assert(n == newest + 1 || taken[n]);
+    taken[n] = true;
+    made[n] = now;
+    if :: n > newest -> newest = n :: else fi
+}
+
+/* A pusher's state arrives at a number without an object. */
+inline land(n, snapshot, o, link)
+{
+    begin_state(n);
+    assert(next[n] == snapshot);
+    next[n] = snapshot + 1;
+    OBJECT(snapshot) = o;
+    shown[n] = shown[n] | BIT(snapshot);
+    if :: link -> linked[n] = linked[n] | BIT(snapshot) :: else fi;
+    writer[n] = o;
+    check_state()
+}
+
+/* Readers may hold any state that was ever the newest. */
+inline delete(o)
+{
+    there = there & ~BIT(o);
+    before = 0;
+    do
+    :: before > newest -> break
+    :: else ->
+        v = 1;
+        do
+        :: v > SNAPSHOTS -> break
+        :: else ->
+            at = before;
+            s = (SHOWN(v) -> v : 0);
+            do
+            :: s == 0 || OBJECT(s) == o -> break
+            :: else -> s = (LINKED(s) -> s - 1 : 0)
+            od;
+            if
+            :: s != 0 -> /* v was removed a day ago */
+                do
+                :: at > newest || !SHOWN(v) -> break
+                :: else -> at++
+                od;
+                assert(at <= newest && OLD(made[at]))
+            :: else
+            fi;
+            v++
+        od;
+        before++
+    od;
+    before = 0
+}
+
+/* The newest state, from any hint. */
+inline look(n)
+{
+    if
+    :: n = 0
+    :: newest >= 1 -> n = 1
+    :: newest >= 2 -> n = 2
+    fi;
+    do
+    :: taken[n + 1] -> n++
+    :: else -> break
+    od;
+    assert(!stub[n])
+}
+
+#define TAKEN_BY_ANOTHER (taken[n + 1] && !OWN)
+#if defined(BREAK_OWN)
+#define OWN false
+#elif defined(BREAK_ATTEMPT)
+#define OWN (writer[n + 1] != PRUNED && ((owners & BIT(writer[n + 1])) != 0) == me)
+#elif defined(BREAK_STUB_WRITER)
+#define OWN (writer[n + 1] == o && !stub[n + 1])
+#else
+#define OWN (writer[n + 1] == o)
+#endif
+
+#ifdef BREAK_CONDITION
+#define FREE true
+#else
+#define FREE (!taken[n + 1])
+#endif
+
+#ifdef BREAK_ORDER
+#define ARRIVES false
+#else
+#define ARRIVES true
+#endif
+
+#define UPLOAD                                              \
+    uploads++;                                              \
+    o = uploads;                                            \
+    born[o] = now;                                          \
+    if :: ARRIVES -> there = there | BIT(o) :: else fi;     \
+    if :: me -> owners = owners | BIT(o) :: else fi
+
+proctype pusher(bit me)
+{
+    byte n, k, o;
+    bit link;
+    atomic { look(n) }
+prepare:
+    atomic {
+        uploads < OBJECTS && next[n] <= SNAPSHOTS && n < NUMBERS;
+        k = next[n];
+        d_step {
+            at = n;
+            if :: k > 1 && OBJECT(k - 1) != 0 -> link = true :: else -> link = false fi;
+            UPLOAD
+        }
+    }
+    goto put;
+check:
+    atomic { /* the age by the server's clock */
+#ifdef BREAK_AGE
+        skip
+#else
+        if
+        :: born[o] + HALF > now
+        :: else -> uploads < OBJECTS; d_step { UPLOAD }
+        fi
+#endif
+    }
+put:
+    if
+    :: d_step { FREE -> land(n + 1, k, o, link) } /* and the reply is known, or lost */
+    :: d_step { late_at == 0 && !taken[n + 1] -> late_at = n + 1; late_snapshot = k; late_object = o; late_link = link }
+    :: true /* lost, or refused */
+    fi;
+    /* Whatever the reply is, the object at the number says it. */
+    if
+    :: d_step { taken[n + 1] && OWN ->
+        at = n + 1;
+        assert(OBJECT(k) == o); /* the pusher continues on what it believes to be there */
+        acked = acked | BIT(k);
+        there = there | BIT(o);
+        n++; k = 0; o = 0; link = 0
+        }
+        goto prepare
+    :: !taken[n + 1] -> goto put
+    :: !taken[n + 1] -> goto check
+    :: atomic { TAKEN_BY_ANOTHER -> look(n) }
+    fi;
+    atomic {
+        at = n;
+        if
+#ifndef BREAK_DROP
+        :: next[n] > k -> /* the run has it */
+            d_step { delete(o); o = 0; k = 0; link = 0 }
+            goto prepare
+#endif
+#ifndef BREAK_BASE
+        :: next[n] <= k && link && OBJECT(k - 1) == 0 ->
+            uploads < OBJECTS;
+            d_step { link = 0; UPLOAD }
+#endif
+        :: else
+        fi;
+        n < NUMBERS
+    }
+    goto check
+}
+
+/* What the pruner may delete: uploads without a record, and what was removed a day ago. */
+inline list(set)
+{
+    set = 0;
+    at = n;
+    collect(needed);
+    m = 1;
+    do
+    :: m > uploads -> break
+    :: else ->
+        if
+        :: (there & ~needed & BIT(m)) == 0
+#ifndef BREAK_GRACE
+        :: (there & ~needed & removed[n] & BIT(m)) != 0 ->
+            s = n; /* the number that removed it */
+            do
+            :: (removed[s - 1] & BIT(m)) != 0 -> s--
+            :: else -> break
+            od;
+            if :: OLD(made[s]) -> set = set | BIT(m) :: else fi
+#endif
+        :: else ->
+#ifdef BREAK_ORPHANS
+            set = set | BIT(m)
+#else
+            if :: OLD(born[m]) -> set = set | BIT(m) :: else fi
+#endif
+        fi;
+        m++
+    od;
+    m = 0
+}
+
+inline land_removal(snapshot, deleted)
+{
+    begin_state(n + 1);
+    shown[n + 1] = shown[n + 1] & ~BIT(snapshot);
+#ifdef BREAK_HIDDEN
+    if :: snapshot != 0 -> removed[n + 1] = removed[n + 1] | BIT(OBJECT(snapshot)); OBJECT(snapshot) = 0 :: else fi;
+#endif
+    collect(needed);
+    s = 1;
+    do
+    :: s > SNAPSHOTS -> break
+    :: else ->
+        if
+        :: OBJECT(s) != 0 && (needed & BIT(OBJECT(s))) == 0 ->
+            removed[n + 1] = removed[n + 1] | BIT(OBJECT(s));
+            OBJECT(s) = 0;
+            linked[n + 1] = linked[n + 1] & ~BIT(s)
+        :: else
+        fi;
+        s++
+    od;
+    removed[n + 1] = removed[n + 1] & ~deleted;
+    writer[n + 1] = PRUNED;
+    check_state()
+}
+
+proctype pruner()
+{
+    byte n, rounds, listed, victim;
+    do
+    :: rounds < ROUNDS ->
+        atomic { look(n); rounds++ }
+        atomic {
+            if
+            :: victim = 0
+            :: (shown[n] & BIT(1)) != 0 -> victim = 1
+            :: (shown[n] & BIT(2)) != 0 -> victim = 2
+            fi;
+#ifndef BREAK_LIST
+            d_step { list(listed) }
+#endif
+        }
+#ifdef BREAK_FENCE
+        if
+        :: victim == 0 -> goto fenced
+        :: else
+        fi;
+#endif
+#ifndef BREAK_LIST
+        if
+        :: victim == 0 && listed == 0 -> goto fenced
+        :: else
+        fi;
+#endif
+        if
+        :: d_step { n < NUMBERS && FREE -> land_removal(victim, listed) }
+        :: atomic { taken[n + 1] || n == NUMBERS -> listed = 0 }
+        fi;
+#ifdef BREAK_LIST
+        d_step { if :: writer[n + 1] == PRUNED -> n = n + 1; list(listed) :: else fi }
+#endif
+fenced:
+        do
+        :: listed == 0 -> break
+        :: listed != 0 -> d_step {
+            needed = 1;
+            do
+            :: (listed & BIT(needed)) != 0 -> break
+            :: else -> needed++
+            od;
+            listed = listed & ~BIT(needed);
+            delete(needed)
+           }
+        od;
+        victim = 0;
+        d_step { /* stubs */
+            s = 1;
+            do
+            :: s + KEPT > newest || !OLD(made[s]) -> break
+#ifdef BREAK_STUBS
+            :: else -> taken[s] = false; s++
+#else
+            :: else -> stub[s] = true; s++
+#endif
+            od;
+            n = 0; s = 0
+        }
+    :: else -> break
+    od
+}
+
+#ifdef READER
+proctype reader()
+{
+    byte n, begun;
+    bit found = true; /* the head has the state, and no number is an empty run */
+    atomic {
+        begun = newest;
+        if
+        :: n = 0
+        :: newest >= 1 -> n = 1
+        :: newest >= 2 -> n = 2
+        fi
+    }
+#ifndef BREAK_HEAD
+    do
+    :: atomic { taken[n + 1] -> n++; found = !stub[n] }
+    :: !taken[n + 1] -> break
+    od;
+#endif
+    assert(found && n >= begun)
+}
+#endif
+
+/* Time passes, and puts arrive late. */
+proctype world()
+{
+    do
+    :: d_step { now < TIME -> now++ }
+    :: d_step { late_at != 0 ->
+        if
+        :: !taken[late_at] -> land(late_at, late_snapshot, late_object, late_link)
+        :: else
+        fi;
+        late_at = 0; late_snapshot = 0; late_object = 0; late_link = 0
+       }
+    od
+}
+
+init
+{
+    atomic {
+        taken[0] = true;
+        next[0] = 1;
+        run world();
+#ifdef READER
+        run reader();
+#endif
+        run pruner();
+#if PUSHERS == 2
+        run pusher(1);
+#endif
+        run pusher(0)
+    }
+}
