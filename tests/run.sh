@@ -6,7 +6,7 @@
 #   tests/run.sh           the ordinary run: at most 12 minutes on two cores
 #                            setup format lint release python install quickstart crash
 #   tests/run.sh deep      at most 45 minutes more, after the ordinary run
-#                            alignment asan tsan guest arm abi boxes mutants models slow docs trainers bench
+#                            alignment asan tsan guest arm abi boxes mutants models ceph slow docs trainers bench
 #   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns
 #                            wheel_python trainers_long compilers
@@ -22,7 +22,7 @@ top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
-deep=(alignment asan tsan guest arm abi boxes mutants models slow docs trainers bench)
+deep=(alignment asan tsan guest arm abi boxes mutants models ceph slow docs trainers bench)
 long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python trainers_long
     compilers)
 others=(tidy coverage instructions bare_python)
@@ -469,23 +469,23 @@ portable_wheel() {
         sed -n '$s/.* //p'
 }
 
-# in_boxes NAME CASES COMMAND...: a script in bare systems, which says why it skips itself.
-in_boxes() {
+# run_or_skip NAME CASES COMMAND...: a script that says why it skips itself.
+run_or_skip() {
     local name=$1 cases=$2 status=0
     shift 2
     ticking "$name" "$@" </dev/null 2>&1 | tee "$logs/$name.log" | sed -u 's/^/    /' || status=$?
     if ((status == 77)); then
-        skip "$name in bare systems: $(sed -n 's/^skipped: //p' "$logs/$name.log")"
+        skip "$name: $(sed -n 's/^skipped: //p' "$logs/$name.log")"
     elif ((status == 0)); then
         count "$cases" 0 0
     else
         count 0 1 0
-        failures+=("$name in bare systems (build/logs/$name.log)")
+        failures+=("$name (build/logs/$name.log)")
     fi
 }
 
 # use_boxes WHEEL BOX...
-use_boxes() { in_boxes boxes $(($# - 1)) tests/install/boxes.sh "$@"; }
+use_boxes() { run_or_skip boxes $(($# - 1)) tests/install/boxes.sh "$@"; }
 
 boxes() {
     check "tools/wheel.sh" tools/wheel.sh || return 1
@@ -499,7 +499,9 @@ boxes_long() {
     use_boxes "$(portable_wheel aarch64)" arm64
 }
 
-compilers() { in_boxes compilers 1 tests/install/compilers.sh; }
+ceph() { run_or_skip ceph 5 tests/remote/ceph.sh trial; }
+
+compilers() { run_or_skip compilers 1 tests/install/compilers.sh; }
 
 guest_turns() { tests/guest/guest.sh turns "$1" || [ $? = 77 ]; } # 77: it says why it was skipped
 
