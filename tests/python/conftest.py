@@ -13,6 +13,8 @@ from pathlib import Path
 
 import lmcstore
 import pytest
+from object_server import bucket as bucket
+from object_server import object_server as object_server
 from optional import skip_without_torch
 
 # A shell's background jobs ignore SIGINT, and so would the processes that the tests interrupt.

@@ -1,0 +1,477 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The bytes of states and nodes: zlib-compressed JSON, checked in full when it is read."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..errors import DamagedError, UnsupportedError
+
+VERSION = 1
+MOST_STORED = 16 << 20
+MOST_LEVELS = 6
+PIECE_BYTES = 16 << 20
+UNKNOWN = "0" * 32
+_FORMAT = "lmc-store run"
+_STUB = b"lmc-store: emptied by prune\n"
+_MOST_JSON = 64 << 20
+_MOST = 1 << 62
+_HEX = re.compile(r"[0-9a-f]{32}")
+_DATA = re.compile(r"data/[0-9]{20}-[0-9a-f]{16}")
+_INDEX = re.compile(r"index/[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{16}")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_MOST_NAME = 1024
+_MOST_POLICY = 4096
+_MOST_RAW = (1 << 64) - 1
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+
+
+class Archive(NamedTuple):
+    """Where an archive and its outline are.
+
+    An object of data is one sequence of bytes, stored as pieces of `piece_bytes` (the last is shorter).
+    """
+
+    object: str
+    offset: int
+    bytes: int
+    piece_bytes: int
+    outline_offset: int
+    outline_bytes: int
+    id: str
+    """The hash of the archive, as in its end record, 32 hexadecimal digits."""
+
+    def pieces(self, offset: int, count: int) -> list[tuple[str, int, int]]:
+        """Return the parts of pieces (name, offset, count) that are these bytes of the object."""
+        found = []
+        while count > 0:
+            index, at = divmod(offset, self.piece_bytes)
+            now = min(count, self.piece_bytes - at)
+            found.append((piece_name(self.object, index), at, now))
+            offset, count = offset + now, count - now
+        return found
+
+    def ranges(self, offset: int = 0, count: int | None = None) -> list[tuple[str, int, int]]:
+        """Return the parts of pieces that are these bytes of the archive; default: all."""
+        return self.pieces(self.offset + offset, self.bytes - offset if count is None else count)
+
+    def outline_ranges(self) -> list[tuple[str, int, int]]:
+        """Return the parts of pieces that are the outline."""
+        return self.pieces(self.outline_offset, self.outline_bytes)
+
+    def objects(self) -> set[str]:
+        """Return the names of all pieces that it needs."""
+        return {name for name, _, _ in self.ranges() + self.outline_ranges()}
+
+
+def piece_name(object: str, index: int) -> str:
+    """Return the name of a piece."""
+    return f"{object}/{index:06d}"
+
+
+class Entry(NamedTuple):
+    """A snapshot."""
+
+    number: int
+    step: int | None
+    time_ns: int
+    parent: int
+    raw_bytes: int
+    tensors: int
+    metrics: dict[str, float | str] | None
+    """None: they are too many for the state, and are in the archive."""
+    note: str
+    hidden: bool
+    """It was removed, but a later one needs it."""
+    base: int
+    """The number of the snapshot whose contents the archive needs; 0: it needs none."""
+    archive: Archive
+    key: Archive | None
+    """Another archive of the snapshot that needs no other."""
+
+
+class Node(NamedTuple):
+    """An object of `index/`, with entries (level 0) or with nodes of the level below."""
+
+    level: int
+    first: int
+    last: int
+    stored: int
+    """Its entries, and those below."""
+    object: str
+    digest: str
+
+
+class Origin(NamedTuple):
+    """The snapshot that a shelf was forked from."""
+
+    shelf: str
+    number: int
+
+
+@dataclass
+class ShelfParts:
+    """A shelf, as a state stores it."""
+
+    name: str
+    identity: str
+    next: int
+    keep_raw: int
+    policy: str
+    origin: Origin | None
+    tags: dict[str, int]
+    newest: list[Entry]
+    nodes: list[Node]
+
+
+@dataclass
+class Parts:
+    """A state, as a commit stores it."""
+
+    run: str
+    number: int
+    time_ns: int
+    writer: str
+    shelves: list[ShelfParts]
+
+
+def write_mark(run: str) -> bytes:
+    """Return the bytes of `lmc-store.json`."""
+    return json.dumps({"format": _FORMAT, "version": VERSION, "run": run}).encode()
+
+
+def read_mark(data: bytes, where: str) -> str:
+    """Return the run's id."""
+    check = _Check(where)
+    found = check.object(check.parsed(data))
+    if found.get("format") != _FORMAT:
+        raise DamagedError(f"{where} is damaged, or of another program")
+    check.version(found)
+    return check.match(found, "run", _HEX)
+
+
+def stub() -> bytes:
+    """Return the bytes of a commit that nobody needs any more, whose number stays taken."""
+    return _STUB
+
+
+def is_stub(data: bytes) -> bool:
+    """Whether a commit was emptied."""
+    return data == _STUB
+
+
+def write_state(parts: Parts) -> bytes:
+    """Return the bytes of a commit."""
+    shelves = []
+    for one in parts.shelves:
+        shelf: dict[str, Any] = {
+            "name": one.name,
+            "identity": one.identity,
+            "next": one.next,
+            "keep_raw": one.keep_raw,
+            "policy": one.policy,
+            "tags": one.tags,
+            "newest": [_entry_json(entry) for entry in one.newest],
+            "nodes": [node._asdict() for node in one.nodes],
+        }
+        if one.origin is not None:
+            shelf["origin"] = one.origin._asdict()
+        shelves.append(shelf)
+    return _packed(
+        {
+            "version": VERSION,
+            "run": parts.run,
+            "number": parts.number,
+            "time_ns": parts.time_ns,
+            "writer": parts.writer,
+            "shelves": shelves,
+        }
+    )
+
+
+def read_state(data: bytes, where: str) -> Parts:
+    """Read a commit; DamagedError names `where`."""
+    check = _Check(where)
+    found = check.object(check.parsed(_unpacked(data, where)))
+    check.version(found)
+    shelves = [_read_shelf(check, check.object(one)) for one in check.array(found, "shelves")]
+    names = [shelf.name.encode() for shelf in shelves]
+    if names != sorted(set(names)):
+        raise check.damaged("its shelves")
+    known = [shelf.identity for shelf in shelves if shelf.identity != UNKNOWN]
+    if len(known) != len(set(known)):
+        raise check.damaged("identities of its shelves")
+    return Parts(
+        check.match(found, "run", _HEX),
+        check.count(found, "number", 1),
+        check.count(found, "time_ns"),
+        check.match(found, "writer", _HEX),
+        shelves,
+    )
+
+
+def write_node(children: Sequence[Entry] | Sequence[Node], level: int) -> bytes:
+    """Return the bytes of a node."""
+    listed = [_entry_json(one) if isinstance(one, Entry) else one._asdict() for one in children]
+    return _packed({"version": VERSION, "level": level, "children": listed})
+
+
+def read_node(data: bytes, node: Node, where: str) -> list[Entry] | list[Node]:
+    """Read a node's children, which must be those that `node` describes."""
+    check = _Check(where)
+    found = check.object(check.parsed(_unpacked(data, where)))
+    check.version(found)
+    if check.count(found, "level", 0, MOST_LEVELS) != node.level:
+        raise check.damaged("its level")
+    listed = check.array(found, "children")
+    if node.level == 0:
+        entries = _read_entries(check, listed)
+        if not entries or (entries[0].number, entries[-1].number, len(entries)) != (node.first, node.last, node.stored):
+            raise check.damaged("its entries")
+        return entries
+    nodes = _read_nodes(check, listed)
+    bounds = (nodes[0].first, nodes[-1].last, sum(one.stored for one in nodes)) if nodes else None
+    if bounds != (node.first, node.last, node.stored) or any(one.level != node.level - 1 for one in nodes):
+        raise check.damaged("its nodes")
+    return nodes
+
+
+def _packed(value: Any) -> bytes:
+    return zlib.compress(json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(), 6)
+
+
+def _unpacked(data: bytes, where: str) -> bytes:
+    reader = zlib.decompressobj()
+    try:
+        text = reader.decompress(data, _MOST_JSON)
+    except zlib.error:
+        raise DamagedError(f"{where} is damaged: it can't be decompressed") from None
+    if not reader.eof or reader.unused_data:
+        raise DamagedError(f"{where} is damaged: it is cut short, or too large")
+    return text
+
+
+def _archive_json(archive: Archive) -> dict[str, Any]:
+    return {
+        "object": archive.object,
+        "offset": archive.offset,
+        "bytes": archive.bytes,
+        "piece_bytes": archive.piece_bytes,
+        "id": archive.id,
+        "outline": [archive.outline_offset, archive.outline_bytes],
+    }
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "number": entry.number,
+        "time_ns": entry.time_ns,
+        "parent": entry.parent,
+        "raw_bytes": entry.raw_bytes,
+        "tensors": entry.tensors,
+        "base": entry.base,
+        "archive": _archive_json(entry.archive),
+    }
+    optional = {
+        "step": entry.step,
+        "metrics": entry.metrics,
+        "note": entry.note or None,
+        "hidden": entry.hidden or None,
+    }
+    found.update((name, value) for name, value in optional.items() if value is not None)
+    if entry.key is not None:
+        found["key"] = _archive_json(entry.key)
+    return found
+
+
+class _Check:
+    """Takes values out of JSON that anyone may have written."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def damaged(self, what: str) -> DamagedError:
+        return DamagedError(f"{self._where} is damaged: {what} is wrong or missing")
+
+    def parsed(self, data: bytes) -> Any:
+        def refuse(text: str) -> Any:
+            raise ValueError(text)
+
+        try:
+            return json.loads(data.decode(), parse_constant=refuse)
+        except (ValueError, RecursionError):
+            raise DamagedError(f"{self._where} is damaged: it is no JSON") from None
+
+    def object(self, value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise self.damaged("an object")
+        return value
+
+    def version(self, found: dict[str, Any]) -> None:
+        version = self.count(found, "version", 1)
+        if version > VERSION:
+            raise UnsupportedError(
+                f"{self._where} has version {version}, and this lmc-store knows {VERSION}: use a newer one"
+            )
+
+    def array(self, found: dict[str, Any], name: str) -> list[Any]:
+        value = found.get(name)
+        if type(value) is not list:
+            raise self.damaged(f"{name!r}")
+        return value
+
+    def count(self, found: dict[str, Any], name: str, least: int = 0, most: int = _MOST) -> int:
+        value = found.get(name)
+        if type(value) is not int or not least <= value <= most:
+            raise self.damaged(f"{name!r}")
+        return value
+
+    def match(self, found: dict[str, Any], name: str, pattern: re.Pattern[str]) -> str:
+        return self.text(found, name, lambda value: pattern.fullmatch(value) is not None)
+
+    def text(self, found: dict[str, Any], name: str, fits: Callable[[str], bool]) -> str:
+        value = found.get(name)
+        if type(value) is not str or not fits(value):
+            raise self.damaged(f"{name!r}")
+        return value
+
+
+def _is_name(text: str) -> bool:
+    return _CONTROL.search(text) is None and 0 < len(text.encode()) <= _MOST_NAME
+
+
+def _is_shelf(text: str) -> bool:
+    return _is_name(text) and "@" not in text
+
+
+def _is_tag(text: str) -> bool:
+    return _is_name(text) and not (set("@~:{}") & set(text)) and ".." not in text and text != "latest"
+
+
+def _is_policy(text: str) -> bool:
+    return len(text) <= _MOST_POLICY and _CONTROL.search(text) is None
+
+
+def _is_note(text: str) -> bool:
+    return re.search("[\0\ud800-\udfff]", text) is None
+
+
+def _read_shelf(check: _Check, found: dict[str, Any]) -> ShelfParts:
+    newest = _read_entries(check, check.array(found, "newest"))
+    nodes = _read_nodes(check, check.array(found, "nodes"))
+    after = check.count(found, "next", 1)
+    if nodes and newest and newest[0].number <= nodes[-1].last:
+        raise check.damaged("the order of entries")
+    last = newest[-1].number if newest else nodes[-1].last if nodes else 0
+    if last >= after:
+        raise check.damaged("'next'")
+    tags = check.object(found.get("tags"))
+    if not all(_is_tag(tag) and type(number) is int and 0 < number < after for tag, number in tags.items()):
+        raise check.damaged("'tags'")
+    origin = None
+    if "origin" in found:
+        place = check.object(found["origin"])
+        origin = Origin(check.text(place, "shelf", _is_shelf), check.count(place, "number", 1))
+    return ShelfParts(
+        check.text(found, "name", _is_shelf),
+        check.match(found, "identity", _HEX),
+        after,
+        check.count(found, "keep_raw", 1, (1 << 32) - 1),
+        check.text(found, "policy", _is_policy),
+        origin,
+        tags,
+        newest,
+        nodes,
+    )
+
+
+def _read_entries(check: _Check, listed: list[Any]) -> list[Entry]:
+    entries = [_read_entry(check, check.object(one)) for one in listed]
+    if any(one.number >= after.number for one, after in itertools.pairwise(entries)):
+        raise check.damaged("the order of entries")
+    return entries
+
+
+def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
+    number = check.count(found, "number", 1)
+    step = found.get("step")
+    if step is not None and (type(step) is not int or not -(1 << 63) < step < 1 << 63):
+        raise check.damaged("'step'")
+    key = found.get("key")
+    return Entry(
+        number,
+        step,
+        check.count(found, "time_ns", 0, _MOST_RAW),
+        check.count(found, "parent"),
+        check.count(found, "raw_bytes", 0, _MOST_RAW),
+        check.count(found, "tensors", 0, 1 << 32),
+        _read_metrics(check, found.get("metrics")),
+        check.text(found, "note", _is_note) if "note" in found else "",
+        found.get("hidden") is True,
+        check.count(found, "base", 0, number - 1),
+        _read_archive(check, check.object(found.get("archive"))),
+        None if key is None else _read_archive(check, check.object(key)),
+    )
+
+
+def _read_metrics(check: _Check, metrics: Any) -> dict[str, float | str] | None:
+    if metrics is None:
+        return None
+    found: dict[str, float | str] = {}
+    for name, value in check.object(metrics).items():
+        try:
+            kept = value if type(value) is str and value in _NO_NUMBERS else float(value + 0)
+        except (OverflowError, TypeError):
+            raise check.damaged("'metrics'") from None
+        if not _is_name(name) or type(value) is bool or (type(kept) is float and not math.isfinite(kept)):
+            raise check.damaged("'metrics'")
+        found[name] = kept
+    return found
+
+
+def _read_archive(check: _Check, found: dict[str, Any]) -> Archive:
+    outline = found.get("outline")
+    if type(outline) is not list or len(outline) != 2:
+        raise check.damaged("'outline'")
+    place = {"offset": outline[0], "bytes": outline[1]}
+    archive = Archive(
+        check.match(found, "object", _DATA),
+        check.count(found, "offset"),
+        check.count(found, "bytes", 128),
+        check.count(found, "piece_bytes", 1 << 10, 1 << 30),
+        check.count(place, "offset"),
+        check.count(place, "bytes", 1, MOST_STORED * 16),
+        check.match(found, "id", _HEX),
+    )
+    ends = archive.offset + archive.bytes, archive.outline_offset + archive.outline_bytes
+    if max(ends) > archive.piece_bytes * 1_000_000:
+        raise check.damaged("the size of an archive")
+    return archive
+
+
+def _read_nodes(check: _Check, listed: list[Any]) -> list[Node]:
+    nodes = []
+    for one in listed:
+        found = check.object(one)
+        first = check.count(found, "first", 1)
+        last = check.count(found, "last", first)
+        nodes.append(
+            Node(
+                check.count(found, "level", 0, MOST_LEVELS),
+                first,
+                last,
+                check.count(found, "stored", 1, last - first + 1),
+                check.match(found, "object", _INDEX),
+                check.match(found, "digest", _HEX),
+            )
+        )
+    if any(one.last >= after.first for one, after in itertools.pairwise(nodes)):
+        raise check.damaged("the order of nodes")
+    return nodes

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Outline`: the records of an archive without the payloads of its tensors (store/ARCHIVE.md).
+
+It says where the bytes of each content are, and is small. `write_sparse` makes a file of it that is an archive with
+holes, in which the wanted payloads are filled in. Checksums are not compared here: the restore of such a file does.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..errors import DamagedError, UnsupportedError
+
+MOST_BYTES = 1 << 30
+_HEAD = struct.Struct("<8sIIQQQ")
+_RECORD = struct.Struct("<IIQQ")
+_MAGIC = b"LMCSARCH"
+_MOST_PAYLOAD = 1 << 20
+_SHELF, _SNAPSHOT, _IDENTITY, _CONTENT, _DATA, _ENTRIES, _SNAPSHOT_END, _TAG, _END = range(1, 10)
+_ORIGIN, _SINCE, _KNOWN = 10, 11, 12
+_SHELF_ID = 0x80000001
+_IGNORED = 0x80000000
+_NO_STEP = -(1 << 63)
+_MOST_DIMS = 32
+RAW, FRAME, LINK, LINKED = range(4)
+
+
+class Identity(NamedTuple):
+    """The name and the form of a tensor or an attachment."""
+
+    kind: int
+    """0 tensor, 1 attachment."""
+    dtype: int
+    shape: tuple[int, ...]
+    name: str
+
+
+class Content(NamedTuple):
+    """The bytes of a tensor."""
+
+    identity: int
+    """Its place in `Outline.identities`, from 1."""
+    digest: bytes
+    raw_bytes: int
+    is_known: bool
+    """The archive does not have the bytes: an older one has."""
+    payload: int
+    """RAW, FRAME, LINK or LINKED."""
+    bases: tuple[int, ...]
+    """Places in `Outline.contents`, from 1."""
+    offset: int
+    """Of its payload in the archive."""
+    span: int
+    """Bytes from there to the end of its payload, headers of records between included."""
+
+
+@dataclass
+class Snapshot:
+    """A snapshot of an archive."""
+
+    shelf: int
+    """Its place in `Outline.shelves`, from 0."""
+    number: int
+    step: int | None
+    time_ns: int
+    parent: int
+    group: bytes
+    is_changes: bool
+    """The entries are changes to the shelf's previous snapshot."""
+    metadata: bytes
+    entries: list[tuple[int, int]] = field(default_factory=list)
+    """Identities and contents, from 1; content 0: removed."""
+
+
+@dataclass
+class Shelf:
+    """A shelf of an archive."""
+
+    name: str
+    next: int
+    keep_raw: int
+    identity: str = "0" * 32
+    tags: dict[str, int] = field(default_factory=dict)
+    origin: tuple[str, int] | None = None
+
+
+@dataclass
+class Outline:
+    """The records of an archive."""
+
+    id: str = ""
+    size: int = 0
+    """Bytes of the archive."""
+    shelves: list[Shelf] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    identities: list[Identity] = field(default_factory=list)
+    contents: list[Content] = field(default_factory=list)
+    since: list[str] = field(default_factory=list)
+    """The ids of older archives."""
+    runs: list[tuple[int, bytes]] = field(default_factory=list)
+    """The bytes of the archive other than payloads, with their offsets."""
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """The entries of the only snapshot."""
+        return self.snapshots[0].entries if self.snapshots else []
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether an older archive has some of its contents."""
+        return any(content.is_known for content in self.contents)
+
+    def packed(self) -> bytes:
+        """Return the bytes that `unpack` reads."""
+        return zlib.compress(b"".join(data for _, data in self.runs), 6)
+
+    def write_sparse(self, fd: int, ranges: Iterable[tuple[int, bytes]] = ()) -> None:
+        """Write an archive with holes to an empty file: all but the payloads, and these ranges (offset, bytes)."""
+        os.ftruncate(fd, self.size)
+        for offset, data in [*self.runs, *ranges]:
+            view, at = memoryview(data), offset
+            if offset + len(view) > self.size:
+                raise DamagedError("a range is outside of the archive")
+            while view:
+                done = os.pwrite(fd, view, at)
+                view, at = view[done:], at + done
+        os.lseek(fd, 0, os.SEEK_SET)
+
+
+def parse(read: Callable[[int], bytes], sink: Callable[[bytes], object] | None = None) -> Outline:
+    """Read an archive to its end; `read` returns at most as many bytes, fewer only at the end of the stream.
+
+    `sink` gets all bytes in order. DamagedError: the archive is damaged or cut short.
+    """
+    return _Parser(read, sink, has_data=True).run()
+
+
+def unpack(data: bytes, where: str) -> Outline:
+    """Read an outline as `Outline.packed` wrote it; DamagedError names `where`."""
+    reader = zlib.decompressobj()
+    try:
+        text = reader.decompress(data, MOST_BYTES)
+    except zlib.error:
+        raise DamagedError(f"{where} is damaged: it can't be decompressed") from None
+    if not reader.eof or reader.unused_data:
+        raise DamagedError(f"{where} is damaged: it is cut short, or too large")
+    place = 0
+
+    def read(count: int) -> bytes:
+        nonlocal place
+        place += count
+        return text[place - count : place]
+
+    try:
+        outline = _Parser(read, None, has_data=False).run()
+    except DamagedError as error:
+        raise DamagedError(f"{where}: {error}") from None
+    if place != len(text):
+        raise DamagedError(f"{where} is damaged: bytes follow its end")
+    return outline
+
+
+class _Parser:
+    def __init__(self, read: Callable[[int], bytes], sink: Callable[[bytes], object] | None, *, has_data: bool) -> None:
+        self._read, self._sink, self._has_data = read, sink, has_data
+        self._outline = Outline()
+        self._at = 0
+        self._number = 0
+        self._run = bytearray()
+        self._run_at = 0
+        self._left = 0  # of the current content's payload
+
+    def run(self) -> Outline:
+        head = self._take(_HEAD.size)
+        magic, version, _, features, _, _ = _HEAD.unpack(head)
+        if magic != _MAGIC:
+            raise DamagedError("this is no archive of lmc-store: its magic is missing")
+        if version != 1 or features:
+            raise UnsupportedError(f"the archive has version {version}: use a newer lmc-store")
+        self._keep(head)
+        self._at = len(head)
+        while self._record():
+            self._number += 1
+        if self._read(1):
+            raise self._damaged("bytes follow its end")
+        self._outline.runs.append((self._run_at, bytes(self._run)))
+        self._outline.size = self._at
+        return self._outline
+
+    def _take(self, count: int) -> bytes:
+        data = self._read(count) if count else b""
+        if len(data) != count:
+            raise self._damaged("it is cut short")
+        if self._sink is not None and data:
+            self._sink(data)
+        return data
+
+    def _keep(self, data: bytes) -> None:
+        self._run += data
+
+    def _damaged(self, what: str) -> DamagedError:
+        return DamagedError(f"the archive is damaged: record {self._number} (at byte {self._at}): {what}")
+
+    def _record(self) -> bool:
+        header = self._take(_RECORD.size)
+        kind, count, _, _ = _RECORD.unpack(header)
+        if count > _MOST_PAYLOAD:
+            raise self._damaged(f"it claims to have {count} bytes")
+        self._keep(header)
+        self._at += len(header)
+        if kind == _DATA:
+            self._data(count)
+            return True
+        payload = self._take(count)
+        self._keep(payload)
+        self._at += count
+        if self._left:
+            raise self._damaged("a payload before it is cut short")
+        try:
+            self._parsed(kind, payload)
+        except (struct.error, UnicodeDecodeError, IndexError):
+            raise self._damaged("its fields are wrong") from None
+        is_last: bool = kind == _END
+        return not is_last
+
+    def _data(self, count: int) -> None:
+        if not 0 < count <= self._left:
+            raise self._damaged("a payload is larger than its content")
+        content = self._outline.contents[-1]
+        start = content.offset or self._at
+        self._outline.contents[-1] = content._replace(offset=start, span=self._at + count - start)
+        self._outline.runs.append((self._run_at, bytes(self._run)))
+        self._run.clear()
+        if self._has_data:
+            self._take(count)
+        self._at += count
+        self._run_at = self._at
+        self._left -= count
+
+    def _parsed(self, kind: int, payload: bytes) -> None:
+        parsers = {
+            _SHELF: self._shelf,
+            _SHELF_ID: self._shelf_id,
+            _ORIGIN: self._origin,
+            _TAG: self._tag,
+            _SNAPSHOT: self._snapshot,
+            _IDENTITY: self._identity,
+            _CONTENT: self._content,
+            _KNOWN: self._known,
+            _ENTRIES: self._entries,
+            _SINCE: self._since,
+            _END: self._end,
+        }
+        if kind in parsers:
+            parsers[kind](payload)
+        elif kind == 0:
+            raise self._damaged("it has no type")
+        elif kind != _SNAPSHOT_END and kind < _IGNORED:
+            raise UnsupportedError(f"the archive has records of type {kind}: use a newer lmc-store")
+
+    def _shelf(self, payload: bytes) -> None:
+        after, keep_raw, count = struct.unpack_from("<QII", payload)
+        self._outline.shelves.append(Shelf(_text(payload, 16, count), after, keep_raw))
+
+    def _shelf_id(self, payload: bytes) -> None:
+        struct.unpack_from("<QQII", payload)
+        self._outline.shelves[-1].identity = payload[:16].hex()
+
+    def _origin(self, payload: bytes) -> None:
+        number, _, count, _ = struct.unpack_from("<QQII", payload)
+        self._outline.shelves[-1].origin = _text(payload, 24, count), number
+
+    def _tag(self, payload: bytes) -> None:
+        number, count, _ = struct.unpack_from("<QII", payload)
+        self._outline.shelves[-1].tags[_text(payload, 16, count)] = number
+
+    def _snapshot(self, payload: bytes) -> None:
+        number, step, time_ns, parent, group, flags, count = struct.unpack_from("<QqQQ16sII", payload)
+        _text(payload, 56, count)
+        shelf = len(self._outline.shelves) - 1
+        self._outline.shelves[shelf]  # there is one
+        self._outline.snapshots.append(
+            Snapshot(
+                shelf, number, None if step == _NO_STEP else step, time_ns, parent, group, bool(flags & 1), payload[56:]
+            )
+        )
+
+    def _identity(self, payload: bytes) -> None:
+        kind, dtype, dims, is_part, count = struct.unpack_from("<BBBBI", payload)
+        if dims > _MOST_DIMS:
+            raise self._damaged(f"it claims to have {dims} dimensions")
+        places = dims * (3 if is_part == 1 else 1)
+        shape = struct.unpack_from(f"<{dims}Q", payload, 8)
+        self._outline.identities.append(Identity(kind, dtype, shape, _text(payload, 8 + places * 8, count)))
+
+    def _content(self, payload: bytes) -> None:
+        identity, digest, raw, stored, form, _, count, _, _ = struct.unpack_from("<Q16sQQBBBB4s", payload)
+        if len(payload) != 48 + 8 * count:
+            raise self._damaged("its bases are wrong")
+        bases = struct.unpack_from(f"<{count}Q", payload, 48)
+        if not all(0 < base <= len(self._outline.contents) for base in bases):
+            raise self._damaged("its bases do not precede it")
+        self._outline.identities[identity - 1 if identity > 0 else 1 << 62]
+        self._outline.contents.append(Content(identity, digest, raw, False, form, bases, 0, 0))
+        self._left = stored
+
+    def _known(self, payload: bytes) -> None:
+        identity, digest, raw = struct.unpack("<Q16sQ", payload)
+        self._outline.identities[identity - 1 if identity > 0 else 1 << 62]
+        self._outline.contents.append(Content(identity, digest, raw, True, RAW, (), 0, 0))
+
+    def _entries(self, payload: bytes) -> None:
+        entries = self._outline.snapshots[-1].entries
+        for identity, content in struct.iter_unpack("<QQ", payload):
+            if not 0 < identity <= len(self._outline.identities) or content > len(self._outline.contents):
+                raise self._damaged("an entry is of a later identity or content")
+            entries.append((identity, content))
+
+    def _since(self, payload: bytes) -> None:
+        struct.unpack("<QQ", payload)
+        self._outline.since.append(payload[::-1].hex())
+
+    def _end(self, payload: bytes) -> None:
+        struct.unpack("<8Q", payload)
+        self._outline.id = payload[:47:-1].hex()
+
+
+def _text(payload: bytes, offset: int, count: int) -> str:
+    if len(payload) != offset + count:
+        raise struct.error("the length of a text is wrong")
+    return payload[offset:].decode()

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`State`: the list of a run's shelves, snapshots and archives, of which each commit writes a new one.
+
+A state is read from `head` and `log/`; older entries of a shelf are in nodes (`index/`), which are read when they are
+needed. What is read is checked in full (`codec`).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..errors import DamagedError, InUseError, NotFoundError
+from . import codec
+from .codec import Archive, Entry, Node, Origin, Parts
+from .place import Place
+
+__all__ = ["Archive", "Entry", "Node", "Origin", "Shelf", "State", "begin", "change", "read"]
+
+MARK = "lmc-store.json"
+HEAD = "head"
+LEAF_ENTRIES = 32
+NODE_NODES = 64
+_MOST_TRIES = 50
+_CACHED_NODES = 256
+
+
+def log_name(number: int) -> str:
+    """Return the name of a commit's object."""
+    return f"log/{number:016d}"
+
+
+class _Nodes:
+    """Nodes of a place, the ones read last in memory. They never change, so all states share them."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._read: OrderedDict[str, list[Entry] | list[Node]] = OrderedDict()
+
+    def children(self, node: Node, shelf: str) -> list[Entry] | list[Node]:
+        """Read a node's entries, or the nodes below it."""
+        found = self._read.get(node.object)
+        if found is None:
+            what = f"{self.place.where(node.object)} (snapshots {node.first} to {node.last} of shelf {shelf!r})"
+            try:
+                data = self.place.get(node.object, codec.MOST_STORED)
+            except NotFoundError:
+                raise NotFoundError(
+                    f"{what} is missing: another process may have pruned the run meanwhile; open it again"
+                ) from None
+            if hashlib.sha256(data).hexdigest()[:32] != node.digest:
+                raise DamagedError(f"{what} is damaged: its hash is wrong")
+            found = codec.read_node(data, node, what)
+            self._read[node.object] = found
+            while len(self._read) > _CACHED_NODES:
+                self._read.popitem(last=False)
+        return found
+
+    def write(self, children: list[Entry] | list[Node], level: int) -> Node:
+        """Store a new node."""
+        first = children[0]
+        last = children[-1]
+        data = codec.write_node(children, level)
+        number = last.number if isinstance(last, Entry) else last.last
+        begin = first.number if isinstance(first, Entry) else first.first
+        name = f"index/{begin}-{number}-{secrets.token_hex(8)}"
+        self.place.put(name, data)
+        count = sum(1 if isinstance(one, Entry) else one.stored for one in children)
+        return Node(level, begin, number, count, name, hashlib.sha256(data).hexdigest()[:32])
+
+
+@dataclass
+class Shelf:
+    """A shelf of the state. `entries` reads nodes where they are needed."""
+
+    name: str
+    identity: str
+    """32 hexadecimal digits; all zero: unknown."""
+    next: int
+    keep_raw: int
+    policy: str
+    origin: Origin | None
+    tags: dict[str, int]
+    newest: list[Entry]
+    nodes: list[Node]
+    _nodes: _Nodes = field(repr=False, compare=False)
+
+    @property
+    def latest(self) -> Entry | None:
+        """The newest entry, a hidden one included; None: there is none."""
+        return next(self.entries(backwards=True), None)
+
+    @property
+    def stored(self) -> int:
+        """The number of entries, hidden ones included."""
+        return len(self.newest) + sum(node.stored for node in self.nodes)
+
+    def entry(self, number: int) -> Entry | None:
+        """Return the entry of a snapshot, also a hidden one; None: there is none."""
+        return next(self.entries(number, number), None)
+
+    def entries(self, first: int = 1, last: int = 1 << 62, *, backwards: bool = False) -> Iterator[Entry]:
+        """Yield the entries from `first` to `last`, oldest first or newest first, hidden ones included."""
+        parts: list[Node | Entry] = [*self.nodes, *self.newest]
+        yield from self._within(parts, first, last, backwards)
+
+    def _within(self, parts: list[Node | Entry], first: int, last: int, backwards: bool) -> Iterator[Entry]:
+        for part in reversed(parts) if backwards else parts:
+            if isinstance(part, Entry):
+                if first <= part.number <= last:
+                    yield part
+            elif part.first <= last and first <= part.last:
+                yield from self._within([*self._nodes.children(part, self.name)], first, last, backwards)
+
+    def append(self, entry: Entry) -> None:
+        """Add a snapshot above all others. May write nodes."""
+        assert entry.number >= self.next or self.stored == 0 or entry.number > self._last()
+        self.newest.append(entry)
+        self.next = max(self.next, entry.number + 1)
+        if len(self.newest) >= 2 * LEAF_ENTRIES:
+            self.nodes.append(self._nodes.write(self.newest[:LEAF_ENTRIES], 0))
+            del self.newest[:LEAF_ENTRIES]
+            self._gather()
+
+    def _last(self) -> int:
+        latest = self.newest[-1].number if self.newest else self.nodes[-1].last if self.nodes else 0
+        return latest
+
+    def _gather(self) -> None:
+        """Put the oldest nodes of a level into one of the next level, where there are many."""
+        for level in range(codec.MOST_LEVELS):
+            at = [index for index, node in enumerate(self.nodes) if node.level == level]
+            if len(at) < 2 * NODE_NODES:
+                return
+            begin, end = at[0], at[0] + NODE_NODES
+            self.nodes[begin:end] = [self._nodes.write(self.nodes[begin:end], level + 1)]
+
+    def update(self, changes: Mapping[int, Entry | None]) -> None:
+        """Replace entries by their numbers, or remove them (None). Writes the nodes that they are in anew."""
+        self.newest = [new for old in self.newest if (new := changes.get(old.number, old)) is not None]
+        nodes = (self._updated(node, changes) for node in self.nodes)
+        self.nodes = [node for node in nodes if node is not None]
+
+    def _updated(self, node: Node, changes: Mapping[int, Entry | None]) -> Node | None:
+        if not any(node.first <= number <= node.last for number in changes):
+            return node
+        entries: list[Entry] = []
+        nodes: list[Node] = []
+        old = self._nodes.children(node, self.name)
+        for child in old:
+            if isinstance(child, Entry):
+                new = changes.get(child.number, child)
+                if new is not None:
+                    entries.append(new)
+            else:
+                below = self._updated(child, changes)
+                if below is not None:
+                    nodes.append(below)
+        new_children: list[Entry] | list[Node] = entries or nodes
+        if new_children == old:
+            return node
+        return self._nodes.write(new_children, node.level) if new_children else None
+
+    def tag_numbers(self) -> dict[int, list[str]]:
+        """Return the tags by the numbers of their snapshots."""
+        found: dict[int, list[str]] = {}
+        for tag, number in sorted(self.tags.items()):
+            found.setdefault(number, []).append(tag)
+        return found
+
+
+@dataclass
+class State:
+    """What a run has after a commit."""
+
+    place: Place
+    run: str
+    number: int
+    """Of the commit; 0: there is none yet."""
+    time_ns: int
+    writer: str
+    shelves: list[Shelf]
+    _nodes: _Nodes = field(repr=False, compare=False)
+
+    def shelf(self, name: str) -> Shelf:
+        """Return a shelf; NotFoundError: there is none."""
+        found = self.find(name)
+        if found is None:
+            there = ", ".join(repr(shelf.name) for shelf in self.shelves[:8]) or "none"
+            raise NotFoundError(f"{self.place.url} has no shelf {name!r} (it has: {there})")
+        return found
+
+    def find(self, name: str) -> Shelf | None:
+        """Return a shelf; None: there is none."""
+        return next((shelf for shelf in self.shelves if shelf.name == name), None)
+
+    def add(self, name: str, identity: str, keep_raw: int, policy: str, origin: Origin | None) -> Shelf:
+        """Add a shelf without snapshots."""
+        shelf = Shelf(name, identity, 1, keep_raw, policy, origin, {}, [], [], self._nodes)
+        self.shelves.append(shelf)
+        self.shelves.sort(key=lambda one: one.name.encode())
+        return shelf
+
+    def draft(self) -> State:
+        """Return a copy that can be changed."""
+        shelves = [copy.copy(shelf) for shelf in self.shelves]  # entries and nodes themselves never change
+        for shelf in shelves:
+            shelf.tags, shelf.newest, shelf.nodes = dict(shelf.tags), list(shelf.newest), list(shelf.nodes)
+        return State(self.place, self.run, self.number, self.time_ns, self.writer, shelves, self._nodes)
+
+    def parts(self) -> Parts:
+        """Return what the commit's object contains."""
+        shelves = [
+            codec.ShelfParts(
+                one.name, one.identity, one.next, one.keep_raw, one.policy, one.origin, one.tags, one.newest, one.nodes
+            )
+            for one in self.shelves
+        ]
+        return Parts(self.run, self.number, self.time_ns, self.writer, shelves)
+
+
+def begin(place: Place) -> State:
+    """Read the state of a run, and begin a run where there is none."""
+    try:
+        return read(place)
+    except NotFoundError:
+        if place.exists(MARK):
+            raise
+    place.create(MARK, codec.write_mark(secrets.token_hex(16)))
+    return read(place)
+
+
+def read(place: Place) -> State:
+    """Read the newest state; NotFoundError: there is no run at this place."""
+    nodes = _Nodes(place)
+    try:
+        parts: Parts | None = codec.read_state(place.get(HEAD, codec.MOST_STORED), place.where(HEAD))
+    except (NotFoundError, DamagedError):
+        parts = None
+    if parts is None:
+        parts = _searched(place)
+    return _state(place, _newest(place, parts), nodes)
+
+
+def refreshed(state: State) -> State:
+    """Return the newest state, from a state that was read or written before."""
+    if state.number == 0:
+        return read(state.place)
+    return _state(state.place, _newest(state.place, state.parts()), state._nodes)
+
+
+def _newest(place: Place, parts: Parts) -> Parts:
+    """Follow the log from a state on."""
+    while True:
+        try:
+            data = place.get(log_name(parts.number + 1), codec.MOST_STORED)
+        except NotFoundError:
+            return parts
+        after = _read_log(place, parts.number + 1, data)
+        if after is None:  # emptied: this state is old
+            after = _searched(place, parts.number + 1)
+        if after.run != parts.run:
+            raise DamagedError(f"{place.where(log_name(after.number))} is of another run than the one before it")
+        parts = after
+
+
+def _read_log(place: Place, number: int, data: bytes) -> Parts | None:
+    where = place.where(log_name(number))
+    if codec.is_stub(data):
+        return None
+    parts = codec.read_state(data, where)
+    if parts.number != number:
+        raise DamagedError(f"{where} has commit {parts.number}: it was overwritten")
+    return parts
+
+
+def _searched(place: Place, low: int = 0) -> Parts:
+    """Find the newest commit of the log, without the head: by doubling, then by halves."""
+    if low == 0 and not place.exists(log_name(1)):
+        return Parts(_run(place), 0, 0, "", [])
+    low, step = max(low, 1), 1
+    while place.exists(log_name(low + step)):
+        low, step = low + step, step * 2
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if place.exists(log_name(middle)) else (low, middle)
+    parts = _read_log(place, low, place.get(log_name(low), codec.MOST_STORED))
+    if parts is None:
+        raise DamagedError(f"{place.where(log_name(low))}, the newest commit, is empty: a newer one is missing")
+    return parts
+
+
+def _run(place: Place) -> str:
+    try:
+        return codec.read_mark(place.get(MARK, codec.MOST_STORED), place.where(MARK))
+    except NotFoundError:
+        raise NotFoundError(f"there is no run of lmc-store at {place.url}: {MARK} is missing") from None
+
+
+def _state(place: Place, parts: Parts, nodes: _Nodes) -> State:
+    shelves = [
+        Shelf(
+            one.name,
+            one.identity,
+            one.next,
+            one.keep_raw,
+            one.policy,
+            one.origin,
+            one.tags,
+            one.newest,
+            one.nodes,
+            nodes,
+        )
+        for one in parts.shelves
+    ]
+    return State(place, parts.run, parts.number, parts.time_ns, parts.writer, shelves, nodes)
+
+
+def change(state: State, writer: str, apply: Callable[[State], bool]) -> State:
+    """Commit a change, and return the newest state.
+
+    `apply` changes a draft of the newest state, and returns whether it did. It is called again on the state of another
+    writer whose commit came first. InUseError: others commit all the time.
+    """
+    for attempt in range(_MOST_TRIES):
+        draft = state.draft()
+        if not apply(draft):
+            return state
+        draft.number, draft.time_ns, draft.writer = state.number + 1, time.time_ns(), writer
+        data = codec.write_state(draft.parts())
+        if state.place.create(log_name(draft.number), data):
+            state.place.put(HEAD, data)
+            return draft
+        time.sleep(random.uniform(0, min(0.05 * 2**attempt, 2)))
+        state = refreshed(state)
+    raise InUseError(f"{state.place.url}: other programs committed before this one {_MOST_TRIES} times; try it later")
