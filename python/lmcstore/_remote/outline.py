@@ -153,8 +153,9 @@ def unpack(data: bytes, where: str) -> Outline:
 
     def read(count: int) -> bytes:
         nonlocal place
-        place += count
-        return text[place - count : place]
+        data = text[place : place + count]
+        place += len(data)
+        return data
 
     try:
         outline = _Parser(read, None, has_data=False).run()
