@@ -182,7 +182,7 @@ def an_entry(number: int, **others: Any) -> codec.Entry:
         "data/" + "1" * 20 + "-" + "a" * 16, 0, 4096, 1 << 20, 4096, 100, "b" * 32
     )
     fields = {"step": number, "time_ns": number, "parent": number - 1, "raw_bytes": 10, "tensors": 1, "metrics": {},
-              "note": "", "hidden": False, "base": number - 1, "archive": kept, "key": None}  # fmt: skip
+              "note": "", "hidden": False, "base": number - 1, "deep": False, "archive": kept, "key": None}  # fmt: skip
     return codec.Entry(number=number, **(fields | others))
 
 

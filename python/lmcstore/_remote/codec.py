@@ -92,6 +92,8 @@ class Entry(NamedTuple):
     """It was removed, but a later one needs it."""
     base: int
     """The number of the snapshot whose contents the archive needs; 0: it needs none."""
+    deep: bool
+    """It also needs contents of that snapshot's archive that are none of that snapshot's tensors."""
     archive: Archive
     key: Archive | None
     """Another archive of the snapshot that needs no other."""
@@ -416,6 +418,7 @@ def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
         check.text(found, "note", _is_note) if "note" in found else "",
         found.get("hidden") is True,
         check.count(found, "base", 0, number - 1),
+        found.get("deep") is True,
         _read_archive(check, check.object(found.get("archive"))),
         None if key is None else _read_archive(check, check.object(key)),
     )

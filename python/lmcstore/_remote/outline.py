@@ -115,6 +115,14 @@ class Outline:
         """Whether an older archive has some of its contents."""
         return any(content.is_known for content in self.contents)
 
+    def known(self) -> set[bytes]:
+        """Return the digests of contents that an older archive has."""
+        return {content.digest for content in self.contents if content.is_known}
+
+    def held(self) -> set[bytes]:
+        """Return the digests of the contents of the last snapshot's complete list."""
+        return {self.contents[content - 1].digest for _, content in self.entries if content}
+
     def packed(self) -> bytes:
         """Return the bytes that `unpack` reads."""
         return zlib.compress(b"".join(data for _, data in self.runs), 6)
@@ -132,12 +140,17 @@ class Outline:
         os.lseek(fd, 0, os.SEEK_SET)
 
 
-def parse(read: Callable[[int], bytes], sink: Callable[[bytes], object] | None = None) -> Outline:
+def parse(
+    read: Callable[[int], bytes],
+    sink: Callable[[bytes], object] | None = None,
+    begun: Callable[[Outline], object] | None = None,
+) -> Outline:
     """Read an archive to its end; `read` returns at most as many bytes, fewer only at the end of the stream.
 
-    `sink` gets all bytes in order. DamagedError: the archive is damaged or cut short.
+    `sink` gets all bytes in order. `begun` is called before the first snapshot, when the properties of its shelf are
+    known. DamagedError: the archive is damaged or cut short.
     """
-    return _Parser(read, sink, has_data=True).run()
+    return _Parser(read, sink, has_data=True, begun=begun).run()
 
 
 def unpack(data: bytes, where: str) -> Outline:
@@ -167,8 +180,15 @@ def unpack(data: bytes, where: str) -> Outline:
 
 
 class _Parser:
-    def __init__(self, read: Callable[[int], bytes], sink: Callable[[bytes], object] | None, *, has_data: bool) -> None:
-        self._read, self._sink, self._has_data = read, sink, has_data
+    def __init__(
+        self,
+        read: Callable[[int], bytes],
+        sink: Callable[[bytes], object] | None,
+        *,
+        has_data: bool,
+        begun: Callable[[Outline], object] | None = None,
+    ) -> None:
+        self._read, self._sink, self._has_data, self._begun = read, sink, has_data, begun
         self._outline = Outline()
         self._at = 0
         self._number = 0
@@ -283,6 +303,8 @@ class _Parser:
     def _snapshot(self, payload: bytes) -> None:
         number, step, time_ns, parent, group, flags, count = struct.unpack_from("<QqQQ16sII", payload)
         _text(payload, 56, count)
+        if self._begun is not None and not self._outline.snapshots:
+            self._begun(self._outline)
         shelf = len(self._outline.shelves) - 1
         self._outline.shelves[shelf]  # there is one
         self._outline.snapshots.append(

@@ -118,6 +118,29 @@ class Shelf:
             elif part.first <= last and first <= part.last:
                 yield from self._within([*self._nodes.children(part, self.name)], first, last, backwards)
 
+    def chain(self, number: int) -> list[tuple[Entry, Archive]]:
+        """Return the archives that have a snapshot, also a hidden one, in the order of their restore.
+
+        NotFoundError: there is no such snapshot. DamagedError: one that it needs is missing.
+        """
+        found: list[tuple[Entry, Archive]] = []
+        needed, can_be_key = number, True
+        for entry in self.entries(1, number, backwards=True):
+            if entry.number != needed:
+                break
+            if entry.key is not None and can_be_key:
+                return [(entry, entry.key), *reversed(found)]
+            found.append((entry, entry.archive))
+            if entry.base == 0:
+                return found[::-1]
+            needed, can_be_key = entry.base, not entry.deep
+        if not found:
+            raise NotFoundError(f"{self._nodes.place.url} has no {self.name}@{number}")
+        raise DamagedError(
+            f"{self._nodes.place.url}: {self.name}@{number} can't be read: {self.name}@{needed}, which it is "
+            "stored upon, is missing"
+        )
+
     def append(self, entry: Entry) -> None:
         """Add a snapshot above all others. May write nodes."""
         assert entry.number >= self.next or self.stored == 0 or entry.number > self._last()

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sends the snapshots of a pool to a run in an object store (store/REMOTE.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Error, ExistsError, InputOutputError, InUseError, InvalidError, NotFoundError, UnsupportedError
+from . import agree, outline, state
+from .codec import UNKNOWN, Archive, Entry, Origin
+from .place import Place
+from .upload import Upload
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+log = logging.getLogger("lmcstore")
+
+Progress = Callable[[str, int, int], object]
+_KEY_EVERY = 24
+_BATCH_BYTES = 16 << 20
+_BATCH_ENTRIES = 32
+_FOLLOW_PAUSE_S = 0.2
+_AGREE_EVERY_S = 60.0
+_LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A shelf, or a part of it."""
+
+    shelf: str
+    first: int
+    last: int
+
+
+class _Stale(Exception):
+    """Another pusher has committed what this one did not expect: begin again with the newest state."""
+
+
+class Pusher:
+    """Pushes from an open store to a place, step by step."""
+
+    def __init__(
+        self, store: Store, place: Place, what: Iterable[str], mirror: bool, progress: Progress | None = None
+    ) -> None:
+        self._store, self._place, self._progress = store, place, progress
+        self._what, self._mirror = tuple(what), mirror
+        self._writer = secrets.token_hex(16)
+        self._state = state.begin(place)
+        self._outlines: dict[str, tuple[int, str, outline.Outline]] = {}
+        self._keys = ThreadPoolExecutor(1, "lmcstore-key")
+        self._key: tuple[str, int, Future[Archive | None]] | None = None
+        self._lock = threading.Lock()
+        self._agreed = -_AGREE_EVERY_S
+        self._left_out: set[tuple[str, int]] = set()
+        self.snapshots = self.keys = self.bytes = 0
+
+    def close(self) -> None:
+        self._keys.shutdown(wait=True, cancel_futures=True)
+
+    # One pass
+
+    def push(self, *, waits: bool) -> bool:
+        """Send what is missing; whether there was something. `waits`: for keys, and everything is compared."""
+        for _ in range(8):
+            try:
+                sent = self._pass(waits)
+                return sent
+            except _Stale as error:
+                log.info("%s: %s; the push begins again from the newest state", self._place.url, error)
+                self._outlines.clear()
+                self._state = state.refreshed(self._state)
+        raise InUseError(f"{self._place.url}: other programs change the run all the time; try it later")
+
+    def _pass(self, waits: bool) -> bool:
+        before = self._state.number
+        for wanted in self._wanted():
+            self._push_shelf(wanted)
+        if waits or time.monotonic() - self._agreed >= _AGREE_EVERY_S:
+            self._agree()
+        if self._key is not None and (waits or self._key[2].done()):
+            self._take_key()
+        return self._state.number != before
+
+    def _wanted(self) -> Iterator[_Wanted]:
+        if not self._what:
+            for shelf in self._store._pool.shelves():
+                yield _Wanted(shelf["name"], 1, 1 << 62)
+        for address in self._what:
+            name, has_range, which = address.partition("@")
+            if not has_range:
+                yield _Wanted(name, 1, 1 << 62)
+            elif ".." in which:
+                yield _Wanted(name, *self._store._pool.range(name, which))
+            else:
+                number = self._store._pool.find(name, which, False).info()["number"]
+                yield _Wanted(name, number, number)
+
+    def _push_shelf(self, wanted: _Wanted) -> None:
+        there = self._state.find(wanted.shelf)
+        if there is not None:
+            agree.check_same(self._store, there, self._place.url)
+        batch = _Batch(self, wanted.shelf)
+        first = max(wanted.first, there.next if there is not None else 1)
+        for number in self._numbers(wanted.shelf, first, wanted.last):
+            batch.add(number)
+        batch.commit()
+
+    def _numbers(self, shelf: str, first: int, last: int) -> list[int]:
+        found: list[int] = []
+        while True:
+            numbers = self._store._pool.numbers(shelf, first, 4096)
+            found += [number for number in numbers if number <= last]
+            if len(numbers) < 4096 or numbers[-1] >= last:
+                return found
+            first = numbers[-1] + 1
+
+    # Archives
+
+    def older(self, shelf: str, entry: Entry) -> outline.Outline | None:
+        """Return the outline of an entry's archive, from memory or from the place; None: it can't be read."""
+        kept = self._outlines.get(shelf)
+        if kept is not None and kept[:2] == (entry.number, entry.archive.id):
+            return kept[2]
+        try:
+            packed = b"".join(self._place.get_ranges(entry.archive.outline_ranges()))
+            found = outline.unpack(packed, self._place.where(entry.archive.object))
+        except (Error, OSError) as error:
+            if isinstance(error, InputOutputError):
+                raise
+            log.warning(
+                "%s@%d is sent whole, since the snapshot before it can't be used: %s", shelf, entry.number, error
+            )
+            return None
+        return found if found.id == entry.archive.id else None
+
+    def remember(self, shelf: str, number: int, kept: outline.Outline) -> None:
+        """Keep an outline in memory for the next snapshot."""
+        self._outlines[shelf] = number, kept.id, kept
+
+    def dump(
+        self,
+        address: str,
+        older: outline.Outline | None,
+        sink: Callable[[bytes], None],
+        begun: Callable[[outline.Outline], None] | None = None,
+    ) -> outline.Outline | None:
+        """Dump a snapshot through a pipe; None: it was removed meanwhile."""
+        with contextlib.ExitStack() as stack:
+            since: tuple[int, ...] = ()
+            if older is not None:
+                sparse = stack.enter_context(tempfile.TemporaryFile(prefix="lmc-store-"))
+                older.write_sparse(sparse.fileno())
+                since = (sparse.fileno(),)
+            reading, writing = os.pipe()
+            failures: list[BaseException] = []
+
+            def work() -> None:
+                try:
+                    self._store._pool.dump(writing, (address,), since, False, False, False, None)
+                except BaseException as error:
+                    failures.append(error)
+                finally:
+                    os.close(writing)
+
+            thread = threading.Thread(target=work, name="lmcstore-dump", daemon=True)
+            thread.start()
+            try:
+                with open(reading, "rb", buffering=1 << 20) as pipe:
+                    found: outline.Outline | None = outline.parse(pipe.read, sink, begun)
+            except BaseException:
+                thread.join()
+                if failures and not (isinstance(failures[0], OSError) and failures[0].errno == 32):
+                    if isinstance(failures[0], NotFoundError):
+                        return None
+                    raise failures[0] from None
+                raise
+            thread.join()
+            if failures:
+                raise failures[0]
+            return found
+
+    def sent(self, count: int) -> None:
+        """Count bytes that the server has confirmed."""
+        with self._lock:
+            self.bytes += count
+            if self._progress is not None:
+                self._progress("push", self.bytes, 0)
+
+    # Keys
+
+    def want_key(self, shelf: str, number: int) -> None:
+        """Begin a key of a snapshot in another thread, unless one is being made."""
+        if self._key is None:
+            self._key = shelf, number, self._keys.submit(self._make_key, shelf, number)
+
+    def _make_key(self, shelf: str, number: int) -> Archive | None:
+        upload = Upload(self._place, self.sent)
+        kept = self.dump(f"{shelf}@{number}", None, upload.write)
+        if kept is None or not kept.snapshots or kept.needs_base:
+            return None
+        found = upload.archive(0, kept)
+        upload.finish()
+        return None if upload.is_expired else found
+
+    def _take_key(self) -> None:
+        assert self._key is not None
+        shelf, number, future = self._key
+        self._key = None
+        made = future.result()
+        if made is None:
+            return
+
+        def apply(draft: state.State) -> bool:
+            there = draft.find(shelf)
+            entry = there.entry(number) if there is not None else None
+            if there is None or entry is None or entry.key is not None:
+                return False
+            there.update({number: entry._replace(key=made)})
+            return True
+
+        self._commit(apply)
+        self.keys += 1
+
+    # The state
+
+    def _commit(self, apply: Callable[[state.State], bool]) -> None:
+        self._state = state.change(self._state, self._writer, apply)
+
+    def _agree(self) -> None:
+        """Bring names, tags, policies, metrics and notes up to date."""
+        shelves = sorted({wanted.shelf for wanted in self._wanted()})
+        self._commit(lambda draft: agree.update(self._store, draft, shelves, self._mirror))
+        self._agreed = time.monotonic()
+
+
+class _Batch:
+    """Snapshots of a shelf that are uploaded, and committed together."""
+
+    def __init__(self, pusher: Pusher, shelf: str) -> None:
+        self._pusher, self._shelf = pusher, shelf
+        self._upload = Upload(pusher._place, pusher.sent)
+        self._entries: list[Entry] = []
+        self._kept: outline.Outline | None = None
+        there = pusher._state.find(shelf)
+        self._last = there.latest if there is not None else None
+        self._since_key = len(there.chain(self._last.number)) - 1 if there is not None and self._last is not None else 0
+
+    def add(self, number: int) -> None:
+        """Send a snapshot."""
+        pusher, shelf = self._pusher, self._shelf
+        entry = self._sent(number)
+        if entry is None:
+            return
+        self._entries.append(entry)
+        self._last = entry
+        self._since_key = self._since_key + 1 if entry.base else 0
+        is_large = self._upload.bytes >= _BATCH_BYTES or len(self._entries) >= _BATCH_ENTRIES
+        if is_large or self._upload.is_expired:
+            self.commit()
+        if self._since_key >= _key_every(pusher._store, shelf) and not self._entries:
+            pusher.want_key(shelf, number)
+
+    def _sent(self, number: int) -> Entry | None:
+        pusher, last = self._pusher, self._last
+        handle = pusher._store._pool.find(self._shelf, str(number), False)
+        info = handle.info()
+        older = None
+        if last is not None and self._since_key < 2 * _key_every(pusher._store, self._shelf):
+            older = pusher.older(self._shelf, last)
+        start = self._upload.bytes
+        kept = pusher.dump(f"{self._shelf}@{number}", older, self._upload.write, self._check)
+        if kept is None or not kept.snapshots:
+            return None
+        place = self._upload.archive(start, kept)
+        pusher.remember(self._shelf, number, kept)
+        self._kept = kept
+        is_deep = older is not None and not kept.known() <= older.held()
+        base = last.number if kept.needs_base and last is not None else 0
+        return Entry(
+            number, info["step"], info["time_ns"], info["parent"], info["raw_bytes"], info["tensor_count"],
+            agree.metrics_of(info), agree.note_of(info), False, base, is_deep, place, None,
+        )  # fmt: skip
+
+    def _check(self, begun: outline.Outline) -> None:
+        """Refuse another shelf of the same name before anything is sent."""
+        identity, there = begun.shelves[0].identity, self._pusher._state.find(self._shelf)
+        if there is not None and UNKNOWN not in (identity, there.identity) and identity != there.identity:
+            raise ExistsError(
+                f"{self._pusher._place.url} has another shelf {self._shelf!r}: it was begun in another pool, or anew. "
+                "Push to another URL, or rename the shelf"
+            )
+        if there is None and identity != UNKNOWN:
+            for other in self._pusher._state.shelves:
+                if other.identity == identity:
+                    self._pusher._commit(lambda draft: agree.rename(draft, identity, self._shelf))
+                    raise _Stale(f"shelf {other.name!r} is called {self._shelf!r} now")
+
+    def commit(self) -> None:
+        """Commit what was sent."""
+        if not self._entries:
+            return
+        pusher, entries, kept = self._pusher, self._entries, self._kept
+        assert kept is not None
+        self._upload.finish()
+        if self._upload.is_expired:
+            raise _Stale("the upload took so long that its first bytes may be gone")
+        info = pusher._store._pool.shelf_info(self._shelf)
+
+        def apply(draft: state.State) -> bool:
+            there = draft.find(self._shelf)
+            if there is None:
+                origin = None if info["origin"] is None else Origin(*info["origin"][:2])
+                there = draft.add(self._shelf, kept.shelves[0].identity, info["keep_raw"], info["policy"], origin)
+            _append(there, entries)
+            return True
+
+        pusher._commit(apply)
+        pusher.snapshots += len(entries)
+        self._entries, self._upload = [], Upload(pusher._place, pusher.sent)
+
+
+def _append(there: state.Shelf, entries: list[Entry]) -> None:
+    """Add entries to the state of a shelf; _Stale: another pusher has changed what they build on."""
+    if entries[0].number < there.next:
+        raise _Stale(f"another pusher has sent {there.name}@{entries[0].number} meanwhile")
+    latest = there.latest
+    if entries[0].base and (latest is None or latest.number != entries[0].base):
+        raise _Stale(f"{there.name}@{entries[0].base} is gone, which the next one builds on")
+    for entry in entries:
+        there.append(entry)
+
+
+def _key_every(store: Store, shelf: str) -> int:
+    """Return after how many archives a shelf gets a key: the policy's `links`."""
+    found = re.search(r"\blinks=([0-9]+)\b", store._pool.shelf_info(shelf)["policy"])
+    return max(1, int(found.group(1))) if found is not None else _KEY_EVERY
+
+
+def push(
+    store: Store,
+    url: str,
+    what: str | Iterable[str] | None = None,
+    progress: Progress | None = None,
+    *,
+    follow: bool = False,
+    timeout: float | None = None,
+    mirror: bool = False,
+) -> dict[str, Any]:
+    """Send the snapshots of a store that a run at a URL lacks: see `Store.push`."""
+    if not hasattr(store, "_pool"):
+        raise UnsupportedError(f"{store.path}: push sends pools; push those of the ranks one by one, to a URL each")
+    if timeout is not None and not follow:
+        raise InvalidError("timeout is for follow=True")
+    addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
+    with Place(url) as place, contextlib.closing(Pusher(store, place, addresses, mirror, progress)) as pusher:
+        if follow:
+            _follow(pusher, timeout)
+        pusher.push(waits=True)
+        return {
+            "snapshots": pusher.snapshots,
+            "keys": pusher.keys,
+            "bytes": pusher.bytes,
+            "commit": pusher._state.number,
+        }
+
+
+def _follow(pusher: Pusher, timeout: float | None) -> None:
+    """Push each snapshot when it is durable; ends after `timeout` seconds without one."""
+    newest = time.monotonic()
+    pause = _FOLLOW_PAUSE_S
+    while timeout is None or time.monotonic() - newest < timeout:
+        try:
+            if pusher.push(waits=False):
+                newest = time.monotonic()
+            pause = _FOLLOW_PAUSE_S
+        except (InputOutputError, InUseError) as error:
+            log.warning("%s; tries again in %.0f s", error, pause)
+            pause = min(pause * 2, _LONGEST_WAIT_S)
+        time.sleep(pause)

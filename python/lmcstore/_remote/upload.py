@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Upload`: one object of data, stored piece by piece while it grows."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from .codec import PIECE_BYTES, Archive, piece_name
+from .outline import Outline
+from .place import Place
+
+_MOST_IN_FLIGHT = 4
+EXPIRES_S = 12 * 3600.0
+"""A commit names no piece that is older: from a day on, `prune` may delete a piece that no commit names."""
+
+
+class Upload:
+    """Writes bytes to a new object of data. Memory: at most five pieces."""
+
+    def __init__(self, place: Place, sent: Callable[[int], None] | None = None, piece_bytes: int = PIECE_BYTES) -> None:
+        self._place, self._sent, self._piece_bytes = place, sent, piece_bytes
+        self.object = f"data/{time.time_ns():020d}-{secrets.token_hex(8)}"
+        self.bytes = 0
+        self._begun = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._buffer = bytearray()
+        self._count = 0
+        self._futures: list[Future[None]] = []
+        self._free = threading.Semaphore(_MOST_IN_FLIGHT)
+
+    def write(self, data: bytes) -> None:
+        """Add bytes; waits while four pieces are under way. Raises the failure of an earlier piece."""
+        view = memoryview(data)
+        while view:
+            now = min(len(view), self._piece_bytes - len(self._buffer))
+            self._buffer += view[:now]
+            self.bytes += now
+            view = view[now:]
+            if len(self._buffer) == self._piece_bytes:
+                self._send()
+
+    def archive(self, offset: int, outline: Outline) -> Archive:
+        """Add the outline of the archive that was written from `offset` on, and return where both are."""
+        packed = outline.packed()
+        place = Archive(self.object, offset, outline.size, self._piece_bytes, self.bytes, len(packed), outline.id)
+        self.write(packed)
+        return place
+
+    def finish(self) -> None:
+        """Wait until the server has confirmed all pieces."""
+        if self._buffer:
+            self._send()
+        for future in self._futures:
+            future.result()
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether its oldest piece is so old that it may be deleted before a commit names it."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self._begun > EXPIRES_S
+
+    def _send(self) -> None:
+        for future in self._futures:
+            if future.done():
+                future.result()
+        self._futures = [future for future in self._futures if not future.done()]
+        self._free.acquire()
+        name, data = piece_name(self.object, self._count), bytes(self._buffer)
+        self._count += 1
+        self._buffer.clear()
+        self._futures.append(self._place.start(self._put, name, data))
+
+    def _put(self, name: str, data: bytes) -> None:
+        try:
+            self._place.put(name, data)
+        finally:
+            self._free.release()
+        if self._sent is not None:
+            self._sent(len(data))
