@@ -66,6 +66,7 @@ from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transacti
 from .log import Log, RemovedByPolicy
 from .opening import open
 from .progress import ProgressBar
+from .remote import pull
 from .run import Run
 from .shelf import Origin, Pruned, Removal, Shelf
 from .snapshot import Loaded, Snapshot
@@ -113,4 +114,5 @@ __all__ = [
     "archive",
     "codec",
     "open",
+    "pull",
 ]

@@ -406,6 +406,59 @@ class Store:
         descriptors = tuple(descriptor(one) for one in files)
         return _warned(self._pool.restore(descriptors, addresses, tensors, name, move_tags, resume, progress))
 
+    def push(
+        self,
+        url: str,
+        what: str | Iterable[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        follow: bool = False,
+        timeout: float | None = None,
+        mirror: bool = False,
+    ) -> dict[str, Any]:
+        """Send the snapshots that a run in an object store lacks, and its tags; `lmcstore.pull` restores them.
+
+        A snapshot is there, complete, or absent. It is sent as what is new since the one before, and from time to time
+        whole. Snapshots older than the newest one there are not sent. Several programs may push to one URL.
+
+        Parameters
+        ----------
+        url
+            ``s3://bucket/folder``, ``gs://``, ``az://``, or ``file:///folder``; made by the first push. Keys, region
+            and endpoint come from the usual environment, or from the profile files of AWS.
+        what
+            One or several of a shelf (``"run"``), a snapshot (``"run@7"``) and a range (``"run@5..9"``). Default:
+            everything.
+        progress
+            Called with the task, the bytes that the server has confirmed, and 0; may raise to stop the push.
+        follow
+            Go on, and send each snapshot when it is durable.
+        timeout
+            With `follow`: end after this many seconds without a new snapshot. None: never.
+        mirror
+            Remove snapshots there that this pool lacks, and compare metrics and notes of all, not only of the newest.
+
+        Returns
+        -------
+        dict
+            ``snapshots`` and ``keys`` (snapshots sent whole, beside) that were sent, ``bytes``, and ``commit``, the
+            number of the newest commit.
+
+        Raises
+        ------
+        ExistsError
+            The URL has another shelf of the name, or other snapshots of it.
+        InputOutputError
+            The server can't be reached, or refuses. With `follow` the push goes on trying.
+        UnsupportedError
+            The package ``obstore`` is missing, or it is no such URL.
+        DamagedError, NotFoundError
+            As their names say.
+        """
+        from ._remote.push import push  # needs modules that others do without
+
+        return push(self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror)
+
     def close(self) -> None:
         """Close this open of the pool, after snapshots under way, lazy ones too. A second call does nothing.
 

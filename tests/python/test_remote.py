@@ -42,16 +42,11 @@ def test_objects(place: Place) -> None:
     place.put("data/a/0", b"hello again")
     assert place.get("data/a/0") == b"hello again"
     assert place.get_range("data/a/0", 6, 5) == b"again"
-    assert (
-        place.get_ranges([("data/a/0", 0, 1), ("data/a/0", 1, 4)] * 20)
-        == [b"h", b"ello"] * 20
-    )
+    assert place.get_ranges([("data/a/0", 0, 1), ("data/a/0", 1, 4)] * 20) == [b"h", b"ello"] * 20
     assert place.create("log/1", b"one") and place.create("log/1", b"one")
     assert not place.create("log/1", b"two") and not place.create("log/1", b"on")
     assert place.get("log/1") == b"one"
-    assert [(info.name, info.bytes) for info in place.list("data")] == [
-        ("data/a/0", 11)
-    ]
+    assert [(info.name, info.bytes) for info in place.list("data")] == [("data/a/0", 11)]
     assert place.exists("log/1") and not place.exists("log/2")
     place.delete(["log/1", "log/1", "log/9"])
     assert not place.exists("log/1") and list(place.list("log")) == []
@@ -64,9 +59,7 @@ def test_what_is_missing_is_named(place: Place) -> None:
     for offset, count in ((0, 6), (3, 3), (7, 2)):
         with pytest.raises(lmcstore.DamagedError, match=r"data/a/0 is cut short"):
             place.get_range("data/a/0", offset, count)
-    with pytest.raises(
-        lmcstore.DamagedError, match=r"data/a/0 is damaged: .*5 bytes, more than 4"
-    ):
+    with pytest.raises(lmcstore.DamagedError, match=r"data/a/0 is damaged: .*5 bytes, more than 4"):
         place.get("data/a/0", 4)
     for name in ("", "../x", "a/../b", "/etc/passwd", "a//b", "a b", "ä"):
         with pytest.raises(lmcstore.InvalidError):
@@ -149,16 +142,10 @@ def set_keys(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_keys_from_a_profile(
-    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "credentials").write_text(
-        "[lab]\naws_access_key_id = a-key\naws_secret_access_key = a-secret\n"
-    )
+def test_keys_from_a_profile(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text("[lab]\naws_access_key_id = a-key\naws_secret_access_key = a-secret\n")
     endpoint = os.environ["AWS_ENDPOINT_URL"]
-    (tmp_path / "config").write_text(
-        f"[profile lab]\nregion = us-east-1\nendpoint_url = {endpoint}\n"
-    )
+    (tmp_path / "config").write_text(f"[profile lab]\nregion = us-east-1\nendpoint_url = {endpoint}\n")
     for name in (
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
@@ -178,9 +165,7 @@ def test_keys_from_a_profile(
 
 
 def an_entry(number: int, **others: Any) -> codec.Entry:
-    kept = codec.Archive(
-        "data/" + "1" * 20 + "-" + "a" * 16, 0, 4096, 1 << 20, 4096, 100, "b" * 32
-    )
+    kept = codec.Archive("data/" + "1" * 20 + "-" + "a" * 16, 0, 4096, 1 << 20, 4096, 100, "b" * 32)
     fields = {"step": number, "time_ns": number, "parent": number - 1, "raw_bytes": 10, "tensors": 1, "metrics": {},
               "note": "", "hidden": False, "base": number - 1, "deep": False, "archive": kept, "key": None}  # fmt: skip
     return codec.Entry(number=number, **(fields | others))
@@ -188,9 +173,7 @@ def an_entry(number: int, **others: Any) -> codec.Entry:
 
 def added(place: Place, count: int) -> state.State:
     def add(draft: state.State) -> bool:
-        shelf = draft.find("run") or draft.add(
-            "run", codec.UNKNOWN, 4, "keep=all", None
-        )
+        shelf = draft.find("run") or draft.add("run", codec.UNKNOWN, 4, "keep=all", None)
         for _ in range(count):
             shelf.append(an_entry(shelf.next))
         return True
@@ -220,20 +203,12 @@ def test_ten_thousand_entries(memory: Place, monkeypatch: pytest.MonkeyPatch) ->
     shelf = read.shelf("run")
     assert shelf.stored == 1000 and len(shelf.newest) < 8 and len(shelf.nodes) < 40
     assert [entry.number for entry in shelf.entries()] == list(range(1, 1001))
-    assert [entry.number for entry in shelf.entries(backwards=True)] == list(
-        range(1000, 0, -1)
-    )
+    assert [entry.number for entry in shelf.entries(backwards=True)] == list(range(1000, 0, -1))
     assert [entry.number for entry in shelf.entries(17, 23)] == list(range(17, 24))
-    assert (
-        shelf.latest == an_entry(1000)
-        and shelf.entry(500) == an_entry(500)
-        and shelf.entry(1001) is None
-    )
+    assert shelf.latest == an_entry(1000) and shelf.entry(500) == an_entry(500) and shelf.entry(1001) is None
 
     def edit(draft: state.State) -> bool:
-        draft.shelf("run").update(
-            {3: an_entry(3, note="x"), 1000: None, **dict.fromkeys(range(100, 200))}
-        )
+        draft.shelf("run").update({3: an_entry(3, note="x"), 1000: None, **dict.fromkeys(range(100, 200))})
         return True
 
     state.change(read, WRITER, edit)
@@ -245,9 +220,7 @@ def test_ten_thousand_entries(memory: Place, monkeypatch: pytest.MonkeyPatch) ->
     assert shelf.entry(3) == an_entry(3, note="x")
 
 
-def test_a_long_history_opens_in_few_requests(
-    memory: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_history_opens_in_few_requests(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     added(memory, 20_000)
     asked: list[str] = []
     get = Place.get
@@ -257,10 +230,7 @@ def test_a_long_history_opens_in_few_requests(
         lambda self, name, *rest: (asked.append(name), get(self, name, *rest))[1],
     )
     shelf = state.read(memory).shelf("run")
-    newest = [
-        entry.number
-        for _, entry in zip(range(20), shelf.entries(backwards=True), strict=False)
-    ]
+    newest = [entry.number for _, entry in zip(range(20), shelf.entries(backwards=True), strict=False)]
     assert newest == list(range(20_000, 19_980, -1))
     assert shelf.entry(77) is not None
     assert asked[:2] == ["head", "log/0000000000000002"] and len(asked) <= 5
@@ -276,18 +246,13 @@ def test_two_writers(memory: Place) -> None:
 
         return apply
 
-    threads = [
-        threading.Thread(target=state.change, args=(first, f"{n:032x}", add(f"s{n}")))
-        for n in range(6)
-    ]
+    threads = [threading.Thread(target=state.change, args=(first, f"{n:032x}", add(f"s{n}"))) for n in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     after = state.read(memory)
-    assert after.number == 6 and [shelf.name for shelf in after.shelves] == [
-        f"s{n}" for n in range(6)
-    ]
+    assert after.number == 6 and [shelf.name for shelf in after.shelves] == [f"s{n}" for n in range(6)]
 
 
 @pytest.mark.parametrize("there", [1, 2, 3, 7, 8, 9, 100])
@@ -306,9 +271,7 @@ def test_the_head_is_a_hint(memory: Place, there: int, head: str) -> None:
 def test_emptied_commits(memory: Place) -> None:
     for _ in range(20):
         now = added(memory, 1)
-    old = codec.write_state(
-        state._searched(memory).__class__(now.run, 3, 0, WRITER, [])
-    )
+    old = codec.write_state(state._searched(memory).__class__(now.run, 3, 0, WRITER, []))
     for number in range(1, 15):
         memory.put(state.log_name(number), codec.stub())
     memory.delete(["head"])
@@ -327,11 +290,7 @@ def replaced(generator: random.Random, whole: Any, value: Any) -> Any:
     changed = at = json.loads(json.dumps(whole))
     while True:
         key = generator.choice(list(at) if isinstance(at, dict) else range(len(at)))
-        if (
-            not at[key]
-            or not isinstance(at[key], dict | list)
-            or generator.random() < 0.1
-        ):
+        if not at[key] or not isinstance(at[key], dict | list) or generator.random() < 0.1:
             at[key] = value
             return changed
         at = at[key]
@@ -363,13 +322,7 @@ def test_damaged_states(memory: Place) -> None:
 
     def edit(draft: state.State) -> bool:
         draft.shelf("run").tags["best"] = 5
-        draft.shelf("run").update(
-            {
-                70: an_entry(
-                    70, metrics={"a": 0.5, "b": "NaN"}, note="n", hidden=True, step=None
-                )
-            }
-        )
+        draft.shelf("run").update({70: an_entry(70, metrics={"a": 0.5, "b": "NaN"}, note="n", hidden=True, step=None)})
         return True
 
     state.change(state.read(memory), WRITER, edit)
@@ -397,9 +350,7 @@ def test_damaged_states(memory: Place) -> None:
         with pytest.raises(lmcstore.DamagedError, match="here is damaged"):
             codec.read_state(bad, "here")
     with pytest.raises(lmcstore.UnsupportedError, match="use a newer one"):
-        codec.read_state(
-            zlib.compress(json.dumps(whole | {"version": 2}).encode()), "here"
-        )
+        codec.read_state(zlib.compress(json.dumps(whole | {"version": 2}).encode()), "here")
 
 
 def test_damaged_nodes(memory: Place) -> None:
@@ -407,23 +358,17 @@ def test_damaged_nodes(memory: Place) -> None:
     (info,) = memory.list("index")
     data = memory.get(info.name)
     memory.put(info.name, data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(
-        lmcstore.DamagedError, match=r"snapshots 1 to 32 of shelf 'run'\) is damaged"
-    ):
+    with pytest.raises(lmcstore.DamagedError, match=r"snapshots 1 to 32 of shelf 'run'\) is damaged"):
         list(state.read(memory).shelf("run").entries())
     memory.delete([info.name])
-    with pytest.raises(
-        lmcstore.NotFoundError, match=r"snapshots 1 to 32 of shelf 'run'\) is missing"
-    ):
+    with pytest.raises(lmcstore.NotFoundError, match=r"snapshots 1 to 32 of shelf 'run'\) is missing"):
         list(state.read(memory).shelf("run").entries())
 
 
 # Outlines
 
 
-def dumped(
-    store: lmcstore.Store, tmp_path: Path, what: str, since: tuple[Any, ...] = ()
-) -> bytes:
+def dumped(store: lmcstore.Store, tmp_path: Path, what: str, since: tuple[Any, ...] = ()) -> bytes:
     with open(tmp_path / "dumped", "wb") as file:
         store.dump(file, what, since=since)
     return (tmp_path / "dumped").read_bytes()
@@ -434,9 +379,7 @@ def filled(store: lmcstore.Store) -> lmcstore.Store:
     generator = np.random.default_rng(1)
     for step in range(3):
         weights = generator.normal(size=700_000).astype(np.float32)
-        store["run"].snapshot(
-            {"w": weights, "same": np.arange(100_000), "empty": np.zeros(0)}, step=step
-        )
+        store["run"].snapshot({"w": weights, "same": np.arange(100_000), "empty": np.zeros(0)}, step=step)
     store["run"].tag(1, "first")
     return store
 
@@ -457,18 +400,12 @@ def test_outlines(filled: lmcstore.Store, tmp_path: Path) -> None:
     again = outline.unpack(packed, "here")
     assert again == parsed
     with open(tmp_path / "sparse", "w+b") as file:
-        spans = [
-            (one.offset, data[one.offset : one.offset + one.span])
-            for one in again.contents
-            if one.span
-        ]
+        spans = [(one.offset, data[one.offset : one.offset + one.span]) for one in again.contents if one.span]
         again.write_sparse(file.fileno(), spans)
     assert (tmp_path / "sparse").read_bytes() == data
 
 
-def test_an_outline_serves_as_the_older_archive(
-    filled: lmcstore.Store, tmp_path: Path
-) -> None:
+def test_an_outline_serves_as_the_older_archive(filled: lmcstore.Store, tmp_path: Path) -> None:
     first = dumped(filled, tmp_path, "run@1")
     with open(tmp_path / "sparse", "w+b") as file:
         outline.parse(io.BytesIO(first).read).write_sparse(file.fileno())

@@ -260,7 +260,6 @@ class _Batch:
 
     def add(self, number: int) -> None:
         """Send a snapshot."""
-        pusher, shelf = self._pusher, self._shelf
         entry = self._sent(number)
         if entry is None:
             return
@@ -270,8 +269,6 @@ class _Batch:
         is_large = self._upload.bytes >= _BATCH_BYTES or len(self._entries) >= _BATCH_ENTRIES
         if is_large or self._upload.is_expired:
             self.commit()
-        if self._since_key >= _key_every(pusher._store, shelf) and not self._entries:
-            pusher.want_key(shelf, number)
 
     def _sent(self, number: int) -> Entry | None:
         pusher, last = self._pusher, self._last
@@ -329,6 +326,8 @@ class _Batch:
 
         pusher._commit(apply)
         pusher.snapshots += len(entries)
+        if self._since_key >= _key_every(pusher._store, self._shelf):
+            pusher.want_key(self._shelf, entries[-1].number)
         self._entries, self._upload = [], Upload(pusher._place, pusher.sent)
 
 

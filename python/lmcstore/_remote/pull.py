@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Restores snapshots of a run in an object store into a pool (store/REMOTE.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError
+from . import state
+from .codec import Archive, Entry
+from .place import Place
+from .which import numbers_of
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+Progress = Callable[[str, int, int], object]
+_AHEAD = 4
+
+
+class _Ahead:
+    """The bytes of an archive, some pieces ahead of the reader."""
+
+    def __init__(self, place: Place, archive: Archive) -> None:
+        self._place, self._ranges = place, archive.ranges()
+        self._waiting: deque[Future[bytes]] = deque()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for one in self._ranges:
+            self._waiting.append(self._place.start(self._place.get_range, *one))
+            if len(self._waiting) >= _AHEAD:
+                yield self._waiting.popleft().result()
+        while self._waiting:
+            yield self._waiting.popleft().result()
+
+    def __enter__(self) -> _Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for future in self._waiting:
+            future.cancel()
+
+
+def feed(place: Place, archive: Archive, read: Callable[[int], Any], what: str) -> Any:
+    """Give an archive to a function that reads it from a descriptor, a pipe."""
+    reading, writing = os.pipe()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with open(writing, "wb", buffering=0) as pipe, _Ahead(place, archive) as pieces:
+                for data in pieces:
+                    view = memoryview(data)
+                    while view:
+                        view = view[pipe.write(view) :]
+        except BrokenPipeError:  # the reader has failed
+            pass
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work, name="lmcstore-pull", daemon=True)
+    thread.start()
+    try:
+        with open(reading, "rb", buffering=0) as pipe:
+            result = read(pipe.fileno())
+    except Error as error:
+        thread.join()
+        if failures:  # the cause
+            raise _named(failures[0], what) from None
+        raise _named(error, what) from None
+    thread.join()
+    if failures:
+        raise _named(failures[0], what) from None
+    return result
+
+
+def _named(error: BaseException, what: str) -> BaseException:
+    """Return an error that says what it affects."""
+    if isinstance(error, DamagedError | NotFoundError | InputOutputError | ExistsError):
+        return type(error)(f"{what}: {error}")
+    return error
+
+
+class Puller:
+    """Pulls from a place into an open store."""
+
+    def __init__(self, store: Store, place: Place, what: Iterable[str], progress: Progress | None = None) -> None:
+        self._store, self._place, self._progress = store, place, progress
+        self._state = state.read(place)
+        self._wanted = list(numbers_of(self._state, what))
+        self._done = 0
+        self._total = 0
+        self.snapshots = self.skipped = self.bytes = 0
+
+    def pull(self) -> None:
+        """Restore all, shelf by shelf, oldest first."""
+        for shelf, numbers in self._wanted:
+            self._pull_shelf(shelf, numbers)
+
+    def _has(self, shelf: state.Shelf, entry: Entry) -> bool:
+        try:
+            info = self._store._pool.find(shelf.name, str(entry.number), False).info()
+        except NotFoundError:
+            return False
+        if info["time_ns"] != entry.time_ns:
+            raise ExistsError(
+                f"{self._store.path} has another {shelf.name}@{entry.number} than {self._place.url}: pull into another "
+                "pool, or rename the shelf there"
+            )
+        return True
+
+    def _pull_shelf(self, shelf: state.Shelf, numbers: list[int]) -> None:
+        wanted = set(numbers)
+        extra: list[int] = []
+        tags = dict(self._tags(shelf.name))
+        for number in numbers:
+            entry = shelf.entry(number)
+            assert entry is not None
+            if self._has(shelf, entry):
+                self.skipped += 1
+            else:
+                self._pull_one(shelf, number, wanted, extra)
+        self._settle(shelf, tags, wanted)
+        for number in reversed(extra):
+            self._store._pool.remove(shelf.name, number)
+
+    def _pull_one(self, shelf: state.Shelf, number: int, wanted: set[int], extra: list[int]) -> None:
+        groups = _groups(shelf.chain(number))
+        there = [index for index, group in enumerate(groups) if self._has(shelf, group[-1][0])]
+        for group in groups[there[-1] + 1 if there else 0 :]:
+            self._restore(shelf, group)
+            for entry, archive in group:
+                if not self._has(shelf, entry) and not self._renamed(shelf, entry):
+                    where = self._place.where(archive.object)
+                    raise DamagedError(f"{self._what(shelf, entry)}: its archive, {where}, has another snapshot")
+                self.bytes += archive.bytes
+                if entry.number in wanted:
+                    self.snapshots += 1
+                elif entry.number not in extra:
+                    extra.append(entry.number)
+            if self._progress is not None:
+                self._progress("pull", self.bytes, 0)
+
+    def _what(self, shelf: state.Shelf, entry: Entry) -> str:
+        return f"{shelf.name}@{entry.number} of {self._place.url}"
+
+    def _restore(self, shelf: state.Shelf, group: list[tuple[Entry, Archive]]) -> None:
+        """Restore archives in one commit. Only one of a single archive comes through a pipe."""
+        pool = self._store._pool
+        entry, archive = group[-1]
+        if len(group) == 1:
+            feed(
+                self._place,
+                archive,
+                lambda fd: pool.restore((fd,), (), (), None, False, False, None),
+                self._what(shelf, entry),
+            )
+            return
+        with contextlib.ExitStack() as stack:
+            folder = os.path.dirname(self._store.path)
+            files = [stack.enter_context(tempfile.TemporaryFile(prefix=".pull-", dir=folder)) for _ in group]
+            for file, (_, one) in zip(files, group, strict=True):
+                with _Ahead(self._place, one) as pieces:
+                    for data in pieces:
+                        file.write(data)
+                file.flush()
+                file.seek(0)
+            try:
+                pool.restore(tuple(file.fileno() for file in files), (), (), None, False, False, None)
+            except Error as error:
+                raise _named(error, self._what(shelf, entry)) from None
+
+    def _renamed(self, shelf: state.Shelf, entry: Entry) -> bool:
+        """Rename the shelf that an archive from before its renaming has brought; whether there was one."""
+        pool = self._store._pool
+        if shelf.name in self._store:
+            return False
+        for other in pool.shelves():
+            with contextlib.suppress(NotFoundError):
+                info = pool.find(other["name"], str(entry.number), False).info()
+                if info["time_ns"] == entry.time_ns and self._state.find(other["name"]) is None:
+                    pool.rename(other["name"], shelf.name)
+                    return True
+        return False
+
+    def _tags(self, shelf: str) -> dict[str, int]:
+        return self._store[shelf].tags
+
+    def _settle(self, shelf: state.Shelf, before: dict[str, int], wanted: set[int]) -> None:
+        """Give the shelf in the pool the tags, metrics, notes and policy of the state."""
+        pool, name = self._store._pool, shelf.name
+        try:
+            info = pool.shelf_info(name)
+        except NotFoundError:
+            return
+        for tag, number in self._tags(name).items():
+            if tag not in before and shelf.tags.get(tag) != number:  # an older archive had it
+                pool.tag_remove(name, tag)
+        for tag, number in shelf.tags.items():
+            if number in wanted:
+                pool.change_tags(name, [(tag, number, (1 << 64) - 1)])
+        for number in wanted:
+            entry = shelf.entry(number)
+            if entry is not None:
+                self._annotate(name, entry)
+        if self.snapshots and not before and info["policy"] != shelf.policy:
+            pool.set_policy(name, shelf.policy)
+
+    def _annotate(self, name: str, entry: Entry) -> None:
+        snapshot = self._store[name][entry.number]
+        if (snapshot.note or "") != entry.note:
+            snapshot.note = entry.note or None
+        metrics = snapshot.metrics
+        for metric, value in (entry.metrics or {}).items():
+            number = float(value)
+            if metric not in metrics or metrics[metric] != number == number:
+                metrics[metric] = number
+
+
+def _groups(chain: list[tuple[Entry, Archive]]) -> list[list[tuple[Entry, Archive]]]:
+    """Put archives that need contents of the archive before, beyond its snapshot, into one group with it."""
+    groups: list[list[tuple[Entry, Archive]]] = []
+    for entry, archive in chain:
+        if groups and entry.deep:
+            groups[-1].append((entry, archive))
+        else:
+            groups.append([(entry, archive)])
+    return groups
+
+
+def pull_into(
+    store: Store, url: str, what: str | Iterable[str] | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Restore snapshots of a run at a URL into an open store."""
+    store._check_writable()
+    addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
+    with Place(url) as place:
+        puller = Puller(store, place, addresses, progress)
+        store.pause()
+        try:
+            puller.pull()
+        finally:
+            store.resume()
+    return {"snapshots": puller.snapshots, "snapshots_skipped": puller.skipped, "bytes": puller.bytes}

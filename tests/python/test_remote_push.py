@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Pushes and pulls: complete or absent, bit for bit, whoever dies, lies or comes first."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import numpy as np
+import pytest
+from lmcstore._remote import agree, push, state, upload
+from lmcstore._remote.place import Place
+from optional import torch
+from test_links import Trainer
+
+WRITER = "0" * 31 + "1"
+
+
+def state_of(step: int, shelf: str = "run") -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(len(shelf))
+    weights = generator.normal(0, 0.02, 50_000).astype(np.float32)
+    return {
+        "w": weights + np.float32(step * 1e-5),
+        "same": weights[:1000],
+        "step": np.array(step),
+    }
+
+
+def fill(store: lmcstore.Store, first: int, last: int, shelf: str = "run") -> None:
+    for step in range(first, last + 1):
+        store[shelf].snapshot(state_of(step, shelf), step=step, metrics={"loss": 1 / step})
+
+
+def expect(store: lmcstore.Store, numbers: list[int], shelf: str = "run") -> None:
+    assert [snapshot.number for snapshot in store[shelf]] == numbers
+    for snapshot in store[shelf]:
+        for name, value in state_of(snapshot.step or 0, shelf).items():
+            assert np.array_equal(snapshot[name], value), (snapshot.number, name)
+    assert store.verify()["damages"] == 0
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{secrets.token_hex(8)}"
+
+
+def pulled(url: str, tmp_path: Path, what: Any = None) -> lmcstore.Store:
+    path = tmp_path / f"{secrets.token_hex(4)}.pool"
+    lmcstore.pull(url, path, what)
+    return lmcstore.open(path, "r+")
+
+
+class Died(Exception):
+    """Stands for the end of the process."""
+
+
+class Fate:
+    """Lets requests through, and dies before or after a chosen one, after which none is answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.dies_at, self.is_after = 0, 1 << 60, False
+        self.lock = threading.Lock()
+        for name in ("put", "create", "get", "get_range", "head"):
+            monkeypatch.setattr(Place, name, self._wrapped(getattr(Place, name)))
+
+    def _wrapped(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(place: Place, *arguments: Any) -> Any:
+            with self.lock:
+                self.count += 1
+                now = self.count
+            if now >= self.dies_at + self.is_after:
+                raise Died
+            result = method(place, *arguments)
+            if now >= self.dies_at:
+                raise Died
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("place", ["file", "s3"])
+def test_there_and_back(store: lmcstore.Store, place: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"file://{tmp_path}/bucket" if place == "file" else request.getfixturevalue("bucket")
+    fill(store, 1, 5)
+    store["run"].tag(3, "best")
+    fill(store, 1, 2, "other")
+    store["run"].policy = "keep=last:100 links=3"
+    done = store.push(url)
+    assert done["snapshots"] == 7 and done["bytes"] > 0
+    assert store.push(url) == {"snapshots": 0, "keys": 0, "bytes": 0, "commit": done["commit"]}
+    fill(store, 6, 7)
+    assert store.push(url)["snapshots"] == 2
+    with pulled(url, tmp_path) as copy:
+        expect(copy, list(range(1, 8)))
+        expect(copy, [1, 2], "other")
+        assert copy["run"].tags == {"best": 3} and copy["run"].policy == store["run"].policy
+        assert [one.metrics for one in copy["run"]] == [one.metrics for one in store["run"]]
+        assert [one.step for one in copy["run"]] == [one.step for one in store["run"]]
+        assert lmcstore.pull(url, copy) == {
+            "snapshots": 0,
+            "snapshots_skipped": 9,
+            "bytes": 0,
+        }
+
+
+@pytest.mark.parametrize("place", ["file", "s3"])
+def test_a_missing_run(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"file://{tmp_path}/bucket" if place == "file" else request.getfixturevalue("bucket")
+    with pytest.raises(lmcstore.NotFoundError, match="there is no run of lmc-store"):
+        lmcstore.pull(url, tmp_path / "new.pool")
+    assert not (tmp_path / "new.pool").exists()
+
+
+def test_parts(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    fill(store, 1, 8)
+    store["run"].tag(3, "best")
+    store["run"].tag(5, "good")
+    store.push(url, "run@2..6")
+    for what, numbers in (
+        ("run@latest", [6]),
+        ("run@best", [3]),
+        ("run@latest~1", [5]),
+        ("run@step:4", [4]),
+        ("run@..3", [2, 3]),
+        (["run@6", "run@2"], [2, 6]),
+    ):
+        with pulled(url, tmp_path, what) as copy:
+            expect(copy, numbers)
+            assert copy["run"].tags == {tag: at for tag, at in {"best": 3, "good": 5}.items() if at in numbers}
+    for what in ("run@9", "run@none", "none", "run@{1 hour ago}"):
+        with pytest.raises((lmcstore.NotFoundError, lmcstore.UnsupportedError)):
+            lmcstore.pull(url, tmp_path / "none.pool", what)
+    with pulled(url, tmp_path, "run@6") as copy:
+        lmcstore.pull(url, copy, "run@3")
+        expect(copy, [3, 6])
+    store.push(url)
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [2, 3, 4, 5, 6, 7, 8])
+
+
+def test_training_goes_on_elsewhere(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    """A machine is lost: another pulls the newest snapshot, goes on, and pushes to the same URL."""
+    fill(store, 1, 4)
+    store.push(url)
+    with pulled(url, tmp_path, "run@latest") as second:
+        fill(second, 5, 6)
+        assert second.push(url)["snapshots"] == 2
+    fill(store, 5, 5)
+    with pytest.raises(lmcstore.ExistsError, match="has another run@5"):
+        store.push(url)
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3, 4, 5, 6])
+
+
+def test_another_shelf_of_the_name(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    fill(store, 1, 2)
+    store.push(url)
+    before = Place(url).list("data")
+    with lmcstore.open(tmp_path / "other.pool", "x") as other:
+        fill(other, 1, 1)
+        with pytest.raises(lmcstore.ExistsError, match="has another run@1"):
+            other.push(url)
+        fill(other, 2, 4)
+        other["run"].remove(1)
+        other["run"].remove(2)
+        with pytest.raises(lmcstore.ExistsError, match="has another shelf 'run'"):
+            other.push(url)
+    assert Place(url).list("data") == before
+
+
+def test_tags_notes_removals_and_names(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    fill(store, 1, 5)
+    store["run"].tag(3, "best")
+    store["run"].tag(2, "old")
+    store.push(url)
+    shelf = store["run"]
+    shelf.tag(4, "best")
+    shelf.untag("old")
+    shelf[2].note = "lower rate"
+    shelf[2].metrics["val"] = float("nan")
+    shelf.remove(3)
+    shelf.remove(5)
+    store.push(url)
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3, 4, 5])
+        assert copy["run"].tags == {"best": 4} and copy["run"][2].note == "lower rate"
+        assert np.isnan(copy["run"][2].metrics["val"])
+    store.push(url, mirror=True)
+    shelf.rename("tuned")
+    fill(store, 6, 6, "tuned")
+    store.push(url)
+    there = state.read(Place(url)).shelf("tuned")
+    assert [(entry.number, entry.hidden) for entry in there.entries()][:4] == [
+        (1, False),
+        (2, False),
+        (3, True),
+        (4, False),
+    ]
+    with pulled(url, tmp_path) as copy:
+        assert copy.shelves() == ["tuned"] and [one.number for one in copy["tuned"]] == [1, 2, 4, 6]
+        assert copy["tuned"].tags == {"best": 4}
+    with pytest.raises(lmcstore.NotFoundError):
+        lmcstore.pull(url, tmp_path / "none.pool", "tuned@3")
+
+
+def test_a_push_dies_at_each_request(store: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a death at any request there is a whole older state, and the next push completes it."""
+    monkeypatch.setattr(push, "_BATCH_ENTRIES", 2)
+    fill(store, 1, 3)
+    first, fate = f"memory://{secrets.token_hex(8)}", Fate(monkeypatch)
+    store.push(first)
+    requests = fate.count
+    assert requests > 10
+    for dies_at in range(1, requests + 1):
+        for is_after in (False, True):
+            url = f"memory://{secrets.token_hex(8)}"
+            fate.count, fate.dies_at, fate.is_after = 0, dies_at, is_after
+            with pytest.raises(Died):
+                store.push(url)
+            fate.dies_at = 1 << 60
+            try:
+                numbers = [entry.number for entry in state.read(Place(url)).shelf("run").entries()]
+            except lmcstore.NotFoundError:
+                numbers = []
+            assert numbers in ([], [1, 2], [1, 2, 3])
+            if numbers and dies_at % 4 == 0:
+                with pulled(url, tmp_path) as copy:
+                    expect(copy, numbers)
+            store.push(url)
+            assert [entry.number for entry in state.read(Place(url)).shelf("run").entries()] == [1, 2, 3]
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3])
+
+
+def test_a_pull_dies_at_each_request(
+    store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 1, 3)
+    store.push(url)
+    fate = Fate(monkeypatch)
+    with pulled(url, tmp_path):
+        requests = fate.count
+    for dies_at in range(1, requests + 1):
+        path = tmp_path / f"{dies_at}.pool"
+        fate.count, fate.dies_at = 0, dies_at
+        with pytest.raises(Died):
+            lmcstore.pull(url, path)
+        fate.dies_at = 1 << 60
+        lmcstore.pull(url, path)
+        with lmcstore.open(path, "r") as copy:
+            expect(copy, [1, 2, 3])
+
+
+def test_two_pushers(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    """Two processes push one pool, and a third another shelf: nothing is lost or there twice."""
+    fill(store, 1, 12)
+    failures: list[BaseException] = []
+
+    def work(what: str) -> None:
+        try:
+            with lmcstore.open(store.path, "r") as reader:
+                reader.push(url, what)
+        except BaseException as error:
+            failures.append(error)
+
+    fill(store, 1, 4, "other")
+    threads = [threading.Thread(target=work, args=(what,)) for what in ("run", "run", "other", "run")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    with pulled(url, tmp_path) as copy:
+        expect(copy, list(range(1, 13)))
+        expect(copy, [1, 2, 3, 4], "other")
+
+
+def test_follow(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    results: list[dict[str, Any]] = []
+
+    def work() -> None:
+        with lmcstore.open(store.path, "r") as reader:
+            results.append(reader.push(url, follow=True, timeout=1.5))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for step in range(1, 6):
+        fill(store, step, step)
+        time.sleep(0.1)
+    thread.join()
+    assert results[0]["snapshots"] == 5
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3, 4, 5])
+
+
+def test_follow_goes_on_when_the_server_is_back(
+    store: lmcstore.Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmcstore._remote.place._FIRST_PAUSE_S", 0.001)
+    fill(store, 1, 2)
+    create = Place.create
+    refusals = iter(range(3))
+
+    def refuse(place: Place, *arguments: Any) -> Any:
+        if next(refusals, None) is not None:
+            raise lmcstore.InputOutputError("the server is away")
+        return create(place, *arguments)
+
+    store.push(url)
+    fill(store, 3, 3)
+    monkeypatch.setattr(Place, "create", refuse)
+    assert store.push(url, follow=True, timeout=2)["snapshots"] == 1
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "flipped", "swapped"])
+def test_damaged_pieces(
+    store: lmcstore.Store,
+    url: str,
+    tmp_path: Path,
+    damage: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Damage of a piece is an error that names the snapshot; what was restored before is whole."""
+    monkeypatch.setattr(upload, "PIECE_BYTES", 128 << 10)
+    monkeypatch.setattr(upload.Upload.__init__, "__defaults__", (None, 128 << 10))
+    fill(store, 1, 2)
+    store.push(url)
+    place = Place(url)
+    pieces = [info.name for info in place.list("data")]
+    assert len(pieces) > 3
+    kept = {name: place.get(name) for name in pieces}
+    for index, name in enumerate(pieces[:-1]):
+        data = bytearray(kept[name])
+        data[len(data) // 2] ^= 1
+        if damage == "missing":
+            place.delete([name])
+        else:
+            other = kept[pieces[index - 1]]
+            place.put(
+                name,
+                {"cut": bytes(data[:-1]), "flipped": bytes(data), "swapped": other}[damage],
+            )
+        path = tmp_path / f"{index}.pool"
+        with pytest.raises(
+            (lmcstore.DamagedError, lmcstore.NotFoundError),
+            match=r"run@\d of memory://",
+        ):
+            lmcstore.pull(url, path)
+        place.put(name, kept[name])
+        lmcstore.pull(url, path)
+        with lmcstore.open(path, "r") as copy:
+            expect(copy, [1, 2])
+
+
+def test_steps_of_adamw_as_links(pool_path: str, url: str, tmp_path: Path) -> None:
+    """Link by link, with a key now and then: bit for bit, and each step costs about its link."""
+    torch.manual_seed(0)
+    trainer = Trainer(
+        make=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False),
+        schedule=None,
+    )
+    with (
+        lmcstore.open(pool_path, "x", memory="64MiB", background=False) as store,
+        Place(url) as place,
+    ):
+        shelf = store.shelf("run", create=True)
+        shelf.policy = "write=link restore=none links=4"
+        with_place = push.Pusher(store, place, (), False)
+        for step in range(14):
+            trainer.step()
+            shelf.snapshot(trainer.state(), step=step, gradients=trainer.model)
+            with_place.push(waits=True)
+        with_place.close()
+        assert max(one.storage()["link_contents"] for one in shelf) > 0
+        assert with_place.keys > 1
+        there = state.read(place).shelf("run")
+        assert all(len(there.chain(number)) <= 9 for number in range(1, 15))
+        for what in (None, "run@latest", "run@7", "run@13..14"):
+            with pulled(url, tmp_path, what) as copy:
+                for snapshot in copy["run"]:
+                    assert snapshot._handle.digest() == shelf[snapshot.number]._handle.digest()
+                assert copy.verify()["damages"] == 0
+
+
+def test_removing_keeps_what_others_need() -> None:
+    place = Place(f"memory://{secrets.token_hex(8)}")
+    from test_remote import an_entry
+
+    one = state.begin(place).draft().add("run", "0" * 32, 4, "", None)
+    kept = an_entry(1).archive
+    for number in range(1, 7):
+        one.append(an_entry(number, key=kept if number == 4 else None, base=number - 1))
+    agree.remove(one, {1, 2, 3, 5})
+    assert [(entry.number, entry.hidden) for entry in one.entries()] == [
+        (4, False),
+        (5, True),
+        (6, False),
+    ]
+    agree.remove(one, {6})
+    assert [entry.number for entry in one.entries()] == [4]
+
+
+@pytest.fixture(autouse=True)
+def few_seconds() -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < 120
