@@ -133,7 +133,7 @@ setup(
     long_description_content_type="text/markdown",
     **{LICENSE: "BSD-3-Clause"},
     ext_modules=[Extension("lmcstore._core", sources=[], py_limited_api=LIMITED)],
-    scripts=["scripts/lmc-store-report"],
+    scripts=[f"scripts/lmc-store-{name}" for name in ("report", "push", "pull", "remote")],
     data_files=[("share", [])],  # asks for InstallData
     cmdclass={
         "build_py": BuildPy,

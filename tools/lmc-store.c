@@ -33,6 +33,10 @@ static const char *const synonyms[][2] = {
 const struct cli_external cli_externals[] = {
     {"report", "POOL [SHELF...] [-o FILE] [--png FILE]", "Writes a page about the history: sizes, drift, metrics",
      "install the Python package lmcstore (pip install ./python)"},
+    {"push", "POOL URL [RANGE...] [--follow] [--mirror] [--json]", "Sends snapshots to an object store",
+     "install the Python package lmcstore with obstore (pip install './python[remote]')"},
+    {"pull", "URL POOL [RANGE...] [--json]", "Restores snapshots from an object store",
+     "install the Python package lmcstore with obstore (pip install './python[remote]')"},
     {NULL, NULL, NULL, NULL},
 };
 enum { EXTERNAL_COUNT = sizeof cli_externals / sizeof *cli_externals - 1 };
@@ -54,6 +58,25 @@ void cli_print_usage(FILE *out)
         "5..9, step:100.., ..best.\n"
         "lmc-store COMMAND --help describes a command. Other names NAME run the executable lmc-store-NAME.\n"
         "Exit codes: 0 done, 1 failed or damaged, 2 wrong use, 128 + N stopped by signal N.\n");
+}
+
+/* Commands that lmc-store-remote runs if an argument is a URL. */
+static const char *const of_urls[] = {"ls", "log", "info", "verify", "rm"};
+
+static bool is_url(const char *text)
+{
+    size_t scheme = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
+    return scheme > 0 && *text != '-' && strncmp(text + scheme, "://", 3) == 0;
+}
+
+static bool takes_url(int argc, char **argv)
+{
+    bool has_url = false, is_remote = false;
+    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
+        has_url = has_url || is_url(argv[i]);
+    for (size_t i = 0; i < sizeof of_urls / sizeof *of_urls; i++)
+        is_remote = is_remote || strcmp(argv[1], of_urls[i]) == 0;
+    return has_url && is_remote;
 }
 
 static const struct cli_command *find_command(const char *name)
@@ -109,6 +132,15 @@ static void run_external(char **arguments)
     arguments[0] = file;
     execvp(file, arguments);
     arguments[0] = name;
+}
+
+/* Runs lmc-store-remote with the command and its arguments. Returns only if it can't be run. */
+static void run_remote(char **argv)
+{
+    char remote[] = "remote", *program = argv[0];
+    argv[0] = remote;
+    run_external(argv);
+    argv[0] = program;
 }
 
 /* ---- The end -------------------------------------------------------------------------------------------------- */
@@ -198,6 +230,11 @@ static enum lmcs_status run(struct cli *cli, int argc, char **argv)
     cli->command = find_command(argv[1]);
     if (cli->command == NULL)
         return unknown_command(cli, argv[1]);
+    if (takes_url(argc, argv))
+        return cli_fail(cli, LMCS_NOT_FOUND, 0,
+                        "%s: a URL needs lmc-store-remote beside lmc-store or on PATH; install the Python package "
+                        "lmcstore with obstore (pip install './python[remote]')",
+                        argv[1]);
     enum lmcs_status status = cli_parse(cli, argc - 1, argv + 1);
     if (status != LMCS_OK)
         return status;
@@ -228,6 +265,8 @@ int main(int argc, char **argv)
     hold_standard_streams();
     if (argc > 1 && find_command(argv[1]) == NULL)
         run_external(argv + 1);
+    if (argc > 1 && takes_url(argc, argv))
+        run_remote(argv);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a write above the shell's limit fails */
     if (argc < 2) {

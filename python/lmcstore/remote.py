@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs in object stores: `pull` restores what `Store.push` has sent."""
+"""Runs in object stores: `pull` restores the snapshots that `Store.push` has sent."""
 
 from __future__ import annotations
 

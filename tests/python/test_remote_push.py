@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Pushes and pulls: complete or absent, bit for bit, whoever dies, lies or comes first."""
+"""Pushes and pulls: complete or absent, bit for bit, also when a process dies or two push at once."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_damaged_pieces(
     damage: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Damage of a piece is an error that names the snapshot; what was restored before is whole."""
+    """Damage of a piece is an error that names the snapshot; earlier ones stay whole."""
     monkeypatch.setattr(upload, "PIECE_BYTES", 128 << 10)
     monkeypatch.setattr(upload.Upload.__init__, "__defaults__", (None, 128 << 10))
     fill(store, 1, 2)

@@ -74,7 +74,7 @@ def update(store: Store, draft: state.State, shelves: Iterable[str], mirror: boo
     """Bring the shelves of a state up to date; whether something changed.
 
     Metrics and notes of the newest entries are compared, with `mirror` of all. Only `mirror` takes removals over: a
-    pool that was restored in part lacks snapshots that nobody has removed.
+    pool may lack snapshots because it was restored in part.
     """
     is_changed = False
     for name in shelves:

@@ -160,7 +160,7 @@ def read_mark(data: bytes, where: str) -> str:
 
 
 def stub() -> bytes:
-    """Return the bytes of a commit that nobody needs any more, whose number stays taken."""
+    """Return the bytes of an emptied commit, whose number stays taken."""
     return _STUB
 
 

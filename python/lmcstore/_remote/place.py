@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 class Client(Protocol):
-    """What a kind of place does. A missing object is a FileNotFoundError."""
+    """The requests of a kind of place. A missing object is a FileNotFoundError."""
 
     def get(self, name: str, most: int) -> bytes:
         """Read an object; DamagedError: it is larger than `most` bytes."""
@@ -310,7 +310,7 @@ def _timeout() -> float:
 
 
 def _aws_config() -> dict[str, str]:
-    """Return what the profile files of AWS add to the environment."""
+    """Return the settings of AWS's profile files that the environment lacks."""
     profile = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
     keys: dict[str, str] = {}
     for variable, default, section in (
@@ -340,7 +340,7 @@ def _aws_config() -> dict[str, str]:
 
 
 def _cause(error: Exception) -> str:
-    """Shorten the text of a failure, without what may contain a key."""
+    """Shorten the text of a failure, and leave out parts that may contain a key."""
     text = str(error).split("\n\nDebug source:")[0]
     code = re.search(r"<Code>([^<]{1,100})</Code>", text)
     text = re.sub(r"\?[^\s\"')]*", "?...", text.split("\n")[0].split(": <?xml")[0])

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError
-from . import state
+from . import outline, state
 from .codec import Archive, Entry
 from .place import Place
 from .which import numbers_of
@@ -48,18 +48,28 @@ class _Ahead:
             future.cancel()
 
 
-def feed(place: Place, archive: Archive, read: Callable[[int], Any], what: str) -> Any:
-    """Give an archive to a function that reads it from a descriptor, a pipe."""
+def feed(place: Place, archive: Archive, read: Callable[[int], Any], what: str, *, inspects: bool = False) -> Any:
+    """Give an archive to a function that reads it from a descriptor, a pipe.
+
+    `inspects`: DamagedError if the outline at the place is another than the archive's.
+    """
     reading, writing = os.pipe()
     failures: list[BaseException] = []
 
     def work() -> None:
         try:
             with open(writing, "wb", buffering=0) as pipe, _Ahead(place, archive) as pieces:
-                for data in pieces:
+
+                def write(data: bytes) -> None:
                     view = memoryview(data)
                     while view:
                         view = view[pipe.write(view) :]
+
+                if inspects:
+                    _inspect(place, archive, pieces, write)
+                else:
+                    for data in pieces:
+                        write(data)
         except BrokenPipeError:  # the reader has failed
             pass
         except BaseException as error:
@@ -81,8 +91,26 @@ def feed(place: Place, archive: Archive, read: Callable[[int], Any], what: str) 
     return result
 
 
+def _inspect(place: Place, archive: Archive, pieces: Iterable[bytes], write: Callable[[bytes], None]) -> None:
+    """Pass an archive on, and compare it with its outline."""
+    kept, source = bytearray(), iter(pieces)
+
+    def read(count: int) -> bytes:
+        while len(kept) < count and (more := next(source, None)) is not None:
+            kept.extend(more)
+        data = bytes(kept[:count])
+        del kept[:count]
+        return data
+
+    found = outline.parse(read, write)
+    where = place.where(archive.object)
+    stored = outline.unpack(b"".join(place.get_ranges(archive.outline_ranges())), f"the outline in {where}")
+    if stored != found:
+        raise DamagedError(f"the outline in {where} is damaged: it is of another archive")
+
+
 def _named(error: BaseException, what: str) -> BaseException:
-    """Return an error that says what it affects."""
+    """Return an error that names the snapshot."""
     if isinstance(error, DamagedError | NotFoundError | InputOutputError | ExistsError):
         return type(error)(f"{what}: {error}")
     return error
@@ -91,12 +119,18 @@ def _named(error: BaseException, what: str) -> BaseException:
 class Puller:
     """Pulls from a place into an open store."""
 
-    def __init__(self, store: Store, place: Place, what: Iterable[str], progress: Progress | None = None) -> None:
-        self._store, self._place, self._progress = store, place, progress
+    def __init__(
+        self,
+        store: Store,
+        place: Place,
+        what: Iterable[str],
+        progress: Progress | None = None,
+        *,
+        inspects: bool = False,
+    ) -> None:
+        self._store, self._place, self._progress, self._inspects = store, place, progress, inspects
         self._state = state.read(place)
         self._wanted = list(numbers_of(self._state, what))
-        self._done = 0
-        self._total = 0
         self.snapshots = self.skipped = self.bytes = 0
 
     def pull(self) -> None:
@@ -132,7 +166,12 @@ class Puller:
             self._store._pool.remove(shelf.name, number)
 
     def _pull_one(self, shelf: state.Shelf, number: int, wanted: set[int], extra: list[int]) -> None:
-        groups = _groups(shelf.chain(number))
+        self._pull_chain(shelf, shelf.chain(number), wanted, extra)
+
+    def _pull_chain(
+        self, shelf: state.Shelf, chain: list[tuple[Entry, Archive]], wanted: set[int], extra: list[int]
+    ) -> None:
+        groups = _groups(chain)
         there = [index for index, group in enumerate(groups) if self._has(shelf, group[-1][0])]
         for group in groups[there[-1] + 1 if there else 0 :]:
             self._restore(shelf, group)
@@ -161,6 +200,7 @@ class Puller:
                 archive,
                 lambda fd: pool.restore((fd,), (), (), None, False, False, None),
                 self._what(shelf, entry),
+                inspects=self._inspects,
             )
             return
         with contextlib.ExitStack() as stack:

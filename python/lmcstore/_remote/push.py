@@ -46,7 +46,7 @@ class _Wanted:
 
 
 class _Stale(Exception):
-    """Another pusher has committed what this one did not expect: begin again with the newest state."""
+    """Another pusher came first: begin again with the newest state."""
 
 
 class Pusher:
@@ -73,7 +73,7 @@ class Pusher:
     # One pass
 
     def push(self, *, waits: bool) -> bool:
-        """Send what is missing; whether there was something. `waits`: for keys, and everything is compared."""
+        """Send all missing snapshots; whether there were any. `waits`: for keys, and everything is compared."""
         for _ in range(8):
             try:
                 sent = self._pass(waits)
@@ -306,7 +306,7 @@ class _Batch:
                     raise _Stale(f"shelf {other.name!r} is called {self._shelf!r} now")
 
     def commit(self) -> None:
-        """Commit what was sent."""
+        """Commit the snapshots that were sent."""
         if not self._entries:
             return
         pusher, entries, kept = self._pusher, self._entries, self._kept
@@ -332,7 +332,7 @@ class _Batch:
 
 
 def _append(there: state.Shelf, entries: list[Entry]) -> None:
-    """Add entries to the state of a shelf; _Stale: another pusher has changed what they build on."""
+    """Add entries to the state of a shelf; _Stale: another pusher has changed the entries below them."""
     if entries[0].number < there.next:
         raise _Stale(f"another pusher has sent {there.name}@{entries[0].number} meanwhile")
     latest = there.latest

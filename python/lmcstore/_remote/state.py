@@ -2,7 +2,7 @@
 """`State`: the list of a run's shelves, snapshots and archives, of which each commit writes a new one.
 
 A state is read from `head` and `log/`; older entries of a shelf are in nodes (`index/`), which are read when they are
-needed. What is read is checked in full (`codec`).
+needed. All that is read is checked (`codec`).
 """
 
 from __future__ import annotations
@@ -118,13 +118,15 @@ class Shelf:
             elif part.first <= last and first <= part.last:
                 yield from self._within([*self._nodes.children(part, self.name)], first, last, backwards)
 
-    def chain(self, number: int) -> list[tuple[Entry, Archive]]:
+    def chain(self, number: int, *, by_key: bool = True) -> list[tuple[Entry, Archive]]:
         """Return the archives that have a snapshot, also a hidden one, in the order of their restore.
+
+        Without `by_key` the snapshot's own key is not used.
 
         NotFoundError: there is no such snapshot. DamagedError: one that it needs is missing.
         """
         found: list[tuple[Entry, Archive]] = []
-        needed, can_be_key = number, True
+        needed, can_be_key = number, by_key
         for entry in self.entries(1, number, backwards=True):
             if entry.number != needed:
                 break
@@ -200,7 +202,7 @@ class Shelf:
 
 @dataclass
 class State:
-    """What a run has after a commit."""
+    """The shelves of a run after a commit."""
 
     place: Place
     run: str
@@ -238,7 +240,7 @@ class State:
         return State(self.place, self.run, self.number, self.time_ns, self.writer, shelves, self._nodes)
 
     def parts(self) -> Parts:
-        """Return what the commit's object contains."""
+        """Return the contents of the commit's object."""
         shelves = [
             codec.ShelfParts(
                 one.name, one.identity, one.next, one.keep_raw, one.policy, one.origin, one.tags, one.newest, one.nodes

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The commands ``lmc-store push`` and ``pull``, and ``ls``, ``log``, ``info``, ``verify`` and ``rm`` of a URL."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from .._text.arguments import file_path
+from .._text.text import lines, printable
+from ..errors import Error, InvalidError, ReadOnlyError
+from ..opening import open
+from ..progress import ProgressBar
+from ..remote import pull
+from . import state, sweep
+from .codec import Entry
+from .place import Place, is_url
+from .verify import verify
+
+_DONE, _FAILED, _WRONG_USE, _SIGNAL = 0, 1, 2, 128
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InvalidError(f"{self.prog.removeprefix('lmc-store ')}: {message} (try {self.prog} --help)")
+
+
+def _push(arguments: argparse.Namespace) -> dict[str, Any]:
+    with open(arguments.pool, "r", force_network=arguments.force_network) as store, _Bar(arguments) as bar:
+        done = store.push(
+            arguments.url,
+            arguments.what or None,
+            bar,
+            follow=arguments.follow,
+            timeout=arguments.timeout,
+            mirror=arguments.mirror,
+        )
+    keys = f", {done['keys']} of them whole" if done["keys"] else ""
+    _say(arguments, f"sent {_snapshots(done['snapshots'])}{keys}: {_size(done['bytes'])}")
+    return done
+
+
+def _pull(arguments: argparse.Namespace) -> dict[str, Any]:
+    with _Bar(arguments) as bar:
+        done = pull(arguments.url, arguments.pool, arguments.what or None, bar)
+    there = f" ({done['snapshots_skipped']} were there)" if done["snapshots_skipped"] else ""
+    _say(arguments, f"restored {_snapshots(done['snapshots'])}{there}: {_size(done['bytes'])} read")
+    return done
+
+
+def _ls(arguments: argparse.Namespace) -> dict[str, Any]:
+    with Place(arguments.url) as place:
+        now = state.read(place)
+        names = [arguments.shelf] if arguments.shelf else [shelf.name for shelf in now.shelves]
+        shelves = []
+        for name in names:
+            shelf = now.shelf(name)
+            entries = [entry for entry in shelf.entries(backwards=True) if not entry.hidden][: arguments.count][::-1]
+            tags = shelf.tag_numbers()
+            shelves.append({"name": name, "snapshots": [_described(shelf, entry, tags) for entry in entries]})
+            _say(arguments, f"{printable(name)}: {_snapshots(len(entries))}")
+            for entry in entries:
+                _say(arguments, "  " + _line(entry, tags))
+    return {"url": place.url, "shelves": shelves}
+
+
+def _log(arguments: argparse.Namespace) -> dict[str, Any]:
+    with Place(arguments.url) as place:
+        now = state.read(place)
+        names = [arguments.shelf] if arguments.shelf else [shelf.name for shelf in now.shelves]
+        snapshots = []
+        for name in names:
+            shelf, tags = now.shelf(name), now.shelf(name).tag_numbers()
+            entries = (entry for entry in shelf.entries(backwards=True) if not entry.hidden)
+            for entry in itertools.islice(entries, arguments.count):
+                snapshots.append(_described(shelf, entry, tags))
+                prefix = "" if len(names) == 1 else f"{printable(name)}@"
+                _say(arguments, f"* {prefix}{_line(entry, tags)}")
+    return {"url": place.url, "snapshots": snapshots}
+
+
+def _info(arguments: argparse.Namespace) -> dict[str, Any]:
+    with Place(arguments.url) as place:
+        now = state.read(place)
+        shelves = []
+        for shelf in now.shelves:
+            latest = shelf.latest
+            shelves.append({"name": shelf.name, "stored": shelf.stored, "latest": latest.number if latest else 0})
+            newest = f", the latest is {latest.number}" if latest else ""
+            _say(arguments, f"{printable(shelf.name)}: {_snapshots(shelf.stored)}{newest}")
+        written = _time(now.time_ns) if now.number else "-"
+        _say(arguments, f"{place.url}: run {now.run}, commit {now.number} of {written}")
+    return {"url": place.url, "run": now.run, "commit": now.number, "time": now.time_ns / 1e9, "shelves": shelves}
+
+
+def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
+    with Place(arguments.url) as place, _Bar(arguments) as bar:
+        done = verify(place, arguments.what, lambda path: open(path, "x", background=False), bar)
+    for damage in done["damages"]:
+        print(f"damaged: {printable(damage['shelf'])}@{damage['number']}: {lines(damage['message'])}", file=sys.stderr)
+    verdict = f"{len(done['damages'])} can't be read" if done["damages"] else "no damage"
+    _say(arguments, f"checked {_snapshots(done['snapshots'])}, {_size(done['bytes_read'])}: {verdict}")
+    arguments.code = _FAILED if done["damages"] else _DONE
+    return done
+
+
+def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
+    if not all("@" in one for one in arguments.what):
+        raise InvalidError("rm: name snapshots: run@7, or run@5..9; run@1..latest is a whole shelf")
+    with Place(arguments.url) as place:
+        if arguments.url.lower().startswith("http"):
+            raise ReadOnlyError(f"{place.url}: an http URL is for reading")
+        count, objects, freed = sweep.remove(place, arguments.what, dry_run=arguments.dry_run)
+    verb = "would remove" if arguments.dry_run else "removed"
+    _say(arguments, f"{verb} {_snapshots(count)}; {objects} objects deleted, {_size(freed)}")
+    return {"snapshots": count, "objects": objects, "freed_bytes": freed}
+
+
+def _described(shelf: state.Shelf, entry: Entry, tags: dict[int, list[str]]) -> dict[str, Any]:
+    return {
+        "shelf": shelf.name,
+        "number": entry.number,
+        "step": entry.step,
+        "time": entry.time_ns / 1e9,
+        "time_utc": _time(entry.time_ns),
+        "parent": entry.parent or None,
+        "tags": tags.get(entry.number, []),
+        "metrics": entry.metrics or {},
+        "note": entry.note or None,
+        "tensors": entry.tensors,
+        "raw_bytes": entry.raw_bytes,
+        "new_bytes": entry.archive.bytes,
+        "key_bytes": entry.key.bytes if entry.key is not None else None,
+    }
+
+
+def _line(entry: Entry, tags: dict[int, list[str]]) -> str:
+    step = "" if entry.step is None else f"  step {entry.step}"
+    named = f"  ({', '.join(map(printable, tags[entry.number]))})" if entry.number in tags else ""
+    metrics = "".join(f" {printable(name)}={value}" for name, value in (entry.metrics or {}).items())
+    note = f"  {printable(entry.note)}" if entry.note else ""
+    sizes = f"{_size(entry.raw_bytes)}, {_size(entry.archive.bytes)} new"
+    return f"{entry.number}{step}  {_time(entry.time_ns)}  {sizes}{named}{' ' + metrics if metrics else ''}{note}"
+
+
+def _time(time_ns: int) -> str:
+    try:
+        return datetime.datetime.fromtimestamp(time_ns // 10**9, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return str(time_ns)
+
+
+def _size(count: int) -> str:
+    value, unit = float(count), 0
+    while value >= 1024 and unit + 1 < len(_UNITS):
+        value, unit = value / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
+
+
+def _snapshots(count: int) -> str:
+    return f"{count} snapshot{'' if count == 1 else 's'}"
+
+
+def _say(arguments: argparse.Namespace, text: str) -> None:
+    if not arguments.json:
+        print(text)
+
+
+class _Bar:
+    """A bar on a terminal; nothing elsewhere."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._bar = ProgressBar() if sys.stderr.isatty() and not arguments.json else None
+
+    def __enter__(self) -> Callable[[str, int, int], object] | None:
+        return self._bar
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _url(text: str) -> str:
+    if not is_url(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no URL: write s3://bucket/folder, gs://, az:// or file:///folder"
+        )
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count: it is 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} are no seconds")
+    return value
+
+
+_WHAT = "a shelf, a snapshot (run@7) or a range (run@5..9); without it: everything"
+
+
+def _parser(name: str) -> _Parser:
+    texts = {
+        "push": "Sends the snapshots that a run in an object store lacks, and its tags, metrics and notes.",
+        "pull": "Restores snapshots of a run in an object store into a pool, which is made if it is missing.",
+        "ls": "Lists the snapshots of a run in an object store, oldest first.",
+        "log": "Lists the snapshots of a run in an object store, newest first.",
+        "info": "Describes a run in an object store.",
+        "verify": "Reads a run in an object store, and decodes every tensor in a temporary pool (TMPDIR).",
+        "rm": "Removes snapshots of a run in an object store for ever, and deletes objects older than a day that no "
+        "snapshot needs.",
+    }
+    parser = _Parser(prog=f"lmc-store {name}", description=texts[name], allow_abbrev=False)
+    if name == "push":
+        parser.add_argument("pool", metavar="POOL", type=file_path)
+    parser.add_argument("url", metavar="URL", type=_url, help="s3://, gs://, az://, file:/// or, to read, https://")
+    if name == "pull":
+        parser.add_argument("pool", metavar="POOL", type=file_path)
+    if name in ("ls", "log"):
+        parser.add_argument("shelf", metavar="SHELF", nargs="?")
+        parser.add_argument("-n", dest="count", metavar="N", type=_count, help="the newest N only")
+    if name in ("push", "pull", "verify"):
+        parser.add_argument("what", metavar="RANGE", nargs="*", help=_WHAT)
+    if name == "rm":
+        parser.add_argument("what", metavar="RANGE", nargs="+", help="run@7 or run@5..9")
+        parser.add_argument("--dry-run", action="store_true", help="only report")
+    if name == "push":
+        parser.add_argument("--follow", action="store_true", help="go on, and send each snapshot when it is durable")
+        parser.add_argument(
+            "--timeout", metavar="SECONDS", type=_seconds, help="end --follow after so long without one"
+        )
+        parser.add_argument("--mirror", action="store_true", help="remove snapshots there that the pool lacks")
+        parser.add_argument("--force-network", action="store_true", help="accept network file systems")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(code=_DONE)
+    return parser
+
+
+_WORK = {"push": _push, "pull": _pull, "ls": _ls, "log": _log, "info": _info, "verify": _verify, "rm": _rm}
+
+
+def _end(number: int, _: object) -> NoReturn:
+    raise _Signal(number)
+
+
+class _Signal(BaseException):
+    pass
+
+
+def main(name: str, words: Sequence[str]) -> int:
+    """Run a command; return the exit code: 0 done, 1 failed or damaged, 2 wrong use, 128 + N stopped by signal N."""
+    is_json = "--json" in words
+    try:
+        if name not in _WORK:
+            raise InvalidError(f"lmc-store {name} does not take a URL; lmc-store pull makes a pool of it")
+        arguments = _parser(name).parse_args(words)
+        done = _WORK[name](arguments)
+        code: int = arguments.code
+    except Error as error:
+        print(f"lmc-store: {lines(str(error))}", file=sys.stderr)
+        done = {"error": {"kind": type(error).__name__, "message": str(error)}}
+        code = _WRONG_USE if isinstance(error, InvalidError) else _FAILED
+    except (KeyboardInterrupt, _Signal) as error:
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else error.args[0]
+        print("lmc-store: interrupted; what is committed stays", file=sys.stderr)
+        done, code = {"error": {"kind": "CancelledError", "message": "interrupted"}}, _SIGNAL + number
+    if is_json:
+        print(json.dumps(done, indent=2))
+    return code
+
+
+def run(name: str | None = None) -> NoReturn:
+    """Run the command that the arguments name, or `name`, and exit."""
+    logging.basicConfig(level=logging.WARNING, format="lmc-store: %(message)s")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    words = sys.argv[1:]
+    try:
+        code = main(name, words) if name is not None else main(words[0] if words else "", words[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _FAILED
+    os._exit(code)  # requests under way would delay the end

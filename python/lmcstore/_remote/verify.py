@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reads the snapshots of a run in an object store, decodes every tensor, and compares outlines with archives."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DamagedError, NotFoundError, UnsupportedError
+from . import state
+from .codec import Entry
+from .place import Place
+from .pull import Progress, Puller
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+
+def verify(
+    place: Place, what: Iterable[str], create: Callable[[str], Store], progress: Progress | None = None
+) -> dict[str, Any]:
+    """Restore each snapshot, one after the other, into a temporary pool, which `create` makes.
+
+    Returns ``snapshots``, ``bytes_read``, and ``damages``: a dict for each unreadable snapshot, with ``shelf``,
+    ``number`` and ``message``.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
+        create(os.path.join(folder, "checked.pool")) as store,
+        create(os.path.join(folder, "keys.pool")) as keys,
+    ):
+        verifier = _Verifier(store, place, what, progress, inspects=True)
+        verifier.keys = _Verifier(keys, place, what, inspects=True)
+        verifier.pull()
+        read = verifier.bytes + verifier.keys.bytes
+    count = sum(len(numbers) for _, numbers in verifier._wanted)
+    return {"snapshots": count, "bytes_read": read, "damages": verifier.damages}
+
+
+class _Verifier(Puller):
+    keys: _Verifier
+
+    def _pull_shelf(self, shelf: state.Shelf, numbers: list[int]) -> None:
+        self.damages: list[dict[str, Any]] = getattr(self, "damages", [])
+        for number in numbers:
+            entry = shelf.entry(number)
+            assert entry is not None
+            try:
+                self._check(shelf, entry)
+            except (DamagedError, NotFoundError, UnsupportedError) as error:
+                self.damages.append({"shelf": shelf.name, "number": number, "message": str(error)})
+
+    def _check(self, shelf: state.Shelf, entry: Entry) -> None:
+        self._pull_chain(shelf, shelf.chain(entry.number, by_key=False), set(), [])
+        self._forget(shelf.name, entry.number)
+        if entry.key is not None:
+            self.keys._pull_chain(shelf, [(entry, entry.key)], set(), [])
+            self.keys._forget(shelf.name, entry.number + 1)
+
+    def _forget(self, shelf: str, number: int) -> None:
+        """Remove all older snapshots, so that the pool stays small."""
+        pool = self._store._pool
+        for older in pool.numbers(shelf, 1, 4096):
+            if older < number:
+                pool.remove(shelf, older)
