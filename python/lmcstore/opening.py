@@ -6,12 +6,13 @@ from __future__ import annotations
 import logging
 import os
 import re
+from typing import Any
 
 from . import _core
 from ._folder.store import is_folder, open_folder
 from ._text.arguments import absolute, file_path, milliseconds, parse_size, within
 from ._text.caution import warn_of_creation
-from .errors import DamagedError, Error, ExistsError, InUseError, InvalidError, NotFoundError, UnsupportedError
+from .errors import DamagedError, Error, ExistsError, InUseError, InvalidError, NotFoundError, ReadOnlyError
 from .store import Store
 
 log = logging.getLogger("lmcstore")
@@ -23,6 +24,7 @@ _MODES = {
     "x": _core.OPEN_CREATE,
 }
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_CACHE_BYTES = 8 << 30
 _MAX_WAIT_MS = 0xFFFFFFFE
 _MAX_THREADS = 1024
 _MAX_NICE = 19
@@ -49,7 +51,9 @@ def open(
     ----------
     path
         A file on a local file system, a poolset file, or a devdax device; ``~`` is the home folder. Or the folder of a
-        run of many ranks: mode "r+" opens it for changes (while no rank writes), the others but "x" for reading.
+        run of many ranks: mode "r+" opens it for changes (while no rank writes), the others but "x" for reading. Or the
+        URL of a run in an object store, for reading: tensors are fetched when they are read, and kept in a temporary
+        pool of at most `memory` bytes (default: 8 GiB).
     mode
         ``"a"`` opens for writing and creates a missing pool, with a `CreationWarning`; ``"r+"`` opens an existing one,
         ``"x"`` only creates; ``"r"`` reads, also while another process writes.
@@ -108,10 +112,7 @@ def open(
         raise InvalidError(f"mode {mode!r} is none of 'a', 'r', 'r+', 'x'")
     text = file_path(path)
     if _URL.match(text):
-        raise UnsupportedError(
-            f"{text!r} is a URL; a pool is a file on a local file system. Keep the pool on a local disk, and send "
-            "archives of it elsewhere with lmc-store dump"
-        )
+        return _open_url(text, mode, memory, verify)
     text = absolute(text)
     if is_folder(text):
         if mode == "x":
@@ -136,6 +137,16 @@ def open(
         store._raise_limit(limit)
     log.debug("opened %s with mode %r", text, mode)
     return store
+
+
+def _open_url(url: str, mode: str, memory: int | str | None, verify: bool) -> Store:
+    """Open a run in an object store for reading."""
+    if mode not in ("a", "r"):
+        raise ReadOnlyError(f"{url} is a run in an object store, which opens for reading only: mode 'r'")
+    from ._remote.pool import RemotePool  # needs modules that others do without
+
+    pool: Any = RemotePool(url, _CACHE_BYTES if memory is None else parse_size(memory))
+    return Store(pool, url, "r", False, False, verify)
 
 
 def _open(path: str, mode: str, options: tuple[int, ...]) -> tuple[_core.Pool, bool]:

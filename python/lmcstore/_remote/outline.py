@@ -7,10 +7,11 @@ holes, in which the wanted payloads are filled in. Checksums are not compared he
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -122,6 +123,12 @@ class Outline:
     def held(self) -> set[bytes]:
         """Return the digests of the contents of the last snapshot's complete list."""
         return {self.contents[content - 1].digest for _, content in self.entries if content}
+
+    def pieces(self, content: Content) -> Iterator[tuple[int, int]]:
+        """Yield the offsets and sizes of the parts of a content's payload, without the headers between."""
+        for (begin, data), (after, _) in itertools.pairwise(self.runs):
+            if content.offset <= begin + len(data) < content.offset + content.span:
+                yield begin + len(data), after - begin - len(data)
 
     def packed(self) -> bytes:
         """Return the bytes that `unpack` reads."""

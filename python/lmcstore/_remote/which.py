@@ -27,14 +27,15 @@ def numbers_of(state: State, what: Iterable[str]) -> Iterator[tuple[Shelf, list[
     for address in addresses:
         name, has_which, which = address.partition("@")
         shelf = state.shelf(name)
-        first, last = _bounds(shelf, which) if has_which else (1, _MOST)
+        first, last = bounds_of(shelf, which) if has_which else (1, _MOST)
         numbers = {entry.number for entry in shelf.entries(first, last) if not entry.hidden}
         found.setdefault(name, set()).update(numbers)
     for name in sorted(found, key=str.encode):
         yield state.shelf(name), sorted(found[name])
 
 
-def _bounds(shelf: Shelf, which: str) -> tuple[int, int]:
+def bounds_of(shelf: Shelf, which: str) -> tuple[int, int]:
+    """Return the first and the last number of a range, or of a snapshot."""
     begin, is_range, end = which.partition("..")
     if not is_range:
         number = number_of(shelf, which)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reading a run in an object store in place: only what is needed is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import pytest
+from optional import torch
+from same import same
+
+pytest.importorskip("obstore")
+
+STEPS = 9
+
+
+def _train(pool: Path, url: str, steps: int) -> dict[int, Any]:
+    """Push after each step of AdamW; return all states."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.Linear(200, 100))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    states = {}
+    with lmcstore.open(pool, "x", background=False) as store:
+        shelf = store["run"]
+        for step in range(1, steps + 1):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape).bfloat16().float()
+            optimizer.step()
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "on": [step, "x"]}
+            taken = shelf.snapshot(state, step=step, metrics={"loss": 1 / step})
+            if step == 1:
+                shelf.policy = "write=link keep_raw=1 links=5"
+            if step == 3:
+                shelf.tag(taken, "best")
+                taken.note = "the third"
+            states[step] = taken.state_dict()
+            store.push(url)
+    return states
+
+
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[int, Any]]]:
+    folder = tmp_path_factory.mktemp("remote")
+    (folder / "bucket").mkdir()
+    url = f"file://{folder}/bucket/run"
+    yield url, _train(folder / "run.pool", url, STEPS)
+
+
+def test_every_state_is_read(pushed: tuple[str, dict[int, Any]]) -> None:
+    url, states = pushed
+    with lmcstore.open(url) as store:
+        shelf = store["run"]
+        assert [snapshot.step for snapshot in shelf] == list(states)
+        assert [snapshot.step for snapshot in reversed(shelf)] == list(states)[::-1]
+        for step in (STEPS, 1, 5, 2, 7, 9, 3):
+            same(states[step], shelf.at(step=step).state_dict())
+
+
+def test_properties_are_read_without_tensors(pushed: tuple[str, dict[int, Any]]) -> None:
+    url, states = pushed
+    with lmcstore.open(url, "r") as store:
+        shelf = store["run"]
+        assert len(shelf) == STEPS and list(store) == ["run"] and "run" in store
+        best = shelf["best"]
+        assert (best.step, best.note, best.metrics, best.tags) == (3, "the third", {"loss": 1 / 3}, ["best"])
+        assert best.names() == list(_names(states[3]))
+        assert shelf["latest~1"].number == STEPS - 1
+        assert store.info()["fetched_bytes"] < 100_000
+        assert not any(path.is_dir() for path in Path("/tmp").glob("lmc-store-cache-*/missing"))
+
+
+def _names(state: Any) -> Iterator[str]:
+    for part in ("0.weight", "0.bias", "1.weight", "1.bias"):
+        yield f"model.{part}"
+    for number in range(4):
+        for name in ("step", "exp_avg", "exp_avg_sq"):
+            yield f"optimizer.state.{number}.{name}"
+
+
+@pytest.mark.parametrize("step", [4, 9])
+def test_only_what_a_tensor_rests_on_is_fetched(pushed: tuple[str, dict[int, Any]], step: int) -> None:
+    url, states = pushed
+    with lmcstore.open(url) as store:
+        snapshot = store["run"].at(step=step)
+        same(states[step]["model"]["1.bias"], snapshot["model.1.bias"])
+        part = store.info()["fetched_bytes"]
+        same(states[step]["model"]["1.weight"][3:5], snapshot["model.1.weight"][3:5])
+        same(states[step]["on"], snapshot["on"])
+        assert store.info()["fetched_bytes"] < part * 20
+        same(states[step], snapshot.state_dict())
+        whole = store.info()["fetched_bytes"]
+        same(states[step], store["run"].at(step=step).state_dict())
+        assert store.info()["fetched_bytes"] < whole + 10_000  # its values again
+    assert part < whole / 4
+
+
+def test_a_state_is_loaded_into_a_model(pushed: tuple[str, dict[int, Any]]) -> None:
+    url, states = pushed
+    model = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.Linear(200, 100))
+    with lmcstore.open(url) as store:
+        store["run"]["latest"].load_into({"model": model})
+        difference = store["run"][1].diff(store["run"][2])
+        assert difference["model.0.weight"].kind == "changed"
+    same(states[STEPS]["model"], model.state_dict())
+
+
+def test_it_is_read_only(pushed: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
+    url, _ = pushed
+    with lmcstore.open(url) as store:
+        with pytest.raises(lmcstore.ReadOnlyError):
+            store["run"].snapshot({"a": 1})
+        for change in (lambda: store["run"].remove(1), lambda: store["run"].tag(1, "x"), store.compact):
+            with pytest.raises((lmcstore.UnsupportedError, lmcstore.ReadOnlyError)):
+                change()
+        with pytest.raises(lmcstore.NotFoundError):
+            store["run"][99].step  # noqa: B018
+        with pytest.raises(lmcstore.NotFoundError):
+            store["run"]["latest"]["model.none"]
+    with pytest.raises(lmcstore.ReadOnlyError, match="reading only"):
+        lmcstore.open(url, "r+")
+    with pytest.raises(lmcstore.NotFoundError):
+        lmcstore.open(f"file://{tmp_path}/none")
+
+
+def test_damage_is_named(pushed: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
+    import shutil
+
+    url, states = pushed
+    copy = tmp_path / "run"
+    shutil.copytree(url.removeprefix("file://"), copy)
+    pieces = sorted(copy.glob("data/*/*"))
+    assert len(pieces) >= STEPS
+    failed = 0
+    for piece in pieces:
+        good = piece.read_bytes()
+        for bad in (good[: len(good) // 2], good[: len(good) // 2] + b"\xff" + good[len(good) // 2 + 1 :], None):
+            piece.unlink() if bad is None else piece.write_bytes(bad)
+            with lmcstore.open(f"file://{copy}") as store:
+                for step in (1, STEPS):
+                    try:
+                        read = store["run"].at(step=step).state_dict()
+                    except (lmcstore.DamagedError, lmcstore.NotFoundError, lmcstore.InputOutputError) as error:
+                        assert piece.parent.name in str(error)
+                        failed += 1
+                    else:
+                        same(states[step], read)
+        piece.write_bytes(good)
+    assert failed > len(pieces)
