@@ -61,7 +61,7 @@ class Pusher:
         self._state = state.begin(place)
         self._outlines: dict[str, tuple[int, str, outline.Outline]] = {}
         self._keys = ThreadPoolExecutor(1, "lmcstore-key")
-        self._key: tuple[str, int, Future[Archive | None]] | None = None
+        self._key: tuple[str, int, Future[tuple[Archive, Upload] | None]] | None = None
         self._lock = threading.Lock()
         self._agreed = -_AGREE_EVERY_S
         self._left_out: set[tuple[str, int]] = set()
@@ -206,14 +206,14 @@ class Pusher:
         if self._key is None:
             self._key = shelf, number, self._keys.submit(self._make_key, shelf, number)
 
-    def _make_key(self, shelf: str, number: int) -> Archive | None:
+    def _make_key(self, shelf: str, number: int) -> tuple[Archive, Upload] | None:
         upload = Upload(self._place, self.sent)
         kept = self.dump(f"{shelf}@{number}", None, upload.write)
         if kept is None or not kept.snapshots or kept.needs_base:
             return None
         found = upload.archive(0, kept)
         upload.finish()
-        return None if upload.is_expired else found
+        return found, upload
 
     def _take_key(self) -> None:
         assert self._key is not None
@@ -222,13 +222,14 @@ class Pusher:
         made = future.result()
         if made is None:
             return
+        key, upload = made
 
         def apply(draft: state.State) -> bool:
             there = draft.find(shelf)
             entry = there.entry(number) if there is not None else None
-            if there is None or entry is None or entry.key is not None:
+            if there is None or entry is None or entry.key is not None or upload.is_expired:
                 return False
-            there.update({number: entry._replace(key=made)})
+            there.update({number: entry._replace(key=key)})
             return True
 
         self._commit(apply)
@@ -311,12 +312,13 @@ class _Batch:
             return
         pusher, entries, kept = self._pusher, self._entries, self._kept
         assert kept is not None
-        self._upload.finish()
-        if self._upload.is_expired:
-            raise _Stale("the upload took so long that its first bytes may be gone")
+        upload = self._upload
+        upload.finish()
         info = pusher._store._pool.shelf_info(self._shelf)
 
         def apply(draft: state.State) -> bool:
+            if upload.is_expired:
+                raise _Stale("the upload took so long that its first bytes may be gone")
             there = draft.find(self._shelf)
             if there is None:
                 origin = None if info["origin"] is None else Origin(*info["origin"][:2])

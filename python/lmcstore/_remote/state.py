@@ -280,6 +280,15 @@ def refreshed(state: State) -> State:
     return _state(state.place, _newest(state.place, state.parts()), state._nodes)
 
 
+def at(state: State, number: int) -> State:
+    """Return the state after an earlier commit. DamagedError: it was emptied."""
+    place = state.place
+    parts = _read_log(place, number, place.get(log_name(number), codec.MOST_STORED))
+    if parts is None:
+        raise DamagedError(f"{place.where(log_name(number))} is empty: a newer commit than a day ago was emptied")
+    return _state(place, parts, state._nodes)
+
+
 def _newest(place: Place, parts: Parts) -> Parts:
     """Follow the log from a state on."""
     while True:

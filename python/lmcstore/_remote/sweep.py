@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from . import agree, codec, state
 from .codec import Node
 from .place import Place
+from .upload import EXPIRES_S
 from .which import numbers_of
 
-SAFE_S = 24 * 3600.0
-"""Younger objects may be of a push under way (`upload.EXPIRES_S`)."""
+GRACE_S = 24 * 3600.0
+"""For so long a reader may use the objects of snapshots that were removed."""
 _LOGS_KEPT = 1000
 _CLOCK = "clock"
 
@@ -57,21 +58,34 @@ def needed(now: state.State) -> set[str]:
 
 
 def sweep(now: state.State) -> tuple[int, int]:
-    """Delete objects that are older than a day and that no commit needs; return their number and bytes."""
+    """Delete objects that no commit has needed for a day; return their number and bytes.
+
+    An object may be of a push under way, which commits no object older than `EXPIRES_S`. So it is deleted only if it is
+    older than that and a day, and if neither the newest commit nor the newest one before that day needs it. A commit
+    between the list and the deletion is a fence: a push that has seen its objects young before the list is either in
+    that commit, or must look again (tests/models/remote.pml).
+    """
     place = now.place
-    kept = needed(now)
     place.put(_CLOCK, b"")
-    latest = place.head(_CLOCK).time - SAFE_S
-    if state.refreshed(now).number != now.number:
-        kept |= needed(state.refreshed(now))
-    gone = [info for folder in ("data", "index") for info in place.list(folder)]
-    gone = [info for info in gone if info.time < latest and info.name not in kept]
+    clock = place.head(_CLOCK).time
+    listed = [info for folder in ("data", "index") for info in place.list(folder)]
+    logs = [(number, info) for info in place.list("log") if (number := _number(info.name)) is not None]
+    old = max((number for number, info in logs if info.time < clock - GRACE_S), default=None)
+    fence = state.change(now, secrets.token_hex(16), lambda draft: True)
+    if old is None:
+        return 0, 0
+    kept = needed(fence) | needed(state.at(fence, old))
+    oldest = clock - GRACE_S - EXPIRES_S
+    gone = [info for info in listed if info.time < oldest and info.name not in kept]
     place.delete(info.name for info in gone)
     emptied = 0
-    for info in place.list("log"):
-        number = info.name.rpartition("/")[2]
-        is_old = number.isdecimal() and int(number) <= now.number - _LOGS_KEPT and info.time < latest
-        if is_old and info.bytes > len(codec.stub()):
+    for number, info in logs:
+        if number < old and number <= now.number - _LOGS_KEPT and info.bytes > len(codec.stub()):
             place.put(info.name, codec.stub())
             emptied += info.bytes
     return len(gone), sum(info.bytes for info in gone) + emptied
+
+
+def _number(name: str) -> int | None:
+    digits = name.rpartition("/")[2]
+    return int(digits) if digits.isdecimal() else None
