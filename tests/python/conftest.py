@@ -70,13 +70,27 @@ def shelf(store: lmcstore.Store) -> lmcstore.Shelf:
     return store["run"]
 
 
+def _on_path(scripts: dict[str, str], monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Put scripts of this Python first on PATH, as an installation does."""
+    for name, code in scripts.items():
+        script = folder / name
+        script.write_text(f"#!{sys.executable} -P\n{code}")
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
 @pytest.fixture
 def report_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Puts this Python's lmc-store-report first on PATH, as an installation does."""
-    script = tmp_path_factory.mktemp("bin") / "lmc-store-report"
-    script.write_text(f"#!{sys.executable} -P\nfrom lmcstore.report.__main__ import run\n\nrun()\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    code = "from lmcstore.report.__main__ import run\n\nrun()\n"
+    _on_path({"lmc-store-report": code}, monkeypatch, tmp_path_factory.mktemp("bin"))
+
+
+@pytest.fixture
+def remote_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    code = "from lmcstore._remote.command import run\n\nrun({})\n"
+    names = {"push": "'push'", "pull": "'pull'", "remote": ""}
+    scripts = {f"lmc-store-{name}": code.format(argument) for name, argument in names.items()}
+    _on_path(scripts, monkeypatch, tmp_path_factory.mktemp("bin"))
 
 
 @pytest.fixture

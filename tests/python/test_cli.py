@@ -97,7 +97,7 @@ def test_version_and_help():
     version = re.fullmatch(r"lmc-store \d+\.\d+\.\d+, kernels (\w+)\n", text("--version"))
     assert version is not None and version[1] == codec.kernels
     overview = text("--help")
-    assert sorted(re.findall(r"^  (\S+)", overview, re.MULTILINE)) == sorted([*COMMANDS, "report"])
+    assert sorted(re.findall(r"^  (\S+)", overview, re.MULTILINE)) == sorted([*COMMANDS, "report", "push", "pull"])
     for command in COMMANDS:
         assert f"  {command} " in overview
         page = text(command, "--help")
