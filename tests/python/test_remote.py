@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from lmcstore import archive
 from lmcstore._remote import codec, outline, state
+from lmcstore._remote.files import MemoryClient
 from lmcstore._remote.place import Place
 
 WRITER = "0" * 31 + "1"
@@ -192,6 +193,12 @@ def test_no_run(place: Place) -> None:
         state.read(place)
     assert state.begin(place).number == 0
     assert state.begin(place).run == state.read(place).run
+
+
+def test_a_server_without_conditions(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryClient, "create", lambda self, *arguments: self.put(*arguments) or True)
+    with pytest.raises(lmcstore.UnsupportedError, match="overwrites an object that exists"):
+        state.begin(memory)
 
 
 def test_ten_thousand_entries(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..errors import DamagedError, InUseError, NotFoundError
+from ..errors import DamagedError, InUseError, NotFoundError, UnsupportedError
 from . import codec
 from .codec import Archive, Entry, Node, Origin, Parts
 from .place import Place
@@ -257,7 +257,12 @@ def begin(place: Place) -> State:
     except NotFoundError:
         if place.exists(MARK):
             raise
-    place.create(MARK, codec.write_mark(secrets.token_hex(16)))
+    run = secrets.token_hex(16)
+    if place.create(MARK, codec.write_mark(run)) and place.create(MARK, codec.write_mark(run) + b"\n"):
+        raise UnsupportedError(
+            f"{place.url}: this server overwrites an object that exists though asked not to (If-None-Match), so two "
+            "programs could destroy each other's commits: it can't have runs"
+        )
     return read(place)
 
 
