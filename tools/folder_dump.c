@@ -346,7 +346,7 @@ static void report_done(struct dump *dump)
            cli_bytes(dump->report.bytes).text);
 }
 
-/* Frees the lists; after a failure also removes what the dump has made. */
+/* Frees the lists; after a failure also removes the files of the dump. */
 static void finish(struct dump *dump, bool is_done)
 {
     while (dump->made_count > 0) {

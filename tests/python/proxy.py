@@ -54,7 +54,7 @@ def nth(n: int, fault: Fault, method: str = "", path: str = "") -> Choice:
 
 
 def at_random(seed: int, share: float, faults: Sequence[Fault] = tuple(Fault)) -> Choice:
-    """Spoils a share of the requests. What happens to a request follows from the seed and its number."""
+    """Spoils a share of the requests. The seed and the number of a request decide on it."""
 
     def choose(request: Request) -> Fault | None:
         chance = random.Random(f"{seed} {request.number}")
@@ -84,7 +84,7 @@ _SLOW_DOWN = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please 
 
 
 class Proxy:
-    """Forwards requests to ``server`` until its end. ``choose`` says what happens to each; None is nothing."""
+    """Forwards requests to ``server`` until its end. ``choose`` returns the fault of each; None: none."""
 
     def __init__(self, server: str, choose: Choice = lambda _: None, *, delay: float = 0.1) -> None:
         self.choose = choose

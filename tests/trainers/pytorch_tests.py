@@ -113,7 +113,7 @@ def both(place: Path, file: str, which: str) -> tuple[dict[str, str], dict[str, 
 
 
 def run(place: Path, file: str, which: str, side: str) -> dict[str, str]:
-    """Run a file; return what became of each test."""
+    """Run a file; return the outcome of each test."""
     name = f"{side}-{file.replace('/', '-')}"
     results, log = place / f"{name}.xml", place / f"{name}.log"
     paths = [str(place / side), os.environ.get("PYTHONPATH", "")]
@@ -141,7 +141,7 @@ def outcome(case: xml.Element) -> str:
 
 
 def report(file: str, own: dict[str, str], ours: dict[str, str]) -> int:
-    """Print what differs; return how many tests pass with torch's classes only."""
+    """Print the differences; return how many tests pass with torch's classes only."""
     passed = [name for name, result in own.items() if result == "passed"]
     lost = [name for name in passed if ours.get(name) != "passed"]
     print(f"{file}: {len(passed) - len(lost)} of {len(passed)} pass; {len(own) - len(passed)} others", flush=True)

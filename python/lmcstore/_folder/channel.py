@@ -111,7 +111,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _values(value: Any) -> Any:
-    """Return what `_tuples` was given, with tuples in place of lists."""
+    """Undo `_tuples`: tuples in place of lists."""
     if type(value) is not tuple:
         return value
     is_dict, *items = value

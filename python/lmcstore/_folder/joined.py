@@ -39,7 +39,7 @@ class _View(NamedTuple):
 
 
 class Handle:
-    """What `Decoded` needs of a `_core.Snapshot`: attachments are the record's, tensors are joined."""
+    """The part of a `_core.Snapshot` that `Decoded` needs: attachments are the record's, tensors are joined."""
 
     def __init__(self, shelf: str, decoded: Decoded, record: Record, ranks: Ranks) -> None:
         self._shelf = shelf

@@ -49,7 +49,7 @@ def together(exchange: Callable[[Any], list[Any]], function: Callable[[], Any]) 
 
 
 class Machine:
-    """Collective: all ranks make it at the same place. It begins an attempt: what earlier ones left is settled."""
+    """Collective: all ranks make it at the same place. It begins an attempt: leftovers of earlier ones are settled."""
 
     def __init__(self, channel: Channel, folder: str, shelf: str) -> None:
         self.folder = folder
@@ -116,7 +116,7 @@ class Machine:
     # Copies
 
     def news(self, committed: Snapshot) -> dict[str, Any]:
-        """Return what the copies of the records need after a commit: the record, and the numbers of removed ones."""
+        """Return the changes of the records' copies after a commit: the record, and the numbers of removed ones."""
         if len(self.machines) == 1:
             return {"archive": None, "removed": []}
         numbers = set(self._record_numbers())

@@ -28,7 +28,7 @@ def rank_files(folder: str) -> list[str]:
 
 
 def lacking(folder: str) -> NotFoundError:
-    """Say what a folder without records lacks."""
+    """Describe a folder without records."""
     if is_restoring(folder):
         return NotFoundError(f"{folder} is not whole: the restore of the run did not end. Repeat lmc-store restore")
     if not rank_files(folder):

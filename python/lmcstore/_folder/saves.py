@@ -148,7 +148,7 @@ class Saves:
             saving.ended.set()
 
     def _collect(self) -> None:
-        """Remove parts whose records were removed; what fails is tried again after the next save."""
+        """Remove parts whose records were removed; failed ones are tried again after the next save."""
         try:
             self._removed.collect()
         except Error as error:

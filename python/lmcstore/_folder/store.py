@@ -140,7 +140,7 @@ class FolderStore(Store):
         return (self[shelf]._taken(one.number) for shelf in ([name] if name else self) for one in self[shelf])
 
     def _operations(self) -> Operations:
-        """Return what changes the ranks' pools. InUseError: their ranks write them."""
+        """Return the object that changes the ranks' pools. InUseError: their ranks write them."""
         self._check_writable()
         if self._beside_ranks:
             raise InUseError(f"{self._path}: the ranks of this run have their pools open; close the run before")

@@ -31,7 +31,7 @@ _U8 = 2
 
 @dataclass
 class _Level:
-    """An archive of a chain, and what is needed of it."""
+    """An archive of a chain, and its needed contents."""
 
     entry: Entry
     archive: Archive
@@ -149,7 +149,7 @@ class Cache:
             self._outlines[archive.id] = found
         return [self._outlines[archive.id] for archive in archives]
 
-    # What is needed
+    # The needed contents
 
     def _needed(self, identity: str, levels: list[_Level], wanted: list[str], where: str) -> list[_Level]:
         """Choose the contents of each archive, from the newest on; return the levels to restore, oldest first."""
