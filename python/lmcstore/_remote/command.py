@@ -20,6 +20,7 @@ from ..errors import Error, InvalidError, ReadOnlyError
 from ..opening import open
 from ..progress import ProgressBar
 from ..remote import pull
+from ..store import Store
 from . import state, sweep
 from .codec import Entry
 from .place import Place, is_url
@@ -104,7 +105,7 @@ def _info(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
     with Place(arguments.url) as place, _Bar(arguments) as bar:
-        done = verify(place, arguments.what, lambda path: open(path, "x", background=False), bar)
+        done = verify(place, arguments.what, _make, bar)
     for damage in done["damages"]:
         print(f"damaged: {printable(damage['shelf'])}@{damage['number']}: {lines(damage['message'])}", file=sys.stderr)
     verdict = f"{len(done['damages'])} can't be read" if done["damages"] else "no damage"
@@ -113,13 +114,21 @@ def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
     return done
 
 
+def _make(path: str) -> Store:
+    return open(path, "x", background=False)
+
+
 def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
-    if not all("@" in one for one in arguments.what):
+    is_prune = arguments.prune
+    if not is_prune and (not arguments.what or not all("@" in one for one in arguments.what)):
         raise InvalidError("rm: name snapshots: run@7, or run@5..9; run@1..latest is a whole shelf")
     with Place(arguments.url) as place:
         if arguments.url.lower().startswith("http"):
             raise ReadOnlyError(f"{place.url}: an http URL is for reading")
-        count, objects, freed = sweep.remove(place, arguments.what, dry_run=arguments.dry_run)
+        if is_prune:
+            count, objects, freed = sweep.prune(place, arguments.what, _make, dry_run=arguments.dry_run)
+        else:
+            count, objects, freed = sweep.remove(place, arguments.what, dry_run=arguments.dry_run)
     verb = "would remove" if arguments.dry_run else "removed"
     _say(arguments, f"{verb} {_snapshots(count)}; {objects} objects deleted, {_size(freed)}")
     return {"snapshots": count, "objects": objects, "freed_bytes": freed}
@@ -239,7 +248,8 @@ def _parser(name: str) -> _Parser:
     if name in ("push", "pull", "verify"):
         parser.add_argument("what", metavar="RANGE", nargs="*", help=_WHAT)
     if name == "rm":
-        parser.add_argument("what", metavar="RANGE", nargs="+", help="run@7 or run@5..9")
+        parser.add_argument("what", metavar="RANGE", nargs="*", help="run@7 or run@5..9; with --prune: shelves")
+        parser.add_argument("--prune", action="store_true", help="remove all that the shelves' policies do not keep")
         parser.add_argument("--dry-run", action="store_true", help="only report")
     if name == "push":
         parser.add_argument("--follow", action="store_true", help="go on, and send each snapshot when it is durable")

@@ -30,6 +30,7 @@ PARALLEL = 8
 _ATTEMPTS = 6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _DEFAULT_TIMEOUT_S = 120.0
+_LONGEST_TRYING_S = 180.0
 _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _CLOUD = {"s3": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "https": "http", "http": "http"}
 _FINAL_STATUS = re.compile(r"status code: 4(?!08|09|25|29)\d\d")
@@ -172,13 +173,15 @@ class Place:
                 if failure is not None:
                     raise failure from None
                 last = error
+            if time.monotonic() - start > _LONGEST_TRYING_S:
+                break
             if attempt < _ATTEMPTS:
                 pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
                 log.info("%s: try %d to %s it failed (%s)", self.where(name), attempt, verb, _cause(last))
                 time.sleep(pause)
         seconds = time.monotonic() - start
         raise InputOutputError(
-            f"{self.where(name)}: {_ATTEMPTS} tries in {seconds:.0f} s to {verb} it failed, the last one with: "
+            f"{self.where(name)}: {attempt} tries in {seconds:.0f} s to {verb} it failed, the last one with: "
             f"{_cause(last)}. Check the network, the endpoint and the keys, and repeat the command"
         )
 

@@ -53,9 +53,16 @@ class Pusher:
     """Pushes from an open store to a place, step by step."""
 
     def __init__(
-        self, store: Store, place: Place, what: Iterable[str], mirror: bool, progress: Progress | None = None
+        self,
+        store: Store,
+        place: Place,
+        what: Iterable[str],
+        mirror: bool,
+        progress: Progress | None = None,
+        *,
+        follows: bool = False,
     ) -> None:
-        self._store, self._place, self._progress = store, place, progress
+        self._store, self._place, self._progress, self._follows = store, place, progress, follows
         self._what, self._mirror = tuple(what), mirror
         self._writer = secrets.token_hex(16)
         self._state = state.begin(place)
@@ -100,6 +107,9 @@ class Pusher:
                 yield _Wanted(shelf["name"], 1, 1 << 62)
         for address in self._what:
             name, has_range, which = address.partition("@")
+            if self._follows and name not in self._store.shelves():  # not yet
+                continue
+            self._store._pool.shelf_info(name)
             if not has_range:
                 yield _Wanted(name, 1, 1 << 62)
             elif ".." in which:
@@ -366,7 +376,10 @@ def push(
     if timeout is not None and not follow:
         raise InvalidError("timeout is for follow=True")
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
-    with Place(url) as place, contextlib.closing(Pusher(store, place, addresses, mirror, progress)) as pusher:
+    with (
+        Place(url) as place,
+        contextlib.closing(Pusher(store, place, addresses, mirror, progress, follows=follow)) as pusher,
+    ):
         if follow:
             _follow(pusher, timeout)
         pusher.push(waits=True)

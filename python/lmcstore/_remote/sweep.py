@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from . import agree, codec, state
 from .codec import Node
 from .place import Place
 from .upload import EXPIRES_S
 from .which import numbers_of
+
+if TYPE_CHECKING:
+    from ..store import Store
 
 GRACE_S = 24 * 3600.0
 """For so long a reader may use the objects of snapshots that were removed."""
@@ -36,6 +41,39 @@ def remove(place: Place, what: Iterable[str], *, dry_run: bool) -> tuple[int, in
 
     now = state.change(now, secrets.token_hex(16), apply)
     return count, *sweep(now)
+
+
+def prune(place: Place, names: Iterable[str], create: Callable[[str], Store], *, dry_run: bool) -> tuple[int, int, int]:
+    """Remove the snapshots that the policies of shelves do not keep, and sweep; the same result as `remove`.
+
+    The rules are those of a pool: one is made of the entries' properties alone.
+    """
+    now = state.read(place)
+    what = []
+    with tempfile.TemporaryDirectory(prefix="lmc-store-") as folder, create(f"{folder}/rules.pool") as store:
+        for shelf in [now.shelf(name) for name in names] or now.shelves:
+            what += [f"{shelf.name}@{number}" for number in _due(store, shelf)]
+    if not what:
+        return 0, *((0, 0) if dry_run else sweep(now))
+    return remove(place, what, dry_run=dry_run)
+
+
+def _due(store: Store, shelf: state.Shelf) -> list[int]:
+    if "keep=" not in shelf.policy or "keep=all" in shelf.policy:
+        return []
+    tags, numbers = shelf.tag_numbers(), {}
+    for entry in shelf.entries():
+        if entry.hidden:
+            continue
+        capture = store._pool.begin(shelf.name)
+        metrics = entry.metrics or {}
+        values = tuple(map(float, metrics.values()))
+        named = tuple(tags.get(entry.number, ()))
+        numbers[capture.commit(entry.step, 0, entry.time_ns, named, tuple(metrics), values, None, 0)] = entry.number
+    if not numbers:
+        return []
+    store._pool.set_policy(shelf.name, shelf.policy)
+    return [numbers[number] for number, _ in store._pool.prune(shelf.name, None, True)[1]]
 
 
 def needed(now: state.State) -> set[str]:
