@@ -295,7 +295,8 @@ def _cloud_client(kind: str, url: str) -> Client:
             can_write=False,
         )
     try:
-        store = stores.from_url(url, config=config, client_options=options, retry_config=retries)  # type: ignore[call-overload]
+        from_url: Callable[..., Any] = stores.from_url
+        store = from_url(url, config=config, client_options=options, retry_config=retries)
     except Exception as error:
         raise InvalidError(f"{url} can't be used: {_cause(error)}") from None
     return _ObstoreClient(store, can_write=True)
