@@ -114,13 +114,14 @@ def test_rm_and_what_nobody_needs(pool: str, url: str, tmp_path: Path, monkeypat
     assert cli("rm", url, "run@2", "--dry-run").stdout.startswith("would remove 1 snapshot")
     assert cli("rm", url, "run@1..3").stdout.startswith("removed 3 snapshots; 0 objects deleted")
     assert cli("ls", url).stdout.startswith("run: 1 snapshot\n")
-    monkeypatch.setattr(sweep, "SAFE_S", -1.0)
+    monkeypatch.setattr(sweep, "GRACE_S", -1.0)
+    monkeypatch.setattr(sweep, "EXPIRES_S", 0.0)
     monkeypatch.setattr(sweep, "_LOGS_KEPT", 1)
     with Place(url) as place:
         place.put("data/01795893647153612600-0123456789abcdef/000000", b"of a push that died")
         assert sweep.sweep(state.read(place))[0] == 1
         assert [place.get(info.name) for info in place.list("log")][:-1] != []
-        assert all(place.get(info.name).startswith(b"lmc-store") for info in list(place.list("log"))[:-1])
+        assert all(place.get(info.name).startswith(b"lmc-store") for info in list(place.list("log"))[:-2])
     cli("verify", url)
     with lmcstore.open(pool, "r+") as store:
         fill(store, 5, 6)
