@@ -24,16 +24,31 @@ TESTS = Path("test", "distributed", "checkpoint")
 FILE_SECONDS = 1800
 
 ON_CPU = [
+    (r"(?m)^import torch$", "import torch\nimport lmcstore_on_cpu"),
     (r"(?m)^ *@(skip_if_lt_x_gpu|requires_nccl|requires_accelerator_dist_backend)\(.*\)\n", ""),
     (r"\.cuda\((?:[^()]|\([^()]*\))*\)", ""),
     (r"cpu:gloo,cuda:nccl|cpu:gloo,\{?\w*\}?:\{?\w*\}?", "gloo"),
     (r"with_comms\(init_rpc=False\)", 'with_comms(init_rpc=False, backend="gloo")'),
     (r"/cuda:(\{\w+\}|\d)", "/cpu"),
     (r'f"cuda:\{[^}]*\}"|"cuda(:0)?"', '"cpu"'),
-    (r"\bFSDP\((?=[\s\w])", 'FSDP(device_id=__import__("torch").device("cpu"), module='),
+    (r"device=(self\.rank|rank|dist\.get_rank\(\))(?=[,)])", 'device="cpu"'),
     (r"torch\.cuda\.device_count\(\)", "8"),
     (r"torch\.cuda\.current_device\(\)", '"cpu"'),
 ]
+
+TORCH_ON_CPU = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+torch.accelerator.current_device_index = lambda: "cpu"
+torch.accelerator.device_count = lambda: 8
+made = FullyShardedDataParallel.__init__
+
+def make(self, *arguments, **options):
+    made(self, *arguments, **options | {"device_id": torch.device("cpu")})
+
+FullyShardedDataParallel.__init__ = make
+"""
 
 # All processes of a test import this, as sitecustomize. A rank is forked from a process that has imported torch.
 RANKS = """
@@ -92,6 +107,7 @@ def main() -> int:
         for side, text in (("torch", RANKS), ("store", RANKS + IN_PLACE)):
             (place / side).mkdir(exist_ok=True)
             (place / side / "sitecustomize.py").write_text(text)
+            (place / side / "lmcstore_on_cpu.py").write_text(TORCH_ON_CPU)
         lost = 0
         with ThreadPoolExecutor(options.jobs) as pool:
             for file, (own, ours) in zip(
