@@ -548,6 +548,15 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune(struct lmcs_pool *pool, cons
                                                     void *context, const struct lmcs_progress *progress,
                                                     struct lmcs_prune_report *report, struct lmcs_error *error);
 
+/*
+ * Prunes a shelf by the budget of its policy, as the background does: if this pool and `other_bytes` of others that
+ * share the budget exceed it, removes an eighth of the snapshots that the rules do not keep, oldest first. Does nothing
+ * if it does not exceed the budget, or a capture owns the shelf. For a run of many ranks, whose records decide.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune_budget(struct lmcs_pool *pool, const char *shelf,
+                                                           uint64_t other_bytes, uint64_t *removed,
+                                                           struct lmcs_error *error);
+
 /* ---- Reading -------------------------------------------------------------------------------------------------- */
 
 enum lmcs_stored_as { LMCS_STORED_RAW, LMCS_STORED_KEYFRAME, LMCS_STORED_DELTA, LMCS_STORED_LINK };

@@ -137,6 +137,38 @@ static void a_budget_prunes_only_when_it_must(void **state)
     state_free(now);
 }
 
+static void several_pools_share_a_budget(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {3};
+    struct state *now = state_weights(&rng, 2, 1000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    const uint64_t others = (uint64_t)1 << 30;
+    uint64_t removed = 7, numbers[20];
+    size_t got;
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=1G grace=none", &err));
+    grow(pool, now, &rng, 0, 19);
+    OK(lmcs_tag_set(pool, "run", "first", 1, &err));
+    OK(lmcs_prune_budget(pool, "run", 0, &removed, &err));
+    assert_int_equal(removed, 0);
+    OK(lmcs_prune_budget(pool, "run", others, &removed, &err));
+    assert_int_equal(removed, 3); /* an eighth of 17 */
+    OK(lmcs_snapshot_numbers(pool, "run", 0, numbers, 20, &got, &err));
+    assert_int_equal(got, 17);
+    assert_int_equal(numbers[0], 1);
+    assert_int_equal(numbers[1], 5);
+    OK(lmcs_shelf_set_policy(pool, "run", "budget=100M grace=1h", &err));
+    OK(lmcs_prune_budget(pool, "run", others, &removed, &err));
+    assert_int_equal(removed, 0); /* the change has a grace period */
+    OK(lmcs_shelf_set_policy(pool, "run", "grace=none budget=none", &err));
+    OK(lmcs_prune_budget(pool, "run", others, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 17);
+    FAILS(LMCS_NOT_FOUND, lmcs_prune_budget(pool, "none", others, &removed, &err));
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
 static void a_budget_may_be_a_share(void **state)
 {
     struct place *place = *state;
@@ -633,6 +665,7 @@ int main(void)
         ON_BOTH(pruning_on_request),
         IN_MEMORY(pruning_by_itself),
         IN_MEMORY(a_budget_prunes_only_when_it_must),
+        IN_MEMORY(several_pools_share_a_budget),
         IN_MEMORY(a_budget_may_be_a_share),
         IN_MEMORY(pruning_can_be_stopped),
         IN_MEMORY(a_full_pool_prunes_before_it_refuses),

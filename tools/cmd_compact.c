@@ -2,6 +2,7 @@
 /* cmd_compact.c - lmc-store compact: encodes older snapshots as deltas. */
 #include "folder.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void add(struct lmcs_pool_info *sum, const struct lmcs_pool_info *info)
@@ -52,6 +53,63 @@ static enum lmcs_status compact_ranks(struct cli *cli, struct lmcs_pool_info *be
     return status;
 }
 
+/* Removes parts whose records are gone. */
+static enum lmcs_status sweep(struct cli *cli, const char *shelf)
+{
+    struct cli_named_list none = {.count = 0};
+    const struct cli_sweep_options options = {.gone = &none};
+    struct cli_swept swept;
+    enum lmcs_status status = cli_sweep(cli, shelf, &options, &swept);
+    if (status == LMCS_OK)
+        cli_swept_print(&swept);
+    return status;
+}
+
+/* Removes some records if all pools exceed the budget of a shelf. */
+static enum lmcs_status prune_budget(struct cli *cli, const char *shelf, uint64_t *removed)
+{
+    struct lmcs_pool_info info;
+    struct lmcs_pool *pool;
+    uint64_t others = 0;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && cli_folder_file(cli->folder, i) != NULL; i++) {
+        status = cli_folder_pool(cli, i, &pool);
+        if (status == LMCS_OK)
+            status = lmcs_pool_info(pool, &info, &cli->error);
+        if (status == LMCS_OK)
+            others += info.live_bytes + info.last_snapshot_bytes;
+    }
+    return status == LMCS_OK ? lmcs_prune_budget(cli->pool, shelf, others, removed, &cli->error) : status;
+}
+
+/* Compacts the pools of a run's ranks after its records, which lack some that their rules did not keep. Then keeps the
+ * budget of each shelf. */
+static enum lmcs_status compact_run(struct cli *cli, struct lmcs_pool_info *before, struct lmcs_pool_info *after)
+{
+    struct cli_shelves shelves;
+    struct lmcs_pool_info first, of_records = *after;
+    enum lmcs_status status = cli_shelves(cli, &shelves);
+    for (size_t i = 0; status == LMCS_OK && i < shelves.count; i++)
+        status = sweep(cli, shelves.infos[i].name);
+    if (status == LMCS_OK)
+        status = compact_ranks(cli, before, after);
+    for (size_t i = 0; status == LMCS_OK && i < shelves.count; i++) {
+        uint64_t removed = strstr(shelves.infos[i].policy, " budget=") != NULL;
+        while (status == LMCS_OK && removed > 0) {
+            status = prune_budget(cli, shelves.infos[i].name, &removed);
+            if (status != LMCS_OK || removed == 0)
+                continue;
+            *after = of_records;
+            memset(&first, 0, sizeof first);
+            status = sweep(cli, shelves.infos[i].name);
+            if (status == LMCS_OK)
+                status = compact_ranks(cli, &first, after);
+        }
+    }
+    free(shelves.infos);
+    return status;
+}
+
 static void report_json(struct cli *cli, const struct lmcs_pool_info *before, const struct lmcs_pool_info *after)
 {
     cli->json = json_object();
@@ -74,7 +132,7 @@ static enum lmcs_status run(struct cli *cli)
     if (status == LMCS_OK)
         status = compact(cli, cli->pool, &before, &after);
     if (status == LMCS_OK && cli->folder != NULL)
-        status = compact_ranks(cli, &before, &after);
+        status = compact_run(cli, &before, &after);
     if (status != LMCS_OK)
         return status;
     if (cli->options.json)
@@ -93,7 +151,8 @@ const struct cli_command cmd_compact = {
         "The newest snapshots of each shelf stay raw; no snapshot is removed. A process that has the pool open for\n"
         "writing does this in the background. Ctrl-C keeps the work that is done. --finished encodes the newest\n"
         "snapshots too, of SHELF or of all shelves, once: use it when a run is finished. If it goes on, later\n"
-        "snapshots stay raw again, and the next one is stored in full. Of the folder of a run: all pools.",
+        "snapshots stay raw again, and the next one is stored in full. Of the folder of a run: all pools; if they exceed\n"
+        "the budget of a policy together, snapshots that its rules do not keep are removed, oldest first.",
     .options = "finished wait force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

@@ -170,8 +170,6 @@ static enum lmcs_status run(struct cli *cli)
     char *words = join_words(cli);
     enum lmcs_status status = words != NULL ? cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ)
                                             : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
-    if (status == LMCS_OK && cli->folder != NULL)
-        status = cli_run_policy_check(cli, words);
     if (status == LMCS_OK && changes && *words != '\0')
         status = cli->folder != NULL ? cli_run_policy_set(cli, shelf, words) : set_policy(cli, shelf, words);
     if (status == LMCS_OK)
@@ -217,7 +215,8 @@ static void print_keys(FILE *out)
         "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough, after\n"
         "a change not before the grace period ends, unless the pool is full; --prune prunes now; --dry-run lists the\n"
         "snapshots that it would remove, and changes nothing. Without --prune, lists what is due, and when. Of\n"
-        "the folder of a run, keep and grace are of its records, and other words are set in all pools of its ranks.\n"
+        "the folder of a run, keep, budget and grace are of its records, and other words are set in all pools of its\n"
+        "ranks. The budget is of all pools together: rank 0 removes snapshots after a save, and so does 'compact'.\n"
         "--prune removes records, then the parts of the ranks, also those that an earlier removal has left.\n\n");
 }
 

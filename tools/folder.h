@@ -167,8 +167,6 @@ void cli_swept_print(const struct cli_swept *swept);
 
 /* ---- folder_policy.c: policies ---- */
 
-/* LMCS_INVALID: a run can't have one of the words. */
-enum lmcs_status cli_run_policy_check(struct cli *cli, const char *words);
 /* Sets words in the records and in all pools of the ranks. LMCS_IN_USE: one can't be written; nothing is changed. */
 enum lmcs_status cli_run_policy_set(struct cli *cli, const char *shelf, const char *words);
 /* Replaces the records' words by those of a rank's pool, but for the records' own. */

@@ -16,7 +16,7 @@ static bool has_key(const char *word, const char *key)
 
 static bool is_of_records(const char *word)
 {
-    return has_key(word, "keep") || has_key(word, "grace");
+    return has_key(word, "keep") || has_key(word, "budget") || has_key(word, "grace");
 }
 
 /* Appends the words of the records, or the others, to a text. */
@@ -29,16 +29,6 @@ static void add_words(const char *words, bool of_records, char *text)
         strcat(text, *text != '\0' ? " " : "");
         strncat(text, words, length);
     }
-}
-
-enum lmcs_status cli_run_policy_check(struct cli *cli, const char *words)
-{
-    for (size_t length; *words != '\0'; words += length + strspn(words + length, " ")) {
-        length = strcspn(words, " ");
-        if (has_key(words, "budget"))
-            return cli_wrong_use(cli, "policy: a run of many ranks has no budget; use the rules of keep");
-    }
-    return LMCS_OK;
 }
 
 /* ---- The pools of the ranks ----------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@ The dump of a run of many ranks is a folder of archives. `restore_run` makes a r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -66,7 +66,7 @@ def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
 
 
 def restore_run(
-    dumps: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    dumps: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     folder: str | os.PathLike[str],
     progress: Progress | None = None,
     *,

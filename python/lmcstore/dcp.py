@@ -212,6 +212,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
     def _written(self, plan: SavePlan, planner: SavePlanner, copied: Callable[[], None]) -> Future[list[WriteResult]]:
         rank = writing.RankWriter(self._path, self._rank)
         rank.settle(self._shelf)
+        rank.collect(self._shelf)
         state, places, values = _resolved(plan, planner)
         if state:
             part, names = rank.prepare(self._shelf, state, self._step, copied)

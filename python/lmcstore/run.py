@@ -69,8 +69,8 @@ class Run:
         initialized, as the part ``"rng"``. A loader draws seeds when an iteration begins, so also after a `resume` amid
         one. These come from torch's generator unless the loader and its sampler have a ``generator`` each.
     policy
-        Words of `Shelf.policy` to set: ``policy="write=link"``. Of several ranks, `keep` and `grace` are of the run's
-        records, which decide for all ranks; others are of each rank's pool.
+        Words of `Shelf.policy` to set: ``policy="write=link"``. Of several ranks, `keep`, `budget` and `grace`
+        are of the run's records, which decide for all ranks; others are of each rank's pool.
     replicated
         Names of objects that are equal on all ranks, and stored once: ``replicated=("ema",)``.
     timeout

@@ -304,6 +304,7 @@ PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
 PyObject *core_pool_prune_log(struct pool_object *self, PyObject *args);
 PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args);
 PyObject *core_pool_prune(struct pool_object *self, PyObject *args);
+PyObject *core_pool_prune_budget(struct pool_object *self, PyObject *args);
 PyObject *core_pool_scrub(struct pool_object *self, PyObject *args);
 PyObject *core_pool_dump(struct pool_object *self, PyObject *args);
 PyObject *core_pool_restore(struct pool_object *self, PyObject *args);

@@ -119,6 +119,18 @@ out:
     return result;
 }
 
+PyObject *core_pool_prune_budget(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    uint64_t other_bytes, removed = 0;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "sO&:prune_budget", &shelf, core_to_uint64, &other_bytes) || !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, status, lmcs_prune_budget(self->handle, shelf, other_bytes, &removed, &error));
+    return status == LMCS_OK ? PyLong_FromUnsignedLongLong(removed) : core_fail(self, &error);
+}
+
 struct events {
     struct lmcs_prune_event *list;
     size_t count, capacity;

@@ -586,6 +586,8 @@ static PyMethodDef methods[] = {
     METHOD("policy_warning", core_pool_policy_warning, METH_VARARGS, "policy_warning(shelf) -> str, empty: none."),
     METHOD("prune", core_pool_prune, METH_VARARGS,
            "prune(shelf, words or None, dry_run) -> (kept, removed numbers, freed, later, tags)."),
+    METHOD("prune_budget", core_pool_prune_budget, METH_VARARGS,
+           "prune_budget(shelf, other_bytes): the number of snapshots that it removed."),
     METHOD("begin", pool_begin, METH_VARARGS, "begin(shelf): a Capture."),
     METHOD("resolve", core_pool_resolve, METH_VARARGS,
            "resolve(group, commit): commits or drops the prepared snapshot of a group."),

@@ -151,7 +151,7 @@ static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shel
     struct lmcs_outlook *outlook = &round->outlook;
     lmcs_shelf_policy(shelf, &outlook->policy);
     const struct lmcs_policy policy = outlook->policy;
-    bool pressed = round->urgent || lmcs_over_budget(round->txn, &policy);
+    bool pressed = round->urgent || lmcs_over_budget(round->txn, &policy, 0);
     outlook->chain = policy.chain;
     outlook->links = lmcs_policy_links(&policy);
     bool finished = round->finished == shelf->df.id || round->finished == LMCS_EVERY_SHELF;

@@ -30,6 +30,7 @@ struct request {
     bool is_asked_for;         /* lmcs_prune; else the background decides */
     const char *words;         /* changes to the policy (may be NULL) */
     enum lmcs_prune_when when; /* background: which shelves are due, and how many snapshots go */
+    uint64_t other_bytes;      /* of pools that share the budget */
 };
 
 /* The facts on which a decision rests, and the state of the shelf then. */
@@ -66,10 +67,10 @@ static size_t count_kept(const struct facts *facts)
 
 /* ---- Decisions ---- */
 
-bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy)
+bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy, uint64_t other_bytes)
 {
     const struct lmcs_root_df *root = &txn->root;
-    uint64_t wanted = root->live_bytes + root->slab_bytes + root->last_snapshot_bytes;
+    uint64_t wanted = root->live_bytes + root->slab_bytes + root->last_snapshot_bytes + other_bytes;
     if (policy->budget_bytes > 0 && wanted > policy->budget_bytes)
         return true;
     if (policy->budget_percent == 0)
@@ -77,7 +78,7 @@ bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy)
     uint64_t all = root->limit_bytes > 0
                        ? root->limit_bytes
                        : root->slab_bytes + lmcs_space_used(txn->pool) + lmcs_space_free_bytes(txn->pool);
-    return wanted / policy->budget_percent > all / 100;
+    return wanted / policy->budget_percent > (all + other_bytes) / 100;
 }
 
 static size_t how_many(const struct facts *facts, const struct request *request)
@@ -124,7 +125,7 @@ static bool is_due(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const s
     if (policy->rule_count == 0)
         return false;
     if (request->when == LMCS_PRUNE_BUDGETS)
-        return lmcs_over_budget(txn, policy);
+        return lmcs_over_budget(txn, policy, request->other_bytes);
     bool has_budget = policy->budget_bytes > 0 || policy->budget_percent > 0;
     return request->when == LMCS_PRUNE_ALL || (!has_budget && is_time(txn->pool, shelf->name, shelf->df.next_number));
 }
@@ -442,16 +443,15 @@ static enum lmcs_status decide_by_id(struct lmcs_pool *pool, uint64_t id, const 
     return status;
 }
 
-static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lmcs_prune_when when, const char *held,
-                                    uint64_t *removed, struct lmcs_error *error)
+static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, const struct request *request,
+                                    const char *held, uint64_t *removed, struct lmcs_error *error)
 {
-    char name[LMCS_MAX_NAME + 1], now[LMCS_MAX_NAME + 1];
-    const struct request request = {.when = when};
+    char name[LMCS_MAX_NAME + 1], now[LMCS_MAX_NAME + 1] = "";
     struct lmcs_prune_report report = {0};
     struct lmcs_busy_shelf *busy = NULL;
     struct facts facts = {0};
     int guard = -1;
-    enum lmcs_status status = decide_by_id(pool, id, &request, &facts, name, error);
+    enum lmcs_status status = decide_by_id(pool, id, request, &facts, name, error);
     bool mine = held != NULL && strcmp(held, name) == 0, is_held = true;
     size_t wanted = facts.wanted;
     if (status == LMCS_OK && wanted > 0 && (mine || lmcs_shelf_try(pool, name, &busy))) {
@@ -461,11 +461,11 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
         lmcs_busy_bases(pool, name, &facts.bases);
         status = lmcs_ring_begin_pruning(pool, &guard, error);
         if (status == LMCS_OK)
-            status = decide_by_id(pool, id, &request, &facts, now, error);
+            status = decide_by_id(pool, id, request, &facts, now, error);
         wanted = facts.wanted;
         is_held = strcmp(name, now) == 0; /* else it was renamed in between */
         if (status == LMCS_OK && is_held)
-            status = remove_all(pool, &request, &facts, NULL, &report, error);
+            status = remove_all(pool, request, &facts, NULL, &report, error);
         lmcs_ring_end_pruning(guard);
     }
     bool is_done = is_held && !facts.has_changed && (wanted == 0 || report.removed > 0);
@@ -482,14 +482,36 @@ enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when wh
                                  struct lmcs_error *error)
 {
     struct lmcs_passed passed = {.any = false};
+    const struct request request = {.when = when};
     uint64_t id = 0;
     enum lmcs_status status = lmcs_shelf_next(pool, &id, error);
     *removed = 0;
     while (status == LMCS_OK && id != 0) {
-        status = prune_shelf(pool, id, when, held, removed, error);
+        status = prune_shelf(pool, id, &request, held, removed, error);
         status = lmcs_shelf_pass_over(pool, id, &passed, status, error);
         if (status == LMCS_OK)
             status = lmcs_shelf_next(pool, &id, error);
     }
     return lmcs_passed_over(&passed, status, error);
+}
+
+enum lmcs_status lmcs_prune_budget(struct lmcs_pool *pool, const char *shelf, uint64_t other_bytes, uint64_t *removed,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf found;
+    const struct request request = {.when = LMCS_PRUNE_BUDGETS, .other_bytes = other_bytes};
+    uint64_t count = 0;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_read(pool, shelf, &txn, &found, error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_txn_end(&txn);
+    status = prune_shelf(pool, found.df.id, &request, NULL, &count, error);
+    if (removed != NULL)
+        *removed = count;
+    if (count > 0)
+        lmcs_pool_wake(pool);
+    return status;
 }

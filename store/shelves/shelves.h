@@ -10,8 +10,9 @@
 
 /* ---- prune.c ---- */
 
-/* Whether the pool exceeds the policy's budget, or will with the next snapshot; false: no budget. In a transaction. */
-bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy);
+/* Whether the pool and `other_bytes` exceed the policy's budget, or will with the next snapshot; false: no budget. In a
+ * transaction. */
+bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy, uint64_t other_bytes);
 
 enum lmcs_prune_when {
     LMCS_PRUNE_SURPLUS, /* policies without a budget, where an eighth too many have gathered */

@@ -63,6 +63,7 @@ def save(
     writers = [writing.RankWriter(str(folder), rank) for rank in range(world)]
     for rank, writer in enumerate(writers):
         writer.settle(SHELF)
+        writer.collect(SHELF)
         mine = {name: found[rank][1] for name, found in pieces.items() if rank < len(found)}
         record.ranks[rank], names = writer.prepare(SHELF, mine, step)
         assert names == list(mine)

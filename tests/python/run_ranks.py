@@ -228,6 +228,18 @@ def prune_beside(rank: int, world: int, folder: Path) -> list[list[int]]:
     return numbers
 
 
+def keep_budget(rank: int, world: int, folder: Path) -> list[list[int]]:
+    """Save above a budget; return the numbers in each rank's pool after each save."""
+    loop = Loop("", rank, world)
+    numbers = []
+    with lmcstore.Run(folder, policy="keep=last:2 budget=1K grace=none", **loop.objects) as run:
+        for step in range(run.resume(), 5):
+            run.save(step, wait=True)
+            run._ranks.together(lambda: None)
+            numbers.append([snapshot.number for snapshot in run._ranks._machine.writer.store["run"]])
+    return numbers
+
+
 def train_apart(rank: int, world: int, folders: list[Path], steps: int, seed: int = 0) -> Any:
     """Train with the ranks' folders on two machines."""
     return train(rank, world, folders[rank * len(folders) // world], steps, "", seed)

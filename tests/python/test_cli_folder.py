@@ -294,19 +294,46 @@ def test_policy_prunes(run: Path) -> None:
 
 
 def test_a_policy_is_set_where_it_belongs(run: Path) -> None:
-    cli("policy", run, "run", "keep=last:7", "links=9", "grace=1h")
+    cli("policy", run, "run", "keep=last:7", "links=9", "budget=1G", "grace=1h")
     words = as_json("policy", run, "run")["policy"].split()
-    assert words == ["keep_raw=4", "chain=3", "links=9", "keep=last:7", "grace=1h"]
+    assert words == ["keep_raw=4", "chain=3", "links=9", "keep=last:7", "budget=1G", "grace=1h"]
     for name in RANKS:
         assert {"links=9", "keep=all"} <= set(as_json("policy", run / name, "run")["policy"].split())
     assert "links=9" not in as_json("policy", run / "records.pool", "run")["policy"]
-    assert "has no budget" in error("policy", run, "run", "budget=1G", code=2)
     error("policy", run, "run", "links=5", "keep=least:1", code=2)
     with lmcstore.open(run / RANKS[2], mode="r+"):
         assert RANKS[2] in error("policy", run, "run", "links=5", status="in use")
     assert "links=9" in text("policy", run, "run")
     assert error("policy", run, "none", "links=5", status="not found")
     assert "run@1..latest" in error("rm", run, "run", "--shelf", code=2)
+
+
+def bytes_of(run: Path) -> int:
+    """Return the bytes of a run after its next snapshot."""
+    info = as_json("info", run)
+    return sum(one["live_bytes"] + one["last_snapshot_bytes"] for one in (info, *info["ranks"].values()))
+
+
+def test_compact_keeps_the_budget_of_all_pools(place: Path) -> None:
+    run = place / "run"
+    generator = np.random.default_rng(5)
+    for step in range(12):
+        run_folder.save(run, step, {"a": generator.standard_normal((3, 50_000)).astype("f")})
+    run_folder.close(run)
+    cli("policy", run, "run", "keep=last:2", "budget=1G", "grace=none")
+    cli("tag", run, "run@1", "first")
+    cli("compact", run)
+    assert numbers(run) == list(range(1, 13))
+    wanted = bytes_of(run) - 1_500_000  # a snapshot has 600,000
+    cli("policy", run, "run", f"budget={wanted}")
+    cli("compact", run)
+    left = numbers(run)
+    assert 6 < len(left) < 11 and left == [1, *range(14 - len(left), 13)] and bytes_of(run) <= wanted
+    assert [numbers(run / name) for name in RANKS] == [left] * 3
+    cli("verify", run)
+    cli("policy", run, "run", "budget=1M")
+    cli("compact", run)
+    assert numbers(run) == [1, 11, 12]  # what the rules keep stays, also above the budget
 
 
 def test_compact_compacts_all_pools(run: Path) -> None:

@@ -284,6 +284,8 @@ def test_wrong_uses_of_dumps(run: Path, place: Path) -> None:
         assert not (place / "x").exists()
         with pytest.raises(lmcstore.ReadOnlyError):
             store.restore(place)
+        with pytest.raises(lmcstore.UnsupportedError, match="named by its path"), open(os.devnull, "wb") as file:
+            store.dump(file)  # type: ignore[arg-type]
         store.dump(place / "dumped")
     with pytest.raises(lmcstore.NotFoundError, match="is no dump of a run"):
         archive.restore_run(place, place / "new")
@@ -343,3 +345,63 @@ def test_a_dump_with_other_snapshots_is_not_added(run: Path, place: Path) -> Non
         store.restore(place / "last")
     assert numbers(run) == before
     check(run, [10, 20, 30, 40, 50])
+
+
+# Budgets
+
+
+def _save_random(folder: Path, steps: range) -> None:
+    for step in steps:
+        array = np.random.default_rng(step).standard_normal((3, 50_000)).astype("f")
+        run_folder.save(folder, step, {"a": array}, metrics={"loss": 1.0})
+
+
+def _bytes(store: lmcstore.Store) -> int:
+    info = store.info()
+    return sum(one["live_bytes"] + one["last_snapshot_bytes"] for one in (info, *info["ranks"].values()))
+
+
+def test_a_save_keeps_the_budget_of_all_pools(place: Path) -> None:
+    """The oldest snapshots go that the rules do not keep, with their parts; without a budget all of them do."""
+    folder = place / "run"
+    _save_random(folder, range(4))
+    run_folder.close(folder)
+    with lmcstore.open(folder, mode="r+") as store:
+        shelf = store["run"]
+        budget = _bytes(store) + 4_000_000
+        shelf.policy = f"keep=last:2 budget={budget} grace=none"
+        assert f"keep=last:2 budget={budget}" in shelf.policy
+        shelf.tag(2, "kept")
+        assert store.info()["due"] == {"run": {1: None}}
+    _save_random(folder, range(4, 40))
+    run_folder.close(folder)
+    with lmcstore.open(folder, mode="r+") as store:
+        left = [one.number for one in store["run"]]
+        assert 4 < len(left) < 20 and left == [2, *range(42 - len(left), 41)]
+        assert _bytes(store) < budget + 1_300_000  # the last removals are of the next save
+        assert sum(one.snapshots for one in store["run"].log().removed) == 40 - len(left)
+        for one in store["run"]:
+            assert one["a"].numpy().tobytes() == (
+                np.random.default_rng(one.step).standard_normal((3, 50_000)).astype("f").tobytes()
+            )
+    assert set(map(tuple, numbers(folder).values())) == {tuple(left)}
+    with lmcstore.open(folder, mode="r+") as store:
+        store["run"].policy = "budget=1M"
+        store.compact()
+        assert [one.number for one in store["run"]] == [2, 39, 40]
+    assert set(map(tuple, numbers(folder).values())) == {(2, 39, 40)}
+
+
+def test_a_budget_waits_for_the_grace_period(place: Path) -> None:
+    folder = place / "run"
+    _save_random(folder, range(4))
+    run_folder.close(folder)
+    with lmcstore.open(folder, mode="r+") as store:
+        store["run"].policy = "keep=last:2 budget=1M"
+        assert list(store.info()["due"]["run"]) == [1, 2] and None not in store.info()["due"]["run"].values()
+    _save_random(folder, range(4, 8))
+    run_folder.close(folder)
+    with lmcstore.open(folder, mode="r+") as store:
+        store.compact()
+        assert len(store["run"]) == 8
+        assert store["run"].prune().numbers == [1, 2, 3, 4, 5, 6]

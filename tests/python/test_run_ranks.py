@@ -156,6 +156,13 @@ def test_rank_0_prunes_beside_the_ranks(folder: Path) -> None:
         assert not run.verify()["missing"]
 
 
+def test_rank_0_keeps_the_budget_of_the_run(folder: Path) -> None:
+    assert ranks.run(2, run_ranks.keep_budget, folder) == [[[1], [1, 2], [2, 3], [3, 4], [4, 5]]] * 2
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == [3, 4]
+        assert not run.verify()["missing"]
+
+
 def test_operations_of_a_folder(folder: Path) -> None:
     wanted = ranks.run(2, run_ranks.train, folder, 6)
     with lmcstore.open(folder, mode="r") as run:
@@ -173,8 +180,6 @@ def test_operations_of_a_folder(folder: Path) -> None:
         assert shelf.prune(dry_run=True).numbers == [1, 4] and 1 in shelf
         assert shelf.prune().numbers == [1, 4]
         assert [snapshot.number for snapshot in shelf] == [3, 5, 6]
-        with pytest.raises(lmcstore.UnsupportedError, match="budget"):
-            shelf.policy = "budget=1G"
         fork = shelf[3].fork("other")
         same(fork[-1].state_dict(), shelf[3].state_dict())
         with pytest.raises(lmcstore.ExistsError):

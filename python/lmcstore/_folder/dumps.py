@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from .._text.arguments import absolute, file_path
-from ..errors import Error, ExistsError, InputOutputError, InUseError, NotFoundError
+from ..errors import Error, ExistsError, InputOutputError, InUseError, NotFoundError, UnsupportedError
 from ..snapshot import Progress
 from ..store import Store
 from .ranks import RECORDS, RESTORING, RankNotFoundError, Ranks, is_restoring
@@ -34,9 +34,14 @@ _COMMIT_S = 2.0
 _MOMENT_S = 0.02
 
 
-def paths_of(folders: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+def paths_of(folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """Return the absolute paths of one or several folders."""
-    listed = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
+    listed: list[Any] = list(folders) if isinstance(folders, list | tuple) else [folders]
+    for folder in listed:
+        if not isinstance(folder, str | os.PathLike):
+            raise UnsupportedError(
+                f"the dump of a run is a folder, which is named by its path, not by a {type(folder).__qualname__}"
+            )
     return [absolute(file_path(folder)) for folder in listed]
 
 

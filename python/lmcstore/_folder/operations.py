@@ -15,12 +15,13 @@ from typing import Any
 
 from .. import _core
 from .._text.similar import listed
-from ..errors import Error, ExistsError, InUseError, NotFoundError, UnsupportedError
+from ..errors import Error, ExistsError, InUseError, NotFoundError
+from ..snapshot import Progress
 from ..store import Store
 from .ranks import rank_files, there
 from .record import Part, Record
 from .removed import Removed
-from .writing import newest_record, settle
+from .writing import budget_bytes, has_budget, newest_record, settle
 
 log = logging.getLogger("lmcstore")
 
@@ -29,13 +30,8 @@ OF_RECORDS = ("budget", "grace", "keep")
 
 
 def policy_words(words: str) -> tuple[str, str]:
-    """Divide a policy into the words of the records and those of the ranks' pools.
-
-    UnsupportedError: it has a budget, which would be of one pool.
-    """
+    """Divide a policy into the words of the records and those of the ranks' pools."""
     kept = [word for word in words.split() if word.partition("=")[0] in OF_RECORDS]
-    if any(word.partition("=")[0] == "budget" for word in kept):
-        raise UnsupportedError("a run of many ranks has no budget: use the rules of keep=")
     return " ".join(kept), " ".join(word for word in words.split() if word not in kept)
 
 
@@ -71,9 +67,26 @@ class Operations:
         for store in self.stores():
             for shelf in {name for _, name, _ in store._pool.groups()}.intersection(self.records):
                 settle(store._pool, shelf, self.records)
+        self.collect()
+
+    def collect(self) -> None:
+        """Remove parts whose records were removed."""
+        for store in self.stores():
             for shelf in store.shelves():
                 if shelf in self.records:
                     Removed(lambda: self.records, store, shelf).collect()
+
+    def compact(self, progress: Progress | None, finished: bool) -> None:
+        """Compact the ranks' pools after the records, of which some may be gone; then keep the budget of the run."""
+        self.collect()
+        self.each(lambda store: store.compact(progress, finished=finished))
+        for shelf in self.records:
+            while has_budget(self.records._pool, shelf):
+                stores = self.stores(True)
+                if not self.records._pool.prune_budget(shelf, budget_bytes(store._pool for store in stores)):
+                    break
+                self.collect()
+                self.each(lambda store: store.compact(progress))
 
     def stores(self, all_of_them: bool = False) -> list[Store]:
         """Return the pools that can be written. InUseError: one can't, and all of them are needed."""

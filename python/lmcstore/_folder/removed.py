@@ -26,7 +26,7 @@ class Removed:
 
     def __init__(self, records: Callable[[], Store], own: Store, shelf: str) -> None:
         self._records = records
-        self._own = own
+        self.own = own
         self._shelf = shelf
         self._recorded: dict[int, bytes | None] = {}
         self._parts: dict[int, bytes] = {}
@@ -35,7 +35,7 @@ class Removed:
 
     def collect(self) -> None:
         """Remove parts, if the numbers of records and parts do not fit together."""
-        records, own = self._records()[self._shelf], self._own[self._shelf]
+        records, own = self._records()[self._shelf], self.own[self._shelf]
         if len(records) - len(own) == self._usual:
             return
         parts = self._own_parts(own)  # before the records: a part is committed after its record
@@ -48,7 +48,7 @@ class Removed:
             orphans = removed = []
         for number in removed:
             try:
-                self._own._pool.remove(self._shelf, number)
+                self.own._pool.remove(self._shelf, number)
             except NotFoundError:
                 continue
             except Error as error:
@@ -57,7 +57,7 @@ class Removed:
 
     def _kept(self, records: Shelf, own: set[bytes]) -> set[bytes]:
         """Return the groups of this pool that have a record. Those of a restored pool were saved by another uuid."""
-        pool = self._own._uuid
+        pool = self.own._uuid
         numbers = {snapshot.number for snapshot in records}
         for number in numbers - self._recorded.keys():
             try:

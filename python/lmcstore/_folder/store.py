@@ -156,8 +156,9 @@ class FolderStore(Store):
 
     def compact(self, progress: Progress | None = None, *, finished: bool = False) -> None:
         """Compact all pools, as `Store.compact` does for one."""
-        self._operations().each(lambda store: store.compact(progress, finished=finished))
+        operations = self._operations()
         super().compact(progress, finished=finished)
+        operations.compact(progress, finished)
 
     def scrub(
         self, what: str | Iterable[str] | None = None, progress: Progress | None = None, **options: Any
@@ -189,7 +190,7 @@ class FolderStore(Store):
         what: str | Iterable[str] | None = None,
         progress: Progress | None = None,
         *,
-        since: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+        since: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
         allow_missing: bool = False,
     ) -> dict[str, Any]:
         """Dump the run into a new folder, with an archive of the records and one for each rank's pool.
@@ -228,7 +229,7 @@ class FolderStore(Store):
 
     def restore(  # type: ignore[override]
         self,
-        dumps: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        dumps: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         progress: Progress | None = None,
         *,
         move_tags: bool = False,

@@ -28,6 +28,7 @@ from ..snapshot import Snapshot
 from ..store import Store
 from .ranks import RECORDS, is_restoring, lacking, rank_file, rank_files
 from .record import Part, Record, read_head
+from .removed import Removed
 
 log = logging.getLogger("lmcstore")
 
@@ -43,13 +44,15 @@ class _Open:
         self.pid = os.getpid()
         self.stores: dict[tuple[str, bool], tuple[Store, tuple[int, int]]] = {}
         self.attempts: dict[tuple[str, str], int] = {}
+        self.removed: dict[tuple[str, str], Removed] = {}
+        """By a rank's pool and a shelf."""
         self.prepared: dict[str, tuple[Store, Store, str]] = {}
         """By a rank's pool: itself, the records, and the shelf with an undecided snapshot."""
 
     def store(self, path: str, writes: bool, creates: bool = False) -> Store:
         with self.lock:
             if self.pid != os.getpid():  # a forked child: the stores are its parent's
-                self.stores, self.prepared, self.pid = {}, {}, os.getpid()
+                self.stores, self.prepared, self.removed, self.pid = {}, {}, {}, os.getpid()
             found = self.stores.get((path, writes))
             if found is not None and not found[0].closed:
                 if found[1] == identity(path):
@@ -77,6 +80,7 @@ class _Open:
                 settle(store._pool, shelf, records, False)
             for path, writes in list(self.stores):
                 if folder is None or os.path.dirname(path) == folder:
+                    self.removed = {key: one for key, one in self.removed.items() if key[0] != path}
                     self.stores.pop((path, writes))[0].close()
 
 
@@ -178,7 +182,21 @@ class Records:
             if _open.attempts.get((self._folder, self._shelf)) != self._attempt:
                 raise InvalidError(f"{self._folder}: a later save has begun, so this one can't be committed any more")
             shelf = self._store[self._shelf]
-            return shelf.snapshot(record.state(), step=step, tags=tags, metrics=metrics, meta=meta, parent=parent)
+            saved = shelf.snapshot(record.state(), step=step, tags=tags, metrics=metrics, meta=meta, parent=parent)
+            try:
+                self._prune_for_budget()
+            except Exception as error:  # the snapshot exists all the same
+                log.warning("%s: no snapshot is removed for the budget: %s", self._folder, error)
+            return saved
+
+    def _prune_for_budget(self) -> None:
+        """Remove some records if the pools of the folder exceed the budget; their parts go after the save."""
+        if not has_budget(self._store._pool, self._shelf):
+            return
+        pools = (_open.store(os.path.join(self._folder, name), False)._pool for name in rank_files(self._folder))
+        removed = self._store._pool.prune_budget(self._shelf, budget_bytes(pools))
+        if removed:
+            log.info("%s: %d snapshots are removed for the budget", self._folder, removed)
 
 
 class RankWriter:
@@ -200,6 +218,17 @@ class RankWriter:
         with _open.lock:
             _open.prepared.pop(self._path, None)
         settle(self._store._pool, shelf, self.records())
+
+    def collect(self, shelf: str) -> None:
+        """Remove the parts whose records were removed; what fails is tried again with the next save."""
+        with _open.lock:
+            removed = _open.removed.get((self._path, shelf))
+            if removed is None or removed.own is not self._store:
+                removed = _open.removed[self._path, shelf] = Removed(self.records, self._store, shelf)
+            try:
+                removed.collect()
+            except Error as error:
+                log.warning("%s: parts of removed snapshots are left: %s", self._path, error)
 
     def prepare(
         self, shelf: str, state: dict[str, Any], step: int | None, copied: Callable[[], None] | None = None
@@ -259,6 +288,17 @@ def settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> 
         if commit or drops:
             pool.resolve(group, commit)
             log.info("%s@%d of a save that %s", shelf, number, "was committed" if commit else "did not end: dropped")
+
+
+def has_budget(records: _core.Pool, shelf: str) -> bool:
+    """Whether the policy of a shelf has a budget."""
+    return " budget=" in records.shelf_info(shelf)["policy"]
+
+
+def budget_bytes(pools: Iterable[_core.Pool]) -> int:
+    """Return the bytes that the ranks' pools will have after the next snapshot."""
+    infos = (pool.info() for pool in pools)
+    return sum(info["live_bytes"] + info["last_snapshot_bytes"] for info in infos)
 
 
 def newest_record(records: Shelf) -> Record | None:
