@@ -134,6 +134,21 @@ def test_rm_and_what_nobody_needs(pool: str, url: str, tmp_path: Path, monkeypat
         assert list(place.list("data")) == []
 
 
+def test_rm_by_policy(pool: str, url: str) -> None:
+    with lmcstore.open(pool, "r+") as store:
+        fill(store, 5, 12)
+        store["run"].policy = "keep=every:5,last:2"
+    cli("push", pool, url)
+    with lmcstore.open(pool, "r+") as store:
+        kept = sorted({one.number for one in store["run"]} - set(store["run"].prune(dry_run=True).numbers))
+    assert kept == [1, 3, 5, 10, 11, 12]
+    assert cli("rm", url, "--prune", "--dry-run").stdout.startswith("would remove 6 snapshots")
+    assert cli("rm", url, "--prune", "run").stdout.startswith("removed 6 snapshots")
+    assert [one["number"] for one in json.loads(cli("ls", url, "--json").stdout)["shelves"][0]["snapshots"]] == kept
+    assert "removed 0 snapshots" in cli("rm", url, "--prune").stdout
+    assert "6 snapshots" in cli("verify", url).stdout
+
+
 def test_follow_ends_by_a_signal(pool: str, url: str) -> None:
     process = subprocess.Popen([BIN, "push", pool, url, "--follow"], stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 60

@@ -17,6 +17,7 @@ from lmcstore._remote import agree, push, state, upload
 from lmcstore._remote.place import Place
 from optional import torch
 from test_links import Trainer
+from test_remote import an_entry
 
 WRITER = "0" * 31 + "1"
 
@@ -387,22 +388,76 @@ def test_steps_of_adamw_as_links(pool_path: str, url: str, tmp_path: Path) -> No
                 assert copy.verify()["damages"] == 0
 
 
-def test_removing_keeps_what_others_need() -> None:
-    place = Place(f"memory://{secrets.token_hex(8)}")
-    from test_remote import an_entry
-
-    one = state.begin(place).draft().add("run", "0" * 32, 4, "", None)
-    kept = an_entry(1).archive
+def a_shelf(url: str, deep: int = 0) -> state.Shelf:
+    """Six entries, each upon the one before; the fourth has a key."""
+    one = state.begin(Place(url)).draft().add("run", "0" * 32, 4, "", None)
     for number in range(1, 7):
-        one.append(an_entry(number, key=kept if number == 4 else None, base=number - 1))
+        key = an_entry(1).archive if number == 4 else None
+        one.append(an_entry(number, key=key, base=number - 1, deep=number == deep))
+    return one
+
+
+def test_removing_keeps_what_others_need(url: str) -> None:
+    one = a_shelf(url)
     agree.remove(one, {1, 2, 3, 5})
-    assert [(entry.number, entry.hidden) for entry in one.entries()] == [
-        (4, False),
-        (5, True),
-        (6, False),
-    ]
+    assert [(entry.number, entry.hidden) for entry in one.entries()] == [(4, False), (5, True), (6, False)]
     agree.remove(one, {6})
     assert [entry.number for entry in one.entries()] == [4]
+    one = a_shelf(url, deep=5)
+    agree.remove(one, {2, 3})
+    assert [(entry.number, entry.hidden) for entry in one.entries()][:3] == [(1, False), (2, True), (3, True)]
+
+
+def test_a_key_is_passed_over_below_a_deep_entry(url: str) -> None:
+    assert [entry.number for entry, _ in a_shelf(url).chain(6)] == [4, 5, 6]
+    assert [entry.number for entry, _ in a_shelf(url, deep=5).chain(6)] == [1, 2, 3, 4, 5, 6]
+    assert [entry.number for entry, _ in a_shelf(url, deep=5).chain(4)] == [4]
+    assert [entry.number for entry, _ in a_shelf(url).chain(4, by_key=False)] == [1, 2, 3, 4]
+
+
+def test_archives_of_deep_entries_are_restored_together(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    fill(store, 1, 5)
+    store.push(url)
+
+    def deepen(draft: state.State) -> bool:
+        shelf = draft.shelf("run")
+        entries = [entry for entry in shelf.entries() if entry.number in (3, 4)]
+        shelf.update({entry.number: entry._replace(deep=True) for entry in entries})
+        return True
+
+    state.change(state.read(Place(url)), WRITER, deepen)
+    for what, numbers in ((None, [1, 2, 3, 4, 5]), ("run@4", [4]), ("run@5", [5]), ("run@2..3", [2, 3])):
+        with pulled(url, tmp_path, what) as copy:
+            expect(copy, numbers)
+
+
+def test_a_compacted_pool(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    """Deltas upon contents of later snapshots are sent with earlier ones."""
+    store["run"].policy = "keep_raw=1 chain=7"
+    fill(store, 1, 20)
+    store.compact(finished=True)
+    store.push(url)
+    for what, numbers in ((None, list(range(1, 21))), ("run@11", [11]), ("run@latest", [20])):
+        with pulled(url, tmp_path, what) as copy:
+            expect(copy, numbers)
+
+
+def test_following_a_shelf_that_does_not_exist_yet(store: lmcstore.Store, url: str) -> None:
+    fill(store, 1, 1, "other")
+    results: list[dict[str, Any]] = []
+
+    def work() -> None:
+        with lmcstore.open(store.path, "r") as reader:
+            results.append(reader.push(url, "run", follow=True, timeout=1.5))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.3)
+    fill(store, 1, 2)
+    thread.join()
+    assert results[0]["snapshots"] == 2
+    with pytest.raises(lmcstore.NotFoundError):
+        store.push(url, "none")
 
 
 @pytest.fixture(autouse=True)
