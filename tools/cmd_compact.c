@@ -151,8 +151,8 @@ const struct cli_command cmd_compact = {
         "The newest snapshots of each shelf stay raw; no snapshot is removed. A process that has the pool open for\n"
         "writing does this in the background. Ctrl-C keeps the work that is done. --finished encodes the newest\n"
         "snapshots too, of SHELF or of all shelves, once: use it when a run is finished. If it goes on, later\n"
-        "snapshots stay raw again, and the next one is stored in full. Of the folder of a run: all pools; if they exceed\n"
-        "the budget of a policy together, snapshots that its rules do not keep are removed, oldest first.",
+        "snapshots stay raw again, and the next one is stored in full. Of the folder of a run: all pools; if they\n"
+        "exceed the budget of a policy together, snapshots that its rules do not keep are removed, oldest first.",
     .options = "finished wait force-network json",
     .min_arguments = 1,
     .max_arguments = 2,
