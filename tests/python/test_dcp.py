@@ -569,6 +569,7 @@ def test_a_forged_record_is_damage(folder: Path, part: str) -> None:
     }
     with lmcstore.open(folder / "records.pool", "r+") as records:
         good = records["run"][1].state_dict()
+        bad["lmcstore_run"].append({**good["lmcstore_run"], "save_id": 1})
         for wrong in bad[part]:
             records["run"].snapshot({**good, part: wrong})
     with lmcstore.open(folder) as run:
