@@ -58,6 +58,7 @@ from ._state.encode import Encoded
 from ._state.later import optimizers_of
 from ._text.arguments import int64, metric_lists, tag_names
 from .errors import InvalidError, NotFoundError, UnsupportedError
+from .opening import open
 
 __all__ = ["StoreReader", "StoreWriter"]
 
@@ -209,8 +210,12 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
             if staging is not None:
                 staging.end()
 
+    def _writer(self) -> writing.RankWriter:
+        ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        return writing.RankWriter(self._path, self._rank, writing.opener_of(ranks, {}, open))
+
     def _written(self, plan: SavePlan, planner: SavePlanner, copied: Callable[[], None]) -> Future[list[WriteResult]]:
-        rank = writing.RankWriter(self._path, self._rank)
+        rank = self._writer()
         rank.settle(self._shelf)
         rank.collect(self._shelf)
         state, places, values = _resolved(plan, planner)
@@ -241,7 +246,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         record.save_id = self.save_id
         self._records.commit(record, self._step, self._tags, self._metrics)
         if self._rank in record.ranks:
-            writing.RankWriter(self._path, self._rank).commit(record.ranks[self._rank])
+            self._writer().commit(record.ranks[self._rank])
         metadata.storage_meta = self.storage_meta()
         metadata.version = _VERSION
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ from typing import Any, Literal, Self
 from ._folder.channel import ranks_of_process
 from ._folder.ranked import RankSnapshot, RunOfRanks
 from ._folder.store import is_folder
+from ._folder.writing import opener_of
 from ._optimizer.gradients import scale_of
 from ._state.targets import States, generators, generators_of
 from ._text.arguments import file_path, int64
@@ -26,6 +28,7 @@ from .store import Store
 logger = logging.getLogger("lmcstore")
 
 _RNG = "rng"
+_POOL_OPTIONS = ("background", "copy_nice", "copy_threads", "expect", "memory", "size", "threads")
 _OPTIONS = ("cast", "strict", "types")
 """Names of `Snapshot.load_into` that no object can have."""
 
@@ -75,6 +78,9 @@ class Run:
         Names of objects that are equal on all ranks, and stored once: ``replicated=("ema",)``.
     timeout
         The most seconds that a rank may be behind another in its saves. After that no rank saves any more.
+    pool_options
+        Options of `lmcstore.open` for a path: ``pool_options={"memory": "8GiB"}``. Of several ranks, they are for each
+        rank's pool, whose `memory` is by default a quarter of the machine's, divided by its ranks.
     **objects
         The objects by any name except "cast", "strict" and "types", kept by reference: with ``state_dict`` and
         ``load_state_dict`` (modules, optimizers, schedulers, a GradScaler, an AveragedModel, torchdata's
@@ -103,6 +109,7 @@ class Run:
         policy: str | None = None,
         replicated: Iterable[str] = (),
         timeout: float = 600.0,
+        pool_options: Mapping[str, Any] | None = None,
         **objects: Any,
     ) -> None:
         options = (
@@ -111,6 +118,7 @@ class Run:
             ("policy", policy, str | None),
             ("replicated", replicated, list | tuple | set | str),
             ("timeout", timeout, float | int),
+            ("pool_options", pool_options, dict | None),
         )
         for name, value, kind in options:
             if not isinstance(value, kind):
@@ -120,6 +128,11 @@ class Run:
         for name in _OPTIONS:
             if name in objects:
                 raise InvalidError(f"{name!r} is an option of load_into: give the object another name")
+        given = dict(pool_options or {})
+        unknown = [name for name in given if name not in _POOL_OPTIONS]
+        if unknown or (given and isinstance(pool, Store)):
+            what = f"has {listed(unknown)}" if unknown else "is for a path"
+            raise InvalidError(f"pool_options {what}: the options of lmcstore.open are {listed(_POOL_OPTIONS)}")
         if not objects:
             raise InvalidError("a Run needs objects to keep: Run(pool, model=model, optimizer=optimizer)")
         states = States()
@@ -131,10 +144,11 @@ class Run:
         self._ranks: RunOfRanks | None = None
         if not isinstance(pool, Store) and (ranks_of_process() > 1 or is_folder(file_path(pool))):
             names = [*objects, *((_RNG,) if rng else ())]
-            self._ranks = RunOfRanks(file_path(pool), shelf, float(timeout), replicated, names)
+            opener = functools.partial(opener_of, options=given, opens=open)
+            self._ranks = RunOfRanks(file_path(pool), shelf, float(timeout), replicated, names, opener)
             self._store: Store = self._ranks.store
         else:
-            self._store = pool if isinstance(pool, Store) else open(pool)
+            self._store = pool if isinstance(pool, Store) else open(pool, **given)
         self._shelf = self._store[shelf]
         self._resumed: Snapshot | None = None
         self._last: Snapshot | None = None

@@ -6,6 +6,8 @@
  */
 #include "core.h"
 
+#include "base/machine.h"
+
 /* (name, bytes of an element), or None. */
 static PyObject *dtype_info(PyObject *module, PyObject *arg)
 {
@@ -17,6 +19,13 @@ static PyObject *dtype_info(PyObject *module, PyObject *arg)
     if (name == NULL)
         Py_RETURN_NONE;
     return Py_BuildValue("sn", name, (Py_ssize_t)lmc_dtype_size((uint32_t)dtype));
+}
+
+static PyObject *machine_memory(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(lmcs_machine_memory());
 }
 
 static PyMethodDef methods[] = {
@@ -36,6 +45,7 @@ static PyMethodDef methods[] = {
     {"gradient_scale", core_gradient_scale, METH_VARARGS,
      "The factor that short gradients were multiplied by: (f32 as bytes)."},
     {"live_is_mapped", core_live_is_mapped, METH_O, "Whether an address belongs to a live tensor."},
+    {"machine_memory", machine_memory, METH_NOARGS, "Bytes of memory that this process may use."},
     {"memory", core_memory, METH_VARARGS, "A Buffer over memory: (owner, address, size_bytes)."},
     {"numpy_memory", core_numpy_memory, METH_VARARGS,
      "Sets the memory of NumPy's arrays: (table, folders, least bytes)."},

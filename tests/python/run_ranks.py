@@ -283,6 +283,21 @@ def train_links(rank: int, world: int, folder: Path) -> bool:
         return saved.storage()["link_contents"] > 0
 
 
+def train_with_options(rank: int, world: int, folder: Path) -> tuple[bool, int, int]:
+    """Train without memory for links, and with a limit; return whether there are links, and both of the pool."""
+    model = DistributedDataParallel(torch.nn.Linear(300, 300))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    options = {"memory": 0, "size": "64MiB", "copy_threads": 1}
+    objects = {"model": model, "optimizer": optimizer}
+    with lmcstore.Run(folder, policy="write=link", pool_options=options, **objects) as run:
+        for step in range(3):
+            model(torch.randn(4, 300)).square().mean().backward()
+            optimizer.step()
+            saved = run.save(step, wait=True)
+        info = run._ranks._machine.writer.store.info()
+        return saved.storage()["link_contents"] > 0, info["memory_bytes"], info["limit_bytes"]
+
+
 MESH = {"rows": (5, 3), "square": (4, 4), "replicated": (2, 2), "one row": (1, 6), "another row": (1, 3)}
 
 

@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
 _CHANGES = [
     Change("rm", True, ("rm", "run", "run@..2"), again="no snapshot"),
-    Change("rm, one", False, ("rm", "run", "run@1"), again="no snapshot"),
+    Change("rm_one", False, ("rm", "run", "run@1"), again="no snapshot"),
     Change("prune", False, ("policy", "run", "run", "keep=last:1", "--prune")),
     Change("policy", False, ("policy", "run", "run", "keep=last:2", "links=5", "grace=1h")),
     Change("tag", False, ("tag", "run", "run@2", "best")),
@@ -61,14 +61,14 @@ _CHANGES = [
     Change("dump", False, ("dump", "run", "-o", "new"), makes="new", again="cut short"),
     Change("restore", True, ("restore", "dump", "new"), makes="new", again="exists"),
     Change("remove", True, code="store['run'].remove(1)", again="no snapshot"),
-    Change("prune in Python", code="store['run'].prune('keep=last:1')"),
-    Change("policy in Python", code="store['run'].policy = 'keep=last:2 links=5 grace=1h'"),
+    Change("prune_python", code="store['run'].prune('keep=last:1')"),
+    Change("policy_python", code="store['run'].policy = 'keep=last:2 links=5 grace=1h'"),
     Change("fork", True, code="store['run'][2].fork('other')", again="has a shelf"),
     Change("drop", code="store['run'].drop()", again="no shelf"),
-    Change("compact in Python", code="store.compact(finished=True)"),
+    Change("compact_python", code="store.compact(finished=True)"),
     Change("add", code="store.restore('dump')", first="store['run'].remove(2)"),
-    Change("dump in Python", code="store.dump('new')", makes="new", again="cut short"),
-    Change("restore in Python", code="archive.restore_run('dump', 'new')", makes="new", again="exists"),
+    Change("dump_python", code="store.dump('new')", makes="new", again="cut short"),
+    Change("restore_python", code="archive.restore_run('dump', 'new')", makes="new", again="exists"),
 ]
 
 

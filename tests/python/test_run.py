@@ -503,12 +503,16 @@ def test_objects_that_can_not_be_kept(pool_path: str, make: Callable[[], Any], r
         {},
         {"strict": {}},
         {"policy": "x=1", "x": {}},
+        {"pool_options": {"mode": "r"}, "x": {}},
+        {"pool_options": {"memory": "much"}, "x": {}},
     ],
     ids=str,
 )
 def test_wrong_options(pool_path: str, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[lmcstore.Store] = []
-    monkeypatch.setattr("lmcstore.run.open", lambda path: opened.append(lmcstore.open(path)) or opened[-1])
+    monkeypatch.setattr(
+        "lmcstore.run.open", lambda path, **given: opened.append(lmcstore.open(path, **given)) or opened[-1]
+    )
     with pytest.raises(lmcstore.Error):
         lmcstore.Run(pool_path, **options)
     assert all(store.closed for store in opened) and len(opened) == ("x=1" in options.values())
@@ -756,6 +760,15 @@ def test_a_policy(pool_path: str, trained: Any) -> None:
     with lmcstore.Run(pool_path, **objects) as run:
         assert run.resume() == 5 and "write=link" in run.shelf.policy
         same(wanted, objects["model"].state_dict())
+
+
+def test_options_of_the_pool(pool_path: str) -> None:
+    with lmcstore.Run(pool_path, pool_options={"size": "96MiB", "background": False}, x={"a": 1}) as run:
+        assert run.store.info()["limit_bytes"] == 96 << 20 and not run.store.info()["compaction_running"]
+    with lmcstore.open(pool_path, "r+") as store, pytest.raises(lmcstore.InvalidError, match="is for a path"):
+        lmcstore.Run(store, pool_options={"memory": 0}, x={"a": 1})
+    with pytest.raises(lmcstore.InvalidError, match="pool_options has 'mode': the options of"):
+        lmcstore.Run(pool_path, pool_options={"mode": "r"}, x={"a": 1})
 
 
 def test_close_without_a_block(pool_path: str, trained: Any) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import lmcstore
 import pytest
+from lmcstore import _core
+from lmcstore._folder.writing import opener_of
 from optional import torch
 from same import same
 
@@ -266,6 +268,13 @@ def test_sigterm_waits_for_the_last_save(folder: Path) -> None:
 
 def test_links_and_lazy_copies(folder: Path) -> None:
     assert ranks.run(2, run_ranks.train_links, folder) == [True, True]
+
+
+def test_options_of_the_ranks_pools(folder: Path) -> None:
+    assert ranks.run(2, run_ranks.train_with_options, folder) == [(False, 0, 64 << 20)] * 2
+    given: list[dict[str, Any]] = []
+    opener_of(4, {"threads": 2}, lambda path, mode, **options: given.append(options))("pool", True)  # type: ignore[arg-type, return-value]
+    assert given == [{"threads": 2, "memory": _core.machine_memory() // 16}]
 
 
 def test_boxes_of_a_mesh_are_stored_once_and_read_in_another_sharding(folder: Path) -> None:

@@ -22,7 +22,7 @@ from ..snapshot import Snapshot
 from ..store import Store
 from .channel import Channel
 from .ranks import RECORDS, there
-from .writing import RankWriter, Records, identity
+from .writing import Opener, RankWriter, Records, identity
 
 log = logging.getLogger("lmcstore")
 
@@ -51,7 +51,7 @@ def together(exchange: Callable[[Any], list[Any]], function: Callable[[], Any]) 
 class Machine:
     """Collective: all ranks make it at the same place. It begins an attempt: leftovers of earlier ones are settled."""
 
-    def __init__(self, channel: Channel, folder: str, shelf: str) -> None:
+    def __init__(self, channel: Channel, folder: str, shelf: str, opener: Callable[[int], Opener]) -> None:
         self.folder = folder
         self.rank = channel.rank
         self._shelf = shelf
@@ -65,7 +65,7 @@ class Machine:
         if len(self.machines) > 1:
             self._level(channel)
         self._check_whole(channel)
-        self.writer = self._open_writer(channel)
+        self.writer = self._open_writer(channel, opener(len(self.ranks)))
         self._numbers = set(self._record_numbers()) if self.rank == 0 else set()
 
     def _open_records(self) -> None:
@@ -91,11 +91,11 @@ class Machine:
 
         together(channel.exchange, check)
 
-    def _open_writer(self, channel: Channel) -> RankWriter:
+    def _open_writer(self, channel: Channel, opener: Opener) -> RankWriter:
         made: list[RankWriter] = []
 
         def begin() -> None:
-            made.append(RankWriter(self.folder, self.rank))
+            made.append(RankWriter(self.folder, self.rank, opener))
             made[0].settle(self._shelf)
             if self.records is not None:
                 self.records.settle_others(self.ranks)

@@ -122,7 +122,15 @@ class RankSnapshot(FolderSnapshot):
 class RunOfRanks:
     """A run's folder, on one of its ranks. Collective: all ranks make it, and call its methods in the same order."""
 
-    def __init__(self, folder: str, shelf: str, timeout: float, replicated: Iterable[str], names: list[str]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        shelf: str,
+        timeout: float,
+        replicated: Iterable[str],
+        names: list[str],
+        opener: Callable[[int], writing.Opener],
+    ) -> None:
         self._replicated = [replicated] if isinstance(replicated, str) else list(replicated)
         unknown = [name for name in self._replicated if name not in names]
         if unknown:
@@ -135,7 +143,7 @@ class RunOfRanks:
         channel = Channel(timeout)
         self.rank = channel.rank
         try:
-            self._machine = Machine(channel, self._folder, shelf)
+            self._machine = Machine(channel, self._folder, shelf, opener)
         except BaseException:
             channel.close()
             writing.close(self._folder)

@@ -35,6 +35,9 @@ log = logging.getLogger("lmcstore")
 _WAIT_MS = 10_000
 _GROUP_BYTES = 16
 
+Opener = Callable[[str, bool], Store]
+"""Opens a pool for writing by its path, and creates it if the second argument is true."""
+
 
 class _Open:
     """The stores that this process keeps open, by path and mode."""
@@ -49,7 +52,7 @@ class _Open:
         self.prepared: dict[str, tuple[Store, Store, str]] = {}
         """By a rank's pool: itself, the records, and the shelf with an undecided snapshot."""
 
-    def store(self, path: str, writes: bool, creates: bool = False) -> Store:
+    def store(self, path: str, writes: bool, creates: bool = False, opener: Opener | None = None) -> Store:
         with self.lock:
             if self.pid != os.getpid():  # a forked child: the stores are its parent's
                 self.stores, self.prepared, self.removed, self.pid = {}, {}, {}, os.getpid()
@@ -58,9 +61,14 @@ class _Open:
                 if found[1] == identity(path):
                     return found[0]
                 found[0].close()  # its file was replaced
-            mode = _core.OPEN_READ if not writes else _core.OPEN_OR_CREATE if creates else _core.OPEN_WRITE
-            pool = _core.open(path, mode, 0, _WAIT_MS)
-            store = Store(pool, path, "r+" if writes else "r", creates)
+            try:
+                if opener is not None:
+                    store = opener(path, creates)
+                else:
+                    mode = _core.OPEN_READ if not writes else _core.OPEN_OR_CREATE if creates else _core.OPEN_WRITE
+                    store = Store(_core.open(path, mode, 0, _WAIT_MS), path, "r+" if writes else "r", creates)
+            except InUseError as error:
+                raise InUseError(str(error).partition(". Each rank of a distributed run ")[0]) from None
             self.stores[path, writes] = store, identity(path)
             return store
 
@@ -199,10 +207,19 @@ class Records:
             log.info("%s: %d snapshots are removed for the budget", self._folder, removed)
 
 
+def opener_of(ranks: int, options: Mapping[str, Any], opens: Callable[..., Store]) -> Opener:
+    """Return what opens the pool of one of the ranks of a machine, which share its memory.
+
+    `options` are those of `opens`, which is `lmcstore.open`.
+    """
+    memory = max(1, _core.machine_memory() // 4 // ranks)  # of one pool: a quarter
+    return lambda path, creates: opens(path, "x" if creates else "r+", **{"memory": memory, **options})
+
+
 class RankWriter:
     """The pool of a rank."""
 
-    def __init__(self, folder: str, rank: int) -> None:
+    def __init__(self, folder: str, rank: int, opener: Opener | None = None) -> None:
         self._folder = folder
         self._rank = rank
         self._path = os.path.join(folder, rank_file(rank))
@@ -210,7 +227,7 @@ class RankWriter:
             raise UnsupportedError(
                 f"rank {rank} sees no {RECORDS} in {folder}: all ranks of a run write to one folder of one machine"
             )
-        self._store = _open.store(self._path, True, not os.path.lexists(self._path))
+        self._store = _open.store(self._path, True, not os.path.lexists(self._path), opener)
         self._reads: Store | None = None
 
     def settle(self, shelf: str) -> None:
