@@ -367,6 +367,9 @@ def test_damaged_nodes(memory: Place) -> None:
     memory.put(info.name, data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(lmcstore.DamagedError, match=r"snapshots 1 to 32 of shelf 'run'\) is damaged"):
         list(state.read(memory).shelf("run").entries())
+    memory.put(info.name, codec.write_node([an_entry(number, note="another") for number in range(1, 33)], 0))
+    with pytest.raises(lmcstore.DamagedError, match="its hash is wrong"):
+        list(state.read(memory).shelf("run").entries())
     memory.delete([info.name])
     with pytest.raises(lmcstore.NotFoundError, match=r"snapshots 1 to 32 of shelf 'run'\) is missing"):
         list(state.read(memory).shelf("run").entries())

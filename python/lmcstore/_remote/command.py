@@ -280,7 +280,7 @@ def main(name: str, words: Sequence[str]) -> int:
     try:
         if name not in _WORK:
             raise InvalidError(f"lmc-store {name} does not take a URL; lmc-store pull makes a pool of it")
-        arguments = _parser(name).parse_args(words)
+        arguments = _parser(name).parse_intermixed_args(words)
         done = _WORK[name](arguments)
         code: int = arguments.code
     except Error as error:
