@@ -92,9 +92,13 @@ def test_one_of_many_creates(place: Place) -> None:
         ("file:///a/../b", lmcstore.InvalidError),
         ("file://host/b", lmcstore.InvalidError),
         ("s3://bucket/..", lmcstore.InvalidError),
+        ("s3://bucket/\0", lmcstore.InvalidError),
+        ("s3://[", lmcstore.InvalidError),
+        (b"s3://bucket", lmcstore.UnsupportedError),
+        (None, lmcstore.UnsupportedError),
     ],
 )
-def test_urls_that_are_refused(url: str, error: type[Exception]) -> None:
+def test_urls_that_are_refused(url: Any, error: type[Exception]) -> None:
     with pytest.raises(error) as caught:
         Place(url)
     assert "secret" not in str(caught.value) or "secret@" not in str(caught.value)

@@ -245,6 +245,10 @@ def is_url(text: str) -> bool:
 
 def _client(url: str) -> tuple[str, Client]:
     """Return the URL without a slash at its end, and its client."""
+    if not isinstance(url, str):
+        raise UnsupportedError(f"a URL must be a str, not {type(url).__qualname__!r}")
+    if not url.isprintable() or " " in url:
+        raise InvalidError(f"{url!r:.100} has characters that no URL has")
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError as error:

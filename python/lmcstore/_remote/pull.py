@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError
+from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError, UnsupportedError
 from . import outline, state
 from .codec import Archive, Entry
 from .place import Place
@@ -280,6 +280,8 @@ def pull_into(
 ) -> dict[str, Any]:
     """Restore snapshots of a run at a URL into an open store."""
     store._check_writable()
+    if store._pool_path != store.path:
+        raise UnsupportedError(f"{store.path}: pull takes a pool, not the folder of a run of many ranks")
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
     with Place(url) as place:
         puller = Puller(store, place, addresses, progress)

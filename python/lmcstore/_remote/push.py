@@ -371,7 +371,7 @@ def push(
     mirror: bool = False,
 ) -> dict[str, Any]:
     """Send the snapshots of a store that a run at a URL lacks: see `Store.push`."""
-    if not hasattr(store, "_pool"):
+    if store._pool_path != store.path:
         raise UnsupportedError(f"{store.path}: push sends pools; push those of the ranks one by one, to a URL each")
     if timeout is not None and not follow:
         raise InvalidError("timeout is for follow=True")
