@@ -273,7 +273,8 @@ def test_links_and_lazy_copies(folder: Path) -> None:
 def test_options_of_the_ranks_pools(folder: Path) -> None:
     assert ranks.run(2, run_ranks.train_with_options, folder) == [(False, 0, 64 << 20)] * 2
     given: list[dict[str, Any]] = []
-    opener_of(4, {"threads": 2}, lambda path, mode, **options: given.append(options))("pool", True)  # type: ignore[arg-type, return-value]
+    opener: Any = lambda path, mode, **options: given.append(options)  # noqa: E731
+    opener_of(4, {"threads": 2}, opener)("pool", True)
     assert given == [{"threads": 2, "memory": _core.machine_memory() // 16}]
 
 
