@@ -13,6 +13,8 @@ from optional import torch
 from same import same
 
 pytest.importorskip("obstore")
+from lmcstore._remote.place import Place
+from lmcstore._remote.state import State, change, read
 
 STEPS = 9
 
@@ -95,6 +97,31 @@ def test_only_what_a_tensor_rests_on_is_fetched(pushed: tuple[str, dict[int, Any
         same(states[step], store["run"].at(step=step).state_dict())
         assert store.info()["fetched_bytes"] < whole + 10_000  # its values again
     assert part < whole / 4
+
+
+def test_a_chain_that_is_read_whole(tmp_path: Path) -> None:
+    """A name that is a pattern can't be restored alone; here also as if each archive needed more of the one before."""
+    url = f"file://{tmp_path}/run"
+    states = [{"w*": torch.randn(1000), "v": torch.zeros(3), "step": step} for step in range(3)]
+    with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:
+        for one in states:
+            store["run"].snapshot(one)
+            store.push(url)
+        store["none"].snapshot({"step": 1})
+        store.push(url)
+
+    def deepen(draft: State) -> bool:
+        shelf = draft.shelf("run")
+        entries = list(shelf.entries())[1:]
+        shelf.update({entry.number: entry._replace(deep=True, base=entry.number - 1) for entry in entries})
+        return True
+
+    for _ in range(2):
+        with lmcstore.open(url) as store:
+            same(states[2], store["run"][3].state_dict())
+            same(states[0], store["run"][1].state_dict())
+            same({"step": 1}, store["none"][1].state_dict())
+        change(read(Place(url)), "0" * 32, deepen)
 
 
 def test_a_state_is_loaded_into_a_model(pushed: tuple[str, dict[int, Any]]) -> None:

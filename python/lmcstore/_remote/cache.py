@@ -7,6 +7,7 @@ files with holes, which are restored in part (`Store.restore`, ``only``). The po
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -79,9 +80,10 @@ class Cache:
             where = f"{shelf.name}@{number} of {self._place.url}"
             name = levels[-1].outline.shelves[0].name
             self._shrink()
-            for level in self._needed(shelf.identity, levels, wanted, where):
-                self._restore(level, shelf, where)
-                self._there.setdefault((shelf.identity, level.entry.number), set()).update(level.names)
+            for group in _groups(self._needed(shelf.identity, levels, wanted, where)):
+                self._restore(group, shelf, where)
+                for level in group:
+                    self._there.setdefault((shelf.identity, level.entry.number), set()).update(level.names)
             return self._pool.find(self._name(name), str(number), verify)
 
     def attachments(self, shelf: state.Shelf, number: int, names: Sequence[str]) -> list[bytes]:
@@ -211,17 +213,23 @@ class Cache:
 
     # Fetching
 
-    def _restore(self, level: _Level, shelf: state.Shelf, where: str) -> None:
-        names = () if level.is_whole else tuple(level.names)
-        with tempfile.TemporaryFile(prefix="lmc-store-", dir=self._folder) as file:
-            level.outline.write_sparse(file.fileno())
-            for offset, data in self._payloads(level):
-                os.pwrite(file.fileno(), data, offset)
-            os.lseek(file.fileno(), 0, os.SEEK_SET)
+    def _restore(self, group: list[_Level], shelf: state.Shelf, where: str) -> None:
+        """Restore archives in one commit; of a single one, only the wanted tensors."""
+        last = group[-1]
+        names = () if last.is_whole else tuple(last.names)
+        with contextlib.ExitStack() as stack:
+            files = []
+            for level in group:
+                file = stack.enter_context(tempfile.TemporaryFile(prefix="lmc-store-", dir=self._folder))
+                level.outline.write_sparse(file.fileno())
+                for offset, data in self._payloads(level):
+                    os.pwrite(file.fileno(), data, offset)
+                os.lseek(file.fileno(), 0, os.SEEK_SET)
+                files.append(file.fileno())
             try:
-                self._pool.restore((file.fileno(),), (), names, None, False, False, None)
+                self._pool.restore(tuple(files), (), names, None, False, False, None)
             except Error as error:
-                affected = f"{where}: {shelf.name}@{level.entry.number}, in {self._place.where(level.archive.object)}"
+                affected = f"{where}: {shelf.name}@{last.entry.number}, in {self._place.where(last.archive.object)}"
                 raise type(error)(f"{affected}: {error}") from None
 
     def _payloads(self, level: _Level) -> Iterator[tuple[int, bytes]]:
@@ -269,6 +277,17 @@ class Cache:
             self._pool.drop(shelf["name"])
         self._pool.compact()
         self._there.clear()
+
+
+def _groups(levels: list[_Level]) -> list[list[_Level]]:
+    """Put whole archives that need contents of the archive before, beyond its tensors, into one group with it."""
+    groups: list[list[_Level]] = []
+    for level in levels:
+        if groups and level.is_whole and level.entry.deep:
+            groups[-1].append(level)
+        else:
+            groups.append([level])
+    return groups
 
 
 def _tensors(found: Outline) -> list[tuple[int, int]]:
