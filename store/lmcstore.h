@@ -287,7 +287,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_policy_warning(struct lmcs_pool *p
  * snapshot, and no parent. It inherits keep_raw, scrub and parity, but no rule that prunes. Contents are shared, not
  * copied, until the last snapshot with them is removed, on any shelf. One commit, in time and metadata proportional to
  * the snapshot's entries. Afterwards the shelves are independent, except for the origin in lmcs_shelf_info.
- * LMCS_EXISTS: a shelf has that name.
+ * LMCS_EXISTS: a shelf has that name. LMCS_IN_USE: the snapshot is prepared.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *name,
                                                          struct lmcs_error *error);

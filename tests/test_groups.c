@@ -508,6 +508,13 @@ static void whole_shelves_wait(void **state)
     take_snapshot(pool, "run", weights, 2);
     FAILS(LMCS_IN_USE, lmcs_shelf_drop(pool, "run", false, NULL, &err));
     FAILS(LMCS_IN_USE, lmcs_shelf_drop(pool, "run", true, NULL, &err));
+    unsigned char id[16];
+    struct lmcs_snapshot *snapshot;
+    memset(id, 1, sizeof id);
+    OK(lmcs_group_open(pool, "run", id, &snapshot, &err));
+    FAILS(LMCS_IN_USE, lmcs_shelf_fork(snapshot, "fork", &err));
+    lmcs_snapshot_close(snapshot);
+    check_pool(pool);
     OK(lmcs_shelf_rename(pool, "run", "moved", &err));
     resolve(pool, 1, false);
     OK(lmcs_shelf_drop(pool, "moved", false, NULL, &err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* cmd_fork.c - lmc-store fork and mv: make a shelf from a snapshot, and rename a shelf. */
-#include "cli.h"
+#include "folder.h"
 
 #include <inttypes.h>
 
@@ -35,7 +35,7 @@ static enum lmcs_status run_fork(struct cli *cli)
     if (status == LMCS_OK)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
     if (status == LMCS_OK)
-        status = lmcs_shelf_fork(snapshot, name, &cli->error);
+        status = cli->folder != NULL ? cli_run_fork(cli, snapshot, name) : lmcs_shelf_fork(snapshot, name, &cli->error);
     if (status == LMCS_OK)
         report_fork(cli, lmcs_snapshot_info(snapshot), name);
     lmcs_snapshot_close(snapshot);
@@ -48,8 +48,8 @@ const struct cli_command cmd_fork = {
     .summary = "Makes a shelf that continues from a snapshot",
     .help =
         "NEWSHELF@1 is the snapshot: its tensors, step, time, tags, metrics and metadata. Nothing is copied; shared\n"
-        "contents stay until both shelves have removed them. NEWSHELF records its origin.",
-    .no_folder = "its ranks continue from a snapshot when they load it; a shelf of it has no forks",
+        "contents stay until both shelves have removed them. NEWSHELF records its origin. Of the folder of a run, the\n"
+        "parts in the pools of the ranks are forked, too; no rank may write to them.",
     .options = "wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,

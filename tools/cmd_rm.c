@@ -178,9 +178,11 @@ static void remove_left(struct cli *cli, const char *shelf)
 
 static enum lmcs_status remove_shelf(struct cli *cli, const char *shelf, struct removed *removed)
 {
-    struct lmcs_shelf_info info;
+    struct lmcs_shelf_info info = {.snapshot_count = 0};
     enum lmcs_status status = lmcs_shelf_info(cli->pool, shelf, &info, &cli->error);
-    if (status == LMCS_OK)
+    if (cli->folder != NULL && (status == LMCS_OK || status == LMCS_NOT_FOUND))
+        status = cli_run_drop(cli, shelf, &removed->sum);
+    else if (status == LMCS_OK)
         status = lmcs_shelf_drop(cli->pool, shelf, cli->options.dry_run, &removed->sum, &cli->error);
     removed->shelf = shelf;
     removed->count = status == LMCS_OK ? info.snapshot_count : 0;
@@ -210,9 +212,6 @@ static enum lmcs_status run(struct cli *cli)
     memcpy(shelf, address, length);
     shelf[length] = '\0';
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
-    if (status == LMCS_OK && at == NULL && cli->folder != NULL)
-        return cli_wrong_use(cli, "rm: --shelf is for pools; of the folder of a run, name snapshots: %s@1..latest",
-                             shelf);
     if (status == LMCS_OK && at == NULL)
         status = remove_shelf(cli, shelf, &removed);
     if (status == LMCS_OK && at != NULL)

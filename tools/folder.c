@@ -183,6 +183,31 @@ enum lmcs_status cli_folder_writable(struct cli *cli, size_t i, struct lmcs_pool
     return open_in(cli, cli->folder->path, file->name, LMCS_OPEN_WRITE, 0, pool);
 }
 
+enum lmcs_status cli_writers_open(struct cli *cli, struct cli_writers *writers)
+{
+    *writers = (struct cli_writers){.count = cli->folder->count};
+    writers->pools = calloc(writers->count + 1, sizeof(struct lmcs_pool *));
+    if (writers->pools == NULL)
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < writers->count; i++)
+        status = cli_folder_writable(cli, i, &writers->pools[i]);
+    return status;
+}
+
+enum lmcs_status cli_writers_close(struct cli *cli, struct cli_writers *writers, enum lmcs_status status)
+{
+    for (size_t i = 0; writers->pools != NULL && i < writers->count; i++) {
+        struct lmcs_error error;
+        if (writers->pools[i] != NULL && lmcs_pool_close(writers->pools[i], &error) != LMCS_OK && status == LMCS_OK) {
+            cli->error = error;
+            status = error.status;
+        }
+    }
+    free(writers->pools);
+    return status;
+}
+
 /* ---- Parts ---------------------------------------------------------------------------------------------------- */
 
 enum { BY_UUID = 1, BY_GROUP = 2 };

@@ -73,6 +73,15 @@ const char *cli_folder_file(const struct cli_folder *folder, size_t i);
 enum lmcs_status cli_folder_pool(struct cli *cli, size_t i, struct lmcs_pool **pool);
 /* The same for writing, without a wait; the caller closes it. LMCS_IN_USE: another process writes to it. */
 enum lmcs_status cli_folder_writable(struct cli *cli, size_t i, struct lmcs_pool **pool);
+/* The pools of all files, open for writing. */
+struct cli_writers {
+    struct lmcs_pool **pools; /* NULL: not open */
+    size_t count;
+};
+/* Opens all, or fails before anything is changed; cli_writers_close follows. */
+enum lmcs_status cli_writers_open(struct cli *cli, struct cli_writers *writers);
+/* Returns `status`, or the first failure of a close. */
+enum lmcs_status cli_writers_close(struct cli *cli, struct cli_writers *writers, enum lmcs_status status);
 /* Finds the file of a part's pool (store/RUNS.md, "Finding parts"). LMCS_NOT_FOUND: it is not in the folder. */
 enum lmcs_status cli_part_find(struct cli *cli, const char *shelf, const struct cli_part *part, size_t *file);
 /* Opens a part, prepared or committed. LMCS_NOT_FOUND: its pool is not in the folder, or lacks it. */
@@ -164,6 +173,13 @@ enum lmcs_status cli_sweep(struct cli *cli, const char *shelf, const struct cli_
                            struct cli_swept *swept);
 /* Warns of pools that were passed over. */
 void cli_swept_print(const struct cli_swept *swept);
+
+/* ---- folder_shelf.c: shelves ---- */
+
+/* Forks the parts of a record, then the record. What a fork of the same snapshot has left is part of it. */
+enum lmcs_status cli_run_fork(struct cli *cli, struct lmcs_snapshot *snapshot, const char *name);
+/* Removes a shelf of the records, then those of the ranks, also if only these have it. Adds to *sum. */
+enum lmcs_status cli_run_drop(struct cli *cli, const char *shelf, struct lmcs_removal *sum);
 
 /* ---- folder_policy.c: policies ---- */
 

@@ -33,44 +33,12 @@ static void add_words(const char *words, bool of_records, char *text)
 
 /* ---- The pools of the ranks ----------------------------------------------------------------------------------- */
 
-struct writers {
-    struct lmcs_pool **pools; /* NULL: not open */
-    size_t count;
-};
-
-/* Opens all pools, or fails before anything is changed. */
-static enum lmcs_status open_all(struct cli *cli, struct writers *writers)
-{
-    while (cli_folder_file(cli->folder, writers->count) != NULL)
-        writers->count++;
-    writers->pools = calloc(writers->count + 1, sizeof(struct lmcs_pool *));
-    if (writers->pools == NULL)
-        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < writers->count; i++)
-        status = cli_folder_writable(cli, i, &writers->pools[i]);
-    return status;
-}
-
-static enum lmcs_status close_all(struct cli *cli, struct writers *writers, enum lmcs_status status)
-{
-    for (size_t i = 0; writers->pools != NULL && i < writers->count; i++) {
-        struct lmcs_error error;
-        if (writers->pools[i] != NULL && lmcs_pool_close(writers->pools[i], &error) != LMCS_OK && status == LMCS_OK) {
-            cli->error = error;
-            status = error.status;
-        }
-    }
-    free(writers->pools);
-    return status;
-}
-
 /* Sets the words in each pool that has the shelf. */
 static enum lmcs_status set_in_ranks(struct cli *cli, const char *shelf, const char *words)
 {
-    struct writers writers = {.count = 0};
+    struct cli_writers writers;
     struct lmcs_shelf_info info;
-    enum lmcs_status status = open_all(cli, &writers);
+    enum lmcs_status status = cli_writers_open(cli, &writers);
     for (size_t i = 0; status == LMCS_OK && i < writers.count; i++) {
         status = lmcs_shelf_info(writers.pools[i], shelf, &info, &cli->error);
         if (status == LMCS_OK)
@@ -78,7 +46,7 @@ static enum lmcs_status set_in_ranks(struct cli *cli, const char *shelf, const c
         else if (status == LMCS_NOT_FOUND)
             status = LMCS_OK;
     }
-    return close_all(cli, &writers, status);
+    return cli_writers_close(cli, &writers, status);
 }
 
 enum lmcs_status cli_run_policy_set(struct cli *cli, const char *shelf, const char *words)

@@ -51,9 +51,10 @@ def open(
     ----------
     path
         A file on a local file system, a poolset file, or a devdax device; ``~`` is the home folder. Or the folder of a
-        run of many ranks: mode "r+" opens it for changes (while no rank writes), the others but "x" for reading. Or the
-        URL of a run in an object store, for reading: tensors are fetched when they are read, and kept in a temporary
-        pool of at most `memory` bytes (default: 8 GiB).
+        run of many ranks: mode "r+" opens it for changes (while no rank writes), the others but "x" for reading. It
+        takes `wait` (for the records), `threads`, `force_network` and `verify`; `size` is refused, and the other
+        options are of captures. Or the URL of a run in an object store, for reading: tensors are fetched when they are
+        read, and kept in a temporary pool of at most `memory` bytes (default: 8 GiB).
     mode
         ``"a"`` opens for writing and creates a missing pool, with a `CreationWarning`; ``"r+"`` opens an existing one,
         ``"x"`` only creates; ``"r"`` reads, also while another process writes.
@@ -117,7 +118,11 @@ def open(
     if is_folder(text):
         if mode == "x":
             raise ExistsError(f"{text} is a folder; mode 'x' creates a pool, which is a file")
-        return open_folder(text, threads, force_network, verify, mode == "r+")
+        if size is not None:
+            raise UnsupportedError(f"{text} is the folder of a run: each pool in it has a limit of its own")
+        wait_ms = milliseconds(wait, _MAX_WAIT_MS, "wait")
+        threads = within(threads, 0, _MAX_THREADS, "threads")
+        return open_folder(text, threads, force_network, verify, mode == "r+", wait_ms)
     limit = 0 if size is None else parse_size(size)
     expect_bytes = 0 if expect is None else parse_size(expect)
     memory_bytes = 0 if memory is None else max(1, parse_size(memory))  # 1: none

@@ -128,11 +128,7 @@ class Run:
         for name in _OPTIONS:
             if name in objects:
                 raise InvalidError(f"{name!r} is an option of load_into: give the object another name")
-        given = dict(pool_options or {})
-        unknown = [name for name in given if name not in _POOL_OPTIONS]
-        if unknown or (given and isinstance(pool, Store)):
-            what = f"has {listed(unknown)}" if unknown else "is for a path"
-            raise InvalidError(f"pool_options {what}: the options of lmcstore.open are {listed(_POOL_OPTIONS)}")
+        given = _checked(pool_options or {}, isinstance(pool, Store))
         if not objects:
             raise InvalidError("a Run needs objects to keep: Run(pool, model=model, optimizer=optimizer)")
         states = States()
@@ -401,3 +397,12 @@ class Run:
         resumed = self._resumed
         text = "" if resumed is None else f", resumed from {resumed._address}, step {resumed.step}"
         return f"<lmcstore.Run {self._place}{text}>"
+
+
+def _checked(options: Mapping[str, Any], has_store: bool) -> Mapping[str, Any]:
+    """Refuse options that are not of pools, and all for an open store."""
+    unknown = [name for name in options if name not in _POOL_OPTIONS]
+    if unknown or (options and has_store):
+        what = f"has {listed(unknown)}" if unknown else "is for a path"
+        raise InvalidError(f"pool_options {what}: the options of lmcstore.open are {listed(_POOL_OPTIONS)}")
+    return options

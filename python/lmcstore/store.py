@@ -169,11 +169,16 @@ class Store:
                 info["due"][name] = {number: due_ns / 1e9 if due_ns else None for number, due_ns in due}
         return info
 
+    def _pools(self) -> Iterable[_core.Pool]:
+        """Return the pools that have the snapshots' bytes."""
+        return [self._pool]
+
     def _raw_bytes(self) -> dict[str, int]:
-        found = {}
+        found: dict[str, int] = {}
         try:
-            for shelf in self._pool.shelves():
-                found[shelf["name"]] = self._pool.raw_bytes(shelf["name"])
+            for pool in self._pools():
+                for shelf in pool.shelves():
+                    found[shelf["name"]] = found.get(shelf["name"], 0) + pool.raw_bytes(shelf["name"])
         except (DamagedError, NotFoundError, UnsupportedError):
             pass
         return {name: raw_bytes for name, raw_bytes in found.items() if raw_bytes > 0}

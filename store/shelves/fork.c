@@ -111,6 +111,9 @@ static enum lmcs_status fork_in(struct forking *f, const struct lmcs_snapshot *s
 {
     struct lmcs_origin origin;
     enum lmcs_status status = lmcs_snapshot_locate(snapshot, &f->txn, &f->from, &f->record, error);
+    if (status == LMCS_OK && f->record.df.state == LMCS_SNAPSHOT_PREPARED)
+        return lmcs_fail(error, LMCS_IN_USE, 0, "%s: snapshot %s@%llu is prepared and awaits its group's decision",
+                         f->txn.pool->path, f->from.name, (unsigned long long)f->record.df.number);
     if (status == LMCS_OK)
         status = check_free(&f->txn, name, error);
     if (status == LMCS_OK)

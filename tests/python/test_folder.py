@@ -347,6 +347,77 @@ def test_a_dump_with_other_snapshots_is_not_added(run: Path, place: Path) -> Non
     check(run, [10, 20, 30, 40, 50])
 
 
+# Other operations
+
+
+def test_info_is_of_all_pools(run: Path) -> None:
+    with lmcstore.open(run, mode="r") as store:
+        info = store.info()
+        assert info["missing"] == [] and sorted(info["ranks"]) == RANKS
+        assert info["raw_bytes"]["run"] > 3 * sum(array.nbytes for array in run_folder.arrays(10).values())
+    (run / RANKS[1]).unlink()
+    with lmcstore.open(run, mode="r") as store:
+        assert [RANKS[1] in text for text in store.info()["missing"]] == [True]
+
+
+def test_compaction_and_keep_raw_are_of_the_ranks_pools(run: Path) -> None:
+    def raw(store: lmcstore.Store) -> list[int]:
+        return [one.storage()["raw_contents"] for one in store["run"]]
+
+    with lmcstore.open(run, mode="r+") as store:
+        shelf = store["run"]
+        assert shelf.keep_raw == 4
+        shelf.keep_raw = 2
+        assert shelf.keep_raw == 2 and "keep_raw=2" in shelf.policy
+        with pytest.raises(lmcstore.InvalidError):
+            shelf.keep_raw = 0
+        before = raw(store)
+        store.compact()
+        assert raw(store)[0] < before[0] and raw(store)[1:] == before[1:]
+        with pytest.raises(lmcstore.NotFoundError):
+            store["none"].compact(finished=True)
+        shelf.compact(finished=True)
+        assert raw(store)[2] < before[2] and store.info()["raw_bytes"].get("run", 0) < 100_000
+        store.pause()
+        store.resume()
+    check(run, [10, 20, 30])
+
+
+def test_scrub_reads_and_repairs_parts(run: Path, place: Path) -> None:
+    from test_cli import find, flip_bit
+
+    with lmcstore.open(run, mode="r") as store:
+        store.dump(place / "dumped")
+        whole = store.scrub()
+        assert whole["damages"] == 0 and whole["is_whole"]
+        assert 0 < store.scrub("run@3")["contents"] < store.scrub("run@2..3")["contents"] < whole["contents"]
+        assert store["run"].scrub(3)["contents"] == store.scrub(["run@3"])["contents"]
+        with pytest.raises(lmcstore.NotFoundError):
+            store.scrub("none")
+    subprocess.run(["cp", "-r", "--sparse=always", run, place / "copy"], check=True)
+    for source in (place / "dumped", place / "copy"):
+        flip_bit(run / RANKS[1], find(run / RANKS[1], run_folder.arrays(30)["large"][100_000:110_000].tobytes()))
+        with lmcstore.open(run, mode="r") as store:
+            assert store.scrub("run@2")["damages"] == 0
+            found = store.scrub("run@latest")["list"]
+            assert len(found) == 1 and found[0]["what"].startswith(RANKS[1]) and found[0]["tensor"] == "large"
+            with pytest.raises(lmcstore.ReadOnlyError):
+                store.scrub(repair=True)
+        with lmcstore.open(run, mode="r+") as store:
+            assert store.scrub(repair=True, sources=source)["repaired"] == 1
+        check(run, [10, 20, 30])
+
+
+def test_options_of_open(run: Path) -> None:
+    for mode in ("r", "r+"):
+        with pytest.raises(lmcstore.UnsupportedError, match="limit of its own"):
+            lmcstore.open(run, mode, size="1GiB")
+        with pytest.raises(lmcstore.InvalidError, match="threads"):
+            lmcstore.open(run, mode, threads=-1)
+    with lmcstore.open(run, "r+", threads=2, wait=0), lmcstore.open(run, "r", wait=0) as store:
+        assert len(store["run"]) == 3
+
+
 # Budgets
 
 

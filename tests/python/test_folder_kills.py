@@ -54,6 +54,7 @@ class Change(NamedTuple):
 _CHANGES = [
     Change("rm", True, ("rm", "run", "run@..2"), again="no snapshot"),
     Change("rm_one", False, ("rm", "run", "run@1"), again="no snapshot"),
+    Change("rm_shelf", False, ("rm", "run", "run", "--shelf"), again="no shelf"),
     Change("prune", False, ("policy", "run", "run", "keep=last:1", "--prune")),
     Change("policy", False, ("policy", "run", "run", "keep=last:2", "links=5", "grace=1h")),
     Change("tag", False, ("tag", "run", "run@2", "best")),
@@ -63,6 +64,7 @@ _CHANGES = [
     Change("remove", True, code="store['run'].remove(1)", again="no snapshot"),
     Change("prune_python", code="store['run'].prune('keep=last:1')"),
     Change("policy_python", code="store['run'].policy = 'keep=last:2 links=5 grace=1h'"),
+    Change("fork_command", False, ("fork", "run", "run@2", "other"), again="there is a shelf"),
     Change("fork", True, code="store['run'][2].fork('other')", again="has a shelf"),
     Change("drop", code="store['run'].drop()", again="no shelf"),
     Change("compact_python", code="store.compact(finished=True)"),

@@ -26,9 +26,9 @@ from .record import Part, Record, read_head
 if TYPE_CHECKING:
     from .store import FolderStore
 
-_ARCHIVE = ".archive"
+ARCHIVE = ".archive"
 _POOL = ".pool"
-_RECORDS_ARCHIVE = f"records{_ARCHIVE}"
+_RECORDS_ARCHIVE = f"records{ARCHIVE}"
 _WAIT_MS = 10_000
 _COMMIT_S = 2.0
 _MOMENT_S = 0.02
@@ -224,7 +224,7 @@ class Dump:
 
     def _dump_rank(self, path: str, parts: list[_Wanted]) -> None:
         pool = dict(self._store._ranks.all())[os.path.basename(path)]
-        name = os.path.basename(path).removesuffix(_POOL) + _ARCHIVE
+        name = os.path.basename(path).removesuffix(_POOL) + ARCHIVE
         file = _NewFile(os.path.join(self._folder, name))
         try:
             report = self._dump(pool, tuple(_ranges(parts)), name, file)
@@ -327,7 +327,7 @@ class Restore:
                     f"{folder} lacks {_RECORDS_ARCHIVE}: it is no dump of a run, or the dump did not end"
                 )
             names |= {
-                name.removesuffix(_ARCHIVE) for name in files if name.startswith("rank-") and name.endswith(_ARCHIVE)
+                name.removesuffix(ARCHIVE) for name in files if name.startswith("rank-") and name.endswith(ARCHIVE)
             }
         return sorted(names)
 
@@ -357,7 +357,7 @@ class Restore:
 
     def _restore(self, store: Store, stem: str, move_tags: bool) -> dict[str, Any]:
         """Restore the archives of a name of all dumps into a pool."""
-        with _opened(self._dumps, stem + _ARCHIVE) as files:
+        with _opened(self._dumps, stem + ARCHIVE) as files:
             report = store._pool.restore(files, (), (), None, move_tags, False, self._progress)
         return report | {"warnings": _warned(report)}
 

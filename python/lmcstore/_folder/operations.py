@@ -44,10 +44,11 @@ def joined_policy(records: str, ranks: str) -> str:
 class Operations:
     """Opens the ranks' pools for writing, all of them when the first is needed."""
 
-    def __init__(self, folder: str, records: Store, flags: int) -> None:
+    def __init__(self, folder: str, records: Store, flags: int, threads: int) -> None:
         self._folder = folder
         self.records = records
         self._flags = flags
+        self._threads = threads or 1
         self._stores: dict[str, Store] | None = None
 
     def settle(self) -> None:
@@ -76,10 +77,16 @@ class Operations:
                 if shelf in self.records:
                     Removed(lambda: self.records, store, shelf).collect()
 
-    def compact(self, progress: Progress | None, finished: bool) -> None:
+    def compact(self, progress: Progress | None, finished: bool, only: str | None) -> None:
         """Compact the ranks' pools after the records, of which some may be gone; then keep the budget of the run."""
         self.collect()
-        self.each(lambda store: store.compact(progress, finished=finished))
+        self.each(
+            lambda store: (
+                store._pool.compact(progress, finished, only)
+                if only is None or only in store
+                else store.compact(progress)
+            )
+        )
         for shelf in self.records:
             while has_budget(self.records._pool, shelf):
                 stores = self.stores(True)
@@ -97,7 +104,7 @@ class Operations:
                 if name in self._stores:
                     continue
                 try:
-                    pool = _core.open(path, _core.OPEN_WRITE, 0, 0, 1, self._flags | _core.NO_BACKGROUND)
+                    pool = _core.open(path, _core.OPEN_WRITE, 0, 0, self._threads, self._flags | _core.NO_BACKGROUND)
                 except InUseError as error:
                     if all_of_them:
                         raise
@@ -146,6 +153,17 @@ class Operations:
         except Error:
             return False
         return len(pool.numbers(name, 1, 2)) == 1
+
+    def drop(self, shelf: str, dry_run: bool) -> dict[str, Any]:
+        """Drop a shelf of all ranks' pools that have it, with its prepared snapshots."""
+
+        def drop_one(store: Store) -> Any:
+            for group, name, _ in store._pool.groups():
+                if name == shelf and not dry_run:
+                    store._pool.resolve(group, False)
+            return store[shelf].drop(dry_run=dry_run) if shelf in store else None
+
+        return self.each(drop_one)
 
     def each(self, function: Callable[[Store], Any]) -> dict[str, Any]:
         """Call a function with the store of each rank's pool; return the results by the files' names."""

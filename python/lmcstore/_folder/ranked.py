@@ -150,6 +150,7 @@ class RunOfRanks:
             raise
         self._division = Division(self.rank, self._machine.machines)
         self.store = self._open_store()
+        self.store._own = self._machine.writer.store
         self.shelf = self.store[shelf]
         self._parent: int | None = None
         self._pid = os.getpid()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +13,14 @@ from typing import Any, NamedTuple, NoReturn
 from .. import _core
 from .._state.decode import Decoded
 from .._state.nodes import Branch, Leaf, Node
-from .._text.arguments import file_path
+from .._text.arguments import file_path, within
 from .._text.similar import listed
 from ..diff import Diff
-from ..errors import ExistsError, InUseError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from ..errors import DamagedError, ExistsError, InUseError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
 from ..shelf import Pruned, Removal, Shelf
 from ..snapshot import Progress, Snapshot
 from ..store import Store
-from .dumps import Dump, Restore, paths_of
+from .dumps import ARCHIVE, Dump, Restore, paths_of
 from .joined import Handle, Joined
 from .opaque import Opaque
 from .operations import Operations, joined_policy, policy_words
@@ -39,7 +40,12 @@ def is_folder(path: str) -> bool:
 
 
 def open_folder(
-    path: str, threads: int = 0, force_network: bool = False, verify: bool = True, writes: bool = False
+    path: str,
+    threads: int = 0,
+    force_network: bool = False,
+    verify: bool = True,
+    writes: bool = False,
+    wait_ms: int = _WAIT_MS,
 ) -> FolderStore:
     """Open the folder of a run. NotFoundError: it lacks the records. InUseError: a rank writes, too."""
     records = os.path.join(path, RECORDS)
@@ -47,8 +53,9 @@ def open_folder(
         raise lacking(path)
     flags = _core.FORCE_NETWORK if force_network else 0
     mode = _core.OPEN_WRITE if writes else _core.OPEN_READ
-    pool = _core.open(records, mode, 0, _WAIT_MS, threads, flags)
+    pool = _core.open(records, mode, 0, wait_ms, threads, flags)
     store = FolderStore(pool, path, force_network, verify, "r+" if writes else "r")
+    store._threads = threads
     try:
         if writes:
             store._operations().settle()
@@ -88,7 +95,10 @@ class FolderStore(Store):
     ) -> None:
         super().__init__(pool, path, mode, False, force_network, verify)
         self._beside_ranks = beside_ranks
+        self._threads = 0
         self._opened: Operations | None = None
+        self._own: Store | None = None
+        """This rank's pool, of the store of a `Run`."""
         self._flags = _core.FORCE_NETWORK if force_network else 0
         self._ranks = Ranks(path, verify, self._flags)
 
@@ -102,12 +112,29 @@ class FolderStore(Store):
     def info(self) -> dict[str, Any]:
         """Return the properties of the pool of records, as `Store.info` does, and those of the ranks' pools.
 
-        ``ranks``: ``Store.info`` of each pool in the folder by its file's name. ``used_bytes``: of all pools.
+        ``ranks``: ``Store.info`` of each pool in the folder by its file's name. ``used_bytes`` and ``raw_bytes``: of
+        all pools. ``missing``: a sentence for each part of the newest snapshots whose pool is not in the folder.
         """
         info = super().info()
         info["ranks"] = {name: pool.info() for name, pool in self._ranks.all()}
         info["used_bytes"] += sum(rank["used_bytes"] for rank in info["ranks"].values())
+        info["missing"] = [text for name in self for text in self[name]._lacking()]
         return info
+
+    def _pools(self) -> Iterable[_core.Pool]:
+        return [self._pool, *(pool for _, pool in self._ranks.all())]
+
+    def pause(self) -> None:
+        """Pause the background compactor, as `Store.pause`. The store of a `Run`: that of this rank's pool, too."""
+        super().pause()
+        if self._own is not None:
+            self._own.pause()
+
+    def resume(self) -> None:
+        """Resume the background compactor."""
+        super().resume()
+        if self._own is not None:
+            self._own.resume()
 
     def verify(self, address: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
         """Read everything, or the part at ``"shelf"`` or ``"shelf@which"``, and check all checksums.
@@ -147,7 +174,7 @@ class FolderStore(Store):
         if self._opened is None:
             records = Store(self._pool, self._pool_path, "r+")
             records._finalizer.detach()  # this store closes the pool
-            self._opened = Operations(self._path, records, self._flags)
+            self._opened = Operations(self._path, records, self._flags, self._threads)
         return self._opened
 
     def _remove_parts(self, shelf: str, records: Iterable[Record], dry_run: bool) -> list[int]:
@@ -155,30 +182,65 @@ class FolderStore(Store):
         return [0, 0, 0] if self._beside_ranks else self._operations().remove(shelf, records, dry_run)
 
     def compact(self, progress: Progress | None = None, *, finished: bool = False) -> None:
-        """Compact all pools, as `Store.compact` does for one."""
+        """Compact all pools, as `Store.compact` does for one, and keep the budgets of the run's policies."""
+        self._compact(progress, finished, None)
+
+    def _compact(self, progress: Progress | None, finished: bool, shelf: str | None) -> None:
         operations = self._operations()
-        super().compact(progress, finished=finished)
-        operations.compact(progress, finished)
+        self._pool.compact(progress, finished, shelf)
+        operations.compact(progress, finished, shelf)
 
     def scrub(
-        self, what: str | Iterable[str] | None = None, progress: Progress | None = None, **options: Any
+        self,
+        what: str | Iterable[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        sources: Iterable[str | os.PathLike[str]] = (),
+        **options: Any,
     ) -> dict[str, Any]:
-        """Scrub all pools, as `Store.scrub` does for one, and return the sums; `what`: None, or shelves.
+        """Scrub all pools, as `Store.scrub` does for one, and return the sums.
 
-        ``list`` has the damages of all pools, with the files' names. Only mode "r+" scrubs.
+        ``list`` has the damages of all pools, with the files' names. A repair needs mode "r+". A folder among the
+        `sources` is a copy of the run, or a dump.
         """
         names = None if what is None else (what,) if isinstance(what, str) else tuple(what)
-        if any("@" in name for name in names or ()):
-            raise UnsupportedError(f"{self._path}: scrub takes shelves of a run of many ranks, not single snapshots")
-        reports = self._operations().each(lambda store: store.scrub(_there(store, names), progress, **options))
-        total = super().scrub(names, progress, **options)
-        for file, report in reports.items():
+        places = None if names is None else self._places(names)
+        total = super().scrub(names, progress, sources=_sources_of(sources, RECORDS), **options)
+        for file, store in self._rank_stores(bool(options.get("repair"))).items():
+            addresses = None if places is None else places.get(file, [])
+            if addresses == []:
+                continue
+            report = store.scrub(addresses, progress, sources=_sources_of(sources, file), **options)
             for name, value in report.items():
                 if type(value) is int:
                     total[name] += value
             total["is_whole"] = total["is_whole"] and report["is_whole"]
             total["list"] += [{**damage, "what": f"{file}: {damage['what']}"} for damage in report["list"]]
         return total
+
+    def _rank_stores(self, repair: bool) -> dict[str, Store]:
+        """Return the ranks' pools by their files' names; to be read, if they can't be written."""
+        if self._mode != "r" and (repair or not self._beside_ranks):
+            return {os.path.basename(store.path): store for store in self._operations().stores(True)}
+        stores = {name: Store(pool, os.path.join(self._path, name), "r") for name, pool in self._ranks.all()}
+        for store in stores.values():
+            store._finalizer.detach()
+        return stores
+
+    def _places(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Return the addresses of the parts, by their pools' files, of shelves, snapshots and ranges of the run."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            shelf, _, which = name.partition("@")
+            for snapshot in () if not which else self[shelf].range(which) if ".." in which else [self[shelf][which]]:
+                for rank, part in snapshot._record_alone().record.ranks.items():  # type: ignore[attr-defined]
+                    number = self._ranks.snapshot(rank, part, shelf, []).info()["number"]
+                    file = os.path.basename(self._ranks.pool(rank, shelf, part).info()["path"])
+                    found.setdefault(file, []).append(f"{shelf}@{number}")
+            for file, pool in self._ranks.all() if not which else ():
+                if any(one["name"] == shelf for one in pool.shelves()):
+                    found.setdefault(file, []).append(shelf)
+        return found
 
     def set_limit(self, size: int | str | None) -> NoReturn:
         """Refuse: each pool has a limit of its own."""
@@ -298,8 +360,14 @@ def _add(report: dict[str, Any], file: str, other: dict[str, Any]) -> None:
     report["list"] += [{**damage, "what": f"{file}: {damage['what']}"} for damage in other["list"]]
 
 
-def _there(store: Store, names: tuple[str, ...] | None) -> list[str] | None:
-    return None if names is None else [name for name in names if name in store]
+def _sources_of(sources: Iterable[str | os.PathLike[str]], file: str) -> list[str]:
+    """Return the sources for the repair of a pool: of folders the pool, or the archive, of its name."""
+    found = []
+    for source in map(file_path, [sources] if isinstance(sources, str | os.PathLike) else sources):
+        names = (file, file.removesuffix(".pool") + ARCHIVE) if os.path.isdir(source) else ()
+        there = [os.path.join(source, name) for name in names if os.path.lexists(os.path.join(source, name))]
+        found.append(there[0] if there else source)
+    return found
 
 
 def _sum(removal: Removal, other: Iterable[int]) -> Removal:
@@ -363,13 +431,39 @@ class FolderShelf(Shelf):
             total = super().drop(dry_run=dry_run)
         except NotFoundError as error:
             absent = error
-        removed = operations.each(lambda store: store[name].drop(dry_run=dry_run) if name in store else None)
-        parts = [one for one in removed.values() if one is not None]
+        parts = [one for one in operations.drop(name, dry_run).values() if one is not None]
         if absent is not None and not parts:
             raise absent
         for one in parts:
             total = _sum(total, one)
         return total
+
+    def compact(self, progress: Progress | None = None, *, finished: bool = False) -> None:
+        """Compact all pools; with ``finished=True`` also the newest snapshots of this shelf: `Shelf.compact`."""
+        self._store._compact(progress, finished, self._name)
+
+    def _lacking(self) -> Iterable[str]:
+        """Say which parts of the newest snapshot are missing; none if its record is unreadable."""
+        for snapshot in itertools.islice(reversed(self), 1):
+            try:
+                ranks = self._taken(snapshot.number)._record_alone().record.ranks
+            except (DamagedError, NotFoundError, UnsupportedError):
+                continue
+            for rank, part in ranks.items():
+                try:
+                    self._store._ranks.pool(rank, self._name, part)
+                except NotFoundError as error:
+                    yield str(error)
+
+    @property
+    def keep_raw(self) -> int:
+        """How many of the newest snapshots stay raw in the ranks' pools: `Shelf.keep_raw`."""
+        words = dict(word.split("=", 1) for word in self.policy.split())
+        return int(words["keep_raw"])
+
+    @keep_raw.setter
+    def keep_raw(self, count: int) -> None:
+        self.policy = f"keep_raw={within(count, 1, 2**32 - 1, 'keep_raw')}"
 
     @property
     def policy(self) -> str:
