@@ -12,7 +12,16 @@ from . import _core
 from ._folder.store import is_folder, open_folder
 from ._text.arguments import absolute, file_path, milliseconds, parse_size, within
 from ._text.caution import warn_of_creation
-from .errors import DamagedError, Error, ExistsError, InUseError, InvalidError, NotFoundError, ReadOnlyError
+from .errors import (
+    DamagedError,
+    Error,
+    ExistsError,
+    InUseError,
+    InvalidError,
+    NotFoundError,
+    ReadOnlyError,
+    UnsupportedError,
+)
 from .store import Store
 
 log = logging.getLogger("lmcstore")
