@@ -2,8 +2,8 @@
 /*
  * folder_shelf.c - forks and removes shelves of a run.
  *
- * A fork makes the parts first, and the record last. A removal begins with the record. So a shelf of the records has all
- * parts at any time, and the same command finishes one that was killed.
+ * A fork makes the parts first, and the record last. A removal begins with the record. So a shelf of the records has
+ * all parts at any time, and the same command finishes one that was killed.
  */
 #include "folder.h"
 
