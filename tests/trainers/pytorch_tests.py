@@ -24,7 +24,7 @@ TESTS = Path("test", "distributed", "checkpoint")
 FILE_SECONDS = 1800
 
 ON_CPU = [
-    (r"(?m)^import torch$", "import torch\nimport lmcstore_on_cpu"),
+    (r"(?ms)\A(.*?)^(?=import |from (?!__future__))", r"\1import lmcstore_on_cpu\n"),
     (r"(?m)^ *@(skip_if_lt_x_gpu|requires_nccl|requires_accelerator_dist_backend)\(.*\)\n", ""),
     (r"\.cuda\((?:[^()]|\([^()]*\))*\)", ""),
     (r"cpu:gloo,cuda:nccl|cpu:gloo,\{?\w*\}?:\{?\w*\}?", "gloo"),
