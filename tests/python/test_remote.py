@@ -231,6 +231,36 @@ def test_ten_thousand_entries(memory: Place, monkeypatch: pytest.MonkeyPatch) ->
     assert shelf.entry(3) == an_entry(3, note="x")
 
 
+def test_all_members_of_entries_stay(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "LEAF_ENTRIES", 2)
+    monkeypatch.setattr(state, "NODE_NODES", 2)
+    key = an_entry(1).archive._replace(object="data/" + "2" * 20 + "-" + "c" * 16, offset=7)
+    written = [
+        an_entry(number, **fields)
+        for number, fields in enumerate(
+            [
+                {"step": None, "base": 0, "metrics": None},
+                {"deep": True, "key": key},
+                {"hidden": True, "note": "a note"},
+                {"step": -5, "metrics": {"loss": 0.5, "best": "Infinity"}},
+            ]
+            * 5,
+            1,
+        )
+    ]
+
+    def add(draft: state.State) -> bool:
+        shelf = draft.add("run", codec.UNKNOWN, 4, "keep=all", None)
+        for entry in written:
+            shelf.append(entry)
+        return True
+
+    state.change(state.begin(memory), WRITER, add)
+    shelf = state.read(memory).shelf("run")
+    assert list(shelf.entries()) == written
+    assert any(node.level for node in shelf.nodes) and shelf.shown == 15 and shelf.stored == 20
+
+
 def test_a_long_history_opens_in_few_requests(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     added(memory, 20_000)
     asked: list[str] = []

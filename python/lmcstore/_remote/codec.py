@@ -107,6 +107,8 @@ class Node(NamedTuple):
     last: int
     stored: int
     """Its entries, and those below."""
+    hidden: int
+    """How many of them are hidden."""
     object: str
     digest: str
 
@@ -124,6 +126,7 @@ class ShelfParts:
 
     name: str
     identity: str
+    """32 hexadecimal digits; all zero: unknown."""
     next: int
     keep_raw: int
     policy: str
@@ -141,7 +144,7 @@ class Parts:
     number: int
     time_ns: int
     writer: str
-    shelves: list[ShelfParts]
+    shelves: Sequence[ShelfParts]
 
 
 def write_mark(run: str) -> bytes:
@@ -181,7 +184,7 @@ def write_state(parts: Parts) -> bytes:
             "policy": one.policy,
             "tags": one.tags,
             "newest": [_entry_json(entry) for entry in one.newest],
-            "nodes": [node._asdict() for node in one.nodes],
+            "nodes": [_node_json(node) for node in one.nodes],
         }
         if one.origin is not None:
             shelf["origin"] = one.origin._asdict()
@@ -221,7 +224,7 @@ def read_state(data: bytes, where: str) -> Parts:
 
 def write_node(children: Sequence[Entry] | Sequence[Node], level: int) -> bytes:
     """Return the bytes of a node."""
-    listed = [_entry_json(one) if isinstance(one, Entry) else one._asdict() for one in children]
+    listed = [_entry_json(one) if isinstance(one, Entry) else _node_json(one) for one in children]
     return _packed({"version": VERSION, "level": level, "children": listed})
 
 
@@ -235,14 +238,21 @@ def read_node(data: bytes, node: Node, where: str) -> list[Entry] | list[Node]:
     listed = check.array(found, "children")
     if node.level == 0:
         entries = _read_entries(check, listed)
-        if not entries or (entries[0].number, entries[-1].number, len(entries)) != (node.first, node.last, node.stored):
+        if summary(entries) != node[1:5]:
             raise check.damaged("its entries")
         return entries
     nodes = _read_nodes(check, listed)
-    bounds = (nodes[0].first, nodes[-1].last, sum(one.stored for one in nodes)) if nodes else None
-    if bounds != (node.first, node.last, node.stored) or any(one.level != node.level - 1 for one in nodes):
+    if summary(nodes) != node[1:5] or any(one.level != node.level - 1 for one in nodes):
         raise check.damaged("its nodes")
     return nodes
+
+
+def summary(children: Sequence[Entry] | Sequence[Node]) -> tuple[int, int, int, int] | None:
+    """Return the members `first` to `hidden` of the node that has these children; None: there are none."""
+    if not children:
+        return None
+    found = [(one.number, one.number, 1, int(one.hidden)) if isinstance(one, Entry) else one[1:5] for one in children]
+    return found[0][0], found[-1][1], sum(one[2] for one in found), sum(one[3] for one in found)
 
 
 def _packed(value: Any) -> bytes:
@@ -286,10 +296,18 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "metrics": entry.metrics,
         "note": entry.note or None,
         "hidden": entry.hidden or None,
+        "deep": entry.deep or None,
     }
     found.update((name, value) for name, value in optional.items() if value is not None)
     if entry.key is not None:
         found["key"] = _archive_json(entry.key)
+    return found
+
+
+def _node_json(node: Node) -> dict[str, Any]:
+    found = node._asdict()
+    if node.hidden == 0:
+        del found["hidden"]
     return found
 
 
@@ -470,7 +488,8 @@ def _read_nodes(check: _Check, listed: list[Any]) -> list[Node]:
                 check.count(found, "level", 0, MOST_LEVELS),
                 first,
                 last,
-                check.count(found, "stored", 1, last - first + 1),
+                stored := check.count(found, "stored", 1, last - first + 1),
+                check.count(found, "hidden", 0, stored) if "hidden" in found else 0,
                 check.match(found, "object", _INDEX),
                 check.match(found, "digest", _HEX),
             )

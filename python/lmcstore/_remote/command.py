@@ -95,9 +95,9 @@ def _info(arguments: argparse.Namespace) -> dict[str, Any]:
         shelves = []
         for shelf in now.shelves:
             latest = shelf.latest
-            shelves.append({"name": shelf.name, "stored": shelf.stored, "latest": latest.number if latest else 0})
+            shelves.append({"name": shelf.name, "stored": shelf.shown, "latest": latest.number if latest else 0})
             newest = f", the latest is {latest.number}" if latest else ""
-            _say(arguments, f"{printable(shelf.name)}: {_snapshots(shelf.stored)}{newest}")
+            _say(arguments, f"{printable(shelf.name)}: {_snapshots(shelf.shown)}{newest}")
         written = _time(now.time_ns) if now.number else "-"
         _say(arguments, f"{place.url}: run {now.run}, commit {now.number} of {written}")
     return {"url": place.url, "run": now.run, "commit": now.number, "time": now.time_ns / 1e9, "shelves": shelves}
@@ -289,7 +289,7 @@ def main(name: str, words: Sequence[str]) -> int:
         code = _WRONG_USE if isinstance(error, InvalidError) else _FAILED
     except (KeyboardInterrupt, _Signal) as error:
         number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else error.args[0]
-        print("lmc-store: interrupted; what is committed stays", file=sys.stderr)
+        print("lmc-store: interrupted. All commits that were made are kept", file=sys.stderr)
         done, code = {"error": {"kind": "CancelledError", "message": "interrupted"}}, _SIGNAL + number
     if is_json:
         print(json.dumps(done, indent=2))

@@ -79,7 +79,7 @@ class RemotePool:
         latest = next((entry.number for entry in shelf.entries(backwards=True) if not entry.hidden), 0)
         return {
             "name": name,
-            "snapshot_count": shelf.stored - _hidden(shelf),
+            "snapshot_count": shelf.shown,
             "latest": latest,
             "next_number": shelf.next,
             "keep_raw": shelf.keep_raw,
@@ -229,10 +229,6 @@ class _Values(NamedTuple):
 
 def _shown(shelf: state.Shelf, first: int) -> Iterator[Entry]:
     return (entry for entry in shelf.entries(first) if not entry.hidden)
-
-
-def _hidden(shelf: state.Shelf) -> int:
-    return sum(entry.hidden for entry in shelf.newest)
 
 
 def _some(numbers: Iterator[int], capacity: int) -> list[int]:

@@ -64,31 +64,18 @@ class _Nodes:
 
     def write(self, children: list[Entry] | list[Node], level: int) -> Node:
         """Store a new node."""
-        first = children[0]
-        last = children[-1]
         data = codec.write_node(children, level)
-        number = last.number if isinstance(last, Entry) else last.last
-        begin = first.number if isinstance(first, Entry) else first.first
-        name = f"index/{begin}-{number}-{secrets.token_hex(8)}"
+        summary = codec.summary(children)
+        assert summary is not None
+        name = f"index/{summary[0]}-{summary[1]}-{secrets.token_hex(8)}"
         self.place.put(name, data)
-        count = sum(1 if isinstance(one, Entry) else one.stored for one in children)
-        return Node(level, begin, number, count, name, hashlib.sha256(data).hexdigest()[:32])
+        return Node(level, *summary, name, hashlib.sha256(data).hexdigest()[:32])
 
 
 @dataclass
-class Shelf:
+class Shelf(codec.ShelfParts):
     """A shelf of the state. `entries` reads nodes where they are needed."""
 
-    name: str
-    identity: str
-    """32 hexadecimal digits; all zero: unknown."""
-    next: int
-    keep_raw: int
-    policy: str
-    origin: Origin | None
-    tags: dict[str, int]
-    newest: list[Entry]
-    nodes: list[Node]
     _nodes: _Nodes = field(repr=False, compare=False)
 
     @property
@@ -100,6 +87,12 @@ class Shelf:
     def stored(self) -> int:
         """The number of entries, hidden ones included."""
         return len(self.newest) + sum(node.stored for node in self.nodes)
+
+    @property
+    def shown(self) -> int:
+        """The number of entries that are not hidden."""
+        hidden = sum(node.hidden for node in self.nodes) + sum(entry.hidden for entry in self.newest)
+        return self.stored - hidden
 
     def entry(self, number: int) -> Entry | None:
         """Return the entry of a snapshot, also a hidden one; None: there is none."""
@@ -241,13 +234,7 @@ class State:
 
     def parts(self) -> Parts:
         """Return the contents of the commit's object."""
-        shelves = [
-            codec.ShelfParts(
-                one.name, one.identity, one.next, one.keep_raw, one.policy, one.origin, one.tags, one.newest, one.nodes
-            )
-            for one in self.shelves
-        ]
-        return Parts(self.run, self.number, self.time_ns, self.writer, shelves)
+        return Parts(self.run, self.number, self.time_ns, self.writer, self.shelves)
 
 
 def begin(place: Place) -> State:
@@ -344,21 +331,7 @@ def _run(place: Place) -> str:
 
 
 def _state(place: Place, parts: Parts, nodes: _Nodes) -> State:
-    shelves = [
-        Shelf(
-            one.name,
-            one.identity,
-            one.next,
-            one.keep_raw,
-            one.policy,
-            one.origin,
-            one.tags,
-            one.newest,
-            one.nodes,
-            nodes,
-        )
-        for one in parts.shelves
-    ]
+    shelves = [Shelf(**vars(one) | {"_nodes": nodes}) for one in parts.shelves]
     return State(place, parts.run, parts.number, parts.time_ns, parts.writer, shelves, nodes)
 
 
