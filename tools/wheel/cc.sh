@@ -18,9 +18,10 @@ case " $* " in
     *" -mavx512f "*) set -- -mcpu=x86_64_v4-lzcnt-movbe-avx512cd-cx16-sahf "$@" ;;
     *" -mavx2 "*) set -- -mcpu=x86_64_v3-f16c-lzcnt-movbe-cx16-sahf "$@" ;;
 esac
-# zig passes -O2 to clang for -O3, and keeps the frame pointer.
+# zig passes -O2 to clang for -O3, and keeps the frame pointer. Only the codec computes much; the rest may be small.
 case " $* " in
-    *" -O3 "*) set -- "$@" -fomit-frame-pointer -Xclang -O3 ;;
+    *" -O3 "*"/codec/"*) set -- "$@" -fomit-frame-pointer -Xclang -O3 ;;
+    *" -O3 "*) set -- "$@" -fomit-frame-pointer -Os ;;
 esac
 # The command and the module each use a part of the libraries; the linker leaves the other functions out.
 exec "$LMCS_WHEEL_ZIG" cc -target "$target" -ffunction-sections -fdata-sections "$@"
