@@ -301,13 +301,14 @@ python() {
 slow() { run_pytest deep -m deep; }
 
 # test_trainers MOST OPTION...: tests/trainers/test_*.py, each file in at most so many environments of the same name,
-# the last ones.
+# the last ones; test_NAME_PART.py in those of NAME if it has none of its own.
 test_trainers() {
     local file name environment python status=0 most=$1
     shift
     for file in tests/trainers/test_*.py; do
         name=$(basename "$file" .py)
         name=${name#test_}
+        compgen -G "tests/trainers/requirements/$name*.txt" >/dev/null || name=${name%_*}
         for environment in $(printf '%s\n' "tests/trainers/requirements/$name"*.txt | tail -n "$most"); do
             environment=$(basename "$environment" .txt)
             check "packages of $environment" tests/trainers/environment.sh "$environment" || { status=1; continue; }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trains a sharded model: STEPS RANKS [CHECKPOINT]."""
+"""Trains a sharded model: STEPS RANKS KIND [CHECKPOINT]; KIND is FSDP1 or FSDP2."""
 
 import hashlib
 import sys
@@ -8,14 +8,19 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringModel
-from lmcstore.lightning import StoreModelParallelStrategy
-from torch.distributed.fsdp import fully_shard
+from lmcstore.lightning import StoreFSDPStrategy, StoreModelParallelStrategy
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 
 class Model(BoringModel):
     def configure_model(self):
         torch.manual_seed(1)
-        self.layer = torch.nn.Sequential(torch.nn.Linear(32, 7), torch.nn.Linear(7, 2))
+        parts = torch.nn.Linear(32, 7), torch.nn.Linear(7, 2)
+        if KIND == "FSDP1":
+            if not isinstance(self.layer, FullyShardedDataParallel):
+                self.layer = sharded(torch.nn.Sequential(*map(sharded, parts)))
+            return
+        self.layer = torch.nn.Sequential(*parts)
         for part in self.layer:
             fully_shard(part, mesh=self.device_mesh["data_parallel"])
 
@@ -26,8 +31,23 @@ class Model(BoringModel):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
 
+def sharded(module):
+    return FullyShardedDataParallel(module, device_id=torch.device("cpu"), use_orig_params=True)
+
+
+def whole(module):
+    if KIND == "FSDP2":
+        return [part.full_tensor().detach() for part in module.parameters()]
+    with FullyShardedDataParallel.summon_full_params(module):
+        return [part.detach().clone() for part in module.parameters()]
+
+
 if __name__ == "__main__":
-    steps, world, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None
+    steps, world, KIND = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    if KIND == "FSDP1":
+        strategy = StoreFSDPStrategy("run")
+    else:
+        strategy = StoreModelParallelStrategy("run", data_parallel_size=world, tensor_parallel_size=1)
     trainer = Trainer(
         accelerator="cpu",
         devices=world,
@@ -36,14 +56,14 @@ if __name__ == "__main__":
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0,
-        strategy=StoreModelParallelStrategy("run", data_parallel_size=world, tensor_parallel_size=1),
+        strategy=strategy,
         callbacks=[
             ModelCheckpoint(
                 "checkpoints", every_n_train_steps=1, monitor="step", mode="max", save_top_k=2, save_last=True
             )
         ],
     )
-    trainer.fit(Model(), ckpt_path=path)
-    parts = [part.full_tensor().detach() for part in trainer.model.parameters()]
+    trainer.fit(Model(), ckpt_path=sys.argv[4] if len(sys.argv) > 4 else None)
+    parts = whole(trainer.model)
     if trainer.global_rank == 0:
         print("step", trainer.global_step, [hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in parts])

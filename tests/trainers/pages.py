@@ -12,11 +12,16 @@ TOP = Path(__file__).resolve().parents[2]
 EXAMPLES = TOP / "python" / "examples"
 
 
+def blocks(text: str) -> list[str]:
+    """Return a page's Python blocks."""
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
 def type_page(name: str) -> None:
     path = TOP / "python" / "trainers" / name
     text = path.read_text()
     names: dict[str, Any] = {"__name__": "page"}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for block in blocks(text):
         exec(compile(block, str(path), "exec"), names)
     failed, tried = doctest.testfile(str(path), module_relative=False, globs=names)
     assert tried > 0

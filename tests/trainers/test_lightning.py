@@ -32,12 +32,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import AsyncCheckpointIO
 from lmcstore.lightning import Pickled, StoreCheckpointIO, as_file, find, load, write_stub
 from lmcstore.lightning import stub as stubs
+from pages import blocks
+from programs import result, run
 
 PYTHON = Path(__file__).resolve().parent.parent.parent / "python"
 EXAMPLE = PYTHON / "examples/lightning_resume.py"
 PAGE = PYTHON / "trainers/LIGHTNING.md"
-SHARDED = Path(__file__).with_name("lightning_sharded.py")
-DATA_PARALLEL = Path(__file__).with_name("lightning_parallel.py")
 warnings.filterwarnings("ignore", module="lightning")
 
 
@@ -647,12 +647,6 @@ def test_files_of_torch() -> None:
 # Programs
 
 
-def run(*command: Any, **options: Any) -> str:
-    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def kill_after(step: int, *command: Any) -> None:
     """Start a program, and kill it once it has a checkpoint of a step."""
     process = subprocess.Popen(
@@ -667,11 +661,6 @@ def kill_after(step: int, *command: Any) -> None:
             break
         time.sleep(0.001)
     assert process.wait(60) == -signal.SIGKILL
-
-
-def result(output: str) -> str:
-    (line,) = (line for line in output.splitlines() if line.startswith("step "))
-    return line
 
 
 def test_the_example_is_killed_and_resumed() -> None:
@@ -690,42 +679,6 @@ def test_the_example_is_killed_many_times(background: bool) -> None:
         for path in Path("twice/checkpoints").glob("*.ckpt"):
             assert load(path)["global_step"] == find(path).step
     assert result(run(EXAMPLE, "twice", "--steps", 150, *options)) == expected
-
-
-@pytest.mark.deep
-def test_a_sharded_model() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    expected = result(run(SHARDED, 6, 2, env=environment))
-    assert sorted(path.name for path in Path("checkpoints").iterdir()) == [
-        "epoch=0-step=5.ckpt",
-        "epoch=0-step=6.ckpt",
-        "last.ckpt",
-    ]
-    whole = load("checkpoints/last.ckpt")
-    assert whole["global_step"] == 6
-    assert whole["state_dict"]["layer.0.weight"].shape == (7, 32)
-    assert len(whole["optimizer_states"]) == 1
-    with lmcstore.open("run", "r") as store:
-        assert {snapshot.step for snapshot in store["run"]} == set(range(1, 7))
-        assert len(store["run"].tags) == 3
-        write_stub(store["run"].at(step=3), "three.ckpt")
-    assert result(run(SHARDED, 6, 2, "three.ckpt", env=environment)) == expected
-    os.mkdir("moved")
-    for name in ("run", "three.ckpt"):
-        os.rename(name, f"moved/{name}")
-    alone = result(run(SHARDED, 6, 1, "three.ckpt", cwd="moved", env=environment))
-    assert alone.startswith("step 6")
-
-
-@pytest.mark.deep
-def test_data_parallel_ranks_read_what_the_first_has_written() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    expected = result(run(DATA_PARALLEL, 6, env=environment))
-    for name in ("checkpoints", "run.pool"):
-        os.rename(name, f"once-{name}")
-    run(DATA_PARALLEL, 3, env=environment)
-    assert result(run(DATA_PARALLEL, 6, env=environment)) == expected
-    assert find("checkpoints/last.ckpt").step == 6
 
 
 @pytest.mark.deep
@@ -760,13 +713,9 @@ assert issubclass(StoreModelParallelStrategy, pl.strategies.ModelParallelStrateg
     run("-c", program)
 
 
-def blocks(text: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-
-
 def test_the_page() -> None:
     text = PAGE.read_text()
-    train, fabric, _ = blocks(text)
+    train, fabric, *_ = blocks(text)
     exec(train, {})
     typed = re.sub(r"^```python\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     typed = "".join(re.split(r"^```(?:pycon)?$", typed, flags=re.MULTILINE)[1::2])
@@ -775,10 +724,3 @@ def test_the_page() -> None:
     assert not doctest.DocTestRunner().run(test, out=said.append).failed, "".join(said)
     exec(fabric, {})
     assert json.loads(Path("five.ckpt").read_bytes().partition(b"\n")[2])["snapshot"] == 5
-
-
-@pytest.mark.deep
-def test_the_page_about_sharded_models() -> None:
-    Path("sharded.py").write_text(blocks(PAGE.read_text())[2])
-    run("sharded.py", env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
-    assert load("sharded-checkpoints/last.ckpt")["global_step"] == 3

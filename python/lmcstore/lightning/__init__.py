@@ -18,11 +18,12 @@ from .pickled import Pickled
 from .plugin import StoreCheckpointIO, as_file, find, load, write_stub
 
 if TYPE_CHECKING:
-    from .strategies import StoreModelParallelStrategy
+    from .strategies import StoreFSDPStrategy, StoreModelParallelStrategy
 
 __all__ = [
     "Pickled",
     "StoreCheckpointIO",
+    "StoreFSDPStrategy",
     "StoreModelParallelStrategy",
     "as_file",
     "find",
@@ -32,6 +33,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "StoreModelParallelStrategy":  # it imports Lightning's trainer
-        return importlib.import_module(f"{__name__}.strategies").StoreModelParallelStrategy
+    if name in ("StoreFSDPStrategy", "StoreModelParallelStrategy"):  # they import Lightning's trainer
+        return getattr(importlib.import_module(f"{__name__}.strategies"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

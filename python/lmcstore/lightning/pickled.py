@@ -106,8 +106,8 @@ def pickled(value: Any, path: str) -> Pickled:
     kind = type(value)
     if callable(getattr(value, "full_tensor", None)) or callable(getattr(value, "local_shards", None)):
         raise UnsupportedError(
-            f"{path}: a {kind.__qualname__} is a shard of a tensor: save it by "
-            "lmcstore.lightning.StoreModelParallelStrategy"
+            f"{path}: a {kind.__qualname__} is a shard of a tensor: save it by StoreModelParallelStrategy or "
+            "StoreFSDPStrategy of lmcstore.lightning, or of lmcstore.lightning.fabric"
         )
     stream = io.BytesIO()
     try:

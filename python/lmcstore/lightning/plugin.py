@@ -35,6 +35,8 @@ _FABRICS = ("lightning.fabric", "lightning_fabric")
 _OPTIONS = ("step", "tags", "metrics", "meta")
 REST = "checkpoint"
 """In the snapshot of a sharded model: what ``torch.save`` made of the checkpoint without model and optimizers."""
+FABRIC_REST = "fabric"
+"""The same of a program with Fabric."""
 _NOT_ITS = (AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 """Errors of reading the state of a callback that is no ModelCheckpoint."""
 _NO_TAG = str.maketrans(dict.fromkeys("@~:{}", "_"))
@@ -404,13 +406,16 @@ def _read(path: str | os.PathLike[str]) -> Stub | None:
 
 def _load(snapshot: Snapshot, map_location: Any, weights_only: bool | None) -> dict[str, Any]:
     state = snapshot.state_dict(types=[Pickled])
-    is_sharded = isinstance(snapshot, FolderSnapshot) and type(state.get(REST)) is bytes
-    if is_sharded:
-        state[REST] = Pickled("dict", state[REST])
+    names = (REST, FABRIC_REST) if isinstance(snapshot, FolderSnapshot) else ()
+    rest = next((name for name in names if type(state.get(name)) is bytes), None)
+    if rest is not None:
+        state[rest] = Pickled("dict", state[rest])
     made: dict[str, Any] = unpickled(state, weights_only, snapshot._address)
-    if is_sharded:
+    if rest == REST:
         optimizers = [state[name] for name in state if name.startswith("optimizer_")]
         made = {**state[REST], "state_dict": state["state_dict"], "optimizer_states": optimizers}
+    elif rest is not None:
+        made = {**made.pop(rest), **made}
     logger.info("loaded the checkpoint of step %s from %s", snapshot.step, snapshot._address)
     move(made, map_location)
     return made
@@ -466,13 +471,17 @@ def _raise_first(done: list[Future[None]]) -> None:
         raise failures[0]
 
 
-def _loaded_fabrics() -> list[Any]:
-    """Return the plugins of the Fabrics that are in use, or else of those that are installed."""
+def _fabrics() -> list[str]:
+    """Return the names of the Fabrics that are in use, or else of those that are installed."""
     names = [name for name in _FABRICS if name in sys.modules]
     names = names or [name for name in _FABRICS if importlib.util.find_spec(name.partition(".")[0]) is not None]
     if not names:
         raise UnsupportedError("StoreCheckpointIO needs the package lightning, pytorch-lightning or lightning-fabric")
-    return [importlib.import_module(f"{name}.plugins") for name in names]
+    return names
+
+
+def _loaded_fabrics() -> list[Any]:
+    return [importlib.import_module(f"{name}.plugins") for name in _fabrics()]
 
 
 def _torch_io() -> Any:
