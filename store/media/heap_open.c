@@ -88,6 +88,9 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct l
     if (heap->bytes > 0)
         madvise(heap->pool, heap->bytes, MADV_DONTFORK);
     choose_method(heap);
+    /* Metadata is touched in single pages: reading ahead would fill the holes around them with megabytes of zeros. */
+    if (heap->bytes > 0 && !heap->dax)
+        madvise(heap->pool, heap->bytes, MADV_RANDOM);
     return heap->method == LMCS_WRITE_FILE ? lmcs_writeback_new(heap->fd, &heap->writeback, error) : LMCS_OK;
 }
 
@@ -111,14 +114,22 @@ static enum lmcs_status check_memory(struct lmcs_error *error)
     return LMCS_OK;
 }
 
-/* Allocates the parts that libpmemobj stores to as it creates a pool: header, lanes, starts of zones. */
+/*
+ * Allocates the parts that libpmemobj stores to as it creates a pool: header, lanes, starts of zones. Those of zones are
+ * written: a fault would read ahead, up to megabytes of zeros for each zone.
+ */
 static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
 {
+    static const char zeros[2 * LMCS_PAGE_BYTES];
     uint64_t first_zone = HEAP_OFFSET_EXPECTED + LMCS_HEAP_HEADER_BYTES;
     enum lmcs_status status = lmcs_file_back(fd, path, 0, first_zone + LMCS_ZONE_META_BYTES + LMCS_CHUNK_BYTES, error);
-    for (uint64_t at = first_zone + LMCS_ZONE_BYTES; status == LMCS_OK && at + LMCS_PAGE_BYTES * 2 < bytes;
-         at += LMCS_ZONE_BYTES)
-        status = lmcs_file_back(fd, path, at & ~(uint64_t)(LMCS_PAGE_BYTES - 1), 2 * LMCS_PAGE_BYTES, error);
+    for (uint64_t at = first_zone + LMCS_ZONE_BYTES; status == LMCS_OK && at + sizeof zeros < bytes;
+         at += LMCS_ZONE_BYTES) {
+        const uint64_t start = at & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+        status = lmcs_file_back(fd, path, start, sizeof zeros, error);
+        if (status == LMCS_OK && pwrite(fd, zeros, sizeof zeros, (off_t)start) != (ssize_t)sizeof zeros)
+            status = lmcs_fail_errno(error, errno, "%s: can't write", path);
+    }
     return status;
 }
 
