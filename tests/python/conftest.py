@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lmcstore
 import pytest
+import run_folder
 from object_server import bucket as bucket
 from object_server import object_server as object_server
 from optional import skip_without_torch
@@ -55,6 +56,20 @@ def pool_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir="/dev/shm") as folder:
         yield f"{folder}/test.pool"
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder in memory."""
+    with run_folder.in_memory() as made:
+        yield made
+
+
+@pytest.fixture
+def folder(place: Path) -> Iterator[Path]:
+    """Where a test's run of many ranks may be created."""
+    yield place / "run"
+    run_folder.close(place / "run")
 
 
 @pytest.fixture

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,16 @@ from lmcstore._folder.record import Box, Record
 _DTYPES = {"f": "f32", "e": "f16", "d": "f64", "l": "i64", "B": "u8"}
 Arrays = dict[str, np.ndarray[Any, Any]]
 SHELF = "run"
+RANKS = ["rank-00000.pool", "rank-00001.pool", "rank-00002.pool"]
+POOLS = [*RANKS, "records.pool"]
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """Make a folder, in memory if there is /dev/shm."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
+        yield Path(made)
 
 
 def arrays(step: int) -> Arrays:

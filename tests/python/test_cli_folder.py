@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,12 @@ import pytest
 import run_folder
 import tensor_file
 from command import NEEDS_BIN
+from run_folder import RANKS
 from test_cli import as_json, cli, error, find, flip_bit, text
 
 pytestmark = [NEEDS_BIN, pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")]
 
 STEPS = (10, 20, 30)
-RANKS = ["rank-00000.pool", "rank-00001.pool", "rank-00002.pool"]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        yield Path(made)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pickle
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,20 +20,12 @@ import pytest
 import run_folder
 from command import BIN, NEEDS_BIN
 from lmcstore._folder import writing
+from run_folder import POOLS, RANKS
 from test_cli import as_json, cli, error, text
 
 pytestmark = [NEEDS_BIN, pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")]
 
-RANKS = ["rank-00000.pool", "rank-00001.pool", "rank-00002.pool"]
-POOLS = [*RANKS, "records.pool"]
 ARCHIVES = [name.replace(".pool", ".archive") for name in POOLS]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        yield Path(made)
 
 
 @pytest.fixture

@@ -34,9 +34,8 @@ State = dict[str, Any]
 @pytest.fixture(scope="module")
 def good() -> Iterator[Path]:
     """A folder with one snapshot of two ranks."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        folder = Path(made, "run")
+    with run_folder.in_memory() as made:
+        folder = made / "run"
         state = {name: one for name, one in run_folder.arrays(1).items() if name != "large"}
         values = {"config": {"lr": 0.1, "deep": [[1], (2, "x")], "set": {1, 2}}, "text": "x" * 5000, "f": [1.0, 2.0]}
         run_folder.save(folder, 1, state, world=2, values=values)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import itertools
 import multiprocessing
-import os
 import pickle
 import shutil
 import subprocess
@@ -35,14 +34,6 @@ from torch.distributed.checkpoint.default_planner import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        yield Path(made, "run")
-        writing.close(str(Path(made, "run")))
 
 
 def _save(folder: Path, state: dict[str, Any], **options: Any) -> None:

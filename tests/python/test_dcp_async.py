@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +26,6 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner  # n
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        yield Path(made, "run")
-        writing.close(str(Path(made, "run")))
 
 
 def _save_async(rank: int, world: int, folder: Path) -> None:

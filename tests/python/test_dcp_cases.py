@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +27,6 @@ from torch.distributed.checkpoint.state_dict_saver import _save_state_dict  # no
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        yield Path(made, "run")
-        writing.close(str(Path(made, "run")))
 
 
 class _Writer(StoreWriter):

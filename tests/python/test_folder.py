@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,18 +16,9 @@ import run_folder
 import tensor_file
 from command import NEEDS_BIN
 from lmcstore import archive
+from run_folder import POOLS, RANKS
 
 pytestmark = pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")
-
-RANKS = ["rank-00000.pool", "rank-00001.pool", "rank-00002.pool"]
-POOLS = [*RANKS, "records.pool"]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        yield Path(made)
 
 
 @pytest.fixture

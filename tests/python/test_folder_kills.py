@@ -77,9 +77,8 @@ _CHANGES = [
 @pytest.fixture(scope="module")
 def original() -> Iterator[Path]:
     """A folder with a run and a dump of it, to be copied."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        place = Path(made, "original")
+    with run_folder.in_memory() as made:
+        place = made / "original"
         for step in _STEPS:
             run_folder.save(place / "run", step)
         run_folder.close(place / "run")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import tempfile
 from collections.abc import Iterator
@@ -21,13 +20,6 @@ torch.Tensor  # noqa: B018 (skips without torch)
 
 import dcp_ranks as ranks  # noqa: E402
 import run_ranks  # noqa: E402
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        yield Path(made, "run")
 
 
 @pytest.mark.parametrize("kind", ["", "tied", "local buffers", "fsdp"])
