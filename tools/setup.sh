@@ -377,7 +377,8 @@ ready=" (the C library and build/release/bin/lmc-store are ready)"
 
 torch=torch==2.13.0
 requirements=(numpy safetensors ml_dtypes pytest hypothesis xxhash setuptools wheel)
-((dev)) && requirements+=('ruff~=0.17.6' 'mypy~=2.4.1' matplotlib pytest-xdist scikit-learn obstore 'moto[s3]' flask flask-cors)
+((dev)) && requirements+=('ruff~=0.17.6' 'mypy~=2.4.1' matplotlib pytest-xdist scikit-learn
+    obstore 'moto[s3]' flask flask-cors)
 
 # Whether the last pip install requested all of these.
 have_requirements() {

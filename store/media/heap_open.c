@@ -115,8 +115,8 @@ static enum lmcs_status check_memory(struct lmcs_error *error)
 }
 
 /*
- * Allocates the parts that libpmemobj stores to as it creates a pool: header, lanes, starts of zones. Those of zones are
- * written: a fault would read ahead, up to megabytes of zeros for each zone.
+ * Allocates the parts that libpmemobj stores to as it creates a pool: header, lanes, starts of zones. The starts of
+ * zones are written: a fault would read ahead, up to megabytes of zeros for each zone.
  */
 static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
 {
