@@ -127,8 +127,9 @@ static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, 
          at += LMCS_ZONE_BYTES) {
         const uint64_t start = at & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
         status = lmcs_file_back(fd, path, start, sizeof zeros, error);
-        if (status == LMCS_OK && pwrite(fd, zeros, sizeof zeros, (off_t)start) != (ssize_t)sizeof zeros)
-            status = lmcs_fail_errno(error, errno, "%s: can't write", path);
+        while (status == LMCS_OK && pwrite(fd, zeros, sizeof zeros, (off_t)start) < 0) /* fewer would do, too */
+            if (errno != EINTR)
+                status = lmcs_fail_errno(error, errno, "%s: can't write", path);
     }
     return status;
 }
