@@ -32,9 +32,17 @@ from .snapshot import Progress
 log = logging.getLogger("lmcstore")
 
 
-def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> Store:
+def _reopened(
+    path: str, uuid: bytes, force_network: bool, verify: bool, remote: tuple[str, int] | None = None
+) -> Store:
     """Open a pool for reading, for a copy of a Store; NotFoundError: another pool is there."""
-    pool = _core.open(path, _core.OPEN_READ, flags=_core.FORCE_NETWORK if force_network else 0)
+    pool: Any
+    if remote is None:
+        pool = _core.open(path, _core.OPEN_READ, flags=_core.FORCE_NETWORK if force_network else 0)
+    else:
+        from ._remote.pool import RemotePool
+
+        pool = RemotePool(*remote)
     store = Store(pool, path, "r", False, force_network, verify)
     if store._uuid != uuid:
         store.close()
@@ -98,6 +106,11 @@ class Store:
     def _pool_path(self) -> str:
         """The path of the pool's file."""
         return self._path
+
+    @property
+    def _remote(self) -> tuple[str, int] | None:
+        """The options of a pool in an object store; None: it is none."""
+        return getattr(self._pool, "options", None)
 
     @property
     def mode(self) -> str:
@@ -486,7 +499,7 @@ class Store:
     def __reduce__(self) -> Any:
         if self.closed:
             raise InvalidError(f"{self._path}: a closed store can't be copied or pickled")
-        return _reopened, (self._path, self._uuid, self._force_network, self._verifies)
+        return _reopened, (self._path, self._uuid, self._force_network, self._verifies, self._remote)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"mode {self._mode!r}"

@@ -14,13 +14,14 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import _core
 from ..errors import DamagedError, Error, NotFoundError
 from . import outline, state
 from .codec import Archive, Entry
 from .outline import FRAME, RAW, Content, Outline
-from .place import Place
+from .place import Place, forked
 
 _AT_ONCE_BYTES = 64 << 20
 _GAP_BYTES = 64 << 10
@@ -48,6 +49,14 @@ class Cache:
     def __init__(self, place: Place, most_bytes: int) -> None:
         self._place = place
         self._most_bytes = most_bytes
+        self._left: list[_core.Pool] = []
+        self._pool: Any = None
+        self.renew()
+        forked.add(self)
+
+    def renew(self) -> None:
+        if self._pool is not None:
+            self._left.append(self._pool)  # the parent's
         self._folder = tempfile.mkdtemp(prefix="lmc-store-cache-")
         try:
             self._pool = _core.open(
@@ -84,7 +93,8 @@ class Cache:
                 self._restore(group, shelf, where)
                 for level in group:
                     self._there.setdefault((shelf.identity, level.entry.number), set()).update(level.names)
-            return self._pool.find(self._name(name), str(number), verify)
+            found: _core.Snapshot = self._pool.find(self._name(name), str(number), verify)
+            return found
 
     def attachments(self, shelf: state.Shelf, number: int, names: Sequence[str]) -> list[bytes]:
         """Return attachments of a snapshot, verified. NotFoundError: it has no such one."""

@@ -16,9 +16,11 @@ import random
 import re
 import time
 import urllib.parse
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from ..errors import DamagedError, InputOutputError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
@@ -35,6 +37,24 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _CLOUD = {"s3": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "https": "http", "http": "http"}
 _FINAL_STATUS = re.compile(r"status code: 4(?!08|09|25|29)\d\d")
 _T = TypeVar("_T")
+
+
+class Forked(Protocol):
+    """A thing that is made anew in a forked child."""
+
+    def renew(self) -> None:
+        """Replace threads and locks, which the child does not have or can't free."""
+
+
+forked: weakref.WeakSet[Forked] = weakref.WeakSet()
+
+
+def _renew() -> None:
+    for thing in forked:
+        thing.renew()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 class Client(Protocol):
@@ -70,6 +90,10 @@ class Place:
 
     def __init__(self, url: str) -> None:
         self.url, self._client = _client(url)
+        self.renew()
+        forked.add(self)
+
+    def renew(self) -> None:
         self._workers = ThreadPoolExecutor(PARALLEL, "lmcstore-remote")
 
     def close(self) -> None:
@@ -191,10 +215,24 @@ class _Again(Exception):
 
 
 class _ObstoreClient:
+    user: int | None = None
+    """The process that uses obstore. Its threads are missing in a forked child, where each request would hang."""
+
     def __init__(self, store: Any, *, can_write: bool) -> None:
+        self._store, self._can_write = store, can_write
+
+    @property
+    def _obstore(self) -> ModuleType:
         import obstore
 
-        self._obstore, self._store, self._can_write = obstore, store, can_write
+        process = os.getpid()
+        if _ObstoreClient.user not in (None, process):
+            raise UnsupportedError(
+                "object stores can't be used in a forked child of a process that has used one: start processes by "
+                '\'spawn\' (multiprocessing.get_context("spawn"), DataLoader(multiprocessing_context="spawn"))'
+            )
+        _ObstoreClient.user = process
+        return obstore
 
     def get(self, name: str, most: int) -> bytes:
         result = self._obstore.get(self._store, name)

@@ -26,6 +26,8 @@ class RemotePool:
 
     def __init__(self, url: str, cache_bytes: int) -> None:
         self._url = url
+        self.options = url, cache_bytes
+        """Of another `RemotePool` of the run."""
         self._place = Place(url)
         try:
             self._state = state.read(self._place)
