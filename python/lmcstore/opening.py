@@ -22,6 +22,7 @@ from .errors import (
     ReadOnlyError,
     UnsupportedError,
 )
+from .snapshot import Progress
 from .store import Store
 
 log = logging.getLogger("lmcstore")
@@ -53,6 +54,8 @@ def open(
     copy_threads: int = 0,
     copy_nice: int = 0,
     memory: int | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> Store:
     """Open a pool, or create it.
 
@@ -62,8 +65,8 @@ def open(
         A file on a local file system, a poolset file, or a devdax device; ``~`` is the home folder. Or the folder of a
         run of many ranks: mode "r+" opens it for changes (while no rank writes), the others but "x" for reading. It
         takes `wait` (for the records), `threads`, `force_network` and `verify`; `size` is refused, and the other
-        options are of captures. Or the URL of a run in an object store, for reading: tensors are fetched when they are
-        read, and kept in a temporary pool of at most `memory` bytes (default: 8 GiB).
+        options are of captures. Or the URL of a run in an object store, for reading: blocks of tensors are fetched when
+        they are read, and kept in files of at most `memory` bytes (default: 8 GiB), in `cache` or a temporary folder.
     mode
         ``"a"`` opens for writing and creates a missing pool, with a `CreationWarning`; ``"r+"`` opens an existing one,
         ``"x"`` only creates; ``"r"`` reads, also while another process writes.
@@ -122,7 +125,9 @@ def open(
         raise InvalidError(f"mode {mode!r} is none of 'a', 'r', 'r+', 'x'")
     text = file_path(path)
     if _URL.match(text):
-        return _open_url(text, mode, memory, verify)
+        return _open_url(text, mode, memory, verify, cache, progress)
+    if cache is not None or progress is not None:
+        raise InvalidError(f"cache and progress are for URLs, and {text} is none")
     text = absolute(text)
     if is_folder(text):
         if mode == "x":
@@ -153,13 +158,21 @@ def open(
     return store
 
 
-def _open_url(url: str, mode: str, memory: int | str | None, verify: bool) -> Store:
+def _open_url(
+    url: str,
+    mode: str,
+    memory: int | str | None,
+    verify: bool,
+    cache: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> Store:
     """Open a run in an object store for reading."""
     if mode not in ("a", "r"):
         raise ReadOnlyError(f"{url} is a run in an object store, which opens for reading only: mode 'r'")
     from ._remote.pool import RemotePool  # needs modules that others do without
 
-    pool: Any = RemotePool(url, _CACHE_BYTES if memory is None else parse_size(memory))
+    folder = None if cache is None else absolute(file_path(cache))
+    pool: Any = RemotePool(url, _CACHE_BYTES if memory is None else parse_size(memory), folder, progress)
     return Store(pool, url, "r", False, False, verify)
 
 

@@ -33,7 +33,7 @@ log = logging.getLogger("lmcstore")
 
 
 def _reopened(
-    path: str, uuid: bytes, force_network: bool, verify: bool, remote: tuple[str, int] | None = None
+    path: str, uuid: bytes, force_network: bool, verify: bool, remote: tuple[Any, ...] | None = None
 ) -> Store:
     """Open a pool for reading, for a copy of a Store; NotFoundError: another pool is there."""
     pool: Any
@@ -108,7 +108,7 @@ class Store:
         return self._path
 
     @property
-    def _remote(self) -> tuple[str, int] | None:
+    def _remote(self) -> tuple[Any, ...] | None:
         """The options of a pool in an object store; None: it is none."""
         return getattr(self._pool, "options", None)
 

@@ -273,6 +273,13 @@ PyObject *core_codec_decompress(PyObject *module, PyObject *args);
 PyObject *core_codec_info(PyObject *module, PyObject *owner);
 PyObject *core_codec_kernels(PyObject *module, PyObject *args);
 PyObject *core_codec_digest(PyObject *module, PyObject *args);
+
+/* ---- block_functions.c ---- */
+
+PyObject *core_block_hash(PyObject *module, PyObject *block);
+PyObject *core_block_digest(PyObject *module, PyObject *args);
+PyObject *core_frame_table(PyObject *module, PyObject *args);
+PyObject *core_decode_block(PyObject *module, PyObject *args);
 PyObject *core_gradient_scale(PyObject *module, PyObject *args);
 PyObject *core_difference(PyObject *module, PyObject *args);
 PyObject *core_archive_ls(PyObject *module, PyObject *args);

@@ -91,11 +91,11 @@ def test_only_what_a_tensor_rests_on_is_fetched(pushed: tuple[str, dict[int, Any
         part = store.info()["fetched_bytes"]
         same(states[step]["model"]["1.weight"][3:5], snapshot["model.1.weight"][3:5])
         same(states[step]["on"], snapshot["on"])
-        assert store.info()["fetched_bytes"] < part * 20
+        assert store.info()["fetched_bytes"] - part < 2 * 3 * 80_000  # key and links of three arrays
         same(states[step], snapshot.state_dict())
         whole = store.info()["fetched_bytes"]
         same(states[step], store["run"].at(step=step).state_dict())
-        assert store.info()["fetched_bytes"] < whole + 10_000  # its values again
+        assert store.info()["fetched_bytes"] == whole
     assert part < whole / 4
 
 

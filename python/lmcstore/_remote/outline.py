@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Outline`: the records of an archive without the payloads of its tensors (store/ARCHIVE.md).
+"""`Outline`: the records of an archive without the payloads of tensors and large attachments (store/ARCHIVE.md).
 
 It says where the bytes of each content are, and is small. `write_sparse` makes a file of it that is an archive with
 holes, in which the wanted payloads are filled in. Checksums are not compared here: the restore of such a file does.
@@ -7,7 +7,8 @@ holes, in which the wanted payloads are filled in. Checksums are not compared he
 
 from __future__ import annotations
 
-import itertools
+import bisect
+import functools
 import os
 import struct
 import zlib
@@ -17,7 +18,9 @@ from typing import NamedTuple
 
 from ..errors import DamagedError, UnsupportedError
 
-MOST_BYTES = 1 << 30
+MOST_BYTES = 64 << 20
+"""Of an outline, decompressed: some 300,000 tensors."""
+_INLINE_BYTES, _INLINE_BYTES_IN_ALL = 64 << 10, 1 << 20
 _HEAD = struct.Struct("<8sIIQQQ")
 _RECORD = struct.Struct("<IIQQ")
 _MAGIC = b"LMCSARCH"
@@ -29,6 +32,7 @@ _IGNORED = 0x80000000
 _NO_STEP = -(1 << 63)
 _MOST_DIMS = 32
 RAW, FRAME, LINK, LINKED = range(4)
+_ATTACHMENT = 1
 
 
 class Identity(NamedTuple):
@@ -58,6 +62,10 @@ class Content(NamedTuple):
     """Of its payload in the archive."""
     span: int
     """Bytes from there to the end of its payload, headers of records between included."""
+    stored: int
+    """Bytes of its payload."""
+    array: int
+    """With LINKED: the index of the link's array."""
 
 
 @dataclass
@@ -104,7 +112,9 @@ class Outline:
     since: list[str] = field(default_factory=list)
     """The ids of older archives."""
     runs: list[tuple[int, bytes]] = field(default_factory=list)
-    """The bytes of the archive other than payloads, with their offsets."""
+    """The bytes of the archive other than left-out payloads, with their offsets."""
+    inline: dict[int, bytes] = field(default_factory=dict)
+    """Payloads of small attachments, by the places of their contents, from 1."""
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -124,14 +134,30 @@ class Outline:
         """Return the digests of the contents of the last snapshot's complete list."""
         return {self.contents[content - 1].digest for _, content in self.entries if content}
 
-    def pieces(self, content: Content) -> Iterator[tuple[int, int]]:
-        """Yield the offsets and sizes of the parts of a content's payload, without the headers between."""
-        for (begin, data), (after, _) in itertools.pairwise(self.runs):
-            if content.offset <= begin + len(data) < content.offset + content.span:
-                yield begin + len(data), after - begin - len(data)
+    @functools.cached_property
+    def places(self) -> dict[tuple[bytes, int, tuple[int, ...]], int]:
+        """The places of contents, from 1, by their digests, dtypes and shapes."""
+        forms = ((content.digest, *self.identities[content.identity - 1][1:3]) for content in self.contents)
+        return {form: place for place, form in enumerate(forms, 1)}
+
+    @functools.cached_property
+    def _gaps(self) -> list[int]:
+        return [begin + len(data) for begin, data in self.runs]
+
+    def parts(self, content: Content, offset: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield the offsets and sizes in the archive of a part of a content's payload, without the headers between."""
+        index = bisect.bisect_left(self._gaps, content.offset)
+        while count > 0:
+            size = self.runs[index + 1][0] - self._gaps[index]
+            now = min(count, max(0, size - offset))
+            if now > 0:
+                yield self._gaps[index] + offset, now
+            offset, count, index = max(0, offset - size), count - now, index + 1
 
     def packed(self) -> bytes:
-        """Return the bytes that `unpack` reads."""
+        """Return the bytes that `unpack` reads. UnsupportedError: they are too many."""
+        if sum(len(data) for _, data in self.runs) > MOST_BYTES:
+            raise UnsupportedError(f"a snapshot has {len(self.contents)} contents, too many for an object store")
         return zlib.compress(b"".join(data for _, data in self.runs), 6)
 
     def write_sparse(self, fd: int, ranges: Iterable[tuple[int, bytes]] = ()) -> None:
@@ -202,6 +228,7 @@ class _Parser:
         self._run = bytearray()
         self._run_at = 0
         self._left = 0  # of the current content's payload
+        self._inlined = 0
 
     def run(self) -> Outline:
         head = self._take(_HEAD.size)
@@ -259,9 +286,17 @@ class _Parser:
     def _data(self, count: int) -> None:
         if not 0 < count <= self._left:
             raise self._damaged("a payload is larger than its content")
+        number = len(self._outline.contents)
         content = self._outline.contents[-1]
         start = content.offset or self._at
         self._outline.contents[-1] = content._replace(offset=start, span=self._at + count - start)
+        if number in self._outline.inline:
+            payload = self._take(count)
+            self._outline.inline[number] += payload
+            self._keep(payload)
+            self._at += count
+            self._left -= count
+            return
         self._outline.runs.append((self._run_at, bytes(self._run)))
         self._run.clear()
         if self._has_data:
@@ -329,20 +364,23 @@ class _Parser:
         self._outline.identities.append(Identity(kind, dtype, shape, _text(payload, 8 + places * 8, count)))
 
     def _content(self, payload: bytes) -> None:
-        identity, digest, raw, stored, form, _, count, _, _ = struct.unpack_from("<Q16sQQBBBB4s", payload)
+        identity, digest, raw, stored, form, _, count, array, _ = struct.unpack_from("<Q16sQQBBBB4s", payload)
         if len(payload) != 48 + 8 * count:
             raise self._damaged("its bases are wrong")
         bases = struct.unpack_from(f"<{count}Q", payload, 48)
         if not all(0 < base <= len(self._outline.contents) for base in bases):
             raise self._damaged("its bases do not precede it")
-        self._outline.identities[identity - 1 if identity > 0 else 1 << 62]
-        self._outline.contents.append(Content(identity, digest, raw, False, form, bases, 0, 0))
+        kind = self._outline.identities[identity - 1 if identity > 0 else 1 << 62].kind
+        self._outline.contents.append(Content(identity, digest, raw, False, form, bases, 0, 0, stored, array))
         self._left = stored
+        if kind == _ATTACHMENT and stored <= min(_INLINE_BYTES, _INLINE_BYTES_IN_ALL - self._inlined):
+            self._outline.inline[len(self._outline.contents)] = b""
+            self._inlined += stored
 
     def _known(self, payload: bytes) -> None:
         identity, digest, raw = struct.unpack("<Q16sQ", payload)
         self._outline.identities[identity - 1 if identity > 0 else 1 << 62]
-        self._outline.contents.append(Content(identity, digest, raw, True, RAW, (), 0, 0))
+        self._outline.contents.append(Content(identity, digest, raw, True, RAW, (), 0, 0, 0, 0))
 
     def _entries(self, payload: bytes) -> None:
         entries = self._outline.snapshots[-1].entries

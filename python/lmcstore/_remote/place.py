@@ -88,13 +88,14 @@ class Place:
     Each request is tried several times, for a bounded time. Names are relative to the URL.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, parallel: int = PARALLEL) -> None:
         self.url, self._client = _client(url)
+        self._parallel = parallel
         self.renew()
         forked.add(self)
 
     def renew(self) -> None:
-        self._workers = ThreadPoolExecutor(PARALLEL, "lmcstore-remote")
+        self._workers = ThreadPoolExecutor(self._parallel, "lmcstore-remote")
 
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)

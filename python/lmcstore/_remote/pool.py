@@ -3,35 +3,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Sequence
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from .. import _core
+from ..diff import KINDS
 from ..errors import InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
 from . import state
-from .cache import Cache
+from .cache import Cache, Progress
 from .codec import Entry
-from .outline import FRAME, LINK, LINKED, Outline
+from .outline import FRAME, LINK, LINKED, Identity, Outline
 from .place import Place
+from .pull import Puller
 from .which import bounds_of, number_of
 
 _STORED_AS = {FRAME: 1, LINK: 3, LINKED: 3}
 _DELTA = 2
-_U8 = 2
+_META = "lmcstore.meta"
+_PARALLEL = 32
+_NO_NUMBERS = (0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, math.nan)
+_EQUAL = (*_NO_NUMBERS[:-1], 1.0)
 
 
 class RemotePool:
     """The newest state of a run when it was opened."""
 
-    def __init__(self, url: str, cache_bytes: int) -> None:
+    def __init__(self, url: str, cache_bytes: int, cache: str | None = None, progress: Progress | None = None) -> None:
         self._url = url
-        self.options = url, cache_bytes
+        self.options = url, cache_bytes, cache
         """Of another `RemotePool` of the run."""
-        self._place = Place(url)
+        self._place = Place(url, _PARALLEL)
         try:
-            self._state = state.read(self._place)
-            self._cache = Cache(self._place, cache_bytes)
+            self.state = state.read(self._place)
+            self._cache = Cache(self._place, cache, cache_bytes, progress)
         except BaseException:
             self._place.close()
             raise
@@ -53,7 +62,7 @@ class RemotePool:
     def _shelf(self, name: str) -> state.Shelf:
         if self.closed:
             raise InvalidError(f"{self._url}: the store is closed")
-        return self._state.shelf(name)
+        return self.state.shelf(name)
 
     def info(self) -> dict[str, Any]:
         if self.closed:
@@ -61,11 +70,11 @@ class RemotePool:
         shelves = self.shelves()
         return {
             "path": self._url,
-            "uuid": bytes.fromhex(self._state.run),
+            "uuid": bytes.fromhex(self.state.run),
             "writable": False,
             "medium": "object store",
-            "commit": self._state.number,
-            "committed_ns": self._state.time_ns,
+            "commit": self.state.number,
+            "committed_ns": self.state.time_ns,
             "shelf_count": len(shelves),
             "snapshot_count": sum(shelf["snapshot_count"] for shelf in shelves),
             "limit_bytes": 0,
@@ -74,7 +83,7 @@ class RemotePool:
         }
 
     def shelves(self) -> list[dict[str, Any]]:
-        return [self.shelf_info(shelf.name) for shelf in self._state.shelves]
+        return [self.shelf_info(shelf.name) for shelf in self.state.shelves]
 
     def shelf_info(self, name: str) -> dict[str, Any]:
         shelf = self._shelf(name)
@@ -118,7 +127,7 @@ class RemotePool:
         entry = shelf.entry(number)
         if entry is None or entry.hidden:
             raise NotFoundError(f"{self._url} has no {name}@{number}")
-        return RemoteHandle(self._cache, shelf, entry, verify)
+        return RemoteHandle(self._cache, shelf, entry)
 
     def new_bytes(self, name: str, numbers: list[int]) -> list[int | None]:
         shelf = self._shelf(name)
@@ -134,8 +143,8 @@ class RemotePool:
 class RemoteHandle:
     """A snapshot of a run in an object store, of which tensors are fetched when they are read."""
 
-    def __init__(self, cache: Cache, shelf: state.Shelf, entry: Entry, verify: bool) -> None:
-        self._cache, self._shelf, self._entry, self._verify = cache, shelf, entry, verify
+    def __init__(self, cache: Cache, shelf: state.Shelf, entry: Entry) -> None:
+        self._cache, self._shelf, self._entry = cache, shelf, entry
         self._found: Outline | None = None
 
     def _outline(self) -> Outline:
@@ -143,17 +152,15 @@ class RemoteHandle:
             self._found = self._cache.outline(self._shelf.chain(self._entry.number)[-1][1])
         return self._found
 
-    def _fetched(self, names: Sequence[str]) -> _core.Snapshot:
-        return self._cache.find(self._shelf, self._entry.number, names, self._verify)
+    def _read(self, kind: int, wanted: Mapping[str, tuple[int, int] | None]) -> dict[str, tuple[Identity, bytearray]]:
+        return self._cache.read(self._shelf, self._entry.number, kind, wanted)
 
     def info(self) -> dict[str, Any]:
         entry = self._entry
-        if entry.metrics is None:
-            kept = self._fetched(self.names()[:1]).info()
-            metrics, meta = kept["metrics"], kept["meta_json"]
-        else:
-            metrics = {name: float(value) for name, value in entry.metrics.items()}
-            meta = json.dumps({"message": entry.note} if entry.note else {})
+        metrics, meta = entry.metrics, {"message": entry.note} if entry.note else {}
+        if metrics is None:
+            attached = json.loads(self._read(_core.ATTACHMENT, {_META: None})[_META][1])
+            metrics, meta = attached["metrics"], attached["meta"] | meta
         return {
             "shelf": self._shelf.name,
             "number": entry.number,
@@ -162,8 +169,8 @@ class RemoteHandle:
             "parent": entry.parent,
             "tensor_count": entry.tensors,
             "raw_bytes": entry.raw_bytes,
-            "metrics": metrics,
-            "meta_json": meta,
+            "metrics": {name: float(value) for name, value in metrics.items()},
+            "meta_json": json.dumps(meta),
             "group": bytes(16),
         }
 
@@ -171,9 +178,17 @@ class RemoteHandle:
         return [tag for tag, number in self._shelf.tags.items() if number == self._entry.number]
 
     def names(self) -> list[str]:
+        return list(self.forms())
+
+    def forms(self) -> dict[str, tuple[int, tuple[int, ...], int, bytes]]:
+        """Return the dtype, the shape, the raw bytes and the digest of each tensor by its name."""
         found = self._outline()
-        identities = (found.identities[identity - 1] for identity, _ in found.entries)
-        return [identity.name for identity in identities if identity.kind == _core.TENSOR]
+        pairs = ((found.identities[one - 1], found.contents[place - 1]) for one, place in found.entries)
+        return {
+            identity.name: (identity.dtype, identity.shape, content.raw_bytes, content.digest)
+            for identity, content in pairs
+            if identity.kind == _core.TENSOR
+        }
 
     def entries(self) -> list[tuple[Any, ...]]:
         found = self._outline()
@@ -187,28 +202,74 @@ class RemoteHandle:
         return made
 
     def view(self, names: Sequence[str] | None, kind: int, flags: int) -> Any:
-        if kind == _core.ATTACHMENT:
-            return _Values(list(names or ()), self._cache.attachments(self._shelf, self._entry.number, names or ()))
         wanted = self.names() if names is None else list(names)
-        return self._fetched(wanted).view(wanted, kind, flags)
+        found = self._read(kind, dict.fromkeys(wanted))
+        return _View([(name, kind, *found[name]) for name in wanted])
 
     def read_range(self, kind: int, name: str, first_byte: int, count: int) -> bytearray:
-        return self._fetched([name] if kind == _core.TENSOR else []).read_range(kind, name, first_byte, count)
+        return self._read(kind, {name: (first_byte, count)})[name][1]
 
     def digest(self) -> bytes:
-        return self._fetched(self.names()).digest()
+        with self._pulled() as handle:
+            return handle.digest()
 
     def storage(self) -> dict[str, Any]:
-        return self._fetched(self.names()).storage()
+        with self._pulled() as handle:
+            return handle.storage()
+
+    @contextlib.contextmanager
+    def _pulled(self) -> Iterator[_core.Snapshot]:
+        """Restore the snapshot into a temporary pool."""
+        with _temporary_pool() as store:
+            Puller(store, self._cache.place, (f"{self._shelf.name}@{self._entry.number}",)).pull()
+            yield store._pool.find(self._shelf.name, str(self._entry.number), False)
 
     def export(self, part: str | None, path: str, progress: Any = None) -> dict[str, Any]:
-        prefix = "" if part is None else f"{part}."
-        names = [name for name in self.names() if name.startswith(prefix) or name == part]
-        return self._fetched(names).export(part, path, progress)
+        """Write a safetensors file; one tensor is in memory at a time."""
+        forms = {name: form[:2] for name, form in self.forms().items()}
+        info = self.info()
+        metrics = info["metrics"]
+        with _temporary_pool() as store:
+            capture = store._pool.begin(self._shelf.name)
+            capture.commit(
+                info["step"], info["parent"], info["time_ns"], (), tuple(metrics), tuple(metrics.values()),
+                info["meta_json"], 0,
+            )  # fmt: skip
+            handle = store._pool.find(self._shelf.name, "latest", False)
+            report: dict[str, Any] = handle.export_joined(part, path, forms, self._tensor, progress)
+            return report
+
+    def _tensor(self, name: str) -> bytearray:
+        return self._read(_core.TENSOR, {name: None})[name][1]
 
     def diff(self, after: Any, flags: int, progress: Any = None) -> Any:
-        other = after._fetched(after.names()) if isinstance(after, RemoteHandle) else after
-        return self._fetched(self.names()).diff(other, flags, progress)
+        """Compare as `_core.Snapshot.diff` does; tensors with one digest are not read."""
+        if not isinstance(after, RemoteHandle):
+            raise InvalidError("a snapshot of a run in an object store is compared with another one of the run")
+        old, new = self.forms(), after.forms()
+        rows, counts = [], dict.fromkeys(KINDS, 0)
+        done, total = 0, sum(form[2] for form in new.values())
+        for name in (*new, *(name for name in old if name not in new)):
+            before, now = old.get(name), new.get(name)
+            numbers: tuple[Any, ...] | None = _NO_NUMBERS
+            if before is None or now is None:
+                kind = "removed" if now is None else "added"
+            elif before[:2] != now[:2]:
+                kind = "reshaped"
+            elif before[3] == now[3]:
+                kind, numbers = "same", _EQUAL
+            else:
+                kind = "changed"
+                if not flags & _core.DIFF_NAMES:
+                    numbers = _core.difference(now[0], self._tensor(name), after._tensor(name))
+                    done += now[2]
+                if progress is not None:
+                    progress("diff", done, total)
+            counts[kind] += 1
+            if kind != "same" or flags & _core.DIFF_SAME:
+                forms = [None if form is None else form[:3] for form in (before, now)]
+                rows.append((name, KINDS.index(kind), False, *forms, *(numbers or _EQUAL)))
+        return rows, counts | {"bytes_compared": done}
 
     def mark_loaded(self) -> None:
         """Do nothing: nothing is captured here."""
@@ -217,16 +278,29 @@ class RemoteHandle:
         raise ReadOnlyError("a run in an object store is only read; pull it into a pool")
 
 
-class _Values(NamedTuple):
-    """A view of attachments."""
+@contextlib.contextmanager
+def _temporary_pool() -> Iterator[Any]:
+    from ..opening import open
 
-    names: list[str]
-    buffers: list[bytes]
+    with (
+        tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
+        open(os.path.join(folder, "one.pool"), "x", background=False) as store,
+    ):
+        yield store
+
+
+class _View(NamedTuple):
+    found: list[tuple[str, int, Identity, bytearray]]
 
     def unpack(self) -> tuple[list[str], list[int], list[int], list[tuple[int, ...]], list[Any]]:
-        count = len(self.names)
-        shapes: list[tuple[int, ...]] = [(len(buffer),) for buffer in self.buffers]
-        return self.names, [_core.ATTACHMENT] * count, [_U8] * count, shapes, list(self.buffers)
+        names, kinds, dtypes, shapes, buffers = [], [], [], [], []
+        for name, kind, identity, buffer in self.found:
+            names.append(name)
+            kinds.append(kind)
+            dtypes.append(identity.dtype)
+            shapes.append(identity.shape)
+            buffers.append(buffer)
+        return names, kinds, dtypes, shapes, buffers
 
 
 def _shown(shelf: state.Shelf, first: int) -> Iterator[Entry]:
