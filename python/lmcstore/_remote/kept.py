@@ -17,6 +17,7 @@ import threading
 import time
 
 from .. import _core
+from ..errors import InputOutputError
 
 _PREFIX = "lmc-store-cache-"
 _NEW = ".new-"
@@ -36,7 +37,10 @@ class Kept:
         self._process = os.getpid()
         self._held = -1
         if folder is not None:
-            os.makedirs(folder, 0o700, exist_ok=True)
+            try:
+                os.makedirs(folder, 0o700, exist_ok=True)
+            except OSError as error:
+                raise InputOutputError(f"{folder} can't be a folder for a cache: {error.strerror or error}") from None
             self._folder = folder
             return
         _sweep()

@@ -25,6 +25,8 @@ from .which import bounds_of, number_of
 _STORED_AS = {FRAME: 1, LINK: 3, LINKED: 3}
 _DELTA = 2
 _META = "lmcstore.meta"
+_OWN = frozenset((_META, "lmcstore.tags", "lmcstore.relations", "lmcstore.constants"))
+"""Attachments of the store itself (store/records/relations.h)."""
 _PARALLEL = 32
 _NO_NUMBERS = (0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, math.nan)
 _EQUAL = (*_NO_NUMBERS[:-1], 1.0)
@@ -178,16 +180,16 @@ class RemoteHandle:
         return [tag for tag, number in self._shelf.tags.items() if number == self._entry.number]
 
     def names(self) -> list[str]:
-        return list(self.forms())
+        return [name for kind, name in self._forms() if kind == _core.TENSOR]
 
-    def forms(self) -> dict[str, tuple[int, tuple[int, ...], int, bytes]]:
-        """Return the dtype, the shape, the raw bytes and the digest of each tensor by its name."""
+    def _forms(self) -> dict[tuple[int, str], tuple[int, tuple[int, ...], int, bytes]]:
+        """Return the dtype, the shape, the raw bytes and the digest of each entry by its kind and name."""
         found = self._outline()
         pairs = ((found.identities[one - 1], found.contents[place - 1]) for one, place in found.entries)
         return {
-            identity.name: (identity.dtype, identity.shape, content.raw_bytes, content.digest)
+            (identity.kind, identity.name): (identity.dtype, identity.shape, content.raw_bytes, content.digest)
             for identity, content in pairs
-            if identity.kind == _core.TENSOR
+            if identity.kind == _core.TENSOR or identity.name not in _OWN
         }
 
     def entries(self) -> list[tuple[Any, ...]]:
@@ -220,37 +222,28 @@ class RemoteHandle:
     @contextlib.contextmanager
     def _pulled(self) -> Iterator[_core.Snapshot]:
         """Restore the snapshot into a temporary pool."""
-        with _temporary_pool() as store:
+        from ..opening import open
+
+        with (
+            tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
+            open(os.path.join(folder, "one.pool"), "x", background=False) as store,
+        ):
             Puller(store, self._cache.place, (f"{self._shelf.name}@{self._entry.number}",)).pull()
             yield store._pool.find(self._shelf.name, str(self._entry.number), False)
 
     def export(self, part: str | None, path: str, progress: Any = None) -> dict[str, Any]:
-        """Write a safetensors file; one tensor is in memory at a time."""
-        forms = {name: form[:2] for name, form in self.forms().items()}
-        info = self.info()
-        metrics = info["metrics"]
-        with _temporary_pool() as store:
-            capture = store._pool.begin(self._shelf.name)
-            capture.commit(
-                info["step"], info["parent"], info["time_ns"], (), tuple(metrics), tuple(metrics.values()),
-                info["meta_json"], 0,
-            )  # fmt: skip
-            handle = store._pool.find(self._shelf.name, "latest", False)
-            report: dict[str, Any] = handle.export_joined(part, path, forms, self._tensor, progress)
-            return report
-
-    def _tensor(self, name: str) -> bytearray:
-        return self._read(_core.TENSOR, {name: None})[name][1]
+        with self._pulled() as handle:
+            return handle.export(part, path, progress)
 
     def diff(self, after: Any, flags: int, progress: Any = None) -> Any:
-        """Compare as `_core.Snapshot.diff` does; tensors with one digest are not read."""
+        """Compare as `_core.Snapshot.diff` does; entries with one digest are not read."""
         if not isinstance(after, RemoteHandle):
             raise InvalidError("a snapshot of a run in an object store is compared with another one of the run")
-        old, new = self.forms(), after.forms()
+        old, new = self._forms(), after._forms()
         rows, counts = [], dict.fromkeys(KINDS, 0)
         done, total = 0, sum(form[2] for form in new.values())
-        for name in (*new, *(name for name in old if name not in new)):
-            before, now = old.get(name), new.get(name)
+        for key in (*new, *(key for key in old if key not in new)):
+            before, now = old.get(key), new.get(key)
             numbers: tuple[Any, ...] | None = _NO_NUMBERS
             if before is None or now is None:
                 kind = "removed" if now is None else "added"
@@ -261,14 +254,15 @@ class RemoteHandle:
             else:
                 kind = "changed"
                 if not flags & _core.DIFF_NAMES:
-                    numbers = _core.difference(now[0], self._tensor(name), after._tensor(name))
+                    buffers = [one._read(key[0], {key[1]: None})[key[1]][1] for one in (self, after)]
+                    numbers = _core.difference(now[0], *buffers)
                     done += now[2]
                 if progress is not None:
-                    progress("diff", done, total)
+                    progress("comparing", done, total)
             counts[kind] += 1
             if kind != "same" or flags & _core.DIFF_SAME:
                 forms = [None if form is None else form[:3] for form in (before, now)]
-                rows.append((name, KINDS.index(kind), False, *forms, *(numbers or _EQUAL)))
+                rows.append((key[1], KINDS.index(kind), key[0] != _core.TENSOR, *forms, *(numbers or _EQUAL)))
         return rows, counts | {"bytes_compared": done}
 
     def mark_loaded(self) -> None:
@@ -276,17 +270,6 @@ class RemoteHandle:
 
     def fork(self, name: str) -> NoReturn:
         raise ReadOnlyError("a run in an object store is only read; pull it into a pool")
-
-
-@contextlib.contextmanager
-def _temporary_pool() -> Iterator[Any]:
-    from ..opening import open
-
-    with (
-        tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
-        open(os.path.join(folder, "one.pool"), "x", background=False) as store,
-    ):
-        yield store
 
 
 class _View(NamedTuple):

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reading blocks of a run in an object store: what is fetched, what is kept, and damage."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import numpy as np
+import pytest
+from optional import torch
+from same import same
+
+pytest.importorskip("obstore")
+from lmcstore._remote import blocks, kept, outline
+from lmcstore._remote.cache import Cache
+from lmcstore._remote.files import FolderClient
+from lmcstore._remote.place import Place
+
+STEPS = 7
+SIDE = 1024
+W = "model.weight"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Make a run of links, of deltas and of raw payloads, each pushed after each step."""
+    folder = tmp_path_factory.mktemp("blocks")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(SIDE, SIDE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    noise = np.random.default_rng(1).integers(0, 1 << 16, (900, 2000), np.uint16)
+    table = np.random.default_rng(2).normal(size=(1500, 300)).astype(np.float32)
+    with lmcstore.open(folder / "run.pool", "x", background=False) as store:
+        for step in range(1, STEPS + 1):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape).bfloat16().float()
+            optimizer.step()
+            noise[step] += 1
+            table[: 100 * step] *= np.float32(1.001)
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "noise": noise, "table": table}
+            store["run"].snapshot(state | {"step": step, "text": "x" * 5000}, step=step, metrics={"loss": 1 / step})
+            if step == 1:
+                store["run"].policy = "write=link keep_raw=1 links=24"
+            store.push(f"file://{folder}/run")
+    yield folder
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Count rounds of requests, and bytes."""
+    counts = {"rounds": 0, "bytes": 0}
+    lock = threading.Lock()
+    get, get_range, get_ranges, fetch = FolderClient.get, FolderClient.get_range, Place.get_ranges, blocks._Fetch
+
+    def add(name: str, count: int) -> None:
+        with lock:
+            counts[name] += count
+
+    def counted_get(self: Any, name: str, most: int) -> bytes:
+        add("rounds", 1)
+        data = get(self, name, most)
+        add("bytes", len(data))
+        return data
+
+    def counted_range(self: Any, name: str, offset: int, count: int) -> bytes:
+        add("bytes", count)
+        return get_range(self, name, offset, count)
+
+    def counted_ranges(self: Any, ranges: Any) -> Any:
+        listed = list(ranges)
+        add("rounds", bool(listed))
+        return get_ranges(self, listed)
+
+    class Counted(fetch):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            add("rounds", bool(self._futures))
+
+    monkeypatch.setattr(FolderClient, "get", counted_get)
+    monkeypatch.setattr(FolderClient, "get_range", counted_range)
+    monkeypatch.setattr(Place, "get_ranges", counted_ranges)
+    monkeypatch.setattr(blocks, "_Fetch", Counted)
+    return counts
+
+
+def _stored_on_chain(store: lmcstore.Store, shape: tuple[int, ...]) -> int:
+    """Sum the payloads of all tensors of a shape, links included, from the newest snapshot back to the key."""
+    pool: Any = store._pool
+    chain = pool.state.shelf("run").chain(STEPS)
+    found = [pool._cache.outline(archive) for _, archive in chain]
+    assert len(found) == STEPS
+    return sum(
+        content.stored
+        for one in found
+        for content in one.contents
+        if one.identities[content.identity - 1].shape == shape
+    )
+
+
+def test_a_tensor_takes_four_rounds(folder: Path, requests: dict[str, int]) -> None:
+    with lmcstore.open(f"file://{folder}/run") as store:
+        weight = store["run"]["latest"][W].torch()
+        assert requests["rounds"] <= 4
+        assert requests["bytes"] <= 1.2 * _stored_on_chain(store, (SIDE, SIDE))
+    with lmcstore.open(folder / "run.pool", "r") as store:
+        same(store["run"]["latest"][W].torch(), weight)
+
+
+@pytest.mark.parametrize(("name", "shape"), [(W, (SIDE, SIDE)), ("noise", (900, 2000)), ("table", (1500, 300))])
+def test_rows_take_their_blocks(folder: Path, requests: dict[str, int], name: str, shape: tuple[int, int]) -> None:
+    with lmcstore.open(folder / "run.pool", "r") as store:
+        whole = store["run"]["latest"][name].read()
+    with lmcstore.open(f"file://{folder}/run") as store:
+        rows = store["run"]["latest"][name][0:64]
+        count = -(-whole.nbytes // blocks.BLOCK_BYTES)
+        assert requests["rounds"] <= 5
+        assert requests["bytes"] <= 1.2 * _stored_on_chain(store, shape) / count * 1.2 + 40_000
+        same(whole[0:64], rows)
+    generator = random.Random(1)
+    for memory in ("1GiB", 0):
+        with lmcstore.open(f"file://{folder}/run", memory=memory) as store:
+            for _ in range(8):
+                first, last = sorted(generator.randrange(shape[0] + 1) for _ in range(2))
+                same(whole[first:last], store["run"]["latest"][name][first:last])
+            same(whole, store["run"]["latest"][name].read())
+
+
+def test_reports_equal_those_of_the_pool(folder: Path, tmp_path: Path) -> None:
+    with lmcstore.open(folder / "run.pool", "r") as pool, lmcstore.open(f"file://{folder}/run") as store:
+        for step in (1, 2):
+            old, new = pool["run"].at(step=step), store["run"].at(step=step)
+            assert (old.digest, old.names(), old.metrics, old.meta) == (new.digest, new.names(), new.metrics, new.meta)
+            for part in (None, "model") if step == 2 else ("optimizer",):
+                assert old.export(tmp_path / "old", part) == new.export(tmp_path / "new", part)
+                assert (tmp_path / "old").read_bytes() == (tmp_path / "new").read_bytes()
+        for options in ({}, {"same": True}, {"numbers": False}):
+            old, new = (one["run"][2].diff(one["run"][3], **options) for one in (pool, store))
+            assert [repr(old), *map(repr, old)] == [repr(new), *map(repr, new)] and old.report == new.report
+        assert store["run"][3].storage()["longest_chain"] >= 1
+
+
+def test_a_cache_that_stays(folder: Path, tmp_path: Path, requests: dict[str, int]) -> None:
+    url, cache = f"file://{folder}/run", tmp_path / "cache"
+    with lmcstore.open(url, cache=cache) as store:
+        state = store["run"]["latest"].state_dict()
+        assert store.info()["fetched_bytes"] > 1_000_000
+    before = requests["rounds"]
+    with lmcstore.open(url, cache=cache) as store:
+        same(state, store["run"]["latest"].state_dict())
+        assert store.info()["fetched_bytes"] == 0 and requests["rounds"] == before + 2
+    for index, path in enumerate(sorted(cache.iterdir())):
+        data = path.read_bytes()
+        path.write_bytes([data[:-1], data[:20] + b"x" + data[21:], b"", data][index % 4])
+    (cache / ".new-left").write_bytes(b"half")
+    with lmcstore.open(url, cache=cache) as store:
+        same(state, store["run"]["latest"].state_dict())
+        assert store.info()["fetched_bytes"] > 0
+    shutil.rmtree(cache)
+    cache.write_text("no folder")
+    with pytest.raises(lmcstore.Error):
+        lmcstore.open(url, cache=cache)
+    with pytest.raises(lmcstore.InvalidError):
+        lmcstore.open(folder / "run.pool", "r", cache=tmp_path / "other")
+
+
+def test_a_cache_is_bounded(folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            with lmcstore.open(f"file://{folder}/run", cache=cache, memory="5MiB") as store:
+                for step in range(STEPS, 0, -1):
+                    store["run"].at(step=step).state_dict()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and 0 < sum(path.stat().st_size for path in cache.iterdir()) <= 2 * 5 << 20
+
+
+def test_folders_of_killed_processes_are_removed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, used, other = (tmp_path / f"{kept._PREFIX}{name}" for name in ("left", "used", "other"))
+    for path in (left, used, other):
+        path.mkdir()
+        (path / "block").write_bytes(b"x")
+        os.utime(path, (1, 1) if path != other else None)
+    held = os.open(used, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    with lmcstore.open(f"file://{folder}/run") as store:
+        store["run"][1][W][:2]
+        assert not left.exists() and used.exists() and other.exists() and len(list(tmp_path.iterdir())) == 3
+    os.close(held)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_progress(folder: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    with lmcstore.open(f"file://{folder}/run", progress=lambda *call: calls.append(call)) as store:
+        snapshot = store["run"]["latest"]
+        snapshot.state_dict()
+        total = sum(entry["raw_bytes"] for entry in snapshot.entries() if not entry["is_attachment"])
+    assert calls[-1] == ("read", total, total) and [call[1] for call in calls] == sorted(call[1] for call in calls)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with lmcstore.open(f"file://{folder}/run", progress=stop) as store, pytest.raises(KeyboardInterrupt):
+        store["run"]["latest"].state_dict()
+
+
+def test_damage_of_rows_is_named(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(folder / "run", copy)
+    with lmcstore.open(folder / "run.pool", "r") as store:
+        whole = {name: store["run"]["latest"][name].read() for name in (W, "noise", "table")}
+    generator = random.Random(2)
+    failed = 0
+    for piece in sorted(copy.glob("data/*/*")):
+        good = piece.read_bytes()
+        for _ in range(6):
+            at = generator.randrange(len(good))
+            piece.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
+            with lmcstore.open(f"file://{copy}") as store:
+                for name, tensor in whole.items():
+                    try:
+                        rows = store["run"]["latest"][name][300:310]
+                    except lmcstore.DamagedError as error:
+                        assert piece.parent.name in str(error)
+                        failed += 1
+                    else:
+                        same(tensor[300:310], rows)
+        piece.write_bytes(good)
+    assert failed > 3
+
+
+def test_outlines_that_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an outline says: the right tensor, or an error."""
+    with lmcstore.open(folder / "run.pool", "r") as store:
+        rows = {name: store["run"][3][name][:5] for name in (W, "noise", "table")}
+    generator = random.Random(3)
+
+    def lie(self: Cache, archive: Any, packed: bytes) -> outline.Outline:
+        text = bytearray(zlib.decompress(packed))
+        for _ in range(generator.randrange(3)):
+            at = generator.randrange(len(text))
+            text[at] ^= 1 << generator.randrange(8)
+        return outline.unpack(zlib.compress(bytes(text), 1), "here")
+
+    monkeypatch.setattr(Cache, "_unpacked", lie)
+    results = {"right": 0, "wrong": 0}
+    for _ in range(60):
+        with lmcstore.open(f"file://{folder}/run") as store:
+            for name, expected in rows.items():
+                try:
+                    found = store["run"][3][name][:5]
+                except (lmcstore.Error, MemoryError):
+                    results["wrong"] += 1
+                else:
+                    results["right"] += 1
+                    if type(found) is type(expected) and found.shape == expected.shape:
+                        same(expected, found)
+    assert min(results.values()) > 10
+
+
+def test_an_outline_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(outline, "MOST_BYTES", 1000)
+    with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:
+        store["run"].snapshot({f"w{index}": np.zeros(3) for index in range(50)})
+        with pytest.raises(lmcstore.UnsupportedError, match="too many"):
+            store.push(f"file://{tmp_path}/run")
