@@ -61,7 +61,7 @@ void cli_print_usage(FILE *out)
 }
 
 /* Commands that lmc-store-remote runs if an argument is a URL. */
-static const char *const of_urls[] = {"ls", "log", "info", "verify", "rm"};
+static const char *const of_urls[] = {"ls", "log", "info", "verify", "rm", "diff", "export"};
 
 static bool is_url(const char *text)
 {

@@ -172,8 +172,24 @@ def _open_url(
     from ._remote.pool import RemotePool  # needs modules that others do without
 
     folder = None if cache is None else absolute(file_path(cache))
-    pool: Any = RemotePool(url, _CACHE_BYTES if memory is None else parse_size(memory), folder, progress)
-    return Store(pool, url, "r", False, False, verify)
+    cache_bytes = _CACHE_BYTES if memory is None else parse_size(memory)
+    pool: Any = RemotePool(url, cache_bytes, _create, folder, progress)
+    store = Store(pool, url, "r", False, False, verify)
+    store._again = _reopened_url, (url, cache_bytes, folder, verify)
+    return store
+
+
+def _reopened_url(uuid: bytes, url: str, memory: int, cache: str | None, verify: bool) -> Store:
+    """Open a run anew, for a copy of a Store; NotFoundError: another run is there."""
+    store = _open_url(url, "r", memory, verify, cache, None)
+    if store._uuid != uuid:
+        store.close()
+        raise NotFoundError(f"{url} is another run than the one that was copied or pickled")
+    return store
+
+
+def _create(path: str) -> Store:
+    return open(path, "x", background=False)
 
 
 def _open(path: str, mode: str, options: tuple[int, ...]) -> tuple[_core.Pool, bool]:

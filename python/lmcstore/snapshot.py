@@ -602,7 +602,7 @@ class Loaded(Snapshot):
 def _reopened(store: Store, shelf: str, number: int, info: dict[str, Any]) -> _core.Snapshot:
     """Open a snapshot anew, for reading, in a forked child; NotFoundError: it is gone."""
     pool = store._pool
-    if store._remote is None:
+    if store._again is None:
         pool = _core.open(store._pool_path, _core.OPEN_READ, 0, _CHILD_WAIT_MS, 1, _core.NO_BACKGROUND)
     handle = pool.find(shelf, str(number), store._verifies)
     _check_same(store.path, shelf, handle, info["time_ns"], info["raw_bytes"])

@@ -32,17 +32,9 @@ from .snapshot import Progress
 log = logging.getLogger("lmcstore")
 
 
-def _reopened(
-    path: str, uuid: bytes, force_network: bool, verify: bool, remote: tuple[Any, ...] | None = None
-) -> Store:
+def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> Store:
     """Open a pool for reading, for a copy of a Store; NotFoundError: another pool is there."""
-    pool: Any
-    if remote is None:
-        pool = _core.open(path, _core.OPEN_READ, flags=_core.FORCE_NETWORK if force_network else 0)
-    else:
-        from ._remote.pool import RemotePool
-
-        pool = RemotePool(*remote)
+    pool = _core.open(path, _core.OPEN_READ, flags=_core.FORCE_NETWORK if force_network else 0)
     store = Store(pool, path, "r", False, force_network, verify)
     if store._uuid != uuid:
         store.close()
@@ -94,6 +86,7 @@ class Store:
         self._force_network = force_network
         self._known: set[str] = set()  # shelves that exist, or were warned of
         self._verifies = verify
+        self._again: tuple[Any, tuple[Any, ...]] | None = None  # opens a copy of a store of a URL: function, arguments
         self._uuid: bytes = pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
 
@@ -106,11 +99,6 @@ class Store:
     def _pool_path(self) -> str:
         """The path of the pool's file."""
         return self._path
-
-    @property
-    def _remote(self) -> tuple[Any, ...] | None:
-        """The options of a pool in an object store; None: it is none."""
-        return getattr(self._pool, "options", None)
 
     @property
     def mode(self) -> str:
@@ -499,7 +487,10 @@ class Store:
     def __reduce__(self) -> Any:
         if self.closed:
             raise InvalidError(f"{self._path}: a closed store can't be copied or pickled")
-        return _reopened, (self._path, self._uuid, self._force_network, self._verifies, self._remote)
+        if self._again is not None:
+            function, arguments = self._again
+            return function, (self._uuid, *arguments)
+        return _reopened, (self._path, self._uuid, self._force_network, self._verifies)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"mode {self._mode!r}"

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import shutil
+import subprocess
 import threading
 import zlib
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
+from command import BIN
 from optional import torch
 from same import same
 
@@ -283,3 +286,36 @@ def test_an_outline_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         store["run"].snapshot({f"w{index}": np.zeros(3) for index in range(50)})
         with pytest.raises(lmcstore.UnsupportedError, match="too many"):
             store.push(f"file://{tmp_path}/run")
+
+
+def _run(*words: str) -> tuple[int, str, str]:
+    done = subprocess.run([BIN, *words], capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("diff", "run@2", "@3"),
+        ("diff", "run@2..4", "-n", "2"),
+        ("diff", "run@3", "run@3"),
+        ("export", "run@2", "--part", "model", "-o", "out"),
+        ("export", "run@9", "-o", "out"),
+        ("export", "run@2"),
+    ],
+)
+def test_commands_print_what_they_do_of_a_pool(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    command, *rest = (str(tmp_path / "out") if word == "out" else word for word in words)
+    pool, url = str(folder / "run.pool"), f"file://{folder}/run"
+    for form in ([], ["--json"]):
+        (code, out, error), made = _run(command, pool, *rest, *form), None
+        if (tmp_path / "out").exists():
+            made = (tmp_path / "out").read_bytes()
+            (tmp_path / "out").unlink()
+        found = _run(command, url, *rest, *form)
+        assert found[0] == code, found
+        if code == 0 and form:
+            assert json.loads(found[1]) == json.loads(out) | {"pool": url}
+        elif code == 0:
+            assert found[1:] == (out, error)
+        assert made is None or (tmp_path / "out").read_bytes() == made

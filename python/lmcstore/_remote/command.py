@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The commands ``lmc-store push`` and ``pull``, and ``ls``, ``log``, ``info``, ``verify`` and ``rm`` of a URL."""
+"""The commands ``lmc-store push`` and ``pull``, and those of a URL, such as ``ls``, ``log`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..opening import open
 from ..progress import ProgressBar
 from ..remote import pull
 from ..store import Store
-from . import state, sweep
+from . import compare, state, sweep
 from .codec import Entry
 from .place import Place, is_url
 from .verify import verify
@@ -134,6 +134,16 @@ def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"snapshots": count, "objects": objects, "freed_bytes": freed}
 
 
+def _diff(arguments: argparse.Namespace) -> dict[str, Any]:
+    with _Bar(arguments) as bar:
+        return compare.diff(arguments, _make, bar, _say)
+
+
+def _export(arguments: argparse.Namespace) -> dict[str, Any]:
+    with _Bar(arguments) as bar:
+        return compare.export(arguments, _make, bar, _say, _size)
+
+
 def _described(shelf: state.Shelf, entry: Entry, tags: dict[int, list[str]]) -> dict[str, Any]:
     return {
         "shelf": shelf.name,
@@ -170,9 +180,10 @@ def _time(time_ns: int) -> str:
 
 def _size(count: int) -> str:
     value, unit = float(count), 0
-    while value >= 1024 and unit + 1 < len(_UNITS):
+    while value >= 999.5 and unit + 1 < len(_UNITS):
         value, unit = value / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
+    digits = 0 if unit == 0 else 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f} {_UNITS[unit]}"
 
 
 def _snapshots(count: int) -> str:
@@ -233,6 +244,8 @@ def _parser(name: str) -> _Parser:
         "log": "Lists the snapshots of a run in an object store, newest first.",
         "info": "Describes a run in an object store.",
         "verify": "Reads a run in an object store, and decodes every tensor in a temporary pool (TMPDIR).",
+        "diff": "Shows the differences between two snapshots of a run in an object store, or of one and its parent.",
+        "export": "Writes a snapshot of a run in an object store as a safetensors file.",
         "rm": "Removes snapshots of a run in an object store for ever, and deletes objects older than a day that no "
         "snapshot needs.",
     }
@@ -245,6 +258,16 @@ def _parser(name: str) -> _Parser:
     if name in ("ls", "log"):
         parser.add_argument("shelf", metavar="SHELF", nargs="?")
         parser.add_argument("-n", dest="count", metavar="N", type=_count, help="the newest N only")
+    if name in ("diff", "export"):
+        parser.add_argument(
+            "addresses", metavar="ADDRESS", nargs="+", help="a snapshot (run@7, run) or, of diff, a range"
+        )
+    if name == "diff":
+        parser.add_argument("-n", dest="count", metavar="N", type=_count, help="the first N only")
+    if name == "export":
+        parser.add_argument("-o", "--output", metavar="FILE", type=file_path, help="-: standard output")
+        parser.add_argument("--part", metavar="P", help='only the tensors below "P.", without it')
+        parser.add_argument("--metrics", metavar="FORM", help=argparse.SUPPRESS)
     if name in ("push", "pull", "verify"):
         parser.add_argument("what", metavar="RANGE", nargs="*", help=_WHAT)
     if name == "rm":
@@ -263,7 +286,17 @@ def _parser(name: str) -> _Parser:
     return parser
 
 
-_WORK = {"push": _push, "pull": _pull, "ls": _ls, "log": _log, "info": _info, "verify": _verify, "rm": _rm}
+_WORK = {
+    "push": _push,
+    "pull": _pull,
+    "ls": _ls,
+    "log": _log,
+    "info": _info,
+    "verify": _verify,
+    "rm": _rm,
+    "diff": _diff,
+    "export": _export,
+}
 
 
 def _end(number: int, _: object) -> NoReturn:

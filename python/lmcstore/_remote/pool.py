@@ -8,8 +8,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _core
 from ..diff import KINDS
@@ -22,6 +22,11 @@ from .place import Place
 from .pull import Puller
 from .which import bounds_of, number_of
 
+if TYPE_CHECKING:
+    from ..store import Store
+
+Create = Callable[[str], "Store"]
+"""Makes a temporary pool at a path."""
 _STORED_AS = {FRAME: 1, LINK: 3, LINKED: 3}
 _DELTA = 2
 _META = "lmcstore.meta"
@@ -35,10 +40,10 @@ _EQUAL = (*_NO_NUMBERS[:-1], 1.0)
 class RemotePool:
     """The newest state of a run when it was opened."""
 
-    def __init__(self, url: str, cache_bytes: int, cache: str | None = None, progress: Progress | None = None) -> None:
-        self._url = url
-        self.options = url, cache_bytes, cache
-        """Of another `RemotePool` of the run."""
+    def __init__(
+        self, url: str, cache_bytes: int, create: Create, cache: str | None = None, progress: Progress | None = None
+    ) -> None:
+        self._url, self._create = url, create
         self._place = Place(url, _PARALLEL)
         try:
             self.state = state.read(self._place)
@@ -129,7 +134,7 @@ class RemotePool:
         entry = shelf.entry(number)
         if entry is None or entry.hidden:
             raise NotFoundError(f"{self._url} has no {name}@{number}")
-        return RemoteHandle(self._cache, shelf, entry)
+        return RemoteHandle(self._cache, shelf, entry, self._create)
 
     def new_bytes(self, name: str, numbers: list[int]) -> list[int | None]:
         shelf = self._shelf(name)
@@ -145,8 +150,8 @@ class RemotePool:
 class RemoteHandle:
     """A snapshot of a run in an object store, of which tensors are fetched when they are read."""
 
-    def __init__(self, cache: Cache, shelf: state.Shelf, entry: Entry) -> None:
-        self._cache, self._shelf, self._entry = cache, shelf, entry
+    def __init__(self, cache: Cache, shelf: state.Shelf, entry: Entry, create: Create) -> None:
+        self._cache, self._shelf, self._entry, self._create = cache, shelf, entry, create
         self._found: Outline | None = None
 
     def _outline(self) -> Outline:
@@ -220,19 +225,17 @@ class RemoteHandle:
             return handle.storage()
 
     @contextlib.contextmanager
-    def _pulled(self) -> Iterator[_core.Snapshot]:
+    def _pulled(self, progress: Progress | None = None) -> Iterator[_core.Snapshot]:
         """Restore the snapshot into a temporary pool."""
-        from ..opening import open
-
         with (
             tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
-            open(os.path.join(folder, "one.pool"), "x", background=False) as store,
+            self._create(os.path.join(folder, "one.pool")) as store,
         ):
-            Puller(store, self._cache.place, (f"{self._shelf.name}@{self._entry.number}",)).pull()
+            Puller(store, self._cache.place, (f"{self._shelf.name}@{self._entry.number}",), progress).pull()
             yield store._pool.find(self._shelf.name, str(self._entry.number), False)
 
     def export(self, part: str | None, path: str, progress: Any = None) -> dict[str, Any]:
-        with self._pulled() as handle:
+        with self._pulled(progress) as handle:
             return handle.export(part, path, progress)
 
     def diff(self, after: Any, flags: int, progress: Any = None) -> Any:
