@@ -146,6 +146,10 @@ def test_it_is_read_only(pushed: tuple[str, dict[int, Any]], tmp_path: Path) -> 
             store["run"][99].step  # noqa: B018
         with pytest.raises(lmcstore.NotFoundError):
             store["run"]["latest"]["model.none"]
+        snapshot, tensor = store["run"][2], store["run"][2]["model.0.weight"]
+    for call in (lambda: tensor[:2], tensor.torch, snapshot.names, snapshot.state_dict, lambda: store["run"][1].step):
+        with pytest.raises(lmcstore.InvalidError, match="closed"):
+            call()
     with pytest.raises(lmcstore.ReadOnlyError, match="reading only"):
         lmcstore.open(url, "r+")
     with pytest.raises(lmcstore.NotFoundError):

@@ -273,6 +273,7 @@ class Decoder:
     def _finish(self, job: _Job) -> int:
         try:
             data = job.data()
+            job.cancel()  # frees what was fetched
             tasks = [(unit, index) for unit in job.units for index in unit.blocks]
             if len(tasks) == 1:
                 self._decode(*tasks[0], data)
@@ -374,7 +375,7 @@ class _Job:
             raise
 
     def data(self) -> dict[Key, tuple[int, bytes]]:
-        """Wait, and return where the bytes begin in their payloads, and the bytes."""
+        """Wait, and return once where the bytes begin in their payloads, and the bytes."""
         decoder = self._decoder
         found = {}
         for key in sorted(self._whole):
@@ -443,6 +444,8 @@ class _Fetch:
         for futures in self._futures.values():
             for future in futures:
                 future.cancel()
+        self._futures.clear()
+        self._bytes.clear()
 
 
 def block_count(content: Content) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from .. import _core
-from ..errors import DamagedError, NotFoundError
+from ..errors import DamagedError, InvalidError, NotFoundError, OutOfMemoryError
 from . import outline, state
 from .blocks import BLOCK_BYTES, Decoder, Level
 from .codec import Archive
@@ -32,6 +32,7 @@ class Cache:
         self.place = place
         self._progress = progress
         self._kept = Kept(folder, most_bytes)
+        self._closed = False
         self._outlines: OrderedDict[str, Outline] = OrderedDict()
         self.bytes = 0
         """Fetched payloads and outlines."""
@@ -44,6 +45,7 @@ class Cache:
         self._kept.renew()
 
     def close(self) -> None:
+        self._closed = True
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._kept.close()
 
@@ -78,7 +80,10 @@ class Cache:
             offset, count = (0, raw_bytes) if part is None else part
             if raw_bytes != _raw_bytes(identity) or not 0 <= offset <= offset + count <= raw_bytes:
                 raise DamagedError(f"{what} is damaged: {name!r} has another size than its shape says")
-            found[name] = identity, bytearray(count)
+            try:
+                found[name] = identity, bytearray(count)
+            except (MemoryError, OverflowError):
+                raise OutOfMemoryError(f"{what}: there is no memory for {name!r}, {count} bytes") from None
             if count:
                 targets[place].append((found[name][1], offset))
                 now = range(offset // BLOCK_BYTES, -(-(offset + count) // BLOCK_BYTES))
@@ -110,6 +115,8 @@ class Cache:
         return count
 
     def _outlines_of(self, archives: list[Archive]) -> list[Outline]:
+        if self._closed:
+            raise InvalidError(f"{self.place.url}: the store is closed")
         with self._lock:
             found = {one.id: self._outlines[one.id] for one in archives if one.id in self._outlines}
         ranges: dict[str, list[tuple[str, int, int]]] = {}

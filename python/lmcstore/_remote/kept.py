@@ -45,6 +45,7 @@ class Kept:
             return
         _sweep()
         self._folder = tempfile.mkdtemp(prefix=_PREFIX)
+        self._most_bytes = min(most_bytes, shutil.disk_usage(self._folder).free // 2)
         self._held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._held, fcntl.LOCK_SH)
 
