@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 from command import BIN
 from optional import torch
+from proxy import Fault, Proxy, nth
 from same import same
 
 pytest.importorskip("obstore")
+from lmcstore import _core, codec
 from lmcstore._remote import blocks, kept, outline
 from lmcstore._remote.cache import Cache
 from lmcstore._remote.files import FolderClient
@@ -319,3 +321,62 @@ def test_commands_print_what_they_do_of_a_pool(folder: Path, tmp_path: Path, wor
         elif code == 0:
             assert found[1:] == (out, error)
         assert made is None or (tmp_path / "out").read_bytes() == made
+
+
+def test_faults_of_a_server(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request in turn is lost, refused, cut short or changed."""
+    monkeypatch.setattr("lmcstore._remote.place._FIRST_PAUSE_S", 0.001)
+    state = {"w": np.random.default_rng(1).normal(size=(600, 1000)).astype(np.float32), "on": [1, "x"]}
+    with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:
+        for step in range(3):
+            state["w"][step * 50] += 1
+            store["run"].snapshot(state, step=step)
+            store.push(bucket)
+    with Proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+
+        def read() -> None:
+            with lmcstore.open(bucket) as store:
+                snapshot = store["run"]["latest"]
+                same(state["w"][40:60], snapshot["w"][40:60])
+                same(state, snapshot.state_dict())
+
+        read()
+        count = len(proxy.requests)
+        faults = (Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.SLOW_DOWN, Fault.TRUNCATE, Fault.FLIP)
+        damaged = 0
+        for number in range(1, count + 1):
+            for fault in faults:
+                proxy.choose = nth(number, fault)
+                try:
+                    read()
+                except lmcstore.DamagedError as error:
+                    assert fault is Fault.FLIP and bucket in str(error)
+                    damaged += 1
+        assert 0 < damaged < count
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (b"", 0, b"", ()),
+        (b"x" * 100, 0, b"", ()),
+        ("frame", 1, "block", ()),
+        ("frame", 0, "block", (b"x" * 3000,)),
+        ("delta", 0, "block", ()),
+        ("delta", 0, "block", (b"x" * 2999,)),
+        ("delta", 0, "block", (bytearray(3000),)),
+        ("frame", 0, b"", ()),
+        ("frame", 0, b"x" * 50, ()),
+        ("cut", 0, "block", ()),
+    ],
+)
+def test_blocks_that_do_not_fit(arguments: tuple[Any, ...]) -> None:
+    data = bytes(range(250)) * 12
+    frames = {"frame": codec.compress(data), "delta": codec.compress(data, base=bytes(1) + data[1:])}
+    frames["cut"] = frames["frame"][:90]
+    header, index, coded, bases = arguments
+    frame = frames.get(header, header)
+    places = _core.frame_table(frames["frame"], 2, (3000,))[3]
+    with pytest.raises(lmcstore.DamagedError):
+        _core.decode_block(frame, index, frame[places[0] :] if coded == "block" else coded, bases)
