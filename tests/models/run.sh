@@ -74,6 +74,14 @@ verify fails links line-ends-at-raw '' -DBREAK_RAW
 verify fails links base-became-delta '' -DBREAK_FORM
 verify fails links delta-on-line '' -DBREAK_DELTA
 verify fails links cut-without-check '' -DBREAK_SWAP
+verify holds ranks all -E
+verify fails ranks record-before-parts -E -DBREAK_ORDER
+verify fails ranks record-without-a-rank -E -DBREAK_ALL
+verify fails ranks late-part-left-out -E -DBREAK_WAIT
+verify fails ranks record-below-the-newest -E -DBREAK_NEXT
+verify fails ranks parts-in-doubt-swept -E -DBREAK_DOUBT
+verify fails ranks parts-removed-first -E -DBREAK_FIRST
+verify fails ranks missing-part-believed -E -DBREAK_REREAD
 verify holds remote pushers -E -DTIME=2 -DROUNDS=1 -DOBJECTS=3
 verify holds remote sleeper -E -DPUSHERS=1
 verify holds remote reader -E -DPUSHERS=1 -DTIME=2 -DROUNDS=1 -DREADER
