@@ -174,7 +174,12 @@ def _open_url(
     folder = None if cache is None else absolute(file_path(cache))
     cache_bytes = _CACHE_BYTES if memory is None else parse_size(memory)
     pool: Any = RemotePool(url, cache_bytes, _create, folder, progress)
-    store = Store(pool, url, "r", False, False, verify)
+    if pool.state.ranks is None:
+        store = Store(pool, url, "r", False, False, verify)
+    else:
+        from ._folder.remote import RemoteFolder
+
+        store = RemoteFolder(pool, url, verify)
     store._again = _reopened_url, (url, cache_bytes, folder, verify)
     return store
 

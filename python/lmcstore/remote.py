@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
+from ._folder.store import FolderStore
 from ._text.arguments import file_path
+from .errors import UnsupportedError
 from .opening import open
 from .snapshot import Progress
 from .store import Store
+
+if TYPE_CHECKING:
+    from ._remote.place import Place
 
 __all__ = ["pull"]
 
@@ -20,6 +25,8 @@ def pull(
     pool: str | os.PathLike[str] | Store,
     what: str | Iterable[str] | None = None,
     progress: Progress | None = None,
+    *,
+    allow_missing: bool = False,
 ) -> dict[str, Any]:
     """Restore snapshots of a run in an object store into a pool, which is created if it is missing.
 
@@ -31,17 +38,20 @@ def pull(
     url
         Of the run, as for `Store.push`; also ``https://``.
     pool
-        A path, or a store that is open for writing.
+        A path, or a store that is open for writing. Of a run of many ranks: a folder, which is made, or the run's.
     what
         One or several of a shelf (``"run"``), a snapshot (``"run@latest"``) and a range (``"run@5..9"``). Default:
         everything.
     progress
         Called with the task, the bytes read, and 0; may raise to stop the pull.
+    allow_missing
+        Restore what is there of a run of many ranks, of which parts are missing.
 
     Returns
     -------
     dict
-        ``snapshots``, ``snapshots_skipped`` (existing) and ``bytes``.
+        ``snapshots``, ``snapshots_skipped`` (existing) and ``bytes``; ``missing``, a sentence for each part of a run of
+        many ranks that is missing.
 
     Raises
     ------
@@ -58,12 +68,31 @@ def pull(
     from ._remote.place import Place
     from ._remote.pull import pull_into
 
+    path = "" if isinstance(pool, Store) else os.path.expanduser(file_path(pool))
+    exists = os.path.exists(path)
+    if isinstance(pool, FolderStore) or (not isinstance(pool, Store) and (not exists or os.path.isdir(path))):
+        with Place(url) as place:
+            if state.read(place).ranks is not None:
+                from ._folder.remote_pull import pull_run
+
+                return pull_run(pool if isinstance(pool, FolderStore) else path, place, what, progress, allow_missing)
+        if exists or isinstance(pool, FolderStore):
+            raise UnsupportedError(f"{url} has the run of one pool: pull it into a file, not into a folder")
     if isinstance(pool, Store):
         return pull_into(pool, url, what, progress)
-    path = file_path(pool)
-    exists = os.path.exists(os.path.expanduser(path))
-    if not exists:
-        with Place(url) as place:
-            state.read(place)
     with open(path, "r+" if exists else "x", background=False) as store:
         return pull_into(store, url, what, progress)
+
+
+def verify(
+    place: Place, what: Iterable[str], create: Callable[[str], Store], progress: Progress | None = None
+) -> dict[str, Any]:
+    """Verify a run in an object store: as `_remote.verify`."""
+    from ._remote import state
+    from ._remote.verify import verify as verify_pool
+
+    if state.read(place).ranks is None:
+        return verify_pool(place, what, create, progress)
+    from ._folder.remote import verify_run
+
+    return verify_run(place, what, create, progress)

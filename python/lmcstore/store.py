@@ -463,7 +463,11 @@ class Store:
         """
         from ._remote.push import push  # needs modules that others do without
 
-        return push(self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror)
+        return push(self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror, kind=self._pusher())
+
+    def _pusher(self) -> Any:
+        """Return the class that pushes; None: a pool's."""
+        return None
 
     def close(self) -> None:
         """Close this open of the pool, after snapshots under way, lazy ones too. A second call does nothing.

@@ -115,7 +115,7 @@ def _warned(report: dict[str, Any]) -> list[str]:
 # Dumps
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """A part in a rank's pool."""
 
     path: str
@@ -184,7 +184,7 @@ class Dump:
             report = pool.dump(file.descriptor, what, since, False, False, False, self._progress)
         return report | {"warnings": _warned(report)}
 
-    def _parts(self, snapshots: list[dict[str, Any]]) -> Iterator[_Wanted]:
+    def _parts(self, snapshots: list[dict[str, Any]]) -> Iterator[Wanted]:
         """Yield the parts of the records that are in the records' archive."""
         for snapshot in snapshots:
             shelf = snapshot["shelf"]
@@ -196,38 +196,17 @@ class Dump:
                     self._missing.append(f"{taken._address}: {error}")
                     continue
                 pool = self._store._ranks.pool(rank, shelf, part)
-                wanted = _Wanted(pool.info()["path"], shelf, handle.info()["number"])
+                wanted = Wanted(pool.info()["path"], shelf, handle.info()["number"])
                 if not _is_committed(pool, wanted):
-                    self._commit(pool, wanted, part, taken._address)
+                    commit_part(pool, wanted, part, taken._address, self._store._flags)
                 yield wanted
 
-    def _commit(self, pool: _core.Pool, wanted: _Wanted, part: Part, address: str) -> None:
-        """Commit a part whose record is there, or wait a moment for its rank, which does so after the record."""
-        flags = _core.NO_BACKGROUND | self._store._flags
-        until = time.monotonic() + _COMMIT_S
-        while not _is_committed(pool, wanted):
-            time.sleep(_MOMENT_S)
-            try:
-                writable = _core.open(wanted.path, _core.OPEN_WRITE, 0, 0, 1, flags)
-            except InUseError as error:
-                if time.monotonic() < until:
-                    continue
-                raise InUseError(
-                    f"{address} is not committed in {wanted.path} yet, and can't be: {error}. Repeat this when the "
-                    "save has ended"
-                ) from None
-            try:
-                with contextlib.suppress(NotFoundError):  # its rank did it meanwhile
-                    writable.resolve(part.group, True)
-            finally:
-                writable.close()
-
-    def _dump_rank(self, path: str, parts: list[_Wanted]) -> None:
+    def _dump_rank(self, path: str, parts: list[Wanted]) -> None:
         pool = dict(self._store._ranks.all())[os.path.basename(path)]
         name = os.path.basename(path).removesuffix(_POOL) + ARCHIVE
         file = _NewFile(os.path.join(self._folder, name))
         try:
-            report = self._dump(pool, tuple(_ranges(parts)), name, file)
+            report = self._dump(pool, tuple(ranges_of(parts)), name, file)
             if report["snapshots"] != len(parts):
                 raise NotFoundError(f"{path}: snapshots were removed during the dump; repeat it")
             file.commit()
@@ -239,7 +218,28 @@ class Dump:
         self._report["warnings"] += report["warnings"]
 
 
-def _is_committed(pool: _core.Pool, wanted: _Wanted) -> bool:
+def commit_part(pool: _core.Pool, wanted: Wanted, part: Part, address: str, flags: int) -> None:
+    """Commit a part whose record is there, or wait a moment for its rank, which does so after the record."""
+    until = time.monotonic() + _COMMIT_S
+    while not _is_committed(pool, wanted):
+        time.sleep(_MOMENT_S)
+        try:
+            writable = _core.open(wanted.path, _core.OPEN_WRITE, 0, 0, 1, _core.NO_BACKGROUND | flags)
+        except InUseError as error:
+            if time.monotonic() < until:
+                continue
+            raise InUseError(
+                f"{address} is not committed in {wanted.path} yet, and can't be: {error}. Repeat this when the save "
+                "has ended"
+            ) from None
+        try:
+            with contextlib.suppress(NotFoundError):  # its rank did it meanwhile
+                writable.resolve(part.group, True)
+        finally:
+            writable.close()
+
+
+def _is_committed(pool: _core.Pool, wanted: Wanted) -> bool:
     try:
         pool.find(wanted.shelf, str(wanted.number), False)
     except NotFoundError:
@@ -247,7 +247,7 @@ def _is_committed(pool: _core.Pool, wanted: _Wanted) -> bool:
     return True
 
 
-def _ranges(parts: list[_Wanted]) -> Iterator[str]:
+def ranges_of(parts: list[Wanted]) -> Iterator[str]:
     """Yield addresses of parts of one pool: ranges where numbers follow each other."""
     for (shelf, _), run in itertools.groupby(enumerate(parts), lambda one: (one[1].shelf, one[1].number - one[0])):
         numbers = [part.number for _, part in run]
@@ -376,7 +376,7 @@ class Restore:
 
     def _check_same(self, made: Store, records: Store) -> None:
         """ExistsError: the run has other snapshots under the same numbers."""
-        for shelf, number, record in _records_of(made):
+        for shelf, number, record in records_of(made):
             if shelf in records and number in records[shelf]:
                 own = read_head(records[shelf][number]._decode())
                 if own.ranks != record.ranks:
@@ -386,7 +386,7 @@ class Restore:
         """Seek the parts of all records."""
         ranks = Ranks(self._folder, False, self._flags | _core.NO_BACKGROUND)
         try:
-            for shelf, number, record in _records_of(made):
+            for shelf, number, record in records_of(made):
                 for rank, part in record.ranks.items():
                     try:
                         ranks.snapshot(rank, part, shelf, [])
@@ -409,7 +409,8 @@ def listed_dumps(dumps: Sequence[str]) -> str:
     return dumps[0] if len(dumps) == 1 else f"{dumps[0]} with {len(dumps) - 1} more"
 
 
-def _records_of(store: Store) -> Iterator[tuple[str, int, Record]]:
+def records_of(store: Store) -> Iterator[tuple[str, int, Record]]:
+    """Yield the shelves, numbers and heads of the records in a pool."""
     for shelf in store:
         for snapshot in store[shelf]:
             yield shelf, snapshot.number, read_head(snapshot._decode())

@@ -328,6 +328,11 @@ class FolderStore(Store):
         made = Restore(paths_of(dumps), self._path, self._flags, progress, operations.records, stores)
         return made.run(allow_missing, move_tags)
 
+    def _pusher(self) -> Any:
+        from .remote_push import RunPusher  # needs modules that others do without
+
+        return RunPusher
+
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(
             f"{self._path}: {what} takes a pool, not the folder of a run: give it the pools in there"
@@ -350,6 +355,8 @@ class FolderStore(Store):
     def __reduce__(self) -> Any:
         if self.closed:
             raise InvalidError(f"{self._path}: a closed store can't be copied or pickled")
+        if self._again is not None:
+            return super().__reduce__()
         return _reopened, (self._path, self._uuid, self._force_network, self._verifies)
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ _FORMAT = "lmc-store run"
 _STUB = b"lmc-store: emptied by prune\n"
 _MOST_JSON = 64 << 20
 _MOST = 1 << 62
+_SUB_RUN = re.compile(r"rank-([0-9]{5,10})(\.[1-9][0-9]{0,3})?")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _DATA = re.compile(r"data/[0-9]{20}-[0-9a-f]{16}")
 _INDEX = re.compile(r"index/[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{16}")
@@ -76,6 +77,15 @@ def piece_name(object: str, index: int) -> str:
     return f"{object}/{index:06d}"
 
 
+class Of(NamedTuple):
+    """Of which snapshot of a run of many ranks a rank's snapshot is a part."""
+
+    record: int
+    """The number of the run's snapshot."""
+    group: str
+    """32 hexadecimal digits."""
+
+
 class Entry(NamedTuple):
     """A snapshot."""
 
@@ -97,6 +107,7 @@ class Entry(NamedTuple):
     archive: Archive
     key: Archive | None
     """Another archive of the snapshot that needs no other."""
+    of: Of | None = None
 
 
 class Node(NamedTuple):
@@ -145,21 +156,36 @@ class Parts:
     time_ns: int
     writer: str
     shelves: Sequence[ShelfParts]
+    ranks: list[str] | None = None
+    """Of the records of a run of many ranks: the names of the sub-runs that they need."""
 
 
-def write_mark(run: str) -> bytes:
-    """Return the bytes of `lmc-store.json`."""
-    return json.dumps({"format": _FORMAT, "version": VERSION, "run": run}).encode()
+def write_mark(run: str, *, ranks: bool = False) -> bytes:
+    """Return the bytes of `lmc-store.json`; `ranks`: of a run of many ranks."""
+    return json.dumps({"format": _FORMAT, "version": VERSION, "run": run} | ({"ranks": True} if ranks else {})).encode()
 
 
-def read_mark(data: bytes, where: str) -> str:
-    """Return the run's id."""
+def read_mark(data: bytes, where: str) -> Parts:
+    """Return the state of a run without commits."""
     check = _Check(where)
     found = check.object(check.parsed(data))
     if found.get("format") != _FORMAT:
         raise DamagedError(f"{where} is damaged, or of another program")
     check.version(found)
-    return check.match(found, "run", _HEX)
+    return Parts(check.match(found, "run", _HEX), 0, 0, "", [], [] if found.get("ranks") is True else None)
+
+
+def sub_runs(rank: int) -> Iterator[str]:
+    """Yield the names that a rank's sub-runs have: the second one is of a pool that was begun anew."""
+    stem = f"rank-{rank:05d}"
+    yield stem
+    yield from (f"{stem}.{number}" for number in itertools.count(2))
+
+
+def rank_of(sub_run: str) -> int:
+    """Return the rank of a sub-run's name; -1: it is none."""
+    found = _SUB_RUN.fullmatch(sub_run)
+    return -1 if found is None else int(found.group(1))
 
 
 def stub() -> bytes:
@@ -198,6 +224,7 @@ def write_state(parts: Parts) -> bytes:
             "writer": parts.writer,
             "shelves": shelves,
         }
+        | ({} if parts.ranks is None else {"ranks": parts.ranks})
     )
 
 
@@ -213,12 +240,16 @@ def read_state(data: bytes, where: str) -> Parts:
     known = [shelf.identity for shelf in shelves if shelf.identity != UNKNOWN]
     if len(known) != len(set(known)):
         raise check.damaged("identities of its shelves")
+    ranks = check.array(found, "ranks") if "ranks" in found else None
+    if not all(type(name) is str and rank_of(name) >= 0 for name in ranks or ()):
+        raise check.damaged("'ranks'")
     return Parts(
         check.match(found, "run", _HEX),
         check.count(found, "number", 1),
         check.count(found, "time_ns"),
         check.match(found, "writer", _HEX),
         shelves,
+        ranks,
     )
 
 
@@ -297,6 +328,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "note": entry.note or None,
         "hidden": entry.hidden or None,
         "deep": entry.deep or None,
+        "of": None if entry.of is None else entry.of._asdict(),
     }
     found.update((name, value) for name, value in optional.items() if value is not None)
     if entry.key is not None:
@@ -424,7 +456,10 @@ def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
     step = found.get("step")
     if step is not None and (type(step) is not int or not -(1 << 63) < step < 1 << 63):
         raise check.damaged("'step'")
-    key = found.get("key")
+    key, of = found.get("key"), None
+    if "of" in found:
+        whole = check.object(found["of"])
+        of = Of(check.count(whole, "record", 1), check.match(whole, "group", _HEX))
     return Entry(
         number,
         step,
@@ -439,6 +474,7 @@ def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
         found.get("deep") is True,
         _read_archive(check, check.object(found.get("archive"))),
         None if key is None else _read_archive(check, check.object(key)),
+        of,
     )
 
 

@@ -19,12 +19,11 @@ from .._text.text import lines, printable
 from ..errors import Error, InvalidError, ReadOnlyError
 from ..opening import open
 from ..progress import ProgressBar
-from ..remote import pull
+from ..remote import pull, verify
 from ..store import Store
 from . import compare, state, sweep
 from .codec import Entry
 from .place import Place, is_url
-from .verify import verify
 
 _DONE, _FAILED, _WRONG_USE, _SIGNAL = 0, 1, 2, 128
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -47,14 +46,18 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     keys = f", {done['keys']} of them whole" if done["keys"] else ""
     _say(arguments, f"sent {_snapshots(done['snapshots'])}{keys}: {_size(done['bytes'])}")
+    for line in done.get("waiting", ()):
+        print(f"lmc-store: {lines(line)}", file=sys.stderr)
     return done
 
 
 def _pull(arguments: argparse.Namespace) -> dict[str, Any]:
     with _Bar(arguments) as bar:
-        done = pull(arguments.url, arguments.pool, arguments.what or None, bar)
+        done = pull(arguments.url, arguments.pool, arguments.what or None, bar, allow_missing=arguments.allow_missing)
     there = f" ({done['snapshots_skipped']} were there)" if done["snapshots_skipped"] else ""
     _say(arguments, f"restored {_snapshots(done['snapshots'])}{there}: {_size(done['bytes'])} read")
+    for line in done.get("missing", ()):
+        print(f"lmc-store: left out: {lines(line)}", file=sys.stderr)
     return done
 
 
@@ -100,14 +103,28 @@ def _info(arguments: argparse.Namespace) -> dict[str, Any]:
             _say(arguments, f"{printable(shelf.name)}: {_snapshots(shelf.shown)}{newest}")
         written = _time(now.time_ns) if now.number else "-"
         _say(arguments, f"{place.url}: run {now.run}, commit {now.number} of {written}")
-    return {"url": place.url, "run": now.run, "commit": now.number, "time": now.time_ns / 1e9, "shelves": shelves}
+        ranks = [] if now.ranks is None else list(map(_rank, [place] * len(now.ranks), now.ranks))
+        for one in ranks:
+            _say(arguments, f"{one['name']}: {_snapshots(one['stored'])}")
+    found = {"url": place.url, "run": now.run, "commit": now.number, "time": now.time_ns / 1e9, "shelves": shelves}
+    return found if now.ranks is None else found | {"ranks": ranks}
+
+
+def _rank(above: Place, name: str) -> dict[str, Any]:
+    """Describe a rank's sub-run."""
+    with above.below(name) as place:
+        shelves = state.read(place).shelves
+        latest = {shelf.name: shelf.latest.number for shelf in shelves if shelf.latest is not None}
+        return {"name": name, "stored": sum(shelf.shown for shelf in shelves), "latest": latest}
 
 
 def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
     with Place(arguments.url) as place, _Bar(arguments) as bar:
         done = verify(place, arguments.what, _make, bar)
     for damage in done["damages"]:
-        print(f"damaged: {printable(damage['shelf'])}@{damage['number']}: {lines(damage['message'])}", file=sys.stderr)
+        step = "" if damage["step"] is None else f" (step {damage['step']})"
+        where = f"{printable(damage['shelf'])}@{damage['number']}{step}"
+        print(f"damaged: {where}: {lines(damage['message'])}", file=sys.stderr)
     verdict = f"{len(done['damages'])} can't be read" if done["damages"] else "no damage"
     _say(arguments, f"checked {_snapshots(done['snapshots'])}, {_size(done['bytes_read'])}: {verdict}")
     arguments.code = _FAILED if done["damages"] else _DONE
@@ -255,6 +272,7 @@ def _parser(name: str) -> _Parser:
     parser.add_argument("url", metavar="URL", type=_url, help="s3://, gs://, az://, file:/// or, to read, https://")
     if name == "pull":
         parser.add_argument("pool", metavar="POOL", type=file_path)
+        parser.add_argument("--allow-missing", action="store_true", help="leave out parts of ranks that are missing")
     if name in ("ls", "log"):
         parser.add_argument("shelf", metavar="SHELF", nargs="?")
         parser.add_argument("-n", dest="count", metavar="N", type=_count, help="the newest N only")

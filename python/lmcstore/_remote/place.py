@@ -97,6 +97,10 @@ class Place:
     def renew(self) -> None:
         self._workers = ThreadPoolExecutor(self._parallel, "lmcstore-remote")
 
+    def below(self, name: str) -> Place:
+        """Return the place of a folder in this one."""
+        return Place(f"{self.url}/{name}")
+
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)
 

@@ -43,7 +43,8 @@ class RemotePool:
     def __init__(
         self, url: str, cache_bytes: int, create: Create, cache: str | None = None, progress: Progress | None = None
     ) -> None:
-        self._url, self._create = url, create
+        self.url, self._create = url, create
+        self._options = cache_bytes, create, cache, progress
         self._place = Place(url, _PARALLEL)
         try:
             self.state = state.read(self._place)
@@ -52,6 +53,11 @@ class RemotePool:
             self._place.close()
             raise
         self.closed = False
+
+    def below(self, name: str, share: int) -> RemotePool:
+        """Open a sub-run, with a share of the cache."""
+        most_bytes, create, cache, progress = self._options
+        return RemotePool(f"{self.url}/{name}", most_bytes // (share if cache is None else 1), create, cache, progress)
 
     def close(self) -> None:
         if not self.closed:
@@ -63,20 +69,20 @@ class RemotePool:
         if name.startswith("_") or not hasattr(_core.Pool, name):
             raise AttributeError(name)
         raise UnsupportedError(
-            f"{self._url} is a run in an object store, which is only read here: pull it into a pool (lmc-store pull)"
+            f"{self.url} is a run in an object store, which is only read here: pull it into a pool (lmc-store pull)"
         )
 
     def _shelf(self, name: str) -> state.Shelf:
         if self.closed:
-            raise InvalidError(f"{self._url}: the store is closed")
+            raise InvalidError(f"{self.url}: the store is closed")
         return self.state.shelf(name)
 
     def info(self) -> dict[str, Any]:
         if self.closed:
-            raise InvalidError(f"{self._url}: the store is closed")
+            raise InvalidError(f"{self.url}: the store is closed")
         shelves = self.shelves()
         return {
-            "path": self._url,
+            "path": self.url,
             "uuid": bytes.fromhex(self.state.run),
             "writable": False,
             "medium": "object store",
@@ -133,7 +139,7 @@ class RemotePool:
         number = number_of(shelf, which)
         entry = shelf.entry(number)
         if entry is None or entry.hidden:
-            raise NotFoundError(f"{self._url} has no {name}@{number}")
+            raise NotFoundError(f"{self.url} has no {name}@{number}")
         return RemoteHandle(self._cache, shelf, entry, self._create)
 
     def new_bytes(self, name: str, numbers: list[int]) -> list[int | None]:
@@ -143,7 +149,7 @@ class RemotePool:
 
     def follow(self, name: str, after: int, shelf_id: int, wait_ms: int) -> tuple[int, int, int]:
         if wait_ms:
-            raise UnsupportedError(f"{self._url}: a run in an object store can't be followed; open it again")
+            raise UnsupportedError(f"{self.url}: a run in an object store can't be followed; open it again")
         return 0, after, int(self._shelf(name).identity[:12], 16)
 
 
@@ -178,7 +184,7 @@ class RemoteHandle:
             "raw_bytes": entry.raw_bytes,
             "metrics": {name: float(value) for name, value in metrics.items()},
             "meta_json": json.dumps(meta),
-            "group": bytes(16),
+            "group": bytes(16) if entry.of is None else bytes.fromhex(entry.of.group),
         }
 
     def tags(self) -> list[str]:

@@ -280,11 +280,11 @@ def pull_into(
 ) -> dict[str, Any]:
     """Restore snapshots of a run at a URL into an open store."""
     store._check_writable()
-    if store._pool_path != store.path:
-        raise UnsupportedError(f"{store.path}: pull takes a pool, not the folder of a run of many ranks")
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
     with Place(url) as place:
         puller = Puller(store, place, addresses, progress)
+        if puller._state.ranks is not None:
+            raise UnsupportedError(f"{url} has a run of many ranks: pull it into a folder, not into {store.path}")
         store.pause()
         try:
             puller.pull()

@@ -16,9 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Error, ExistsError, InputOutputError, InUseError, InvalidError, NotFoundError, UnsupportedError
+from ..errors import Error, ExistsError, InputOutputError, InUseError, InvalidError, NotFoundError
 from . import agree, outline, state
-from .codec import UNKNOWN, Archive, Entry, Origin
+from .codec import UNKNOWN, Archive, Entry, Of, Origin
 from .place import Place
 from .upload import Upload
 
@@ -52,6 +52,8 @@ class _Stale(Exception):
 class Pusher:
     """Pushes from an open store to a place, step by step."""
 
+    _of_ranks = False
+
     def __init__(
         self,
         store: Store,
@@ -65,7 +67,7 @@ class Pusher:
         self._store, self._place, self._progress, self._follows = store, place, progress, follows
         self._what, self._mirror = tuple(what), mirror
         self._writer = secrets.token_hex(16)
-        self._state = state.begin(place)
+        self._state = state.begin(place, ranks=self._of_ranks)
         self._outlines: dict[str, tuple[int, str, outline.Outline]] = {}
         self._keys = ThreadPoolExecutor(1, "lmcstore-key")
         self._key: tuple[str, int, Future[tuple[Archive, Upload] | None]] | None = None
@@ -76,6 +78,11 @@ class Pusher:
 
     def close(self) -> None:
         self._keys.shutdown(wait=True, cancel_futures=True)
+
+    def report(self) -> dict[str, Any]:
+        """Return what was sent."""
+        sent = {"snapshots": self.snapshots, "keys": self.keys, "bytes": self.bytes}
+        return sent | {"commit": self._state.number}
 
     # One pass
 
@@ -136,6 +143,10 @@ class Pusher:
             if len(numbers) < 4096 or numbers[-1] >= last:
                 return found
             first = numbers[-1] + 1
+
+    def of(self, shelf: str, number: int) -> Of | None:
+        """Return of which snapshot of a run of many ranks this one is a part."""
+        return None
 
     # Archives
 
@@ -250,6 +261,12 @@ class Pusher:
     def _commit(self, apply: Callable[[state.State], bool]) -> None:
         self._state = state.change(self._state, self._writer, apply)
 
+    def add_shelf(self, draft: state.State, shelf: str, identity: str) -> state.Shelf:
+        """Add a shelf of the store to a state."""
+        info = self._store._pool.shelf_info(shelf)
+        origin = None if info["origin"] is None else Origin(*info["origin"][:2])
+        return draft.add(shelf, identity, info["keep_raw"], info["policy"], origin)
+
     def _agree(self) -> None:
         """Bring names, tags, policies, metrics and notes up to date."""
         shelves = sorted({wanted.shelf for wanted in self._wanted()})
@@ -300,6 +317,7 @@ class _Batch:
         return Entry(
             number, info["step"], info["time_ns"], info["parent"], info["raw_bytes"], info["tensor_count"],
             agree.metrics_of(info), agree.note_of(info), False, base, is_deep, place, None,
+            pusher.of(self._shelf, number),
         )  # fmt: skip
 
     def _check(self, begun: outline.Outline) -> None:
@@ -324,15 +342,13 @@ class _Batch:
         assert kept is not None
         upload = self._upload
         upload.finish()
-        info = pusher._store._pool.shelf_info(self._shelf)
 
         def apply(draft: state.State) -> bool:
             if upload.is_expired:
                 raise _Stale("the upload took so long that its first bytes may be gone")
             there = draft.find(self._shelf)
             if there is None:
-                origin = None if info["origin"] is None else Origin(*info["origin"][:2])
-                there = draft.add(self._shelf, kept.shelves[0].identity, info["keep_raw"], info["policy"], origin)
+                there = pusher.add_shelf(draft, self._shelf, kept.shelves[0].identity)
             _append(there, entries)
             return True
 
@@ -369,26 +385,20 @@ def push(
     follow: bool = False,
     timeout: float | None = None,
     mirror: bool = False,
+    kind: type[Pusher] | None = None,
 ) -> dict[str, Any]:
-    """Send the snapshots of a store that a run at a URL lacks: see `Store.push`."""
-    if store._pool_path != store.path:
-        raise UnsupportedError(f"{store.path}: push sends pools; push those of the ranks one by one, to a URL each")
+    """Send the snapshots of a store that a run at a URL lacks: see `Store.push`. `kind`: a subclass of `Pusher`."""
     if timeout is not None and not follow:
         raise InvalidError("timeout is for follow=True")
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
     with (
         Place(url) as place,
-        contextlib.closing(Pusher(store, place, addresses, mirror, progress, follows=follow)) as pusher,
+        contextlib.closing((kind or Pusher)(store, place, addresses, mirror, progress, follows=follow)) as pusher,
     ):
         if follow:
             _follow(pusher, timeout)
         pusher.push(waits=True)
-        return {
-            "snapshots": pusher.snapshots,
-            "keys": pusher.keys,
-            "bytes": pusher.bytes,
-            "commit": pusher._state.number,
-        }
+        return pusher.report()
 
 
 def _follow(pusher: Pusher, timeout: float | None) -> None:

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..errors import DamagedError, InUseError, NotFoundError, UnsupportedError
+from ..errors import DamagedError, ExistsError, InUseError, NotFoundError, UnsupportedError
 from . import codec
 from .codec import Archive, Entry, Node, Origin, Parts
 from .place import Place
@@ -205,6 +205,8 @@ class State:
     writer: str
     shelves: list[Shelf]
     _nodes: _Nodes = field(repr=False, compare=False)
+    ranks: list[str] | None = None
+    """The sub-runs of a run of many ranks; None: it is a pool's."""
 
     def shelf(self, name: str) -> Shelf:
         """Return a shelf; NotFoundError: there is none."""
@@ -218,6 +220,13 @@ class State:
         """Return a shelf; None: there is none."""
         return next((shelf for shelf in self.shelves if shelf.name == name), None)
 
+    def part(self, shelf: str, number: int, group: bytes) -> Entry | None:
+        """Find the part of a snapshot in the state of a rank's sub-run."""
+        there = self.find(shelf)
+        entry = there.entry(number) if there is not None else None
+        is_it = entry is not None and not entry.hidden and entry.of is not None and entry.of.group == group.hex()
+        return entry if is_it else None
+
     def add(self, name: str, identity: str, keep_raw: int, policy: str, origin: Origin | None) -> Shelf:
         """Add a shelf without snapshots."""
         shelf = Shelf(name, identity, 1, keep_raw, policy, origin, {}, [], [], self._nodes)
@@ -230,22 +239,31 @@ class State:
         shelves = [copy.copy(shelf) for shelf in self.shelves]  # entries and nodes themselves never change
         for shelf in shelves:
             shelf.tags, shelf.newest, shelf.nodes = dict(shelf.tags), list(shelf.newest), list(shelf.nodes)
-        return State(self.place, self.run, self.number, self.time_ns, self.writer, shelves, self._nodes)
+        ranks = None if self.ranks is None else list(self.ranks)
+        return State(self.place, self.run, self.number, self.time_ns, self.writer, shelves, self._nodes, ranks)
 
     def parts(self) -> Parts:
         """Return the contents of the commit's object."""
-        return Parts(self.run, self.number, self.time_ns, self.writer, self.shelves)
+        return Parts(self.run, self.number, self.time_ns, self.writer, self.shelves, self.ranks)
 
 
-def begin(place: Place) -> State:
-    """Read the state of a run, and begin a run where there is none."""
+def begin(place: Place, *, ranks: bool = False) -> State:
+    """Read the state of a run, and begin a run where there is none. `ranks`: of a run of many ranks."""
+    found = _begun(place, ranks)
+    if (found.ranks is not None) != ranks:
+        kind, other = ("many ranks", "one pool") if found.ranks is not None else ("one pool", "many ranks")
+        raise ExistsError(f"{place.url} has a run of {kind}, and this is one of {other}: push to another URL")
+    return found
+
+
+def _begun(place: Place, ranks: bool) -> State:
     try:
         return read(place)
     except NotFoundError:
         if place.exists(MARK):
             raise
-    run = secrets.token_hex(16)
-    if place.create(MARK, codec.write_mark(run)) and place.create(MARK, codec.write_mark(run) + b"\n"):
+    mark = codec.write_mark(secrets.token_hex(16), ranks=ranks)
+    if place.create(MARK, mark) and place.create(MARK, mark + b"\n"):
         raise UnsupportedError(
             f"{place.url}: this server overwrites an object that exists though asked not to (If-None-Match), so two "
             "programs could destroy each other's commits: it can't have runs"
@@ -309,7 +327,7 @@ def _read_log(place: Place, number: int, data: bytes) -> Parts | None:
 def _searched(place: Place, low: int = 0) -> Parts:
     """Find the newest commit of the log, without the head: by doubling, then by halves."""
     if low == 0 and not place.exists(log_name(1)):
-        return Parts(_run(place), 0, 0, "", [])
+        return _mark(place)
     low, step = max(low, 1), 1
     while place.exists(log_name(low + step)):
         low, step = low + step, step * 2
@@ -323,7 +341,7 @@ def _searched(place: Place, low: int = 0) -> Parts:
     return parts
 
 
-def _run(place: Place) -> str:
+def _mark(place: Place) -> Parts:
     try:
         return codec.read_mark(place.get(MARK, codec.MOST_STORED), place.where(MARK))
     except NotFoundError:
@@ -332,7 +350,7 @@ def _run(place: Place) -> str:
 
 def _state(place: Place, parts: Parts, nodes: _Nodes) -> State:
     shelves = [Shelf(**vars(one) | {"_nodes": nodes}) for one in parts.shelves]
-    return State(place, parts.run, parts.number, parts.time_ns, parts.writer, shelves, nodes)
+    return State(place, parts.run, parts.number, parts.time_ns, parts.writer, shelves, nodes, parts.ranks)
 
 
 def change(state: State, writer: str, apply: Callable[[State], bool]) -> State:

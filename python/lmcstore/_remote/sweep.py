@@ -40,7 +40,7 @@ def remove(place: Place, what: Iterable[str], *, dry_run: bool) -> tuple[int, in
         return is_changed
 
     now = state.change(now, secrets.token_hex(16), apply)
-    return count, *sweep(now)
+    return count, *sweep_all(now)
 
 
 def prune(place: Place, names: Iterable[str], create: Callable[[str], Store], *, dry_run: bool) -> tuple[int, int, int]:
@@ -54,7 +54,7 @@ def prune(place: Place, names: Iterable[str], create: Callable[[str], Store], *,
         for shelf in [now.shelf(name) for name in names] or now.shelves:
             what += [f"{shelf.name}@{number}" for number in _due(store, shelf)]
     if not what:
-        return 0, *((0, 0) if dry_run else sweep(now))
+        return 0, *((0, 0) if dry_run else sweep_all(now))
     return remove(place, what, dry_run=dry_run)
 
 
@@ -93,6 +93,41 @@ def needed(now: state.State) -> set[str]:
             if entry.key is not None:
                 found |= entry.key.objects()
     return found
+
+
+def drop_parts(now: state.State) -> None:
+    """Remove the parts whose records are gone, by the state of the records. Those of later records stay."""
+    writer = secrets.token_hex(16)
+    records = {
+        shelf.name: (shelf.next, {entry.number for entry in shelf.entries() if not entry.hidden})
+        for shelf in now.shelves
+    }
+
+    def apply(draft: state.State) -> bool:
+        is_changed = False
+        for shelf in draft.shelves:
+            above, kept = records.get(shelf.name, (0, set()))
+            gone = {
+                entry.number
+                for entry in shelf.entries()
+                if not entry.hidden and entry.of is not None and entry.of.record < above and entry.of.record not in kept
+            }
+            is_changed |= agree.remove(shelf, gone)
+        return is_changed
+
+    for name in now.ranks or ():
+        with now.place.below(name) as place:
+            state.change(state.read(place), writer, apply)
+
+
+def sweep_all(now: state.State) -> tuple[int, int]:
+    """Sweep a run, and the sub-runs of its ranks, where parts go whose records are gone; return the sums of `sweep`."""
+    drop_parts(now)
+    found = [sweep(now)]
+    for name in now.ranks or ():
+        with now.place.below(name) as place:
+            found.append(sweep(state.read(place)))
+    return sum(count for count, _ in found), sum(size for _, size in found)
 
 
 def sweep(now: state.State) -> tuple[int, int]:

@@ -24,7 +24,7 @@ def verify(
     """Restore each snapshot, one after the other, into a temporary pool, which `create` makes.
 
     Returns ``snapshots``, ``bytes_read``, and ``damages``: a dict for each unreadable snapshot, with ``shelf``,
-    ``number`` and ``message``.
+    ``number``, ``step`` and ``message``.
     """
     with (
         tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
@@ -50,7 +50,8 @@ class _Verifier(Puller):
             try:
                 self._check(shelf, entry)
             except (DamagedError, NotFoundError, UnsupportedError) as error:
-                self.damages.append({"shelf": shelf.name, "number": number, "message": str(error)})
+                damage = {"shelf": shelf.name, "number": number, "step": entry.step, "message": str(error)}
+                self.damages.append(damage)
 
     def _check(self, shelf: state.Shelf, entry: Entry) -> None:
         self._pull_chain(shelf, shelf.chain(entry.number, by_key=False), set(), [])

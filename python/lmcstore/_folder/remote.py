@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A run of many ranks in an object store: its records, and a sub-run for each rank's pool (store/REMOTE.md)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .._remote import state
+from .._remote.codec import Entry, rank_of
+from .._remote.place import Place
+from .._remote.pool import RemoteHandle, RemotePool
+from .._remote.pull import Progress
+from .._remote.verify import verify
+from .._remote.which import numbers_of
+from .._text.similar import listed
+from ..errors import Error, InvalidError
+from .ranks import RankNotFoundError
+from .store import FolderStore
+
+if TYPE_CHECKING:
+    from ..store import Store
+    from .record import Part
+
+
+_CHECKED_BYTES = 1 << 30
+
+
+# Reading in place
+
+
+class RemoteRanks:
+    """The sub-runs of a run, in place of `Ranks`; each is opened when it is needed."""
+
+    def __init__(self, records: RemotePool, verify: bool) -> None:
+        self._records, self._url, self._verify = records, records.url, verify
+        self._names = records.state.ranks or []
+        self._lock = threading.Lock()
+        self._pools: dict[str, RemotePool] = {}
+        self._closed = False
+
+    def _opened(self, name: str) -> RemotePool:
+        with self._lock:
+            if self._closed:
+                raise InvalidError(f"{self._url}: the store is closed")
+            if name not in self._pools:
+                self._pools[name] = self._records.below(name, len(self._names))
+            return self._pools[name]
+
+    def _found(self, rank: int, shelf: str, part: Part, wanted: list[str]) -> tuple[RemotePool, Entry]:
+        names = [name for name in self._names if rank_of(name) == rank]
+        failure: Error | None = None
+        for name in names:
+            try:
+                pool = self._opened(name)
+            except Error as error:
+                failure = error
+                continue
+            entry = pool.state.part(shelf, part.number, part.group)
+            if entry is not None:
+                return pool, entry
+        what = f", with {listed(wanted)}" if wanted else ""
+        cause = f"it was removed meanwhile, or its objects are gone: open the run again ({failure or names})"
+        raise RankNotFoundError(f"{self._url} lacks the part of rank {rank}{what}: {cause}")
+
+    def snapshot(self, rank: int, part: Part, shelf: str, wanted: list[str]) -> RemoteHandle:
+        pool, entry = self._found(rank, shelf, part, wanted)
+        return pool.find(shelf, str(entry.number), self._verify)
+
+    def pool(self, rank: int, shelf: str, part: Part) -> RemotePool:
+        return self._found(rank, shelf, part, [])[0]
+
+    def has(self, shelf: str, part: Part) -> bool:
+        return any(pool.state.part(shelf, part.number, part.group) is not None for _, pool in self.all())
+
+    def all(self) -> Iterator[tuple[str, RemotePool]]:
+        for name in self._names:
+            yield name, self._opened(name)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for pool in self._pools.values():
+                pool.close()
+
+
+class RemoteFolder(FolderStore):
+    """A run of many ranks in an object store, read as one store."""
+
+    def __init__(self, pool: RemotePool, url: str, verify: bool) -> None:
+        records: Any = pool
+        super().__init__(records, url, verify=verify)
+        ranks: Any = RemoteRanks(pool, verify)
+        self._ranks = ranks
+
+
+# Checks
+
+
+def verify_run(
+    place: Place, what: Iterable[str], create: Callable[[str], Store], progress: Progress | None = None
+) -> dict[str, Any]:
+    """Verify the records and the parts of all ranks: as `verify`, with the numbers and steps of the run's snapshots."""
+    done = verify(place, what, create, progress)
+    damages: list[dict[str, Any]] = done["damages"]
+    unreadable = {(damage["shelf"], damage["number"]) for damage in damages}
+    parts: dict[str, dict[tuple[str, int], tuple[int, dict[str, Any]]]] = {}
+    with RemoteFolder(RemotePool(place.url, _CHECKED_BYTES, create), place.url, True) as store:
+        for shelf, numbers in numbers_of(state.read(place), what):
+            for number in numbers:
+                if (shelf.name, number) in unreadable:
+                    continue
+                snapshot = store[shelf.name]._taken(number)
+                named = {"shelf": shelf.name, "number": number, "step": snapshot.step}
+                for rank, part in snapshot._record_alone().record.ranks.items():
+                    try:
+                        found, entry = store._ranks._found(rank, shelf.name, part, [])  # type: ignore[attr-defined]
+                    except RankNotFoundError as error:
+                        damages.append({**named, "message": str(error)})
+                    else:
+                        parts.setdefault(found.url, {})[shelf.name, entry.number] = rank, named
+    for url, there in parts.items():
+        with Place(url) as below:
+            one = verify(below, [f"{shelf}@{number}..{number}" for shelf, number in there], create, progress)
+        done["bytes_read"] += one["bytes_read"]
+        for damage in one["damages"]:
+            rank, named = there[damage["shelf"], damage["number"]]
+            damages.append({**named, "message": f"rank {rank}: {damage['message']}"})
+    damages.sort(key=lambda damage: (damage["shelf"], damage["number"]))
+    return done

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Restores a run of many ranks into a folder: the parts first, then the records (`_folder.dumps.Restore`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from .._remote import state
+from .._remote.place import Place
+from .._remote.pull import Progress, Puller
+from .._text.arguments import absolute
+from ..errors import NotFoundError
+from ..store import Store
+from .dumps import Restore, Wanted, ranges_of, records_of
+from .ranks import RECORDS
+from .store import FolderStore, open_folder
+
+
+class _Pull(Restore):
+    """The restore of a run from a place."""
+
+    def __init__(self, place: Place, what: Iterable[str], folder: str, progress: Progress | None, **run: Any) -> None:
+        super().__init__([place.url], folder, 0, progress, **run)
+        self._place, self._what = place, what
+        self._allows = False
+        self._made: Store | None = None
+
+    def run(self, allow_missing: bool, move_tags: bool = False) -> dict[str, Any]:
+        self._allows = allow_missing
+        return super().run(allow_missing, move_tags)
+
+    def _names(self) -> list[str]:
+        return state.read(self._place).ranks or []
+
+    def _restore(self, store: Store, stem: str, move_tags: bool) -> dict[str, Any]:
+        if stem == "records":
+            if self._made is None:
+                self._made = store
+            return self._pull(store, self._place, self._what)
+        with self._place.below(stem) as place:
+            return self._pull(store, place, self._wanted(stem, state.read(place)))
+
+    def _restore_rank(self, stem: str) -> None:
+        try:
+            with self._place.below(stem) as place:
+                if not self._wanted(stem, state.read(place)):
+                    return
+        except NotFoundError:
+            if not self._allows:
+                raise
+            return
+        super()._restore_rank(stem)
+
+    def _wanted(self, stem: str, now: state.State) -> list[str]:
+        """Return the ranges of the parts that are in a sub-run."""
+        assert self._made is not None
+        found = set()
+        for shelf, _, record in records_of(self._made):
+            for part in record.ranks.values():
+                if now.part(shelf, part.number, part.group) is not None:
+                    found.add(Wanted(stem, shelf, part.number))
+        return list(ranges_of(sorted(found)))
+
+    def _pull(self, store: Store, place: Place, what: Iterable[str]) -> dict[str, Any]:
+        puller = Puller(store, place, what, self._progress)
+        puller.pull()
+        done = {"snapshots": puller.snapshots, "snapshots_skipped": puller.skipped, "bytes": puller.bytes}
+        return done | {"contents": 0, "contents_found": 0, "warnings": []}
+
+
+def pull_run(
+    folder: str | FolderStore,
+    place: Place,
+    what: str | Iterable[str] | None,
+    progress: Progress | None,
+    allow_missing: bool,
+) -> dict[str, Any]:
+    """Restore snapshots of a run into a folder, which is made, or is a run's."""
+    addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
+    if isinstance(folder, FolderStore):
+        operations = folder._operations()
+        stores = {os.path.basename(store.path): store for store in operations.stores(True)}
+        made = _Pull(place, addresses, folder.path, progress, records=operations.records, stores=stores)
+        done = made.run(allow_missing)
+    else:
+        path = absolute(folder)
+        if os.path.lexists(os.path.join(path, RECORDS)):
+            with open_folder(path, writes=True) as store:
+                return pull_run(store, place, addresses, progress, allow_missing)
+        done = _Pull(place, addresses, path, progress).run(allow_missing)
+    return {name: done[name] for name in ("snapshots", "snapshots_skipped", "bytes", "missing")}

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sends a run of many ranks: the parts in the pools of this folder, then the records whose parts are all there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from .. import _core
+from .._remote import agree, state
+from .._remote.codec import UNKNOWN, Of, rank_of, sub_runs
+from .._remote.outline import Outline
+from .._remote.place import Place
+from .._remote.push import Progress, Pusher, _Batch, _Wanted
+from .._remote.sweep import drop_parts
+from .._text.similar import listed
+from ..errors import InUseError, NotFoundError
+from ..store import Store
+from .dumps import Wanted, commit_part
+from .ranks import RankNotFoundError
+from .record import Part
+
+if TYPE_CHECKING:
+    from .store import FolderStore
+
+log = logging.getLogger("lmcstore")
+
+_AT_ONCE_RECORDS = 32
+_AT_ONCE_RANKS = 4
+
+
+class _Begun(Exception):
+    pass
+
+
+def _begun(pusher: Pusher, shelf: str, number: int) -> Outline | None:
+    """Return the beginning of a snapshot's archive, which has the shelf's identity; None: it was removed."""
+    found: list[Outline] = []
+
+    def begun(outline: Outline) -> None:
+        found.append(outline)
+        raise _Begun
+
+    with contextlib.suppress(_Begun):
+        pusher.dump(f"{shelf}@{number}", None, lambda data: None, begun)
+    return found[0] if found else None
+
+
+class _RankPusher(Pusher):
+    """Pushes parts of a rank's pool to a sub-run."""
+
+    def __init__(self, above: RunPusher, store: Store, place: Place, name: str) -> None:
+        self.name = name
+        self.parts: dict[str, dict[int, Of]] = {}
+        self._above = above
+        super().__init__(store, place, (), False)
+
+    def close(self) -> None:
+        super().close()
+        self._place.close()
+
+    def sent(self, count: int) -> None:
+        self._above.sent(count)
+
+    def of(self, shelf: str, number: int) -> Of | None:
+        return self.parts[shelf][number]
+
+    def _wanted(self) -> Iterator[_Wanted]:
+        return (_Wanted(shelf, 1, 1 << 62) for shelf in list(self.parts))
+
+    def _numbers(self, shelf: str, first: int, last: int) -> list[int]:
+        return sorted(number for number in self.parts[shelf] if first <= number <= last)
+
+
+@dataclass
+class _Record:
+    """A snapshot of the run that is not there yet."""
+
+    parts: dict[int, Part]
+    here: dict[int, _core.Pool]
+    missing: dict[int, Part] = field(init=False)
+    """Parts that were not found at the place."""
+
+    def __post_init__(self) -> None:
+        self.missing = dict(self.parts)
+
+
+class RunPusher(Pusher):
+    """Pushes from the folder of a run."""
+
+    _of_ranks = True
+
+    def __init__(
+        self,
+        store: Store,
+        place: Place,
+        what: Iterable[str],
+        mirror: bool,
+        progress: Progress | None = None,
+        *,
+        follows: bool = False,
+    ) -> None:
+        super().__init__(store, place, what, mirror, progress, follows=follows)
+        self._run = cast("FolderStore", store)
+        self._ranks: dict[tuple[int, bytes], _RankPusher] = {}
+        self._others: dict[str, state.State | None] = {}
+        self._fresh: set[str] = set()
+        self._names: set[str] = set()
+        self._pending: dict[str, dict[int, _Record]] = {}
+        self._sent_parts: dict[str, int] = {}
+        self._begun: set[str] = set()
+
+    def close(self) -> None:
+        for one in self._ranks.values():
+            one.close()
+        for now in self._others.values():
+            if now is not None:
+                now.place.close()
+        super().close()
+
+    def report(self) -> dict[str, Any]:
+        """Return what was sent; ``waiting``: a sentence for each snapshot that lacks parts."""
+        waiting = [
+            f"{shelf}@{number} waits for {listed([part.file for part in one.missing.values()])}"
+            for shelf, pending in self._pending.items()
+            for number, one in pending.items()
+            if one.missing
+        ]
+        keys = self.keys + sum(one.keys for one in self._ranks.values())
+        return super().report() | {"keys": keys, "waiting": waiting}
+
+    def push(self, *, waits: bool) -> bool:
+        """Send parts and records, some after the other; whether there were any."""
+        is_done, is_any = False, False
+        while not is_done:
+            self._fresh.clear()
+            before = self.bytes
+            is_done = self._push_parts(waits)
+            is_any |= super().push(waits=waits and is_done) or self.bytes != before
+        return is_any
+
+    # Parts
+
+    def _push_parts(self, waits: bool) -> bool:
+        """Send the parts of some records; whether these were all."""
+        is_all = all([self._choose(wanted, waits) for wanted in self._wanted()])
+        active = [one for one in self._ranks.values() if waits or one._key is not None or any(one.parts.values())]
+        with ThreadPoolExecutor(_AT_ONCE_RANKS, "lmcstore-ranks") as threads:
+            list(threads.map(lambda one: one.push(waits=waits and is_all), active))
+        for one in active:
+            one.parts = {shelf: {} for shelf in one.parts}
+        return is_all
+
+    def _choose(self, wanted: _Wanted, waits: bool) -> bool:
+        """Give parts to the ranks' pushers; whether these are all of the shelf."""
+        shelf, there = wanted.shelf, self._state.find(wanted.shelf)
+        first = max(wanted.first, there.next if there is not None else 1)
+        numbers = super()._numbers(shelf, first, wanted.last)
+        old = self._pending.get(shelf, {})
+        pending = self._pending[shelf] = {number: old[number] for number in numbers if number in old}
+        count, stopped = 0, set[int]()
+        for number in numbers:
+            if number <= self._sent_parts.get(shelf, 0):
+                continue
+            if count == _AT_ONCE_RECORDS:
+                return False
+            try:
+                one = pending[number] = pending.get(number) or self._read(shelf, number)
+            except NotFoundError:  # removed meanwhile
+                continue
+            self._begin(shelf, number)
+            for rank, pool in one.here.items():
+                if rank not in stopped and not self._give(shelf, number, rank, pool, one.parts[rank], waits):
+                    stopped.add(rank)
+            if not stopped:
+                self._sent_parts[shelf] = number
+            count += 1
+        return True
+
+    def _read(self, shelf: str, number: int) -> _Record:
+        parts = self._run[shelf]._taken(number)._record_alone().record.ranks
+        here = {}
+        for rank, part in parts.items():
+            with contextlib.suppress(RankNotFoundError):
+                here[rank] = self._run._ranks.pool(rank, shelf, part)
+        return _Record(parts, here)
+
+    def _begin(self, shelf: str, number: int) -> None:
+        """Refuse another run before anything is sent: compare the identity of the records' shelf, or store it."""
+        there = self._state.find(shelf)
+        if there is not None:
+            agree.check_same(self._store, there, self._place.url)
+        if shelf in self._begun:
+            return
+        kept = _begun(self, shelf, number)
+        if kept is None:
+            return
+
+        def apply(draft: state.State) -> bool:
+            if draft.find(shelf) is not None:
+                return False
+            self.add_shelf(draft, shelf, kept.shelves[0].identity)
+            return True
+
+        _Batch(self, shelf)._check(kept)
+        self._commit(apply)
+        _Batch(self, shelf)._check(kept)
+        self._begun.add(shelf)
+
+    def _give(self, shelf: str, number: int, rank: int, pool: _core.Pool, part: Part, waits: bool) -> bool:
+        """Give a part to its rank's pusher; False: it is not committed yet."""
+        try:
+            found = pool.find_group(shelf, part.group, False).info()["number"]
+        except NotFoundError:  # removed
+            return True
+        path = pool.info()["path"]
+        try:
+            pool.find(shelf, str(found), False)
+        except NotFoundError:
+            if not waits:
+                return False
+            try:
+                commit_part(pool, Wanted(path, shelf, found), part, f"{shelf}@{number}", self._run._flags)
+            except InUseError as error:
+                log.warning("%s", error)
+                return False
+        key = rank, pool.info()["uuid"]
+        if key not in self._ranks:
+            store = Store(pool, path, "r")
+            store._finalizer.detach()
+            made = self._pusher(rank, store, shelf, found)
+            if made is None:
+                return True
+            self._ranks[key] = made
+        self._ranks[key].parts.setdefault(shelf, {})[found] = Of(number, part.group.hex())
+        return True
+
+    def _pusher(self, rank: int, store: Store, shelf: str, number: int) -> _RankPusher | None:
+        """Return the pusher to the sub-run of a pool: the first whose shelf is the same, or is not there yet."""
+        identity = None
+        for name in sub_runs(rank):
+            made = _RankPusher(self, store, self._place.below(name), name)
+            if identity is None:
+                kept = _begun(made, shelf, number)
+                if kept is None:
+                    made.close()
+                    return None
+                identity = kept.shelves[0].identity
+            there = made._state.find(shelf)
+            if there is None or UNKNOWN in (identity, there.identity) or identity == there.identity:
+                return made
+            made.close()
+        raise AssertionError
+
+    # Records
+
+    def _numbers(self, shelf: str, first: int, last: int) -> list[int]:
+        """Return the snapshots whose parts are all there, up to the first that may become so."""
+        blocked: dict[int, _Record] = {}
+        complete: list[int] = []
+        ready = 0
+        for number, one in self._pending.get(shelf, {}).items():
+            if not first <= number <= last:
+                continue
+            for rank, part in list(one.missing.items()):
+                if self._seek(shelf, rank, part):
+                    del one.missing[rank]
+            if one.missing:
+                blocked[number] = one
+                continue
+            for older in [older for older, lacking in blocked.items() if _passed(lacking.missing, one.parts)]:
+                files = listed([part.file for part in blocked.pop(older).missing.values()])
+                log.warning("%s@%d is left out: %s sent later parts before its own", shelf, older, files)
+            complete.append(number)
+            if not blocked:
+                ready = len(complete)
+        return complete[:ready]
+
+    def _seek(self, shelf: str, rank: int, part: Part) -> bool:
+        own = {one.name: one._state for (other, _), one in self._ranks.items() if other == rank}
+        for name in [*own, *(name for name in self._others if rank_of(name) == rank)]:
+            now = own.get(name) or self._others.get(name)
+            if now is not None and now.part(shelf, part.number, part.group) is not None:
+                self._names.add(name)
+                return True
+        for name in sub_runs(rank):
+            if name in own:
+                continue
+            now = self._other(name)
+            if now is None:
+                return False
+            if now.part(shelf, part.number, part.group) is not None:
+                self._names.add(name)
+                return True
+        raise AssertionError
+
+    def _other(self, name: str) -> state.State | None:
+        """Return the state of a sub-run, read at most once in a pass; None: there is none yet."""
+        if name not in self._fresh:
+            self._fresh.add(name)
+            old = self._others.get(name)
+            try:
+                self._others[name] = state.read(self._place.below(name)) if old is None else state.refreshed(old)
+            except NotFoundError:
+                self._others[name] = None
+        return self._others[name]
+
+    def _commit(self, apply: Callable[[state.State], bool]) -> None:
+        def listing(draft: state.State) -> bool:
+            is_changed = apply(draft)
+            draft.ranks = sorted({*(draft.ranks or ()), *self._names})
+            return is_changed
+
+        super()._commit(listing)
+
+    def _agree(self) -> None:
+        """Bring tags, policies, metrics and notes up to date, on the machine of the first rank."""
+        shelves = sorted({wanted.shelf for wanted in self._wanted() if self._is_home(wanted.shelf)})
+        self._commit(lambda draft: agree.update(self._store, draft, shelves, self._mirror))
+        if self._mirror:
+            drop_parts(self._state)
+
+    def _is_home(self, shelf: str) -> bool:
+        latest = self._run[shelf].latest
+        if latest is None:
+            return False
+        parts = self._run[shelf]._taken(latest.number)._record_alone().record.ranks
+        return not parts or self._run._ranks.has(shelf, parts[min(parts)])
+
+
+def _passed(missing: dict[int, Part], later: dict[int, Part]) -> bool:
+    """Whether parts can't come any more, since their pools have sent later ones."""
+    return all(rank in later and later[rank].pool == part.pool for rank, part in missing.items())

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs of many ranks in an object store: a record is there when the parts of all ranks are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import pytest
+import run_folder
+from lmcstore._remote import state, sweep
+from lmcstore._remote.command import main
+from lmcstore._remote.place import Place
+from test_remote_push import Died, Fate
+
+pytestmark = pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")
+
+RANKS = [f"rank-{rank:05d}.pool" for rank in range(4)]
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
+        monkeypatch.setattr(tempfile, "tempdir", made)
+        yield Path(made)
+
+
+@pytest.fixture
+def url(place: Path) -> str:
+    return f"file://{place}/bucket"
+
+
+def save(folder: Path, *steps: int, **options: Any) -> None:
+    for step in steps:
+        run_folder.save(folder, step, world=4, metrics={"loss": 1 / step}, **options)
+    run_folder.close(folder)
+
+
+@pytest.fixture
+def run(place: Path) -> Path:
+    """A run of four ranks with the steps 10, 20 and 30."""
+    save(place / "run", 10, 20, 30)
+    return place / "run"
+
+
+def node(run: Path, name: str, ranks: tuple[int, ...]) -> Path:
+    """Copy a part of the pools, and the records, as a machine of its own has them."""
+    folder = run.with_name(name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    files = [run / "records.pool", *(run / RANKS[rank] for rank in ranks)]
+    subprocess.run(["cp", "--sparse=always", *files, folder], check=True)
+    return folder
+
+
+def push(folder: Path, url: str, what: Any = None, **options: Any) -> dict[str, Any]:
+    with lmcstore.open(folder, "r") as store:
+        return store.push(url, what, **options)
+
+
+def check(store: lmcstore.Store, steps: list[int]) -> None:
+    assert [one.step for one in store["run"]] == steps
+    for one in store["run"]:
+        assert one.metrics == {"loss": 1 / (one.step or 0)}
+        for name, array in run_folder.arrays(one.step or 0).items():
+            assert one[name].numpy().tobytes() == array.tobytes(), name
+
+
+def check_url(url: str, steps: list[int]) -> None:
+    with lmcstore.open(url) as store:
+        check(store, steps)
+
+
+def pulled(url: str, folder: Path, steps: list[int], **options: Any) -> None:
+    lmcstore.pull(url, folder, **options)
+    with lmcstore.open(folder, "r") as store:
+        check(store, steps)
+        report = store.verify()
+        assert report["damages"] == 0 and report["missing"] == []
+
+
+def test_two_nodes_push_one_run(run: Path, url: str, place: Path) -> None:
+    first, second = node(run, "first", (0, 1)), node(run, "second", (2, 3))
+    done = push(first, url)
+    assert done["snapshots"] == 0 and done["bytes"] > 0
+    assert done["waiting"][0] == "run@1 waits for 'rank-00002.pool' and 'rank-00003.pool'"
+    check_url(url, [])
+    assert push(second, url)["snapshots"] == 3
+    assert push(first, url)["snapshots"] == 0
+    check_url(url, [10, 20, 30])
+    pulled(url, place / "third", [10, 20, 30])
+    save(place / "third", 40)
+    assert push(place / "third", url)["snapshots"] == 1
+    check_url(url, [10, 20, 30, 40])
+
+
+def test_rows_parts_and_values_are_read_in_place(run: Path, url: str) -> None:
+    push(run, url)
+    with lmcstore.open(url) as store, lmcstore.open(run, "r") as local:
+        there, here = store["run"][2], local["run"][2]
+        rows = [one["large"][74_990:75_010].numpy().tobytes() for one in (there, here)]  # of two ranks
+        assert rows[0] == rows[1] and len(rows[0]) == 80
+        assert sorted(there.state_dict("model")) == ["bias", "weight"]
+        assert there.names() == here.names() and there.raw_bytes == here.raw_bytes
+        assert store.info()["missing"] == [] and list(store.info()["ranks"]) == [one[:-5] for one in RANKS]
+
+
+def test_a_pull_of_a_range_and_then_the_rest(run: Path, url: str, place: Path) -> None:
+    push(run, url)
+    pulled(url, place / "some", [20], what="run@2")
+    pulled(url, place / "some", [10, 20, 30])
+    assert lmcstore.pull(url, place / "some")["snapshots"] == 0
+
+
+def test_a_node_that_dies_while_it_pushes(run: Path, url: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(node(run, "second", (2, 3)), url)
+    first = node(run, "first", (0, 1))
+    with monkeypatch.context() as patch:
+        fate = Fate(patch)
+        push(first, f"file://{place}/other")
+        total = fate.count
+    died = 0
+    for at in range(1, total, max(1, total // 12)):
+        for is_after in (False, True):
+            with monkeypatch.context() as patch:
+                fate = Fate(patch)
+                fate.dies_at, fate.is_after = at, is_after
+                try:
+                    push(first, url)
+                except Died:
+                    died += 1
+            with lmcstore.open(url) as store:
+                check(store, [10, 20, 30][: len(store["run"]) if "run" in store else 0])
+    assert died > 2
+    push(first, url)
+    check_url(url, [10, 20, 30])
+    pulled(url, place / "third", [10, 20, 30])
+
+
+def test_a_pull_that_is_cut_short_is_repeated(
+    run: Path, url: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(run, url)
+    with monkeypatch.context() as patch:
+        fate = Fate(patch)
+        lmcstore.pull(url, place / "whole")
+        total = fate.count
+    died = 0
+    for at in range(1, total, max(1, total // 8)):
+        with monkeypatch.context() as patch:
+            fate = Fate(patch)
+            fate.dies_at = at
+            try:
+                lmcstore.pull(url, place / "third")
+                break
+            except Died:
+                died += 1
+        with pytest.raises(lmcstore.NotFoundError):
+            lmcstore.open(place / "third", "r")
+    assert died > 2
+    pulled(url, place / "third", [10, 20, 30])
+
+
+def test_another_run_is_refused_before_anything_is_sent(run: Path, url: str, place: Path) -> None:
+    push(run, url)
+    save(place / "another", 10, 20)
+    before = sorted(place.joinpath("bucket").rglob("*"))
+    with pytest.raises(lmcstore.ExistsError, match="has another run@2"):
+        push(place / "another", url)
+    with lmcstore.open(place / "one.pool", "x") as store:
+        store["run"].snapshot({"a": 1})
+        with pytest.raises(lmcstore.ExistsError, match="has a run of many ranks"):
+            store.push(url)
+        store.push(f"{url}2")
+    with pytest.raises(lmcstore.ExistsError, match="has a run of one pool"):
+        push(run, f"{url}2")
+    with pytest.raises(lmcstore.UnsupportedError, match="many ranks"):
+        lmcstore.pull(url, place / "one.pool")
+    with pytest.raises(lmcstore.UnsupportedError, match="one pool"):
+        lmcstore.pull(f"{url}2", run)
+    assert sorted(place.joinpath("bucket").rglob("*")) == before
+
+
+def test_a_pool_that_was_begun_anew_has_a_sub_run_of_its_own(run: Path, url: str, place: Path) -> None:
+    """As when the ranks of two machines change places."""
+    push(run, url)
+    run.joinpath(RANKS[3]).rename(run / "rank-old.pool")
+    save(run, 40)
+    push(run, url)
+    with Place(url) as there:
+        assert state.read(there).ranks == [
+            *(name[:-5] for name in RANKS),
+            "rank-00003.2",
+        ]
+    check_url(url, [10, 20, 30, 40])
+    pulled(url, place / "third", [10, 20, 30, 40])
+
+
+def test_a_part_that_is_lost_leaves_one_snapshot_out(run: Path, url: str, caplog: Any) -> None:
+    with lmcstore.open(run / RANKS[1], "r+") as rank:
+        rank["run"].remove(2)
+    assert push(run, url)["snapshots"] == 2
+    assert "run@2 is left out: 'rank-00001.pool'" in caplog.text
+    check_url(url, [10, 30])
+
+
+def test_prepared_parts_are_committed_and_sent(run: Path, url: str) -> None:
+    run_folder.save(run, 40, world=4, metrics={"loss": 1 / 40}, commits=False)
+    run_folder.close(run)
+    assert push(run, url)["snapshots"] == 4
+    check_url(url, [10, 20, 30, 40])
+
+
+def test_a_removal_takes_the_parts_of_all_ranks(run: Path, url: str, place: Path) -> None:
+    first, second = node(run, "first", (0, 1)), node(run, "second", (2, 3))
+    push(first, url)
+    push(second, url)
+    save(run, 40)
+    push(node(run, "first", (0, 1)), url)  # a part that waits for its record
+    with Place(url) as there:
+        assert sweep.remove(there, ["run@2"], dry_run=True)[0] == 1
+        check_url(url, [10, 20, 30])
+        assert sweep.remove(there, ["run@2"], dry_run=False)[0] == 1
+        check_url(url, [10, 30])
+        for rank in range(4):
+            with there.below(f"rank-{rank:05d}") as below:
+                entries = state.read(below).shelf("run").entries()
+                shown = [entry.of.record for entry in entries if not entry.hidden and entry.of is not None]
+                assert shown == ([1, 3, 4] if rank < 2 else [1, 3])
+    push(node(run, "second", (2, 3)), url)
+    check_url(url, [10, 30, 40])
+
+
+def test_damage_and_missing_parts_are_named(
+    run: Path, url: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    push(run, url)
+    bucket = place / "bucket"
+    assert main("verify", [url]) == 0 and "checked 3 snapshots" in capsys.readouterr().out
+    piece = min(bucket.joinpath("rank-00002", "data").rglob("00*"))
+    data = bytearray(piece.read_bytes())
+    data[len(data) // 2] ^= 1
+    piece.write_bytes(data)
+    assert main("verify", [url]) == 1
+    shown = capsys.readouterr().err
+    assert "damaged: run@" in shown and "0): rank 2: run@" in shown and "bucket/rank-00002" in shown
+    with pytest.raises(lmcstore.DamagedError, match="rank-00002"):
+        lmcstore.pull(url, place / "third")
+    shutil.rmtree(bucket / "rank-00001")
+    assert main("verify", [url]) == 1 and "lacks the part of rank 1" in capsys.readouterr().err
+    with pytest.raises(lmcstore.NotFoundError, match="rank-00001"):
+        lmcstore.pull(url, place / "fourth")
+    with (
+        lmcstore.open(url) as store,
+        pytest.raises(lmcstore.NotFoundError, match="the part of rank 1, with 'large'"),
+    ):
+        store["run"][1]["large"].numpy()
