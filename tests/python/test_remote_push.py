@@ -388,17 +388,6 @@ def test_steps_of_adamw_as_links(pool_path: str, url: str, tmp_path: Path) -> No
                 assert copy.verify()["damages"] == 0
 
 
-def test_a_run_of_many_ranks_is_refused(url: str, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    lmcstore.open(folder / "records.pool", "x").close()
-    with lmcstore.open(folder, "r+") as run:
-        with pytest.raises(lmcstore.UnsupportedError, match="one by one"):
-            run.push(url)
-        with pytest.raises(lmcstore.UnsupportedError, match="many ranks"):
-            lmcstore.pull(url, run)
-
-
 def a_shelf(url: str, deep: int = 0) -> state.Shelf:
     """Six entries, each upon the one before; the fourth has a key."""
     one = state.begin(Place(url)).draft().add("run", "0" * 32, 4, "", None)

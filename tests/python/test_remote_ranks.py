@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import run_folder
 from lmcstore._remote import state, sweep
 from lmcstore._remote.command import main
 from lmcstore._remote.place import Place
+from optional import torch
 from test_remote_push import Died, Fate
 
 pytestmark = pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")
@@ -99,6 +102,53 @@ def test_two_nodes_push_one_run(run: Path, url: str, place: Path) -> None:
     save(place / "third", 40)
     assert push(place / "third", url)["snapshots"] == 1
     check_url(url, [10, 20, 30, 40])
+
+
+@pytest.mark.parametrize("where", ["file", "s3"])
+def test_two_nodes_follow_a_run(where: str, run: Path, url: str, request: pytest.FixtureRequest) -> None:
+    if where == "s3":
+        pytest.importorskip("obstore")
+        url = request.getfixturevalue("bucket")
+    results: list[int] = []
+
+    def follow(name: str, ranks: tuple[int, ...]) -> None:
+        folder = run.with_name(name)
+        folder.mkdir()
+        for file in ["records.pool", *(RANKS[rank] for rank in ranks)]:
+            folder.joinpath(file).symlink_to(run / file)
+        results.append(push(folder, url, follow=True, timeout=3)["snapshots"])
+
+    threads = [threading.Thread(target=follow, args=one) for one in (("first", (0, 1)), ("second", (2, 3)))]
+    for thread in threads:
+        thread.start()
+    save(run, 40)
+    save(run, 50)
+    for thread in threads:
+        thread.join()
+    assert sum(results) + push(run, url)["snapshots"] == 5
+    check_url(url, [10, 20, 30, 40, 50])
+
+
+def test_a_run_is_resumed_elsewhere_by_fewer_ranks(place: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.Tensor  # noqa: B018 (skips without torch)
+    monkeypatch.undo()  # multiprocessing keeps the folder
+    import dcp_ranks
+    import run_ranks
+    from same import same
+
+    four = [pickle.loads(one[1]) for one in dcp_ranks.run(4, run_ranks.train, place / "run", 3)]
+    push(node(place / "run", "first", (0, 1)), url)
+    push(node(place / "run", "second", (2, 3)), url)
+    lmcstore.pull(url, place / "third", "run@latest")
+    found = dcp_ranks.run(3, run_ranks.resume_once, place / "third", 1)
+    for rank, (state_of_rank, first, _) in enumerate(found):
+        assert first == 3
+        same(pickle.loads(state_of_rank), four[rank] | {"model": four[0]["model"]})
+    with lmcstore.open(url) as store:
+        same(store["run"][3].state_dict()["optimizer"], four[0]["optimizer"])
+    push(place / "third", url)
+    with lmcstore.open(url) as store:
+        assert [one.step for one in store["run"]] == [0, 1, 2, 3]
 
 
 def test_rows_parts_and_values_are_read_in_place(run: Path, url: str) -> None:
@@ -185,6 +235,8 @@ def test_another_run_is_refused_before_anything_is_sent(run: Path, url: str, pla
         lmcstore.pull(url, place / "one.pool")
     with pytest.raises(lmcstore.UnsupportedError, match="one pool"):
         lmcstore.pull(f"{url}2", run)
+    with lmcstore.open(run, "r+") as opened, pytest.raises(lmcstore.UnsupportedError, match="one pool"):
+        lmcstore.pull(f"{url}2", opened)
     assert sorted(place.joinpath("bucket").rglob("*")) == before
 
 
