@@ -448,7 +448,8 @@ class Store:
         -------
         dict
             ``snapshots`` and ``keys`` (snapshots sent whole, beside) that were sent, ``bytes``, and ``commit``, the
-            number of the newest commit.
+            number of the newest commit. Of a run of many ranks also ``waiting``: a sentence for each snapshot that
+            waits for parts of other machines.
 
         Raises
         ------

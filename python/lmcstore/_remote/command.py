@@ -268,10 +268,10 @@ def _parser(name: str) -> _Parser:
     }
     parser = _Parser(prog=f"lmc-store {name}", description=texts[name], allow_abbrev=False)
     if name == "push":
-        parser.add_argument("pool", metavar="POOL", type=file_path)
+        parser.add_argument("pool", metavar="POOL", type=file_path, help="a pool, or the folder of a run of many ranks")
     parser.add_argument("url", metavar="URL", type=_url, help="s3://, gs://, az://, file:/// or, to read, https://")
     if name == "pull":
-        parser.add_argument("pool", metavar="POOL", type=file_path)
+        parser.add_argument("pool", metavar="POOL", type=file_path, help="a pool, or a folder for a run of many ranks")
         parser.add_argument("--allow-missing", action="store_true", help="leave out parts of ranks that are missing")
     if name in ("ls", "log"):
         parser.add_argument("shelf", metavar="SHELF", nargs="?")
