@@ -30,7 +30,7 @@ def diff(
     say: Callable[[argparse.Namespace, str], None],
 ) -> dict[str, Any]:
     """Compare two snapshots."""
-    pool = RemotePool(arguments.url, _CACHE_BYTES, create)
+    pool = _opened(arguments.url, create)
     try:
         pair = _pair(pool, *arguments.addresses)
         rows, report = pair[0].diff(pair[1], 0, progress)
@@ -51,6 +51,14 @@ def diff(
     sides = ({name: info[name] for name in ("shelf", "number", "step")} for info in infos)
     named = dict(zip(("before", "after"), sides, strict=True))
     return {"pool": arguments.url, **named, **report, "tensors": [_described(*row) for row in shown]}
+
+
+def _opened(url: str, create: Create) -> RemotePool:
+    pool = RemotePool(url, _CACHE_BYTES, create)
+    if pool.state.ranks is not None:
+        pool.close()
+        raise UnsupportedError(f"{url} is a run of many ranks: pull it first (lmc-store pull), or use lmcstore.open")
+    return pool
 
 
 def _pair(pool: RemotePool, before: str, after: str | None = None, *more: str) -> tuple[RemoteHandle, RemoteHandle]:
@@ -123,7 +131,7 @@ def export(
         raise InvalidError("export takes an address and -o FILE")
     if output == "-" and (sys.stdout.isatty() or arguments.json):
         raise InvalidError("export: a safetensors file goes to a file or a pipe, and --json to standard output")
-    pool = RemotePool(arguments.url, _CACHE_BYTES, create)
+    pool = _opened(arguments.url, create)
     try:
         name, _, which = arguments.addresses[0].partition("@")
         handle = pool.find(name, which)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -21,6 +22,7 @@ from ..errors import InputOutputError
 
 _PREFIX = "lmc-store-cache-"
 _NEW = ".new-"
+_OWN = re.compile(r"(outline|[0-9a-f]{32})-[0-9a-f]+|\.new-[0-9a-f]{16}")
 _STALE_S = 60.0
 _HASH_BYTES = 16
 _KEPT_SHARE = 0.9
@@ -114,10 +116,12 @@ class Kept:
             return self._used <= self._most_bytes
 
     def _shrunk(self, size: int) -> int:
-        """Remove the files that were used long ago, if there is no room; return the size of all."""
+        """Remove the files that were used long ago, if there is no room; return the size of all. Others' files stay."""
         files = []
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
+                if _OWN.fullmatch(entry.name) is None:
+                    continue
                 with contextlib.suppress(OSError):
                     info = entry.stat(follow_symlinks=False)
                     files.append((info.st_mtime, entry.path, info.st_size))
