@@ -87,7 +87,7 @@ class Store:
         self._known: set[str] = set()  # shelves that exist, or were warned of
         self._verifies = verify
         self._again: tuple[Any, tuple[Any, ...]] | None = None  # opens a copy of a store of a URL: function, arguments
-        self._uuid: bytes = pool.info()["uuid"]
+        self._uuid: bytes = getattr(pool, "uuid", None) or pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
 
     @property

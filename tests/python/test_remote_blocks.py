@@ -100,7 +100,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def _stored_on_chain(store: lmcstore.Store, shape: tuple[int, ...]) -> int:
     """Sum the payloads of all tensors of a shape, links included, from the newest snapshot back to the key."""
     pool: Any = store._pool
-    chain = pool.state.shelf("run").chain(STEPS)
+    chain = pool.now.shelf("run").chain(STEPS)
     found = [pool._cache.outline(archive) for _, archive in chain]
     assert len(found) == STEPS
     return sum(
@@ -118,6 +118,43 @@ def test_a_tensor_takes_four_rounds(folder: Path, requests: dict[str, int]) -> N
         assert requests["bytes"] <= 1.2 * _stored_on_chain(store, (SIDE, SIDE))
     with lmcstore.open(folder / "run.pool", "r") as store:
         same(store["run"]["latest"][W].torch(), weight)
+
+
+def test_an_old_snapshot_takes_four_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entries are in nodes, which are read while newer commits are looked for."""
+    url = f"file://{tmp_path}/run"
+    with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:
+        for step in range(200):
+            store["run"].snapshot({"w": np.full(300, step)}, step=3 * step)
+            if step % 10 == 9:
+                store.push(url)
+    waits = 0
+    got: list[str] = []
+    get, start = FolderClient.get, Place.start
+
+    def counted_get(self: Any, name: str, most: int) -> bytes:
+        got.append(name)
+        return get(self, name, most)
+
+    def counted_start(self: Place, work: Any, *arguments: Any) -> Any:
+        nonlocal waits
+        waits += work.__name__ == "children"
+        return start(self, work, *arguments)
+
+    monkeypatch.setattr(FolderClient, "get", counted_get)
+    monkeypatch.setattr(Place, "start", counted_start)
+    for read in (lambda shelf: shelf[150], lambda shelf: shelf.at(step=447), lambda shelf: shelf["step:447"]):
+        got.clear()
+        with lmcstore.open(url) as store:
+            same(np.full(300, 149), read(store["run"])["w"].read())
+        nodes = [name for name in got if name.startswith("index/")]
+        assert len(nodes) == len(set(nodes)) <= 3 and len(got) == 2 + len(nodes)
+        assert waits >= len(nodes)  # none of them was read alone
+        with lmcstore.open(url) as store:
+            assert [one.number for one in store["run"].steps(450)] == [151]
+            assert store["run"].steps(451) == []
+            with pytest.raises(lmcstore.NotFoundError):
+                store["run"].at(step=448)
 
 
 @pytest.mark.parametrize(("name", "shape"), [(W, (SIDE, SIDE)), ("noise", (900, 2000)), ("table", (1500, 300))])

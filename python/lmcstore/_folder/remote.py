@@ -35,7 +35,7 @@ class RemoteRanks:
 
     def __init__(self, records: RemotePool, verify: bool) -> None:
         self._records, self._url, self._verify = records, records.url, verify
-        self._names = records.state.ranks or []
+        self._names = records.now.ranks or []
         self._lock = threading.Lock()
         self._pools: dict[str, RemotePool] = {}
         self._closed = False
@@ -57,7 +57,7 @@ class RemoteRanks:
             except Error as error:
                 failure = error
                 continue
-            entry = pool.state.part(shelf, part.number, part.group)
+            entry = pool.now.part(shelf, part.number, part.group)
             if entry is not None:
                 return pool, entry
         what = f", with {listed(wanted)}" if wanted else ""
@@ -72,7 +72,7 @@ class RemoteRanks:
         return self._found(rank, shelf, part, [])[0]
 
     def has(self, shelf: str, part: Part) -> bool:
-        return any(pool.state.part(shelf, part.number, part.group) is not None for _, pool in self.all())
+        return any(pool.now.part(shelf, part.number, part.group) is not None for _, pool in self.all())
 
     def all(self) -> Iterator[tuple[str, RemotePool]]:
         for name in self._names:

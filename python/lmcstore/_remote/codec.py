@@ -120,6 +120,8 @@ class Node(NamedTuple):
     """Its entries, and those below."""
     hidden: int
     """How many of them are hidden."""
+    steps: tuple[int, int] | None
+    """The least and the greatest of their steps; None: they have none."""
     object: str
     digest: str
 
@@ -269,21 +271,28 @@ def read_node(data: bytes, node: Node, where: str) -> list[Entry] | list[Node]:
     listed = check.array(found, "children")
     if node.level == 0:
         entries = _read_entries(check, listed)
-        if summary(entries) != node[1:5]:
+        if summary(entries) != node[1:6]:
             raise check.damaged("its entries")
         return entries
     nodes = _read_nodes(check, listed)
-    if summary(nodes) != node[1:5] or any(one.level != node.level - 1 for one in nodes):
+    if summary(nodes) != node[1:6] or any(one.level != node.level - 1 for one in nodes):
         raise check.damaged("its nodes")
     return nodes
 
 
-def summary(children: Sequence[Entry] | Sequence[Node]) -> tuple[int, int, int, int] | None:
-    """Return the members `first` to `hidden` of the node that has these children; None: there are none."""
+def summary(children: Sequence[Entry] | Sequence[Node]) -> tuple[int, int, int, int, tuple[int, int] | None] | None:
+    """Return the members `first` to `steps` of the node that has these children; None: there are none."""
     if not children:
         return None
-    found = [(one.number, one.number, 1, int(one.hidden)) if isinstance(one, Entry) else one[1:5] for one in children]
-    return found[0][0], found[-1][1], sum(one[2] for one in found), sum(one[3] for one in found)
+    found = [
+        (one.number, one.number, 1, int(one.hidden), None if one.step is None else (one.step, one.step))
+        if isinstance(one, Entry)
+        else one[1:6]
+        for one in children
+    ]
+    ends = [step for one in found if one[4] is not None for step in one[4]]
+    steps = (min(ends), max(ends)) if ends else None
+    return found[0][0], found[-1][1], sum(one[2] for one in found), sum(one[3] for one in found), steps
 
 
 def _packed(value: Any) -> bytes:
@@ -340,6 +349,8 @@ def _node_json(node: Node) -> dict[str, Any]:
     found = node._asdict()
     if node.hidden == 0:
         del found["hidden"]
+    if node.steps is None:
+        del found["steps"]
     return found
 
 
@@ -454,7 +465,7 @@ def _read_entries(check: _Check, listed: list[Any]) -> list[Entry]:
 def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
     number = check.count(found, "number", 1)
     step = found.get("step")
-    if step is not None and (type(step) is not int or not -(1 << 63) < step < 1 << 63):
+    if step is not None and not _is_step(step):
         raise check.damaged("'step'")
     key, of = found.get("key"), None
     if "of" in found:
@@ -513,6 +524,18 @@ def _read_archive(check: _Check, found: dict[str, Any]) -> Archive:
     return archive
 
 
+def _read_steps(check: _Check, steps: Any) -> tuple[int, int] | None:
+    if steps is None:
+        return None
+    if type(steps) is not list or len(steps) != 2 or not all(map(_is_step, steps)) or steps[0] > steps[1]:
+        raise check.damaged("'steps'")
+    return steps[0], steps[1]
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and -(1 << 63) < value < 1 << 63
+
+
 def _read_nodes(check: _Check, listed: list[Any]) -> list[Node]:
     nodes = []
     for one in listed:
@@ -526,6 +549,7 @@ def _read_nodes(check: _Check, listed: list[Any]) -> list[Node]:
                 last,
                 stored := check.count(found, "stored", 1, last - first + 1),
                 check.count(found, "hidden", 0, stored) if "hidden" in found else 0,
+                _read_steps(check, found.get("steps")),
                 check.match(found, "object", _INDEX),
                 check.match(found, "digest", _HEX),
             )

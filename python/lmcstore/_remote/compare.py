@@ -55,7 +55,7 @@ def diff(
 
 def _opened(url: str, create: Create) -> RemotePool:
     pool = RemotePool(url, _CACHE_BYTES, create)
-    if pool.state.ranks is not None:
+    if pool.has_ranks:
         pool.close()
         raise UnsupportedError(f"{url} is a run of many ranks: pull it first (lmc-store pull), or use lmcstore.open")
     return pool

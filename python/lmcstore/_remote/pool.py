@@ -7,18 +7,20 @@ import contextlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _core
 from ..diff import KINDS
-from ..errors import InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from ..errors import Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
 from . import state
 from .cache import Cache, Progress
 from .codec import Entry
 from .outline import FRAME, LINK, LINKED, Identity, Outline
-from .place import Place
+from .place import Place, forked
 from .pull import Puller
 from .which import bounds_of, number_of
 
@@ -47,12 +49,43 @@ class RemotePool:
         self._options = cache_bytes, create, cache, progress
         self._place = Place(url, _PARALLEL)
         try:
-            self.state = state.read(self._place)
+            self.uuid = self._open()
             self._cache = Cache(self._place, cache, cache_bytes, progress)
         except BaseException:
             self._place.close()
             raise
         self.closed = False
+        forked.add(self)
+
+    def _open(self) -> bytes:
+        """Read the head, and begin to look for newer commits."""
+        self._early = state.read_head(self._place)
+        self._later: Future[state.State] | None = self._place.start(state.refreshed, self._early)
+        self._state: state.State | None = None
+        return bytes.fromhex(self._early.run)
+
+    def renew(self) -> None:
+        self._later = None
+
+    @property
+    def now(self) -> state.State:
+        """The newest state at the time of the open."""
+        if self._state is None:
+            later = self._later
+            self._state = later.result() if later is not None else state.refreshed(self._early)
+        return self._state
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether it has the records of many ranks."""
+        return self._early.ranks is not None
+
+    def _prepare(self, name: str, number: int | None = None, step: int | None = None) -> None:
+        """Read nodes for a snapshot in the round of requests that looks for newer commits."""
+        with contextlib.suppress(Error):  # the state may be old: a later read reports failures
+            shelf = (self._state or self._early).find(name)
+            if shelf is not None and not self.closed:
+                shelf.prepare(number, step)
 
     def below(self, name: str, share: int) -> RemotePool:
         """Open a sub-run, with a share of the cache."""
@@ -75,7 +108,7 @@ class RemotePool:
     def _shelf(self, name: str) -> state.Shelf:
         if self.closed:
             raise InvalidError(f"{self.url}: the store is closed")
-        return self.state.shelf(name)
+        return self.now.shelf(name)
 
     def info(self) -> dict[str, Any]:
         if self.closed:
@@ -83,11 +116,11 @@ class RemotePool:
         shelves = self.shelves()
         return {
             "path": self.url,
-            "uuid": bytes.fromhex(self.state.run),
+            "uuid": self.uuid,
             "writable": False,
             "medium": "object store",
-            "commit": self.state.number,
-            "committed_ns": self.state.time_ns,
+            "commit": self.now.number,
+            "committed_ns": self.now.time_ns,
             "shelf_count": len(shelves),
             "snapshot_count": sum(shelf["snapshot_count"] for shelf in shelves),
             "limit_bytes": 0,
@@ -96,7 +129,7 @@ class RemotePool:
         }
 
     def shelves(self) -> list[dict[str, Any]]:
-        return [self.shelf_info(shelf.name) for shelf in self.state.shelves]
+        return [self.shelf_info(shelf.name) for shelf in self.now.shelves]
 
     def shelf_info(self, name: str) -> dict[str, Any]:
         shelf = self._shelf(name)
@@ -124,7 +157,8 @@ class RemotePool:
         return _some((entry.number for entry in _shown(self._shelf(name), first)), capacity)
 
     def steps(self, name: str, step: int, first: int, capacity: int) -> list[int]:
-        found = (entry.number for entry in _shown(self._shelf(name), first) if entry.step == step)
+        self._prepare(name, step=step)
+        found = (entry.number for entry in self._shelf(name).entries(first, step=step) if not entry.hidden)
         return _some(found, capacity)
 
     def newest(self, name: str, before: int, capacity: int) -> list[int]:
@@ -135,6 +169,8 @@ class RemotePool:
         return bounds_of(self._shelf(name), which)
 
     def find(self, name: str, which: str, verify: bool = True) -> RemoteHandle:
+        if (match := re.fullmatch(r"(step:)?(-?[0-9]{1,18})", which)) is not None:
+            self._prepare(name, **{"step" if match[1] else "number": int(match[2])})
         shelf = self._shelf(name)
         number = number_of(shelf, which)
         entry = shelf.entry(number)

@@ -29,6 +29,7 @@ LEAF_ENTRIES = 32
 NODE_NODES = 64
 _MOST_TRIES = 50
 _CACHED_NODES = 256
+_CHAIN_ENTRIES = 48
 
 
 def log_name(number: int) -> str:
@@ -61,6 +62,11 @@ class _Nodes:
             while len(self._read) > _CACHED_NODES:
                 self._read.popitem(last=False)
         return found
+
+    def read(self, nodes: list[Node], shelf: str) -> None:
+        """Read nodes together."""
+        for future in [self.place.start(self.children, node, shelf) for node in nodes]:
+            future.result()
 
     def write(self, children: list[Entry] | list[Node], level: int) -> Node:
         """Store a new node."""
@@ -98,18 +104,39 @@ class Shelf(codec.ShelfParts):
         """Return the entry of a snapshot, also a hidden one; None: there is none."""
         return next(self.entries(number, number), None)
 
-    def entries(self, first: int = 1, last: int = 1 << 62, *, backwards: bool = False) -> Iterator[Entry]:
-        """Yield the entries from `first` to `last`, oldest first or newest first, hidden ones included."""
-        parts: list[Node | Entry] = [*self.nodes, *self.newest]
-        yield from self._within(parts, first, last, backwards)
+    def entries(
+        self, first: int = 1, last: int = 1 << 62, *, backwards: bool = False, step: int | None = None
+    ) -> Iterator[Entry]:
+        """Yield the entries from `first` to `last`, oldest first or newest first, hidden ones included.
 
-    def _within(self, parts: list[Node | Entry], first: int, last: int, backwards: bool) -> Iterator[Entry]:
+        With a step: only those of it.
+        """
+        parts: list[Node | Entry] = [*self.nodes, *self.newest]
+        yield from self._within(parts, first, last, backwards, step)
+
+    def _within(
+        self, parts: list[Node | Entry], first: int, last: int, backwards: bool, step: int | None
+    ) -> Iterator[Entry]:
         for part in reversed(parts) if backwards else parts:
             if isinstance(part, Entry):
-                if first <= part.number <= last:
+                if first <= part.number <= last and step in (None, part.step):
                     yield part
-            elif part.first <= last and first <= part.last:
-                yield from self._within([*self._nodes.children(part, self.name)], first, last, backwards)
+            elif part.first <= last and first <= part.last and _has_step(part, step):
+                yield from self._within([*self._nodes.children(part, self.name)], first, last, backwards, step)
+
+    def prepare(self, number: int | None = None, step: int | None = None) -> None:
+        """Read the nodes together that `chain` of a snapshot needs, or of those of a step."""
+        nodes = self.nodes
+        while nodes:
+            if number is None:
+                there = [node for node in nodes if _has_step(node, step)]
+                first, last = (there[0].first, there[-1].last) if there else (1, 0)
+            else:
+                first = last = number
+            nodes = [node for node in nodes if node.first <= last and first - _CHAIN_ENTRIES <= node.last]
+            self._nodes.read(nodes, self.name)
+            below = (self._nodes.children(node, self.name) for node in nodes if node.level > 0)
+            nodes = [node for several in below for node in several if isinstance(node, Node)]
 
     def chain(self, number: int, *, by_key: bool = True) -> list[tuple[Entry, Archive]]:
         """Return the archives that have a snapshot, also a hidden one, in the order of their restore.
@@ -193,6 +220,10 @@ class Shelf(codec.ShelfParts):
         return found
 
 
+def _has_step(node: Node, step: int | None) -> bool:
+    return step is None or (node.steps is not None and node.steps[0] <= step <= node.steps[1])
+
+
 @dataclass
 class State:
     """The shelves of a run after a commit."""
@@ -273,20 +304,22 @@ def _begun(place: Place, ranks: bool) -> State:
 
 def read(place: Place) -> State:
     """Read the newest state; NotFoundError: there is no run at this place."""
-    nodes = _Nodes(place)
+    return refreshed(read_head(place))
+
+
+def read_head(place: Place) -> State:
+    """Read a state that may not be the newest; NotFoundError: there is no run at this place."""
     try:
-        parts: Parts | None = codec.read_state(place.get(HEAD, codec.MOST_STORED), place.where(HEAD))
+        parts = codec.read_state(place.get(HEAD, codec.MOST_STORED), place.where(HEAD))
     except (NotFoundError, DamagedError):
-        parts = None
-    if parts is None:
         parts = _searched(place)
-    return _state(place, _newest(place, parts), nodes)
+    return _state(place, parts, _Nodes(place))
 
 
 def refreshed(state: State) -> State:
     """Return the newest state, from a state that was read or written before."""
     if state.number == 0:
-        return read(state.place)
+        state = read_head(state.place)
     return _state(state.place, _newest(state.place, state.parts()), state._nodes)
 
 

@@ -63,9 +63,8 @@ def number_of(shelf: Shelf, which: str) -> int:
     elif name in ("latest", ""):
         found = next((entry.number for entry in shelf.entries(backwards=True) if not entry.hidden), None)
     elif re.fullmatch(r"step:-?[0-9]{1,18}", name):
-        step = int(name[5:])
-        entries = shelf.entries(backwards=True)
-        found = next((entry.number for entry in entries if entry.step == step and not entry.hidden), None)
+        entries = shelf.entries(backwards=True, step=int(name[5:]))
+        found = next((entry.number for entry in entries if not entry.hidden), None)
     else:
         found = shelf.tags.get(name)
     if found is not None and back:
