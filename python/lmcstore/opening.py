@@ -173,7 +173,7 @@ def _open_url(
 
     folder = None if cache is None else absolute(file_path(cache))
     cache_bytes = _CACHE_BYTES if memory is None else parse_size(memory)
-    pool: Any = RemotePool(url, cache_bytes, _create, folder, progress)
+    pool: Any = RemotePool(url, cache_bytes, folder, progress)
     if not pool.has_ranks:
         store = Store(pool, url, "r", False, False, verify)
     else:
@@ -191,10 +191,6 @@ def _reopened_url(uuid: bytes, url: str, memory: int, cache: str | None, verify:
         store.close()
         raise NotFoundError(f"{url} is another run than the one that was copied or pickled")
     return store
-
-
-def _create(path: str) -> Store:
-    return open(path, "x", background=False)
 
 
 def _open(path: str, mode: str, options: tuple[int, ...]) -> tuple[_core.Pool, bool]:

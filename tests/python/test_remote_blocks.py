@@ -100,7 +100,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def _stored_on_chain(store: lmcstore.Store, shape: tuple[int, ...]) -> int:
     """Sum the payloads of all tensors of a shape, links included, from the newest snapshot back to the key."""
     pool: Any = store._pool
-    chain = pool.now.shelf("run").chain(STEPS)
+    chain = pool._state.shelf("run").chain(STEPS)
     found = [pool._cache.outline(archive) for _, archive in chain]
     assert len(found) == STEPS
     return sum(

@@ -35,7 +35,7 @@ class RemoteRanks:
 
     def __init__(self, records: RemotePool, verify: bool) -> None:
         self._records, self._url, self._verify = records, records.url, verify
-        self._names = records.now.ranks or []
+        self._names = records._state.ranks or []
         self._lock = threading.Lock()
         self._pools: dict[str, RemotePool] = {}
         self._closed = False
@@ -57,7 +57,7 @@ class RemoteRanks:
             except Error as error:
                 failure = error
                 continue
-            entry = pool.now.part(shelf, part.number, part.group)
+            entry = pool._state.part(shelf, part.number, part.group)
             if entry is not None:
                 return pool, entry
         what = f", with {listed(wanted)}" if wanted else ""
@@ -72,7 +72,7 @@ class RemoteRanks:
         return self._found(rank, shelf, part, [])[0]
 
     def has(self, shelf: str, part: Part) -> bool:
-        return any(pool.now.part(shelf, part.number, part.group) is not None for _, pool in self.all())
+        return any(pool._state.part(shelf, part.number, part.group) is not None for _, pool in self.all())
 
     def all(self) -> Iterator[tuple[str, RemotePool]]:
         for name in self._names:
@@ -106,7 +106,7 @@ def verify_run(
     damages: list[dict[str, Any]] = done["damages"]
     unreadable = {(damage["shelf"], damage["number"]) for damage in damages}
     parts: dict[str, dict[tuple[str, int], tuple[int, dict[str, Any]]]] = {}
-    with RemoteFolder(RemotePool(place.url, _CHECKED_BYTES, create), place.url, True) as store:
+    with RemoteFolder(RemotePool(place.url, _CHECKED_BYTES), place.url, True) as store:
         for shelf, numbers in numbers_of(state.read(place), what):
             for number in numbers:
                 if (shelf.name, number) in unreadable:

@@ -153,12 +153,12 @@ def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _diff(arguments: argparse.Namespace) -> dict[str, Any]:
     with _Bar(arguments) as bar:
-        return compare.diff(arguments, _make, bar, _say)
+        return compare.diff(arguments, bar, _say)
 
 
 def _export(arguments: argparse.Namespace) -> dict[str, Any]:
     with _Bar(arguments) as bar:
-        return compare.export(arguments, _make, bar, _say, _size)
+        return compare.export(arguments, bar, _say, _size)
 
 
 def _described(shelf: state.Shelf, entry: Entry, tags: dict[int, list[str]]) -> dict[str, Any]:

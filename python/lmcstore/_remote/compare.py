@@ -13,7 +13,7 @@ from .. import _core
 from .._text.text import printable
 from ..diff import KINDS
 from ..errors import InvalidError, NotFoundError, UnsupportedError
-from .pool import Create, RemoteHandle, RemotePool
+from .pool import RemoteHandle, RemotePool
 
 Progress = Callable[[str, int, int], object]
 _CACHE_BYTES = 8 << 30
@@ -25,12 +25,11 @@ _NUMBERS = (
 
 def diff(
     arguments: argparse.Namespace,
-    create: Create,
     progress: Progress | None,
     say: Callable[[argparse.Namespace, str], None],
 ) -> dict[str, Any]:
     """Compare two snapshots."""
-    pool = _opened(arguments.url, create)
+    pool = _opened(arguments.url)
     try:
         pair = _pair(pool, *arguments.addresses)
         rows, report = pair[0].diff(pair[1], 0, progress)
@@ -53,8 +52,8 @@ def diff(
     return {"pool": arguments.url, **named, **report, "tensors": [_described(*row) for row in shown]}
 
 
-def _opened(url: str, create: Create) -> RemotePool:
-    pool = RemotePool(url, _CACHE_BYTES, create)
+def _opened(url: str) -> RemotePool:
+    pool = RemotePool(url, _CACHE_BYTES)
     if pool.has_ranks:
         pool.close()
         raise UnsupportedError(f"{url} is a run of many ranks: pull it first (lmc-store pull), or use lmcstore.open")
@@ -118,7 +117,6 @@ def _described(name: str, kind: int, is_attachment: bool, before: Any, after: An
 
 def export(
     arguments: argparse.Namespace,
-    create: Create,
     progress: Progress | None,
     say: Callable[[argparse.Namespace, str], None],
     size: Callable[[int], str],
@@ -131,7 +129,7 @@ def export(
         raise InvalidError("export takes an address and -o FILE")
     if output == "-" and (sys.stdout.isatty() or arguments.json):
         raise InvalidError("export: a safetensors file goes to a file or a pipe, and --json to standard output")
-    pool = _opened(arguments.url, create)
+    pool = _opened(arguments.url)
     try:
         name, _, which = arguments.addresses[0].partition("@")
         handle = pool.find(name, which)

@@ -9,13 +9,14 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .. import _core
 from ..diff import KINDS
 from ..errors import Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from ..store import Store
 from . import state
 from .cache import Cache, Progress
 from .codec import Entry
@@ -24,11 +25,6 @@ from .place import Place, forked
 from .pull import Puller
 from .which import bounds_of, number_of
 
-if TYPE_CHECKING:
-    from ..store import Store
-
-Create = Callable[[str], "Store"]
-"""Makes a temporary pool at a path."""
 _STORED_AS = {FRAME: 1, LINK: 3, LINKED: 3}
 _DELTA = 2
 _META = "lmcstore.meta"
@@ -42,11 +38,9 @@ _EQUAL = (*_NO_NUMBERS[:-1], 1.0)
 class RemotePool:
     """The newest state of a run when it was opened."""
 
-    def __init__(
-        self, url: str, cache_bytes: int, create: Create, cache: str | None = None, progress: Progress | None = None
-    ) -> None:
-        self.url, self._create = url, create
-        self._options = cache_bytes, create, cache, progress
+    def __init__(self, url: str, cache_bytes: int, cache: str | None = None, progress: Progress | None = None) -> None:
+        self.url = url
+        self._options = cache_bytes, cache, progress
         self._place = Place(url, _PARALLEL)
         try:
             self.uuid = self._open()
@@ -61,19 +55,19 @@ class RemotePool:
         """Read the head, and begin to look for newer commits."""
         self._early = state.read_head(self._place)
         self._later: Future[state.State] | None = self._place.start(state.refreshed, self._early)
-        self._state: state.State | None = None
+        self._newest: state.State | None = None
         return bytes.fromhex(self._early.run)
 
     def renew(self) -> None:
         self._later = None
 
     @property
-    def now(self) -> state.State:
+    def _state(self) -> state.State:
         """The newest state at the time of the open."""
-        if self._state is None:
+        if self._newest is None:
             later = self._later
-            self._state = later.result() if later is not None else state.refreshed(self._early)
-        return self._state
+            self._newest = later.result() if later is not None else state.refreshed(self._early)
+        return self._newest
 
     @property
     def has_ranks(self) -> bool:
@@ -83,14 +77,14 @@ class RemotePool:
     def _prepare(self, name: str, number: int | None = None, step: int | None = None) -> None:
         """Read nodes for a snapshot in the round of requests that looks for newer commits."""
         with contextlib.suppress(Error):  # the state may be old: a later read reports failures
-            shelf = (self._state or self._early).find(name)
+            shelf = (self._newest or self._early).find(name)
             if shelf is not None and not self.closed:
                 shelf.prepare(number, step)
 
     def below(self, name: str, share: int) -> RemotePool:
         """Open a sub-run, with a share of the cache."""
-        most_bytes, create, cache, progress = self._options
-        return RemotePool(f"{self.url}/{name}", most_bytes // (share if cache is None else 1), create, cache, progress)
+        most_bytes, cache, progress = self._options
+        return RemotePool(f"{self.url}/{name}", most_bytes // (share if cache is None else 1), cache, progress)
 
     def close(self) -> None:
         if not self.closed:
@@ -108,7 +102,7 @@ class RemotePool:
     def _shelf(self, name: str) -> state.Shelf:
         if self.closed:
             raise InvalidError(f"{self.url}: the store is closed")
-        return self.now.shelf(name)
+        return self._state.shelf(name)
 
     def info(self) -> dict[str, Any]:
         if self.closed:
@@ -119,8 +113,8 @@ class RemotePool:
             "uuid": self.uuid,
             "writable": False,
             "medium": "object store",
-            "commit": self.now.number,
-            "committed_ns": self.now.time_ns,
+            "commit": self._state.number,
+            "committed_ns": self._state.time_ns,
             "shelf_count": len(shelves),
             "snapshot_count": sum(shelf["snapshot_count"] for shelf in shelves),
             "limit_bytes": 0,
@@ -129,7 +123,7 @@ class RemotePool:
         }
 
     def shelves(self) -> list[dict[str, Any]]:
-        return [self.shelf_info(shelf.name) for shelf in self.now.shelves]
+        return [self.shelf_info(shelf.name) for shelf in self._state.shelves]
 
     def shelf_info(self, name: str) -> dict[str, Any]:
         shelf = self._shelf(name)
@@ -176,7 +170,7 @@ class RemotePool:
         entry = shelf.entry(number)
         if entry is None or entry.hidden:
             raise NotFoundError(f"{self.url} has no {name}@{number}")
-        return RemoteHandle(self._cache, shelf, entry, self._create)
+        return RemoteHandle(self._cache, shelf, entry)
 
     def new_bytes(self, name: str, numbers: list[int]) -> list[int | None]:
         shelf = self._shelf(name)
@@ -192,8 +186,8 @@ class RemotePool:
 class RemoteHandle:
     """A snapshot of a run in an object store, of which tensors are fetched when they are read."""
 
-    def __init__(self, cache: Cache, shelf: state.Shelf, entry: Entry, create: Create) -> None:
-        self._cache, self._shelf, self._entry, self._create = cache, shelf, entry, create
+    def __init__(self, cache: Cache, shelf: state.Shelf, entry: Entry) -> None:
+        self._cache, self._shelf, self._entry = cache, shelf, entry
         self._found: Outline | None = None
 
     def _outline(self) -> Outline:
@@ -269,12 +263,12 @@ class RemoteHandle:
     @contextlib.contextmanager
     def _pulled(self, progress: Progress | None = None) -> Iterator[_core.Snapshot]:
         """Restore the snapshot into a temporary pool."""
-        with (
-            tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
-            self._create(os.path.join(folder, "one.pool")) as store,
-        ):
-            Puller(store, self._cache.place, (f"{self._shelf.name}@{self._entry.number}",), progress).pull()
-            yield store._pool.find(self._shelf.name, str(self._entry.number), False)
+        with tempfile.TemporaryDirectory(prefix="lmc-store-") as folder:
+            path = os.path.join(folder, "one.pool")
+            pool = _core.open(path, _core.OPEN_CREATE, flags=_core.NO_BACKGROUND)
+            with Store(pool, path, "x", True) as store:
+                Puller(store, self._cache.place, (f"{self._shelf.name}@{self._entry.number}",), progress).pull()
+                yield pool.find(self._shelf.name, str(self._entry.number), False)
 
     def export(self, part: str | None, path: str, progress: Any = None) -> dict[str, Any]:
         with self._pulled(progress) as handle:
