@@ -240,9 +240,11 @@ def test_another_run_is_refused_before_anything_is_sent(run: Path, url: str, pla
     assert sorted(place.joinpath("bucket").rglob("*")) == before
 
 
-def test_a_pool_that_was_begun_anew_has_a_sub_run_of_its_own(run: Path, url: str, place: Path) -> None:
+@pytest.mark.parametrize("is_pushed", [False, True])
+def test_a_pool_that_was_begun_anew_has_a_sub_run_of_its_own(is_pushed: bool, run: Path, url: str, place: Path) -> None:
     """As when the ranks of two machines change places."""
-    push(run, url)
+    if is_pushed:
+        push(run, url)
     run.joinpath(RANKS[3]).rename(run / "rank-old.pool")
     save(run, 40)
     push(run, url)
@@ -253,6 +255,15 @@ def test_a_pool_that_was_begun_anew_has_a_sub_run_of_its_own(run: Path, url: str
         ]
     check_url(url, [10, 20, 30, 40])
     pulled(url, place / "third", [10, 20, 30, 40])
+
+
+def test_tags_of_a_machine_that_has_no_first_rank(run: Path, url: str) -> None:
+    with lmcstore.open(run, "r") as store:
+        store["run"].tag(1, "best")
+    push(node(run, "first", (0, 1)), url)
+    push(node(run, "second", (2, 3)), url)
+    with lmcstore.open(url) as store:
+        assert store["run"].tags == {"best": 1}
 
 
 def test_a_part_that_is_lost_leaves_one_snapshot_out(run: Path, url: str, caplog: Any) -> None:

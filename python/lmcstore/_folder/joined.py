@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from .. import _core
@@ -51,6 +51,10 @@ class Handle:
         self.pieces: dict[str, Piece] = {}
         """Boxes of tensors that are read instead of the whole ones."""
 
+    def map(self, function: Callable[[int], Any], ranks: Iterable[int]) -> list[Any]:
+        """Call a function with each rank, at once where their pools are in an object store."""
+        return self._ranks.map(function, ranks)
+
     def part(self, rank: int, wanted: list[str]) -> _core.Snapshot:
         """Open the snapshot of a rank, of which the tensors are wanted."""
         return self._ranks.snapshot(rank, self.record.ranks[rank], self._shelf, wanted)
@@ -87,9 +91,13 @@ class Handle:
                 if not box.is_empty and (piece is None or overlap(box, piece) is not None):
                     by_rank.setdefault(box.rank, {})[box.name] = name
         stored: dict[tuple[int, str], Stored] = {}
-        for rank, wanted in by_rank.items():
-            view = self.part(rank, list(wanted.values())).view(list(wanted), _core.TENSOR, flags)
-            found, _, dtypes, shapes, buffers = view.unpack()
+
+        def view(rank: int) -> Any:
+            wanted = by_rank[rank]
+            return self.part(rank, list(wanted.values())).view(list(wanted), _core.TENSOR, flags)
+
+        for rank, view_of_rank in zip(by_rank, self.map(view, by_rank), strict=True):
+            found, _, dtypes, shapes, buffers = view_of_rank.unpack()
             boxes = zip(dtypes, shapes, buffers, strict=True)
             stored |= {(rank, name): one for name, one in zip(found, boxes, strict=True)}
         return stored

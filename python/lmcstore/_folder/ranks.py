@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from .. import _core
 from .._text.similar import listed
@@ -128,6 +129,11 @@ class Ranks:
         uuid = pool.info()["uuid"]
         self._pools.setdefault(uuid, (path, pool))
         return uuid, pool
+
+    @staticmethod
+    def map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+        """Call a function with each value."""
+        return list(map(function, values))
 
     def close(self) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from .._remote import state
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _CHECKED_BYTES = 1 << 30
+_PARALLEL = 8
 
 
 # Reading in place
@@ -44,9 +46,15 @@ class RemoteRanks:
         with self._lock:
             if self._closed:
                 raise InvalidError(f"{self._url}: the store is closed")
-            if name not in self._pools:
-                self._pools[name] = self._records.below(name, len(self._names))
-            return self._pools[name]
+            found = self._pools.get(name)
+        if found is not None:
+            return found
+        made = self._records.below(name, len(self._names))
+        with self._lock:
+            found = self._pools.setdefault(name, made)
+        if found is not made:
+            made.close()
+        return found
 
     def _found(self, rank: int, shelf: str, part: Part, wanted: list[str]) -> tuple[RemotePool, Entry]:
         names = [name for name in self._names if rank_of(name) == rank]
@@ -77,6 +85,12 @@ class RemoteRanks:
     def all(self) -> Iterator[tuple[str, RemotePool]]:
         for name in self._names:
             yield name, self._opened(name)
+
+    @staticmethod
+    def map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+        """Call a function with the ranks' snapshots, or what is of them, at once."""
+        with ThreadPoolExecutor(_PARALLEL, "lmcstore-ranks") as threads:
+            return list(threads.map(function, values))
 
     def close(self) -> None:
         with self._lock:

@@ -37,19 +37,6 @@ class _Begun(Exception):
     pass
 
 
-def _begun(pusher: Pusher, shelf: str, number: int) -> Outline | None:
-    """Return the beginning of a snapshot's archive, which has the shelf's identity; None: it was removed."""
-    found: list[Outline] = []
-
-    def begun(outline: Outline) -> None:
-        found.append(outline)
-        raise _Begun
-
-    with contextlib.suppress(_Begun):
-        pusher.dump(f"{shelf}@{number}", None, lambda data: None, begun)
-    return found[0] if found else None
-
-
 class _RankPusher(Pusher):
     """Pushes parts of a rank's pool to a sub-run."""
 
@@ -108,18 +95,20 @@ class RunPusher(Pusher):
         self._run = cast("FolderStore", store)
         self._ranks: dict[tuple[int, bytes], _RankPusher] = {}
         self._others: dict[str, state.State | None] = {}
+        self._places: dict[str, Place] = {}
         self._fresh: set[str] = set()
         self._names: set[str] = set()
         self._pending: dict[str, dict[int, _Record]] = {}
         self._sent_parts: dict[str, int] = {}
         self._begun: set[str] = set()
+        self._waits = False
+        self._tagged = 0
 
     def close(self) -> None:
         for one in self._ranks.values():
             one.close()
-        for now in self._others.values():
-            if now is not None:
-                now.place.close()
+        for place in self._places.values():
+            place.close()
         super().close()
 
     def report(self) -> dict[str, Any]:
@@ -136,6 +125,7 @@ class RunPusher(Pusher):
     def push(self, *, waits: bool) -> bool:
         """Send parts and records, some after the other; whether there were any."""
         is_done, is_any = False, False
+        self._waits = waits
         while not is_done:
             self._fresh.clear()
             before = self.bytes
@@ -167,7 +157,7 @@ class RunPusher(Pusher):
             if number <= self._sent_parts.get(shelf, 0):
                 continue
             if count == _AT_ONCE_RECORDS:
-                return False
+                return bool(stopped)
             try:
                 one = pending[number] = pending.get(number) or self._read(shelf, number)
             except NotFoundError:  # removed meanwhile
@@ -196,7 +186,7 @@ class RunPusher(Pusher):
             agree.check_same(self._store, there, self._place.url)
         if shelf in self._begun:
             return
-        kept = _begun(self, shelf, number)
+        kept = self._beginning(self._store._pool, shelf, number)
         if kept is None:
             return
 
@@ -240,21 +230,35 @@ class RunPusher(Pusher):
         return True
 
     def _pusher(self, rank: int, store: Store, shelf: str, number: int) -> _RankPusher | None:
-        """Return the pusher to the sub-run of a pool: the first whose shelf is the same, or is not there yet."""
-        identity = None
+        """Return the pusher to the sub-run that has the shelf of a pool, or to a free one; None: it was removed."""
+        begun = self._beginning(store._pool, shelf, number)
+        if begun is None:
+            return None
+        identity, free = begun.shelves[0].identity, ""
+        taken = {one.name for (other, _), one in self._ranks.items() if other == rank}
         for name in sub_runs(rank):
-            made = _RankPusher(self, store, self._place.below(name), name)
-            if identity is None:
-                kept = _begun(made, shelf, number)
-                if kept is None:
-                    made.close()
-                    return None
-                identity = kept.shelves[0].identity
-            there = made._state.find(shelf)
-            if there is None or UNKNOWN in (identity, there.identity) or identity == there.identity:
-                return made
-            made.close()
-        raise AssertionError
+            now = self._other(name)
+            there = None if now is None else now.find(shelf)
+            if there is not None and (UNKNOWN in (identity, there.identity) or identity == there.identity):
+                free = name
+                break
+            if there is None and name not in taken:
+                free = free or name
+            if now is None and free:
+                break
+        return _RankPusher(self, store, self._place.below(free), free)
+
+    def _beginning(self, pool: _core.Pool, shelf: str, number: int) -> Outline | None:
+        """Return the beginning of a snapshot's archive, which has the shelf's identity; None: it was removed."""
+        found: list[Outline] = []
+
+        def begun(outline: Outline) -> None:
+            found.append(outline)
+            raise _Begun
+
+        with contextlib.suppress(_Begun):
+            self.dump(f"{shelf}@{number}", None, lambda data: None, begun, pool)
+        return found[0] if found else None
 
     # Records
 
@@ -269,6 +273,8 @@ class RunPusher(Pusher):
             for rank, part in list(one.missing.items()):
                 if self._seek(shelf, rank, part):
                     del one.missing[rank]
+                elif not self._waits:
+                    break
             if one.missing:
                 blocked[number] = one
                 continue
@@ -302,9 +308,11 @@ class RunPusher(Pusher):
         """Return the state of a sub-run, read at most once in a pass; None: there is none yet."""
         if name not in self._fresh:
             self._fresh.add(name)
+            if name not in self._places:
+                self._places[name] = self._place.below(name)
             old = self._others.get(name)
             try:
-                self._others[name] = state.read(self._place.below(name)) if old is None else state.refreshed(old)
+                self._others[name] = state.read(self._places[name]) if old is None else state.refreshed(old)
             except NotFoundError:
                 self._others[name] = None
         return self._others[name]
@@ -318,9 +326,25 @@ class RunPusher(Pusher):
         super()._commit(listing)
 
     def _agree(self) -> None:
-        """Bring tags, policies, metrics and notes up to date, on the machine of the first rank."""
-        shelves = sorted({wanted.shelf for wanted in self._wanted() if self._is_home(wanted.shelf)})
-        self._commit(lambda draft: agree.update(self._store, draft, shelves, self._mirror))
+        """Bring tags, policies, metrics and notes up to date, on the machine of the first rank.
+
+        Another one adds the tags of the snapshots that it has committed.
+        """
+        shelves = sorted({wanted.shelf for wanted in self._wanted()})
+        home = [shelf for shelf in shelves if self._is_home(shelf)]
+        others = [shelf for shelf in shelves if shelf not in home] if self.snapshots > self._tagged else []
+
+        def apply(draft: state.State) -> bool:
+            is_changed = agree.update(self._store, draft, home, self._mirror)
+            for there in filter(None, map(draft.find, others)):
+                for tag, number in self._store[there.name].tags.items():
+                    entry = there.entry(number)
+                    if entry is not None and not entry.hidden and there.tags.get(tag, 0) < number:
+                        there.tags[tag], is_changed = number, True
+            return is_changed
+
+        self._commit(apply)
+        self._tagged = self.snapshots
         if self._mirror:
             drop_parts(self._state)
 

@@ -33,16 +33,19 @@ class Structure:
 
     def run(self) -> tuple[Branch, list[int]]:
         """Return the structure of the run's state, and the ranks that are not there."""
-        missing: list[int] = []
-        failure: RankNotFoundError | None = None
-        for rank in sorted(self._record.ranks):
+
+        def failure(rank: int) -> RankNotFoundError | None:
             try:
                 self._root(rank)
             except RankNotFoundError as error:
-                missing.append(rank)
-                failure = error
-        if failure is not None and not self._roots:
-            raise failure
+                return error
+            return None
+
+        known = sorted(self._record.ranks)
+        failures = self._handle.map(failure, known)
+        missing = [rank for rank, error in zip(known, failures, strict=True) if error is not None]
+        if missing and not self._roots:
+            raise next(filter(None, failures))
         common = set(self._record.objects or ())
         first = min(self._roots)
         made, ranks = Branch("d", []), Branch("d", [])

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from ..errors import Error, ExistsError, InputOutputError, InUseError, InvalidError, NotFoundError
 from . import agree, outline, state
 from .codec import UNKNOWN, Archive, Entry, Of, Origin
@@ -177,8 +178,10 @@ class Pusher:
         older: outline.Outline | None,
         sink: Callable[[bytes], None],
         begun: Callable[[outline.Outline], None] | None = None,
+        pool: _core.Pool | None = None,
     ) -> outline.Outline | None:
-        """Dump a snapshot through a pipe; None: it was removed meanwhile."""
+        """Dump a snapshot of the store, or another pool, through a pipe; None: it was removed meanwhile."""
+        source = self._store._pool if pool is None else pool
         with contextlib.ExitStack() as stack:
             since: tuple[int, ...] = ()
             if older is not None:
@@ -190,7 +193,7 @@ class Pusher:
 
             def work() -> None:
                 try:
-                    self._store._pool.dump(writing, (address,), since, False, False, False, None)
+                    source.dump(writing, (address,), since, False, False, False, None)
                 except BaseException as error:
                     failures.append(error)
                 finally:
