@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import lmcstore
 import pytest
 import run_folder
-from lmcstore._remote import state, sweep
+from lmcstore._remote import codec, state, sweep
 from lmcstore._remote.command import main
 from lmcstore._remote.place import Place
 from optional import torch
+from test_remote import an_entry
 from test_remote_push import Died, Fate
 
 pytestmark = pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")
@@ -255,6 +257,43 @@ def test_a_pool_that_was_begun_anew_has_a_sub_run_of_its_own(is_pushed: bool, ru
         ]
     check_url(url, [10, 20, 30, 40])
     pulled(url, place / "third", [10, 20, 30, 40])
+
+
+def test_a_part_in_another_pool_of_its_rank_is_waited_for(run: Path, url: str) -> None:
+    """The rank has moved: a later part, from another pool, does not mean that the first ones are lost."""
+    old = node(run, "old", (3,))
+    run.joinpath(RANKS[3]).unlink()
+    save(run, 40)
+    done = push(run, url)
+    assert done["snapshots"] == 0 and len(done["waiting"]) == 3
+    check_url(url, [])
+    assert push(old, url)["snapshots"] == 3
+    assert push(run, url)["snapshots"] == 1
+    check_url(url, [10, 20, 30, 40])
+
+
+def test_what_is_read_is_checked() -> None:
+    part = codec.Of(7, "a" * 32)
+    shelf = codec.ShelfParts("run", codec.UNKNOWN, 2, 4, "", None, {}, [an_entry(1, base=0, of=part)], [])
+    parts = codec.Parts("b" * 32, 1, 0, "c" * 32, [shelf], ["rank-00000", "rank-00000.2"])
+    data = codec.write_state(parts)
+    assert codec.read_state(data, "x") == parts
+    for right, wrong in (
+        (b'"rank-00000"', b'"../escaped"'),
+        (b'"rank-00000"', b"7"),
+        (b'["rank-00000","rank-00000.2"]', b"{}"),
+        (b'"record":7', b'"record":0'),
+        (b'"record":7', b'"record":"7"'),
+        (b'"group":"aa', b'"group":"zz'),
+        (b'"of":{', b'"of":[],"more":{'),
+    ):
+        text = zlib.decompress(data)
+        assert right in text
+        with pytest.raises(lmcstore.DamagedError, match="x is damaged"):
+            codec.read_state(zlib.compress(text.replace(right, wrong)), "x")
+    mark = codec.read_mark(codec.write_mark("b" * 32, ranks=True), "x")
+    assert (mark.run, mark.ranks) == ("b" * 32, [])
+    assert codec.read_mark(codec.write_mark("b" * 32), "x").ranks is None
 
 
 def test_tags_of_a_machine_that_has_no_first_rank(run: Path, url: str) -> None:
