@@ -222,9 +222,14 @@ def test_a_pull_that_is_cut_short_is_repeated(
 
 def test_another_run_is_refused_before_anything_is_sent(run: Path, url: str, place: Path) -> None:
     push(run, url)
-    save(place / "another", 10, 20)
+    save(place / "another", 10, 20, 30, 40)
     before = sorted(place.joinpath("bucket").rglob("*"))
-    with pytest.raises(lmcstore.ExistsError, match="has another run@2"):
+    with pytest.raises(lmcstore.ExistsError, match="has another run@3"):
+        push(place / "another", url)
+    with lmcstore.open(place / "another", "r+") as another:
+        for number in (1, 2, 3):
+            another["run"].remove(number)
+    with pytest.raises(lmcstore.ExistsError, match="has another shelf 'run'"):
         push(place / "another", url)
     with lmcstore.open(place / "one.pool", "x") as store:
         store["run"].snapshot({"a": 1})
