@@ -153,7 +153,7 @@ def test_a_run_is_resumed_elsewhere_by_fewer_ranks(place: Path, url: str, monkey
         assert [one.step for one in store["run"]] == [0, 1, 2, 3]
 
 
-def test_rows_parts_and_values_are_read_in_place(run: Path, url: str) -> None:
+def test_rows_parts_and_values_are_read_in_place(run: Path, url: str, place: Path) -> None:
     push(run, url)
     with lmcstore.open(url) as store, lmcstore.open(run, "r") as local:
         there, here = store["run"][2], local["run"][2]
@@ -161,6 +161,12 @@ def test_rows_parts_and_values_are_read_in_place(run: Path, url: str) -> None:
         assert rows[0] == rows[1] and len(rows[0]) == 80
         assert sorted(there.state_dict("model")) == ["bias", "weight"]
         assert there.names() == here.names() and there.raw_bytes == here.raw_bytes
+        assert [one.name for one in there.diff(store["run"][3])] == [one.name for one in here.diff(local["run"][3])]
+        for one, file in ((there, "there"), (here, "here")):
+            one.export(place / file)
+        assert (place / "there").read_bytes() == (place / "here").read_bytes()
+        with pytest.raises(lmcstore.ReadOnlyError, match="pull it into a folder"):
+            store["run"].remove(1)
         assert store.info()["missing"] == [] and list(store.info()["ranks"]) == [one[:-5] for one in RANKS]
 
 
@@ -350,6 +356,8 @@ def test_damage_and_missing_parts_are_named(
 ) -> None:
     push(run, url)
     bucket = place / "bucket"
+    assert main("ls", [url]) == 0 and "  3  step 30  " in (shown := capsys.readouterr().out)
+    assert "1.15 MiB, " in shown  # of all ranks
     assert main("verify", [url]) == 0 and "checked 3 snapshots" in capsys.readouterr().out
     piece = min(bucket.joinpath("rank-00002", "data").rglob("00*"))
     data = bytearray(piece.read_bytes())

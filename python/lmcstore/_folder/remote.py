@@ -16,7 +16,7 @@ from .._remote.pull import Progress
 from .._remote.verify import verify
 from .._remote.which import numbers_of
 from .._text.similar import listed
-from ..errors import Error, InvalidError
+from ..errors import Error, InvalidError, ReadOnlyError
 from .ranks import RankNotFoundError
 from .store import FolderStore
 
@@ -107,6 +107,9 @@ class RemoteFolder(FolderStore):
         super().__init__(records, url, verify=verify)
         ranks: Any = RemoteRanks(pool, verify)
         self._ranks = ranks
+
+    def _check_writable(self) -> None:
+        raise ReadOnlyError(f"{self._path} is a run in an object store, which is only read: pull it into a folder")
 
 
 # Checks

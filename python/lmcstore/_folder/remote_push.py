@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .. import _core
 from .._remote import agree, state
-from .._remote.codec import UNKNOWN, Of, rank_of, sub_runs
+from .._remote.codec import UNKNOWN, Entry, Of, rank_of, sub_runs
 from .._remote.outline import Outline
 from .._remote.place import Place
 from .._remote.push import Progress, Pusher, _Batch, _Wanted
@@ -53,8 +54,8 @@ class _RankPusher(Pusher):
     def sent(self, count: int) -> None:
         self._above.sent(count)
 
-    def of(self, shelf: str, number: int) -> Of | None:
-        return self.parts[shelf][number]
+    def described(self, shelf: str, entry: Entry) -> Entry:
+        return entry._replace(of=self.parts[shelf][entry.number])
 
     def _wanted(self) -> Iterator[_Wanted]:
         return (_Wanted(shelf, 1, 1 << 62) for shelf in list(self.parts))
@@ -71,6 +72,8 @@ class _Record:
     here: dict[int, _core.Pool]
     missing: dict[int, Part] = field(init=False)
     """Parts that were not found at the place."""
+    raw_bytes: int = 0
+    stored_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.missing = dict(self.parts)
@@ -262,6 +265,10 @@ class RunPusher(Pusher):
 
     # Records
 
+    def described(self, shelf: str, entry: Entry) -> Entry:
+        one = self._pending[shelf][entry.number]
+        return entry._replace(raw_bytes=one.raw_bytes, parts_bytes=one.stored_bytes)
+
     def _numbers(self, shelf: str, first: int, last: int) -> list[int]:
         """Return the snapshots whose parts are all there, up to the first that may become so."""
         blocked: dict[int, _Record] = {}
@@ -271,8 +278,11 @@ class RunPusher(Pusher):
             if not first <= number <= last:
                 continue
             for rank, part in list(one.missing.items()):
-                if self._seek(shelf, rank, part):
+                entry = self._seek(shelf, rank, part)
+                if entry is not None:
                     del one.missing[rank]
+                    one.raw_bytes += entry.raw_bytes
+                    one.stored_bytes += entry.archive.bytes
                 elif not self._waits:
                     break
             if one.missing:
@@ -286,23 +296,18 @@ class RunPusher(Pusher):
                 ready = len(complete)
         return complete[:ready]
 
-    def _seek(self, shelf: str, rank: int, part: Part) -> bool:
+    def _seek(self, shelf: str, rank: int, part: Part) -> Entry | None:
+        """Look for a part in the sub-runs of its rank, those of this folder first."""
         own = {one.name: one._state for (other, _), one in self._ranks.items() if other == rank}
-        for name in [*own, *(name for name in self._others if rank_of(name) == rank)]:
-            now = own.get(name) or self._others.get(name)
-            if now is not None and now.part(shelf, part.number, part.group) is not None:
+        known = own | {name: now for name, now in self._others.items() if rank_of(name) == rank and now is not None}
+        others = itertools.takewhile(lambda name: name in own or self._other(name) is not None, sub_runs(rank))
+        for name in itertools.chain(known, others):
+            now = own.get(name) or self._others[name]
+            entry = None if now is None else now.part(shelf, part.number, part.group)
+            if entry is not None:
                 self._names.add(name)
-                return True
-        for name in sub_runs(rank):
-            if name in own:
-                continue
-            now = self._other(name)
-            if now is None:
-                return False
-            if now.part(shelf, part.number, part.group) is not None:
-                self._names.add(name)
-                return True
-        raise AssertionError
+                return entry
+        return None
 
     def _other(self, name: str) -> state.State | None:
         """Return the state of a sub-run, read at most once in a pass; None: there is none yet."""

@@ -108,6 +108,13 @@ class Entry(NamedTuple):
     key: Archive | None
     """Another archive of the snapshot that needs no other."""
     of: Of | None = None
+    parts_bytes: int = 0
+    """Of the record of a run of many ranks: of its parts' archives. `raw_bytes` is that of the parts, too."""
+
+    @property
+    def new_bytes(self) -> int:
+        """What the snapshot has added."""
+        return self.archive.bytes + self.parts_bytes
 
 
 class Node(NamedTuple):
@@ -338,6 +345,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "hidden": entry.hidden or None,
         "deep": entry.deep or None,
         "of": None if entry.of is None else entry.of._asdict(),
+        "parts_bytes": entry.parts_bytes or None,
     }
     found.update((name, value) for name, value in optional.items() if value is not None)
     if entry.key is not None:
@@ -486,6 +494,7 @@ def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
         _read_archive(check, check.object(found.get("archive"))),
         None if key is None else _read_archive(check, check.object(key)),
         of,
+        check.count(found, "parts_bytes") if "parts_bytes" in found else 0,
     )
 
 

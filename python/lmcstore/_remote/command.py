@@ -174,7 +174,7 @@ def _described(shelf: state.Shelf, entry: Entry, tags: dict[int, list[str]]) -> 
         "note": entry.note or None,
         "tensors": entry.tensors,
         "raw_bytes": entry.raw_bytes,
-        "new_bytes": entry.archive.bytes,
+        "new_bytes": entry.new_bytes,
         "key_bytes": entry.key.bytes if entry.key is not None else None,
     }
 
@@ -184,7 +184,7 @@ def _line(entry: Entry, tags: dict[int, list[str]]) -> str:
     named = f"  ({', '.join(map(printable, tags[entry.number]))})" if entry.number in tags else ""
     metrics = "".join(f" {printable(name)}={value}" for name, value in (entry.metrics or {}).items())
     note = f"  {printable(entry.note)}" if entry.note else ""
-    sizes = f"{_size(entry.raw_bytes)}, {_size(entry.archive.bytes)} new"
+    sizes = f"{_size(entry.raw_bytes)}, {_size(entry.new_bytes)} new"
     return f"{entry.number}{step}  {_time(entry.time_ns)}  {sizes}{named}{' ' + metrics if metrics else ''}{note}"
 
 

@@ -274,6 +274,10 @@ class RemoteHandle:
         with self._pulled(progress) as handle:
             return handle.export(part, path, progress)
 
+    def export_joined(self, *arguments: Any) -> dict[str, Any]:
+        """Export the state of a run of many ranks, of which this is the record."""
+        return self._fetched(self.names()).export_joined(*arguments)
+
     def diff(self, after: Any, flags: int, progress: Any = None) -> Any:
         """Compare as `_core.Snapshot.diff` does; entries with one digest are not read."""
         if not isinstance(after, RemoteHandle):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..errors import Error, ExistsError, InputOutputError, InUseError, InvalidError, NotFoundError
 from . import agree, outline, state
-from .codec import UNKNOWN, Archive, Entry, Of, Origin
+from .codec import UNKNOWN, Archive, Entry, Origin
 from .place import Place
 from .upload import Upload
 
@@ -145,9 +145,9 @@ class Pusher:
                 return found
             first = numbers[-1] + 1
 
-    def of(self, shelf: str, number: int) -> Of | None:
-        """Return of which snapshot of a run of many ranks this one is a part."""
-        return None
+    def described(self, shelf: str, entry: Entry) -> Entry:
+        """Return an entry with what a run of many ranks adds."""
+        return entry
 
     # Archives
 
@@ -317,11 +317,11 @@ class _Batch:
         self._kept = kept
         is_deep = older is not None and not kept.known() <= older.held()
         base = last.number if kept.needs_base and last is not None else 0
-        return Entry(
+        made = Entry(
             number, info["step"], info["time_ns"], info["parent"], info["raw_bytes"], info["tensor_count"],
             agree.metrics_of(info), agree.note_of(info), False, base, is_deep, place, None,
-            pusher.of(self._shelf, number),
         )  # fmt: skip
+        return pusher.described(self._shelf, made)
 
     def _check(self, begun: outline.Outline) -> None:
         """Refuse another shelf of the same name before anything is sent."""
