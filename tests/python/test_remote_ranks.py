@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -342,13 +343,49 @@ def test_a_removal_takes_the_parts_of_all_ranks(run: Path, url: str, place: Path
         check_url(url, [10, 20, 30])
         assert sweep.remove(there, ["run@2"], dry_run=False)[0] == 1
         check_url(url, [10, 30])
-        for rank in range(4):
-            with there.below(f"rank-{rank:05d}") as below:
-                entries = state.read(below).shelf("run").entries()
-                shown = [entry.of.record for entry in entries if not entry.hidden and entry.of is not None]
-                assert shown == ([1, 3, 4] if rank < 2 else [1, 3])
+        assert parts_of(url) == [[1, 3, 4], [1, 3, 4], [1, 3], [1, 3]]
     push(node(run, "second", (2, 3)), url)
     check_url(url, [10, 30, 40])
+
+
+def parts_of(url: str) -> list[list[int]]:
+    """Return the records of the parts in each sub-run."""
+    found = []
+    with Place(url) as place:
+        for name in state.read(place).ranks or ():
+            with place.below(name) as below:
+                entries = state.read(below).shelf("run").entries()
+                found.append([entry.of.record for entry in entries if not entry.hidden and entry.of is not None])
+    return found
+
+
+def test_a_removal_that_is_cut_short_is_completed_by_the_next_one(
+    run: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(run, url)
+    with Place(url) as there:
+        for at in range(1, 40, 4):
+            with monkeypatch.context() as patch:
+                fate = Fate(patch)
+                fate.dies_at = at
+                with contextlib.suppress(Died, lmcstore.NotFoundError):
+                    sweep.remove(there, ["run@2"], dry_run=False)
+            with lmcstore.open(url) as store:
+                check(store, [one.step for one in store["run"]])
+        sweep.sweep_all(state.read(there))
+    check_url(url, [10, 30])
+    assert parts_of(url) == [[1, 3]] * 4
+
+
+def test_a_mirror_removes_what_the_run_has_removed(run: Path, url: str) -> None:
+    push(run, url)
+    with lmcstore.open(run, "r+") as store:
+        store["run"].remove(2)
+    push(run, url)
+    check_url(url, [10, 20, 30])
+    push(run, url, mirror=True)
+    check_url(url, [10, 30])
+    assert parts_of(url) == [[1, 3]] * 4
 
 
 def test_damage_and_missing_parts_are_named(
