@@ -100,6 +100,10 @@ class Store:
         """The path of the pool's file."""
         return self._path
 
+    def _pusher(self) -> Any:
+        """Return the class that pushes; None: a pool's."""
+        return None
+
     @property
     def mode(self) -> str:
         """The mode that was opened with."""
@@ -464,11 +468,7 @@ class Store:
         """
         from ._remote.push import push  # needs modules that others do without
 
-        return push(self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror, kind=self._pusher())
-
-    def _pusher(self) -> Any:
-        """Return the class that pushes; None: a pool's."""
-        return None
+        return push(self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror)
 
     def close(self) -> None:
         """Close this open of the pool, after snapshots under way, lazy ones too. A second call does nothing.

@@ -114,8 +114,8 @@ class RunPusher(Pusher):
             place.close()
         super().close()
 
-    def report(self) -> dict[str, Any]:
-        """Return what was sent; ``waiting``: a sentence for each snapshot that lacks parts."""
+    def more(self) -> dict[str, Any]:
+        """Return the keys of all ranks, and ``waiting``: a sentence for each snapshot that lacks parts."""
         waiting = [
             f"{shelf}@{number} waits for {listed([part.file for part in one.missing.values()])}"
             for shelf, pending in self._pending.items()
@@ -123,7 +123,7 @@ class RunPusher(Pusher):
             if one.missing
         ]
         keys = self.keys + sum(one.keys for one in self._ranks.values())
-        return super().report() | {"keys": keys, "waiting": waiting}
+        return {"keys": keys, "waiting": waiting}
 
     def push(self, *, waits: bool) -> bool:
         """Send parts and records, some after the other; whether there were any."""

@@ -80,10 +80,9 @@ class Pusher:
     def close(self) -> None:
         self._keys.shutdown(wait=True, cancel_futures=True)
 
-    def report(self) -> dict[str, Any]:
-        """Return what was sent."""
-        sent = {"snapshots": self.snapshots, "keys": self.keys, "bytes": self.bytes}
-        return sent | {"commit": self._state.number}
+    def more(self) -> dict[str, Any]:
+        """Return what a run of many ranks adds to the report."""
+        return {}
 
     # One pass
 
@@ -388,20 +387,21 @@ def push(
     follow: bool = False,
     timeout: float | None = None,
     mirror: bool = False,
-    kind: type[Pusher] | None = None,
 ) -> dict[str, Any]:
-    """Send the snapshots of a store that a run at a URL lacks: see `Store.push`. `kind`: a subclass of `Pusher`."""
+    """Send the snapshots of a store that a run at a URL lacks: see `Store.push`."""
     if timeout is not None and not follow:
         raise InvalidError("timeout is for follow=True")
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
+    kind: type[Pusher] = store._pusher() or Pusher
     with (
         Place(url) as place,
-        contextlib.closing((kind or Pusher)(store, place, addresses, mirror, progress, follows=follow)) as pusher,
+        contextlib.closing(kind(store, place, addresses, mirror, progress, follows=follow)) as pusher,
     ):
         if follow:
             _follow(pusher, timeout)
         pusher.push(waits=True)
-        return pusher.report()
+        sent = {"snapshots": pusher.snapshots, "keys": pusher.keys, "bytes": pusher.bytes}
+        return sent | {"commit": pusher._state.number} | pusher.more()
 
 
 def _follow(pusher: Pusher, timeout: float | None) -> None:
