@@ -66,7 +66,7 @@ static void run_deal(unsigned word)
 {
     const struct lmci_classes classes = usual_classes(word);
     struct lmci_class_lists to = list_starts();
-    lmci_kernels()->class_deal(word, data, base, ELEMENTS, &classes, &to);
+    lmci_kernels()->class_deal(word, data, base, ELEMENTS, &classes, NULL, &to);
 }
 
 static void prepare_join(unsigned word)

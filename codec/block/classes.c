@@ -19,7 +19,7 @@ struct room {
     struct lmci_class_lists lists;
     unsigned char *symbols;
     unsigned char *packed;
-    unsigned char *plane; /* of outliers */
+    unsigned char *plane; /* of outliers, one for each byte of a word */
     unsigned char *piece; /* LMCI_OUT_BYTES of rotated words, and as many equal to the center */
     unsigned char *scratch;
 };
@@ -37,9 +37,15 @@ static size_t aligned(size_t bytes)
     return (bytes + 2 * LMCI_CLASS_PAD) & ~(LMCI_CLASS_PAD - 1);
 }
 
+static size_t outlier_room(unsigned word, size_t n)
+{
+    return word * (n / OUTLIERS_ONE_IN + LMCI_PLANE_PAD);
+}
+
 static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_lists)
 {
-    size_t bytes = aligned(word * n) + (symbol_lists + 6) * aligned(n) + 2 * LMCI_OUT_BYTES + lmci_plane_scratch(n);
+    size_t bytes = aligned(word * n) + (symbol_lists + 5) * aligned(n) + aligned(outlier_room(word, n)) +
+                   2 * LMCI_OUT_BYTES + lmci_plane_scratch(n);
     room->memory = lmci_allocate(bytes);
     if (room->memory == NULL)
         return false;
@@ -52,7 +58,7 @@ static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_
     room->lists.nibbles = at;
     room->packed = at + aligned(n);
     room->plane = at + 2 * aligned(n);
-    room->piece = at + 3 * aligned(n);
+    room->piece = room->plane + aligned(outlier_room(word, n));
     room->scratch = room->piece + 2 * LMCI_OUT_BYTES;
     return true;
 }
@@ -84,16 +90,23 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
+/* Fills the planes of outliers' bytes, the lowest first. */
+static void outlier_planes(const struct room *room, unsigned word, size_t outliers, unsigned char *planes[4])
+{
+    for (unsigned k = 0; k < word; k++)
+        planes[k] = room->plane + k * (outliers + LMCI_PLANE_PAD);
+}
+
 /* Writes outliers, rotated to separate signs from exponents. */
 static void put_outliers(struct sink *out, unsigned word, const struct room *room, size_t outliers)
 {
-    unsigned char *words = room->lists.outliers;
-    lmci_kernels()->class_rotate(word, true, words, outliers, words);
-    for (unsigned k = 0; k < word; k++) {
-        for (size_t i = 0; i < outliers; i++)
-            room->plane[i] = words[i * word + k];
-        put_plane(out, room->plane, outliers);
-    }
+    unsigned char *planes[4];
+    if (out->full)
+        return;
+    outlier_planes(room, word, outliers, planes);
+    lmci_kernels()->split(LMCI_ROTATE, word, room->lists.outliers, NULL, outliers, planes);
+    for (unsigned k = 0; k < word; k++)
+        put_plane(out, planes[k], outliers);
 }
 
 static void fill_base(unsigned word, uint32_t center, unsigned char *base)
@@ -103,18 +116,6 @@ static void fill_base(unsigned word, uint32_t center, unsigned char *base)
             lmci_store16(base + i, (uint16_t)center);
         else
             lmci_store32(base + i, center);
-    }
-}
-
-static void deal_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
-                        const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
-                        struct lmci_class_lists *lists)
-{
-    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
-        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
-        if (hasher != NULL)
-            lmc_hasher_update(hasher, data + done, bytes);
-        lmci_kernels()->class_deal(shape->word, data + done, base + done, bytes / shape->word, classes, lists);
     }
 }
 
@@ -133,7 +134,7 @@ static void deal_alone(const struct lmci_block_shape *shape, const struct lmci_c
             lmci_kernels()->class_rotate(shape->word, true, words, bytes / shape->word, room->piece);
             words = room->piece;
         }
-        lmci_kernels()->class_deal(shape->word, words, base, bytes / shape->word, classes, lists);
+        lmci_kernels()->class_deal(shape->word, words, base, bytes / shape->word, classes, NULL, lists);
     }
 }
 
@@ -163,7 +164,8 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
     struct lmci_class_lists lists = room->lists;
     struct amounts amounts;
     if (base != NULL)
-        deal_pieces(shape, classes, data, base, hasher, &lists);
+        lmci_kernels()->class_deal(shape->word, data, base, shape->bytes / shape->word, classes,
+                                   hasher != NULL ? hasher->opaque : NULL, &lists);
     else
         deal_alone(shape, classes, data, room, hasher, &lists);
     put_amounts(out, classes, &room->lists, &lists, shape->word, &amounts);
@@ -314,18 +316,15 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
 static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_t outliers, const struct room *room,
                                     const char **message)
 {
-    unsigned char *words = room->lists.outliers;
-    memset(words, 0, outliers * word);
-    for (unsigned k = 0; k < word; k++) {
-        unsigned char *plane = room->plane;
-        enum lmc_status status = get_plane(in, outliers, outliers, room, &plane, message);
-        if (status != LMC_OK)
-            return status;
-        for (size_t i = 0; i < outliers; i++)
-            words[i * word + k] = plane[i];
-    }
-    lmci_kernels()->class_rotate(word, false, words, outliers, words);
-    return LMC_OK;
+    unsigned char *planes[4];
+    enum lmc_status status = LMC_OK;
+    outlier_planes(room, word, outliers, planes);
+    for (unsigned k = 0; status == LMC_OK && k < word; k++)
+        status = get_plane(in, outliers, outliers, room, &planes[k], message);
+    if (status == LMC_OK)
+        lmci_kernels()->merge(LMCI_ROTATE, word, (const unsigned char *const *)planes, NULL, outliers,
+                              room->lists.outliers);
+    return status;
 }
 
 /* Whether joining used every list up to its end. */

@@ -126,13 +126,6 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
     lane_weave(planes, v);
 }
 
-/* Prefetches the next words: hardware prefetching stops at the end of a page. Addresses past the end are harmless. */
-static inline void class_prefetch(unsigned word, const unsigned char *from)
-{
-    for (unsigned k = 0; k < word; k += 2)
-        _mm_prefetch((const char *)((uintptr_t)from + 32 * k + 2048), _MM_HINT_T0);
-}
-
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
 #define CLASS_CHUNK 16 /* vectors of 32 elements, for the first-level cache */
@@ -270,8 +263,6 @@ static inline __attribute__((always_inline)) void deal_chunk(unsigned word, cons
                                                              struct lmci_class_lists *lists)
 {
     for (size_t i = 0; i < vectors; i++) {
-        class_prefetch(word, data + 32 * word * i);
-        class_prefetch(word, base + 32 * word * i);
         deal_32(word, data + 32 * word * i, base + 32 * word * i, v, chunk, i, lists);
     }
     deal_symbols(vectors, v->count, chunk, lists);
@@ -384,16 +375,14 @@ static inline size_t chunk_vectors(size_t at, size_t n)
 }
 
 static void deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists)
+                       const struct class_vectors *v, struct lmci_class_lists *lists)
 {
-    struct class_vectors v;
     struct class_chunk chunk;
     struct lmci_class_lists own = *lists;
-    class_vectors(word, classes, &v);
     for (size_t at = 0; word == 2 && at < n; at += 32 * CLASS_CHUNK)
-        deal_chunk(2, data + 2 * at, base + 2 * at, chunk_vectors(at, n), &v, &chunk, &own);
+        deal_chunk(2, data + 2 * at, base + 2 * at, chunk_vectors(at, n), v, &chunk, &own);
     for (size_t at = 0; word == 4 && at < n; at += 32 * CLASS_CHUNK)
-        deal_chunk(4, data + 4 * at, base + 4 * at, chunk_vectors(at, n), &v, &chunk, &own);
+        deal_chunk(4, data + 4 * at, base + 4 * at, chunk_vectors(at, n), v, &chunk, &own);
     *lists = own;
 }
 

@@ -205,6 +205,7 @@ static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
 }
 
 struct class_vectors {
+    unsigned count;
     __m512i class[4]; /* of each key */
     __m512i up;       /* by class, in every lane: class_key's `up` */
     __m512i below;    /* by class: lists below symbols */
@@ -222,6 +223,7 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
     for (unsigned c = 1; c < classes->count; c++)
         memset(class + classes->first[c], (int)c, 256u - classes->first[c]);
     memset(v, 0, sizeof *v);
+    v->count = classes->count;
     for (unsigned c = 0; c < classes->count; c++) {
         const unsigned shift = classes->shift[c];
         up[c] = (uint8_t)(8 * word - 8 - shift);
@@ -377,7 +379,7 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
         _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
 }
 
-/* See classes_avx2_impl.h. */
+/* Hardware prefetching stops at the end of a page. Addresses past the end are harmless. */
 static inline void class_prefetch(unsigned word, const unsigned char *from, size_t at)
 {
     for (unsigned k = 0; k < word; k++)
@@ -390,11 +392,8 @@ static inline __attribute__((always_inline)) void deal_vectors(unsigned word, un
                                                                const struct class_vectors *v,
                                                                struct lmci_class_lists *lists)
 {
-    for (size_t at = 0; at < n; at += 64) {
-        class_prefetch(word, data, at);
-        class_prefetch(word, base, at);
+    for (size_t at = 0; at < n; at += 64)
         deal_64(word, count, data, base, at, v, lists);
-    }
 }
 
 static inline __attribute__((always_inline)) void join_vectors(unsigned word, unsigned count, const unsigned char *base,
@@ -435,17 +434,15 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
     }
 
 static void deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists)
+                       const struct class_vectors *v, struct lmci_class_lists *lists)
 {
-    struct class_vectors v;
     struct lmci_class_lists own = *lists;
-    class_vectors(word, classes, &v);
-#define DEAL_2(count) deal_vectors(2, count, data, base, n, &v, &own)
-#define DEAL_4(count) deal_vectors(4, count, data, base, n, &v, &own)
+#define DEAL_2(count) deal_vectors(2, count, data, base, n, v, &own)
+#define DEAL_4(count) deal_vectors(4, count, data, base, n, v, &own)
     if (word == 2)
-        FOR_CLASSES(classes->count, DEAL_2)
+        FOR_CLASSES(v->count, DEAL_2)
     else
-        FOR_CLASSES(classes->count, DEAL_4)
+        FOR_CLASSES(v->count, DEAL_4)
     *lists = own;
 }
 
@@ -476,14 +473,47 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
 
 #endif
 
+#if defined(CLASS_VECTOR)
+
+#define DEAL_PIECE ((size_t)512)  /* elements; stay in the first-level cache from hashing to dealing */
+#define DEAL_AHEAD ((size_t)4096) /* bytes; memory is read while earlier pieces are dealt */
+
+/* Prefetches a piece's bytes at some distance. Addresses past the end are harmless. */
+static inline void deal_prefetch(const unsigned char *from, size_t bytes)
+{
+    for (size_t k = 0; k < bytes; k += 64)
+        __builtin_prefetch((const void *)((uintptr_t)from + DEAL_AHEAD + k));
+}
+
+/* Hashes and deals whole vectors. Returns how many elements. */
+static size_t deal_pieces(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
+                          const struct lmci_classes *classes, void *state, struct lmci_class_lists *lists)
+{
+    struct class_vectors v;
+    const size_t whole = n - n % CLASS_VECTOR;
+    class_vectors(word, classes, &v);
+    for (size_t at = 0; at < whole; at += DEAL_PIECE) {
+        const size_t some = whole - at < DEAL_PIECE ? whole - at : DEAL_PIECE;
+        deal_prefetch(data + word * at, word * some);
+        deal_prefetch(base + word * at, word * some);
+        if (state != NULL)
+            hash_update(state, data + word * at, word * some);
+        deal_whole(word, data + word * at, base + word * at, some, &v, lists);
+    }
+    return whole;
+}
+
+#endif
+
 static void class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists)
+                       const struct lmci_classes *classes, void *state, struct lmci_class_lists *lists)
 {
     size_t done = 0;
 #if defined(CLASS_VECTOR)
-    done = n - n % CLASS_VECTOR;
-    deal_whole(word, data, base, done, classes, lists);
+    done = deal_pieces(word, data, base, n, classes, state, lists);
 #endif
+    if (state != NULL && done < n)
+        hash_update(state, data + word * done, word * (n - done));
     deal_plain(word, data, base, done, n, classes, lists);
 }
 

@@ -319,15 +319,13 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
 /* ---- All whole vectors ----------------------------------------------------------------------------------------- */
 
 static void deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists)
+                       const struct class_vectors *v, struct lmci_class_lists *lists)
 {
-    struct class_vectors v;
     struct lmci_class_lists own = *lists;
-    class_vectors(word, classes, &v);
     for (size_t at = 0; word == 2 && at < n; at += 64)
-        deal_64(2, data + 2 * at, base + 2 * at, &v, &own);
+        deal_64(2, data + 2 * at, base + 2 * at, v, &own);
     for (size_t at = 0; word == 4 && at < n; at += 64)
-        deal_64(4, data + 4 * at, base + 4 * at, &v, &own);
+        deal_64(4, data + 4 * at, base + 4 * at, v, &own);
     *lists = own;
 }
 

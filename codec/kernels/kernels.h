@@ -66,9 +66,9 @@ struct lmci_kernels {
     void (*context_join)(const uint8_t classes[256], unsigned class_count, size_t count, size_t distance,
                          const unsigned char **lists, unsigned char *bytes);
 
-    /* Deals words to `lists`. */
+    /* Deals words to `lists`, and hashes them into `state`, a hasher's, unless it is NULL. */
     void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists);
+                       const struct lmci_classes *classes, void *state, struct lmci_class_lists *lists);
     /* The inverse. For any lists and base, the symbol lists together advance by `count` and every other list by at most
      * that. */
     void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,

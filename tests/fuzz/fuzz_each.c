@@ -202,7 +202,7 @@ static void try_classes(struct wishes *wishes, struct made *made)
     struct lmci_class_lists lists = list_starts(word, classes.count, wishes);
     fill_words(word, &classes, wishes, data, base);
     if (dealt) {
-        lmci_kernels()->class_deal(word, data, base, n, &classes, &lists);
+        lmci_kernels()->class_deal(word, data, base, n, &classes, NULL, &lists);
         made_lists(made, word, classes.count, &lists, true, wishes);
     } else {
         for (unsigned k = LIST; k <= NIBBLES; k++)
