@@ -59,6 +59,13 @@ static void count_block(unsigned word, const unsigned char *data, const unsigned
                         : words / BLOCK_ONE_IN > BLOCK_MOST ? BLOCK_MOST
                                                             : words / BLOCK_ONE_IN;
     const size_t stride = words > some ? words / (some / 64) : 64;
+    for (size_t at = 0; at < words; at += stride) { /* all at once, not one after another */
+        const size_t bytes = word * (words - at < 64 ? words - at : 64);
+        for (size_t i = 0; i < bytes; i += 64) {
+            __builtin_prefetch(data + at * word + i);
+            __builtin_prefetch(base + at * word + i);
+        }
+    }
     memset(lengths, 0, classes->count * sizeof *lengths);
     for (unsigned c = 1; c < classes->count; c++)
         memset(class_of + classes->first[c], (int)c, 256u - classes->first[c]);
