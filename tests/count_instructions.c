@@ -197,7 +197,7 @@ static void run_tree_split(unsigned pivot)
 
 static void run_tree_keep(unsigned pivot)
 {
-    lmci_kernels()->tree_keep(data, ELEMENTS, (unsigned char)pivot, true, coded);
+    lmci_kernels()->tree_keep(data, ELEMENTS, (unsigned char)pivot, true, coded, data);
 }
 
 static void prepare_tree_merge(unsigned pivot)

@@ -77,6 +77,10 @@ struct tree_plan {
 #define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to compare pieces */
 #define DENSE_ONE_IN  4                 /* at the dense level, if that is more */
 
+/* Rare bytes share the escape's code: fewer, larger nodes. The dense level escapes those whose code would be too long. */
+#define RARE_LOG2       12
+#define RARE_LOG2_DENSE (LMCI_MAX_BITS + 1)
+
 /* Lists should fit the first-level cache, but a node costs half a byte a segment. */
 static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
 {
@@ -86,8 +90,9 @@ static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
     return log2;
 }
 
-/* `counts` sum to `counted`. Other bytes are escaped, unless all were `seen`. */
-static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, bool seen, struct tree_plan *plan)
+/* `counts` sum to `counted`. Bytes rarer than one in 2^rare_log2, and other ones unless all were `seen`, are escaped. */
+static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, unsigned rare_log2, bool seen,
+                      struct tree_plan *plan)
 {
     uint32_t all[LMCI_SYMBOLS] = {0};
     uint64_t bits = 0;
@@ -95,7 +100,7 @@ static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, 
     uint32_t rare = 0;
     memcpy(all, counts, 256 * sizeof *counts);
     for (int s = 0; s < 256; s++) {
-        if ((uint64_t)counts[s] << (LMCI_MAX_BITS + 1) <= counted) { /* its code would be too long */
+        if ((uint64_t)counts[s] << rare_log2 <= counted) {
             rare += counts[s];
             all[s] = 0;
         }
@@ -156,8 +161,7 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
     unsigned char *nonzero = coder->scratch;
     unsigned char *flags = nonzero + bytes + LMCI_PLANE_PAD;
     const struct lmci_plane_coder deeper = {flags + flag_bytes + LMCI_PLANE_PAD, coder->dense, false};
-    memcpy(nonzero, plane, bytes);
-    size_t kept = lmci_kernels()->tree_keep(nonzero, bytes, 1, true, flags);
+    size_t kept = lmci_kernels()->tree_keep(plane, bytes, 1, true, flags, nonzero);
     if (room < 1 || kept == 0)
         return 0;
     dst[0] = LMCI_PLANE_SPARSE;
@@ -194,7 +198,8 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
                              unsigned depth, const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
     struct tree_plan plan;
-    plan_tree(counts, counted, bytes, all_seen(plane, bytes, counts, counted), &plan);
+    plan_tree(counts, counted, bytes, coder->dense ? RARE_LOG2_DENSE : RARE_LOG2,
+              all_seen(plane, bytes, counts, counted), &plan);
     size_t most = plan.bytes < 1 + bytes ? plan.bytes : 1 + bytes;
     size_t written = 0;
     if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2 && sparse_estimate(counts, counted, bytes) < most)
@@ -236,11 +241,9 @@ bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes)
     return is_noise(counts, count_about(plane, bytes, NOISE_COUNTED, counts));
 }
 
-static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
-                              const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
+static size_t encode_by_counts(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted,
+                               unsigned depth, const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
-    uint32_t counts[256];
-    size_t counted = count_plane(plane, bytes, depth, coder->dense, counts);
     if (counts[plane[0]] == counted && memcmp(plane, plane + 1, bytes - 1) == 0)
         return put_constant(plane[0], dst, room);
     if (is_noise(counts, counted))
@@ -249,6 +252,14 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
     if (mask != 0 && lmci_kernels()->bits_varying(plane, bytes) == mask)
         return put_bits(plane, bytes, mask, dst, room);
     return encode_counted(plane, bytes, counts, counted, depth, coder, dst, room);
+}
+
+static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
+                              const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
+{
+    uint32_t counts[256];
+    const size_t counted = count_plane(plane, bytes, depth, coder->dense, counts);
+    return encode_by_counts(plane, bytes, counts, counted, depth, coder, dst, room);
 }
 
 /* ---- Pieces ---------------------------------------------------------------------------------------------------- */
@@ -287,8 +298,10 @@ static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece,
 }
 
 struct pieces {
-    unsigned log2; /* of the size; LMCI_PIECE_LOG2_MOST: one piece */
-    uint64_t bits; /* estimate; 0: too short for pieces */
+    unsigned log2;        /* of the size; LMCI_PIECE_LOG2_MOST: one piece */
+    uint64_t bits;        /* estimate; 0: too short for pieces */
+    size_t counted;       /* sum of `counts` */
+    uint32_t counts[256]; /* of all pieces */
 };
 
 static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder)
@@ -296,19 +309,24 @@ static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, con
     uint32_t(*counts)[256] = (void *)(((uintptr_t)coder->scratch + 3) & ~(uintptr_t)3);
     const unsigned least_log2 = coder->dense ? LMCI_PIECE_LOG2_LEAST : USUAL_PIECE_LOG2;
     const size_t piece = (size_t)1 << least_log2;
-    struct pieces best = {LMCI_PIECE_LOG2_MOST, 0};
+    struct pieces best = {.log2 = LMCI_PIECE_LOG2_MOST};
     if (bytes < 2 * piece)
         return best;
     for (size_t at = 0; at < bytes; at += piece) {
         size_t some = bytes - at < piece ? bytes - at : piece;
-        count_about(plane + at, some, counted_of(some, coder->dense, PIECE_COUNTED), counts[at / piece]);
+        best.counted +=
+            count_about(plane + at, some, counted_of(some, coder->dense, PIECE_COUNTED), counts[at / piece]);
+        for (unsigned s = 0; s < 256; s++)
+            best.counts[s] += counts[at / piece][s];
     }
     for (unsigned log2 = LMCI_PIECE_LOG2_MOST; log2 >= least_log2; log2--) {
         uint64_t bits = grouped_bits(counts, bytes, piece, (size_t)1 << (log2 - least_log2));
-        if (log2 == LMCI_PIECE_LOG2_MOST)
+        if (log2 == LMCI_PIECE_LOG2_MOST) {
             best.bits = coder->dense ? bits : bits - bits / PIECES_SAVE;
-        else if (bits < best.bits)
-            best = (struct pieces){log2, bits};
+        } else if (bits < best.bits) {
+            best.log2 = log2;
+            best.bits = bits;
+        }
     }
     return best;
 }
@@ -350,7 +368,10 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
         by_pieces = put_pieces(plane, bytes, pieces->log2, coder, dst, room);
     if (by_pieces != 0 && !is_uncertain(pieces, bytes, coder))
         return by_pieces;
-    size_t whole = encode_at_depth(plane, bytes, 0, coder, dst, by_pieces != 0 ? by_pieces - 1 : room);
+    const size_t least = by_pieces != 0 ? by_pieces - 1 : room;
+    const size_t whole = pieces->counted != 0
+                             ? encode_by_counts(plane, bytes, pieces->counts, pieces->counted, 0, coder, dst, least)
+                             : encode_at_depth(plane, bytes, 0, coder, dst, least);
     return whole != 0 || by_pieces == 0 ? whole : put_pieces(plane, bytes, pieces->log2, coder, dst, room);
 }
 

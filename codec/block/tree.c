@@ -132,7 +132,7 @@ static bool write_list(struct writer *out, int child, unsigned char *list, size_
     bool left = has_list(out->tree, node->child[0]);
     bool right = has_list(out->tree, node->child[1]);
     size_t ones = left && right   ? out->kernels->tree_split(list, count, node->pivot, bits, stack)
-                  : left || right ? out->kernels->tree_keep(list, count, node->pivot, right, bits)
+                  : left || right ? out->kernels->tree_keep(list, count, node->pivot, right, bits, list)
                                   : out->kernels->tree_bits(list, count, node->pivot, bits);
     if (left && !write_list(out, node->child[0], list, count - ones, right ? stack + ones + LMCI_TREE_PAD : stack))
         return false;

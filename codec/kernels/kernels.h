@@ -92,8 +92,9 @@ struct lmci_kernels {
     /* Like tree_bits; moves symbols with a set bit to `ones`, others to the start of `list`. */
     size_t (*tree_split)(unsigned char *list, size_t count, unsigned char pivot, unsigned char *bits,
                          unsigned char *ones);
-    /* Like tree_bits; moves symbols whose bit equals `ones` to the start of `list`. */
-    size_t (*tree_keep)(unsigned char *list, size_t count, unsigned char pivot, bool ones, unsigned char *bits);
+    /* Like tree_bits; copies symbols whose bit equals `ones` to `to`, which may be `list`. */
+    size_t (*tree_keep)(const unsigned char *list, size_t count, unsigned char pivot, bool ones, unsigned char *bits,
+                        unsigned char *to);
     size_t (*tree_count)(const unsigned char *bits, size_t count);
     /* The inverse of tree_split: sides[0] for clear bits, sides[1] for set ones. */
     void (*tree_merge)(const unsigned char *bits, size_t count, const struct lmci_side sides[2], unsigned char *out);

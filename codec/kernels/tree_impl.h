@@ -380,16 +380,17 @@ static size_t tree_split(unsigned char *list, size_t n, unsigned char pivot, uns
     return (size_t)(one - ones);
 }
 
-static size_t tree_keep(unsigned char *list, size_t n, unsigned char pivot, bool ones, unsigned char *bits)
+static size_t tree_keep(const unsigned char *list, size_t n, unsigned char pivot, bool ones, unsigned char *bits,
+                        unsigned char *to)
 {
-    unsigned char *kept = list;
+    unsigned char *kept = to;
     for (size_t i = 0; i < n; i += 64) {
         uint64_t valid = valid_bits(i, n);
         uint64_t some = at_least(list + i, pivot) & valid;
         store_bits(bits, some, i, n);
         kept += pick(list + i, ones ? some : ~some & valid, kept);
     }
-    return ones ? (size_t)(kept - list) : n - (size_t)(kept - list);
+    return ones ? (size_t)(kept - to) : n - (size_t)(kept - to);
 }
 
 static size_t tree_count(const unsigned char *bits, size_t n)

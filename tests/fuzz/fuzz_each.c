@@ -280,7 +280,7 @@ static void try_tree(struct wishes *wishes, struct made *made)
         made_bytes(made, out, n);
     }
     list = memcpy(slot(DATA, n + PAD, wishes), whole, n);
-    const size_t kept = lmci_kernels()->tree_keep(list, n, pivot, ones_kept, bits);
+    const size_t kept = lmci_kernels()->tree_keep(list, n, pivot, ones_kept, bits, list);
     REQUIRE(kept == count);
     made_list(made, list, list + (ones_kept ? count : n - count), true);
 }
