@@ -156,7 +156,7 @@ LMC_API uint32_t lmc_encoder_base_count(const struct lmc_encoder *encoder);
 /* The header's entry of one block, from lmc_encode_block for lmc_encode_header. */
 struct lmc_block {
     uint32_t coded_bytes;
-    uint32_t mode;            /* 0 in version 1 */
+    uint32_t mode;            /* 0 so far */
     uint64_t coded_hash;      /* lmc_hash64 of the coded bytes, seeded with the block's index */
     struct lmc_hash raw_hash; /* lmc_hash128 of the decoded bytes */
 };

@@ -74,7 +74,7 @@ class Frame:
         refuse(magic != b"LMCF", "magic")
         check64(data[:56], 0, checksum, "the prefix")
         refuse(version == 0, "version 0")
-        unsupported(version != 1, "version")
+        unsupported(version > 2, "version")
         unsupported(incompatible != 0, "incompatible flags")
         refuse(reserved_8 != 0 or reserved_32 != 0, "a reserved field")
         refuse(outputs == 0 or self.dtype == 0, "no output, or no dtype")
@@ -265,6 +265,18 @@ def decode_bits(reader: Reader, n: int) -> bytes:
     return bytes(plane)
 
 
+def decode_pairs(reader: Reader, n: int, depth: int) -> bytes:
+    """[5.3]"""
+    refuse(depth == 5, "pairs of pairs")
+    count = int.from_bytes(reader.take(3), "little")
+    refuse(count > (n + 1) // 2, "too many escapes")
+    halves = [half for pair in decode_plane(reader, (n + 1) // 2, 5) for half in (pair & 15, pair >> 4)]
+    refuse(any(halves[n:]), "a half byte left over")
+    escapes = Entries(decode_plane(reader, count, 5) if count else b"")
+    refuse(halves[:n].count(8) != count, "more or fewer escapes")
+    return bytes(escapes.next() if half == 8 else half if half < 8 else half + 240 for half in halves[:n])
+
+
 def decode_classes(reader: Reader, n: int, word: int, base: bytes) -> bytes:
     """[5.6]"""
     bits = 8 * word
@@ -385,9 +397,9 @@ class Entries:
 
 
 def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
-    """[5.3] depth: levels of sparse planes whose flags this is; at 4 it may not be sparse."""
+    """[5.3] depth: levels of sparse planes whose flags this is; at 4 it may not be sparse, at 5 also not in pairs."""
     kind = reader.byte()
-    unsupported(kind > 3 and kind != 5, "kind of a plane")
+    unsupported(kind > 3 and kind not in (5, 7), "kind of a plane")
     if kind == 0:
         return reader.take(n)
     if kind == 1:
@@ -396,7 +408,9 @@ def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
         return decode_tree(reader, n)
     if kind == 5:
         return decode_bits(reader, n)
-    refuse(depth == 4, "sparse planes nested too deeply")
+    if kind == 7:
+        return decode_pairs(reader, n, depth)
+    refuse(depth >= 4, "sparse planes nested too deeply")
     flag_bytes = decode_plane(reader, (n + 7) // 8, depth + 1)
     flags = [flag_bytes[i // 8] >> i % 8 & 1 for i in range(8 * len(flag_bytes))]
     refuse(any(flags[n:]), "flags past the end")

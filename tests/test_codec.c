@@ -324,7 +324,7 @@ static void test_blocks_decode_by_themselves(void **unused)
     unsigned char *header = malloc((size_t)header_bytes);
     memcpy(header, made.frame, (size_t)header_bytes);
     assert_int_equal(lmc_frame_parse(header, (size_t)header_bytes, &frame, NULL), LMC_OK);
-    assert_int_equal(frame.version, 1);
+    assert_int_equal(frame.version, 2);
     assert_int_equal(frame.dtype, LMC_F16);
     assert_int_equal(frame.base_count, 1);
     assert_int_equal(frame.output_count, 1);

@@ -277,6 +277,47 @@ static void test_signs_that_turn(void **unused)
     free(after);
 }
 
+/* Words moved by 1, or by 0, 2 or -1 with `often` in 64; one in `far` moved by 40. */
+static void take_small_steps(unsigned often, size_t far, const uint16_t *before, uint16_t *after, size_t n)
+{
+    uint64_t state = often;
+    for (size_t i = 0; i < n; i++) {
+        static const int others[] = {0, 2, -1, 0};
+        const uint64_t random = next_random(&state);
+        const int step = random % 64 < often ? others[random >> 6 & 3] : 1;
+        after[i] = (uint16_t)(before[i] + (far != 0 && i % far == 0 ? 40 : step));
+    }
+}
+
+/* A code gives each word a bit at least; pairs take less. Only deltas are of version 2. */
+static void test_pairs(void **unused)
+{
+    (void)unused;
+    const size_t n = 200001;
+    uint16_t *before = malloc(2 * n), *after = malloc(2 * n);
+    for (size_t i = 0; i < n; i++)
+        before[i] = (uint16_t)(0x3f80 + i % 61);
+    static const struct {
+        unsigned often;
+        size_t far;
+        double bits; /* at most, each */
+    } cases[] = {{6, 0, 0.8}, {6, 1000, 0.84}, {6, 150, 1.0}, {6, 20, 1.9}, {12, 0, 1.1}, {24, 0, 1.6}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        take_small_steps(cases[i].often, cases[i].far, before, after, n);
+        for (enum lmc_level level = LMC_LEVEL_DEFAULT; level <= LMC_LEVEL_DENSE; level++) {
+            struct encoded made = encode_by_all(level, LMC_BF16, after, before, 2 * n);
+            assert_in_range(made.frame_bytes, 0, (uintmax_t)(cases[i].bits * (double)n / 8));
+            assert_int_equal(made.frame[4], 2);
+            free(made.frame);
+        }
+    }
+    struct encoded alone = encode_by_all(LMC_LEVEL_DEFAULT, LMC_BF16, after, NULL, 2 * n);
+    assert_int_equal(alone.frame[4], 1);
+    free(alone.frame);
+    free(before);
+    free(after);
+}
+
 static double next_double(uint64_t *state)
 {
     const double x = (double)next_normal(state);
@@ -477,6 +518,7 @@ int main(void)
         cmocka_unit_test(test_scales_by_quarter),
         cmocka_unit_test(test_pieces_unlike),
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_doubles_by_keys),
         cmocka_unit_test(test_bytes_by_keys),
         cmocka_unit_test(test_rows),

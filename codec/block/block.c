@@ -52,7 +52,7 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
-    const struct lmci_plane_coder coder = {work->scratch, shape->dense, true};
+    const struct lmci_plane_coder coder = {work->scratch, shape->dense, true, shape->pairs};
     size_t room = 1 + shape->bytes;
     size_t used = 2;
     if (room < used)

@@ -191,7 +191,7 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
         return LMC_NO_MEMORY;
     for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++)
         room.lists.symbols[c] = c < classes->count ? room.symbols + c * aligned(n) : room.scratch;
-    struct sink out = {dst, dst + capacity, {room.scratch, shape->dense, base == NULL}, false};
+    struct sink out = {dst, dst + capacity, {room.scratch, shape->dense, base == NULL, shape->pairs}, false};
     lmci_store32(head + 1, classes->center);
     put_bytes(&out, head, base != NULL ? 0 : 1 + shape->word);
     put_bytes(&out, &count, 1);

@@ -45,7 +45,7 @@ static bool room_init(struct room *room, const struct lmci_block_shape *shape)
 /* Writes the number of planes below the differences, then the planes. Returns 0 if there is no room. */
 static size_t put_planes(const struct room *room, bool dense, unsigned low, unsigned char *dst, size_t capacity)
 {
-    const struct lmci_plane_coder coder = {room->scratch, dense, false};
+    const struct lmci_plane_coder coder = {room->scratch, dense, false, room->shape.pairs};
     size_t used = 1;
     if (capacity < used)
         return 0;

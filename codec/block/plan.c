@@ -117,7 +117,7 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 
 /* ---- Classes --------------------------------------------------------------------------------------------------- */
 
-#define USUAL_CLASSES_2 6u /* for 2-byte words: more cost time and save little */
+#define USUAL_CLASSES_2 7u /* for 2-byte words: more cost time and save little */
 #define USUAL_CLASSES_4 8u
 #define DENSE_CLASSES   LMCI_MAX_CLASSES
 #define GROUP_LEAST     200u  /* a rarer key joins the keys below it */

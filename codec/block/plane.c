@@ -10,7 +10,11 @@
  */
 #include "block/plane.h"
 
+#include "block/contexts.h"
+#include "block/pairs.h"
 #include "kernels/kernels.h"
+
+#define INSIDE_PAIRS (LMCI_MAX_SPARSE_DEPTH + 1) /* a depth without sparse planes and pairs */
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
@@ -160,7 +164,7 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
     size_t flag_bytes = (bytes + 7) / 8;
     unsigned char *nonzero = coder->scratch;
     unsigned char *flags = nonzero + bytes + LMCI_PLANE_PAD;
-    const struct lmci_plane_coder deeper = {flags + flag_bytes + LMCI_PLANE_PAD, coder->dense, false};
+    const struct lmci_plane_coder deeper = {flags + flag_bytes + LMCI_PLANE_PAD, coder->dense, false, coder->pairs};
     size_t kept = lmci_kernels()->tree_keep(plane, bytes, 1, true, flags, nonzero);
     if (room < 1 || kept == 0)
         return 0;
@@ -170,6 +174,28 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
         return 0;
     size_t second = encode_at_depth(nonzero, kept, LMCI_MAX_SPARSE_DEPTH, &deeper, dst + 1 + first, room - 1 - first);
     return second != 0 ? 1 + first + second : 0;
+}
+
+/* Writes the number of escapes, pairs, and escapes. */
+static size_t put_pairs(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
+                        unsigned char *dst, size_t room)
+{
+    const size_t half = (bytes + 1) / 2, head = 4;
+    unsigned char *pairs = coder->scratch;
+    unsigned char *escapes = pairs + half + LMCI_PLANE_PAD;
+    const struct lmci_plane_coder deeper = {escapes + half + LMCI_PLANE_PAD, coder->dense, false, false};
+    const size_t count = lmci_pairs_pack(plane, bytes, pairs, escapes, half);
+    if (count == SIZE_MAX || room < head)
+        return 0;
+    dst[0] = LMCI_PLANE_PAIRS;
+    for (unsigned k = 0; k < 3; k++)
+        dst[1 + k] = (unsigned char)(count >> 8 * k);
+    const size_t first = encode_at_depth(pairs, half, INSIDE_PAIRS, &deeper, dst + head, room - head);
+    if (first == 0 || count == 0)
+        return first != 0 ? head + first : 0;
+    const size_t second =
+        encode_at_depth(escapes, count, INSIDE_PAIRS, &deeper, dst + head + first, room - head - first);
+    return second != 0 ? head + first + second : 0;
 }
 
 #define SHARP 256 /* one symbol in so many: an escape costs each a bit */
@@ -193,7 +219,9 @@ static bool all_seen(const unsigned char *plane, size_t bytes, const uint32_t co
     return seen;
 }
 
-/* Encodes a counted plane by the smallest estimate: sparse, with a tree, or raw. */
+#define PAIRS_SAVE 64 /* pairs must save one part in so many */
+
+/* Encodes a counted plane by the smallest estimate: sparse, in pairs, with a tree, or raw. */
 static size_t encode_counted(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted,
                              unsigned depth, const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
@@ -204,6 +232,8 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
     size_t written = 0;
     if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2 && sparse_estimate(counts, counted, bytes) < most)
         written = put_sparse(plane, bytes, depth, coder, dst, room);
+    if (written == 0 && coder->pairs && lmci_pairs_estimate(counts, counted, bytes) < most - most / PAIRS_SAVE)
+        written = put_pairs(plane, bytes, coder, dst, room < most ? room : most);
     if (written == 0 && plan.bytes < 1 + bytes)
         written = put_tree(&plan, plane, bytes, coder->scratch, dst, room < bytes ? room : bytes);
     return written != 0 ? written : put_raw(plane, bytes, dst, room);
@@ -377,131 +407,26 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
 
 /* ---- Contexts -------------------------------------------------------------------------------------------------- */
 
-#define CONTEXT_LEAST   ((size_t)1 << 16) /* shorter planes do not pay */
-#define CONTEXT_COUNTED ((size_t)4 << 10) /* pairs; four times as many at the dense level */
-#define CONTEXT_CLASSES 6                 /* twice as many at the dense level */
-#define CONTEXT_SAVES   32                /* contexts must save one part in so many; 256 at the dense level */
-
-struct context {
-    size_t distance;
-    unsigned count;
-    uint8_t first[LMCI_CONTEXT_CLASSES]; /* least bytes, ascending from 0 */
-};
-
-static void map_classes(const struct context *context, uint8_t classes[256])
-{
-    memset(classes, 0, 256);
-    for (unsigned c = 1; c < context->count; c++)
-        memset(classes + context->first[c], (int)c, 256u - context->first[c]);
-}
-
-/* Neighbouring bytes share a class; counts are about equal. */
-static void even_classes(const uint32_t counts[256], unsigned most, struct context *context)
-{
-    uint64_t all = 0;
-    uint64_t below = 0;
-    for (unsigned s = 0; s < 256; s++)
-        all += counts[s];
-    context->count = 1;
-    context->first[0] = 0;
-    for (unsigned s = 0; s < 256; s++) {
-        if (below * most >= all * context->count && below < all && context->count < most) {
-            context->first[context->count] = (uint8_t)s;
-            context->count += s > context->first[context->count - 1];
-        }
-        below += counts[s];
-    }
-}
-
-#define DISTANCE_PLACES 16u
-#define DISTANCE_MOST   4096u /* bytes: the rows of most matrices are shorter ... */
-#define DISTANCE_STEP   64u   /* ... and multiples of this */
-#define DISTANCE_CLOSER 32u   /* closer than the average by one part in so many */
-
-static uint32_t sum_of_differences(const unsigned char *restrict a, const unsigned char *restrict b)
-{
-    uint32_t sum = 0;
-    for (unsigned i = 0; i < 64; i++)
-        sum += (uint32_t)(a[i] > b[i] ? a[i] - b[i] : b[i] - a[i]);
-    return sum;
-}
-
-/* Finds the distance at which bytes are most alike: the length of a row, or the least distance. */
-static size_t choose_distance(const unsigned char *plane, size_t bytes)
-{
-    const size_t stride = (bytes - DISTANCE_MOST - 64) / DISTANCE_PLACES;
-    uint32_t sums[DISTANCE_MOST / DISTANCE_STEP] = {0};
-    uint64_t all = 0;
-    size_t best = 0;
-    for (size_t place = 0; place < DISTANCE_PLACES; place++) {
-        const unsigned char *at = plane + DISTANCE_MOST + place * stride;
-        for (size_t k = 0; k < DISTANCE_MOST / DISTANCE_STEP; k++)
-            sums[k] += sum_of_differences(at, at - (k + 1) * DISTANCE_STEP);
-    }
-    for (size_t k = 0; k < DISTANCE_MOST / DISTANCE_STEP; k++) {
-        all += sums[k];
-        best = sums[k] < sums[best] ? k : best;
-    }
-    const uint64_t average = all / (DISTANCE_MOST / DISTANCE_STEP);
-    return sums[best] < average - average / DISTANCE_CLOSER ? (best + 1) * DISTANCE_STEP : LMCI_CONTEXT_DISTANCE;
-}
-
-/* Estimated bits with these contexts. *without: with one code for all. */
-static uint64_t context_bits(const unsigned char *plane, size_t bytes, const struct context *context, bool dense,
-                             uint64_t *without)
-{
-    uint32_t counts[LMCI_CONTEXT_CLASSES][256];
-    uint32_t together[256] = {0};
-    uint8_t classes[256];
-    uint64_t bits = 0;
-    uint64_t counted = 0;
-    const size_t sample = dense ? 4 * CONTEXT_COUNTED : CONTEXT_COUNTED;
-    const size_t every = (bytes + sample - 1) / sample * 64;
-    map_classes(context, classes);
-    memset(counts, 0, context->count * sizeof *counts);
-    for (size_t at = context->distance; at + 64 <= bytes; at += every)
-        for (size_t i = at; i < at + 64; i++, counted++)
-            counts[classes[plane[i - context->distance]]][plane[i]]++;
-    for (unsigned c = 0; c < context->count; c++) {
-        uint64_t words = 0;
-        for (unsigned s = 0; s < 256; s++) {
-            words += counts[c][s];
-            together[s] += counts[c][s];
-        }
-        bits += words != 0 ? lmci_expected_bits(counts[c], words) : 0;
-    }
-    *without = lmci_expected_bits(together, counted) * bytes / counted;
-    return bits * bytes / counted;
-}
-
-/* Fills *context if it is enough smaller than `pieces` bits. */
 static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pieces, bool dense,
-                           struct context *context)
+                           struct lmci_context *context)
 {
     uint32_t counts[256];
-    uint64_t without;
-    size_t counted = count_about(plane, bytes, PIECE_COUNTED, counts);
-    even_classes(counts, dense ? 2 * CONTEXT_CLASSES : CONTEXT_CLASSES, context);
-    if (context->count < 2 || is_noise(counts, counted))
-        return false;
-    context->distance = choose_distance(plane, bytes);
-    uint64_t with = context_bits(plane, bytes, context, dense, &without);
-    without = pieces != 0 && pieces < without ? pieces : without;
-    return with < without - without / (dense ? 8 * CONTEXT_SAVES : CONTEXT_SAVES);
+    const size_t counted = count_about(plane, bytes, PIECE_COUNTED, counts);
+    return !is_noise(counts, counted) && lmci_context_choose(plane, bytes, counts, pieces, dense, context);
 }
 
-static size_t put_context(const unsigned char *plane, size_t bytes, const struct context *context,
+static size_t put_context(const unsigned char *plane, size_t bytes, const struct lmci_context *context,
                           const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
     uint8_t classes[256];
     unsigned char *list = coder->scratch;
-    const struct lmci_plane_coder deeper = {list + bytes + LMCI_PLANE_PAD, coder->dense, false};
+    const struct lmci_plane_coder deeper = {list + bytes + LMCI_PLANE_PAD, coder->dense, false, coder->pairs};
     size_t used = 4 + context->count - 1;
     const size_t amounts = used;
     used += 3 * context->count;
     if (room < used)
         return 0;
-    map_classes(context, classes);
+    lmci_context_map(context, classes);
     dst[0] = LMCI_PLANE_CONTEXT;
     lmci_store16(dst + 1, (uint16_t)context->distance);
     dst[3] = (unsigned char)context->count;
@@ -525,12 +450,12 @@ static size_t put_context(const unsigned char *plane, size_t bytes, const struct
 #define HALVES_LEAST   ((size_t)1 << 12) /* shorter halves do not pay */
 
 /* One class for zero and the first half; others with about equal counts of that half's bytes. */
-static void halves_classes(const uint32_t counts[256], struct context *context)
+static void halves_classes(const uint32_t counts[256], struct lmci_context *context)
 {
     uint32_t others[256];
     memcpy(others, counts, sizeof others);
     others[0] = 0;
-    even_classes(others, HALVES_CLASSES - 1, context);
+    lmci_context_classes(others, HALVES_CLASSES - 1, context);
     memmove(context->first + 1, context->first, context->count++);
     for (unsigned c = 1; c < context->count; c++)
         context->first[c] = context->first[c] != 0 ? context->first[c] : 1;
@@ -543,7 +468,7 @@ size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const s
                                 unsigned char *dst, size_t room)
 {
     uint32_t counts[256];
-    struct context context = {.distance = half};
+    struct lmci_context context = {.distance = half};
     if (half < HALVES_LEAST || half > UINT16_MAX)
         return encode_at_depth(plane, 2 * half, 0, coder, dst, room);
     count_about(plane, half, PIECE_COUNTED, counts);
@@ -556,11 +481,12 @@ size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const s
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room)
 {
-    struct context context;
-    if (bytes >= CONTEXT_LEAST && lmci_plane_is_noise(plane, bytes))
+    struct lmci_context context;
+    if (bytes >= LMCI_CONTEXT_LEAST && lmci_plane_is_noise(plane, bytes))
         return put_raw(plane, bytes, dst, room);
     const struct pieces pieces = choose_pieces(plane, bytes, coder);
-    if (!coder->contexts || bytes < CONTEXT_LEAST || !choose_context(plane, bytes, pieces.bits, coder->dense, &context))
+    if (!coder->contexts || bytes < LMCI_CONTEXT_LEAST ||
+        !choose_context(plane, bytes, pieces.bits, coder->dense, &context))
         return encode_pieces(plane, bytes, &pieces, coder, dst, room);
     size_t by_context = put_context(plane, bytes, &context, coder, dst, room);
     if (!is_uncertain(&pieces, bytes, coder))
@@ -634,6 +560,30 @@ static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned
     return LMC_OK;
 }
 
+/* Decodes pairs, and escapes into a list, from which at most as many are read as it has. */
+static enum lmc_status get_pairs(struct lmci_reader *in, size_t bytes, unsigned depth, unsigned char *scratch,
+                                 unsigned char *own, const char **message)
+{
+    const size_t half = (bytes + 1) / 2;
+    const unsigned char *pairs, *escapes = NULL;
+    unsigned char *list = scratch + half + LMCI_PLANE_PAD;
+    const unsigned char *head = lmci_take(in, 3);
+    if (depth >= INSIDE_PAIRS)
+        return lmci_damaged(message, "pairs consist of pairs");
+    if (head == NULL)
+        return lmci_damaged(message, "a block ends inside a plane of pairs");
+    const size_t count = head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16;
+    if (count > half)
+        return lmci_damaged(message, "a plane of pairs has too many escapes");
+    unsigned char *deeper = list + half + LMCI_PLANE_PAD;
+    enum lmc_status status = decode_at_depth(in, half, INSIDE_PAIRS, deeper, scratch, &pairs, message);
+    if (status == LMC_OK && count != 0)
+        status = decode_at_depth(in, count, INSIDE_PAIRS, deeper, list, &escapes, message);
+    if (status == LMC_OK && !lmci_pairs_unpack(pairs, bytes, escapes, count, own))
+        status = lmci_damaged(message, "a plane of pairs is not well formed");
+    return status;
+}
+
 static enum lmc_status get_bits(struct lmci_reader *in, size_t bytes, unsigned char *own, const char **message)
 {
     const unsigned char *head = lmci_take(in, 2);
@@ -687,6 +637,8 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
         return get_sparse(in, bytes, depth, scratch, own, message);
     case LMCI_PLANE_BITS:
         return get_bits(in, bytes, own, message);
+    case LMCI_PLANE_PAIRS:
+        return get_pairs(in, bytes, depth, scratch, own, message);
     default:
         return lmci_unsupported(message, "a block has a kind of plane unknown to this version");
     }
@@ -702,7 +654,7 @@ static enum lmc_status decode_pieces(struct lmci_reader *in, size_t bytes, unsig
     return get_pieces(in, bytes, scratch, own, message);
 }
 
-static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct context *context, size_t *distance,
+static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct lmci_context *context, size_t *distance,
                                    size_t amounts[LMCI_CONTEXT_CLASSES], const char **message)
 {
     size_t all = 0;
@@ -710,7 +662,7 @@ static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct 
     if (head == NULL || head[2] == 0 || head[2] > LMCI_CONTEXT_CLASSES || lmci_load16(head) < LMCI_CONTEXT_DISTANCE)
         return lmci_damaged(message, "a plane of contexts is not well formed");
     *distance = lmci_load16(head);
-    *context = (struct context){.count = head[2]};
+    *context = (struct lmci_context){.count = head[2]};
     const unsigned char *first = lmci_take(in, context->count - 1);
     const unsigned char *said = lmci_take(in, 3 * context->count);
     if (first == NULL || said == NULL)
@@ -729,7 +681,7 @@ static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct 
 static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                  const char **message)
 {
-    struct context context;
+    struct lmci_context context;
     size_t distance;
     size_t amounts[LMCI_CONTEXT_CLASSES];
     uint8_t classes[256];
@@ -747,7 +699,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned 
     if (status != LMC_OK)
         return status;
     memset(at, 0, bytes + LMCI_PLANE_PAD); /* read only if the plane is damaged */
-    map_classes(&context, classes);
+    lmci_context_map(&context, classes);
     lmci_kernels()->context_join(classes, context.count, bytes, distance, lists, own);
     at = scratch;
     for (unsigned c = 0; c < context.count; c++)

@@ -13,7 +13,8 @@ enum lmci_plane_kind {
     LMCI_PLANE_SPARSE = 3,
     LMCI_PLANE_PIECES = 4,
     LMCI_PLANE_BITS = 5,
-    LMCI_PLANE_CONTEXT = 6
+    LMCI_PLANE_CONTEXT = 6,
+    LMCI_PLANE_PAIRS = 7
 };
 
 /* Log2 of symbols in a segment. */
@@ -24,10 +25,6 @@ enum lmci_plane_kind {
 /* Log2 of bytes in a piece. */
 #define LMCI_PIECE_LOG2_LEAST 14
 #define LMCI_PIECE_LOG2_MOST  20
-
-/* Classes by the byte at a distance before. */
-#define LMCI_CONTEXT_CLASSES  16
-#define LMCI_CONTEXT_DISTANCE 64 /* the least */
 
 #define LMCI_MAX_SPARSE_DEPTH 4
 
@@ -51,6 +48,7 @@ struct lmci_plane_coder {
     unsigned char *scratch; /* lmci_plane_scratch bytes for the longest plane */
     bool dense;             /* count more and choose the smallest form */
     bool contexts;
+    bool pairs; /* the frame's version has them */
 };
 
 /* Encodes at least one byte. Returns bytes, or 0 if they exceed `room`. */

@@ -11,6 +11,7 @@ struct lmci_block_shape {
     unsigned word; /* divides `bytes` */
     size_t bytes;  /* 1 to LMC_BLOCK_BYTES */
     bool dense;    /* encode to the smallest size */
+    bool pairs;    /* encode planes in pairs, too */
     bool stream;   /* decode past the caches */
 };
 

@@ -37,7 +37,7 @@ static void write_prefix(const struct lmci_header *header, uint64_t frame_bytes,
 {
     memset(dst, 0, LMC_FRAME_PREFIX_BYTES);
     memcpy(dst + LMCI_AT_MAGIC, magic, sizeof magic);
-    lmci_store32(dst + LMCI_AT_VERSION, LMCI_VERSION);
+    lmci_store32(dst + LMCI_AT_VERSION, header->version);
     lmci_store32(dst + LMCI_AT_COMPATIBLE, header->flags);
     lmci_store64(dst + LMCI_AT_RAW_BYTES, header->raw_bytes);
     lmci_store64(dst + LMCI_AT_FRAME_BYTES, frame_bytes);

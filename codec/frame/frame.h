@@ -9,8 +9,9 @@
 
 #include "lmc.h"
 
-#define LMCI_VERSION    1
-#define LMCI_BLOCK_LOG2 20
+#define LMCI_VERSION       2 /* the newest */
+#define LMCI_VERSION_FIRST 1
+#define LMCI_BLOCK_LOG2    20
 
 /* Offsets of blocks have 56 bits. */
 #define LMCI_MAX_FRAME_BYTES (UINT64_C(1) << 56)
@@ -44,6 +45,7 @@ enum lmci_entry_offset {
 };
 
 struct lmci_header {
+    uint32_t version; /* the oldest that has what the blocks use */
     uint32_t dtype;
     uint32_t flags;
     uint32_t base_count; /* at most 1; of a link its arrays */

@@ -262,9 +262,8 @@ static inline __attribute__((always_inline)) void deal_chunk(unsigned word, cons
                                                              const struct class_vectors *v, struct class_chunk *chunk,
                                                              struct lmci_class_lists *lists)
 {
-    for (size_t i = 0; i < vectors; i++) {
+    for (size_t i = 0; i < vectors; i++)
         deal_32(word, data + 32 * word * i, base + 32 * word * i, v, chunk, i, lists);
-    }
     deal_symbols(vectors, v->count, chunk, lists);
 }
 

@@ -426,6 +426,8 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         what(6);                    \
         break;                      \
     case 7:                         \
+        what(7);                    \
+        break;                      \
     case 8:                         \
         what(8);                    \
         break;                      \

@@ -264,6 +264,7 @@ enum lmc_status lmc_link_encode_header(const struct lmc_link_encoder *encoder, c
             return LMC_INVALID;
     }
     const struct lmci_header header = {
+        .version = LMCI_VERSION_FIRST,
         .dtype = LMC_F32,
         .base_count = encoder->arrays,
         .raw_bytes = params->raw_bytes,

@@ -222,7 +222,7 @@ static void put_number(struct piece *piece, size_t number, unsigned bytes)
 /* There is always room for a raw plane. */
 static void put_plane(struct piece *piece, const unsigned char *plane, size_t count)
 {
-    const struct lmci_plane_coder coder = {piece->plane_scratch, false, false};
+    const struct lmci_plane_coder coder = {piece->plane_scratch, false, false, false};
     if (count != 0) {
         const size_t written = lmci_plane_encode(plane, count, &coder, piece->at, (size_t)(piece->end - piece->at));
         assert(written != 0);
@@ -250,7 +250,7 @@ static void put_bytes(struct piece *piece)
 static void put_halves(struct piece *piece)
 {
     struct room *room = piece->room;
-    const struct lmci_plane_coder coder = {piece->plane_scratch, false, false};
+    const struct lmci_plane_coder coder = {piece->plane_scratch, false, false, false};
     memcpy(room->halves, room->symbols, piece->elements);
     memcpy(room->halves + piece->elements, room->lengths, piece->elements);
     const size_t written =

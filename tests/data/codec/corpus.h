@@ -38,6 +38,9 @@ void plain(void);
 void put_two_symbols(void);
 void two_symbols(uint64_t n);
 
+void begin_pairs(int escapes);
+void put_pairs(void);
+
 extern uint32_t class_base[20], class_content[20];
 void fill_classes(void);
 void begin_classes(int bases);

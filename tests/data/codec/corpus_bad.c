@@ -144,6 +144,38 @@ static void bad_bits(void)
     }
 }
 
+static void bad_pairs(void)
+{
+    begin(LMC_U8, 21, 0, 0);
+    put(4, 1, 0, 7, 0);
+    save("pairs-cut", NULL, NULL);
+    begin_pairs(12);
+    put_pairs();
+    save("pairs-too-many-escapes", NULL, NULL);
+    begin_pairs(0);
+    put_pairs();
+    save("pairs-escapes-missing", NULL, NULL);
+    begin_pairs(2);
+    put_pairs();
+    put(3, 0, 9, 9);
+    save("pairs-escapes-left", NULL, NULL);
+    begin_pairs(1);
+    put_pairs();
+    put(1, 0);
+    save("pairs-escapes-cut", NULL, NULL);
+    begin_pairs(1);
+    put_pairs();
+    made.bytes[made.count - 1] |= 0x10;
+    put(2, 0, 9);
+    save("pairs-half-left", NULL, NULL);
+    begin_pairs(0);
+    put(4, 7, 0, 0, 0);
+    save("pairs-of-pairs", NULL, NULL);
+    begin_pairs(0);
+    put(3, 3, 0, 1);
+    save("pairs-of-sparse", NULL, NULL);
+}
+
 static void bad_contexts(void)
 {
     begin_contexts(63, 2, 1);
@@ -413,6 +445,7 @@ void bad_by_hand(void)
     bad_blocks();
     bad_pieces();
     bad_bits();
+    bad_pairs();
     bad_contexts();
     bad_values();
     bad_trees();
@@ -427,7 +460,7 @@ void bad_by_hand(void)
 void unsupported_by_hand(void)
 {
     plain();
-    save_changed("version-2", 4, 2, 4);
+    save_changed("version-3", 4, 3, 4);
     plain();
     save_changed("incompatible-flag", 8, 0x80000000, 4);
     plain();
@@ -453,8 +486,11 @@ void unsupported_by_hand(void)
     put(4, 1, 5, 1, 9);
     save("block-transform", NULL, NULL);
     begin(LMC_U8, 4, 0, 0);
-    put(4, 1, 0, 7, 9);
+    put(4, 1, 0, 8, 9);
     save("plane-kind", NULL, NULL);
+    begin_pairs(1);
+    put(5, 4, 16, 1, 9, 0);
+    save("pairs-of-pieces", NULL, NULL);
     begin(LMC_U8, 40, 0, 0);
     put(8, 1, 0, 4, 16, 4, 16, 1, 9);
     save("pieces-of-pieces", NULL, NULL);

@@ -146,6 +146,14 @@ static void good_bits(void)
     save("bits", content, NULL);
 }
 
+static void good_pairs(void)
+{
+    begin_pairs(1);
+    put_pairs();
+    put(2, 0, 0xf8);
+    save("pairs", "\x00\x07\xf9\xff\x01\xf8\x02\xfe\x03\0\0\0\0\0\0\0\0\0\0\0\x05", NULL);
+}
+
 static void good_contexts(void)
 {
     char content[70] = {0};
@@ -208,6 +216,7 @@ void good_by_hand(void)
     good_sparse();
     good_pieces();
     good_bits();
+    good_pairs();
     good_contexts();
     good_values();
     good_classes();

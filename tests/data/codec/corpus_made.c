@@ -87,6 +87,20 @@ void two_symbols(uint64_t n)
     put(1, 10);
 }
 
+/* 21 u8 in pairs, up to the inner plane. */
+void begin_pairs(int escapes)
+{
+    begin(LMC_U8, 21, 0, 0);
+    seal_put(made.bytes + 4, 2, 4);
+    put(6, 1, 0, 7, escapes, 0, 0);
+}
+
+/* 0, 7, -7, -1, 1, an escape, 2, -2, 3, eleven times 0, 5. */
+void put_pairs(void)
+{
+    put(12, 0, 0x70, 0xf9, 0x81, 0xe2, 0x03, 0, 0, 0, 0, 0, 5);
+}
+
 /*
  * 20 words of f32, two classes: keys below 120 shifted by 20, others not. Words 3 and 4 are in the first, with
  * differences 0x5612345 and -0x1000000: symbols 0x56 and 0xf0. Word 7 is an outlier; word 0 moved by -1.
