@@ -276,7 +276,8 @@ class RemoteHandle:
 
     def export_joined(self, *arguments: Any) -> dict[str, Any]:
         """Export the state of a run of many ranks, of which this is the record."""
-        return self._fetched(self.names()).export_joined(*arguments)
+        with self._pulled() as handle:
+            return handle.export_joined(*arguments)
 
     def diff(self, after: Any, flags: int, progress: Any = None) -> Any:
         """Compare as `_core.Snapshot.diff` does; entries with one digest are not read."""
