@@ -60,8 +60,9 @@ void cli_print_usage(FILE *out)
         "Exit codes: 0 done, 1 failed or damaged, 2 wrong use, 128 + N stopped by signal N.\n");
 }
 
-/* Commands that lmc-store-remote runs if an argument is a URL. */
-static const char *const of_urls[] = {"ls", "log", "info", "verify", "rm", "diff", "export"};
+/* Commands that lmc-store-remote runs, or refuses, if an argument is a URL. */
+static const char *const of_urls[] = {"ls",   "log",  "info", "verify", "rm",     "diff",   "export",
+                                      "dump", "fork", "tag",  "note",   "metric", "policy", "compact"};
 
 static bool is_url(const char *text)
 {

@@ -79,6 +79,7 @@ def test_wrong_use(pool: str, url: str) -> None:
     assert "is no count" in cli("log", url, "-n", "0", code=2).stderr
     assert "name snapshots" in cli("rm", url, "run", code=2).stderr
     assert "keys come from the environment" in cli("ls", "s3://key:secret@bucket/run", code=2).stderr
+    assert "lmc-store pull makes a pool of it" in cli("dump", url, "-o", "archive", code=2).stderr
     assert "usage: lmc-store push" in cli("push", "--help").stdout
     assert "usage: lmc-store pull" in cli("help", "pull").stdout
 
