@@ -675,6 +675,7 @@ bench() {
     check "tools/bench.sh links --smoke" tools/bench.sh links --smoke || status=1
     check "tools/bench.sh train --smoke" tools/bench.sh train --smoke || status=1
     check "tools/bench.sh trainers --smoke" tools/bench.sh trainers --smoke || status=1
+    check "tools/bench.sh remote --smoke" tools/bench.sh remote --smoke || status=1
     check "tools/bench.sh history --smoke" tools/bench.sh history --smoke || status=1
     check "tools/bench.sh python --smoke" tools/bench.sh python --smoke || status=1
     check "tools/bench.sh builds . --smoke" tools/bench.sh builds . --smoke || status=1

@@ -14,6 +14,8 @@
 #   tools/bench.sh train                 a trainer that saves every step or every tenth, in lmc-store and by others
 #   tools/bench.sh trainers              torch.distributed.checkpoint on several ranks, by StoreWriter and by its own;
 #                                        Lightning and transformers with a checkpoint after every step
+#   tools/bench.sh remote                a run in an object store, over 1 Gbit/s and unlimited, beside others: bytes, lag,
+#                                        restores, speed, requests
 #   tools/bench.sh parity                the cost of parity, in bytes and time; and a scrub
 #   tools/bench.sh python                the Python packages: captures, views, variables that live in the pool
 #   tools/bench.sh workloads             the examples whose data may be larger than memory, with and without enough
@@ -30,13 +32,14 @@ set -euo pipefail
 export BENCH_FROM=$PWD # files on the command line are named from there
 cd "$(dirname "$0")/.."
 case ${1:-} in
-    store | codec | history | links | train | trainers | parity | python | workloads | builds | wheel)
+    store | codec | history | links | train | trainers | remote | parity | python | workloads | builds | wheel)
         suite=$1
         shift
         ;;
-    -h | --help | "") sed -n '4,27s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help | "") sed -n '4,29s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
-        echo "bench: no suite '$1' (store codec history links train trainers parity python workloads builds wheel)" >&2
+        echo "bench: no suite '$1' (store codec history links train trainers remote parity python workloads builds" \
+            "wheel)" >&2
         exit 2
         ;;
 esac
@@ -45,7 +48,7 @@ if ! cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1]
     cmake=.venv/bin/cmake
 fi
 mkdir -p build
-[[ $suite == python || $suite == train || $suite == trainers || $suite == wheel ]] || {
+[[ $suite == python || $suite == train || $suite == trainers || $suite == remote || $suite == wheel ]] || {
     "$cmake" --preset release &&
         "$cmake" --build --preset release --target bench_store bench_codec bench_links lmc-store
 } >build/bench.log 2>&1 || {
