@@ -14,8 +14,8 @@
 #   tools/bench.sh train                 a trainer that saves every step or every tenth, in lmc-store and by others
 #   tools/bench.sh trainers              torch.distributed.checkpoint on several ranks, by StoreWriter and by its own;
 #                                        Lightning and transformers with a checkpoint after every step
-#   tools/bench.sh remote                a run in an object store, over 1 Gbit/s and unlimited, beside others: bytes, lag,
-#                                        restores, speed, requests
+#   tools/bench.sh remote                a run in an object store, over 1 Gbit/s and unlimited: bytes, lag, restores,
+#                                        speed, requests, beside others
 #   tools/bench.sh parity                the cost of parity, in bytes and time; and a scrub
 #   tools/bench.sh python                the Python packages: captures, views, variables that live in the pool
 #   tools/bench.sh workloads             the examples whose data may be larger than memory, with and without enough

@@ -49,5 +49,3 @@ def run(folder: str, code: str, killed: bool = False) -> str:
 def again(folder: str, name: str = "test", **more: Any) -> pymm.shelf:
     assert find_names(name, folder, None) is None, "the shelf was not closed"
     return pymm.shelf(name, pmem_path=folder, **more)
-
-

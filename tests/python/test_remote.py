@@ -19,7 +19,7 @@ import lmcstore
 import numpy as np
 import pytest
 from lmcstore import archive
-from lmcstore._remote import codec, outline, state
+from lmcstore._remote import codec, command, outline, state
 from lmcstore._remote.files import MemoryClient
 from lmcstore._remote.place import Place
 
@@ -275,6 +275,25 @@ def test_a_long_history_opens_in_few_requests(memory: Place, monkeypatch: pytest
     assert newest == list(range(20_000, 19_980, -1))
     assert shelf.entry(77) is not None
     assert asked[:2] == ["head", "log/0000000000000002"] and len(asked) <= 5
+
+
+def test_lists_of_a_long_history_take_few_requests(
+    memory: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    added(memory, 5_000)
+    asked: list[str] = []
+    get = Place.get
+    monkeypatch.setattr(Place, "get", lambda self, name, *rest: (asked.append(name), get(self, name, *rest))[1])
+    for words, numbers in ((["ls"], [4969, 5000]), (["log", "-n", "20"], [5000, 4981])):
+        asked.clear()
+        assert command.main(words[0], [memory.url, *words[1:], "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        snapshots = found["shelves"][0]["snapshots"] if words == ["ls"] else found["snapshots"]
+        assert [snapshots[0]["number"], snapshots[-1]["number"]] == numbers and len(asked) <= 3
+    assert command.main("ls", [memory.url]) == 0
+    assert "run: 5000 snapshots; 4968 older (all: lmc-store ls URL run)" in capsys.readouterr().out
+    assert command.main("ls", [memory.url, "run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5001
 
 
 def test_two_writers(memory: Place) -> None:

@@ -26,6 +26,8 @@ from .codec import Entry
 from .place import Place, is_url
 
 _DONE, _FAILED, _WRONG_USE, _SIGNAL = 0, 1, 2, 128
+_LISTED = 32
+"""Of each shelf, where none is named: they are in the state, so that a long history takes no more requests."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -68,10 +70,14 @@ def _ls(arguments: argparse.Namespace) -> dict[str, Any]:
         shelves = []
         for name in names:
             shelf = now.shelf(name)
-            entries = [entry for entry in shelf.entries(backwards=True) if not entry.hidden][: arguments.count][::-1]
-            tags = shelf.tag_numbers()
-            shelves.append({"name": name, "snapshots": [_described(shelf, entry, tags) for entry in entries]})
-            _say(arguments, f"{printable(name)}: {_snapshots(len(entries))}")
+            count = arguments.count or (None if arguments.shelf else _LISTED)
+            shown = (entry for entry in shelf.entries(backwards=True) if not entry.hidden)
+            entries = [*itertools.islice(shown, count)][::-1]
+            tags, older = shelf.tag_numbers(), shelf.shown - len(entries)
+            listed = [_described(shelf, entry, tags) for entry in entries]
+            shelves.append({"name": name, "stored": shelf.shown, "snapshots": listed})
+            more = f"; {older} older (all: lmc-store ls URL {printable(name)})" if older and not arguments.count else ""
+            _say(arguments, f"{printable(name)}: {_snapshots(shelf.shown)}{more}")
             for entry in entries:
                 _say(arguments, "  " + _line(entry, tags))
     return {"url": place.url, "shelves": shelves}
@@ -257,7 +263,7 @@ def _parser(name: str) -> _Parser:
     texts = {
         "push": "Sends the snapshots that a run in an object store lacks, and its tags, metrics and notes.",
         "pull": "Restores snapshots of a run in an object store into a pool, which is made if it is missing.",
-        "ls": "Lists the snapshots of a run in an object store, oldest first.",
+        "ls": "Lists the snapshots of a run in an object store, oldest first; without SHELF the newest 32 of each.",
         "log": "Lists the snapshots of a run in an object store, newest first.",
         "info": "Describes a run in an object store.",
         "verify": "Reads a run in an object store, and decodes every tensor in a temporary pool (TMPDIR).",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -32,7 +33,8 @@ Progress = Callable[[str, int, int], object]
 _KEY_EVERY = 24
 _BATCH_BYTES = 16 << 20
 _BATCH_ENTRIES = 32
-_FOLLOW_PAUSE_S = 0.2
+_LOOK_EVERY_S = 0.01
+_FIRST_WAIT_S = 0.2
 _AGREE_EVERY_S = 60.0
 _LONGEST_WAIT_S = 60.0
 
@@ -74,7 +76,7 @@ class Pusher:
         self._key: tuple[str, int, Future[tuple[Archive, Upload] | None]] | None = None
         self._lock = threading.Lock()
         self._agreed = -_AGREE_EVERY_S
-        self._left_out: set[tuple[str, int]] = set()
+        self._seen: list[dict[str, Any]] | None = None
         self.snapshots = self.keys = self.bytes = 0
 
     def close(self) -> None:
@@ -98,11 +100,25 @@ class Pusher:
                 self._state = state.refreshed(self._state)
         raise InUseError(f"{self._place.url}: other programs change the run all the time; try it later")
 
+    def push_news(self) -> bool:
+        """Send what is new since the last call; whether there were snapshots or changes."""
+        now = self._store._pool.shelves()
+        is_key_made = self._key is not None and self._key[2].done()
+        if now == self._seen and not is_key_made and not self._must_agree():
+            return False
+        self._seen = None
+        sent = self.push(waits=False)
+        self._seen = now
+        return sent
+
+    def _must_agree(self) -> bool:
+        return time.monotonic() - self._agreed >= _AGREE_EVERY_S
+
     def _pass(self, waits: bool) -> bool:
         before = self._state.number
         for wanted in self._wanted():
             self._push_shelf(wanted)
-        if waits or time.monotonic() - self._agreed >= _AGREE_EVERY_S:
+        if waits or self._must_agree():
             self._agree()
         if self._key is not None and (waits or self._key[2].done()):
             self._take_key()
@@ -187,7 +203,7 @@ class Pusher:
                 sparse = stack.enter_context(tempfile.TemporaryFile(prefix="lmc-store-"))
                 older.write_sparse(sparse.fileno())
                 since = (sparse.fileno(),)
-            reading, writing = os.pipe()
+            reading, writing = _pipe()
             failures: list[BaseException] = []
 
             def work() -> None:
@@ -372,6 +388,14 @@ def _append(there: state.Shelf, entries: list[Entry]) -> None:
         there.append(entry)
 
 
+def _pipe() -> tuple[int, int]:
+    """Make a pipe, of a size that wakes its ends rarely."""
+    reading, writing = os.pipe()
+    with contextlib.suppress(OSError):  # the user has many
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
+    return reading, writing
+
+
 def _key_every(store: Store, shelf: str) -> int:
     """Return after how many archives a shelf gets a key: the policy's `links`."""
     found = re.search(r"\blinks=([0-9]+)\b", store._pool.shelf_info(shelf)["policy"])
@@ -407,13 +431,13 @@ def push(
 def _follow(pusher: Pusher, timeout: float | None) -> None:
     """Push each snapshot when it is durable; ends after `timeout` seconds without one."""
     newest = time.monotonic()
-    pause = _FOLLOW_PAUSE_S
+    wait = 0.0
     while timeout is None or time.monotonic() - newest < timeout:
         try:
-            if pusher.push(waits=False):
+            if pusher.push_news():
                 newest = time.monotonic()
-            pause = _FOLLOW_PAUSE_S
+            wait = 0.0
         except (InputOutputError, InUseError) as error:
-            log.warning("%s; tries again in %.0f s", error, pause)
-            pause = min(pause * 2, _LONGEST_WAIT_S)
-        time.sleep(pause)
+            wait = min(max(wait * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)
+            log.warning("%s; tries again in %.1f s", error, wait)
+        time.sleep(max(wait, _LOOK_EVERY_S))

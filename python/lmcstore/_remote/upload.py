@@ -26,7 +26,8 @@ class Upload:
         self.object = f"data/{time.time_ns():020d}-{secrets.token_hex(8)}"
         self.bytes = 0
         self._begun = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._buffer = bytearray()
+        self._chunks: list[memoryview] = []
+        self._left = piece_bytes
         self._count = 0
         self._futures: list[Future[None]] = []
         self._free = threading.Semaphore(_MOST_IN_FLIGHT)
@@ -35,11 +36,12 @@ class Upload:
         """Add bytes; waits while four pieces are under way. Raises the failure of an earlier piece."""
         view = memoryview(data)
         while view:
-            now = min(len(view), self._piece_bytes - len(self._buffer))
-            self._buffer += view[:now]
-            self.bytes += now
-            view = view[now:]
-            if len(self._buffer) == self._piece_bytes:
+            part = view[: self._left]
+            self._chunks.append(part)
+            self._left -= len(part)
+            self.bytes += len(part)
+            view = view[len(part) :]
+            if self._left == 0:
                 self._send()
 
     def archive(self, offset: int, outline: Outline) -> Archive:
@@ -51,7 +53,7 @@ class Upload:
 
     def finish(self) -> None:
         """Wait until the server has confirmed all pieces."""
-        if self._buffer:
+        if self._chunks:
             self._send()
         for future in self._futures:
             future.result()
@@ -67,9 +69,9 @@ class Upload:
                 future.result()
         self._futures = [future for future in self._futures if not future.done()]
         self._free.acquire()
-        name, data = piece_name(self.object, self._count), bytes(self._buffer)
+        name, data = piece_name(self.object, self._count), b"".join(self._chunks)
         self._count += 1
-        self._buffer.clear()
+        self._chunks, self._left = [], self._piece_bytes
         self._futures.append(self._place.start(self._put, name, data))
 
     def _put(self, name: str, data: bytes) -> None:
