@@ -185,6 +185,11 @@ void cli_archive_name(struct cli *cli, const char *path);
 enum lmcs_status cli_archive_ls(struct cli *cli);
 enum lmcs_status cli_archive_verify(struct cli *cli);
 
+/* ---- pushed.c -------------------------------------------------------------------------------------------------- */
+
+/* Shows the newest snapshot that was pushed, and how many follow; in JSON as "pushed". */
+void cli_show_pushed(struct cli *cli, const char *path);
+
 /* ---- text.c: for people --------------------------------------------------------------------------------------- */
 
 struct cli_text {

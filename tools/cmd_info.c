@@ -472,6 +472,7 @@ static enum lmcs_status run(struct cli *cli)
     } else {
         print_info(&info, &live, cli->folder != NULL);
     }
+    cli_show_pushed(cli, info.path);
     struct cli_passed passed = {.status = LMCS_OK};
     if (cli->folder != NULL)
         status = show_folder(cli, &passed, info.used_bytes);
@@ -491,6 +492,7 @@ const struct cli_command cmd_info = {
     .help =
         "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.\n"
         "\"raw\": payload bytes of the newest snapshots, by shelf, that 'compact --finished' would encode.\n"
+        "\"pushed\": up to which snapshot a push brought each shelf to an object store, and how many follow.\n"
         "Of the folder of a run: the pool of its records, then those of its ranks. In JSON, \"used_bytes\" is of all.",
     .options = "force-network json",
     .min_arguments = 1,

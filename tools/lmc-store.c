@@ -33,7 +33,7 @@ static const char *const synonyms[][2] = {
 const struct cli_external cli_externals[] = {
     {"report", "POOL [SHELF...] [-o FILE] [--png FILE]", "Writes a page about the history: sizes, drift, metrics",
      "install the Python package lmcstore (pip install ./python)"},
-    {"push", "POOL URL [RANGE...] [--follow] [--mirror] [--json]", "Sends snapshots to an object store",
+    {"push", "POOL URL [RANGE...] [--follow] [--repair] [--json]", "Sends snapshots to an object store",
      "install the Python package lmcstore with obstore (pip install './python[remote]')"},
     {"pull", "URL POOL [RANGE...] [--json]", "Restores snapshots from an object store",
      "install the Python package lmcstore with obstore (pip install './python[remote]')"},
@@ -61,7 +61,7 @@ void cli_print_usage(FILE *out)
 }
 
 /* Commands that lmc-store-remote runs, or refuses, if an argument is a URL. */
-static const char *const of_urls[] = {"ls",   "log",  "info", "verify", "rm",     "diff",   "export",
+static const char *const of_urls[] = {"ls",   "log",  "info", "verify", "rm",     "diff",   "export", "scrub",
                                       "dump", "fork", "tag",  "note",   "metric", "policy", "compact"};
 
 static bool is_url(const char *text)

@@ -90,6 +90,11 @@ class Store:
         self._uuid: bytes = getattr(pool, "uuid", None) or pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
 
+    @classmethod
+    def _create(cls, path: str) -> Self:
+        """Make a pool without a background."""
+        return cls(_core.open(path, _core.OPEN_CREATE, 0, 0, 0, _core.NO_BACKGROUND), path, "x", True)
+
     @property
     def path(self) -> str:
         """The absolute path of the pool."""
@@ -160,7 +165,11 @@ class Store:
             shelf, the numbers of snapshots that the background is to remove by its policy, each with the end of its
             grace period (seconds since 1970), or None: now, or when a budget is exceeded. ``raw_bytes``: by shelf,
             the payload bytes that its newest snapshots keep raw; ``compact(finished=True)`` makes them smaller.
+            ``pushed``: a dict for each shelf and URL of a push from this machine: ``url``, ``shelf``, ``number`` and
+            ``step`` of the newest snapshot there, how many are ``behind``, and the ``oldest_time`` of these.
         """
+        from ._remote import note
+
         info = self._pool.info()
         info["warnings"], info["due"], info["raw_bytes"] = {}, {}, self._raw_bytes()
         for name in self._pruned_shelves():
@@ -172,6 +181,7 @@ class Store:
                 info["warnings"][name] = warning
             if due:
                 info["due"][name] = {number: due_ns / 1e9 if due_ns else None for number, due_ns in due}
+        info["pushed"] = note.pushed(self)
         return info
 
     def _pools(self) -> Iterable[_core.Pool]:
@@ -425,6 +435,8 @@ class Store:
         follow: bool = False,
         timeout: float | None = None,
         mirror: bool = False,
+        rate: int | str | None = None,
+        repair: bool = False,
     ) -> dict[str, Any]:
         """Send the snapshots that a run in an object store lacks, and its tags; `lmcstore.pull` restores them.
 
@@ -448,12 +460,18 @@ class Store:
         mirror
             Remove snapshots there that this pool lacks, and compare metrics and notes of all, not only of the newest.
 
+        rate
+            Bytes to send per second, at most (``"20MiB"``).
+        repair
+            First read all that is there, and send anew what is missing or damaged and this pool has.
+
         Returns
         -------
         dict
             ``snapshots`` and ``keys`` (snapshots sent whole, beside) that were sent, ``bytes``, and ``commit``, the
             number of the newest commit. Of a run of many ranks also ``waiting``: a sentence for each snapshot that
-            waits for parts of other machines.
+            waits for parts of other machines. With `repair` also ``repaired`` and ``left``, a dict for each snapshot
+            that stays unreadable: ``shelf``, ``number``, ``message``.
 
         Raises
         ------
@@ -468,7 +486,7 @@ class Store:
         """
         from ._remote.push import push  # needs modules that others do without
 
-        return push(self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror)
+        return push(self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror, rate=rate, repair=repair)
 
     def close(self) -> None:
         """Close this open of the pool, after snapshots under way, lazy ones too. A second call does nothing.

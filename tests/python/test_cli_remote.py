@@ -58,8 +58,40 @@ def test_there_and_back(pool: str, bucket: str, tmp_path: Path) -> None:
     assert "\x1b" not in "".join(listed)
     log = json.loads(cli("log", "-n", "2", bucket, "--json").stdout)["snapshots"]
     assert [one["number"] for one in log] == [4, 3] and log[1]["tags"] == ["best"]
-    assert "the latest is 4" in cli("info", bucket).stdout
+    assert "safe up to 4 (step 4)" in cli("info", bucket).stdout
     assert "no damage" in cli("verify", bucket).stdout
+
+
+def test_info_of_a_pool_tells_what_is_not_pushed(pool: str, url: str) -> None:
+    assert "pushed" not in cli("info", pool).stdout
+    cli("push", pool, url)
+    assert f"run@4 (step 4) to {url}\n" in cli("info", pool).stdout
+    with lmcstore.open(pool, "r+") as store:
+        fill(store, 5, 6)
+        (one,) = store.info()["pushed"]
+        assert one == {
+            "url": url,
+            "shelf": "run",
+            "number": 4,
+            "step": 4,
+            "behind": 2,
+            "oldest_time": one["oldest_time"],
+        }
+        assert one["oldest_time"] == store["run"][5].time
+    assert f"run@4 (step 4) to {url}; 2 snapshots behind, the first of 20" in cli("info", pool).stdout
+    assert json.loads(cli("info", pool, "--json").stdout)["pushed"] == [one]
+    note = Path(f"{pool}.pushed")
+    for text in ("", "[]", "{", '{"x": 1}', '{"x": {"run": 1, "other": [1, 2, 3], "\\n": [-1]}}', "\0" * 100):
+        note.write_text(text)
+        assert json.loads(cli("info", pool, "--json").stdout)["pushed"] == []
+        with lmcstore.open(pool, "r") as store:
+            assert store.info()["pushed"] == []
+    with lmcstore.open(pool, "r+") as store:  # another shelf of the name
+        cli("push", pool, url)
+        store["run"].drop()
+        fill(store, 1, 6)
+        assert store.info()["pushed"] == []
+    assert "pushed" not in cli("info", pool).stdout
 
 
 def test_a_place_that_another_wrote_to(pool: str, url: str, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def sent(setting: Setting) -> list[Section]:
 
 
 def peer(setting: Setting, loop: Loop, way: str) -> tuple[float, float]:
-    """Return what a step of another way sends, of raw, and what zstd makes of it."""
+    """Return the share of raw that a step of another way sends, and that of its objects after zstd."""
     sent_bytes, packed, raw_bytes = [], 0, 1
     for steps in (1, loop.steps):
         case = replace(loop, steps=steps)
@@ -208,7 +208,7 @@ def one_lag(setting: Setting, loop: Loop, section: Section, what: str) -> tuple[
 
 
 def lag(setting: Setting) -> list[Section]:
-    """Measure how long after its capture each step is safe, and what the push costs the trainer."""
+    """Measure the time from a capture to its commit, and the cost for the trainer."""
     section = Section("A push beside a trainer", ["gradients", "lag, ms", "most", "step, ms", "behind, steps", "loop"])
     steps = setting.of(80, 30, 6)
     for bf16 in (True, False):
@@ -288,7 +288,7 @@ def restore(setting: Setting) -> list[Section]:
 
 
 def tensor(setting: Setting) -> list[Section]:
-    """Measure what one tensor of an older step takes."""
+    """Measure the requests and bytes of one tensor of an older step."""
     section = Section("One tensor of 4 MB", ["what", "measured"])
     count, number = setting.of(1 << 20, 1 << 20, 1 << 14), setting.of(150, 40, 6)
     generator = np.random.default_rng(0)

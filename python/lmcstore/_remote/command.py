@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from .._text.arguments import file_path
+from .._text.arguments import file_path, parse_size
 from .._text.text import lines, printable
 from ..errors import Error, InvalidError, ReadOnlyError
 from ..opening import open
@@ -24,6 +24,7 @@ from ..store import Store
 from . import compare, state, sweep
 from .codec import Entry
 from .place import Place, is_url
+from .repair import scrub
 
 _DONE, _FAILED, _WRONG_USE, _SIGNAL = 0, 1, 2, 128
 _LISTED = 32
@@ -45,7 +46,14 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
             follow=arguments.follow,
             timeout=arguments.timeout,
             mirror=arguments.mirror,
+            rate=arguments.rate,
+            repair=arguments.repair,
         )
+    for damage in done.get("left", ()):
+        print(f"damaged: {printable(damage['shelf'])}@{damage['number']}: {lines(damage['message'])}", file=sys.stderr)
+    if "repaired" in done:
+        _say(arguments, f"repaired {_snapshots(done['repaired'])}; {len(done['left'])} can't be read")
+        arguments.code = _FAILED if done["left"] else _DONE
     keys = f", {done['keys']} of them whole" if done["keys"] else ""
     _say(arguments, f"sent {_snapshots(done['snapshots'])}{keys}: {_size(done['bytes'])}")
     for line in done.get("waiting", ()):
@@ -103,9 +111,14 @@ def _info(arguments: argparse.Namespace) -> dict[str, Any]:
         now = state.read(place)
         shelves = []
         for shelf in now.shelves:
-            latest = shelf.latest
-            shelves.append({"name": shelf.name, "stored": shelf.shown, "latest": latest.number if latest else 0})
-            newest = f", the latest is {latest.number}" if latest else ""
+            latest = next((entry for entry in shelf.entries(backwards=True) if not entry.hidden), None)
+            found = {"name": shelf.name, "stored": shelf.shown, "latest": latest.number if latest else 0}
+            newest = ""
+            if latest is not None:
+                found |= {"step": latest.step, "time": latest.time_ns / 1e9}
+                step = "" if latest.step is None else f" (step {latest.step})"
+                newest = f", safe up to {latest.number}{step} of {_time(latest.time_ns)}"
+            shelves.append(found)
             _say(arguments, f"{printable(shelf.name)}: {_snapshots(shelf.shown)}{newest}")
         written = _time(now.time_ns) if now.number else "-"
         _say(arguments, f"{place.url}: run {now.run}, commit {now.number} of {written}")
@@ -134,6 +147,21 @@ def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
     verdict = f"{len(done['damages'])} can't be read" if done["damages"] else "no damage"
     _say(arguments, f"checked {_snapshots(done['snapshots'])}, {_size(done['bytes_read'])}: {verdict}")
     arguments.code = _FAILED if done["damages"] else _DONE
+    return done
+
+
+def _scrub(arguments: argparse.Namespace) -> dict[str, Any]:
+    if not arguments.repair:
+        raise InvalidError("scrub: --from is for --repair")
+    urls = [one for one in arguments.sources if is_url(one)]
+    files = [one for one in arguments.sources if not is_url(one)]
+    with open(arguments.pool, "r+", force_network=arguments.force_network) as store:
+        done = scrub(store, arguments.what, urls, files, _make)
+    lost = f"; {done['lost']} lost in part" if done["lost"] else ""
+    _say(arguments, f"{done['repaired']} repaired{lost}: {done['contents']} contents, {_size(done['bytes_read'])} read")
+    if done["lost"]:
+        print(f"lmc-store: {done['lost']} contents stay lost: no source has them", file=sys.stderr)
+    arguments.code = _FAILED if done["lost"] or done["damages"] > done["repaired"] else _DONE
     return done
 
 
@@ -256,6 +284,16 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _rate(text: str) -> int:
+    try:
+        found = parse_size(text)
+    except InvalidError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if found == 0:
+        raise argparse.ArgumentTypeError("a rate is above 0")
+    return found
+
+
 _WHAT = "a shelf, a snapshot (run@7) or a range (run@5..9); without it: everything"
 
 
@@ -266,6 +304,7 @@ def _parser(name: str) -> _Parser:
         "ls": "Lists the snapshots of a run in an object store, oldest first; without SHELF the newest 32 of each.",
         "log": "Lists the snapshots of a run in an object store, newest first.",
         "info": "Describes a run in an object store.",
+        "scrub": "Checks a pool, and repairs it from files and from runs in object stores.",
         "verify": "Reads a run in an object store, and decodes every tensor in a temporary pool (TMPDIR).",
         "diff": "Shows the differences between two snapshots of a run in an object store, or of one and its parent.",
         "export": "Writes a snapshot of a run in an object store as a safetensors file.",
@@ -273,9 +312,10 @@ def _parser(name: str) -> _Parser:
         "snapshot needs.",
     }
     parser = _Parser(prog=f"lmc-store {name}", description=texts[name], allow_abbrev=False)
-    if name == "push":
+    if name in ("push", "scrub"):
         parser.add_argument("pool", metavar="POOL", type=file_path, help="a pool, or the folder of a run of many ranks")
-    parser.add_argument("url", metavar="URL", type=_url, help="s3://, gs://, az://, file:/// or, to read, https://")
+    if name != "scrub":
+        parser.add_argument("url", metavar="URL", type=_url, help="s3://, gs://, az://, file:/// or, to read, https://")
     if name == "pull":
         parser.add_argument("pool", metavar="POOL", type=file_path, help="a pool, or a folder for a run of many ranks")
         parser.add_argument("--allow-missing", action="store_true", help="leave out parts of ranks that are missing")
@@ -292,7 +332,7 @@ def _parser(name: str) -> _Parser:
         parser.add_argument("-o", "--output", metavar="FILE", type=file_path, help="-: standard output")
         parser.add_argument("--part", metavar="P", help='only the tensors below "P.", without it')
         parser.add_argument("--metrics", metavar="FORM", help=argparse.SUPPRESS)
-    if name in ("push", "pull", "verify"):
+    if name in ("push", "pull", "verify", "scrub"):
         parser.add_argument("what", metavar="RANGE", nargs="*", help=_WHAT)
     if name == "rm":
         parser.add_argument("what", metavar="RANGE", nargs="*", help="run@7 or run@5..9; with --prune: shelves")
@@ -304,6 +344,13 @@ def _parser(name: str) -> _Parser:
             "--timeout", metavar="SECONDS", type=_seconds, help="end --follow after so long without one"
         )
         parser.add_argument("--mirror", action="store_true", help="remove snapshots there that the pool lacks")
+        parser.add_argument("--rate", metavar="SIZE", type=_rate, help="send at most this much per second, like 20MiB")
+    if name == "scrub":
+        parser.add_argument(
+            "--from", dest="sources", metavar="URL", action="append", default=[], help="a run, an archive or a pool"
+        )
+    if name in ("push", "scrub"):
+        parser.add_argument("--repair", action="store_true", help="mend what is missing or damaged")
         parser.add_argument("--force-network", action="store_true", help="accept network file systems")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(code=_DONE)
@@ -320,6 +367,7 @@ _WORK = {
     "rm": _rm,
     "diff": _diff,
     "export": _export,
+    "scrub": _scrub,
 }
 
 

@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import re
+import threading
 import time
 import urllib.parse
 import weakref
@@ -82,15 +83,32 @@ class Client(Protocol):
         """Delete an object; a missing one is no error."""
 
 
+class Pace:
+    """A limit of the bytes in a second, for several places together."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self._turn = threading.Lock()
+        self._free_at = 0.0
+
+    def wait(self, count: int) -> None:
+        """Wait until some bytes may be sent."""
+        with self._turn:
+            start = max(self._free_at, time.monotonic())
+            self._free_at = start + count / self.rate
+        time.sleep(max(0.0, start - time.monotonic()))
+
+
 class Place:
     """The objects under a URL. Several threads may use it.
 
-    Each request is tried several times, for a bounded time. Names are relative to the URL.
+    Each request is tried several times, for a bounded time. Names are relative to the URL. `pace` limits the bytes
+    that are written in a second.
     """
 
-    def __init__(self, url: str, parallel: int = PARALLEL) -> None:
+    def __init__(self, url: str, parallel: int = PARALLEL, pace: Pace | None = None) -> None:
         self.url, self._client = _client(url)
-        self._parallel = parallel
+        self._parallel, self.pace = parallel, pace
         self.renew()
         forked.add(self)
 
@@ -99,7 +117,7 @@ class Place:
 
     def below(self, name: str) -> Place:
         """Return the place of a folder in this one."""
-        return Place(f"{self.url}/{name}")
+        return Place(f"{self.url}/{name}", self._parallel, self.pace)
 
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -137,6 +155,8 @@ class Place:
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object, over an existing one. It is durable when this returns."""
+        if self.pace is not None:
+            self.pace.wait(len(data))
         self._try(name, "write", lambda: self._client.put(name, data))
 
     def create(self, name: str, data: bytes) -> bool:

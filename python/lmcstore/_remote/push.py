@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..errors import Error, ExistsError, InputOutputError, InUseError, InvalidError, NotFoundError
-from . import agree, outline, state
+from .._text.arguments import parse_size
+from ..errors import Error, ExistsError, InputOutputError, InUseError, InvalidError, NotFoundError, UnsupportedError
+from . import agree, note, outline, state
 from .codec import UNKNOWN, Archive, Entry, Origin
-from .place import Place
+from .place import Pace, Place
 from .upload import Upload
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class Pusher:
         self._store, self._place, self._progress, self._follows = store, place, progress, follows
         self._what, self._mirror = tuple(what), mirror
         self._writer = secrets.token_hex(16)
-        self._state = state.begin(place, ranks=self._of_ranks)
+        self._noted = -1
+        self._set(state.begin(place, ranks=self._of_ranks))
         self._outlines: dict[str, tuple[int, str, outline.Outline]] = {}
         self._keys = ThreadPoolExecutor(1, "lmcstore-key")
         self._key: tuple[str, int, Future[tuple[Archive, Upload] | None]] | None = None
@@ -97,11 +99,11 @@ class Pusher:
             except _Stale as error:
                 log.info("%s: %s; the push begins again from the newest state", self._place.url, error)
                 self._outlines.clear()
-                self._state = state.refreshed(self._state)
+                self._set(state.refreshed(self._state))
         raise InUseError(f"{self._place.url}: other programs change the run all the time; try it later")
 
     def push_news(self) -> bool:
-        """Send what is new since the last call; whether there were snapshots or changes."""
+        """Send new snapshots and changes; whether there were any."""
         now = self._store._pool.shelves()
         is_key_made = self._key is not None and self._key[2].done()
         if now == self._seen and not is_key_made and not self._must_agree():
@@ -238,6 +240,30 @@ class Pusher:
             if self._progress is not None:
                 self._progress("push", self.bytes, 0)
 
+    def send(self, shelf: str, number: int, last: Entry | None) -> Entry | None:
+        """Send a snapshot upon an entry, or whole, without a commit; None: the pool lacks it."""
+        batch = _Batch(self, shelf)
+        batch._last, batch._since_key = last, 0
+        try:
+            entry = batch._sent(number)
+        except NotFoundError:
+            return None
+        batch._upload.finish()
+        return entry
+
+    def replace(self, shelf: str, old: Entry, new: Entry) -> None:
+        """Commit an entry in place of another, unless that has changed."""
+
+        def apply(draft: state.State) -> bool:
+            there = draft.find(shelf)
+            entry = there.entry(old.number) if there is not None else None
+            if there is None or entry is None or (entry.archive, entry.key) != (old.archive, old.key):
+                return False
+            there.update({old.number: new})
+            return True
+
+        self._commit(apply)
+
     # Keys
 
     def want_key(self, shelf: str, number: int) -> None:
@@ -277,7 +303,13 @@ class Pusher:
     # The state
 
     def _commit(self, apply: Callable[[state.State], bool]) -> None:
-        self._state = state.change(self._state, self._writer, apply)
+        self._set(state.change(self._state, self._writer, apply))
+
+    def _set(self, now: state.State) -> None:
+        self._state = now
+        if now.number != self._noted:
+            note.write(self._store, self._place.url, now)
+            self._noted = now.number
 
     def add_shelf(self, draft: state.State, shelf: str, identity: str) -> state.Shelf:
         """Add a shelf of the store to a state."""
@@ -411,21 +443,33 @@ def push(
     follow: bool = False,
     timeout: float | None = None,
     mirror: bool = False,
+    rate: int | str | None = None,
+    repair: bool = False,
 ) -> dict[str, Any]:
     """Send the snapshots of a store that a run at a URL lacks: see `Store.push`."""
+    most = None if rate is None else parse_size(rate)
+    if most == 0:
+        raise InvalidError("a rate is above 0")
+    if repair and store._pusher() is not None:
+        raise UnsupportedError(f"{store.path}: repair takes a pool, and not yet the folder of a run of many ranks")
     if timeout is not None and not follow:
         raise InvalidError("timeout is for follow=True")
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
     kind: type[Pusher] = store._pusher() or Pusher
     with (
-        Place(url) as place,
+        Place(url, pace=None if most is None else Pace(most)) as place,
         contextlib.closing(kind(store, place, addresses, mirror, progress, follows=follow)) as pusher,
     ):
+        found = {}
+        if repair:
+            from .repair import repair as mend
+
+            found = mend(pusher, type(store)._create)
         if follow:
             _follow(pusher, timeout)
         pusher.push(waits=True)
         sent = {"snapshots": pusher.snapshots, "keys": pusher.keys, "bytes": pusher.bytes}
-        return sent | {"commit": pusher._state.number} | pusher.more()
+        return found | sent | {"commit": pusher._state.number} | pusher.more()
 
 
 def _follow(pusher: Pusher, timeout: float | None) -> None:

@@ -14,6 +14,7 @@ from .outline import Outline
 from .place import Place
 
 _MOST_IN_FLIGHT = 4
+_LEAST_PIECE_BYTES = 64 << 10
 EXPIRES_S = 12 * 3600.0
 """A commit names no piece that is older: from a day on, `prune` may delete a piece that no commit names."""
 
@@ -22,6 +23,8 @@ class Upload:
     """Writes bytes to a new object of data. Memory: at most five pieces."""
 
     def __init__(self, place: Place, sent: Callable[[int], None] | None = None, piece_bytes: int = PIECE_BYTES) -> None:
+        if place.pace is not None:  # so that pieces spread over time
+            piece_bytes = min(piece_bytes, max(_LEAST_PIECE_BYTES, place.pace.rate // 4))
         self._place, self._sent, self._piece_bytes = place, sent, piece_bytes
         self.object = f"data/{time.time_ns():020d}-{secrets.token_hex(8)}"
         self.bytes = 0

@@ -31,16 +31,18 @@ def verify(
         create(os.path.join(folder, "checked.pool")) as store,
         create(os.path.join(folder, "keys.pool")) as keys,
     ):
-        verifier = _Verifier(store, place, what, progress, inspects=True)
-        verifier.keys = _Verifier(keys, place, what, inspects=True)
+        verifier = Verifier(store, place, what, progress, inspects=True)
+        verifier.keys = Verifier(keys, place, what, inspects=True)
         verifier.pull()
         read = verifier.bytes + verifier.keys.bytes
     count = sum(len(numbers) for _, numbers in verifier._wanted)
     return {"snapshots": count, "bytes_read": read, "damages": verifier.damages}
 
 
-class _Verifier(Puller):
-    keys: _Verifier
+class Verifier(Puller):
+    """Restores archives one after the other. Its pool keeps the newest; that of `keys` is for keys."""
+
+    keys: Verifier
 
     def _pull_shelf(self, shelf: state.Shelf, numbers: list[int]) -> None:
         self.damages: list[dict[str, Any]] = getattr(self, "damages", [])
@@ -54,11 +56,20 @@ class _Verifier(Puller):
                 self.damages.append(damage)
 
     def _check(self, shelf: state.Shelf, entry: Entry) -> None:
+        self.check_archive(shelf, entry)
+        if entry.key is not None:
+            self.check_key(shelf, entry)
+
+    def check_archive(self, shelf: state.Shelf, entry: Entry) -> None:
+        """Restore an entry's archive, after those that it needs and the pool lacks."""
         self._pull_chain(shelf, shelf.chain(entry.number, by_key=False), set(), [])
         self._forget(shelf.name, entry.number)
-        if entry.key is not None:
-            self.keys._pull_chain(shelf, [(entry, entry.key)], set(), [])
-            self.keys._forget(shelf.name, entry.number + 1)
+
+    def check_key(self, shelf: state.Shelf, entry: Entry) -> None:
+        """Restore an entry's key."""
+        assert entry.key is not None
+        self.keys._pull_chain(shelf, [(entry, entry.key)], set(), [])
+        self.keys._forget(shelf.name, entry.number + 1)
 
     def _forget(self, shelf: str, number: int) -> None:
         """Remove all older snapshots, so that the pool stays small."""

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Repairs a run in an object store from a pool, and a pool from a run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DamagedError, NotFoundError, UnsupportedError
+from . import agree, state
+from .codec import Archive, Entry
+from .place import Place
+from .pull import Puller
+from .verify import Verifier
+
+if TYPE_CHECKING:
+    from ..store import Store
+    from .push import Pusher
+
+log = logging.getLogger("lmcstore")
+
+_DAMAGE = (DamagedError, NotFoundError, UnsupportedError)
+
+
+def repair(pusher: Pusher, create: Callable[[str], Store]) -> dict[str, Any]:
+    """Restore each snapshot of the run into a temporary pool; send unreadable ones anew.
+
+    Returns ``repaired``, and ``left``: a dict for each snapshot that stays unreadable, with ``shelf``, ``number`` and
+    ``message``.
+    """
+    repaired, left = 0, []
+    with (
+        tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
+        create(os.path.join(folder, "checked.pool")) as store,
+        create(os.path.join(folder, "keys.pool")) as keys,
+    ):
+        verifier = Verifier(store, pusher._place, (), inspects=True)
+        verifier.keys = Verifier(keys, pusher._place, (), inspects=True)
+        for wanted in pusher._wanted():
+            there = pusher._state.find(wanted.shelf)
+            if there is None:
+                continue
+            agree.check_same(pusher._store, there, pusher._place.url)
+            for entry in list(there.entries(wanted.first, wanted.last)):
+                try:
+                    repaired += _checked(pusher, verifier, wanted.shelf, entry)
+                except _DAMAGE as error:
+                    if not entry.hidden:
+                        left.append({"shelf": wanted.shelf, "number": entry.number, "message": str(error)})
+    return {"repaired": repaired, "left": left}
+
+
+def _checked(pusher: Pusher, verifier: Verifier, shelf: str, entry: Entry) -> int:
+    """Check an archive and its key, and send them anew if they are damaged; return how many were."""
+    repaired = 0
+    try:
+        verifier.check_archive(pusher._state.shelf(shelf), entry)
+    except _DAMAGE as error:
+        entry = _replaced(pusher, verifier, shelf, entry, error)
+        repaired += 1
+    if entry.key is not None:
+        try:
+            verifier.check_key(pusher._state.shelf(shelf), entry)
+        except _DAMAGE:
+            pusher.replace(shelf, entry, entry._replace(key=_key(pusher, shelf, entry.number)))
+            repaired += 1
+    return repaired
+
+
+def _replaced(pusher: Pusher, verifier: Verifier, shelf: str, entry: Entry, error: Exception) -> Entry:
+    """Send a snapshot anew: upon the one before, if that can be read, or whole."""
+    there = pusher._state.shelf(shelf)
+    last = there.entry(entry.base) if entry.base and _is_checked(verifier, shelf, entry.base) else None
+    found = pusher.send(shelf, entry.number, last)
+    if found is None or (found.time_ns, found.step) != (entry.time_ns, entry.step):
+        raise type(error)(f"{error}. The pool does not have this snapshot")
+    new = entry._replace(archive=found.archive, base=found.base, deep=found.deep)
+    pusher.replace(shelf, entry, new)
+    verifier.check_archive(pusher._state.shelf(shelf), new)
+    return new
+
+
+def _is_checked(verifier: Verifier, shelf: str, number: int) -> bool:
+    return shelf in verifier._store and number in verifier._store[shelf]
+
+
+def _key(pusher: Pusher, shelf: str, number: int) -> Archive | None:
+    """Make a key anew; None: the pool lacks the snapshot, which its archive has."""
+    try:
+        made = pusher._make_key(shelf, number)
+    except NotFoundError:
+        return None
+    return None if made is None else made[0]
+
+
+def scrub(
+    store: Store, what: Iterable[str], urls: Iterable[str], files: Iterable[str], create: Callable[[str], Store]
+) -> dict[str, Any]:
+    """Scrub and repair a pool, from files and then from runs; return the result of `Store.scrub`."""
+    done = store.scrub(what or None, repair=True, sources=files)
+    for url in urls:
+        while done["lost"]:
+            with tempfile.TemporaryDirectory(prefix=".scrub-", dir=os.path.dirname(store.path)) as folder:
+                source = os.path.join(folder, "source.pool")
+                with Place(url) as place, create(source) as copies:
+                    _fetch(copies, place, done["list"])
+                again = store.scrub(what or None, repair=True, sources=[source])
+            done = again | {name: done[name] + again[name] for name in ("repaired", "bytes_read")}
+            if not again["repaired"]:
+                break
+    return done
+
+
+def _fetch(copies: Store, place: Place, damages: list[dict[str, Any]]) -> None:
+    """Restore, of each damage, the first snapshot that needs it and that the run has."""
+    now, wanted = state.read(place), set()
+    for holder in (holder for one in damages if one["state"] == "lost" for holder in one["holders"][:1]):
+        there = now.find(holder["shelf"])
+        entries = () if there is None else there.entries(holder["first"], holder["last"])
+        wanted |= {f"{holder['shelf']}@{entry.number}" for entry in entries if not entry.hidden}
+    for address in sorted(wanted):
+        try:
+            Puller(copies, place, [address]).pull()
+        except _DAMAGE as error:
+            log.warning("%s", error)
