@@ -47,6 +47,7 @@ extern "C" {
 #define LMCS_MIN_POOL_BYTES  ((uint64_t)8 << 20)
 #define LMCS_NO_STEP         INT64_MIN /* a snapshot without a step */
 #define LMCS_MAX_NOTE        900       /* bytes of a note, and of a name that lmcs_metric_set or a reader adds */
+#define LMCS_MAX_URL         500       /* bytes of the URL of remote snapshots */
 
 /* ---- Errors --------------------------------------------------------------------------------------------------- */
 
@@ -62,7 +63,8 @@ enum lmcs_status {
     LMCS_READ_ONLY,   /* the pool is open for reading, or can't be written safely */
     LMCS_IO,          /* system error, see system_errno; after a failed sync, until the pool is opened again */
     LMCS_NO_MEMORY,
-    LMCS_CANCELLED /* a progress function asked to stop */
+    LMCS_CANCELLED, /* a progress function asked to stop */
+    LMCS_REMOTE     /* the snapshot's contents are in an object store (lmcs_snapshots_safe) */
 };
 
 struct lmcs_error {
@@ -176,6 +178,7 @@ struct lmcs_pool_info {
     uint64_t damaged_shelves;     /* unreadable; in no count of shelves, nor in the backlog */
     char damage[1024];            /* the first damage among shelves; "": none */
     uint64_t unsupported_shelves; /* of a newer version, and in no count of shelves; `damage` has the first reason */
+    uint64_t remote_count;        /* of snapshot_count, remote ones (lmcs_snapshots_safe) */
     uint64_t memory_bytes;        /* memory of this process that holds the newest states (lmcs_open_options) */
 };
 /* A damaged shelf is counted in damaged_shelves; everything else is still reported. */
@@ -223,6 +226,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *
  *   grace=T        after a change of keep or budget, nothing is pruned for T (10m) that was not due before; the time of
  *                  the change is stored. "none": no such period
+ *   local=last:N   newest N snapshots that stay in the pool, at least keep_raw. Others that a push has confirmed at a
+ *                  URL leave it (lmcs_snapshots_safe). The rules of "keep" come first: what they do not keep is pruned,
+ *                  also if it has left. all (the default): nothing leaves the pool
  *   restore=T      most time for each GiB of state to restore the whole newest snapshot, on all cores of this machine
  *                  (1s; at most 1h): bounds the mean length of the lines of links that captures write, so that a single
  *                  tensor may take longer for its bytes. "none": only "links" bounds them
@@ -243,6 +249,7 @@ LMCS_API const struct lmcs_policy_key *lmcs_policy_key(size_t index);
 struct lmcs_shelf_info {
     char name[LMCS_MAX_NAME + 1];
     uint64_t snapshot_count; /* committed ones */
+    uint64_t remote_count;   /* of these, remote ones */
     uint64_t latest;         /* number of the newest snapshot; 0: empty */
     uint64_t next_number;
     uint32_t keep_raw;
@@ -373,10 +380,11 @@ struct lmcs_snapshot_info {
     size_t metric_count;
     const char *meta_json; /* "{}": none */
     unsigned char group[16];
+    const char *remote; /* URL that has the contents; NULL: the pool has them */
 };
 LMCS_API const struct lmcs_snapshot_info *lmcs_snapshot_info(const struct lmcs_snapshot *snapshot);
 
-/* How a snapshot is stored now. Walks the manifest. */
+/* How a snapshot is stored now; all 0: it is remote. Walks the manifest. */
 struct lmcs_snapshot_storage {
     uint64_t stored_bytes; /* payloads of all contents, each once; shared ones in full, bases not included */
     uint64_t raw_contents;
@@ -472,6 +480,18 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, co
                                                       uint64_t number, struct lmcs_error *error);
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool, const char *shelf, const char *tag,
                                                          struct lmcs_error *error);
+
+/*
+ * Lets snapshots from `first` to `last` (which exists) leave the pool, as the policy's "local" allows: the caller has
+ * verified that `url` has them whole, and keeps them. Those that were committed after the commit `epoch`
+ * (lmcs_pool_info) stay, and so do tagged ones, parts of groups, those with more than 1200 bytes of metadata, and
+ * contents that others need. A snapshot that left is *remote*: it is listed, its tags and metrics can change, and
+ * reading it is LMCS_REMOTE. A restore of an archive with it brings it back. A handle that is open for reading leaves
+ * the request to the writer, which may lose it if it is killed: ask again for what is still in the pool.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshots_safe(struct lmcs_pool *pool, const char *shelf, uint64_t first,
+                                                             uint64_t last, uint64_t epoch, const char *url,
+                                                             struct lmcs_error *error);
 
 #define LMCS_TAG_ANYWHERE UINT64_MAX
 

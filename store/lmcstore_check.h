@@ -23,6 +23,7 @@ struct lmcs_damage {
 
 struct lmcs_verify_report {
     uint64_t snapshots;
+    uint64_t remote; /* further ones, not in the pool: skipped */
     uint64_t contents;
     uint64_t bytes_read;
     uint64_t damages;
@@ -103,6 +104,7 @@ struct lmcs_scrub_report {
     uint64_t unsupported;    /* of a newer version: not checked, not changed */
     bool is_whole;           /* the pass is complete, with this call or earlier samples */
     uint64_t sources_unread; /* of options->from: unreadable, damaged, or no archive or pool */
+    uint64_t remote;         /* snapshots that are not in the pool: skipped; 0 for a sample */
 };
 
 /*

@@ -200,6 +200,7 @@ struct cli_text cli_new_bytes(uint64_t bytes);            /* the same, "?" for L
 struct cli_text cli_time(uint64_t ns);                    /* "2026-11-21T12:00:00Z" */
 struct cli_text cli_step(int64_t step);                   /* "120", "-" */
 struct cli_text cli_ratio(uint64_t raw, uint64_t stored); /* "1.82x", "-" */
+struct cli_text cli_remote(uint64_t count);               /* "; 3 remote", "" */
 /* Prints text; escapes control characters, invalid UTF-8 and direction marks. */
 void cli_print(FILE *out, const char *text);
 /* Text collected during a walk and shown afterwards: a pager must not block the walk, during which freed space cannot

@@ -98,8 +98,9 @@ static void print_space(const struct lmcs_pool_info *info)
 static void print_contents(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live, bool is_folder)
 {
     label("holds");
-    printf("%" PRIu64 " snapshot%s on %" PRIu64 " shel%s, %" PRIu64 " tensor contents\n", info->snapshot_count,
-           cli_s(info->snapshot_count), info->shelf_count, info->shelf_count == 1 ? "f" : "ves", info->content_count);
+    printf("%" PRIu64 " snapshot%s on %" PRIu64 " shel%s, %" PRIu64 " tensor contents%s\n", info->snapshot_count,
+           cli_s(info->snapshot_count), info->shelf_count, info->shelf_count == 1 ? "f" : "ves", info->content_count,
+           cli_remote(info->remote_count).text);
     if (info->damaged_shelves != 0) {
         label("");
         printf("%" PRIu64 " more shel%s, damaged\n", info->damaged_shelves, info->damaged_shelves == 1 ? "f" : "ves");
@@ -254,6 +255,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     cli_json_set(json, "unsupported_shelves", cli_json_u64(info->unsupported_shelves));
     cli_json_set(json, "memory_bytes", cli_json_u64(info->memory_bytes));
     cli_json_set(json, "snapshot_count", cli_json_u64(info->snapshot_count));
+    cli_json_set(json, "remote_count", cli_json_u64(info->remote_count));
     cli_json_set(json, "content_count", cli_json_u64(info->content_count));
     cli_json_set(json, "live_variables", variables);
     cli_json_set(json, "last_snapshot_bytes", cli_json_u64(info->last_snapshot_bytes));

@@ -175,9 +175,10 @@ static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapsh
 }
 
 /* Prints how the snapshot is stored, with the longest chain, like "links 7". */
-static void print_how(const struct lmcs_snapshot_storage *storage)
+static void print_how(const struct lmcs_snapshot_storage *storage, bool is_remote)
 {
-    const char *how = storage->link_contents != 0 && storage->delta_contents != 0 ? "links+deltas"
+    const char *how = is_remote ? "remote"
+                      : storage->link_contents != 0 && storage->delta_contents != 0 ? "links+deltas"
                       : storage->link_contents != 0                               ? "links"
                       : storage->delta_contents != 0                              ? "deltas"
                       : storage->keyframe_contents != 0                           ? "keyframe"
@@ -241,7 +242,7 @@ static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapsho
     printf("%8" PRIu64 " %10s  %s  %10s %10s %10s %8s  ", info->number, cli_step(info->step).text,
            cli_time(info->time_ns).text, cli_bytes(sizes->raw_bytes).text, cli_new_bytes(sizes->new_bytes).text,
            cli_bytes(stored_bytes).text, cli_ratio(sizes->raw_bytes, stored_bytes).text);
-    print_how(&sizes->storage);
+    print_how(&sizes->storage, info->remote != NULL);
     add_reason(reasons, NO_LINK, sizes->storage.links_note, info->number);
     add_reason(reasons, "incomplete:", sizes->lacks, info->number);
     enum lmcs_status status = print_tags(cli, snapshot);

@@ -50,6 +50,7 @@ static json_t *damage_json(const struct lmcs_scrub_damage *damage)
 static void report_json(struct cli *cli, enum lmcs_status status, const struct lmcs_scrub_report *report)
 {
     cli_json_set(cli->json, "ok", json_boolean(status == LMCS_OK));
+    cli_json_set(cli->json, "remote", cli_json_u64(report->remote));
     cli_json_set(cli->json, "contents", cli_json_u64(report->contents));
     cli_json_set(cli->json, "bytes_read", cli_json_u64(report->bytes_read));
     cli_json_set(cli->json, "bytes_total", cli_json_u64(report->bytes_total));
@@ -116,7 +117,8 @@ static void print_report(const struct lmcs_scrub_report *report)
     else
         printf("%" PRIu64 " damage%s, %" PRIu64 " repaired: ", report->damages, cli_s(report->damages),
                report->repaired);
-    printf("%" PRIu64 " contents, %s read", report->contents, cli_bytes(report->bytes_read).text);
+    printf("%" PRIu64 " contents, %s read%s", report->contents, cli_bytes(report->bytes_read).text,
+           cli_remote(report->remote).text);
     puts(report->is_whole ? "; everything was checked" : "");
     if (report->lost > 0)
         printf("%" PRIu64 " content%s lost in part; use --repair --from an archive or a pool that has them\n",
@@ -177,6 +179,7 @@ static enum lmcs_status scrub(struct scrubbed *scrubbed, struct lmcs_pool *pool,
     struct lmcs_progress progress = cli_progress_start(cli);
     enum lmcs_status status = lmcs_scrub(pool, &scrubbed->options, visit, scrubbed, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
+    sum->remote += report.remote;
     sum->contents += report.contents;
     sum->bytes_read += report.bytes_read;
     sum->bytes_total += report.bytes_total;

@@ -87,6 +87,7 @@ static enum lmcs_status verify(struct checked *checked, struct lmcs_pool *pool, 
     enum lmcs_status status = lmcs_verify(pool, address, visit, checked, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
     checked->sum.snapshots += file == NULL ? report.snapshots : 0; /* of a run: its records */
+    checked->sum.remote += report.remote;
     checked->sum.contents += report.contents;
     checked->sum.bytes_read += report.bytes_read;
     return cli_pass(cli, &checked->passed, status);
@@ -227,6 +228,7 @@ static void report_json(struct cli *cli, enum lmcs_status status, const struct l
 {
     cli_json_set(cli->json, "ok", json_boolean(status == LMCS_OK));
     cli_json_set(cli->json, "snapshots", cli_json_u64(report->snapshots));
+    cli_json_set(cli->json, "remote", cli_json_u64(report->remote));
     cli_json_set(cli->json, "contents", cli_json_u64(report->contents));
     cli_json_set(cli->json, "bytes_read", cli_json_u64(report->bytes_read));
 }
@@ -259,8 +261,9 @@ static enum lmcs_status run(struct cli *cli)
     if (cli->options.json)
         report_json(cli, status, &checked.sum);
     else if (status == LMCS_OK)
-        printf("no damage: %" PRIu64 " snapshot%s, %" PRIu64 " contents, %s read\n", checked.sum.snapshots,
-               cli_s(checked.sum.snapshots), checked.sum.contents, cli_bytes(checked.sum.bytes_read).text);
+        printf("no damage: %" PRIu64 " snapshot%s, %" PRIu64 " contents, %s read%s\n", checked.sum.snapshots,
+               cli_s(checked.sum.snapshots), checked.sum.contents, cli_bytes(checked.sum.bytes_read).text,
+               cli_remote(checked.sum.remote).text);
     return status;
 }
 

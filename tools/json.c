@@ -143,6 +143,7 @@ static enum lmcs_status head_json(struct cli *cli, struct lmcs_snapshot *snapsho
     cli_json_set(*json, "time_utc", cli_json_text(cli_time(info->time_ns).text));
     cli_json_set(*json, "parent", info->parent != 0 ? cli_json_u64(info->parent) : NULL);
     cli_json_set(*json, "tags", tags);
+    cli_json_set(*json, "remote", info->remote != NULL ? cli_json_text(info->remote) : NULL);
     cli_json_set(*json, "metrics", metrics_json(info));
     cli_json_set(*json, "meta", meta_json(info->meta_json));
     return LMCS_OK;

@@ -44,6 +44,14 @@ struct cli_text cli_step(int64_t step)
     return result;
 }
 
+struct cli_text cli_remote(uint64_t count)
+{
+    struct cli_text result = {""};
+    if (count != 0)
+        snprintf(result.text, sizeof result.text, "; %" PRIu64 " remote", count);
+    return result;
+}
+
 struct cli_text cli_ratio(uint64_t raw, uint64_t stored)
 {
     struct cli_text result = {"-"};

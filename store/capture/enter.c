@@ -214,7 +214,7 @@ static void fill_record(struct committing *c)
     else if (options->parent == 0)
         df->parent = capture->ticket.loaded != 0 ? capture->ticket.loaded : c->shelf.df.latest;
     df->epoch = c->txn.root.epoch;
-    df->lineage = c->has_base ? c->base.df.lineage : c->txn.root.epoch;
+    df->lineage = c->base.df.lineage != 0 ? c->base.df.lineage : c->txn.root.epoch; /* 0: none, or remote */
     df->raw_bytes = capture->raw_bytes;
     df->links = capture->note;
     memcpy(df->group, options->group, sizeof df->group);

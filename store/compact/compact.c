@@ -4,6 +4,7 @@
  *
  * One round runs at a time. Kinds of work, in order; "last" ones run only when the others found nothing.
  *   prepare   space for the next capture, in the background (pages/prepare.c); also between contents of a round
+ *   let go    snapshots that are safe at a URL
  *   prune     by policies without a budget
  *   release   retired ranges (move.c)
  *   encode    the oldest snapshot of each shelf that is not to stay raw (encode.c)
@@ -116,6 +117,14 @@ static enum lmcs_status prune(struct lmcs_round *round, enum lmcs_prune_when whe
     return lmcs_round_pass_over(round, status, error);
 }
 
+static enum lmcs_status let_go(struct lmcs_round *round, struct lmcs_error *error)
+{
+    uint64_t count = 0;
+    enum lmcs_status status = lmcs_unless_full(lmcs_let_go(round->pool, round->held, &count, error));
+    round->worked |= count > 0;
+    return lmcs_round_pass_over(round, status, error);
+}
+
 /* A caller's compaction gives all free space back, and keeps none for the next capture. */
 static enum lmcs_status prepare(struct lmcs_round *round, struct lmcs_error *error)
 {
@@ -141,6 +150,8 @@ static enum lmcs_status run_until_idle(struct lmcs_round *round, struct lmcs_err
     do {
         round->worked = false;
         status = prepare(round, error);
+        if (status == LMCS_OK)
+            status = let_go(round, error);
         if (status == LMCS_OK && !round->urgent)
             status = prune(round, LMCS_PRUNE_SURPLUS, error);
         if (status == LMCS_OK)

@@ -220,7 +220,7 @@ struct lmcs_shelf_df {
     uint64_t created_ns;
     struct lmcs_root_tree_df trees[LMCS_SHELF_TREES]; /* NUMBERS to TAGGED */
     uint64_t guarded; /* snapshots up to this number have been checked for the policy's parity */
-    uint64_t reserved;
+    uint64_t remote;  /* of snapshot_count: those whose contents are in an object store */
     uint64_t identity[2]; /* random; restores keep it. 0, 0: unknown, made by an earlier version */
     uint32_t policy_bytes;
     uint32_t name_bytes;
@@ -238,7 +238,8 @@ struct lmcs_origin_df {
 };
 static_assert(sizeof(struct lmcs_origin_df) == 32, "origin layout");
 
-enum lmcs_snapshot_state { LMCS_SNAPSHOT_COMMITTED = 1, LMCS_SNAPSHOT_PREPARED = 2 };
+/* Remote: committed, and its contents are in an object store; no entries, lineage 0. */
+enum lmcs_snapshot_state { LMCS_SNAPSHOT_COMMITTED = 1, LMCS_SNAPSHOT_PREPARED = 2, LMCS_SNAPSHOT_REMOTE = 3 };
 
 #define LMCS_META_INLINE 1200u /* longer metadata is an attachment */
 
@@ -259,7 +260,7 @@ struct lmcs_snapshot_df {
     uint32_t links; /* enum lmcs_links */
     uint32_t reserved0;
     uint64_t reserved;
-    /* {"metrics": {...}, "meta": {...}} follows */
+    /* {"metrics": {...}, "meta": {...}} follows; of a remote one then the URL */
 };
 static_assert(sizeof(struct lmcs_snapshot_df) == 128, "snapshot layout");
 #define LMCS_META_NAME "lmcstore.meta"
@@ -408,7 +409,12 @@ struct lmcs_wanted_df {
 #define LMCS_RING_SLOTS      128u
 #define LMCS_RING_SLOT_BYTES 1024u
 
-enum lmcs_annotation_kind { LMCS_ANNOTATION_TAG = 1, LMCS_ANNOTATION_METRIC = 2, LMCS_ANNOTATION_NOTE = 3 };
+enum lmcs_annotation_kind {
+    LMCS_ANNOTATION_TAG = 1,
+    LMCS_ANNOTATION_METRIC = 2,
+    LMCS_ANNOTATION_NOTE = 3,
+    LMCS_ANNOTATION_SAFE = 4 /* snapshots are safe at a URL: they may leave the pool */
+};
 
 struct lmcs_annotation_df {
     uint64_t check; /* hash64 of the rest, the text included, seed: its offset */
@@ -420,7 +426,7 @@ struct lmcs_annotation_df {
     double value;  /* of a metric */
     uint32_t kind; /* enum lmcs_annotation_kind */
     uint32_t text_bytes;
-    /* the text follows: a note, or the name of a tag or metric */
+    /* the text follows: a note, the name of a tag or metric, or "FIRST EPOCH URL" */
 };
 static_assert(sizeof(struct lmcs_annotation_df) == 64, "annotation layout");
 

@@ -97,6 +97,7 @@ struct lmcs_idle;
 struct lmcs_compactor;
 struct lmcs_busy_shelf;
 struct lmcs_loaded;
+struct lmcs_safe;
 struct lmcs_shelf_waiter;
 struct lmcs_live_holder;
 struct lmcs_live_store;
@@ -159,6 +160,7 @@ struct lmcs_pool {
     struct lmcs_shelf_waiter *waiters;
     struct lmcs_live_holder *live_holders;
     struct lmcs_loaded *loaded;
+    struct lmcs_safe *safe;        /* records/safe.h */
     struct lmcs_pace pace;         /* of the newest capture */
     _Atomic uint64_t memory_bytes; /* of all memory states (capture/memory.h) */
     struct lmcs_speed speeds[2];   /* of a link, of a keyframe */

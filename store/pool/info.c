@@ -59,6 +59,7 @@ static void count_shelf(const struct lmcs_shelf *shelf, struct lmcs_pool_info *i
     if ((shelf->df.flags & LMCS_SHELF_STAGING) != 0)
         return;
     info->shelf_count++;
+    info->remote_count += shelf->df.remote;
     uint64_t raw = shelf->df.latest > shelf->df.keep_raw ? shelf->df.latest - shelf->df.keep_raw : 0;
     if (raw > shelf->df.compacted)
         info->compaction_backlog += raw - shelf->df.compacted;

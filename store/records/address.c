@@ -298,7 +298,7 @@ static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *s
         return LMCS_OK;
     }
     status = lmcs_record_get(txn, shelf, wanted, &record, &found, error);
-    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
+    if (status == LMCS_OK && found && lmcs_record_is_committed(&record))
         *number = wanted;
     return status;
 }
@@ -315,7 +315,7 @@ static enum lmcs_status go_back(struct lmcs_txn *txn, struct lmcs_shelf *shelf, 
         if (status != LMCS_OK || *number == 0)
             return status;
         status = lmcs_record_get(txn, shelf, *number, &record, &found, error);
-        *count += status == LMCS_OK && record.df.state == LMCS_SNAPSHOT_COMMITTED;
+        *count += status == LMCS_OK && lmcs_record_is_committed(&record);
     }
     return status;
 }

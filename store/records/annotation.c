@@ -13,11 +13,12 @@
 #include "base/clock.h"
 #include "pages/pool.h"
 #include "records/meta.h"
+#include "records/safe.h"
 
 enum lmcs_status lmcs_annotation_fill(uint32_t kind, uint64_t number, const char *text, double value,
                                       struct lmcs_annotation *annotation, struct lmcs_error *error)
 {
-    static const char *const whats[] = {"", "the tag", "the metric's name", "the note"};
+    static const char *const whats[] = {"", "the tag", "the metric's name", "the note", "the URL"};
     size_t bytes = text == NULL ? 0 : strlen(text);
     if (kind != LMCS_ANNOTATION_NOTE && !lmcs_name_is_sound(text))
         return lmcs_fail(error, LMCS_INVALID, 0, "%s is not 1 to %d bytes of UTF-8 without control characters",
@@ -66,6 +67,14 @@ static enum lmcs_status apply_meta(struct lmcs_txn *txn, struct lmcs_shelf *shel
     return status;
 }
 
+/* The writer notes the request, and obeys it in transactions of its own (shelves/let_go.c). */
+static enum lmcs_status note_safe(struct lmcs_txn *txn, const struct lmcs_annotation *annotation,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_safe safe = {.shelf = annotation->df.shelf, .last = annotation->df.number};
+    return txn->write && lmcs_safe_parse(annotation->text, &safe) ? lmcs_safe_add(txn->pool, &safe, error) : LMCS_OK;
+}
+
 static enum lmcs_status apply_to(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                  const struct lmcs_annotation *annotation, struct lmcs_error *error)
 {
@@ -82,11 +91,13 @@ static enum lmcs_status apply_to(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
         return status == LMCS_OK ? lmcs_tag_delete(txn, shelf, annotation->text, error) : status;
     }
     status = lmcs_record_get(txn, shelf, df->number, &record, &found, error);
-    if (status == LMCS_OK && (!found || record.df.state != LMCS_SNAPSHOT_COMMITTED))
+    if (status == LMCS_OK && (!found || !lmcs_record_is_committed(&record)))
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%llu", txn->pool->path, shelf->name,
                          (unsigned long long)df->number);
     if (status == LMCS_OK && df->kind == LMCS_ANNOTATION_TAG)
         return lmcs_tag_put(txn, shelf, annotation->text, df->number, error);
+    if (status == LMCS_OK && df->kind == LMCS_ANNOTATION_SAFE)
+        return note_safe(txn, annotation, error);
     return status == LMCS_OK ? apply_meta(txn, shelf, &record, annotation, error) : status;
 }
 
@@ -98,7 +109,10 @@ static enum lmcs_status check_fields(const struct lmcs_txn *txn, const struct lm
     bool fits = df->text_bytes <= LMCS_MAX_NOTE && memchr(annotation->text, '\0', df->text_bytes) == NULL;
     if (fits && df->kind == LMCS_ANNOTATION_TAG)
         return lmcs_tag_check(annotation->text, error);
-    fits = fits && (df->kind == LMCS_ANNOTATION_NOTE ||
+    struct lmcs_safe safe;
+    if (fits && df->kind == LMCS_ANNOTATION_SAFE)
+        fits = lmcs_safe_parse(annotation->text, &safe) && safe.first <= df->number;
+    fits = fits && (df->kind == LMCS_ANNOTATION_NOTE || df->kind == LMCS_ANNOTATION_SAFE ||
                     (df->kind == LMCS_ANNOTATION_METRIC && lmcs_name_is_sound(annotation->text)));
     return fits ? LMCS_OK : lmcs_fail(error, LMCS_INVALID, 0, "%s: an impossible annotation", txn->pool->path);
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/idle.h"
+#include "records/safe.h"
 
 struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
 {
@@ -358,6 +359,7 @@ void lmcs_busy_free(struct lmcs_pool *pool)
         next = loaded->next;
         free(loaded);
     }
+    lmcs_safe_free(pool->safe);
 }
 
 void lmcs_live_holder_enter(struct lmcs_pool *pool, struct lmcs_live_holder *holder)

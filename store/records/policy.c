@@ -289,6 +289,15 @@ static enum lmcs_status read_parity(struct reader *reader, const struct key *key
     return LMCS_OK;
 }
 
+static enum lmcs_status read_local(struct reader *reader, const struct key *key, struct lmcs_policy *policy)
+{
+    policy->local = 0;
+    if (take(reader, key->is.initial))
+        return LMCS_OK;
+    bool sound = take(reader, "last:") && take_number(reader, &policy->local) && policy->local > 0;
+    return sound ? LMCS_OK : fail_value(reader, key);
+}
+
 /* ---- Printing ---- */
 
 struct writer {
@@ -370,6 +379,14 @@ static void write_budget(struct writer *writer, const struct key *key, const str
         put(writer, "%" PRIu32 "%%", policy->budget_percent);
     else
         write_size(writer, key, policy);
+}
+
+static void write_local(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
+{
+    if (policy->local == 0)
+        put(writer, "%s", key->is.initial);
+    else
+        put(writer, "last:%" PRIu64, policy->local);
 }
 
 static void write_form(struct writer *writer, const struct key *key, const struct lmcs_policy *policy)
@@ -539,6 +556,15 @@ static const struct key keys[] = {
      1,
      3600,
      "none",
+     false},
+    {{"local", "last:N", "last:N, N 1 or more, or all", "all",
+      "the newest N snapshots stay in the pool; older ones leave it when a push has confirmed them at a URL"},
+     read_local,
+     write_local,
+     0,
+     0,
+     0,
+     NULL,
      false},
     /* Hidden: of a shelf's record alone. */
     {{"since", "TIME", "seconds", "0", "the change"}, read_since, write_since, 0, 0, 0, NULL, false},

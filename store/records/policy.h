@@ -52,6 +52,7 @@ struct lmcs_policy {
     uint64_t rate_bytes;     /* a second; 0: no limit */
     enum lmcs_write_as write;
     uint64_t restore_seconds; /* most to restore a GiB of the newest snapshot, on all cores; 0: no limit */
+    uint64_t local;           /* newest snapshots that stay in the pool; 0: all */
     uint64_t scrub_seconds;   /* of a full background scrub; 0: none */
     bool parity_of_bases;     /* only of contents that others rest on, with a geometry by size (records/safety.h) */
     uint32_t parity_data;     /* else of all: units of data ... */

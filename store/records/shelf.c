@@ -333,19 +333,47 @@ void lmcs_shelf_policy(const struct lmcs_shelf *shelf, struct lmcs_policy *polic
 
 /* ---- Records of snapshots ---- */
 
+bool lmcs_url_is_sound(const char *url)
+{
+    return url != NULL && lmcs_name_is_sound(url) && strlen(url) <= LMCS_MAX_URL && strchr(url, ' ') == NULL &&
+           strstr(url, "://") != NULL;
+}
+
+enum lmcs_status lmcs_record_check_local(struct lmcs_txn *txn, const struct lmcs_shelf *shelf,
+                                         const struct lmcs_record *record, struct lmcs_error *error)
+{
+    const unsigned long long number = record->df.number;
+    if (record->df.state != LMCS_SNAPSHOT_REMOTE)
+        return LMCS_OK;
+    return lmcs_fail(error, LMCS_REMOTE, 0,
+                     "%s: %s@%llu is remote, at %s: fetch it by lmc-store pull %s %s %s@%llu", txn->pool->path,
+                     shelf->name, number, record->url, record->url, txn->pool->path, shelf->name, number);
+}
+
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
                                   const void *value, size_t bytes, struct lmcs_record *record, struct lmcs_error *error)
 {
     const unsigned long long n = number;
-    size_t meta = 0;
+    size_t meta = 0, url = 0;
+    record->url[0] = '\0';
     if (bytes >= sizeof record->df) {
         memcpy(&record->df, value, sizeof record->df);
         meta = record->df.meta_bytes == UINT32_MAX ? 0 : record->df.meta_bytes;
-        if (record->df.state > LMCS_SNAPSHOT_PREPARED)
+        if (record->df.state > LMCS_SNAPSHOT_REMOTE)
             return lmcs_fail_newer(error, "%s: %s@%llu: state %u", txn->pool->path, shelf->name, n, record->df.state);
     }
-    if (bytes < sizeof record->df || meta > LMCS_META_INLINE || bytes != sizeof record->df + meta ||
-        record->df.number != number)
+    const bool is_remote = bytes >= sizeof record->df && record->df.state == LMCS_SNAPSHOT_REMOTE;
+    if (is_remote && bytes - sizeof record->df > meta)
+        url = bytes - sizeof record->df - meta;
+    bool fits = bytes >= sizeof record->df && meta <= LMCS_META_INLINE && url <= LMCS_MAX_URL &&
+                bytes == sizeof record->df + meta + url && record->df.number == number;
+    if (fits && is_remote) {
+        memcpy(record->url, (const char *)value + sizeof record->df + meta, url);
+        record->url[url] = '\0';
+        fits = strlen(record->url) == url && lmcs_url_is_sound(record->url) && record->df.meta_bytes != UINT32_MAX &&
+               record->df.manifest.offset == 0 && record->df.entry_count == 0 && record->df.lineage == 0;
+    }
+    if (!fits)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of %s@%llu", txn->pool->path,
                          shelf->name, n);
     memcpy(record->meta, (const char *)value + sizeof record->df, meta);
@@ -378,10 +406,14 @@ enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error)
 {
     const struct lmcs_snapshot_df *df = &record->df;
-    size_t meta = df->meta_bytes == UINT32_MAX ? 0 : df->meta_bytes;
+    size_t bytes = sizeof *df + (df->meta_bytes == UINT32_MAX ? 0 : df->meta_bytes), url = 0;
+    unsigned char value[LMCS_MAX_VALUE];
+    memcpy(value, record, bytes);
+    if (df->state == LMCS_SNAPSHOT_REMOTE)
+        memcpy(value + bytes, record->url, url = strlen(record->url));
     enum lmcs_status status = lmcs_tree_put(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
-                                            (struct lmcs_key_df){df->number, 0}, record, sizeof *df + meta, error);
-    if (status != LMCS_OK || df->state != LMCS_SNAPSHOT_COMMITTED)
+                                            (struct lmcs_key_df){df->number, 0}, value, bytes + url, error);
+    if (status != LMCS_OK || !lmcs_record_is_committed(record))
         return status;
     if (df->step != LMCS_NO_STEP)
         status = lmcs_tree_put(txn, LMCS_TREE_STEPS, lmcs_shelf_tree(shelf, LMCS_TREE_STEPS),
@@ -424,7 +456,7 @@ enum lmcs_status lmcs_record_delete(struct lmcs_txn *txn, struct lmcs_shelf *she
     const struct lmcs_snapshot_df *df = &record->df;
     enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
                                                (struct lmcs_key_df){df->number, 0}, NULL, error);
-    if (status != LMCS_OK || df->state != LMCS_SNAPSHOT_COMMITTED)
+    if (status != LMCS_OK || !lmcs_record_is_committed(record))
         return status;
     if (df->step != LMCS_NO_STEP)
         status = lmcs_tree_delete(txn, LMCS_TREE_STEPS, lmcs_shelf_tree(shelf, LMCS_TREE_STEPS),
@@ -488,7 +520,7 @@ enum lmcs_status lmcs_shelf_find_latest(struct lmcs_txn *txn, struct lmcs_shelf 
             status = lmcs_record_get(txn, shelf, number, &record, &found, error);
         if (status != LMCS_OK)
             return status;
-        if (record.df.state == LMCS_SNAPSHOT_COMMITTED)
+        if (lmcs_record_is_committed(&record))
             break;
     }
     shelf->df.latest = number;
@@ -621,6 +653,17 @@ enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, ui
     return status;
 }
 
+enum lmcs_status lmcs_record_is_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, bool *tagged,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
+                                               (struct lmcs_key_df){number, 0}, error);
+    *tagged = status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == number;
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
 enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error)
 {
@@ -662,7 +705,10 @@ enum lmcs_status lmcs_record_neighbour(struct lmcs_txn *txn, struct lmcs_shelf *
                                        bool *found, struct lmcs_error *error)
 {
     uint64_t number = of->number;
-    for (*found = false;;) {
+    *found = false;
+    if (of->lineage == 0) /* remote */
+        return LMCS_OK;
+    for (;;) {
         enum lmcs_status status = newer ? lmcs_record_after(txn, shelf, number, &number, error)
                                         : lmcs_record_before(txn, shelf, number, &number, error);
         if (status != LMCS_OK || number == 0)
@@ -675,38 +721,62 @@ enum lmcs_status lmcs_record_neighbour(struct lmcs_txn *txn, struct lmcs_shelf *
     }
 }
 
-enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
-                                   struct lmcs_removal *removal, struct lmcs_error *error)
+/* Ends the runs of a snapshot that no neighbour has, and frees its pages. */
+static enum lmcs_status drop_entries(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
+                                     struct lmcs_record *record, struct lmcs_removal *removal, struct lmcs_error *error)
 {
-    struct lmcs_record record, older_record, newer_record;
+    struct lmcs_record older, newer;
     struct removing removing = {.txn = txn};
-    uint64_t tags = 0;
     bool found, has_older = false, has_newer = false;
-    enum lmcs_status status = lmcs_record_get(txn, shelf, number, &record, &found, error);
+    enum lmcs_status status = lmcs_record_get(txn, shelf, number, record, &found, error);
     if (status == LMCS_OK && !found)
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%llu", txn->pool->path, shelf->name,
                          (unsigned long long)number);
     if (status == LMCS_OK)
-        status = lmcs_record_neighbour(txn, shelf, &record.df, false, &older_record, &has_older, error);
+        status = lmcs_record_neighbour(txn, shelf, &record->df, false, &older, &has_older, error);
     if (status == LMCS_OK)
-        status = lmcs_record_neighbour(txn, shelf, &record.df, true, &newer_record, &has_newer, error);
+        status = lmcs_record_neighbour(txn, shelf, &record->df, true, &newer, &has_newer, error);
     if (status == LMCS_OK)
-        status = lmcs_manifest_own(txn, &record.df, has_older ? &older_record.df : NULL,
-                                   has_newer ? &newer_record.df : NULL, true, end_run, &removing, error);
-    if (status == LMCS_OK)
-        status = lmcs_record_delete(txn, shelf, &record, &tags, error);
+        status = lmcs_manifest_own(txn, &record->df, has_older ? &older.df : NULL, has_newer ? &newer.df : NULL, true,
+                                   end_run, &removing, error);
+    if (status == LMCS_OK) {
+        removal->freed_bytes += removing.release.freed_bytes;
+        removal->later_bytes += removing.release.later_bytes;
+        removal->kept_bytes += removing.release.kept_bytes;
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_let_go(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, const char *url,
+                                   struct lmcs_removal *removal, struct lmcs_error *error)
+{
+    struct lmcs_record record;
+    enum lmcs_status status = drop_entries(txn, shelf, number, &record, removal, error);
     if (status != LMCS_OK)
         return status;
-    if (record.df.state == LMCS_SNAPSHOT_COMMITTED) {
+    shelf->df.remote += record.df.state != LMCS_SNAPSHOT_REMOTE;
+    record.df.state = LMCS_SNAPSHOT_REMOTE;
+    record.df.manifest = (struct lmcs_ref_df){0, 0};
+    record.df.entry_count = record.df.lineage = 0;
+    record.df.epoch = txn->root.epoch; /* handles and dumps find that it changed */
+    memcpy(record.url, url, strlen(url) + 1);
+    return lmcs_record_put(txn, shelf, &record, error);
+}
+
+enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
+                                   struct lmcs_removal *removal, struct lmcs_error *error)
+{
+    struct lmcs_record record;
+    enum lmcs_status status = drop_entries(txn, shelf, number, &record, removal, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_delete(txn, shelf, &record, &removal->removed_tags, error);
+    if (status != LMCS_OK)
+        return status;
+    if (lmcs_record_is_committed(&record)) {
         shelf->df.snapshot_count--;
+        shelf->df.remote -= record.df.state == LMCS_SNAPSHOT_REMOTE;
         if ((shelf->df.flags & LMCS_SHELF_STAGING) == 0)
             txn->root.snapshot_count--;
     }
-    if (shelf->df.latest == number)
-        status = lmcs_shelf_find_latest(txn, shelf, error);
-    removal->freed_bytes += removing.release.freed_bytes;
-    removal->later_bytes += removing.release.later_bytes;
-    removal->kept_bytes += removing.release.kept_bytes;
-    removal->removed_tags += tags;
-    return status;
+    return shelf->df.latest == number ? lmcs_shelf_find_latest(txn, shelf, error) : LMCS_OK;
 }

@@ -59,7 +59,21 @@ struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind
 struct lmcs_record {
     struct lmcs_snapshot_df df;
     char meta[LMCS_META_INLINE + 1];
+    char url[LMCS_MAX_URL + 1]; /* of a remote one; "": it is in the pool */
 };
+static_assert(sizeof(struct lmcs_snapshot_df) + LMCS_META_INLINE + LMCS_MAX_URL <= LMCS_MAX_VALUE, "a remote record");
+
+/* Listed, counted and addressed: in the pool, or remote. */
+static inline bool lmcs_record_is_committed(const struct lmcs_record *record)
+{
+    return record->df.state == LMCS_SNAPSHOT_COMMITTED || record->df.state == LMCS_SNAPSHOT_REMOTE;
+}
+
+/* 1 to LMCS_MAX_URL bytes without spaces and control characters, "://" in them. */
+bool lmcs_url_is_sound(const char *url);
+/* LMCS_REMOTE, with the URL and the remedy, if the snapshot is remote. */
+enum lmcs_status lmcs_record_check_local(struct lmcs_txn *txn, const struct lmcs_shelf *shelf,
+                                         const struct lmcs_record *record, struct lmcs_error *error);
 
 enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                  struct lmcs_record *record, bool *found, struct lmcs_error *error);
@@ -101,6 +115,8 @@ enum lmcs_status lmcs_tag_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
 enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                               bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
+enum lmcs_status lmcs_record_is_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, bool *tagged,
+                                       struct lmcs_error *error);
 /* In order of hash, until `visit` returns false. */
 enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
@@ -118,6 +134,9 @@ enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shel
 
 /* Removes a snapshot with the pages and contents that only it has. */
 enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
+                                   struct lmcs_removal *removal, struct lmcs_error *error);
+/* The same, but the record stays, as that of a remote snapshot. Its metadata must be in the record. */
+enum lmcs_status lmcs_shelf_let_go(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, const char *url,
                                    struct lmcs_removal *removal, struct lmcs_error *error);
 
 static inline uint64_t lmcs_step_key(int64_t step)

@@ -31,6 +31,7 @@ struct lmcs_structure {
     char **shelf_names;
     size_t shelf_count;
     uint64_t snapshots; /* in the scope */
+    uint64_t remote;    /* of those in the scope, skipped */
     uint64_t damages;
     uint64_t unsupported;    /* records of a newer version; no damages */
     uint64_t repaired_pages; /* from another replica; no damages */

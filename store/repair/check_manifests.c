@@ -229,11 +229,14 @@ enum lmcs_status lmcs_check_manifest(struct lmcs_checking *c, const struct lmcs_
 {
     const struct lmcs_snapshot_df *df = &record->df;
     struct lmcs_record older;
-    bool has_older;
+    bool has_older, in_scope = c->want_shelf == 0 || c->shelf->df.id == c->want_shelf;
+    if (df->state == LMCS_SNAPSHOT_REMOTE) {
+        c->out->remote += in_scope && (c->want_number == 0 || df->number == c->want_number);
+        return LMCS_OK;
+    }
     enum lmcs_status status = lmcs_record_neighbour(&c->txn, c->shelf, df, false, &older, &has_older, c->error);
     if (status != LMCS_OK)
         return status;
-    bool in_scope = c->want_shelf == 0 || c->shelf->df.id == c->want_shelf;
     struct manifest_walk walk = {.c = c,
                                  .of = df,
                                  .older = has_older ? &older.df : NULL,

@@ -57,12 +57,13 @@ static enum lmcs_status visit_record(struct lmcs_checking *c, struct lmcs_key_df
     if (status != LMCS_OK || !found)
         return status;
     const struct lmcs_snapshot_df *df = &record.df;
-    bool committed = df->state == LMCS_SNAPSHOT_COMMITTED;
+    bool committed = lmcs_record_is_committed(&record);
     if ((!committed && df->state != LMCS_SNAPSHOT_PREPARED) || df->epoch > c->txn.root.epoch)
         return lmcs_check_fail_record(c, "snapshot", key.high);
     c->highest = df->number;
     if (committed) {
         c->committed++;
+        c->remote += df->state == LMCS_SNAPSHOT_REMOTE;
         c->latest = df->number;
     }
     status = committed ? check_indexed(c, df) : check_prepared(c, df);
@@ -84,7 +85,7 @@ static enum lmcs_status visit_tag(struct lmcs_checking *c, struct lmcs_key_df ke
     if (status == LMCS_OK)
         status = lmcs_check_has_key(c, LMCS_TREE_TAGGED, lmcs_shelf_tree(c->shelf, LMCS_TREE_TAGGED),
                                     (struct lmcs_key_df){df.number, key.high}, &index, sizeof index, &listed);
-    if (status == LMCS_OK && !c->incomplete && (!found || !listed || record.df.state != LMCS_SNAPSHOT_COMMITTED))
+    if (status == LMCS_OK && !c->incomplete && (!found || !listed || !lmcs_record_is_committed(&record)))
         lmcs_check_report(c, c->shelf->name, df.number, "",
                           "the tag \"%.*s\" and its snapshot do not refer to each other", (int)df.tag_bytes,
                           (const char *)value + sizeof df);
@@ -110,6 +111,8 @@ static void check_shelf_totals(struct lmcs_checking *c)
     if (c->committed != df->snapshot_count || c->latest != df->latest || c->highest >= df->next_number)
         REPORT_SHELF(c, "it has %llu snapshots up to %llu, but %llu up to %llu are recorded", ULL(c->committed),
                      ULL(c->latest), ULL(df->snapshot_count), ULL(df->latest));
+    if (c->remote != df->remote)
+        REPORT_SHELF(c, "it has %llu remote snapshots, but %llu are recorded", ULL(c->remote), ULL(df->remote));
     if (df->compacted >= df->next_number || df->guarded >= df->next_number)
         REPORT_SHELF(
             c,
@@ -141,7 +144,7 @@ enum lmcs_status lmcs_check_shelf(struct lmcs_checking *c, struct lmcs_key_df ke
     if (status != LMCS_OK)
         return status;
     c->shelf = &shelf;
-    c->committed = c->stepped = c->highest = c->latest = 0;
+    c->committed = c->remote = c->stepped = c->highest = c->latest = 0;
     status = lmcs_check_root_has(c, LMCS_TREE_SHELF_NAMES,
                                  (struct lmcs_key_df){lmc_hash64(shelf.name, strlen(shelf.name), 0), key.high},
                                  &nothing, 0, &found);

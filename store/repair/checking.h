@@ -86,6 +86,7 @@ struct lmcs_checking {
     struct lmcs_shelf *shelf;
     uint32_t shelf_index;
     uint64_t committed;
+    uint64_t remote;
     uint64_t stepped;
     uint64_t highest;
     uint64_t latest;

@@ -111,6 +111,7 @@ static enum lmcs_status scrub_metadata(struct lmcs_scrubbing *s, struct lmcs_err
                                   : lmcs_structure_check(s->pool, NULL, report_structure, s, &structure, error);
     snprintf(what, sizeof what, "%llu page%s of metadata %s damaged", ULL(structure.repaired_pages),
              structure.repaired_pages == 1 ? "" : "s", structure.repaired_pages == 1 ? "was" : "were");
+    s->report.remote = structure.remote;
     if (structure.repaired_pages > 0) {
         struct lmcs_scrub_damage damage = {.state = LMCS_DAMAGE_REPAIRED, .what = what, .source = "the other replica"};
         s->report.damages++;

@@ -52,6 +52,7 @@ static enum lmcs_status add_snapshots(struct lmcs_scrubbing *s, struct lmcs_txn 
         status = lmcs_record_get(txn, shelf, number, &record, &found, error);
         if (status == LMCS_OK && found)
             status = lmcs_manifest_each(txn, &record.df, add_entry, s, error);
+        s->report.remote += status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_REMOTE;
         if (s->id_count > (size_t)1 << 20)
             sort_ids(s);
     }

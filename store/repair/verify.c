@@ -301,6 +301,7 @@ enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address, lm
     struct lmcs_error local;
     enum lmcs_status status = lmcs_structure_check(pool, address, visit, context, &structure, &local);
     counts.snapshots = structure.snapshots;
+    counts.remote = structure.remote;
     counts.damages = structure.damages;
     counts.unsupported = structure.unsupported;
     struct verifying v = {.pool = pool,

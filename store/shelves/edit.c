@@ -3,6 +3,7 @@
  * shelves/edit.c - changes of one shelf in one transaction: its policy, its tags, the removal of a snapshot.
  * Annotations by a handle that is open for reading go through the ring (records/ring.h).
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -122,7 +123,7 @@ static enum lmcs_status change_tag(struct lmcs_txn *txn, struct lmcs_shelf *shel
     if (change->number == 0)
         return at == 0 ? fail_no_tag(txn, shelf, change->tag, error) : lmcs_tag_delete(txn, shelf, change->tag, error);
     status = lmcs_record_get(txn, shelf, change->number, &record, &found, error);
-    if (status == LMCS_OK && (!found || record.df.state != LMCS_SNAPSHOT_COMMITTED))
+    if (status == LMCS_OK && (!found || !lmcs_record_is_committed(&record)))
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%llu", txn->pool->path, shelf->name,
                          (unsigned long long)change->number);
     return status == LMCS_OK ? lmcs_tag_put(txn, shelf, change->tag, change->number, error) : status;
@@ -153,10 +154,13 @@ static enum lmcs_status change_as_writer(struct lmcs_pool *pool, const char *she
                                          struct lmcs_error *error)
 {
     struct lmcs_pool *writer;
+    uint64_t count;
     enum lmcs_status status = pool->as_writer(pool, LOOK_MS, &writer, error);
     if (status != LMCS_OK)
         return status;
     status = change_shelf(writer, shelf, false, change, context, error);
+    if (status == LMCS_OK)
+        status = lmcs_let_go(writer, NULL, &count, error);
     enum lmcs_status closed = lmcs_pool_close(writer, status == LMCS_OK ? error : NULL);
     return status == LMCS_OK ? closed : status;
 }
@@ -165,6 +169,7 @@ static enum lmcs_status add_annotation(struct lmcs_pool *pool, const char *shelf
                                        struct lmcs_error *error)
 {
     bool needs_writer;
+    uint64_t count;
     const char *name = shelf == NULL ? "" : shelf;
     enum lmcs_status status = lmcs_pool_check(pool, false, error);
     if (status != LMCS_OK)
@@ -173,6 +178,8 @@ static enum lmcs_status add_annotation(struct lmcs_pool *pool, const char *shelf
         status = change_shelf(pool, name, false, annotate, annotation, error);
         if (status == LMCS_OK)
             lmcs_prune_soon(pool, name);
+        if (status == LMCS_OK && annotation->df.kind == LMCS_ANNOTATION_SAFE)
+            status = lmcs_let_go(pool, NULL, &count, error);
         return status;
     }
     bool is_full = false;
@@ -215,6 +222,18 @@ enum lmcs_status lmcs_note_set(struct lmcs_pool *pool, const char *shelf, uint64
                                struct lmcs_error *error)
 {
     return change_annotation(pool, shelf, LMCS_ANNOTATION_NOTE, number, note, 0, error);
+}
+
+enum lmcs_status lmcs_snapshots_safe(struct lmcs_pool *pool, const char *shelf, uint64_t first, uint64_t last,
+                                     uint64_t epoch, const char *url, struct lmcs_error *error)
+{
+    char text[LMCS_MAX_URL + 64];
+    if (!lmcs_url_is_sound(url) || first > last)
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "\"%.100s\" is no URL of 1 to %d bytes without spaces, or the numbers are no range",
+                         url == NULL ? "" : url, LMCS_MAX_URL);
+    snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %s", first, epoch, url);
+    return change_annotation(pool, shelf, LMCS_ANNOTATION_SAFE, last, text, 0, error);
 }
 
 enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf, const struct lmcs_tag_change *changes,

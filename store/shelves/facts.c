@@ -90,7 +90,7 @@ static enum lmcs_status add_fact(struct lmcs_txn *txn, const struct lmcs_shelf *
                                  const struct lmcs_record *record, struct lmcs_error *error)
 {
     static const unsigned char no_group[sizeof record->df.group];
-    if (record->df.state != LMCS_SNAPSHOT_COMMITTED)
+    if (!lmcs_record_is_committed(record))
         return LMCS_OK;
     if (!lmcs_grow(&facts->list, &facts->capacity, facts->count, sizeof *facts->list))
         return lmcs_fail_memory(error);

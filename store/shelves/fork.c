@@ -115,6 +115,8 @@ static enum lmcs_status fork_in(struct forking *f, const struct lmcs_snapshot *s
         return lmcs_fail(error, LMCS_IN_USE, 0, "%s: snapshot %s@%llu is prepared and awaits its group's decision",
                          f->txn.pool->path, f->from.name, (unsigned long long)f->record.df.number);
     if (status == LMCS_OK)
+        status = lmcs_record_check_local(&f->txn, &f->from, &f->record, error);
+    if (status == LMCS_OK)
         status = check_free(&f->txn, name, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_make(&f->txn, name, 0, &f->fork, error);

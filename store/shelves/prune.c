@@ -210,17 +210,6 @@ static enum lmcs_status decide_again(struct lmcs_txn *txn, struct lmcs_shelf *sh
 
 /* ---- Removal ---- */
 
-static enum lmcs_status is_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, bool *tagged,
-                                  struct lmcs_error *error)
-{
-    struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
-                                               (struct lmcs_key_df){number, 0}, error);
-    *tagged = status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == number;
-    lmcs_cursor_free(cursor);
-    return status;
-}
-
 /* Removes the next snapshots from *at on, at most `most`. *gone counts them; `numbers` (may be NULL) gets them. */
 static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts, size_t *at,
                                     size_t most, size_t *gone, uint64_t *numbers, struct lmcs_removal *removal,
@@ -232,7 +221,7 @@ static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *she
         bool tagged = false;
         if (facts->of.kept[*at] != NULL)
             continue;
-        status = is_tagged(txn, shelf, facts->of.list[*at].number, &tagged, error);
+        status = lmcs_record_is_tagged(txn, shelf, facts->of.list[*at].number, &tagged, error);
         if (tagged)
             facts->of.kept[*at] = since;
         else if (status == LMCS_OK)

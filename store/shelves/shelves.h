@@ -29,6 +29,14 @@ enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when wh
 /* After a change of the policy: examine the whole shelf next time. */
 void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf);
 
+/* ---- let_go.c ---- */
+
+/*
+ * Obeys requests to let snapshots go (records/safe.h), for shelves that no capture owns, and for `held` (may be NULL).
+ * Others wait. *count: of snapshots.
+ */
+enum lmcs_status lmcs_let_go(struct lmcs_pool *pool, const char *held, uint64_t *count, struct lmcs_error *error);
+
 /* ---- warning.c ---- */
 
 /* For pool->explain_full. */

@@ -38,15 +38,16 @@ enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, stru
         status = lmcs_record_get(txn, shelf, snapshot->info.number, record, &found, error);
     if (status == LMCS_OK && !found)
         return fail_removed(snapshot, error);
-    if (status == LMCS_OK && record->df.epoch != snapshot->epoch)
+    if (status == LMCS_OK && record->df.epoch != snapshot->epoch && record->df.state != LMCS_SNAPSHOT_REMOTE)
         return lmcs_fail(error, LMCS_NOT_FOUND, 0,
                          "%s: snapshot %s@%llu was restored or completed meanwhile: open it again",
                          snapshot->pool->path, snapshot->shelf, (unsigned long long)snapshot->info.number);
     return status;
 }
 
-enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
-                                     struct lmcs_record *record, struct lmcs_error *error)
+/* `reads`: needs the contents. */
+static enum lmcs_status enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                              struct lmcs_record *record, bool reads, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_pool_check(snapshot->pool, false, error);
     if (status == LMCS_OK)
@@ -54,9 +55,17 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
     if (status != LMCS_OK)
         return status;
     status = lmcs_snapshot_locate(snapshot, txn, shelf, record, error);
+    if (status == LMCS_OK && reads)
+        status = lmcs_record_check_local(txn, shelf, record, error);
     if (status != LMCS_OK)
         lmcs_txn_end(txn);
     return status;
+}
+
+enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                     struct lmcs_record *record, struct lmcs_error *error)
+{
+    return enter(snapshot, txn, shelf, record, true, error);
 }
 
 uint64_t lmcs_chain_stored_bytes(const struct lmcs_chain *chain)
@@ -134,6 +143,10 @@ static enum lmcs_status fill_snapshot(struct lmcs_txn *txn, const struct lmcs_sh
                                           .metric_count = s->meta.metric_count,
                                           .meta_json = s->meta.json};
     memcpy(s->info.group, record->df.group, sizeof s->info.group);
+    if (status == LMCS_OK && record->df.state == LMCS_SNAPSHOT_REMOTE) {
+        s->info.remote = s->remote = strdup(record->url);
+        return s->remote != NULL ? LMCS_OK : lmcs_fail_memory(error);
+    }
     return status;
 }
 
@@ -249,6 +262,7 @@ void lmcs_snapshot_close(struct lmcs_snapshot *snapshot)
         return;
     lmcs_meta_free(&snapshot->meta);
     free(snapshot->shelf);
+    free(snapshot->remote);
     free(snapshot);
 }
 
@@ -360,7 +374,7 @@ enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lm
     struct lmcs_record record;
     struct lmcs_snapshot_storage counted = {0};
     struct contents contents = {0};
-    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    enum lmcs_status status = enter(snapshot, &txn, &shelf, &record, false, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_manifest_each(&txn, &record.df, collect_content, &contents, error);
@@ -462,7 +476,7 @@ static bool is_committed(const struct lmcs_cursor *cursor)
     uint32_t state = LMCS_SNAPSHOT_COMMITTED;
     if (bytes >= sizeof *df)
         memcpy(&state, (const char *)df + offsetof(struct lmcs_snapshot_df, state), sizeof state);
-    return state == LMCS_SNAPSHOT_COMMITTED;
+    return state == LMCS_SNAPSHOT_COMMITTED || state == LMCS_SNAPSHOT_REMOTE;
 }
 
 /* Lists the numbers in readable pages. */
@@ -534,7 +548,7 @@ static enum lmcs_status list_down(struct lmcs_txn *txn, struct lmcs_shelf *shelf
         if (before > shelf->df.latest) /* prepared */
             continue;
         status = lmcs_record_get(txn, shelf, before, &record, &found, error);
-        if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
+        if (status == LMCS_OK && found && lmcs_record_is_committed(&record))
             numbers[(*count)++] = before;
     }
     return status;
@@ -651,6 +665,7 @@ static enum lmcs_status fill_shelf_info(struct lmcs_txn *txn, const struct lmcs_
     struct lmcs_policy policy;
     bool found;
     *info = (struct lmcs_shelf_info){.snapshot_count = shelf->df.snapshot_count,
+                                     .remote_count = shelf->df.remote,
                                      .latest = shelf->df.latest,
                                      .next_number = shelf->df.next_number,
                                      .keep_raw = shelf->df.keep_raw,
@@ -740,7 +755,7 @@ enum lmcs_status lmcs_snapshot_tags(struct lmcs_snapshot *snapshot, bool (*visit
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     struct lmcs_record record;
-    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    enum lmcs_status status = enter(snapshot, &txn, &shelf, &record, false, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_tags_of(&txn, &shelf, snapshot->info.number, visit, context, error);

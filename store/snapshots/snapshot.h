@@ -13,12 +13,13 @@ struct lmcs_snapshot {
     uint64_t shelf_id;
     uint64_t epoch; /* of its commit: distinguishes it from one with the same number in a shelf made again */
     char *shelf;
+    char *remote; /* its URL then; NULL: the pool had it */
     struct lmcs_meta meta;
     struct lmcs_snapshot_info info;
     bool trusts_raw; /* lmcs_snapshot_set_verify(false) */
 };
 
-/* Begins a read transaction and finds the snapshot again. LMCS_NOT_FOUND: it was removed. */
+/* Begins a read transaction and finds the snapshot again. LMCS_NOT_FOUND: it was removed. LMCS_REMOTE: it left. */
 enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                      struct lmcs_record *record, struct lmcs_error *error);
 /* The same within a running transaction, which stays open after a failure. */

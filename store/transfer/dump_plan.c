@@ -171,8 +171,8 @@ static enum lmcs_status origin_named(struct lmcs_txn *txn, uint64_t shelf, struc
 
 /* Sends the snapshot, or only its tags. */
 static enum lmcs_status plan_snapshot(struct lmcs_dump *dump, struct lmcs_dump_plans *plans,
-                                      struct lmcs_dump_shelf *plan, const struct lmcs_record *record,
-                                      struct lmcs_error *error)
+                                      struct lmcs_dump_shelf *plan, const struct lmcs_shelf *shelf,
+                                      const struct lmcs_record *record, struct lmcs_error *error)
 {
     const struct lmcs_snapshot_df *df = &record->df;
     bool is_wanted = lmcs_parts_have(&plans->parts, plan->name, df->number);
@@ -180,7 +180,9 @@ static enum lmcs_status plan_snapshot(struct lmcs_dump *dump, struct lmcs_dump_p
     dump->lost_snapshots += lost;
     plan->has_all_tags = plan->has_all_tags && (plans->older_count > 0 || (is_wanted && !lost));
     if (is_wanted && !lost && !older) {
-        enum lmcs_status status = add_number(&plan->numbers, &plan->count, &plan->capacity, df->number, error);
+        enum lmcs_status status = lmcs_record_check_local(&dump->txn, shelf, record, error);
+        if (status == LMCS_OK)
+            status = add_number(&plan->numbers, &plan->count, &plan->capacity, df->number, error);
         return status == LMCS_OK ? check_begun(plans, plan, df, error) : status;
     }
     plan->matches += older;
@@ -232,8 +234,8 @@ static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct lmcs_dump_plan
         if (status != LMCS_OK || number == 0)
             break;
         status = lmcs_record_get(&dump->txn, &shelf, number, &record, &found, error);
-        if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED && number < plan->end)
-            status = plan_snapshot(dump, plans, plan, &record, error);
+        if (status == LMCS_OK && found && lmcs_record_is_committed(&record) && number < plan->end)
+            status = plan_snapshot(dump, plans, plan, &shelf, &record, error);
     }
     if (status == LMCS_OK)
         warn_others(dump, plans, plan);

@@ -69,7 +69,7 @@ static enum lmcs_status find_previous(struct lmcs_dump *dump, struct lmcs_shelf 
     if (previous->number == 0 || previous->lineage != record->df.lineage)
         return LMCS_OK;
     enum lmcs_status status = lmcs_record_get(&dump->txn, shelf, previous->number, &still, related, error);
-    *related = *related && still.df.epoch == previous->epoch;
+    *related = *related && still.df.epoch == previous->epoch; /* else it was replaced, or let go */
     return status;
 }
 
@@ -253,6 +253,8 @@ enum lmcs_status lmcs_dump_visit(struct lmcs_dump *dump, struct lmcs_dump_shelf 
         status = lmcs_record_get(&dump->txn, &shelf, *number, &record, &found, error);
     if (status == LMCS_OK && !found)
         *number = 0;
+    if (status == LMCS_OK && found && visit != NULL)
+        status = lmcs_record_check_local(&dump->txn, &shelf, &record, error);
     if (status == LMCS_OK && found && dump->options->canonical)
         related = previous->number != 0;
     else if (status == LMCS_OK && found)

@@ -246,7 +246,7 @@ static enum lmcs_status compare_entry(void *context, uint64_t id, const struct l
 
 static bool has_same_head(const struct lmcs_record *a, const struct lmcs_record *b)
 {
-    return a->df.state == b->df.state && a->df.step == b->df.step && a->df.time_ns == b->df.time_ns &&
+    return lmcs_record_is_committed(a) == lmcs_record_is_committed(b) && a->df.step == b->df.step && a->df.time_ns == b->df.time_ns &&
            a->df.parent == b->df.parent && memcmp(a->df.group, b->df.group, sizeof a->df.group) == 0;
 }
 
