@@ -112,6 +112,13 @@ verify fails runs copy-with-holes -E -DBREAK_PREFIX -DSAVES=1
 verify fails runs ranks-of-another-attempt -E -DBREAK_RANKS -DSAVES=1
 verify fails runs old-copy-believed -E -DBREAK_REREAD -DSAVES=1
 verify fails runs removed-before-record -E -DBREAK_REMOVAL -DSAVES=1
+verify holds tiers all -E
+verify fails tiers removed-elsewhere -E -DBREAK_MARK
+verify fails tiers not-compared -E -DBREAK_VERIFY
+verify fails tiers another-of-the-number -E -DBREAK_EPOCH
+verify fails tiers marked-without-a-commit -E -DBREAK_FENCE
+verify fails tiers unmarked-while-a-request-waits -E -DBREAK_UNMARK
+verify fails tiers removal-decided-before-a-lost-commit -E -DBREAK_MIRROR
 
 wait
 for name in "${names[@]}"; do
