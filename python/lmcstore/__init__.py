@@ -60,6 +60,7 @@ from .errors import (
     NotFoundError,
     OutOfMemoryError,
     ReadOnlyError,
+    RemoteError,
     UnsupportedError,
 )
 from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transaction
@@ -101,6 +102,7 @@ __all__ = [
     "ProgressBar",
     "Pruned",
     "ReadOnlyError",
+    "RemoteError",
     "Removal",
     "RemovedByPolicy",
     "Run",

@@ -86,6 +86,10 @@ class CancelledError(Error):
     """Long work was stopped."""
 
 
+class RemoteError(Error):
+    """The snapshot has left the pool for a URL, which the text names, and this needs it in the pool: pull it."""
+
+
 class CreationWarning(UserWarning):
     """A pool or shelf does not exist, and the call creates it: perhaps its name or the current folder is wrong.
 

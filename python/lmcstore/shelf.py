@@ -701,7 +701,7 @@ class Shelf:
         return Snapshot(self, number, None, step, handle)
 
     def _find(self, which: str) -> Snapshot:
-        handle = self._store._pool.find(self._name, which, self._store._verifies)
+        handle = self._store._find(self._name, which)
         return self._taken(handle.info()["number"], None, handle)
 
     def __eq__(self, other: object) -> bool:

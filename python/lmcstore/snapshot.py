@@ -133,6 +133,12 @@ class Snapshot(Mapping[Any, Any]):
         return sorted(self._handle.tags())
 
     @property
+    def remote(self) -> str | None:
+        """The URL that has its contents, if they have left the pool (`Shelf.policy`, ``local``): reading fetches."""
+        url: str | None = self._now().get("remote")
+        return url
+
+    @property
     def raw_bytes(self) -> int:
         """Bytes of its tensors and values, decoded."""
         raw_bytes: int = self._info["raw_bytes"]
@@ -391,7 +397,12 @@ class Snapshot(Mapping[Any, Any]):
         if not isinstance(other, Snapshot):
             raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
         flags = (_core.DIFF_SAME if same else 0) | (0 if numbers else _core.DIFF_NAMES)
-        rows, report = self._handle.diff(other._handle, flags, progress)
+        handle, after = self._handle, other._handle
+        turned = None if isinstance(after, _core.Snapshot) else getattr(after, "diff_from", None)
+        if turned is not None and isinstance(handle, _core.Snapshot):  # the other one left the pool
+            rows, report = turned(handle, flags, progress)
+        else:
+            rows, report = handle.diff(after, flags, progress)
         return diff.make(self._address, other._address, rows, report)
 
     def fork(self, name: str) -> Shelf:
@@ -537,8 +548,7 @@ class Snapshot(Mapping[Any, Any]):
         return now if (now["time_ns"], now["raw_bytes"]) == (info["time_ns"], info["raw_bytes"]) else info
 
     def _found(self) -> _core.Snapshot:
-        store = self._shelf._store
-        return store._pool.find(self._shelf._name, str(self._number), store._verifies)
+        return self._shelf._store._find(self._shelf._name, str(self._number))
 
     def _check_same_now(self) -> None:
         info = self._info  # waits until it is durable

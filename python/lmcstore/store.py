@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, cast
 
 from . import _core
 from ._optimizer.relations import Finder
@@ -87,6 +87,7 @@ class Store:
         self._known: set[str] = set()  # shelves that exist, or were warned of
         self._verifies = verify
         self._again: tuple[Any, tuple[Any, ...]] | None = None  # opens a copy of a store of a URL: function, arguments
+        self._remotes: dict[str, Store] = {}  # by URL, of snapshots that left the pool
         self._uuid: bytes = getattr(pool, "uuid", None) or pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
 
@@ -216,6 +217,15 @@ class Store:
         """Set the limit of the pool's size on disk; None: no limit. InvalidError: the pool is larger already."""
         self._check_writable()
         self._pool.set_limit(0 if size is None else parse_size(size))
+
+    def _find(self, shelf: str, which: str) -> _core.Snapshot:
+        """Find a snapshot. One that left the pool is read from its URL."""
+        handle = self._pool.find(shelf, which, self._verifies)
+        if handle.info().get("remote") is None:
+            return handle
+        from ._remote.left import Left  # needs modules that others do without
+
+        return cast(_core.Snapshot, Left(self, handle))
 
     def _raise_limit(self, limit: int) -> None:
         if 0 < self._pool.info()["limit_bytes"] < limit:
@@ -437,6 +447,7 @@ class Store:
         mirror: bool = False,
         rate: int | str | None = None,
         repair: bool = False,
+        confirm: Literal["sample", "all", "off"] = "sample",
     ) -> dict[str, Any]:
         """Send the snapshots that a run in an object store lacks, and its tags; `lmcstore.pull` restores them.
 
@@ -459,6 +470,9 @@ class Store:
             With `follow`: end after this many seconds without a new snapshot. None: never.
         mirror
             Remove snapshots there that this pool lacks, and compare metrics and notes of all, not only of the newest.
+        confirm
+            How copies are checked before the pool may let snapshots go (`Shelf.policy`, ``local``): all digests and
+            objects, and a tensor of each snapshot (or all) by reading it. "off": nothing is let go.
 
         rate
             Bytes to send per second, at most (``"20MiB"``).
@@ -468,10 +482,11 @@ class Store:
         Returns
         -------
         dict
-            ``snapshots`` and ``keys`` (snapshots sent whole, beside) that were sent, ``bytes``, and ``commit``, the
-            number of the newest commit. Of a run of many ranks also ``waiting``: a sentence for each snapshot that
-            waits for parts of other machines. With `repair` also ``repaired`` and ``left``, a dict for each snapshot
-            that stays unreadable: ``shelf``, ``number``, ``message``.
+            ``snapshots`` and ``keys`` (snapshots sent whole, beside) that were sent, ``bytes``, ``confirmed``
+            (snapshots that the pool may let go), and ``commit``, the number of the newest commit. Of a run of many
+            ranks also ``waiting``: a sentence for each snapshot that waits for parts of other machines. With `repair`
+            also ``repaired`` and ``left``, a dict for each snapshot that stays unreadable: ``shelf``, ``number``,
+            ``message``.
 
         Raises
         ------
@@ -486,7 +501,10 @@ class Store:
         """
         from ._remote.push import push  # needs modules that others do without
 
-        return push(self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror, rate=rate, repair=repair)
+        return push(
+            self, url, what, progress, follow=follow, timeout=timeout, mirror=mirror, rate=rate, repair=repair,
+            confirm=confirm,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close this open of the pool, after snapshots under way, lazy ones too. A second call does nothing.
@@ -498,6 +516,8 @@ class Store:
             job.wait()
         self._finalizer.detach()
         self._pool.close()
+        for remote in self._remotes.values():
+            remote.close()
 
     def __enter__(self) -> Self:
         return self

@@ -34,7 +34,7 @@ PyAPI_FUNC(PyObject *) _Py_BuildValue_SizeT(const char *, ...);
 #define Py_BuildValue               _Py_BuildValue_SizeT
 #endif
 
-#define STATUS_COUNT     (LMCS_CANCELLED + 1)
+#define STATUS_COUNT     (LMCS_REMOTE + 1)
 #define CORE_GROUP_BYTES 16
 
 struct core_state {
@@ -304,6 +304,7 @@ PyObject *core_pool_follow(struct pool_object *self, PyObject *args);
 PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
 PyObject *core_pool_metric_set(struct pool_object *self, PyObject *args);
 PyObject *core_pool_note_set(struct pool_object *self, PyObject *args);
+PyObject *core_pool_safe(struct pool_object *self, PyObject *args);
 PyObject *core_pool_resolve(struct pool_object *self, PyObject *args);
 PyObject *core_pool_groups(struct pool_object *self, PyObject *unused);
 PyObject *core_pool_find_group(struct pool_object *self, PyObject *args);

@@ -18,6 +18,7 @@ static const char *const class_names[STATUS_COUNT] = {
     [LMCS_IO] = "InputOutputError",
     [LMCS_NO_MEMORY] = "OutOfMemoryError",
     [LMCS_CANCELLED] = "CancelledError",
+    [LMCS_REMOTE] = "RemoteError",
 };
 
 bool core_load_exceptions(struct core_state *state)

@@ -117,6 +117,20 @@ PyObject *core_pool_metric_set(struct pool_object *self, PyObject *args)
     return core_none(self, status, &error);
 }
 
+PyObject *core_pool_safe(struct pool_object *self, PyObject *args)
+{
+    const char *shelf, *url;
+    uint64_t first, last, epoch;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "sO&O&O&s:safe", &shelf, core_to_uint64, &first, core_to_uint64, &last, core_to_uint64,
+                          &epoch, &url) ||
+        !core_pool_enter(self))
+        return NULL;
+    POOL_CALL(self, status, lmcs_snapshots_safe(self->handle, shelf, first, last, epoch, url, &error));
+    return core_none(self, status, &error);
+}
+
 PyObject *core_pool_note_set(struct pool_object *self, PyObject *args)
 {
     const char *shelf, *note;

@@ -136,7 +136,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
 #define U64(field) #field, (unsigned long long)info.field
     return Py_BuildValue(
         "{s:N,s:y#,s:N,s:s,s:N,s:N,s:s,s:s,s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,"
-        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:N}",
+        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:K,s:N}",
         "path", PyUnicode_DecodeFSDefault(info.path), "uuid", info.uuid, (Py_ssize_t)sizeof info.uuid, "writable",
         PyBool_FromLong(info.writable), "medium", (unsigned)info.medium < 4 ? media[info.medium] : "unknown",
         "is_persistent_memory", PyBool_FromLong(info.is_persistent_memory), "forced", PyBool_FromLong(info.forced),
@@ -149,7 +149,8 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
         PyBool_FromLong(info.compaction_running), "compaction_paused", PyBool_FromLong(info.compaction_paused),
         "compaction_error", info.compaction_error, U64(scrubbed_ns), "scrub_share", info.scrub_share, U64(scrub_found),
         U64(scrub_repaired), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version,
-        U64(damaged_shelves), U64(unsupported_shelves), U64(memory_bytes), "damage",
+        U64(damaged_shelves), U64(unsupported_shelves), U64(memory_bytes), U64(remote_count),
+        "damage",
         PyUnicode_DecodeFSDefault(info.damage));
 #undef U64
 }
@@ -563,7 +564,8 @@ static PyObject *pool_verify(struct pool_object *self, PyObject *args)
         Py_DECREF(damages.list);
         return core_fail(self, &error);
     }
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report.snapshots, "contents",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report.snapshots, "remote",
+                         (unsigned long long)report.remote, "contents",
                          (unsigned long long)report.contents, "bytes_read", (unsigned long long)report.bytes_read,
                          "damages", (unsigned long long)report.damages, "unsupported",
                          (unsigned long long)report.unsupported, "list", damages.list);
@@ -604,6 +606,7 @@ static PyMethodDef methods[] = {
     METHOD("tag_remove", pool_tag_remove, METH_VARARGS, "tag_remove(shelf, tag)."),
     METHOD("metric_set", core_pool_metric_set, METH_VARARGS, "metric_set(shelf, number, name, value)."),
     METHOD("note_set", core_pool_note_set, METH_VARARGS, "note_set(shelf, number, note)."),
+    METHOD("safe", core_pool_safe, METH_VARARGS, "safe(shelf, first, last, epoch, url): they may leave the pool."),
     METHOD("change_tags", core_pool_change_tags, METH_VARARGS, "change_tags(shelf, [(tag, number, expected), ...])."),
     METHOD("rename", core_pool_rename, METH_VARARGS, "rename(shelf, name)."),
     METHOD("drop", core_pool_drop, METH_VARARGS, "drop(shelf, dry_run=False): (freed, later, tags)."),

@@ -39,8 +39,9 @@ PyObject *core_shelf_dict(const struct lmcs_shelf_info *info)
                                            PyBool_FromLong(info->origin_is_there));
     if (origin == NULL)
         return NULL;
-    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:I,s:s,s:K,s:N}", "name", info->name, "snapshot_count",
-                         (unsigned long long)info->snapshot_count, "latest", (unsigned long long)info->latest,
+    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:K,s:I,s:s,s:K,s:N}", "name", info->name, "snapshot_count",
+                         (unsigned long long)info->snapshot_count, "remote_count",
+                         (unsigned long long)info->remote_count, "latest", (unsigned long long)info->latest,
                          "next_number", (unsigned long long)info->next_number, "keep_raw", (unsigned)info->keep_raw,
                          "policy", info->policy, "created_ns", (unsigned long long)info->created_ns, "origin", origin);
 }

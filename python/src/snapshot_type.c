@@ -7,6 +7,7 @@
 #include "core.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,12 +81,12 @@ static PyObject *snapshot_info(struct snapshot_object *self, PyObject *unused)
     PyObject *result = NULL;
     if (step != NULL && metrics != NULL) {
         result =
-            Py_BuildValue("{s:s,s:K,s:O,s:K,s:K,s:K,s:K,s:O,s:s,s:y#}", "shelf", info->shelf, "number",
+            Py_BuildValue("{s:s,s:K,s:O,s:K,s:K,s:K,s:K,s:O,s:s,s:y#,s:z}", "shelf", info->shelf, "number",
                           (unsigned long long)info->number, "step", step, "time_ns", (unsigned long long)info->time_ns,
                           "parent", (unsigned long long)info->parent, "tensor_count",
                           (unsigned long long)info->tensor_count, "raw_bytes", (unsigned long long)info->raw_bytes,
                           "metrics", metrics, "meta_json", info->meta_json != NULL ? info->meta_json : "{}", "group",
-                          (const char *)info->group, (Py_ssize_t)sizeof info->group);
+                          (const char *)info->group, (Py_ssize_t)sizeof info->group, "remote", info->remote);
     }
     Py_XDECREF(step);
     Py_XDECREF(metrics);
@@ -197,21 +198,42 @@ static bool collect_tensor_name(void *context, const struct lmcs_entry *entry)
     return entry->tensor.kind != LMCS_TENSOR || collect_string(context, entry->tensor.name);
 }
 
-static PyObject *snapshot_names(struct snapshot_object *self, PyObject *unused)
+/* Each digest in hexadecimal digits, with its name; tensors and attachments may have the same. */
+static bool collect_digest(void *context, const struct lmcs_entry *entry)
 {
-    (void)unused;
+    char text[2 * 16 + 2 + LMCS_MAX_NAME + 1];
+    snprintf(text, sizeof text, "%016llx%016llx %s", (unsigned long long)entry->digest.high,
+             (unsigned long long)entry->digest.low, entry->tensor.name);
+    return collect_string(context, text);
+}
+
+static PyObject *list_entries(struct snapshot_object *self,
+                              bool (*visit)(void *context, const struct lmcs_entry *entry))
+{
     struct string_list list = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
     if (!core_snapshot_enter(self))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = lmcs_snapshot_entries(self->handle, collect_tensor_name, &list, &error);
+    status = lmcs_snapshot_entries(self->handle, visit, &list, &error);
     Py_END_ALLOW_THREADS
     core_pool_leave(self->pool);
     PyObject *result = status == LMCS_OK ? string_list_object(&list) : core_fail(self, &error);
     free(list.bytes);
     return result;
+}
+
+static PyObject *snapshot_digests(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    return list_entries(self, collect_digest);
+}
+
+static PyObject *snapshot_names(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    return list_entries(self, collect_tensor_name);
 }
 
 static PyObject *snapshot_fork(struct snapshot_object *self, PyObject *args)
@@ -294,6 +316,7 @@ static PyMethodDef methods[] = {
     METHOD("storage", snapshot_storage, METH_NOARGS, "How it is stored now, as a dict."),
     METHOD("digest", snapshot_digest, METH_NOARGS, "Hash of what it is: 16 bytes."),
     METHOD("tags", snapshot_tags, METH_NOARGS, "Its tags now."),
+    METHOD("digests", snapshot_digests, METH_NOARGS, "Of tensors and attachments: \"DIGEST NAME\"."),
     METHOD("names", snapshot_names, METH_NOARGS, "The names of its tensors."),
     METHOD("entries", core_snapshot_entries, METH_NOARGS,
            "(name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content) of all."),

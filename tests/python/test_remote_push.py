@@ -93,7 +93,7 @@ def test_there_and_back(store: lmcstore.Store, place: str, tmp_path: Path, reque
     store["run"].policy = "keep=last:100 links=3"
     done = store.push(url)
     assert done["snapshots"] == 7 and done["bytes"] > 0
-    assert store.push(url) == {"snapshots": 0, "keys": 0, "bytes": 0, "commit": done["commit"]}
+    assert store.push(url) == {"snapshots": 0, "keys": 0, "bytes": 0, "confirmed": 0, "commit": done["commit"]}
     fill(store, 6, 7)
     assert store.push(url)["snapshots"] == 2
     with pulled(url, tmp_path) as copy:

@@ -45,7 +45,7 @@ class _RankPusher(Pusher):
         self.name = name
         self.parts: dict[str, dict[int, Of]] = {}
         self._above = above
-        super().__init__(store, place, (), False)
+        super().__init__(store, place, (), False, confirm="off")
 
     def close(self) -> None:
         super().close()
@@ -93,8 +93,9 @@ class RunPusher(Pusher):
         progress: Progress | None = None,
         *,
         follows: bool = False,
+        confirm: str = "off",
     ) -> None:
-        super().__init__(store, place, what, mirror, progress, follows=follows)
+        super().__init__(store, place, what, mirror, progress, follows=follows, confirm="off")  # parts of groups stay
         self._run = cast("FolderStore", store)
         self._ranks: dict[tuple[int, bytes], _RankPusher] = {}
         self._others: dict[str, state.State | None] = {}

@@ -133,7 +133,7 @@ def remove(there: state.Shelf, numbers: set[int]) -> bool:
                 changes[entry.number] = None
                 continue
             if not entry.hidden:
-                changes[entry.number] = entry._replace(hidden=True, metrics={}, note="")
+                changes[entry.number] = entry._replace(hidden=True, metrics={}, note="", sole=False)
         if entry.key is None or (is_needed and by_archive):
             needed, by_archive = entry.base, entry.deep
         else:

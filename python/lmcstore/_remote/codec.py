@@ -110,6 +110,8 @@ class Entry(NamedTuple):
     of: Of | None = None
     parts_bytes: int = 0
     """Of the record of a run of many ranks: of its parts' archives. `raw_bytes` is that of the parts, too."""
+    sole: bool = False
+    """A pool may have let it go, so that this is its only copy."""
 
     @property
     def new_bytes(self) -> int:
@@ -346,6 +348,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "deep": entry.deep or None,
         "of": None if entry.of is None else entry.of._asdict(),
         "parts_bytes": entry.parts_bytes or None,
+        "sole": entry.sole or None,
     }
     found.update((name, value) for name, value in optional.items() if value is not None)
     if entry.key is not None:
@@ -495,6 +498,7 @@ def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
         None if key is None else _read_archive(check, check.object(key)),
         of,
         check.count(found, "parts_bytes") if "parts_bytes" in found else 0,
+        found.get("sole") is True,
     )
 
 

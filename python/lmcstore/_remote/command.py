@@ -48,6 +48,7 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
             mirror=arguments.mirror,
             rate=arguments.rate,
             repair=arguments.repair,
+            confirm=arguments.confirm,
         )
     for damage in done.get("left", ()):
         print(f"damaged: {printable(damage['shelf'])}@{damage['number']}: {lines(damage['message'])}", file=sys.stderr)
@@ -58,6 +59,8 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
     _say(arguments, f"sent {_snapshots(done['snapshots'])}{keys}: {_size(done['bytes'])}")
     for line in done.get("waiting", ()):
         print(f"lmc-store: {lines(line)}", file=sys.stderr)
+    if done["confirmed"]:
+        _say(arguments, f"confirmed {_snapshots(done['confirmed'])}, which the pool may let go")
     return done
 
 
@@ -177,9 +180,13 @@ def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.url.lower().startswith("http"):
             raise ReadOnlyError(f"{place.url}: an http URL is for reading")
         if is_prune:
-            count, objects, freed = sweep.prune(place, arguments.what, _make, dry_run=arguments.dry_run)
+            count, objects, freed = sweep.prune(
+                place, arguments.what, _make, dry_run=arguments.dry_run, force=arguments.force
+            )
         else:
-            count, objects, freed = sweep.remove(place, arguments.what, dry_run=arguments.dry_run)
+            count, objects, freed = sweep.remove(
+                place, arguments.what, dry_run=arguments.dry_run, sole="remove" if arguments.force else "refuse"
+            )
     verb = "would remove" if arguments.dry_run else "removed"
     _say(arguments, f"{verb} {_snapshots(count)}; {objects} objects deleted, {_size(freed)}")
     return {"snapshots": count, "objects": objects, "freed_bytes": freed}
@@ -338,6 +345,7 @@ def _parser(name: str) -> _Parser:
         parser.add_argument("what", metavar="RANGE", nargs="*", help="run@7 or run@5..9; with --prune: shelves")
         parser.add_argument("--prune", action="store_true", help="remove all that the shelves' policies do not keep")
         parser.add_argument("--dry-run", action="store_true", help="only report")
+        parser.add_argument("--force", action="store_true", help="also the only copy of what a pool has let go")
     if name == "push":
         parser.add_argument("--follow", action="store_true", help="go on, and send each snapshot when it is durable")
         parser.add_argument(
@@ -351,6 +359,12 @@ def _parser(name: str) -> _Parser:
         )
     if name in ("push", "scrub"):
         parser.add_argument("--repair", action="store_true", help="mend what is missing or damaged")
+        parser.add_argument(
+            "--confirm",
+            choices=("sample", "all", "off"),
+            default="sample",
+            help="how copies are checked before the pool lets snapshots go (policy local): a tensor of each, or all",
+        )
         parser.add_argument("--force-network", action="store_true", help="accept network file systems")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(code=_DONE)

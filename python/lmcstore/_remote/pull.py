@@ -131,6 +131,7 @@ class Puller:
         self._store, self._place, self._progress, self._inspects = store, place, progress, inspects
         self._state = state.read(place)
         self._wanted = list(numbers_of(self._state, what))
+        self._remote: dict[tuple[str, int], str] = {}
         self.snapshots = self.skipped = self.bytes = 0
 
     def pull(self) -> None:
@@ -139,6 +140,7 @@ class Puller:
             self._pull_shelf(shelf, numbers)
 
     def _has(self, shelf: state.Shelf, entry: Entry) -> bool:
+        """Whether the pool has a snapshot; one that it let go is not there."""
         try:
             info = self._store._pool.find(shelf.name, str(entry.number), False).info()
         except NotFoundError:
@@ -148,7 +150,9 @@ class Puller:
                 f"{self._store.path} has another {shelf.name}@{entry.number} than {self._place.url}: pull into another "
                 "pool, or rename the shelf there"
             )
-        return True
+        if info["remote"] is not None:
+            self._remote[shelf.name, entry.number] = info["remote"]
+        return info["remote"] is None
 
     def _pull_shelf(self, shelf: state.Shelf, numbers: list[int]) -> None:
         wanted = set(numbers)
@@ -163,7 +167,11 @@ class Puller:
                 self._pull_one(shelf, number, wanted, extra)
         self._settle(shelf, tags, wanted)
         for number in reversed(extra):
-            self._store._pool.remove(shelf.name, number)
+            url = self._remote.get((shelf.name, number))
+            if url is None:
+                self._store._pool.remove(shelf.name, number)
+            else:  # it goes again
+                self._store._pool.safe(shelf.name, number, number, self._store._pool.info()["epoch"], url)
 
     def _pull_one(self, shelf: state.Shelf, number: int, wanted: set[int], extra: list[int]) -> None:
         self._pull_chain(shelf, shelf.chain(number), wanted, extra)

@@ -19,9 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .._text.arguments import parse_size
-from ..errors import Error, ExistsError, InputOutputError, InUseError, InvalidError, NotFoundError, UnsupportedError
+from ..errors import (
+    Error,
+    ExistsError,
+    InputOutputError,
+    InUseError,
+    InvalidError,
+    NotFoundError,
+    RemoteError,
+    UnsupportedError,
+)
 from . import agree, note, outline, state
 from .codec import UNKNOWN, Archive, Entry, Origin
+from .confirm import Confirmer
 from .place import Pace, Place
 from .upload import Upload
 
@@ -67,6 +77,7 @@ class Pusher:
         progress: Progress | None = None,
         *,
         follows: bool = False,
+        confirm: str = "sample",
     ) -> None:
         self._store, self._place, self._progress, self._follows = store, place, progress, follows
         self._what, self._mirror = tuple(what), mirror
@@ -79,10 +90,14 @@ class Pusher:
         self._lock = threading.Lock()
         self._agreed = -_AGREE_EVERY_S
         self._seen: list[dict[str, Any]] | None = None
-        self.snapshots = self.keys = self.bytes = 0
+        self._left_out: set[tuple[str, int]] = set()
+        self._confirm = None if confirm == "off" else Confirmer(store, place, whole=confirm == "all")
+        self.snapshots = self.keys = self.bytes = self.confirmed = 0
 
     def close(self) -> None:
         self._keys.shutdown(wait=True, cancel_futures=True)
+        if self._confirm is not None:
+            self._confirm.close()
 
     def more(self) -> dict[str, Any]:
         """Return what a run of many ranks adds to the report."""
@@ -124,6 +139,9 @@ class Pusher:
             self._agree()
         if self._key is not None and (waits or self._key[2].done()):
             self._take_key()
+        if self._confirm is not None:
+            for shelf in sorted({wanted.shelf for wanted in self._wanted()}):
+                self.confirmed += self._confirm.confirm(shelf, self._commit, lambda: self._state, waits=waits)
         return self._state.number != before
 
     def _wanted(self) -> Iterator[_Wanted]:
@@ -273,7 +291,10 @@ class Pusher:
 
     def _make_key(self, shelf: str, number: int) -> tuple[Archive, Upload] | None:
         upload = Upload(self._place, self.sent)
-        kept = self.dump(f"{shelf}@{number}", None, upload.write)
+        try:
+            kept = self.dump(f"{shelf}@{number}", None, upload.write)
+        except RemoteError:  # it left the pool meanwhile
+            return None
         if kept is None or not kept.snapshots or kept.needs_base:
             return None
         found = upload.archive(0, kept)
@@ -445,6 +466,7 @@ def push(
     mirror: bool = False,
     rate: int | str | None = None,
     repair: bool = False,
+    confirm: str = "sample",
 ) -> dict[str, Any]:
     """Send the snapshots of a store that a run at a URL lacks: see `Store.push`."""
     most = None if rate is None else parse_size(rate)
@@ -454,11 +476,15 @@ def push(
         raise UnsupportedError(f"{store.path}: repair takes a pool, and not yet the folder of a run of many ranks")
     if timeout is not None and not follow:
         raise InvalidError("timeout is for follow=True")
+    if confirm not in ("sample", "all", "off"):
+        raise InvalidError(f"confirm is 'sample', 'all' or 'off', not {confirm!r}")
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
     kind: type[Pusher] = store._pusher() or Pusher
     with (
         Place(url, pace=None if most is None else Pace(most)) as place,
-        contextlib.closing(kind(store, place, addresses, mirror, progress, follows=follow)) as pusher,
+        contextlib.closing(
+            kind(store, place, addresses, mirror, progress, follows=follow, confirm=confirm)
+        ) as pusher,
     ):
         found = {}
         if repair:
@@ -469,7 +495,8 @@ def push(
             _follow(pusher, timeout)
         pusher.push(waits=True)
         sent = {"snapshots": pusher.snapshots, "keys": pusher.keys, "bytes": pusher.bytes}
-        return found | sent | {"commit": pusher._state.number} | pusher.more()
+        sent |= {"confirmed": pusher.confirmed, "commit": pusher._state.number}
+        return found | sent | pusher.more()
 
 
 def _follow(pusher: Pusher, timeout: float | None) -> None:

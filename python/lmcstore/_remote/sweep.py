@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Literal
 
+from ..errors import RemoteError
 from . import agree, codec, state
 from .codec import Node
 from .place import Place
@@ -23,30 +24,48 @@ _LOGS_KEPT = 1000
 _CLOCK = "clock"
 
 
-def remove(place: Place, what: Iterable[str], *, dry_run: bool) -> tuple[int, int, int]:
-    """Remove snapshots, and sweep; return how many snapshots, and how many objects and bytes were deleted."""
+def remove(
+    place: Place, what: Iterable[str], *, dry_run: bool, sole: Literal["refuse", "skip", "remove"] = "refuse"
+) -> tuple[int, int, int]:
+    """Remove snapshots, and sweep; return how many snapshots, and how many objects and bytes were deleted.
+
+    `sole`: what becomes of those that a pool may have let go. RemoteError: there are such, which it refuses.
+    """
     now = state.read(place)
-    chosen = {shelf.name: set(numbers) for shelf, numbers in numbers_of(now, what)}
-    count = sum(map(len, chosen.values()))
+    named = {shelf.name: set(numbers) for shelf, numbers in numbers_of(now, what)}
+
+    def chosen(of: state.State) -> Iterator[tuple[state.Shelf, set[int]]]:
+        for name, numbers in named.items():
+            there = of.find(name) if numbers else None
+            if there is None:
+                continue
+            entries = there.entries(min(numbers), max(numbers))
+            only = {entry.number for entry in entries if entry.sole and entry.number in numbers}
+            if only and sole == "refuse":
+                raise RemoteError(
+                    f"{place.url}: the pool may have let {name}@{min(only)} go, so this may be its only copy: "
+                    "nothing was removed (push --mirror removes what the pool has removed; --force: all the same)"
+                )
+            yield there, numbers if sole == "remove" else numbers - only
+
+    count = sum(len(numbers) for _, numbers in chosen(now))
     if dry_run:
         return count, 0, 0
 
     def apply(draft: state.State) -> bool:
-        is_changed = False
-        for name, numbers in chosen.items():
-            there = draft.find(name)
-            if there is not None:
-                is_changed |= agree.remove(there, numbers)
-        return is_changed
+        return any([agree.remove(*one) for one in list(chosen(draft))])
 
     now = state.change(now, secrets.token_hex(16), apply)
     return count, *sweep_all(now)
 
 
-def prune(place: Place, names: Iterable[str], create: Callable[[str], Store], *, dry_run: bool) -> tuple[int, int, int]:
+def prune(
+    place: Place, names: Iterable[str], create: Callable[[str], Store], *, dry_run: bool, force: bool = False
+) -> tuple[int, int, int]:
     """Remove the snapshots that the policies of shelves do not keep, and sweep; the same result as `remove`.
 
-    The rules are those of a pool: one is made of the entries' properties alone.
+    The rules are those of a pool: one is made of the entries' properties alone. Snapshots that a pool may have let go
+    stay, unless `force` is given.
     """
     now = state.read(place)
     what = []
@@ -55,7 +74,7 @@ def prune(place: Place, names: Iterable[str], create: Callable[[str], Store], *,
             what += [f"{shelf.name}@{number}" for number in _due(store, shelf)]
     if not what:
         return 0, *((0, 0) if dry_run else sweep_all(now))
-    return remove(place, what, dry_run=dry_run)
+    return remove(place, what, dry_run=dry_run, sole="remove" if force else "skip")
 
 
 def _due(store: Store, shelf: state.Shelf) -> list[int]:

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Snapshots that left their pool for a URL: nothing is let go before its copy is verified, and all are still read."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import numpy as np
+import pytest
+from optional import torch
+from same import same
+from test_cli_remote import cli
+from test_remote_push import expect, fill, pulled, state_of
+
+pytest.importorskip("obstore")
+from lmcstore._remote import confirm, state, sweep
+from lmcstore._remote.place import Place
+
+pytestmark = pytest.mark.usefixtures("remote_on_path")
+LOCAL = "keep_raw=1 local=last:3 links=3"
+
+
+def remote(store: lmcstore.Store) -> list[int]:
+    return [snapshot.number for snapshot in store["run"] if snapshot.remote]
+
+
+def settle(store: lmcstore.Store, url: str, **options: Any) -> dict[str, Any]:
+    """Push, and let the pool obey."""
+    done = store.push(url, **options)
+    store.compact()
+    return done
+
+
+@pytest.fixture(params=["file", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    found: str = f"file://{tmp_path}/bucket" if request.param == "file" else request.getfixturevalue("bucket")
+    return found
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[lmcstore.Store]:
+    with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:
+        yield store
+
+
+@pytest.mark.parametrize("how", ["sample", "all"])
+def test_they_go_and_are_read(quiet: lmcstore.Store, url: str, how: str, tmp_path: Path) -> None:
+    fill(quiet, 1, 8)
+    quiet["run"].tag(2, "best")
+    quiet["run"][4].note = "the fourth"
+    assert settle(quiet, url)["confirmed"] == 0 and remote(quiet) == []
+    quiet["run"].policy = LOCAL
+    assert settle(quiet, url, confirm="off")["confirmed"] == 0 and remote(quiet) == []
+    before = quiet.info()["live_bytes"]
+    assert settle(quiet, url, confirm=how)["confirmed"] == 4
+    assert remote(quiet) == [1, 3, 4, 5] and quiet.info()["live_bytes"] < before
+    assert quiet.info()["remote_count"] == 4
+    report = quiet.verify()
+    assert (report["damages"], report["snapshots"], report["remote"]) == (0, 4, 4)
+    assert quiet.scrub()["remote"] == 4
+    expect(quiet, list(range(1, 9)))
+    four = quiet["run"][4]
+    assert four.remote == url.rstrip("/") and four.note == "the fourth" and four.metrics == {"loss": 0.25}
+    assert np.array_equal(four.rows("w", 10, 20), state_of(4)["w"][10:20]) and four.tags == []
+    assert four.storage()["stored_bytes"] == 0 and quiet["run"][8].remote is None
+    quiet["run"].tag(4, "late")
+    four.metrics["loss"] = 7.0
+    target: dict[str, Any] = {name: np.zeros_like(value) for name, value in state_of(4).items()}
+    assert four.load_into(target).step == 4 and np.array_equal(target["w"], state_of(4)["w"])
+    assert quiet["run"].snapshot(state_of(9), step=9).parent == 4
+    assert settle(quiet, url)["confirmed"] == 1 and remote(quiet) == [1, 3, 4, 5, 6]
+    with pulled(url, tmp_path) as copy:
+        expect(copy, list(range(1, 10)))
+        assert copy["run"].tags == {"best": 2, "late": 4} and copy["run"][4].metrics == {"loss": 7.0}
+
+
+def test_what_needs_them_here_is_refused(quiet: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    settle(quiet, url)
+    assert remote(quiet) == [1, 2, 3, 4, 5]
+    with open(tmp_path / "archive", "wb") as file, pytest.raises(lmcstore.RemoteError, match=r"lmc-store pull"):
+        quiet.dump(file)
+    with open(tmp_path / "archive", "wb") as file:
+        assert quiet.dump(file, "run@6..")["snapshots"] == 3
+    with pytest.raises(lmcstore.RemoteError):
+        quiet["run"][3].fork("fork")
+    with pytest.raises(lmcstore.RemoteError, match="run@1 is remote"):
+        quiet.push(f"file://{tmp_path}/another")
+    for before, after in ((3, 8), (8, 3), (2, 3)):
+        found = quiet["run"][before].diff(quiet["run"][after])
+        assert {one.name for one in found} == {"w", "step"}, (before, after)
+    quiet["run"][3].export(tmp_path / "three.safetensors")
+    handle = quiet["run"][6]
+    assert np.array_equal(handle["same"], state_of(6)["same"])
+
+
+def test_pull_brings_them_back(quiet: lmcstore.Store, url: str) -> None:
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    settle(quiet, url)
+    quiet["run"].tag(3, "mine")
+    done = lmcstore.pull(url, quiet, "run@3")
+    assert done["snapshots"] == 1 and remote(quiet) == [1, 2, 4, 5]  # its bases went again
+    assert quiet["run"].tags == {"mine": 3}
+    settle(quiet, url)
+    assert remote(quiet) == [1, 2, 4, 5]
+    del quiet["run"].tags["mine"]
+    quiet["run"].policy = "local=all"
+    assert lmcstore.pull(url, quiet)["snapshots"] == 4 and remote(quiet) == []
+    expect(quiet, list(range(1, 9)))
+    assert settle(quiet, url)["confirmed"] == 0
+
+
+def test_links_keep_their_bases(tmp_path: Path, url: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(300, 200)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    states = {}
+    with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:
+        shelf = store["run"]
+        for step in range(1, 13):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape).bfloat16().float()
+            optimizer.step()
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            states[step] = shelf.snapshot(state, step=step).state_dict()
+            shelf.policy = "write=link keep_raw=1 links=6 local=last:2"
+            settle(store, url)
+        assert remote(store) == list(range(1, 11))
+        assert shelf[12].storage()["link_contents"] > 0
+        for step, expected in states.items():
+            same(shelf[step].state_dict(), expected)
+        assert store.verify()["damages"] == 0
+
+
+def test_nothing_goes_without_a_sound_copy(
+    quiet: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, bucket = f"file://{tmp_path}/bucket", tmp_path / "bucket"
+    fill(quiet, 1, 8)
+    quiet.push(url)
+    quiet["run"].policy = LOCAL
+    pieces = sorted((bucket / "data").rglob("*"))
+    piece = next(path for path in pieces if path.is_file())
+    whole = piece.read_bytes()
+    piece.unlink()
+    with pytest.raises(lmcstore.NotFoundError):
+        settle(quiet, url)
+    assert remote(quiet) == []
+    for place in (200, len(whole) // 2):
+        data = bytearray(whole)
+        for at in range(place, len(whole), 512):
+            data[at] ^= 1
+        piece.write_bytes(data)
+        with pytest.raises(lmcstore.DamagedError):
+            settle(quiet, url, confirm="all")
+        assert remote(quiet) == []
+    piece.write_bytes(whole)
+    # Another snapshot of the number
+    monkeypatch.setattr(confirm, "_is_copy", lambda entry, info: True)
+    quiet["run"].remove(2)
+    with Place(url) as place, pytest.raises(lmcstore.RemoteError):
+        sweep.remove(place, ["run@2"], dry_run=False)
+    assert settle(quiet, url)["confirmed"] == 4 and remote(quiet) == [1, 3, 4, 5]
+
+
+def test_the_url_keeps_what_may_be_the_only_copy(quiet: lmcstore.Store, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL + " keep=last:4 grace=none"
+    settle(quiet, url)
+    assert remote(quiet) == [5]  # rules come first
+    with Place(url) as place:
+        found = sweep.prune(place, (), lambda path: lmcstore.open(path, "x"), dry_run=False)
+        assert found[0] == 0 or all(entry.sole for entry in state.read(place).shelf("run").entries())
+    with pytest.raises(lmcstore.RemoteError, match="only copy"), Place(url) as place:
+        sweep.remove(place, ["run@5"], dry_run=False)
+    assert np.array_equal(quiet["run"][5]["w"], state_of(5)["w"])
+    quiet["run"].remove(5)
+    settle(quiet, url, mirror=True)
+    with Place(url) as place:
+        assert [entry.number for entry in state.read(place).shelf("run").entries() if not entry.hidden] == [6, 7, 8]
+
+
+def test_a_pusher_and_a_trainer_that_die(tmp_path: Path) -> None:
+    url, pool = f"file://{tmp_path}/bucket", tmp_path / "run.pool"
+    with lmcstore.open(pool, "x") as store:
+        store["run"].policy = LOCAL
+        fill(store, 1, 2)
+    context = multiprocessing.get_context("spawn")
+    for round in range(4):
+        pusher = context.Process(target=_follow, args=(str(pool), url))
+        trainer = context.Process(target=_train, args=(str(pool), 3 + 4 * round))
+        pusher.start()
+        trainer.start()
+        trainer.join(120)
+        time.sleep(0.3 * round)
+        for process in (pusher, trainer):
+            if process.is_alive():
+                os.kill(process.pid or 0, signal.SIGKILL)
+            process.join()
+        with lmcstore.open(pool, "r+") as store:
+            expect(store, [snapshot.number for snapshot in store["run"]])
+    with lmcstore.open(pool, "r+") as store:
+        settle(store, url)
+        count = len(store["run"])
+        assert count == 18 and remote(store) == list(range(1, count - 2))
+        expect(store, list(range(1, count + 1)))
+
+
+def _follow(pool: str, url: str) -> None:
+    with lmcstore.open(pool, "r") as store:
+        store.push(url, follow=True)
+
+
+def _train(pool: str, first: int) -> None:
+    with lmcstore.open(pool, "r+") as store:
+        fill(store, first, first + 3)
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_beside_a_trainer(tmp_path: Path) -> None:
+    url, pool = f"file://{tmp_path}/bucket", tmp_path / "run.pool"
+    with lmcstore.open(pool, "x") as store, lmcstore.open(pool, "r") as _:
+        store["run"].policy = LOCAL
+        stopped = threading.Event()
+
+        def follow() -> None:
+            while not stopped.is_set():
+                cli("push", str(pool), url)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            fill(store, 1, 12)
+            end = time.monotonic() + 120
+            while remote(store) != list(range(1, 10)) and time.monotonic() < end:
+                time.sleep(0.1)
+        finally:
+            stopped.set()
+            thread.join()
+        assert remote(store) == list(range(1, 10))
+        expect(store, list(range(1, 13)))
+
+
+def test_commands(tmp_path: Path) -> None:
+    url, pool = f"file://{tmp_path}/bucket", str(tmp_path / "run.pool")
+    with lmcstore.open(pool, "x", background=False) as store:
+        fill(store, 1, 6)
+        store["run"].policy = LOCAL
+    assert "confirmed 3 snapshots" in cli("push", pool, url).stdout
+    assert cli("ls", pool).stdout.count(" remote ") == 3
+    assert f"at {url}" in cli("log", pool).stdout
+    assert "; 3 remote" in cli("info", pool).stdout and "; 3 remote" in cli("verify", pool).stdout
+    rows = json.loads(cli("ls", pool, "--json").stdout)["shelves"][0]["snapshots"]
+    assert [row["remote"] for row in rows] == [url] * 3 + [None] * 3
+    refused = cli("dump", pool, "-o", str(tmp_path / "archive"), code=1)
+    assert url in refused.stderr and "lmc-store pull" in refused.stderr
+    assert "only copy" in cli("rm", url, "run@1", code=1).stderr
+    cli("pull", url, pool, "run@1..3")
+    assert cli("ls", pool).stdout.count(" remote ") == 0
