@@ -397,12 +397,7 @@ class Snapshot(Mapping[Any, Any]):
         if not isinstance(other, Snapshot):
             raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
         flags = (_core.DIFF_SAME if same else 0) | (0 if numbers else _core.DIFF_NAMES)
-        handle, after = self._handle, other._handle
-        turned = None if isinstance(after, _core.Snapshot) else getattr(after, "diff_from", None)
-        if turned is not None and isinstance(handle, _core.Snapshot):  # the other one left the pool
-            rows, report = turned(handle, flags, progress)
-        else:
-            rows, report = handle.diff(after, flags, progress)
+        rows, report = self._handle.diff(other._handle, flags, progress)
         return diff.make(self._address, other._address, rows, report)
 
     def fork(self, name: str) -> Shelf:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, cast
 
 from . import _core
 from ._optimizer.relations import Finder
+from ._remote.left import PoolHandle
 from ._text import html
 from ._text.arguments import descriptor, file_path, parse_size
 from ._text.caution import other_shelves, similar_shelf, warn_of_creation
@@ -221,11 +222,8 @@ class Store:
     def _find(self, shelf: str, which: str) -> _core.Snapshot:
         """Find a snapshot. One that left the pool is read from its URL."""
         handle = self._pool.find(shelf, which, self._verifies)
-        if handle.info().get("remote") is None:
-            return handle
-        from ._remote.left import Left  # needs modules that others do without
-
-        return cast(_core.Snapshot, Left(self, handle))
+        is_local = isinstance(handle, _core.Snapshot)
+        return cast(_core.Snapshot, PoolHandle(self, handle)) if is_local else handle
 
     def _raise_limit(self, limit: int) -> None:
         if 0 < self._pool.info()["limit_bytes"] < limit:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Left`: the handle of a snapshot that left its pool for a URL (store/REMOTE.md, Tiers)."""
+"""`PoolHandle`: a pool's snapshot, also once it has left for a URL (store/REMOTE.md, Tiers)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..errors import NotFoundError, RemoteError
 if TYPE_CHECKING:
     from ..store import Store
 
-_LOCAL = frozenset(("info", "tags", "storage", "fork", "mark_loaded"))
-"""What the pool's record answers, or refuses."""
+_OF_THE_RECORD = frozenset(("info", "tags", "storage", "fork", "mark_loaded"))
+"""What the pool answers, or refuses."""
 
 
-class Left:
-    """Takes properties from the pool, and the contents from the URL."""
+class PoolHandle:
+    """Calls the pool's handle; for the contents of a snapshot that has left, the one at the URL."""
 
     def __init__(self, store: Store, local: _core.Snapshot) -> None:
         self._store, self._local = store, local
@@ -25,43 +25,53 @@ class Left:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._local if name in _LOCAL else self.there(), name)
+        method = getattr(self._local, name)
+        if name in _OF_THE_RECORD:
+            return method
 
-    def there(self, info: dict[str, Any] | None = None) -> Any:
-        """Return the handle at the URL; with `info`, that of another snapshot of the pool."""
-        if info is None and self._fetched is not None:
-            return self._fetched
-        own = self._local.info()
-        url, wanted = own["remote"], info or own
-        try:
-            found = _find(self._store, url, wanted)
-        except NotFoundError:  # perhaps it came after the run was opened
-            self._store._remotes.pop(url).close()
-            found = _find(self._store, url, wanted)
-        if found.info()["time_ns"] != wanted["time_ns"]:
-            raise RemoteError(f"{url} has another {wanted['shelf']}@{wanted['number']} than {self._store.path}")
-        if info is None:
-            self._fetched = found
-        return found
+        def call(*arguments: Any) -> Any:
+            if self._fetched is None:
+                try:
+                    return method(*arguments)
+                except RemoteError:
+                    self._fetched = self._there(self._url(), self._local.info())
+            return getattr(self._fetched, name)(*arguments)
+
+        return call
 
     def diff(self, after: Any, flags: int, progress: Any = None) -> Any:
-        return self.there().diff(self._other(after), flags, progress)
-
-    def diff_from(self, before: Any, flags: int, progress: Any = None) -> Any:
-        """Compare a snapshot of the pool with this one; both are read from the URL."""
-        return self._other(before).diff(self.there(), flags, progress)
-
-    def _other(self, handle: Any) -> Any:
-        if isinstance(handle, Left):
-            return handle.there()
-        info = handle.info()
+        """Compare with another snapshot of the store: both in the pool, or both at the URL."""
+        if not isinstance(after, PoolHandle):
+            return self._local.diff(after, flags, progress)
         try:
-            return self.there(info)
-        except NotFoundError:
-            raise RemoteError(
-                f"{info['shelf']}@{info['number']} is not at {self._local.info()['remote']}, which has the other one: "
-                "push it, or pull the other one"
-            ) from None
+            return self._local.diff(after._local, flags, progress)
+        except RemoteError:
+            url = self._url() or after._url()
+        found = []
+        for info in (self._local.info(), after._local.info()):
+            try:
+                found.append(self._there(url, info))
+            except NotFoundError:
+                raise RemoteError(
+                    f"{info['shelf']}@{info['number']} is not at {url}, which has the other one: push it, or pull the "
+                    "other one"
+                ) from None
+        return found[0].diff(found[1], flags, progress)
+
+    def _url(self) -> str:
+        """Return the URL that has it now; "": it is in the pool."""
+        info = self._local.info()
+        return self._store._pool.find(info["shelf"], str(info["number"]), False).info()["remote"] or ""
+
+    def _there(self, url: str, info: dict[str, Any]) -> Any:
+        try:
+            found = _find(self._store, url, info)
+        except NotFoundError:  # perhaps it came after the run was opened
+            self._store._remotes.pop(url).close()
+            found = _find(self._store, url, info)
+        if found.info()["time_ns"] != info["time_ns"]:
+            raise RemoteError(f"{url} has another {info['shelf']}@{info['number']} than {self._store.path}")
+        return found
 
 
 def _find(store: Store, url: str, info: dict[str, Any]) -> Any:
