@@ -267,11 +267,8 @@ static void test_a_full_pool(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(test_they_go),
-        IN_MEMORY(test_what_stays),
-        IN_MEMORY(test_removals_and_rules),
-        ON_DISK(test_beside_a_writer),
-        ON_DISK(test_a_full_pool),
+        ON_BOTH(test_they_go),         IN_MEMORY(test_what_stays), IN_MEMORY(test_removals_and_rules),
+        ON_DISK(test_beside_a_writer), ON_DISK(test_a_full_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,12 +177,12 @@ static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapsh
 /* Prints how the snapshot is stored, with the longest chain, like "links 7". */
 static void print_how(const struct lmcs_snapshot_storage *storage, bool is_remote)
 {
-    const char *how = is_remote ? "remote"
+    const char *how = is_remote                                                     ? "remote"
                       : storage->link_contents != 0 && storage->delta_contents != 0 ? "links+deltas"
-                      : storage->link_contents != 0                               ? "links"
-                      : storage->delta_contents != 0                              ? "deltas"
-                      : storage->keyframe_contents != 0                           ? "keyframe"
-                                                                                  : "raw";
+                      : storage->link_contents != 0                                 ? "links"
+                      : storage->delta_contents != 0                                ? "deltas"
+                      : storage->keyframe_contents != 0                             ? "keyframe"
+                                                                                    : "raw";
     uint32_t most = storage->longest_line > storage->longest_chain ? storage->longest_line : storage->longest_chain;
     char text[32];
     snprintf(text, sizeof text, most != 0 ? "%s %" PRIu32 : "%s", how, most);

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from . import _core
 from ._optimizer.relations import Finder
@@ -29,6 +29,9 @@ from .errors import (
 )
 from .shelf import Shelf
 from .snapshot import Progress
+
+if TYPE_CHECKING:
+    from ._remote.pool import RemotePool
 
 log = logging.getLogger("lmcstore")
 
@@ -88,7 +91,7 @@ class Store:
         self._known: set[str] = set()  # shelves that exist, or were warned of
         self._verifies = verify
         self._again: tuple[Any, tuple[Any, ...]] | None = None  # opens a copy of a store of a URL: function, arguments
-        self._remotes: dict[str, Store] = {}  # by URL, of snapshots that left the pool
+        self._remotes: dict[str, RemotePool] = {}  # by URL, of snapshots that left the pool
         self._uuid: bytes = getattr(pool, "uuid", None) or pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
 

@@ -58,11 +58,12 @@ static void collect_damage(void *context, const struct lmcs_scrub_damage *damage
 static PyObject *report_dict(const struct lmcs_scrub_report *report, PyObject *list)
 {
     return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:O}", "remote", (unsigned long long)report->remote, "contents", (unsigned long long)report->contents, "bytes_read",
-        (unsigned long long)report->bytes_read, "bytes_total", (unsigned long long)report->bytes_total, "damages",
-        (unsigned long long)report->damages, "repaired", (unsigned long long)report->repaired, "lost",
-        (unsigned long long)report->lost, "unsupported", (unsigned long long)report->unsupported, "sources_unread",
-        (unsigned long long)report->sources_unread, "is_whole", PyBool_FromLong(report->is_whole), "list", list);
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:O}", "remote", (unsigned long long)report->remote, "contents",
+        (unsigned long long)report->contents, "bytes_read", (unsigned long long)report->bytes_read, "bytes_total",
+        (unsigned long long)report->bytes_total, "damages", (unsigned long long)report->damages, "repaired",
+        (unsigned long long)report->repaired, "lost", (unsigned long long)report->lost, "unsupported",
+        (unsigned long long)report->unsupported, "sources_unread", (unsigned long long)report->sources_unread,
+        "is_whole", PyBool_FromLong(report->is_whole), "list", list);
 }
 
 PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)

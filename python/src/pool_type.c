@@ -149,8 +149,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
         PyBool_FromLong(info.compaction_running), "compaction_paused", PyBool_FromLong(info.compaction_paused),
         "compaction_error", info.compaction_error, U64(scrubbed_ns), "scrub_share", info.scrub_share, U64(scrub_found),
         U64(scrub_repaired), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version,
-        U64(damaged_shelves), U64(unsupported_shelves), U64(memory_bytes), U64(remote_count),
-        "damage",
+        U64(damaged_shelves), U64(unsupported_shelves), U64(memory_bytes), U64(remote_count), "damage",
         PyUnicode_DecodeFSDefault(info.damage));
 #undef U64
 }
@@ -565,10 +564,10 @@ static PyObject *pool_verify(struct pool_object *self, PyObject *args)
         return core_fail(self, &error);
     }
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report.snapshots, "remote",
-                         (unsigned long long)report.remote, "contents",
-                         (unsigned long long)report.contents, "bytes_read", (unsigned long long)report.bytes_read,
-                         "damages", (unsigned long long)report.damages, "unsupported",
-                         (unsigned long long)report.unsupported, "list", damages.list);
+                         (unsigned long long)report.remote, "contents", (unsigned long long)report.contents,
+                         "bytes_read", (unsigned long long)report.bytes_read, "damages",
+                         (unsigned long long)report.damages, "unsupported", (unsigned long long)report.unsupported,
+                         "list", damages.list);
 }
 
 /* ---- The type ------------------------------------------------------------------------------------------------- */

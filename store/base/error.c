@@ -17,10 +17,9 @@
 
 const char *lmcs_status_name(enum lmcs_status status)
 {
-    static const char *const names[] = {"ok",        "invalid",      "not found", "exists",
-                                        "in use",    "full",         "damaged",   "unsupported",
-                                        "read-only", "system error", "no memory", "cancelled",
-                                        "remote"};
+    static const char *const names[] = {"ok",        "invalid",   "not found",   "exists",    "in use",
+                                        "full",      "damaged",   "unsupported", "read-only", "system error",
+                                        "no memory", "cancelled", "remote"};
     return (unsigned)status < sizeof names / sizeof names[0] ? names[status] : "unknown";
 }
 

@@ -219,8 +219,8 @@ struct lmcs_shelf_df {
     uint64_t compacted;      /* the compactor has processed snapshots up to this number */
     uint64_t created_ns;
     struct lmcs_root_tree_df trees[LMCS_SHELF_TREES]; /* NUMBERS to TAGGED */
-    uint64_t guarded; /* snapshots up to this number have been checked for the policy's parity */
-    uint64_t remote;  /* of snapshot_count: those whose contents are in an object store */
+    uint64_t guarded;     /* snapshots up to this number have been checked for the policy's parity */
+    uint64_t remote;      /* of snapshot_count: those whose contents are in an object store */
     uint64_t identity[2]; /* random; restores keep it. 0, 0: unknown, made by an earlier version */
     uint32_t policy_bytes;
     uint32_t name_bytes;

@@ -345,9 +345,9 @@ enum lmcs_status lmcs_record_check_local(struct lmcs_txn *txn, const struct lmcs
     const unsigned long long number = record->df.number;
     if (record->df.state != LMCS_SNAPSHOT_REMOTE)
         return LMCS_OK;
-    return lmcs_fail(error, LMCS_REMOTE, 0,
-                     "%s: %s@%llu is remote, at %s: fetch it by lmc-store pull %s %s %s@%llu", txn->pool->path,
-                     shelf->name, number, record->url, record->url, txn->pool->path, shelf->name, number);
+    return lmcs_fail(error, LMCS_REMOTE, 0, "%s: %s@%llu is remote, at %s: fetch it by lmc-store pull %s %s %s@%llu",
+                     txn->pool->path, shelf->name, number, record->url, record->url, txn->pool->path, shelf->name,
+                     number);
 }
 
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,

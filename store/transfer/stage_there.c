@@ -246,8 +246,9 @@ static enum lmcs_status compare_entry(void *context, uint64_t id, const struct l
 
 static bool has_same_head(const struct lmcs_record *a, const struct lmcs_record *b)
 {
-    return lmcs_record_is_committed(a) == lmcs_record_is_committed(b) && a->df.step == b->df.step && a->df.time_ns == b->df.time_ns &&
-           a->df.parent == b->df.parent && memcmp(a->df.group, b->df.group, sizeof a->df.group) == 0;
+    return lmcs_record_is_committed(a) == lmcs_record_is_committed(b) && a->df.step == b->df.step &&
+           a->df.time_ns == b->df.time_ns && a->df.parent == b->df.parent &&
+           memcmp(a->df.group, b->df.group, sizeof a->df.group) == 0;
 }
 
 /* Compares the staged snapshot with the same number of a shelf. LMCS_EXISTS: they contradict each other. */

@@ -47,7 +47,7 @@ def url(tmp_path: Path) -> str:
 def test_there_and_back(pool: str, bucket: str, tmp_path: Path) -> None:
     assert cli("push", pool, bucket).stdout.startswith("sent 4 snapshots: ")
     done = json.loads(cli("push", pool, bucket, "--json").stdout)
-    assert done == {"snapshots": 0, "keys": 0, "bytes": 0, "commit": done["commit"]}
+    assert done == {"snapshots": 0, "keys": 0, "bytes": 0, "confirmed": 0, "commit": done["commit"]}
     assert cli("pull", bucket, tmp_path / "copy.pool", "run@2..3").stdout.startswith("restored 2 snapshots")
     assert "(2 were there)" in cli("pull", bucket, tmp_path / "copy.pool").stdout
     with lmcstore.open(tmp_path / "copy.pool", "r") as copy:

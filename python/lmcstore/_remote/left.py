@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
@@ -11,6 +12,7 @@ from ..errors import NotFoundError, RemoteError
 if TYPE_CHECKING:
     from ..store import Store
 
+_CACHE_BYTES = 8 << 30
 _OF_THE_RECORD = frozenset(("info", "tags", "storage", "fork", "mark_loaded"))
 """What the pool answers, or refuses."""
 
@@ -75,8 +77,9 @@ class PoolHandle:
 
 
 def _find(store: Store, url: str, info: dict[str, Any]) -> Any:
-    from ..opening import open
+    from .pool import RemotePool  # needs modules that others do without
 
     if url not in store._remotes:
-        store._remotes[url] = open(url, "r", verify=store._verifies)
-    return store._remotes[url]._pool.find(info["shelf"], str(info["number"]), store._verifies)
+        store._remotes[url] = RemotePool(url, _CACHE_BYTES)
+        weakref.finalize(store, store._remotes[url].close)
+    return store._remotes[url].find(info["shelf"], str(info["number"]), store._verifies)
