@@ -143,15 +143,16 @@ static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane,
     return used;
 }
 
-/* Estimated bytes as flags and nonzero bytes. */
-static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes)
+/* Estimated bytes as flags and nonzero bytes. *tree: at least so many in a tree, whose codes take a bit for zero. */
+static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes, size_t *tree)
 {
     uint32_t flags[2] = {counts[0], (uint32_t)counted - counts[0]};
     uint32_t rest[256];
     memcpy(rest, counts, sizeof rest);
     rest[0] = 0;
-    uint64_t bits = lmci_entropy_bits(flags, 2, counted) + lmci_entropy_bits(rest, 256, flags[1]);
-    return (size_t)(bits * bytes / counted / 8) + 100;
+    const uint64_t flag_bits = lmci_entropy_bits(flags, 2, counted), bits = lmci_entropy_bits(rest, 256, flags[1]);
+    *tree = (size_t)((counted + bits) * bytes / counted / 8);
+    return (size_t)((flag_bits + bits) * bytes / counted / 8) + 100;
 }
 
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
@@ -226,11 +227,17 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
                              unsigned depth, const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
     struct tree_plan plan;
+    size_t sparse = SIZE_MAX, tree = 0, written = 0;
+    if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2)
+        sparse = sparse_estimate(counts, counted, bytes, &tree);
+    if (sparse < tree && sparse < 1 + bytes)
+        written = put_sparse(plane, bytes, depth, coder, dst, room);
+    if (written != 0)
+        return written;
     plan_tree(counts, counted, bytes, coder->dense ? RARE_LOG2_DENSE : RARE_LOG2,
               all_seen(plane, bytes, counts, counted), &plan);
-    size_t most = plan.bytes < 1 + bytes ? plan.bytes : 1 + bytes;
-    size_t written = 0;
-    if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2 && sparse_estimate(counts, counted, bytes) < most)
+    const size_t most = plan.bytes < 1 + bytes ? plan.bytes : 1 + bytes;
+    if (sparse >= tree && sparse < most)
         written = put_sparse(plane, bytes, depth, coder, dst, room);
     if (written == 0 && coder->pairs && lmci_pairs_estimate(counts, counted, bytes) < most - most / PAIRS_SAVE)
         written = put_pairs(plane, bytes, coder, dst, room < most ? room : most);
@@ -257,7 +264,9 @@ static size_t counted_of(size_t symbols, bool dense, size_t usual)
 /* Flags have many symbols, a long plane time for more. */
 static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned depth, bool dense, uint32_t counts[256])
 {
-    size_t usual = depth > 0 ? 3 * COUNTED : bytes / 32 > COUNTED ? bytes / 32 : COUNTED;
+    size_t usual = depth > 0 && depth != LMCI_MAX_SPARSE_DEPTH ? 3 * COUNTED
+                   : bytes / 32 > COUNTED                      ? bytes / 32
+                                                               : COUNTED;
     if (depth == 0 && !dense && bytes / 2 < usual)
         usual = bytes / 2 > COUNTED_LEAST ? bytes / 2 : COUNTED_LEAST;
     return count_about(plane, bytes, counted_of(bytes, dense, usual), counts);
