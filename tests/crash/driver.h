@@ -75,6 +75,9 @@ void do_tag(struct driver *d);
 void do_untag(struct driver *d);
 void remove_snapshot(struct driver *d, const char *shelf, const struct expected_snapshot *snapshot);
 void do_remove(struct driver *d);
+/* A snapshot leaves for a URL, and is then removed. */
+void do_let_go(struct driver *d);
+void remove_remote(struct driver *d, const char *shelf);
 void set_policy(struct driver *d, const char *shelf, const char *policy);
 void do_policy(struct driver *d);
 void do_limit(struct driver *d);

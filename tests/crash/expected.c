@@ -252,6 +252,9 @@ static bool look_at_open_snapshot(struct looking *looking, struct lmcs_snapshot 
         return wrong(looking, "other metadata: %.100s, not %.100s", info->meta_json, expected->meta);
     if (info->metric_count != metrics || (metrics > 0 && info->metrics[0].value != expected->loss))
         return wrong(looking, "other metrics");
+    if (info->remote != NULL || looking->version->remote == expected->number)
+        return (info->remote != NULL && looking->version->remote == expected->number) ||
+               wrong(looking, "it (not) left");
     looking->seen = 0;
     looking->why[0] = '\0';
     enum lmcs_status status = lmcs_snapshot_entries(snapshot, look_at_entry, looking, &error);

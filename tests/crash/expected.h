@@ -72,6 +72,7 @@ struct shelf_version {
     char origin_shelf[16];
     const struct expected_snapshot *snapshots[MOST_SNAPSHOTS];
     size_t snapshot_count;
+    uint64_t remote; /* the snapshot that left the pool; 0: none */
     const struct expected_snapshot *prepared[MOST_PREPARED];
     size_t prepared_count;
     struct expected_tag tags[MOST_TAGS];

@@ -233,12 +233,12 @@ static const struct {
     void (*work)(struct driver *d);
     unsigned weight;
 } operations[] = {
-    {do_capture, 30},  {do_capture_later, 10}, {do_abort, 4},  {do_prepare, 5},       {do_resolve, 8},
-    {do_tag, 7},       {do_untag, 3},          {do_remove, 9}, {do_policy, 4},        {do_limit, 2},
-    {do_compact, 10},  {compact_a_little, 5},  {do_verify, 1}, {open_again, 3},       {do_dump, 5},
-    {do_restore, 9},   {do_export, 1},         {do_import, 3}, {do_fork, 6},          {do_rename, 3},
-    {do_drop, 3},      {do_repair, 4},         {do_train, 9},  {do_restore_parts, 5}, {live_operation, 45},
-    {do_in_flight, 6}, {do_links, 9},
+    {do_capture, 30},  {do_capture_later, 10}, {do_abort, 4},   {do_prepare, 5},       {do_resolve, 8},
+    {do_tag, 7},       {do_untag, 3},          {do_remove, 9},  {do_policy, 4},        {do_limit, 2},
+    {do_compact, 10},  {compact_a_little, 5},  {do_verify, 1},  {open_again, 3},       {do_dump, 5},
+    {do_restore, 9},   {do_export, 1},         {do_import, 3},  {do_fork, 6},          {do_rename, 3},
+    {do_drop, 3},      {do_repair, 4},         {do_train, 9},   {do_restore_parts, 5}, {live_operation, 45},
+    {do_in_flight, 6}, {do_links, 9},          {do_let_go, 12},
 };
 
 static void do_something(struct driver *d)
@@ -284,6 +284,8 @@ void run_operations(const struct run *run, struct expected *expected)
     driver_acknowledged(operation);
     if (!made && !run->tight)
         repair_what_is_left(&d);
+    for (size_t i = 0; i < SHELVES; i++)
+        remove_remote(&d, shelf_names[i]);
     live_begin(&d);
     /* For rare states: hashes by a thread that does not commit. */
     d.wants_large = run->large;

@@ -89,6 +89,55 @@ void do_remove(struct driver *d)
     }
 }
 
+/* Other operations need the contents. */
+void remove_remote(struct driver *d, const char *shelf)
+{
+    const struct shelf_version *version = expected_newest(d->expected, shelf);
+    for (size_t i = 0; i < version->snapshot_count && version->remote != 0; i++)
+        if (version->snapshots[i]->number == version->remote) {
+            remove_snapshot(d, shelf, version->snapshots[i]);
+            expected_newest(d->expected, shelf)->remote = 0;
+            return;
+        }
+}
+
+/* Whether it left; else it is the newest, has a tag, ... */
+static bool let_go(struct driver *d, const char *shelf, uint64_t number)
+{
+    struct lmcs_snapshot *now;
+    struct lmcs_pool_info info;
+    char words[WORDS], which[24];
+    OK(lmcs_pool_info(d->pool, &info, &err));
+    snprintf(words, WORDS, "let %s@%llu go", shelf, (unsigned long long)number);
+    uint64_t operation = driver_begin(d, words);
+    if (!driver_worked(d, lmcs_snapshots_safe(d->pool, shelf, number, number, info.epoch, "s3://bucket", &d->error)))
+        return false;
+    driver_acknowledged(operation);
+    snprintf(which, sizeof which, "%llu", (unsigned long long)number);
+    OK(lmcs_snapshot_find(d->pool, shelf, which, &now, &err));
+    const bool is_remote = lmcs_snapshot_info(now)->remote != NULL;
+    lmcs_snapshot_close(now);
+    if (is_remote)
+        driver_next_version(d, shelf, operation)->remote = number;
+    return is_remote;
+}
+
+void do_let_go(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    const struct shelf_version *version = shelf != NULL ? expected_newest(d->expected, shelf) : NULL;
+    bool is_remote = false;
+    if (version == NULL || version->snapshot_count < 2 || d->run->tight || d->run->threaded)
+        return; /* a thread would obey later */
+    set_policy(d, shelf, "local=last:1 keep_raw=1");
+    for (size_t i = 0; !is_remote && i + 1 < expected_newest(d->expected, shelf)->snapshot_count; i++)
+        is_remote = let_go(d, shelf, expected_newest(d->expected, shelf)->snapshots[i]->number);
+    if (is_remote && driver_chance(d, 50))
+        compact_a_little(d);
+    if (is_remote)
+        remove_remote(d, shelf);
+}
+
 void set_policy(struct driver *d, const char *shelf, const char *policy)
 {
     char words[WORDS];
