@@ -216,6 +216,10 @@ def test_a_cache_that_stays(folder: Path, tmp_path: Path, requests: dict[str, in
 
 def test_a_cache_is_bounded(folder: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
+    cache.mkdir()
+    mine = cache / "a file of the user"
+    mine.write_bytes(bytes(6 << 20))
+    os.utime(mine, (0, 0))
     failures: list[BaseException] = []
 
     def read() -> None:
@@ -231,7 +235,8 @@ def test_a_cache_is_bounded(folder: Path, tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures and 0 < sum(path.stat().st_size for path in cache.iterdir()) <= 2 * 5 << 20
+    assert not failures and mine.stat().st_size == 6 << 20
+    assert 0 < sum(path.stat().st_size for path in cache.iterdir() if path != mine) <= 2 * 5 << 20
 
 
 def test_folders_of_killed_processes_are_removed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
