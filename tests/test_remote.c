@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_remote.c - snapshots that left the pool for a URL: how they go, what stays, what is refused, how they return. */
+/* test_remote.c - snapshots that left the pool for a URL: their removal, refusals, and their return. */
 /* ctest: timeout=300 */
 #include "test_archive_parts_support.h"
 
@@ -124,7 +124,7 @@ static void test_they_go(void **state)
     take_more(pool, &run, 10, 14);
     OK(lmcs_compact(pool, NULL, &err));
     verify_pool(pool);
-    /* The archive brings one back, with what it got meanwhile. */
+    /* The archive brings one back; later tags and metrics stay. */
     OK(restore_part(pool, fd, "run@2", NULL, NULL, &report));
     EXPECT(report.snapshots == 1);
     expect_remote(pool, "1 3 5");
@@ -142,7 +142,7 @@ static void test_they_go(void **state)
     free_run(&run);
 }
 
-/* What the request did not see stays. */
+/* A snapshot that is younger than the request stays. */
 static void test_what_stays(void **state)
 {
     const struct place *place = *state;

@@ -81,7 +81,7 @@ struct tree_plan {
 #define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to compare pieces */
 #define DENSE_ONE_IN  4                 /* at the dense level, if that is more */
 
-/* Rare bytes share the escape's code: fewer, larger nodes. The dense level escapes those whose code would be too long. */
+/* Rare bytes share the escape's code: fewer, larger nodes. The dense level escapes bytes with too long codes. */
 #define RARE_LOG2       12
 #define RARE_LOG2_DENSE (LMCI_MAX_BITS + 1)
 
@@ -94,7 +94,7 @@ static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
     return log2;
 }
 
-/* `counts` sum to `counted`. Bytes rarer than one in 2^rare_log2, and other ones unless all were `seen`, are escaped. */
+/* `counts` sum to `counted`. Bytes rarer than one in 2^rare_log2 are escaped, and others unless all were `seen`. */
 static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, unsigned rare_log2, bool seen,
                       struct tree_plan *plan)
 {

@@ -173,7 +173,7 @@ def _open_url(
 
     folder = None if cache is None else absolute(file_path(cache))
     cache_bytes = _CACHE_BYTES if memory is None else parse_size(memory)
-    pool: Any = RemotePool(url, cache_bytes, folder, progress)
+    pool: Any = RemotePool(url, cache_bytes, Store._create, folder, progress)
     if not pool.has_ranks:
         store = Store(pool, url, "r", False, False, verify)
     else:

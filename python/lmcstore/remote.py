@@ -45,7 +45,7 @@ def pull(
     progress
         Called with the task, the bytes read, and 0; may raise to stop the pull.
     allow_missing
-        Restore what is there of a run of many ranks, of which parts are missing.
+        Restore the other parts of a run of many ranks if some are missing.
 
     Returns
     -------

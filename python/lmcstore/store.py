@@ -478,7 +478,7 @@ class Store:
         rate
             Bytes to send per second, at most (``"20MiB"``).
         repair
-            First read all that is there, and send anew what is missing or damaged and this pool has.
+            First read the whole run, and send missing and damaged objects anew, as far as the pool has their snapshots.
 
         Returns
         -------

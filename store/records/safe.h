@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/safe.h - requests to let snapshots go that are safe at a URL (REMOTE.md). In memory: a pusher repeats one that
- * was lost with its process.
+ * records/safe.h - requests to let snapshots go that are safe at a URL (REMOTE.md). In memory: a pusher repeats one
+ * that was lost with its process.
  */
 #ifndef LMCS_RECORDS_SAFE_H
 #define LMCS_RECORDS_SAFE_H

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reading blocks of a run in an object store: what is fetched, what is kept, and damage."""
+"""Reading blocks of a run in an object store: requests, the cache, and damage."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_damage_of_rows_is_named(folder: Path, tmp_path: Path) -> None:
 
 
 def test_outlines_that_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever an outline says: the right tensor, or an error."""
+    """A wrong outline gives the right tensor, or an error."""
     with lmcstore.open(folder / "run.pool", "r") as store:
         rows = {name: store["run"][3][name][:5] for name in (W, "noise", "table")}
     generator = random.Random(3)

@@ -88,7 +88,7 @@ class RemoteRanks:
 
     @staticmethod
     def map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-        """Call a function with the ranks' snapshots, or what is of them, at once."""
+        """Call a function with all ranks' snapshots, in parallel."""
         with ThreadPoolExecutor(_PARALLEL, "lmcstore-ranks") as threads:
             return list(threads.map(function, values))
 
@@ -123,7 +123,7 @@ def verify_run(
     damages: list[dict[str, Any]] = done["damages"]
     unreadable = {(damage["shelf"], damage["number"]) for damage in damages}
     parts: dict[str, dict[tuple[str, int], tuple[int, dict[str, Any]]]] = {}
-    with RemoteFolder(RemotePool(place.url, _CHECKED_BYTES), place.url, True) as store:
+    with RemoteFolder(RemotePool(place.url, _CHECKED_BYTES, create), place.url, True) as store:
         for shelf, numbers in numbers_of(state.read(place), what):
             for number in numbers:
                 if (shelf.name, number) in unreadable:

@@ -142,7 +142,7 @@ def _rank(above: Place, name: str) -> dict[str, Any]:
 
 def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
     with Place(arguments.url) as place, _Bar(arguments) as bar:
-        done = verify(place, arguments.what, _make, bar)
+        done = verify(place, arguments.what, Store._create, bar)
     for damage in done["damages"]:
         step = "" if damage["step"] is None else f" (step {damage['step']})"
         where = f"{printable(damage['shelf'])}@{damage['number']}{step}"
@@ -159,17 +159,13 @@ def _scrub(arguments: argparse.Namespace) -> dict[str, Any]:
     urls = [one for one in arguments.sources if is_url(one)]
     files = [one for one in arguments.sources if not is_url(one)]
     with open(arguments.pool, "r+", force_network=arguments.force_network) as store:
-        done = scrub(store, arguments.what, urls, files, _make)
+        done = scrub(store, arguments.what, urls, files, Store._create)
     lost = f"; {done['lost']} lost in part" if done["lost"] else ""
     _say(arguments, f"{done['repaired']} repaired{lost}: {done['contents']} contents, {_size(done['bytes_read'])} read")
     if done["lost"]:
         print(f"lmc-store: {done['lost']} contents stay lost: no source has them", file=sys.stderr)
     arguments.code = _FAILED if done["lost"] or done["damages"] > done["repaired"] else _DONE
     return done
-
-
-def _make(path: str) -> Store:
-    return open(path, "x", background=False)
 
 
 def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -181,7 +177,7 @@ def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
             raise ReadOnlyError(f"{place.url}: an http URL is for reading")
         if is_prune:
             count, objects, freed = sweep.prune(
-                place, arguments.what, _make, dry_run=arguments.dry_run, force=arguments.force
+                place, arguments.what, Store._create, dry_run=arguments.dry_run, force=arguments.force
             )
         else:
             count, objects, freed = sweep.remove(
@@ -347,28 +343,30 @@ def _parser(name: str) -> _Parser:
         parser.add_argument("--dry-run", action="store_true", help="only report")
         parser.add_argument("--force", action="store_true", help="also the only copy of what a pool has let go")
     if name == "push":
-        parser.add_argument("--follow", action="store_true", help="go on, and send each snapshot when it is durable")
-        parser.add_argument(
-            "--timeout", metavar="SECONDS", type=_seconds, help="end --follow after so long without one"
-        )
-        parser.add_argument("--mirror", action="store_true", help="remove snapshots there that the pool lacks")
-        parser.add_argument("--rate", metavar="SIZE", type=_rate, help="send at most this much per second, like 20MiB")
+        _add_push_options(parser)
     if name == "scrub":
         parser.add_argument(
             "--from", dest="sources", metavar="URL", action="append", default=[], help="a run, an archive or a pool"
         )
     if name in ("push", "scrub"):
         parser.add_argument("--repair", action="store_true", help="mend what is missing or damaged")
-        parser.add_argument(
-            "--confirm",
-            choices=("sample", "all", "off"),
-            default="sample",
-            help="how copies are checked before the pool lets snapshots go (policy local): a tensor of each, or all",
-        )
         parser.add_argument("--force-network", action="store_true", help="accept network file systems")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(code=_DONE)
     return parser
+
+
+def _add_push_options(parser: _Parser) -> None:
+    parser.add_argument("--follow", action="store_true", help="go on, and send each snapshot when it is durable")
+    parser.add_argument("--timeout", metavar="SECONDS", type=_seconds, help="end --follow after so long without one")
+    parser.add_argument("--mirror", action="store_true", help="remove snapshots there that the pool lacks")
+    parser.add_argument("--rate", metavar="SIZE", type=_rate, help="send at most this much per second, like 20MiB")
+    parser.add_argument(
+        "--confirm",
+        choices=("sample", "all", "off"),
+        default="sample",
+        help="how copies are checked before the pool lets snapshots go (policy local): a tensor of each, or all",
+    )
 
 
 _WORK = {

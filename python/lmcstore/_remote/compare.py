@@ -13,6 +13,7 @@ from .. import _core
 from .._text.text import printable
 from ..diff import KINDS
 from ..errors import InvalidError, NotFoundError, UnsupportedError
+from ..store import Store
 from .pool import RemoteHandle, RemotePool
 
 Progress = Callable[[str, int, int], object]
@@ -53,7 +54,7 @@ def diff(
 
 
 def _opened(url: str) -> RemotePool:
-    pool = RemotePool(url, _CACHE_BYTES)
+    pool = RemotePool(url, _CACHE_BYTES, Store._create)
     if pool.has_ranks:
         pool.close()
         raise UnsupportedError(f"{url} is a run of many ranks: pull it first (lmc-store pull), or use lmcstore.open")

@@ -102,7 +102,7 @@ class Confirmer:
         return count
 
     def _candidates(self, shelf: str, waits: bool) -> list[dict[str, Any]]:
-        """Return the properties of what the pool may let go by its policy, oldest first."""
+        """Return the properties of the snapshots that may leave the pool by its policy, oldest first."""
         pool, now = self._store._pool, time.monotonic()
         info = pool.shelf_info(shelf)
         local = _LOCAL.search(info["policy"])

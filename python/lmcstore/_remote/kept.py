@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Kept`: what was fetched of runs in object stores, in files of a folder of a bounded size.
+"""`Kept`: blocks and outlines of runs in object stores, in files of a folder of a bounded size.
 
 Several processes may use a folder. A file is complete, and its bytes are compared with its hash when it is read. The
 files that were used last stay.

@@ -80,6 +80,6 @@ def _find(store: Store, url: str, info: dict[str, Any]) -> Any:
     from .pool import RemotePool  # needs modules that others do without
 
     if url not in store._remotes:
-        store._remotes[url] = RemotePool(url, _CACHE_BYTES)
+        store._remotes[url] = RemotePool(url, _CACHE_BYTES, type(store)._create)
         weakref.finalize(store, store._remotes[url].close)
     return store._remotes[url].find(info["shelf"], str(info["number"]), store._verifies)

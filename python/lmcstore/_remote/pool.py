@@ -9,14 +9,13 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _core
 from ..diff import KINDS
 from ..errors import Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
-from ..store import Store
 from . import state
 from .cache import Cache, Progress
 from .codec import Entry
@@ -25,6 +24,11 @@ from .place import Place, forked
 from .pull import Puller
 from .which import bounds_of, number_of
 
+if TYPE_CHECKING:
+    from ..store import Store
+
+Create = Callable[[str], "Store"]
+"""Makes a pool at a path."""
 _STORED_AS = {FRAME: 1, LINK: 3, LINKED: 3}
 _DELTA = 2
 _META = "lmcstore.meta"
@@ -38,9 +42,11 @@ _EQUAL = (*_NO_NUMBERS[:-1], 1.0)
 class RemotePool:
     """The newest state of a run when it was opened."""
 
-    def __init__(self, url: str, cache_bytes: int, cache: str | None = None, progress: Progress | None = None) -> None:
-        self.url = url
-        self._options = cache_bytes, cache, progress
+    def __init__(
+        self, url: str, cache_bytes: int, create: Create, cache: str | None = None, progress: Progress | None = None
+    ) -> None:
+        self.url, self._create = url, create
+        self._options = cache_bytes, create, cache, progress
         self._place = Place(url, _PARALLEL)
         try:
             self.uuid = self._open()
@@ -83,8 +89,8 @@ class RemotePool:
 
     def below(self, name: str, share: int) -> RemotePool:
         """Open a sub-run, with a share of the cache."""
-        most_bytes, cache, progress = self._options
-        return RemotePool(f"{self.url}/{name}", most_bytes // (share if cache is None else 1), cache, progress)
+        most_bytes, create, cache, progress = self._options
+        return RemotePool(f"{self.url}/{name}", most_bytes // (share if cache is None else 1), create, cache, progress)
 
     def close(self) -> None:
         if not self.closed:
@@ -170,7 +176,7 @@ class RemotePool:
         entry = shelf.entry(number)
         if entry is None or entry.hidden:
             raise NotFoundError(f"{self.url} has no {name}@{number}")
-        return RemoteHandle(self._cache, shelf, entry)
+        return RemoteHandle(self._cache, shelf, entry, self._create)
 
     def new_bytes(self, name: str, numbers: list[int]) -> list[int | None]:
         shelf = self._shelf(name)
@@ -186,8 +192,8 @@ class RemotePool:
 class RemoteHandle:
     """A snapshot of a run in an object store, of which tensors are fetched when they are read."""
 
-    def __init__(self, cache: Cache, shelf: state.Shelf, entry: Entry) -> None:
-        self._cache, self._shelf, self._entry = cache, shelf, entry
+    def __init__(self, cache: Cache, shelf: state.Shelf, entry: Entry, create: Create) -> None:
+        self._cache, self._shelf, self._entry, self._create = cache, shelf, entry, create
         self._found: Outline | None = None
 
     def _outline(self) -> Outline:
@@ -265,10 +271,9 @@ class RemoteHandle:
         """Restore the snapshot into a temporary pool."""
         with tempfile.TemporaryDirectory(prefix="lmc-store-") as folder:
             path = os.path.join(folder, "one.pool")
-            pool = _core.open(path, _core.OPEN_CREATE, flags=_core.NO_BACKGROUND)
-            with Store(pool, path, "x", True) as store:
+            with self._create(path) as store:
                 Puller(store, self._cache.place, (f"{self._shelf.name}@{self._entry.number}",), progress).pull()
-                yield pool.find(self._shelf.name, str(self._entry.number), False)
+                yield store._pool.find(self._shelf.name, str(self._entry.number), False)
 
     def export(self, part: str | None, path: str, progress: Any = None) -> dict[str, Any]:
         with self._pulled(progress) as handle:

@@ -100,7 +100,7 @@ class Pusher:
             self._confirm.close()
 
     def more(self) -> dict[str, Any]:
-        """Return what a run of many ranks adds to the report."""
+        """Return additions to the report, of a run of many ranks."""
         return {}
 
     # One pass
@@ -181,7 +181,7 @@ class Pusher:
             first = numbers[-1] + 1
 
     def described(self, shelf: str, entry: Entry) -> Entry:
-        """Return an entry with what a run of many ranks adds."""
+        """Return an entry with the members of a run of many ranks."""
         return entry
 
     # Archives
@@ -482,9 +482,7 @@ def push(
     kind: type[Pusher] = store._pusher() or Pusher
     with (
         Place(url, pace=None if most is None else Pace(most)) as place,
-        contextlib.closing(
-            kind(store, place, addresses, mirror, progress, follows=follow, confirm=confirm)
-        ) as pusher,
+        contextlib.closing(kind(store, place, addresses, mirror, progress, follows=follow, confirm=confirm)) as pusher,
     ):
         found = {}
         if repair:
