@@ -88,7 +88,7 @@ class RemoteRanks:
 
     @staticmethod
     def map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-        """Call a function with all ranks' snapshots, in parallel."""
+        """Call a function with each value, in threads."""
         with ThreadPoolExecutor(_PARALLEL, "lmcstore-ranks") as threads:
             return list(threads.map(function, values))
 
