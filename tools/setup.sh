@@ -234,6 +234,7 @@ missing_commands() {
             have "$command" || echo "$command"
         done
         have llvm-symbolizer || echo llvm
+        have ssh-keygen || echo openssh-client
     fi
 }
 
