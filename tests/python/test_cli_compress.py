@@ -589,7 +589,7 @@ def test_forged_headers(image: bytes, tmp_path: Path) -> None:
         for bases in (1, 2, 4, 255):
             refused(reseal(image, at, bases=("<B", 36, bases)), tmp_path)
         refused(reseal(image, at, dtype=("<H", 32, 99)), tmp_path)
-        refused(reseal(image, at, version=("<I", 4, 2)), tmp_path)
+        refused(reseal(image, at, version=("<I", 4, 3)), tmp_path)
 
 
 def test_a_header_larger_than_the_file(tmp_path: Path) -> None:

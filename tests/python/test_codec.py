@@ -46,7 +46,8 @@ def check(data: Any, raw: bytes, name: str, /, **options: Any) -> bytes:
     assert type(frame) is bytes
     about = codec.info(frame)
     assert (about.dtype, about.raw_bytes, about.frame_bytes) == (name, len(raw), len(frame))
-    assert about.blocks == (len(raw) + BLOCK - 1) // BLOCK and about.version == 1 and not about.continues
+    assert about.blocks == (len(raw) + BLOCK - 1) // BLOCK and not about.continues
+    assert about.version == (1 if about.base_digest is None else 2)
     back = codec.decompress(frame, base=options.get("base"), threads=options.get("threads", 1))
     assert type(back) is bytes and back == raw
     return frame
