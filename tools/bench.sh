@@ -24,6 +24,7 @@
 #                                        --small: only small snapshots, with and without wait
 #   tools/bench.sh wheel WHEEL           the codec of tools/wheel.sh's compiler beside that of the system's
 #   tools/bench.sh codec FILE...         the same on the tensors of safetensors files; --pair NEW BASE for deltas
+#   tools/bench.sh codec --only beside --beside CHECKOUT    this codec beside that of another checkout, in turns
 #   tools/bench.sh codec --quick, --only NAME, --json, --dir DIR    as above; --no-peers, --row TEXT: see --help
 #
 # Needs tools/setup.sh to have run. Progress goes to standard error.
@@ -36,7 +37,7 @@ case ${1:-} in
         suite=$1
         shift
         ;;
-    -h | --help | "") sed -n '4,29s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help | "") sed -n '4,30s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
         echo "bench: no suite '$1' (store codec history links train trainers remote parity python workloads builds" \
             "wheel)" >&2

@@ -18,7 +18,7 @@ import torch
 from codec_data import TOP, Source, file_rows, pretrained, trained
 from codec_entropy import KINDS, least
 from codec_rows import Row, goals_table, own_table, peer_tables
-from codec_run import Peers, Program, ours
+from codec_run import BENCH, Peers, Program, ours
 from tables import Section, gbs, processor, progress, run_sections
 
 MIB = 1 << 20
@@ -35,6 +35,7 @@ class Setting:
     peers: Peers | None
     sources: list[Source]
     notes: list[str] = field(default_factory=list)
+    beside: Path | None = None
 
     def of(self, full: int, quick: int, smoke: int) -> int:
         """Choose by size."""
@@ -276,7 +277,31 @@ def pages(setting: Setting) -> list[Section]:
     return [section]
 
 
-SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (rows, threads, small, kernels, pages)
+def beside(setting: Setting) -> list[Section]:
+    """Compare with the codec of another checkout."""
+    if setting.beside is None:
+        return []
+    section = Section(f"This codec beside that of {setting.beside.name}, default level, in turns")
+    section.head = ["row", "bits there", "here", "in: of memcpy", "times as fast", "out: of memcpy", "times as fast"]
+    for source in setting.sources:
+        with ExitStack() as stack:
+            sides = {"there": setting.beside, "here": TOP}
+            programs = {
+                side: stack.enter_context(ours("row", source, setting.wanted, checkout=checkout))
+                for side, checkout in sides.items()
+            }
+            times = several(setting, programs)
+        section.numbers[source.name] = times
+        elements = programs["here"].first["once"] / WIDTHS[source.dtype]
+        cells = [f"{8 * programs[side].first['default_bytes'] / elements:.3f}" for side in sides]
+        for way in (f"default_{way}_s" for way in ("in", "out")):
+            cells += [f"{times['here']['memcpy_s'] / times['here'][way]:.2f}"]
+            cells += [f"{times['there'][way] / times['here'][way]:.2f}"]
+        section.rows.append([source.name, *cells])
+    return [section]
+
+
+SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (rows, threads, small, kernels, pages, beside)
 
 # ---- Running --------------------------------------------------------------------------------------------------------
 
@@ -305,12 +330,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="only see that every section runs, without peers")
     parser.add_argument("--no-peers", action="store_true", help="without the other codecs")
     parser.add_argument("--dir", type=Path, default=TOP / "build/bench", help="keeps the data and the peers")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="compare with its bench_codec, preset release")
     parser.add_argument("--row", action="append", default=[], metavar="TEXT", help="rows whose names have this")
     names = [section.__name__ for section in SECTIONS]
     parser.add_argument("--only", action="append", choices=names, help="this section")
     options = parser.parse_args()
     here = Path(os.environ.get("BENCH_FROM", "."))
     options.files = [here / path for path in options.files]
+    options.beside = (here / options.beside).resolve() if options.beside else None
+    if options.beside and not (options.beside / BENCH).exists():
+        parser.error(f"{options.beside} has no {BENCH}")
     options.pair = [(here / new, here / base) for new, base in options.pair]
     for path in (*options.files, *(path for pair in options.pair for path in pair)):
         if not path.is_file():
@@ -333,7 +362,7 @@ def make_setting(options: argparse.Namespace, folder: Path, scratch: Path) -> Se
         if not peers.here:
             notes.append("peers: none are installed (a full run does)")
             peers = None
-    return Setting(size, peers, sources, notes)
+    return Setting(size, peers, sources, notes, options.beside)
 
 
 def measure(options: argparse.Namespace, setting: Setting) -> list[str]:

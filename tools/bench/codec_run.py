@@ -12,7 +12,7 @@ from typing import Any
 from codec_data import TOP, Source
 from tables import progress
 
-BENCH = TOP / "build/release/bin/bench_codec"
+BENCH = "build/release/bin/bench_codec"
 # Peers and versions. True: without dependencies, which are in .venv.
 PINS = (
     ("zipnn==0.5.4", True),
@@ -80,9 +80,11 @@ class Program:
         self.close()
 
 
-def ours(mode: str, source: Source, wanted: int, kernels: str | None = None, pages: str = "small") -> Program:
+def ours(
+    mode: str, source: Source, wanted: int, kernels: str | None = None, pages: str = "small", checkout: Path = TOP
+) -> Program:
     """Start bench_codec on a tensor."""
-    words = [BENCH, mode, source.dtype, source.data, source.base or "-", wanted, pages]
+    words = [checkout / BENCH, mode, source.dtype, source.data, source.base or "-", wanted, pages]
     return Program(words, {"LMC_KERNELS": kernels} if kernels else {})
 
 
