@@ -125,6 +125,7 @@ static void test_they_go(void **state)
     OK(lmcs_compact(pool, NULL, &err));
     verify_pool(pool);
     /* The archive brings one back; later tags and metrics stay. */
+    FAILS(LMCS_EXISTS, restore_part(pool, fd, "run@2", "t0", NULL, &report)); /* not in part */
     OK(restore_part(pool, fd, "run@2", NULL, NULL, &report));
     EXPECT(report.snapshots == 1);
     expect_remote(pool, "1 3 5");

@@ -264,6 +264,9 @@ static enum lmcs_status compare(struct lmcs_txn *txn, uint64_t shelf_id, const s
     if (status != LMCS_OK || !found)
         return status;
     struct comparing c = {.txn = txn, .there = &there->df, .fits = has_same_head(record, there)};
+    if (there->df.state == LMCS_SNAPSHOT_REMOTE) /* comes back whole, or not */
+        c.fits =
+            c.fits && record->df.tensor_count == there->df.tensor_count && record->df.raw_bytes == there->df.raw_bytes;
     if (c.fits)
         status = lmcs_stage_compare_meta(record, there, &c.fits, error);
     if (status == LMCS_OK && c.fits)
