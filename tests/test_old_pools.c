@@ -765,6 +765,15 @@ static void annotations(void **state)
     go_on(place, place->pool, LMCS_OK);
 }
 
+static void remote(void **state)
+{
+    unpack(*state, "remote");
+    struct lmcs_pool *pool = open_quiet(((struct place *)*state)->pool);
+    expect_described(pool, "remote", "a.pool", "reading", false);
+    EXPECT(lmcs_compact(pool, NULL, &err) == LMCS_OK && pool_info(pool).remote_count == 5); /* two by a request */
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -785,6 +794,7 @@ int main(void)
         IN_MEMORY(identities),
         IN_MEMORY(annotations),
         IN_MEMORY(captures),
+        IN_MEMORY(remote),
     };
     return cmocka_run_group_tests_name("pools and archives of earlier versions", tests, NULL, NULL);
 }

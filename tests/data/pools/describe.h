@@ -158,7 +158,10 @@ static inline enum lmcs_status describe_snapshot(FILE *out, struct lmcs_pool *po
     if (status != LMCS_OK)
         return status;
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
-    status = lmcs_snapshot_digest(snapshot, &digest, error);
+    if (info->remote == NULL)
+        status = lmcs_snapshot_digest(snapshot, &digest, error);
+    else
+        fprintf(out, "remote at %s: ", info->remote);
     if (status == LMCS_OK)
         status = lmcs_snapshot_storage(snapshot, &storage, error);
     fprintf(out,
@@ -179,7 +182,7 @@ static inline enum lmcs_status describe_snapshot(FILE *out, struct lmcs_pool *po
     fprintf(out, "  meta %s\n", info->meta_json);
     if (status == LMCS_OK)
         status = lmcs_snapshot_tags(snapshot, describe_tag, out, error);
-    if (status == LMCS_OK)
+    if (status == LMCS_OK && info->remote == NULL)
         status = describe_entries(out, snapshot, error);
     lmcs_snapshot_close(snapshot);
     return status;
