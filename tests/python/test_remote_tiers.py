@@ -174,6 +174,15 @@ def test_nothing_goes_without_a_sound_copy(
     assert settle(quiet, url)["confirmed"] == 4 and remote(quiet) == [1, 3, 4, 5]
 
 
+def test_requests_name_no_other_snapshots(quiet: lmcstore.Store) -> None:
+    fill(quiet, 1, 9)
+    quiet["run"].remove(8)
+    with Place("memory://runs") as place:
+        confirmer = confirm.Confirmer(quiet, place, whole=False)
+        assert list(confirmer._runs("run", {1, 2, 4, 5, 7, 9})) == [(1, 2), (4, 5), (7, 9)]
+        assert list(confirmer._runs("run", set())) == []
+
+
 def test_the_url_keeps_what_may_be_the_only_copy(quiet: lmcstore.Store, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket"
     fill(quiet, 1, 8)
