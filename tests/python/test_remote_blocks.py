@@ -150,6 +150,10 @@ def test_an_old_snapshot_takes_four_rounds(tmp_path: Path, monkeypatch: pytest.M
         nodes = [name for name in got if name.startswith("index/")]
         assert len(nodes) == len(set(nodes)) <= 3 and len(got) == 2 + len(nodes)
         assert waits >= len(nodes)  # none of them was read alone
+        got.clear()
+        with lmcstore.open(url) as store:
+            same(np.full(300, 199), store["run"].at(step=597)["w"].read())
+        assert len(got) == 2
         with lmcstore.open(url) as store:
             assert [one.number for one in store["run"].steps(450)] == [151]
             assert store["run"].steps(451) == []

@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import DamagedError, ExistsError, InUseError, NotFoundError, UnsupportedError
@@ -126,7 +126,8 @@ class Shelf(codec.ShelfParts):
 
     def prepare(self, number: int | None = None, step: int | None = None) -> None:
         """Read the nodes together that `chain` of a snapshot needs, or of those of a step."""
-        nodes = self.nodes
+        newest = (entry for entry in reversed(self.newest) if number is not None and entry.number <= number)
+        nodes = [] if number is not None and _chain(newest, number)[1] == 0 else self.nodes
         while nodes:
             if number is None:
                 there = [node for node in nodes if _has_step(node, step)]
@@ -145,17 +146,9 @@ class Shelf(codec.ShelfParts):
 
         NotFoundError: there is no such snapshot. DamagedError: one that it needs is missing.
         """
-        found: list[tuple[Entry, Archive]] = []
-        needed, can_be_key = number, by_key
-        for entry in self.entries(1, number, backwards=True):
-            if entry.number != needed:
-                break
-            if entry.key is not None and can_be_key:
-                return [(entry, entry.key), *reversed(found)]
-            found.append((entry, entry.archive))
-            if entry.base == 0:
-                return found[::-1]
-            needed, can_be_key = entry.base, not entry.deep
+        found, needed = _chain(self.entries(1, number, backwards=True), number, by_key)
+        if found and needed == 0:
+            return found[::-1]
         if not found:
             raise NotFoundError(f"{self._nodes.place.url} has no {self.name}@{number}")
         raise DamagedError(
@@ -218,6 +211,21 @@ class Shelf(codec.ShelfParts):
         for tag, number in sorted(self.tags.items()):
             found.setdefault(number, []).append(tag)
         return found
+
+
+def _chain(entries: Iterable[Entry], number: int, by_key: bool = True) -> tuple[list[tuple[Entry, Archive]], int]:
+    """Return the archives of a snapshot, the newest first, and the number of one that is missing; 0: none is."""
+    found: list[tuple[Entry, Archive]] = []
+    needed, can_be_key = number, by_key
+    for entry in entries:
+        if entry.number != needed:
+            break
+        key = entry.key if can_be_key else None
+        found.append((entry, key or entry.archive))
+        needed, can_be_key = 0 if key else entry.base, not entry.deep
+        if needed == 0:
+            break
+    return found, needed
 
 
 def _has_step(node: Node, step: int | None) -> bool:
