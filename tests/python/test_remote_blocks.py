@@ -212,7 +212,7 @@ def test_a_cache_that_stays(folder: Path, tmp_path: Path, requests: dict[str, in
         assert store.info()["fetched_bytes"] > 0
     shutil.rmtree(cache)
     cache.write_text("no folder")
-    with pytest.raises(lmcstore.Error):
+    with pytest.raises(lmcstore.InputOutputError, match="can't have a cache"):
         lmcstore.open(url, cache=cache)
     with pytest.raises(lmcstore.InvalidError):
         lmcstore.open(folder / "run.pool", "r", cache=tmp_path / "other")

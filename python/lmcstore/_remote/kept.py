@@ -38,18 +38,19 @@ class Kept:
         self._used: int | None = None
         self._process = os.getpid()
         self._held = -1
-        if folder is not None:
-            try:
+        try:
+            if folder is not None:
                 os.makedirs(folder, 0o700, exist_ok=True)
-            except OSError as error:
-                raise InputOutputError(f"{folder} can't be a folder for a cache: {error.strerror or error}") from None
-            self._folder = folder
-            return
-        _sweep()
-        self._folder = tempfile.mkdtemp(prefix=_PREFIX)
-        self._most_bytes = min(most_bytes, shutil.disk_usage(self._folder).free // 2)
-        self._held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._held, fcntl.LOCK_SH)
+                self._folder = folder
+                return
+            _sweep()
+            self._folder = tempfile.mkdtemp(prefix=_PREFIX)
+            self._most_bytes = min(most_bytes, shutil.disk_usage(self._folder).free // 2)
+            self._held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(self._held, fcntl.LOCK_SH)
+        except OSError as error:
+            what = folder or "the folder of temporary files (TMPDIR)"
+            raise InputOutputError(f"{what} can't have a cache: {error.strerror or error}") from None
 
     def renew(self) -> None:
         """Go on in a forked child, which shares the folder, but does not remove it."""
