@@ -317,6 +317,17 @@ def test_tags_of_a_machine_that_has_no_first_rank(run: Path, url: str) -> None:
         assert store["run"].tags == {"best": 1}
 
 
+def test_a_fork_has_its_parts_there(run: Path, url: str, place: Path) -> None:
+    with lmcstore.open(run, "r+") as store:
+        store["run"][2].fork("fork")
+    assert push(run, url)["snapshots"] == 4
+    lmcstore.pull(url, place / "third")
+    for where in (url, place / "third"):
+        with lmcstore.open(where, "r") as store:
+            assert [one.number for one in store["fork"]] == [1] and store["fork"][1].step == 20
+            assert store["fork"][1]["large"].numpy().tobytes() == run_folder.arrays(20)["large"].tobytes()
+
+
 def test_a_part_that_is_lost_leaves_one_snapshot_out(run: Path, url: str, caplog: Any) -> None:
     with lmcstore.open(run / RANKS[1], "r+") as rank:
         rank["run"].remove(2)

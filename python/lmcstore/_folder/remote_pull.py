@@ -59,8 +59,9 @@ class _Pull(Restore):
         found = set()
         for shelf, _, record in records_of(self._made):
             for part in record.ranks.values():
-                if now.part(shelf, part.number, part.group) is not None:
-                    found.add(Wanted(stem, shelf, part.number))
+                entry = now.part(shelf, part.number, part.group)
+                if entry is not None:
+                    found.add(Wanted(stem, shelf, entry.number))
         return list(ranges_of(sorted(found)))
 
     def _pull(self, store: Store, place: Place, what: Iterable[str]) -> dict[str, Any]:

@@ -166,7 +166,8 @@ class RunPusher(Pusher):
                 one = pending[number] = pending.get(number) or self._read(shelf, number)
             except NotFoundError:  # removed meanwhile
                 continue
-            self._begin(shelf, number)
+            if count == 0 or shelf not in self._begun:
+                self._begin(shelf, number)
             for rank, pool in one.here.items():
                 if rank not in stopped and not self._give(shelf, number, rank, pool, one.parts[rank], waits):
                     stopped.add(rank)

@@ -260,11 +260,14 @@ class State:
         return next((shelf for shelf in self.shelves if shelf.name == name), None)
 
     def part(self, shelf: str, number: int, group: bytes) -> Entry | None:
-        """Find the part of a snapshot in the state of a rank's sub-run."""
+        """Find the part of a snapshot in the state of a rank's sub-run. That of a fork is the shelf's first entry."""
         there = self.find(shelf)
-        entry = there.entry(number) if there is not None else None
-        is_it = entry is not None and not entry.hidden and entry.of is not None and entry.of.group == group.hex()
-        return entry if is_it else None
+        if there is None:
+            return None
+        for entry in (there.entry(number), next(there.entries(), None) if there.origin is not None else None):
+            if entry is not None and not entry.hidden and entry.of is not None and entry.of.group == group.hex():
+                return entry
+        return None
 
     def add(self, name: str, identity: str, keep_raw: int, policy: str, origin: Origin | None) -> Shelf:
         """Add a shelf without snapshots."""
