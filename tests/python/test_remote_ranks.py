@@ -173,6 +173,9 @@ def test_rows_parts_and_values_are_read_in_place(run: Path, url: str, place: Pat
 
 def test_a_pull_of_a_range_and_then_the_rest(run: Path, url: str, place: Path) -> None:
     push(run, url)
+    with pytest.raises(lmcstore.NotFoundError, match="no snapshot '4'"):
+        lmcstore.pull(url, place / "some", "run@4")
+    assert not (place / "some").exists()
     pulled(url, place / "some", [20], what="run@2")
     pulled(url, place / "some", [10, 20, 30])
     assert lmcstore.pull(url, place / "some")["snapshots"] == 0
@@ -221,7 +224,7 @@ def test_a_pull_that_is_cut_short_is_repeated(
                 break
             except Died:
                 died += 1
-        with pytest.raises(lmcstore.NotFoundError):
+        with pytest.raises(lmcstore.NotFoundError, match="or pull|no such pool"):
             lmcstore.open(place / "third", "r")
     assert died > 2
     pulled(url, place / "third", [10, 20, 30])

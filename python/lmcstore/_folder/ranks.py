@@ -31,7 +31,9 @@ def rank_files(folder: str) -> list[str]:
 def lacking(folder: str) -> NotFoundError:
     """Describe a folder without records."""
     if is_restoring(folder):
-        return NotFoundError(f"{folder} is not whole: the restore of the run did not end. Repeat lmc-store restore")
+        return NotFoundError(
+            f"{folder} is not whole: the restore of the run did not end. Repeat lmc-store restore, or pull"
+        )
     if not rank_files(folder):
         return NotFoundError(f"there is no run in {folder}")
     return NotFoundError(f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it")

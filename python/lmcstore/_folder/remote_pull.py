@@ -10,6 +10,7 @@ from typing import Any
 from .._remote import state
 from .._remote.place import Place
 from .._remote.pull import Progress, Puller
+from .._remote.which import numbers_of
 from .._text.arguments import absolute
 from ..errors import NotFoundError
 from ..store import Store
@@ -32,7 +33,9 @@ class _Pull(Restore):
         return super().run(allow_missing, move_tags)
 
     def _names(self) -> list[str]:
-        return state.read(self._place).ranks or []
+        now = state.read(self._place)
+        list(numbers_of(now, self._what))  # NotFoundError before anything is made
+        return now.ranks or []
 
     def _restore(self, store: Store, stem: str, move_tags: bool) -> dict[str, Any]:
         if stem == "records":
