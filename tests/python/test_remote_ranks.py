@@ -7,11 +7,12 @@ import contextlib
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,30 @@ def test_a_node_that_dies_while_it_pushes(run: Path, url: str, place: Path, monk
     pulled(url, place / "third", [10, 20, 30])
 
 
+def test_a_node_that_is_killed_while_it_pushes(run: Path, url: str, run_python: Callable[..., Any]) -> None:
+    """It kills itself when the server has confirmed some pieces."""
+    code = """
+import os, signal, sys, lmcstore
+left = int(sys.argv[3])
+def progress(*_):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+with lmcstore.open(sys.argv[1], "r") as store:
+    store.push(sys.argv[2], None, progress)
+"""
+    push(node(run, "second", (2, 3)), url)
+    first = node(run, "first", (0, 1))
+    codes = []
+    for pieces in (1, 2, 3, 1000):
+        codes.append(run_python(code, str(first), url, str(pieces)).returncode)
+        with lmcstore.open(url) as store:
+            check(store, [10, 20, 30][: len(store["run"])])
+    assert codes[0] == -signal.SIGKILL and codes[-1] == 0
+    check_url(url, [10, 20, 30])
+
+
 def test_a_pull_that_is_cut_short_is_repeated(
     run: Path, url: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +249,7 @@ def test_a_pull_that_is_cut_short_is_repeated(
                 break
             except Died:
                 died += 1
-        with pytest.raises(lmcstore.NotFoundError, match="or pull|no such pool"):
+        with pytest.raises(lmcstore.NotFoundError, match=r"or pull|no such pool"):
             lmcstore.open(place / "third", "r")
     assert died > 2
     pulled(url, place / "third", [10, 20, 30])
