@@ -19,11 +19,25 @@ byte shown, next = 1; /* the top: the records, and the lowest number that none h
 byte removed, lost;   /* for the checks alone */
 byte ended;
 
+#ifdef BREAK_LOOK
+#define THERE (wanted == rank -> parts[rank] : seen)
+#define PASSED (wanted == rank -> passed[rank] : seen_passed)
+#else
+#define THERE parts[wanted]
+#define PASSED passed[wanted]
+#endif
+
 proctype node(bit rank)
 {
     byte sent, k, wanted;
     bool complete, gone;
+#ifdef BREAK_LOOK
+    byte seen, seen_passed;
+#endif
 send:
+#ifdef BREAK_LOOK
+    atomic { seen = parts[1 - rank]; seen_passed = passed[1 - rank] };
+#endif
     if
     :: sent == N -> skip
     :: d_step { sent < N ->
@@ -58,12 +72,12 @@ send:
 #endif
             d_step {
                 if
-                :: (parts[wanted] & BIT(k)) == 0 ->
+                :: (THERE & BIT(k)) == 0 ->
                     complete = false;
 #ifdef BREAK_WAIT
                     gone = true
 #else
-                    gone = gone || passed[wanted] >= k
+                    gone = gone || PASSED >= k
 #endif
                 :: else
                 fi;

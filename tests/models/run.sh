@@ -78,6 +78,7 @@ verify holds ranks all -E
 verify fails ranks record-before-parts -E -DBREAK_ORDER
 verify fails ranks record-without-a-rank -E -DBREAK_ALL
 verify fails ranks late-part-left-out -E -DBREAK_WAIT
+verify fails ranks looked-before-sending -E -DBREAK_LOOK
 verify fails ranks record-below-the-newest -E -DBREAK_NEXT
 verify fails ranks parts-in-doubt-swept -E -DBREAK_DOUBT
 verify fails ranks parts-removed-first -E -DBREAK_FIRST

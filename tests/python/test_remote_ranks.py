@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import shutil
 import signal
@@ -12,13 +11,14 @@ import subprocess
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lmcstore
 import pytest
 import run_folder
+from lmcstore._folder import remote_push
 from lmcstore._remote import codec, state, sweep
 from lmcstore._remote.command import main
 from lmcstore._remote.place import Place
@@ -32,11 +32,10 @@ RANKS = [f"rank-{rank:05d}.pool" for rank in range(4)]
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=where) as made:
-        monkeypatch.setattr(tempfile, "tempdir", made)
-        yield Path(made)
+def place(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Also temporary files go to the folder in memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
 
 
 @pytest.fixture
@@ -106,6 +105,27 @@ def test_two_nodes_push_one_run(run: Path, url: str, place: Path) -> None:
     save(place / "third", 40)
     assert push(place / "third", url)["snapshots"] == 1
     check_url(url, [10, 20, 30, 40])
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_the_last_of_two_nodes_sees_the_parts_of_the_other(
+    at: int, run: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sends record by record, the second one all of them in the middle of the first one's push."""
+    first, second = node(run, "first", (0, 1)), node(run, "second", (2, 3))
+    calls: list[bool] = []
+    original = remote_push.RunPusher._push_parts
+
+    def push_parts(pusher: remote_push.RunPusher, waits: bool) -> bool:
+        calls.append(waits)
+        if len(calls) == at:
+            push(second, url)
+        return original(pusher, waits)
+
+    monkeypatch.setattr(remote_push, "_AT_ONCE_RECORDS", 1)
+    monkeypatch.setattr(remote_push.RunPusher, "_push_parts", push_parts)
+    push(first, url)
+    check_url(url, [10, 20, 30])
 
 
 @pytest.mark.parametrize("where", ["file", "s3"])
@@ -445,6 +465,7 @@ def test_damage_and_missing_parts_are_named(
     with pytest.raises(lmcstore.DamagedError, match="rank-00002"):
         lmcstore.pull(url, place / "third")
     shutil.rmtree(bucket / "rank-00001")
+    assert main("info", [url]) == 0 and "rank-00001: 0 snapshots, damaged" in capsys.readouterr().out
     assert main("verify", [url]) == 1 and "lacks the part of rank 1" in capsys.readouterr().err
     with pytest.raises(lmcstore.NotFoundError, match="rank-00001"):
         lmcstore.pull(url, place / "fourth")

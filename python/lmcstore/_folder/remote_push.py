@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ log = logging.getLogger("lmcstore")
 
 _AT_ONCE_RECORDS = 32
 _AT_ONCE_RANKS = 4
+_LOOK_EVERY_S = 0.2
+"""How often the sub-runs of other machines are read while one waits for them."""
 
 
 class _Begun(Exception):
@@ -106,6 +109,7 @@ class RunPusher(Pusher):
         self._sent_parts: dict[str, int] = {}
         self._begun: set[str] = set()
         self._waits = False
+        self._looked = 0.0
         self._tagged = 0
 
     def close(self) -> None:
@@ -131,9 +135,11 @@ class RunPusher(Pusher):
         is_done, is_any = False, False
         self._waits = waits
         while not is_done:
-            self._fresh.clear()
             before = self.bytes
             is_done = self._push_parts(waits)
+            if waits or self.bytes != before or time.monotonic() - self._looked >= _LOOK_EVERY_S:
+                self._looked = time.monotonic()
+                self._fresh.clear()  # behind the parts: of two nodes, the last one sees those of the other
             is_any |= super().push(waits=waits and is_done) or self.bytes != before
         return is_any
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .._text.arguments import file_path, parse_size
 from .._text.text import lines, printable
-from ..errors import Error, InvalidError, ReadOnlyError
+from ..errors import DamagedError, Error, InvalidError, NotFoundError, ReadOnlyError
 from ..opening import open
 from ..progress import ProgressBar
 from ..remote import pull, verify
@@ -127,7 +127,7 @@ def _info(arguments: argparse.Namespace) -> dict[str, Any]:
         _say(arguments, f"{place.url}: run {now.run}, commit {now.number} of {written}")
         ranks = [] if now.ranks is None else list(map(_rank, [place] * len(now.ranks), now.ranks))
         for one in ranks:
-            _say(arguments, f"{one['name']}: {_snapshots(one['stored'])}")
+            _say(arguments, f"{one['name']}: {_snapshots(one['stored'])}{', damaged' if one['error'] else ''}")
     found = {"url": place.url, "run": now.run, "commit": now.number, "time": now.time_ns / 1e9, "shelves": shelves}
     return found if now.ranks is None else found | {"ranks": ranks}
 
@@ -135,9 +135,10 @@ def _info(arguments: argparse.Namespace) -> dict[str, Any]:
 def _rank(above: Place, name: str) -> dict[str, Any]:
     """Describe a rank's sub-run."""
     with above.below(name) as place:
-        shelves = state.read(place).shelves
-        latest = {shelf.name: shelf.latest.number for shelf in shelves if shelf.latest is not None}
-        return {"name": name, "stored": sum(shelf.shown for shelf in shelves), "latest": latest}
+        try:
+            return {"name": name, "stored": sum(shelf.shown for shelf in state.read(place).shelves), "error": None}
+        except (DamagedError, NotFoundError) as error:
+            return {"name": name, "stored": 0, "error": str(error)}
 
 
 def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
