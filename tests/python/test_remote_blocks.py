@@ -180,6 +180,18 @@ def test_rows_take_their_blocks(folder: Path, requests: dict[str, int], name: st
             same(whole, store["run"]["latest"][name].read())
 
 
+@pytest.mark.parametrize("most", [1, 3 << 20, 9 << 20])
+@pytest.mark.parametrize("memory", [0, "3MiB", "1GiB"])
+def test_large_tensors_are_read_in_parts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, most: int, memory: int | str
+) -> None:
+    for name in ("_WHOLE_BYTES", "_AT_ONCE_BYTES", "_REQUEST_BYTES"):
+        monkeypatch.setattr(blocks, name, most if name != "_REQUEST_BYTES" else max(most, 100_000))
+    with lmcstore.open(folder / "run.pool", "r") as pool, lmcstore.open(f"file://{folder}/run", memory=memory) as store:
+        for step in (STEPS, STEPS - 1, STEPS):
+            same(pool["run"].at(step=step).state_dict(), store["run"].at(step=step).state_dict())
+
+
 def test_reports_equal_those_of_the_pool(folder: Path, tmp_path: Path) -> None:
     with lmcstore.open(folder / "run.pool", "r") as pool, lmcstore.open(f"file://{folder}/run") as store:
         for step in (1, 2):
