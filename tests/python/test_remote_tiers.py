@@ -189,9 +189,6 @@ def test_the_url_keeps_what_may_be_the_only_copy(quiet: lmcstore.Store, tmp_path
     quiet["run"].policy = LOCAL + " keep=last:4 grace=none"
     settle(quiet, url)
     assert remote(quiet) == [5]  # rules come first
-    with Place(url) as place:
-        found = sweep.prune(place, (), lambda path: lmcstore.open(path, "x"), dry_run=False)
-        assert found[0] == 0 or all(entry.sole for entry in state.read(place).shelf("run").entries())
     with pytest.raises(lmcstore.RemoteError, match="only copy"), Place(url) as place:
         sweep.remove(place, ["run@5"], dry_run=False)
     assert np.array_equal(quiet["run"][5]["w"], state_of(5)["w"])
@@ -199,6 +196,24 @@ def test_the_url_keeps_what_may_be_the_only_copy(quiet: lmcstore.Store, tmp_path
     settle(quiet, url, mirror=True)
     with Place(url) as place:
         assert [entry.number for entry in state.read(place).shelf("run").entries() if not entry.hidden] == [6, 7, 8]
+
+
+def test_a_prune_elsewhere_by_other_rules(quiet: lmcstore.Store, tmp_path: Path) -> None:
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    settle(quiet, f"file://{tmp_path}/bucket")
+
+    def rules(draft: state.State) -> bool:
+        shelf = draft.shelf("run")
+        shelf.policy = shelf.policy.replace("keep=all", "keep=last:2")
+        return True
+
+    with Place(f"file://{tmp_path}/bucket") as place:
+        state.change(state.read(place), "0" * 32, rules)
+        for force, left in ((False, [1, 2, 3, 4, 5, 7, 8]), (True, [7, 8])):
+            sweep.prune(place, (), lambda path: lmcstore.open(path, "x"), dry_run=False, force=force)
+            entries = state.read(place).shelf("run").entries()
+            assert [entry.number for entry in entries if not entry.hidden] == left
 
 
 def test_a_pusher_and_a_trainer_that_die(tmp_path: Path) -> None:
