@@ -19,7 +19,7 @@ import pytest
 from optional import torch
 from same import same
 from test_cli_remote import cli
-from test_remote_push import expect, fill, pulled, state_of
+from test_remote_push import Died, Fate, expect, fill, pulled, state_of
 
 pytest.importorskip("obstore")
 from lmcstore._remote import confirm, state, sweep
@@ -119,6 +119,27 @@ def test_pull_brings_them_back(quiet: lmcstore.Store, url: str) -> None:
     assert lmcstore.pull(url, quiet)["snapshots"] == 4 and remote(quiet) == []
     expect(quiet, list(range(1, 9)))
     assert settle(quiet, url)["confirmed"] == 0
+
+
+def test_a_pull_that_dies(quiet: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/bucket"
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    settle(quiet, url)
+    fate = Fate(monkeypatch)
+    for at in range(1, 100):
+        fate.count, fate.dies_at = 0, at
+        try:
+            lmcstore.pull(url, quiet, "run@4")
+            break
+        except Died:
+            assert quiet.verify()["damages"] == 0 and len(quiet["run"]) == 8
+    fate.dies_at = 1 << 60
+    assert at > 5 and 4 not in remote(quiet)
+    expect(quiet, list(range(1, 9)))
+    settle(quiet, url)
+    assert remote(quiet) == [1, 2, 3, 4, 5]
+    expect(quiet, list(range(1, 9)))
 
 
 def test_links_keep_their_bases(tmp_path: Path, url: str) -> None:
