@@ -195,6 +195,14 @@ def test_nothing_goes_without_a_sound_copy(
     assert settle(quiet, url)["confirmed"] == 4 and remote(quiet) == [1, 3, 4, 5]
 
 
+def test_a_long_backlog_goes(quiet: lmcstore.Store, tmp_path: Path) -> None:
+    quiet["run"].policy = LOCAL
+    for step in range(100):
+        quiet["run"].snapshot({"w": np.full(8, step)}, step=step)
+    assert settle(quiet, f"file://{tmp_path}/bucket")["confirmed"] == 97
+    assert quiet.info()["remote_count"] == 97 and quiet.verify()["damages"] == 0
+
+
 def test_requests_name_no_other_snapshots(quiet: lmcstore.Store) -> None:
     fill(quiet, 1, 9)
     quiet["run"].remove(8)

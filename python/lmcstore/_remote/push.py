@@ -139,10 +139,18 @@ class Pusher:
             self._agree()
         if self._key is not None and (waits or self._key[2].done()):
             self._take_key()
-        if self._confirm is not None:
-            for shelf in sorted({wanted.shelf for wanted in self._wanted()}):
-                self.confirmed += self._confirm.confirm(shelf, self._commit, lambda: self._state, waits=waits)
+        for shelf in sorted({wanted.shelf for wanted in self._wanted()}) if self._confirm is not None else ():
+            self._let_go(shelf, waits)
         return self._state.number != before
+
+    def _let_go(self, shelf: str, waits: bool) -> None:
+        """Confirm what the pool may let go: all, or with `waits` false some."""
+        assert self._confirm is not None
+        for _ in range(len(self._store[shelf]) if waits else 1):
+            count = self._confirm.confirm(shelf, self._commit, lambda: self._state, waits=waits)
+            self.confirmed += count
+            if count == 0:
+                return
 
     def _wanted(self) -> Iterator[_Wanted]:
         if not self._what:
