@@ -90,14 +90,13 @@ class Confirmer:
                     raise
                 log.error("%s@%d stays in the pool: %s", shelf, number, error)
                 self._asked[shelf, number] = time.monotonic() + _WRONG_AGAIN_S
-        count = 0
+        count, later = 0, time.monotonic() + _ASKED_AGAIN_S
+        self._asked.update(((shelf, number), later) for number in sound)
         for first, last in self._runs(shelf, sound):
             try:
                 pool.safe(shelf, first, last, epoch, self._place.url)
             except InUseError:  # the writer is slow: later
                 break
-            later = time.monotonic() + _ASKED_AGAIN_S
-            self._asked.update(((shelf, number), later) for number in range(first, last + 1))
             count += sum(first <= number <= last for number in sound)
         return count
 
