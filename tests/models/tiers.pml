@@ -2,9 +2,9 @@
 /*
  * tiers.pml - one snapshot that leaves its pool for a run in an object store (store/REMOTE.md, Tiers).
  *
- * A pusher, another that takes removals over, a pruner at another machine, a pool whose owner removes, restores and pulls, its writer with the ring of
- * annotations and requests in memory, and deaths of pushers and writer at any step. What holds: a snapshot that the
- * pool lists as remote is in the run, whole, and the same.
+ * A pusher, another that takes removals over, a pruner at another machine, a pool whose owner removes, restores and
+ * pulls, its writer with the ring of annotations and requests in memory, and deaths of pusher and writer at any step.
+ * What holds: a snapshot that the pool lists as remote is in the run, whole, and the same.
  *
  * Left out, in turn, by a macro:
  *   BREAK_MARK    the commit that forbids its removal
