@@ -276,9 +276,11 @@ static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t
     return bits;
 }
 
+/* Returns bits as lengths suggest, without outliers. */
 static uint64_t plan_classes(const struct sample *sample, unsigned most, struct lmci_classes *classes)
 {
     struct group groups[256];
+    uint64_t bits = 0;
     uint64_t class_bits = CLASS_BITS * (uint64_t)sample->words / sample->block_words;
     unsigned n = reduce_groups(groups, make_groups(sample, groups), most, class_bits);
     classes->count = n;
@@ -287,8 +289,14 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
     for (unsigned c = 0; c < n; c++) {
         classes->finer[c] = 0;
         classes->first[c] = (uint8_t)groups[c].first;
-        classes->shift[c] = lmci_choose_shift(&groups[c].lengths, sample->word);
+        classes->shift[c] = lmci_choose_shift(&groups[c].lengths, sample->word, &bits);
     }
+    return bits;
+}
+
+/* Returns the bits of planned classes, whose shifts the dense level refines. */
+static uint64_t classes_bits(const struct sample *sample, struct lmci_classes *classes)
+{
     size_t outliers;
     const uint64_t bits = dealt_bits(sample, classes, &outliers);
     return sample->dense ? refine_shifts(sample, bits, outliers, classes) : bits;
@@ -380,7 +388,8 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
                                 sample->planes, stands.data);
     for (unsigned p = 0; sample->word == 8 && p < LMCI_KEYED_PLANES; p++)
         bits += plane_bits(sample, sample->planes[p]);
-    bits += plan_classes(&stands, most, &classes);
+    plan_classes(&stands, most, &classes);
+    bits += classes_bits(&stands, &classes);
     lmci_release(stands.memory);
     if (bits >= least)
         return LMC_OK;
@@ -436,6 +445,7 @@ static void choose_values(const struct sample *sample, bool possible, uint64_t a
 }
 
 #define CLEARLY 3 /* bits a word by which a delta surely wins without rotation */
+#define SURELY  4 /* ... by which lengths suffice to show that */
 
 static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
 {
@@ -444,8 +454,10 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     const unsigned usual = sample->word <= 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
     const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
     const bool dealt = sample->base != NULL && is_float && lmci_has_classes(sample->word);
-    const uint64_t classes = dealt ? plan_classes(sample, most, &scheme->classes) : UINT64_MAX;
+    const uint64_t about = dealt ? plan_classes(sample, most, &scheme->classes) : UINT64_MAX;
     const uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
+    const bool surely = dealt && !sample->dense && about + SURELY * (uint64_t)sample->words < rotated;
+    const uint64_t classes = surely ? about : dealt ? classes_bits(sample, &scheme->classes) : UINT64_MAX;
     scheme->transform = LMCI_ROTATE;
     if (dealt && classes + CLEARLY * (uint64_t)sample->words < rotated) {
         scheme->method = LMCI_METHOD_CLASSES;

@@ -340,34 +340,36 @@ struct pieces {
     unsigned log2;        /* of the size; LMCI_PIECE_LOG2_MOST: one piece */
     uint64_t bits;        /* estimate; 0: too short for pieces */
     size_t counted;       /* sum of `counts` */
-    uint32_t counts[256]; /* of all pieces */
+    uint32_t counts[256]; /* of all pieces, if `counted` */
 };
 
-static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder)
+static void choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
+                          struct pieces *best)
 {
     uint32_t(*counts)[256] = (void *)(((uintptr_t)coder->scratch + 3) & ~(uintptr_t)3);
     const unsigned least_log2 = coder->dense ? LMCI_PIECE_LOG2_LEAST : USUAL_PIECE_LOG2;
     const size_t piece = (size_t)1 << least_log2;
-    struct pieces best = {.log2 = LMCI_PIECE_LOG2_MOST};
+    best->log2 = LMCI_PIECE_LOG2_MOST;
+    best->bits = best->counted = 0;
     if (bytes < 2 * piece)
-        return best;
+        return;
+    memset(best->counts, 0, sizeof best->counts);
     for (size_t at = 0; at < bytes; at += piece) {
         size_t some = bytes - at < piece ? bytes - at : piece;
-        best.counted +=
+        best->counted +=
             count_about(plane + at, some, counted_of(some, coder->dense, PIECE_COUNTED), counts[at / piece]);
         for (unsigned s = 0; s < 256; s++)
-            best.counts[s] += counts[at / piece][s];
+            best->counts[s] += counts[at / piece][s];
     }
     for (unsigned log2 = LMCI_PIECE_LOG2_MOST; log2 >= least_log2; log2--) {
         uint64_t bits = grouped_bits(counts, bytes, piece, (size_t)1 << (log2 - least_log2));
         if (log2 == LMCI_PIECE_LOG2_MOST) {
-            best.bits = coder->dense ? bits : bits - bits / PIECES_SAVE;
-        } else if (bits < best.bits) {
-            best.log2 = log2;
-            best.bits = bits;
+            best->bits = coder->dense ? bits : bits - bits / PIECES_SAVE;
+        } else if (bits < best->bits) {
+            best->log2 = log2;
+            best->bits = bits;
         }
     }
-    return best;
 }
 
 static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2, const struct lmci_plane_coder *coder,
@@ -446,7 +448,8 @@ static size_t put_context(const unsigned char *plane, size_t bytes, const struct
             dst[amounts + 3 * c + k] = (unsigned char)(count >> 8 * k);
         if (count == 0)
             continue;
-        const struct pieces pieces = choose_pieces(list, count, &deeper);
+        struct pieces pieces;
+        choose_pieces(list, count, &deeper, &pieces);
         size_t written = encode_pieces(list, count, &pieces, &deeper, dst + used, room - used);
         if (written == 0)
             return 0;
@@ -493,7 +496,8 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
     struct lmci_context context;
     if (bytes >= LMCI_CONTEXT_LEAST && lmci_plane_is_noise(plane, bytes))
         return put_raw(plane, bytes, dst, room);
-    const struct pieces pieces = choose_pieces(plane, bytes, coder);
+    struct pieces pieces;
+    choose_pieces(plane, bytes, coder, &pieces);
     if (!coder->contexts || bytes < LMCI_CONTEXT_LEAST ||
         !choose_context(plane, bytes, pieces.bits, coder->dense, &context))
         return encode_pieces(plane, bytes, &pieces, coder, dst, room);

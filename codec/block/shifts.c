@@ -23,17 +23,18 @@ static uint64_t shifted_bits(const struct lmci_bit_lengths *class, unsigned word
     return bits + lmci_entropy_bits(lengths, LMCI_BIT_LENGTHS, class->words);
 }
 
-uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word)
+uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word, uint64_t *bits)
 {
     uint64_t least = UINT64_MAX;
     uint8_t shift = 0;
     for (unsigned s = 0; s <= 8 * word - 8; s += 4) {
-        uint64_t bits = shifted_bits(class, word, s);
-        if (bits < least) {
-            least = bits;
+        const uint64_t some = shifted_bits(class, word, s);
+        if (some < least) {
+            least = some;
             shift = (uint8_t)s;
         }
     }
+    *bits += least;
     return shift;
 }
 
@@ -84,11 +85,12 @@ void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned c
                       struct lmci_classes *classes)
 {
     struct lmci_bit_lengths lengths[LMCI_MAX_CLASSES];
+    uint64_t unused = 0;
     count_block(word, data, base, bytes / word, classes, lengths);
     for (unsigned c = 0; c < classes->count; c++) {
         if (lengths[c].words < BLOCK_MOST / 64)
             continue;
-        classes->shift[c] = lmci_choose_shift(&lengths[c], word);
+        classes->shift[c] = lmci_choose_shift(&lengths[c], word, &unused);
         for (unsigned finer = 4; finer <= classes->finer[c] && few_outliers(&lengths[c], classes->shift[c]); finer += 4)
             classes->shift[c] = (uint8_t)(classes->shift[c] - 4);
     }

@@ -39,8 +39,8 @@ static inline unsigned lmci_bit_length(int32_t difference)
     return 63 - (unsigned)__builtin_clzll((uint64_t)size << 1 | 1);
 }
 
-/* Returns the shift with the fewest bits. */
-uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word);
+/* Returns the shift with the fewest bits, and adds these to *bits. */
+uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word, uint64_t *bits);
 
 /* Chooses for one block; keeps shifts of classes with few words in its sample. */
 void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
