@@ -74,22 +74,30 @@ static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[
     return n;
 }
 
-/* Two queues: leaves by ascending weight, then inner nodes as created, also ascending. Parents follow children. */
+/* Two queues, with an end greater than all weights: leaves by ascending weight, then inner nodes as created, also
+ * ascending. Parents follow children. Branch-free, since either queue may be next. */
 static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
 {
-    uint32_t weight[2 * LMCI_SYMBOLS - 1] = {0};
+    uint32_t leaves[LMCI_SYMBOLS + 1], nodes[LMCI_SYMBOLS];
     uint16_t parent[2 * LMCI_SYMBOLS - 1];
     uint8_t depth[2 * LMCI_SYMBOLS - 1];
     unsigned leaf = 0;
-    unsigned inner = n;
+    unsigned node = 0;
     for (unsigned i = 0; i < n; i++)
-        weight[i] = keys[i] >> 9;
-    for (unsigned made = n; made < 2 * n - 1; made++) {
+        leaves[i] = keys[i] >> 9;
+    leaves[n] = nodes[0] = UINT32_MAX;
+    for (unsigned made = 0; made < n - 1; made++) {
+        uint32_t weight = 0;
         for (int child = 0; child < 2; child++) {
-            unsigned least = leaf < n && (inner == made || weight[leaf] <= weight[inner]) ? leaf++ : inner++;
-            weight[made] += weight[least];
-            parent[least] = (uint16_t)made;
+            const uint32_t first = leaves[leaf], second = nodes[node];
+            const unsigned is_leaf = first <= second;
+            parent[is_leaf ? leaf : n + node] = (uint16_t)(n + made);
+            weight += is_leaf ? first : second;
+            leaf += is_leaf;
+            node += 1 - is_leaf;
         }
+        nodes[made] = weight;
+        nodes[made + 1] = UINT32_MAX;
     }
     depth[2 * n - 2] = 0;
     for (unsigned i = 2 * n - 2; i-- > 0;)

@@ -202,7 +202,11 @@ static void try_classes(struct wishes *wishes, struct made *made)
     struct lmci_class_lists lists = list_starts(word, classes.count, wishes);
     fill_words(word, &classes, wishes, data, base);
     if (dealt) {
-        lmci_kernels()->class_deal(word, data, base, n, &classes, NULL, &lists);
+        struct lmc_hasher hasher;
+        lmc_hasher_init(&hasher);
+        lmci_kernels()->class_deal(word, data, base, n, &classes, hasher.opaque, &lists);
+        const struct lmc_hash hash = lmc_hasher_final(&hasher), whole = lmc_hash128(data, word * n);
+        REQUIRE(hash.low == whole.low && hash.high == whole.high);
         made_lists(made, word, classes.count, &lists, true, wishes);
     } else {
         for (unsigned k = LIST; k <= NIBBLES; k++)
