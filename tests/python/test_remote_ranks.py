@@ -189,7 +189,20 @@ def test_rows_parts_and_values_are_read_in_place(run: Path, url: str, place: Pat
         assert (place / "there").read_bytes() == (place / "here").read_bytes()
         with pytest.raises(lmcstore.ReadOnlyError, match="pull it into a folder"):
             store["run"].remove(1)
+        assert there.digest == here.digest
+        with pickle.loads(pickle.dumps(store)) as copied:
+            assert copied["run"][3]["same"].numpy().tobytes() == local["run"][3]["same"].numpy().tobytes()
         assert store.info()["missing"] == [] and list(store.info()["ranks"]) == [one[:-5] for one in RANKS]
+
+
+def test_blocks_of_all_ranks_are_kept_in_a_folder(run: Path, url: str, place: Path) -> None:
+    push(run, url)
+    fetched = []
+    for _ in range(2):
+        with lmcstore.open(url, cache=place / "cache") as store:
+            check(store, [10, 20, 30])
+            fetched.append(sum(rank["fetched_bytes"] for rank in store.info()["ranks"].values()))
+    assert fetched[0] > fetched[1] * 10
 
 
 def test_a_pull_of_a_range_and_then_the_rest(run: Path, url: str, place: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._remote import state
 from .._remote.codec import Entry, rank_of
-from .._remote.place import Place
+from .._remote.place import Place, forked
 from .._remote.pool import RemoteHandle, RemotePool
 from .._remote.pull import Progress
 from .._remote.verify import verify
@@ -37,10 +37,17 @@ class RemoteRanks:
 
     def __init__(self, records: RemotePool, verify: bool) -> None:
         self._records, self._url, self._verify = records, records.url, verify
-        self._names = records._state.ranks or []
-        self._lock = threading.Lock()
         self._pools: dict[str, RemotePool] = {}
         self._closed = False
+        self.renew()
+        forked.add(self)
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+
+    @property
+    def _names(self) -> list[str]:
+        return self._records._state.ranks or []
 
     def _opened(self, name: str) -> RemotePool:
         with self._lock:

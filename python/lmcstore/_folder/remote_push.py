@@ -143,6 +143,11 @@ class RunPusher(Pusher):
             is_any |= super().push(waits=waits and is_done) or self.bytes != before
         return is_any
 
+    def push_news(self) -> bool:
+        """Send parts and records; other machines may have sent parts that a record has waited for."""
+        is_due = time.monotonic() - self._looked >= _LOOK_EVERY_S
+        return self.push(waits=False) if is_due else super().push_news()
+
     # Parts
 
     def _push_parts(self, waits: bool) -> bool:
