@@ -199,6 +199,21 @@ def test_no_run(place: Place) -> None:
     assert state.begin(place).run == state.read(place).run
 
 
+def test_two_begin_a_run(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark appears between the first look for it and the second."""
+    get = Place.get
+
+    def other_begins(self: Place, name: str, *rest: Any) -> bytes:
+        try:
+            return get(self, name, *rest)
+        finally:
+            if name == state.MARK and not self.exists(name):
+                self.put(name, codec.write_mark("b" * 32))
+
+    monkeypatch.setattr(Place, "get", other_begins)
+    assert state.begin(memory).run == "b" * 32
+
+
 def test_a_server_without_conditions(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryClient, "create", lambda self, *arguments: self.put(*arguments) or True)
     with pytest.raises(lmcstore.UnsupportedError, match="overwrites an object that exists"):

@@ -302,8 +302,8 @@ def _begun(place: Place, ranks: bool) -> State:
     try:
         return read(place)
     except NotFoundError:
-        if place.exists(MARK):
-            raise
+        if place.exists(MARK):  # begun meanwhile
+            return read(place)
     mark = codec.write_mark(secrets.token_hex(16), ranks=ranks)
     if place.create(MARK, mark) and place.create(MARK, mark + b"\n"):
         raise UnsupportedError(
