@@ -169,6 +169,7 @@ class Pool:
         resume: bool,
         skip_lost: bool,
         progress: _Progress,
+        as_stored: bool = False,
         /,
     ) -> dict[str, Any]: ...
     def restore(

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-from lmcstore._remote import agree, push, state, upload
+from lmcstore._remote import agree, confirm, outline, push, state, sweep, upload
 from lmcstore._remote.place import Place
+from lmcstore._remote.verify import verify
 from optional import torch
+from same import same
 from test_links import Trainer
 from test_remote import an_entry
 
@@ -386,6 +390,139 @@ def test_steps_of_adamw_as_links(pool_path: str, url: str, tmp_path: Path) -> No
                 for snapshot in copy["run"]:
                     assert snapshot._handle.digest() == shelf[snapshot.number]._handle.digest()
                 assert copy.verify()["damages"] == 0
+
+
+def test_keys_have_the_payloads_of_older_archives(
+    pool_path: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key costs little, and what it needs of removed snapshots stays; also if the pusher began anew."""
+    torch.manual_seed(0)
+    trainer = Trainer(make=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False), schedule=None)
+    with lmcstore.open(pool_path, "x", memory="64MiB", background=False) as store, Place(url) as place:
+        shelf = store.shelf("run", create=True)
+        shelf.policy = "write=link restore=none links=4"
+        for count in (9, 9):
+            pusher = push.Pusher(store, place, (), False)
+            for _ in range(count):
+                trainer.step()
+                shelf.snapshot(trainer.state(), gradients=trainer.model)
+                pusher.push(waits=True)
+            pusher.close()
+        entries = list(state.read(place).shelf("run").entries())
+        keys = [entry for entry in entries if entry.key is not None]
+        shared = [entry for entry in keys if entry.key.outline_offset < entry.key.bytes / 16]
+        assert [entry.number for entry in keys] == [5, 9, 13, 17]
+        assert [entry.number for entry in shared] == [5, 9, 17]  # the second pusher knows no older archives at first
+        assert all(entry.number - 9 <= entry.key.first < entry.number for entry in shared)
+        digests = {one.number: one._handle.digest() for one in shelf}
+        assert verify(place, (), store._create)["damages"] == []
+        for name in ("GRACE_S", "EXPIRES_S"):
+            monkeypatch.setattr(sweep, name, -1.0)
+        kept = shared[-1].number
+        sweep.remove(place, [f"run@..{kept - 1}", f"run@{kept + 1}.."], dry_run=False)
+        sweep.sweep(state.read(place))
+        there = list(state.read(place).shelf("run").entries())
+        assert [entry.number for entry in there if not entry.hidden] == [kept]
+        assert there[0].number == shared[-1].key.first and there[-1].number == kept
+        with pulled(url, tmp_path) as copy:
+            assert [one._handle.digest() for one in copy["run"]] == [digests[kept]]
+        with lmcstore.open(url) as far:
+            same(far["run"][kept].state_dict(), shelf[kept].state_dict())
+        for name in (entries[-1].archive.object, entries[kept - 2].archive.object):
+            for info in place.list("data"):
+                if info.name.startswith(name):
+                    data = bytearray(place.get(info.name))
+                    data[len(data) // 3] ^= 1
+                    place.put(info.name, bytes(data))
+        with pytest.raises(lmcstore.DamagedError, match=entries[kept - 2].archive.object):
+            lmcstore.pull(url, tmp_path / "bad.pool")
+        with lmcstore.open(url) as far, pytest.raises(lmcstore.DamagedError, match=entries[kept - 2].archive.object):
+            far["run"][kept].state_dict()
+        damages = verify(place, (), store._create)["damages"]
+        assert len(damages) == 1 and entries[kept - 2].archive.object in damages[0]["message"]
+
+
+def test_a_key_of_removed_archives_is_given_up(pool_path: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is sent, another program removes the snapshots whose payloads it has."""
+    weights = np.random.default_rng(0).normal(0, 1, 50_000)
+    with lmcstore.open(pool_path, "x", background=False) as store, Place(url) as place:
+        store["run"].policy = "links=2"
+        pusher = push.Pusher(store, place, (), False)
+        finish = push.Upload.key
+
+        def removed(upload: push.Upload, *rest: Any) -> Any:
+            sweep.remove(Place(url), ["run@1"], dry_run=False)
+            return finish(upload, *rest)
+
+        for step in range(3):
+            store["run"].snapshot({"same": weights, "step": np.array(step)})
+            if step == 2:
+                monkeypatch.setattr(push.Upload, "key", removed)
+                monkeypatch.setattr(
+                    agree, "remove", lambda there, numbers: there.update(dict.fromkeys(numbers)) is None
+                )
+            pusher.push(waits=True)
+        assert all(entry.key is None for entry in state.read(place).shelf("run").entries())
+        assert not pusher._parts  # the next key does without them
+        pusher.close()
+
+
+def test_what_keys_need_of_others(pool_path: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that never changes does not keep all old entries, and its object is looked for before a snapshot goes."""
+    weights = np.random.default_rng(0).normal(0, 1, 50_000)
+    with lmcstore.open(pool_path, "x", background=False) as store, Place(url) as place:
+        store["run"].policy = "links=2"
+        pusher = push.Pusher(store, place, (), False)
+        for step in range(20):
+            store["run"].snapshot({"same": weights, "step": np.array(step)})
+            pusher.push(waits=True)
+        pusher.close()
+        there = state.read(place).shelf("run")
+        firsts = {entry.number: entry.key.first for entry in there.entries() if entry.key is not None}
+        assert all(number - 6 <= first <= number for number, first in firsts.items())
+        assert firsts[3] == 1 and sum(first == number for number, first in firsts.items()) <= 4
+        confirmer = confirm.Confirmer(store, place, whole=False)
+        monkeypatch.setattr(confirm.random, "sample", lambda *_: ["step"])
+        assert confirmer._is_sound(there, 4)
+        confirmer.close()
+        first = there.entry(1)
+        assert first is not None
+        place.delete(info.name for info in place.list("data") if info.name.startswith(first.archive.object))
+        confirmer = confirm.Confirmer(store, place, whole=False)
+        with pytest.raises(lmcstore.NotFoundError, match=first.archive.object):
+            confirmer._is_sound(there, 4)
+        confirmer.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found["places"].pop(),
+        lambda found: found["places"].append([0, 0, 0]),
+        lambda found: found["places"][0].__setitem__(0, 99),
+        lambda found: found["places"][0].__setitem__(1, -1),
+        lambda found: found["places"][0].__setitem__(1, "x"),
+        lambda found: found["objects"][0].__setitem__(0, "data/../lmc-store.json"),
+        lambda found: found["objects"][0].__setitem__(1, 0),
+        lambda found: found.pop("objects"),
+    ],
+)
+def test_sources_are_checked(store: lmcstore.Store, tmp_path: Path, change: Callable[[Any], Any]) -> None:
+    fill(store, 1, 1)
+    with open(tmp_path / "archive", "w+b") as file:
+        store.dump(file)
+        file.seek(0)
+        found = outline.parse(file.read)
+    name = f"data/{1:020d}-{1:016x}"
+    found.sources = [outline.Source(name, 1 << 20, 0, 0)] * len(list(found.gaps()))
+    packed = found.packed()
+    assert outline.unpack(packed, "x").sources == found.sources
+    text = zlib.decompress(packed)
+    at = text.rindex(b'{"objects"')
+    parts = json.loads(text[at:])
+    change(parts)
+    with pytest.raises(lmcstore.DamagedError, match="its sources are wrong"):
+        outline.unpack(zlib.compress(text[:at] + json.dumps(parts).encode()), "x")
 
 
 def a_shelf(url: str, deep: int = 0) -> state.Shelf:

@@ -126,14 +126,20 @@ def remove(there: state.Shelf, numbers: set[int]) -> bool:
             del there.tags[tag]
     changes: dict[int, Entry | None] = {}
     needed, by_archive = 0, False  # the number of the entry that a later one needs, and whether its key won't do
+    shared = 1 << 62  # later keys have payloads of entries from this one on
     for entry in there.entries(backwards=True):
         is_needed = needed == entry.number
         if entry.hidden or entry.number in numbers:
-            if not is_needed:
+            if not is_needed and entry.number < shared:
                 changes[entry.number] = None
                 continue
-            if not entry.hidden:
-                changes[entry.number] = entry._replace(hidden=True, metrics={}, note="", sole=False)
+            spare = entry.spare or not is_needed
+            if not entry.hidden or entry.spare != spare:
+                changes[entry.number] = entry._replace(hidden=True, metrics={}, note="", sole=False, spare=spare)
+            if not is_needed:
+                continue
+        if entry.key is not None and entry.key.first:
+            shared = min(shared, entry.key.first)
         if entry.key is None or (is_needed and by_archive):
             needed, by_archive = entry.base, entry.deep
         else:

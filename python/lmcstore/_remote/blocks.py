@@ -106,9 +106,17 @@ class Decoder:
         outline = self._levels[key[0]].outline
         return outline.identities[outline.contents[key[1] - 1].identity - 1]
 
+    def places(self, key: Key, offset: int, count: int) -> Iterator[tuple[Archive, int, int]]:
+        """Yield the objects that have a part of a payload, and the offsets and sizes there."""
+        level, content = self._levels[key[0]], self.content(key)
+        if key[1] not in level.outline.inline:
+            for at, size in level.outline.parts(content, offset, count):
+                yield *level.outline.at(level.archive, at), size
+
     def damaged(self, key: Key, text: object) -> DamagedError:
         level = self._levels[key[0]]
-        where = self._place.where(level.archive.object)
+        objects = {archive.object for archive, _, _ in self.places(key, 0, self.content(key).stored)}
+        where = ", ".join(map(self._place.where, sorted(objects) or [level.archive.object]))
         return DamagedError(
             f"{self._what} is damaged: {self.identity(key).name!r} of snapshot {level.entry.number}, in {where}: {text}"
         )
@@ -404,40 +412,39 @@ class _Fetch:
 
     def __init__(self, decoder: Decoder, wanted: list[tuple[Key, int, int]]) -> None:
         self._decoder = decoder
-        pieces: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        pieces: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        objects: dict[str, Archive] = {}
         for key, offset, count in wanted:
-            outline = decoder._levels[key[0]].outline
-            if key[1] not in outline.inline:
-                pieces[key[0]].extend(outline.parts(decoder.content(key), offset, count))
-        self._spans = {level: _joined(sorted(parts)) for level, parts in pieces.items()}
-        self._futures: dict[Key, list[Future[bytes]]] = {}
-        self._bytes: dict[Key, bytes] = {}
-        for level, spans in self._spans.items():
-            archive = decoder._levels[level].archive
+            for archive, at, size in decoder.places(key, offset, count):
+                objects[archive.object] = archive
+                pieces[archive.object].append((at, size))
+        self._spans = {name: _joined(sorted(parts)) for name, parts in pieces.items()}
+        self._futures: dict[tuple[str, int], list[Future[bytes]]] = {}
+        self._bytes: dict[tuple[str, int], bytes] = {}
+        for name, spans in self._spans.items():
             for number, (offset, count) in enumerate(spans):
                 ranges = [
                     one
                     for at in range(0, count, _REQUEST_BYTES)
-                    for one in archive.ranges(offset + at, min(_REQUEST_BYTES, count - at))
+                    for one in objects[name].pieces(offset + at, min(_REQUEST_BYTES, count - at))
                 ]
                 decoder.bytes += count
                 place = decoder._place
-                self._futures[level, number] = [place.start(place.get_range, *one) for one in ranges]
+                self._futures[name, number] = [place.start(place.get_range, *one) for one in ranges]
 
     def get(self, key: Key, offset: int, count: int) -> bytes:
         outline = self._decoder._levels[key[0]].outline
         if key[1] in outline.inline:
             return outline.inline[key[1]][offset : offset + count]
-        parts = outline.parts(self._decoder.content(key), offset, count)
-        return b"".join(self._cut(key[0], *part) for part in parts)
+        return b"".join(self._cut(archive.object, *part) for archive, *part in self._decoder.places(key, offset, count))
 
-    def _cut(self, level: int, offset: int, count: int) -> bytes:
-        number = bisect.bisect_right(self._spans[level], (offset, 1 << 63)) - 1
-        data = self._bytes.get((level, number))
+    def _cut(self, name: str, offset: int, count: int) -> bytes:
+        number = bisect.bisect_right(self._spans[name], (offset, 1 << 63)) - 1
+        data = self._bytes.get((name, number))
         if data is None:
-            data = b"".join(future.result() for future in self._futures.pop((level, number)))
-            self._bytes[level, number] = data
-        start = offset - self._spans[level][number][0]
+            data = b"".join(future.result() for future in self._futures.pop((name, number)))
+            self._bytes[name, number] = data
+        start = offset - self._spans[name][number][0]
         return data[start : start + count]
 
     def cancel(self) -> None:

@@ -48,6 +48,8 @@ class Archive(NamedTuple):
     outline_bytes: int
     id: str
     """The hash of the archive, as in its end record, 32 hexadecimal digits."""
+    first: int = 0
+    """Of a key whose payloads are in several objects (`Outline.sources`): the oldest of the entries that have them."""
 
     def pieces(self, offset: int, count: int) -> list[tuple[str, int, int]]:
         """Return the parts of pieces (name, offset, count) that are these bytes of the object."""
@@ -68,8 +70,15 @@ class Archive(NamedTuple):
         return self.pieces(self.outline_offset, self.outline_bytes)
 
     def objects(self) -> set[str]:
-        """Return the names of all pieces that it needs."""
+        """Return the names of the pieces of its object that it needs."""
+        if self.first:
+            return {name for name, _, _ in self.pieces(0, self.outline_offset + self.outline_bytes)}
         return {name for name, _, _ in self.ranges() + self.outline_ranges()}
+
+
+def is_data(name: str) -> bool:
+    """Whether it is the name of an object of data."""
+    return _DATA.fullmatch(name) is not None
 
 
 def piece_name(object: str, index: int) -> str:
@@ -112,6 +121,8 @@ class Entry(NamedTuple):
     """Of the record of a run of many ranks: of its parts' archives. `raw_bytes` is that of the parts, too."""
     sole: bool = False
     """A pool may have let it go, so that this is its only copy."""
+    spare: bool = False
+    """Of a hidden one: it only has payloads of a later key, and can't be restored itself."""
 
     @property
     def new_bytes(self) -> int:
@@ -320,7 +331,7 @@ def _unpacked(data: bytes, where: str) -> bytes:
 
 
 def _archive_json(archive: Archive) -> dict[str, Any]:
-    return {
+    found = {
         "object": archive.object,
         "offset": archive.offset,
         "bytes": archive.bytes,
@@ -328,6 +339,7 @@ def _archive_json(archive: Archive) -> dict[str, Any]:
         "id": archive.id,
         "outline": [archive.outline_offset, archive.outline_bytes],
     }
+    return found | {"first": archive.first} if archive.first else found
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:
@@ -349,6 +361,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "of": None if entry.of is None else entry.of._asdict(),
         "parts_bytes": entry.parts_bytes or None,
         "sole": entry.sole or None,
+        "spare": entry.spare or None,
     }
     found.update((name, value) for name, value in optional.items() if value is not None)
     if entry.key is not None:
@@ -499,6 +512,7 @@ def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
         of,
         check.count(found, "parts_bytes") if "parts_bytes" in found else 0,
         found.get("sole") is True,
+        found.get("spare") is True,
     )
 
 
@@ -530,6 +544,7 @@ def _read_archive(check: _Check, found: dict[str, Any]) -> Archive:
         check.count(place, "offset"),
         check.count(place, "bytes", 1, MOST_STORED * 16),
         check.match(found, "id", _HEX),
+        check.count(found, "first", 1) if "first" in found else 0,
     )
     ends = archive.offset + archive.bytes, archive.outline_offset + archive.outline_bytes
     if max(ends) > archive.piece_bytes * 1_000_000:

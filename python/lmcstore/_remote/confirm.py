@@ -145,7 +145,10 @@ class Confirmer:
         there = [f"{digest} {identity.name}" for identity, digest in forms]
         if not set(here) <= set(there) or len(there) < len(here):
             raise DamagedError(f"{what} is not the snapshot of {self._store.path}, which keeps it")
-        self._check_objects(object for _, archive in chain for object in archive.objects())
+        objects = {object for _, archive in chain for object in archive.objects()}
+        if chain[0][1].first:
+            objects |= {place[1] for place in self._cache.outline(chain[0][1]).located(chain[0][1])}
+        self._check_objects(objects)
         names = [identity.name for identity, _ in forms if identity.kind != _core.ATTACHMENT]
         values = [identity.name for identity, _ in forms if identity.kind == _core.ATTACHMENT]
         chosen = names if self._whole else random.sample(names, min(1, len(names)))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
+import json
 import os
 import struct
 import zlib
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..errors import DamagedError, UnsupportedError
+from .codec import Archive, is_data
 
 MOST_BYTES = 64 << 20
 """Of an outline, decompressed: some 300,000 tensors."""
@@ -68,6 +71,16 @@ class Content(NamedTuple):
     """With LINKED: the index of the link's array."""
 
 
+class Source(NamedTuple):
+    """Where a part of a payload is."""
+
+    object: str
+    piece_bytes: int
+    offset: int
+    check: int
+    """CRC-32, which names a damaged object; an archive has better ones."""
+
+
 @dataclass
 class Snapshot:
     """A snapshot of an archive."""
@@ -115,6 +128,8 @@ class Outline:
     """The bytes of the archive other than left-out payloads, with their offsets."""
     inline: dict[int, bytes] = field(default_factory=dict)
     """Payloads of small attachments, by the places of their contents, from 1."""
+    sources: list[Source] = field(default_factory=list, compare=False)
+    """Of a key: where each left-out part of its payloads is."""
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -154,11 +169,45 @@ class Outline:
                 yield self._gaps[index] + offset, now
             offset, count, index = max(0, offset - size), count - now, index + 1
 
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Yield the offsets and sizes of all left-out parts of payloads."""
+        for (begin, data), (after, _) in itertools.pairwise(self.runs):
+            yield begin + len(data), after - begin - len(data)
+
+    def at(self, archive: Archive, offset: int) -> tuple[Archive, int]:
+        """Return where a part of a payload is: an archive in the object that has it, and the offset in the object."""
+        if not self.sources:
+            return archive, archive.offset + offset
+        index = bisect.bisect_right(self._gaps, offset) - 1
+        name, piece_bytes, begin, _ = self.sources[index]
+        return archive._replace(object=name, piece_bytes=piece_bytes), begin + offset - self._gaps[index]
+
+    def located(self, archive: Archive) -> Iterator[tuple[int, str, int, int]]:
+        """Yield where all left-out payloads are: their offsets, and parts of pieces."""
+        for offset, count in self.gaps():
+            there, begin = self.at(archive, offset)
+            for name, at, size in there.pieces(begin, count):
+                yield offset, name, at, size
+                offset += size
+
+    def culprit(self, fd: int) -> str:
+        """Return the damaged object of a file to which `located` parts were written; "": none."""
+        for (offset, count), source in zip(self.gaps(), self.sources, strict=False):
+            if zlib.crc32(os.pread(fd, count, offset)) != source.check:
+                return source.object
+        return ""
+
     def packed(self) -> bytes:
         """Return the bytes that `unpack` reads. UnsupportedError: they are too many."""
         if sum(len(data) for _, data in self.runs) > MOST_BYTES:
             raise UnsupportedError(f"a snapshot has {len(self.contents)} contents, too many for an object store")
-        return zlib.compress(b"".join(data for _, data in self.runs), 6)
+        data = b"".join(data for _, data in self.runs)
+        if self.sources:
+            objects = sorted({source[:2] for source in self.sources})
+            index = {one: number for number, one in enumerate(objects)}
+            places = [(index[source[:2]], *source[2:]) for source in self.sources]
+            data += json.dumps({"objects": objects, "places": places}, separators=(",", ":")).encode()
+        return zlib.compress(data, 6)
 
     def write_sparse(self, fd: int, ranges: Iterable[tuple[int, bytes]] = ()) -> None:
         """Write an archive with holes to an empty file: all but the payloads, and these ranges (offset, bytes)."""
@@ -177,20 +226,21 @@ def parse(
     read: Callable[[int], bytes],
     sink: Callable[[bytes], object] | None = None,
     begun: Callable[[Outline], object] | None = None,
+    part: Callable[[int, bytes], object] | None = None,
 ) -> Outline:
     """Read an archive to its end; `read` returns at most as many bytes, fewer only at the end of the stream.
 
     `sink` gets all bytes in order. `begun` is called before the first snapshot, when the properties of its shelf are
-    known. DamagedError: the archive is damaged or cut short.
+    known, `part` for each part of a payload, with its offset. DamagedError: the archive is damaged or cut short.
     """
-    return _Parser(read, sink, has_data=True, begun=begun).run()
+    return _Parser(read, sink, has_data=True, begun=begun, part=part).run()
 
 
 def unpack(data: bytes, where: str) -> Outline:
     """Read an outline as `Outline.packed` wrote it; DamagedError names `where`."""
     reader = zlib.decompressobj()
     try:
-        text = reader.decompress(data, MOST_BYTES)
+        text = reader.decompress(data, 3 * MOST_BYTES)  # those of a key have sources
     except zlib.error:
         raise DamagedError(f"{where} is damaged: it can't be decompressed") from None
     if not reader.eof or reader.unused_data:
@@ -208,8 +258,26 @@ def unpack(data: bytes, where: str) -> Outline:
     except DamagedError as error:
         raise DamagedError(f"{where}: {error}") from None
     if place != len(text):
-        raise DamagedError(f"{where} is damaged: bytes follow its end")
+        outline.sources = _sources(text[place:], outline, where)
     return outline
+
+
+def _sources(text: bytes, outline: Outline, where: str) -> list[Source]:
+    """Read the sources after an outline."""
+    try:
+        found = json.loads(text)
+        objects = [(str(name), int(size)) for name, size in found["objects"]]
+        sources = [
+            Source(objects[index][0], objects[index][1], int(offset), int(check))
+            for index, offset, check in found["places"]
+        ]
+        fit = all(is_data(name) and 1 << 10 <= size <= 1 << 30 for name, size in objects)
+        fit = fit and all(0 <= offset < size * 1_000_000 for _, size, offset, _ in sources)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        fit = False
+    if not fit or len(sources) != len(outline.runs) - 1:
+        raise DamagedError(f"{where} is damaged: its sources are wrong")
+    return sources
 
 
 class _Parser:
@@ -220,8 +288,9 @@ class _Parser:
         *,
         has_data: bool,
         begun: Callable[[Outline], object] | None = None,
+        part: Callable[[int, bytes], object] | None = None,
     ) -> None:
-        self._read, self._sink, self._has_data, self._begun = read, sink, has_data, begun
+        self._read, self._sink, self._has_data, self._begun, self._part = read, sink, has_data, begun, part
         self._outline = Outline()
         self._at = 0
         self._number = 0
@@ -241,7 +310,7 @@ class _Parser:
         self._at = len(head)
         while self._record():
             self._number += 1
-        if self._read(1):
+        if self._has_data and self._read(1):
             raise self._damaged("bytes follow its end")
         self._outline.runs.append((self._run_at, bytes(self._run)))
         self._outline.size = self._at
@@ -300,7 +369,9 @@ class _Parser:
         self._outline.runs.append((self._run_at, bytes(self._run)))
         self._run.clear()
         if self._has_data:
-            self._take(count)
+            data = self._take(count)
+            if self._part is not None:
+                self._part(self._at, data)
         self._at += count
         self._run_at = self._at
         self._left -= count

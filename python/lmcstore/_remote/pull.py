@@ -10,12 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError, UnsupportedError
 from . import outline, state
 from .codec import Archive, Entry
-from .place import Place
+from .place import PARALLEL, Place
 from .which import numbers_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], object]
 _AHEAD = 4
+_GAP_BYTES = 64 << 10
+_AT_ONCE_BYTES = 16 << 20
 
 
 class _Ahead:
@@ -89,6 +91,53 @@ def feed(place: Place, archive: Archive, read: Callable[[int], Any], what: str, 
     if failures:
         raise _named(failures[0], what) from None
     return result
+
+
+def fetch_key(place: Place, archive: Archive, fd: int) -> outline.Outline:
+    """Write a key whose payloads are in several objects to an empty file."""
+    found = outline.unpack(b"".join(place.get_ranges(archive.outline_ranges())), place.where(archive.object))
+    if found.id != archive.id or found.size != archive.bytes:
+        raise DamagedError(f"{place.where(archive.object)} is damaged: its outline is of another archive")
+    found.write_sparse(fd)
+    for offset, data in gathered(place, found.located(archive)):
+        os.pwrite(fd, data, offset)
+    return found
+
+
+def blamed(place: Place, error: Error, found: outline.Outline, fd: int) -> Error:
+    """Return an error that names the object of a damaged part of a key."""
+    name = found.culprit(fd)
+    return type(error)(f"{error} ({place.where(name)})") if name else error
+
+
+def gathered(place: Place, parts: Iterable[tuple[int, str, int, int]]) -> Iterator[tuple[int, bytes]]:
+    """Fetch parts of pieces (offset, name, at, count), those with small gaps together; yield offsets and bytes."""
+    requests: list[tuple[str, int, int, list[tuple[int, int, int]]]] = []
+    for offset, name, at, count in sorted(parts, key=lambda part: part[1:3]):
+        if requests:
+            last, begin, end, inside = requests[-1]
+            if last == name and at - end <= _GAP_BYTES and at + count - begin <= _AT_ONCE_BYTES:
+                requests[-1] = last, begin, max(end, at + count), inside
+                inside.append((offset, at - begin, count))
+                continue
+        requests.append((name, at, at + count, [(offset, 0, count)]))
+    waiting: deque[tuple[Future[bytes], list[tuple[int, int, int]]]] = deque()
+    try:
+        for name, begin, end, inside in requests:
+            waiting.append((place.start(place.get_range, name, begin, end - begin), inside))
+            if len(waiting) >= PARALLEL:
+                yield from _cut(*waiting.popleft())
+        while waiting:
+            yield from _cut(*waiting.popleft())
+    finally:
+        for future, _ in waiting:
+            future.cancel()
+
+
+def _cut(future: Future[bytes], inside: list[tuple[int, int, int]]) -> Iterator[tuple[int, bytes]]:
+    data = future.result()
+    for offset, at, count in inside:
+        yield offset, data[at : at + count]
 
 
 def _inspect(place: Place, archive: Archive, pieces: Iterable[bytes], write: Callable[[bytes], None]) -> None:
@@ -202,7 +251,7 @@ class Puller:
         """Restore archives in one commit. Only one of a single archive comes through a pipe."""
         pool = self._store._pool
         entry, archive = group[-1]
-        if len(group) == 1:
+        if len(group) == 1 and not archive.first:
             feed(
                 self._place,
                 archive,
@@ -214,16 +263,25 @@ class Puller:
         with contextlib.ExitStack() as stack:
             folder = os.path.dirname(self._store.path)
             files = [stack.enter_context(tempfile.TemporaryFile(prefix=".pull-", dir=folder)) for _ in group]
-            for file, (_, one) in zip(files, group, strict=True):
-                with _Ahead(self._place, one) as pieces:
-                    for data in pieces:
-                        file.write(data)
-                file.flush()
-                file.seek(0)
+            key = outline.Outline()
             try:
+                for file, (_, one) in zip(files, group, strict=True):
+                    key = self._write(one, file) or key
+                    file.flush()
+                    file.seek(0)
                 pool.restore(tuple(file.fileno() for file in files), (), (), None, False, False, None)
             except Error as error:
-                raise _named(error, self._what(shelf, entry)) from None
+                found = blamed(self._place, error, key, files[0].fileno())
+                raise _named(found, self._what(shelf, entry)) from None
+
+    def _write(self, archive: Archive, file: IO[bytes]) -> outline.Outline | None:
+        """Write an archive to a file; of a key, which is the first of a group, return the outline."""
+        if archive.first:
+            return fetch_key(self._place, archive, file.fileno())
+        with _Ahead(self._place, archive) as pieces:
+            for data in pieces:
+                file.write(data)
+        return None
 
     def _renamed(self, shelf: state.Shelf, entry: Entry) -> bool:
         """Rename the shelf that an archive from before its renaming has brought; whether there was one."""

@@ -12,10 +12,11 @@ import secrets
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from .._text.arguments import parse_size
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmcstore")
 
 Progress = Callable[[str, int, int], object]
-_KEY_EVERY = 24
+_KEY_EVERY, _CHEAP_KEY_EVERY = 24, 8
+_U8 = 2
+_LEAST_PART_BYTES = 4096
 _BATCH_BYTES = 16 << 20
 _BATCH_ENTRIES = 32
 _LOOK_EVERY_S = 0.01
@@ -57,6 +60,37 @@ class _Wanted:
     shelf: str
     first: int
     last: int
+
+
+class _Part(NamedTuple):
+    """Where a part of a payload is."""
+
+    object: str
+    piece_bytes: int
+    offset: int
+    number: int
+    """Of the entry whose archive or key has it."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A key that was sent."""
+
+    archive: Archive
+    upload: Upload
+    parts: dict[bytes, _Part]
+
+    def fits(self, there: state.Shelf) -> bool:
+        """Whether a commit may name it: all its payloads are new, or of entries in the state."""
+        wanted: dict[int, set[str]] = {}
+        for part in self.parts.values():
+            if part.object != self.upload.object:
+                wanted.setdefault(part.number, set()).add(part.object)
+        for entry in there.entries(self.archive.first) if wanted else ():
+            here = {entry.archive.object, entry.key.object if entry.key is not None else ""}
+            if wanted.get(entry.number, set()) <= here:
+                wanted.pop(entry.number, None)
+        return not wanted and not self.upload.is_expired
 
 
 class _Stale(Exception):
@@ -86,7 +120,9 @@ class Pusher:
         self._set(state.begin(place, ranks=self._of_ranks))
         self._outlines: dict[str, tuple[int, str, outline.Outline]] = {}
         self._keys = ThreadPoolExecutor(1, "lmcstore-key")
-        self._key: tuple[str, int, Future[tuple[Archive, Upload] | None]] | None = None
+        self._key: tuple[str, int, Future[_Key | None]] | None = None
+        self._parts: dict[str, dict[bytes, _Part]] = {}
+        self._cheap: set[str] = set()  # shelves whose keys are mostly payloads of older archives
         self._lock = threading.Lock()
         self._agreed = -_AGREE_EVERY_S
         self._seen: list[dict[str, Any]] | None = None
@@ -219,9 +255,12 @@ class Pusher:
         self,
         address: str,
         older: outline.Outline | None,
-        sink: Callable[[bytes], None],
+        sink: Callable[[bytes], None] | None,
         begun: Callable[[outline.Outline], None] | None = None,
         pool: _core.Pool | None = None,
+        *,
+        part: Callable[[int, bytes], None] | None = None,
+        as_stored: bool = False,
     ) -> outline.Outline | None:
         """Dump a snapshot of the store, or another pool, through a pipe; None: it was removed meanwhile."""
         source = self._store._pool if pool is None else pool
@@ -236,7 +275,7 @@ class Pusher:
 
             def work() -> None:
                 try:
-                    source.dump(writing, (address,), since, False, False, False, None)
+                    source.dump(writing, (address,), since, False, False, False, None, as_stored)
                 except BaseException as error:
                     failures.append(error)
                 finally:
@@ -246,7 +285,7 @@ class Pusher:
             thread.start()
             try:
                 with open(reading, "rb", buffering=1 << 20) as pipe:
-                    found: outline.Outline | None = outline.parse(pipe.read, sink, begun)
+                    found: outline.Outline | None = outline.parse(pipe.read, sink, begun, part)
             except BaseException:
                 thread.join()
                 if failures and not (isinstance(failures[0], OSError) and failures[0].errno == 32):
@@ -285,10 +324,16 @@ class Pusher:
             entry = there.entry(old.number) if there is not None else None
             if there is None or entry is None or (entry.archive, entry.key) != (old.archive, old.key):
                 return False
-            there.update({old.number: new})
+            there.update({old.number: new} | {one.number: one._replace(key=None) for one in self._using(there, old)})
             return True
 
         self._commit(apply)
+        self._parts.pop(shelf, None)
+
+    def _using(self, there: state.Shelf, old: Entry) -> list[Entry]:
+        """Return the entries whose keys may have payloads of an entry before them."""
+        later = there.entries(old.number + 1)
+        return [one for one in later if one.key is not None and 0 < one.key.first <= old.number]
 
     # Keys
 
@@ -297,17 +342,48 @@ class Pusher:
         if self._key is None:
             self._key = shelf, number, self._keys.submit(self._make_key, shelf, number)
 
-    def _make_key(self, shelf: str, number: int) -> tuple[Archive, Upload] | None:
+    def _make_key(self, shelf: str, number: int) -> _Key | None:
+        """Make an archive that needs no other. Of its payloads only those are sent that no older one has."""
         upload = Upload(self._place, self.sent)
+        known = self._parts.get(shelf, {})
+        used: dict[bytes, _Part] = {}
+        numbers = {number}
+        oldest = number - 3 * self.key_every(shelf)  # so that removed snapshots do not stay for ever
+        sources: list[outline.Source] = []
+
+        def add(_: int, data: bytes) -> None:
+            digest = _digest(data)
+            place = known.get(digest)
+            if place is None or not oldest <= place.number <= number:
+                place = used.get(digest)
+            if place is None:
+                place = _Part(upload.object, upload.piece_bytes, upload.bytes, number)
+                upload.write(data)
+            used[digest] = place
+            numbers.add(place.number)
+            sources.append(outline.Source(*place[:3], zlib.crc32(data)))
+
         try:
-            kept = self.dump(f"{shelf}@{number}", None, upload.write)
+            kept = self.dump(f"{shelf}@{number}", None, None, part=add, as_stored=True)
         except RemoteError:  # it left the pool meanwhile
             return None
         if kept is None or not kept.snapshots or kept.needs_base:
             return None
-        found = upload.archive(0, kept)
+        kept.sources = sources
+        key = upload.key(kept, min(numbers))
         upload.finish()
-        return found, upload
+        return _Key(key, upload, used)
+
+    def finish_key(self, shelf: str, number: int) -> None:
+        """Make a key of a snapshot, or wait for the one that is being made, and commit it."""
+        self.want_key(shelf, number)
+        self._take_key()
+
+    def since_key(self, shelf: str) -> int:
+        """Return how many archives follow the newest key or whole archive."""
+        there = self._state.find(shelf)
+        latest = there.latest if there is not None else None
+        return len(there.chain(latest.number)) - 1 if there is not None and latest is not None else 0
 
     def _take_key(self) -> None:
         assert self._key is not None
@@ -316,18 +392,34 @@ class Pusher:
         made = future.result()
         if made is None:
             return
-        key, upload = made
 
         def apply(draft: state.State) -> bool:
             there = draft.find(shelf)
             entry = there.entry(number) if there is not None else None
-            if there is None or entry is None or entry.key is not None or upload.is_expired:
+            if there is None or entry is None or entry.key is not None or not made.fits(there):
                 return False
-            there.update({number: entry._replace(key=key)})
+            there.update({number: entry._replace(key=made.archive)})
             return True
 
         self._commit(apply)
+        there = self._state.find(shelf)
+        entry = there.entry(number) if there is not None else None
+        if entry is None or entry.key != made.archive:
+            self._parts.pop(shelf, None)  # some are gone
+            return
         self.keys += 1
+        newer = {digest: part for digest, part in self._parts.get(shelf, {}).items() if part.number > number}
+        self._parts[shelf] = made.parts | newer
+        if made.archive.outline_offset < made.archive.bytes / 8:
+            self._cheap.add(shelf)
+        else:
+            self._cheap.discard(shelf)
+
+    def key_every(self, shelf: str) -> int:
+        """Return after how many archives a shelf gets a key: the policy's `links`, or earlier if keys cost little."""
+        found = re.search(r"\blinks=([0-9]+)\b", self._store._pool.shelf_info(shelf)["policy"])
+        most = max(1, int(found.group(1))) if found is not None else _KEY_EVERY
+        return min(most, _CHEAP_KEY_EVERY) if shelf in self._cheap else most
 
     # The state
 
@@ -360,10 +452,11 @@ class _Batch:
         self._pusher, self._shelf = pusher, shelf
         self._upload = Upload(pusher._place, pusher.sent)
         self._entries: list[Entry] = []
+        self._parts: dict[bytes, _Part] = {}
         self._kept: outline.Outline | None = None
         there = pusher._state.find(shelf)
         self._last = there.latest if there is not None else None
-        self._since_key = len(there.chain(self._last.number)) - 1 if there is not None and self._last is not None else 0
+        self._since_key = pusher.since_key(shelf)
 
     def add(self, number: int) -> None:
         """Send a snapshot."""
@@ -381,11 +474,20 @@ class _Batch:
         pusher, last = self._pusher, self._last
         handle = pusher._store._pool.find(self._shelf, str(number), False)
         info = handle.info()
+        if last is not None and self._since_key >= 2 * pusher.key_every(self._shelf):
+            self.commit()
+            pusher.finish_key(self._shelf, last.number)
+            self._since_key = pusher.since_key(self._shelf)
         older = None
-        if last is not None and self._since_key < 2 * _key_every(pusher._store, self._shelf):
+        if last is not None and self._since_key < 2 * pusher.key_every(self._shelf):
             older = pusher.older(self._shelf, last)
-        start = self._upload.bytes
-        kept = pusher.dump(f"{self._shelf}@{number}", older, self._upload.write, self._check)
+        start, upload = self._upload.bytes, self._upload
+
+        def add(offset: int, data: bytes) -> None:
+            if len(data) >= _LEAST_PART_BYTES:
+                self._parts[_digest(data)] = _Part(upload.object, upload.piece_bytes, start + offset, number)
+
+        kept = pusher.dump(f"{self._shelf}@{number}", older, upload.write, self._check, part=add)
         if kept is None or not kept.snapshots:
             return None
         place = self._upload.archive(start, kept)
@@ -433,7 +535,9 @@ class _Batch:
 
         pusher._commit(apply)
         pusher.snapshots += len(entries)
-        if self._since_key >= _key_every(pusher._store, self._shelf):
+        pusher._parts.setdefault(self._shelf, {}).update(self._parts)
+        self._parts = {}
+        if self._since_key >= pusher.key_every(self._shelf):
             pusher.want_key(self._shelf, entries[-1].number)
         self._entries, self._upload = [], Upload(pusher._place, pusher.sent)
 
@@ -449,18 +553,16 @@ def _append(there: state.Shelf, entries: list[Entry]) -> None:
         there.append(entry)
 
 
+def _digest(data: bytes) -> bytes:
+    return bytes.fromhex(_core.codec_digest(data, _U8, 1)) + len(data).to_bytes(4, "little")
+
+
 def _pipe() -> tuple[int, int]:
     """Make a pipe, of a size that wakes its ends rarely."""
     reading, writing = os.pipe()
     with contextlib.suppress(OSError):  # the user has many
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
     return reading, writing
-
-
-def _key_every(store: Store, shelf: str) -> int:
-    """Return after how many archives a shelf gets a key: the policy's `links`."""
-    found = re.search(r"\blinks=([0-9]+)\b", store._pool.shelf_info(shelf)["policy"])
-    return max(1, int(found.group(1))) if found is not None else _KEY_EVERY
 
 
 def push(

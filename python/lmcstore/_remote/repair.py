@@ -44,9 +44,14 @@ def repair(pusher: Pusher, create: Callable[[str], Store]) -> dict[str, Any]:
             if there is None:
                 continue
             agree.check_same(pusher._store, there, pusher._place.url)
-            for entry in list(there.entries(wanted.first, wanted.last)):
+            for old in list(there.entries(wanted.first, wanted.last)):
+                entry = pusher._state.shelf(wanted.shelf).entry(old.number)
+                if entry is None or entry.spare:
+                    continue
                 try:
                     repaired += _checked(pusher, verifier, wanted.shelf, entry)
+                    if old.key is not None and entry.key is None:  # it had payloads of a repaired archive
+                        pusher.replace(wanted.shelf, entry, entry._replace(key=_key(pusher, wanted.shelf, old.number)))
                 except _DAMAGE as error:
                     if not entry.hidden:
                         left.append({"shelf": wanted.shelf, "number": entry.number, "message": str(error)})
@@ -93,7 +98,7 @@ def _key(pusher: Pusher, shelf: str, number: int) -> Archive | None:
         made = pusher._make_key(shelf, number)
     except NotFoundError:
         return None
-    return None if made is None else made[0]
+    return None if made is None else made.archive
 
 
 def scrub(

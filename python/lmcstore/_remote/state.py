@@ -218,7 +218,7 @@ def _chain(entries: Iterable[Entry], number: int, by_key: bool = True) -> tuple[
     found: list[tuple[Entry, Archive]] = []
     needed, can_be_key = number, by_key
     for entry in entries:
-        if entry.number != needed:
+        if entry.number != needed or entry.spare:
             break
         key = entry.key if can_be_key else None
         found.append((entry, key or entry.archive))

@@ -25,7 +25,7 @@ class Upload:
     def __init__(self, place: Place, sent: Callable[[int], None] | None = None, piece_bytes: int = PIECE_BYTES) -> None:
         if place.pace is not None:  # so that pieces spread over time
             piece_bytes = min(piece_bytes, max(_LEAST_PIECE_BYTES, place.pace.rate // 4))
-        self._place, self._sent, self._piece_bytes = place, sent, piece_bytes
+        self._place, self._sent, self.piece_bytes = place, sent, piece_bytes
         self.object = f"data/{time.time_ns():020d}-{secrets.token_hex(8)}"
         self.bytes = 0
         self._begun = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -50,7 +50,14 @@ class Upload:
     def archive(self, offset: int, outline: Outline) -> Archive:
         """Add the outline of the archive that was written from `offset` on, and return where both are."""
         packed = outline.packed()
-        place = Archive(self.object, offset, outline.size, self._piece_bytes, self.bytes, len(packed), outline.id)
+        place = Archive(self.object, offset, outline.size, self.piece_bytes, self.bytes, len(packed), outline.id)
+        self.write(packed)
+        return place
+
+    def key(self, outline: Outline, first: int) -> Archive:
+        """Add the outline of a key, whose payloads are in this object and others."""
+        packed = outline.packed()
+        place = Archive(self.object, 0, outline.size, self.piece_bytes, self.bytes, len(packed), outline.id, first)
         self.write(packed)
         return place
 
@@ -74,7 +81,7 @@ class Upload:
         self._free.acquire()
         name, data = piece_name(self.object, self._count), b"".join(self._chunks)
         self._count += 1
-        self._chunks, self._left = [], self._piece_bytes
+        self._chunks, self._left = [], self.piece_bytes
         self._futures.append(self._place.start(self._put, name, data))
 
     def _put(self, name: str, data: bytes) -> None:

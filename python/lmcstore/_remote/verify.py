@@ -61,8 +61,14 @@ class Verifier(Puller):
             self.check_key(shelf, entry)
 
     def check_archive(self, shelf: state.Shelf, entry: Entry) -> None:
-        """Restore an entry's archive, after those that it needs and the pool lacks."""
-        self._pull_chain(shelf, shelf.chain(entry.number, by_key=False), set(), [])
+        """Restore an entry's archive, after those that it needs and the pool lacks. If these were removed: nothing."""
+        try:
+            chain = shelf.chain(entry.number, by_key=False)
+        except DamagedError:
+            if entry.key is None:
+                raise
+            return
+        self._pull_chain(shelf, chain, set(), [])
         self._forget(shelf.name, entry.number)
 
     def check_key(self, shelf: state.Shelf, entry: Entry) -> None:
