@@ -37,6 +37,7 @@ _LONGEST_TRYING_S = 180.0
 _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _CLOUD = {"s3": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "https": "http", "http": "http"}
 _FINAL_STATUS = re.compile(r"status code: 4(?!08|09|25|29)\d\d")
+_FULL = re.compile("QuotaExceeded|InsufficientStorage|StorageFull|status code: 507")
 _T = TypeVar("_T")
 
 
@@ -220,6 +221,8 @@ class Place:
             except Exception as error:
                 failure = _translated(error, self.where(name), verb)
                 if failure is not None:
+                    if isinstance(failure, InputOutputError) and failure.errno == errno.EACCES:
+                        self._client = _client(self.url)[1]  # the next request takes new keys, if there are some
                     raise failure from None
                 last = error
             if time.monotonic() - start > _LONGEST_TRYING_S:
@@ -434,7 +437,16 @@ def _translated(error: Exception, where: str, verb: str) -> Exception | None:
     if isinstance(error, InvalidError | ReadOnlyError | UnsupportedError | InputOutputError):
         return error
     kind = type(error).__name__
-    if kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError"):
+    if _FULL.search(text) is not None:
+        failure = InputOutputError(f"{where}: the server has no room left ({_cause(error)})")
+        failure.errno = errno.ENOSPC
+        return failure
+    if "RequestTimeTooSkewed" in text:
+        return InputOutputError(
+            f"{where}: the server refused to {verb} it, since the clocks of this machine and of the server differ "
+            f"({_cause(error)}). Set the clock"
+        )
+    if kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError") or "ExpiredToken" in text:
         failure = InputOutputError(
             f"{where}: the server refused to {verb} it ({_cause(error)}). Check the keys in the environment, or the "
             "profile, and their rights"

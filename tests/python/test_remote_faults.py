@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Pushes and pulls over bad connections, and to servers that refuse."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import pytest
+from lmcstore._remote import push, sweep, upload
+from lmcstore._remote.place import Place
+from proxy import Fault, Proxy, at_random, nth
+from test_remote_push import expect, fill, pulled
+
+ORDINARY = (Fault.LOSE_REPLY, Fault.SLOW_DOWN, Fault.HOLD)
+FAULTS = [pytest.param(one, marks=() if one in ORDINARY else pytest.mark.deep) for one in Fault]
+
+
+@pytest.fixture
+def proxy(bucket: str, object_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy that all clients of the test use, and few waits."""
+    monkeypatch.setattr("lmcstore._remote.place._FIRST_PAUSE_S", 0.001)
+    with Proxy(object_server, delay=0.01) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        yield proxy
+
+
+def count(proxy: Proxy, work: Any) -> int:
+    """Return the number of requests that some work takes."""
+    before = len(proxy.requests)
+    work()
+    return len(proxy.requests) - before
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_each_request(
+    store: lmcstore.Store, bucket: str, proxy: Proxy, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A push and a pull succeed, or name a damage; the next ones complete them."""
+    fill(store, 1, 2)
+    monkeypatch.setattr(push, "_BATCH_ENTRIES", 1)
+    pushes = count(proxy, lambda: store.push(bucket))
+    pulls = count(proxy, lambda: pulled(bucket, tmp_path).close())
+    assert pushes > 6 and pulls > 3
+    for n in range(1, pushes + 1):
+        url = f"{bucket}-{n}"
+        proxy.choose = nth(n, fault)
+        try:
+            store.push(url)
+        except lmcstore.DamagedError:
+            assert fault is Fault.FLIP
+        proxy.choose = lambda _: None
+        proxy.release()
+        store.push(url)
+        if n % 3 == 0:
+            with pulled(url, tmp_path) as copy:
+                expect(copy, [1, 2])
+    for n in range(1, pulls + 1):
+        proxy.choose = nth(n, fault)
+        path = tmp_path / f"{n}.pool"
+        try:
+            lmcstore.pull(bucket, path)
+        except lmcstore.DamagedError:
+            assert fault is Fault.FLIP
+        proxy.choose = lambda _: None
+        lmcstore.pull(bucket, path)
+        with lmcstore.open(path, "r") as copy:
+            expect(copy, [1, 2])
+
+
+def test_faults_at_random(store: lmcstore.Store, bucket: str, proxy: Proxy, tmp_path: Path) -> None:
+    """While a push follows, a fifth of the requests fails; the trainer goes on, and everything arrives."""
+    fill(store, 1, 1)
+    store.push(bucket)
+    proxy.choose = at_random(1, 0.2, [fault for fault in Fault if fault is not Fault.FLIP])
+    results: list[dict[str, Any]] = []
+
+    def work() -> None:
+        with lmcstore.open(store.path, "r") as reader:
+            results.append(reader.push(bucket, follow=True, timeout=3))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for step in range(2, 9):
+        fill(store, step, step)
+        time.sleep(0.05)
+    thread.join()
+    proxy.release()
+    assert results and results[0]["snapshots"] == 7
+    assert any(fault for _, fault in proxy.requests)
+    proxy.choose = lambda _: None
+    with pulled(bucket, tmp_path) as copy:
+        expect(copy, list(range(1, 9)))
+
+
+# ---- Servers that refuse ----
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Has no objects, and refuses to write."""
+
+    protocol_version = "HTTP/1.1"
+    status, code, seen = 200, "", 0
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self, status: int, code: str) -> None:
+        body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", "0" if self.command == "HEAD" else str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.answer(404, "NoSuchKey")
+
+    do_HEAD = do_GET
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).seen += 1
+        self.answer(self.status, self.code)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message", "tries"),
+    [
+        (403, "AccessDenied", "AccessDenied.*Check the keys", 1),
+        (400, "ExpiredToken", "ExpiredToken.*Check the keys", 1),
+        (403, "QuotaExceeded", "the server has no room left", 1),
+        (507, "InsufficientStorage", "the server has no room left", 1),
+        (403, "RequestTimeTooSkewed", "the clocks of this machine and of the server differ", 1),
+        (404, "NoSuchBucket", "there is no such bucket", 1),
+        (503, "SlowDown", "6 tries .*Check the network", 6),
+        (500, "InternalError", "6 tries .*Check the network", 6),
+    ],
+)
+def test_a_server_that_refuses(
+    store: lmcstore.Store, monkeypatch: pytest.MonkeyPatch, status: int, code: str, message: str, tries: int
+) -> None:
+    """The message has the reason; final refusals are not tried again."""
+    pytest.importorskip("obstore")
+    monkeypatch.setattr("lmcstore._remote.place._FIRST_PAUSE_S", 0.001)
+    handler = type("Handler", (_Refusing,), {"status": status, "code": code})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "a-key",
+        "AWS_SECRET_ACCESS_KEY": "a-secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    fill(store, 1, 1)
+    try:
+        with pytest.raises((lmcstore.InputOutputError, lmcstore.NotFoundError), match=message) as caught:
+            store.push("s3://bucket/run")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "a-secret" not in str(caught.value)
+    assert handler.seen == tries  # type: ignore[attr-defined]
+
+
+# ---- Time ----
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{secrets.token_hex(8)}"
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_a_clock_that_is_wrong(
+    store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """The pusher's clock is off by hours: nothing is swept that it needs, and later commits are seen as later."""
+    fill(store, 1, 2)
+    store.push(url)
+    now = time.time_ns
+    monkeypatch.setattr(upload.time, "time_ns", lambda: now() + hours * 3600 * 10**9)
+    fill(store, 3, 4)
+    store.push(url)
+    with Place(url) as place:
+        before = place.list("data")
+        sweep.remove(place, [], dry_run=True)
+        sweep.prune(place, [], store._create, dry_run=False)
+        assert place.list("data") == before
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3, 4])
+
+
+def test_an_upload_that_took_twelve_hours_is_sent_again(
+    store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine sleeps between the upload and its commit."""
+    fill(store, 1, 3)
+    clock, slept = time.clock_gettime, [0.0]
+    monkeypatch.setattr(upload.time, "clock_gettime", lambda which: clock(which) + slept[0])
+    finish = upload.Upload.finish
+
+    def sleeps(self: upload.Upload) -> None:
+        finish(self)
+        slept[0] += 0 if slept[0] else 13 * 3600
+
+    monkeypatch.setattr(upload.Upload, "finish", sleeps)
+    assert store.push(url)["snapshots"] == 3
+    with Place(url) as place:
+        assert len({info.name.split("/")[1] for info in place.list("data")}) == 2
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3])
