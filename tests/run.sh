@@ -9,7 +9,7 @@
 #                            alignment asan tsan guest arm abi boxes mutants models ceph slow docs trainers bench
 #   tests/run.sh long      hours
 #                            crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns
-#                            wheel_python trainers_long compilers
+#                            wheel_python trainers_long ceph_long compilers
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions bare_python
 #
 # FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) soak. Builds are in build/<preset>/, logs in
@@ -24,7 +24,7 @@ jobs=$(nproc)
 ordinary=(setup format lint release python install quickstart crash)
 deep=(alignment asan tsan guest arm abi boxes mutants models ceph slow docs trainers bench)
 long=(crash_long mutants_long stress_long soak kills fuzz prefix deb boxes_long turns wheel_python trainers_long
-    compilers)
+    ceph_long compilers)
 others=(tidy coverage instructions bare_python)
 
 passed=0
@@ -504,7 +504,9 @@ boxes_long() {
     use_boxes "$(portable_wheel aarch64)" arm64
 }
 
-ceph() { run_or_skip ceph 5 tests/remote/ceph.sh trial; }
+ceph() { run_or_skip ceph 6 tests/remote/ceph.sh trial; }
+
+ceph_long() { LMC_STORE_TRIAL_STEPS=5000 run_or_skip ceph_long 6 tests/remote/ceph.sh trial; }
 
 compilers() { run_or_skip compilers 1 tests/install/compilers.sh; }
 

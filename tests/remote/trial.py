@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Tries what a run in an object store needs of Ceph: puts with a condition, ranges, lists, and the stop of an OSD.
 
-trial.py FOLDER: of `ceph.sh start`. Stops and starts one of its OSDs.
+trial.py FOLDER: of `ceph.sh start`. Stops and starts one of its OSDs, at last while a push follows a trainer of
+LMC_STORE_TRIAL_STEPS steps (60).
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -156,6 +160,50 @@ def try_stops(url: str, folder: str) -> None:
     race([connect(url) for _ in range(3)], "started", 10)
 
 
+def try_pushes(url: str, folder: str, steps: int) -> None:
+    """A push follows a trainer while an OSD stops and starts again; all snapshots arrive, and are read."""
+    import lmcstore
+    import numpy as np
+    from lmcstore._remote.place import Place
+    from lmcstore._remote.verify import verify
+
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "k",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": url,
+    }
+    there, generator, failures = "s3://runs/pushed", np.random.default_rng(0), []
+    with tempfile.TemporaryDirectory() as top, lmcstore.open(f"{top}/run.pool", "x") as store:
+
+        def push() -> None:
+            try:
+                with lmcstore.open(store.path, "r") as reader:
+                    reader.push(there, follow=True, timeout=30)
+            except BaseException as error:
+                failures.append(error)
+
+        weights = generator.normal(0, 1, 250_000).astype(np.float32)
+        store["run"].snapshot({"w": weights}, step=0)
+        pusher = threading.Thread(target=push)
+        pusher.start()
+        for step in range(1, steps):
+            weights += generator.normal(0, 1e-3, weights.size).astype(np.float32)
+            store["run"].snapshot({"w": weights}, step=step)
+            if step in (steps // 3, 2 * steps // 3):
+                command = "stop-osd" if step == steps // 3 else "start-osd"
+                subprocess.run([SCRIPT, command, folder, "2"], check=True)
+            time.sleep(0.1)
+        pusher.join()
+        assert not failures, failures
+        lmcstore.pull(there, f"{top}/copy.pool")
+        with lmcstore.open(f"{top}/copy.pool", "r") as copy:
+            assert [one._handle.digest() for one in copy["run"]] == [one._handle.digest() for one in store["run"]]
+            assert len(list(copy["run"])) == steps
+        with Place(there) as place:
+            assert verify(place, (), store._create)["damages"] == []
+
+
 def main() -> None:
     folder = sys.argv[1]
     url = Path(folder, "url").read_text().strip()
@@ -163,7 +211,9 @@ def main() -> None:
         trial(url)
         print("ok:", trial.__name__, flush=True)
     try_stops(url, folder)
-    print("ok: try_stops")
+    print("ok: try_stops", flush=True)
+    try_pushes(url, folder, int(os.environ.get("LMC_STORE_TRIAL_STEPS", "60")))
+    print("ok: try_pushes")
 
 
 if __name__ == "__main__":
