@@ -356,15 +356,16 @@ def chain_bytes(url: str, number: int, name: str) -> int:
             if not digest:
                 content = next(c for i, c in found.entries if found.identities[i - 1].name == name)
                 digest = found.contents[content - 1].digest
-            pending = [one for one in found.contents if one.digest == digest and not one.is_known]
+            pending, seen = [one for one in found.contents if one.digest == digest], set()
+            digest = b"-"
             while pending:
                 one = pending.pop()
-                total += sum(count for _, count in found.pieces(one))
-                pending += [found.contents[base - 1] for base in one.bases if not found.contents[base - 1].is_known]
-                digest = next(
-                    (found.contents[b - 1].digest for b in one.bases if found.contents[b - 1].is_known),
-                    b"-",
-                )
+                if one.is_known:
+                    digest = one.digest
+                elif one not in seen:
+                    seen.add(one)
+                    total += one.stored
+                    pending += [found.contents[base - 1] for base in one.bases]
     return total
 
 
