@@ -172,6 +172,7 @@ def try_pushes(url: str, folder: str, steps: int) -> None:
         "AWS_SECRET_ACCESS_KEY": "s",
         "AWS_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": url,
+        "LMC_STORE_REMOTE_TIMEOUT": "15",
     }
     there, generator, failures = "s3://runs/pushed", np.random.default_rng(0), []
     with tempfile.TemporaryDirectory() as top, lmcstore.open(f"{top}/run.pool", "x") as store:
@@ -179,7 +180,7 @@ def try_pushes(url: str, folder: str, steps: int) -> None:
         def push() -> None:
             try:
                 with lmcstore.open(store.path, "r") as reader:
-                    reader.push(there, follow=True, timeout=30)
+                    reader.push(there, follow=True, timeout=15)
             except BaseException as error:
                 failures.append(error)
 
