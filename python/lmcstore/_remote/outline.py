@@ -280,6 +280,45 @@ def _sources(text: bytes, outline: Outline, where: str) -> list[Source]:
     return sources
 
 
+class Watch:
+    """Looks at an archive that passes in pieces: calls `found` with each shelf and number (0: the shelf alone)."""
+
+    def __init__(self, found: Callable[[str, int], object]) -> None:
+        self._found, self._shelf = found, ""
+        self._skipped, self._kind = _HEAD.size, 0  # 0: a header follows
+        self._kept, self._wanted = bytearray(), _RECORD.size
+
+    def see(self, data: bytes) -> None:
+        """Look at the next bytes; DamagedError: they are no archive."""
+        at = 0
+        while at < len(data):
+            if self._skipped:
+                now = min(self._skipped, len(data) - at)
+                self._skipped -= now
+            else:
+                now = min(self._wanted - len(self._kept), len(data) - at)
+                self._kept += data[at : at + now]
+                if len(self._kept) == self._wanted:
+                    self._take(bytes(self._kept))
+            at += now
+
+    def _take(self, kept: bytes) -> None:
+        self._kept.clear()
+        if self._kind == 0:
+            kind, count, _, _ = _RECORD.unpack(kept)
+            if kind not in (_SHELF, _SNAPSHOT):
+                self._skipped = count
+            elif not 16 <= count <= _MOST_PAYLOAD:
+                raise DamagedError("the archive is damaged: a record has a wrong size")
+            else:
+                self._kind, self._wanted = kind, count
+            return
+        if self._kind == _SHELF:
+            self._shelf = kept[16:].decode(errors="replace")
+        self._found(self._shelf, int.from_bytes(kept[:8], "little") if self._kind == _SNAPSHOT else 0)
+        self._kind, self._wanted = 0, _RECORD.size
+
+
 class _Parser:
     def __init__(
         self,

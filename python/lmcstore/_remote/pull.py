@@ -27,6 +27,9 @@ _GAP_BYTES = 64 << 10
 _AT_ONCE_BYTES = 16 << 20
 
 
+Found = Callable[[str, int], object]
+
+
 class _Ahead:
     """The bytes of an archive, some pieces ahead of the reader."""
 
@@ -50,10 +53,19 @@ class _Ahead:
             future.cancel()
 
 
-def feed(place: Place, archive: Archive, read: Callable[[int], Any], what: str, *, inspects: bool = False) -> Any:
+def feed(
+    place: Place,
+    archive: Archive,
+    read: Callable[[int], Any],
+    what: str,
+    check: Callable[[bytes], object] = lambda data: None,
+    *,
+    inspects: bool = False,
+) -> Any:
     """Give an archive to a function that reads it from a descriptor, a pipe.
 
-    `inspects`: DamagedError if the outline at the place is another than the archive's.
+    `check` gets all bytes before they are passed on. `inspects`: DamagedError if the outline at the place is another
+    than the archive's.
     """
     reading, writing = os.pipe()
     failures: list[BaseException] = []
@@ -63,6 +75,7 @@ def feed(place: Place, archive: Archive, read: Callable[[int], Any], what: str, 
             with open(writing, "wb", buffering=0) as pipe, _Ahead(place, archive) as pieces:
 
                 def write(data: bytes) -> None:
+                    check(data)
                     view = memoryview(data)
                     while view:
                         view = view[pipe.write(view) :]
@@ -257,6 +270,7 @@ class Puller:
                 archive,
                 lambda fd: pool.restore((fd,), (), (), None, False, False, None),
                 self._what(shelf, entry),
+                outline.Watch(self._guard(shelf, *group[-1])).see,
                 inspects=self._inspects,
             )
             return
@@ -265,8 +279,8 @@ class Puller:
             files = [stack.enter_context(tempfile.TemporaryFile(prefix=".pull-", dir=folder)) for _ in group]
             key = outline.Outline()
             try:
-                for file, (_, one) in zip(files, group, strict=True):
-                    key = self._write(one, file) or key
+                for file, one in zip(files, group, strict=True):
+                    key = self._write(one[1], file, self._guard(shelf, *one)) or key
                     file.flush()
                     file.seek(0)
                 pool.restore(tuple(file.fileno() for file in files), (), (), None, False, False, None)
@@ -274,14 +288,36 @@ class Puller:
                 found = blamed(self._place, error, key, files[0].fileno())
                 raise _named(found, self._what(shelf, entry)) from None
 
-    def _write(self, archive: Archive, file: IO[bytes]) -> outline.Outline | None:
+    def _write(self, archive: Archive, file: IO[bytes], found: Found) -> outline.Outline | None:
         """Write an archive to a file; of a key, which is the first of a group, return the outline."""
         if archive.first:
-            return fetch_key(self._place, archive, file.fileno())
+            key = fetch_key(self._place, archive, file.fileno())
+            for one in key.snapshots:
+                found(key.shelves[one.shelf].name, one.number)
+            for shelf in key.shelves:
+                found(shelf.name, 0)
+            return key
+        see = outline.Watch(found).see
         with _Ahead(self._place, archive) as pieces:
             for data in pieces:
+                see(data)
                 file.write(data)
         return None
+
+    def _guard(self, shelf: state.Shelf, entry: Entry, archive: Archive) -> Found:
+        """Return a check that an archive has the snapshot of the entry alone, and is of no other shelf of the pool."""
+        others = {one["name"] for one in self._store._pool.shelves()} - {shelf.name}
+        what = f"its archive, {self._place.where(archive.object)}, has"
+        seen: set[str] = set()
+
+        def found(of: str, number: int) -> None:
+            if of in others or seen - {of}:
+                raise DamagedError(f"{what} another shelf, {of!r}")
+            seen.add(of)
+            if number not in (0, entry.number):
+                raise DamagedError(f"{what} another snapshot, {number}")
+
+        return found
 
     def _renamed(self, shelf: state.Shelf, entry: Entry) -> bool:
         """Rename the shelf that an archive from before its renaming has brought; whether there was one."""
