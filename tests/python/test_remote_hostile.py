@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import lmcstore
 import numpy as np
 import pytest
-from lmcstore._remote import outline
+from lmcstore._remote import outline, sweep
+from lmcstore._remote.place import Place
 from lmcstore._remote.push import Pusher
 from test_remote_push import fill
 
@@ -57,3 +59,37 @@ def test_a_pull_changes_no_other_shelf(
         with pytest.raises(lmcstore.DamagedError, match=r"run@2 of .*: its archive, .*, has another (shelf|snapshot)"):
             lmcstore.pull(url, store)
         assert store.shelves() == ["mine"] and len(store["mine"]) == 1 and store["mine"].tags == {}
+
+
+def age(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (time.time() - 5 * 86400,) * 2)
+
+
+def test_a_sweep_deletes_only_its_own_objects(tmp_path: Path) -> None:
+    url, home = f"file://{tmp_path}/bucket", tmp_path / "home"
+    with lmcstore.open(tmp_path / "run.pool", "x") as store:
+        fill(store, 1, 2)
+        store.push(url)
+    (tmp_path / "bucket/data").rename(home)
+    (home / "thesis").write_text("of years")
+    age(tmp_path)
+    (tmp_path / "bucket/data").symlink_to(home)
+    with Place(url) as place:
+        with pytest.raises(lmcstore.InvalidError, match="data is a symbolic link"):
+            sweep.remove(place, ["run@1"], dry_run=False)
+        (tmp_path / "bucket/data").unlink()
+        home.rename(tmp_path / "bucket/data")
+        sweep.remove(place, ["run@2"], dry_run=False)
+    assert (tmp_path / "bucket/data/thesis").read_text() == "of years"
+
+
+def test_a_rank_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket/rank-00000").symlink_to(tmp_path)
+    with Place(f"file://{tmp_path}/bucket") as place, pytest.raises(lmcstore.InvalidError, match="symbolic link"):
+        place.below("rank-00000")
+    for change in (lambda one: one.put("rank-00000/head", b""), lambda one: one.delete(["rank-00000/head"])):
+        with Place(f"file://{tmp_path}/bucket") as place, pytest.raises(lmcstore.InvalidError, match="symbolic link"):
+            change(place)

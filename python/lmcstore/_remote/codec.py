@@ -86,6 +86,12 @@ def piece_name(object: str, index: int) -> str:
     return f"{object}/{index:06d}"
 
 
+def is_data(name: str) -> bool:
+    """Whether an object is a piece of data or a node, by its name."""
+    stem, _, piece = name.rpartition("/")
+    return _INDEX.fullmatch(name) is not None or (_DATA.fullmatch(stem) is not None and piece.isdecimal())
+
+
 class Of(NamedTuple):
     """Of which snapshot of a run of many ranks a rank's snapshot is a part."""
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..errors import DamagedError, UnsupportedError
+from ..errors import DamagedError, InvalidError, UnsupportedError
 
 _TEMPORARY = ".new-"
 
@@ -34,6 +34,14 @@ class FolderClient:
     def _path(self, name: str) -> str:
         return os.path.join(self._top, name)
 
+    def check(self, name: str) -> None:
+        """Refuse a change where a folder above the object is a symbolic link: others' files may be there."""
+        path = self._top
+        for part in name.split("/")[:-1]:
+            path = os.path.join(path, part)
+            if os.path.islink(path):
+                raise InvalidError(f"{path} is a symbolic link: what is behind it is not changed")
+
     def get(self, name: str, most: int) -> bytes:
         with open(self._path(name), "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -47,11 +55,13 @@ class FolderClient:
             return file.read(count)
 
     def put(self, name: str, data: bytes) -> None:
+        self.check(name)
         temporary = self._written(name, data)
         os.replace(temporary, self._path(name))
         _sync_folder(os.path.dirname(self._path(name)))
 
     def create(self, name: str, data: bytes) -> bool:
+        self.check(name)
         if os.path.lexists(self._path(name)):
             _sync_folder(os.path.dirname(self._path(name)))  # of a writer that died before its own
             return False
@@ -87,6 +97,7 @@ class FolderClient:
         return Info(name, info.st_size, info.st_mtime)
 
     def list(self, prefix: str) -> Iterator[Info]:
+        self.check(f"{prefix}/")
         for folder, _, files in os.walk(self._path(prefix)):
             for file in files:
                 path = os.path.join(folder, file)
@@ -97,6 +108,7 @@ class FolderClient:
                 yield Info(os.path.relpath(path, self._top), info.st_size, info.st_mtime)
 
     def delete(self, name: str) -> None:
+        self.check(name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(name))
         with contextlib.suppress(OSError):

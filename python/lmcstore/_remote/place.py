@@ -118,6 +118,8 @@ class Place:
 
     def below(self, name: str) -> Place:
         """Return the place of a folder in this one."""
+        if isinstance(self._client, FolderClient):
+            self._client.check(f"{name}/")
         return Place(f"{self.url}/{name}", self._parallel, self.pace)
 
     def close(self) -> None:
