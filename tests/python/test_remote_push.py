@@ -469,7 +469,7 @@ def test_a_key_of_removed_archives_is_given_up(pool_path: str, url: str, monkeyp
 
 def test_what_keys_need_of_others(pool_path: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that never changes does not keep all old entries, and its object is looked for before a snapshot goes."""
-    weights = np.random.default_rng(0).normal(0, 1, 50_000)
+    weights = np.random.default_rng(0).normal(0, 1, 300_000)
     with lmcstore.open(pool_path, "x", background=False) as store, Place(url) as place:
         store["run"].policy = "links=2"
         pusher = push.Pusher(store, place, (), False)
@@ -481,6 +481,8 @@ def test_what_keys_need_of_others(pool_path: str, url: str, monkeypatch: pytest.
         firsts = {entry.number: entry.key.first for entry in there.entries() if entry.key is not None}
         assert all(number - 6 <= first <= number for number, first in firsts.items())
         assert firsts[3] == 1 and sum(first == number for number, first in firsts.items()) <= 4
+        with lmcstore.open(url) as far:
+            assert np.array_equal(far["run"][3]["same"][1000:2000], weights[1000:2000])
         confirmer = confirm.Confirmer(store, place, whole=False)
         monkeypatch.setattr(confirm.random, "sample", lambda *_: ["step"])
         assert confirmer._is_sound(there, 4)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], object]
 _AHEAD = 4
 _GAP_BYTES = 64 << 10
-_AT_ONCE_BYTES = 16 << 20
+_AT_ONCE_BYTES = 4 << 20
 
 
 Found = Callable[[str, int], object]
