@@ -12,7 +12,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-from lmcstore._remote import outline, sweep
+from lmcstore._remote import codec, outline, state, sweep
 from lmcstore._remote.place import Place
 from lmcstore._remote.push import Pusher
 from test_remote_push import fill
@@ -93,3 +93,32 @@ def test_a_rank_is_no_link(tmp_path: Path) -> None:
     for change in (lambda one: one.put("rank-00000/head", b""), lambda one: one.delete(["rank-00000/head"])):
         with Place(f"file://{tmp_path}/bucket") as place, pytest.raises(lmcstore.InvalidError, match="symbolic link"):
             change(place)
+
+
+def test_a_cache_keeps_runs_apart(tmp_path: Path) -> None:
+    """An outline is found by its place: another run can claim any id."""
+    urls = [f"file://{tmp_path}/{name}" for name in ("own", "hostile")]
+    for url, value in zip(urls, (1.0, 2.0), strict=True):
+        with lmcstore.open(f"{tmp_path}/{value}.pool", "x") as store:
+            store["run"].snapshot({"rate": value})
+            store.push(url)
+    with Place(urls[0]) as place:
+        own = state.read(place).shelf("run").newest[0].archive
+    with Place(urls[1]) as place:
+        entry = state.read(place).shelf("run").newest[0]
+        found = outline.unpack(b"".join(place.get_ranges(entry.archive.outline_ranges())), "")
+        data = found.runs[-1][1]
+        found.runs[-1] = found.runs[-1][0], data[:-16] + bytes.fromhex(own.id)[::-1]
+        packed = found.packed()
+        name = "data/" + "9" * 20 + "-" + "a" * 16
+        place.put(f"{name}/000000", b"".join(place.get_ranges(entry.archive.ranges())) + packed)
+        forged = codec.Archive(name, 0, own.bytes, codec.PIECE_BYTES, entry.archive.bytes, len(packed), own.id)
+
+        def forge(draft: state.State) -> bool:
+            draft.shelf("run").update({1: entry._replace(archive=forged)})
+            return True
+
+        state.change(state.read(place), "0" * 32, forge)
+    for url, value in ((urls[1], 2.0), (urls[0], 1.0)):
+        with lmcstore.open(url, cache=tmp_path / "cache") as store:
+            assert store["run"].latest.state_dict() == {"rate": value}

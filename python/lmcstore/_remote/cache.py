@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import threading
@@ -125,7 +126,7 @@ class Cache:
                 continue
             if archive.outline_bytes > outline.MOST_BYTES:
                 raise DamagedError(f"{self.place.where(archive.object)} is damaged: its outline is too large")
-            packed = self._kept.get(f"outline-{archive.id}")
+            packed = self._kept.get(self._kept_as(archive))
             if packed is None:
                 ranges[archive.id] = archive.outline_ranges()
             else:
@@ -136,7 +137,7 @@ class Cache:
                 packed = b"".join(next(parts) for _ in ranges[archive.id])
                 self.bytes += len(packed)
                 found[archive.id] = self._unpacked(archive, packed)
-                self._kept.add(f"outline-{archive.id}", packed)
+                self._kept.add(self._kept_as(archive), packed)
         with self._lock:
             for archive in archives:
                 self._outlines[archive.id] = found[archive.id]
@@ -144,6 +145,11 @@ class Cache:
             while len(self._outlines) > _MOST_OUTLINES:
                 self._outlines.popitem(last=False)
         return [found[archive.id] for archive in archives]
+
+    def _kept_as(self, archive: Archive) -> str:
+        """Return the name of an outline in the folder, where another run may claim to have the same archive."""
+        where = f"{self.place.where(archive.object)} {archive.id} {archive.outline_offset}"
+        return f"outline-{hashlib.sha256(where.encode()).hexdigest()[:32]}"
 
     def _unpacked(self, archive: Archive, packed: bytes) -> Outline:
         where = self.place.where(archive.object)
