@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -122,3 +123,38 @@ def test_a_cache_keeps_runs_apart(tmp_path: Path) -> None:
     for url, value in ((urls[1], 2.0), (urls[0], 1.0)):
         with lmcstore.open(url, cache=tmp_path / "cache") as store:
             assert store["run"].latest.state_dict() == {"rate": value}
+
+
+@pytest.mark.parametrize("name", ["head", "log/0000000000000002", "data"])
+def test_a_pipe_in_a_folder_does_not_hang(name: str, tmp_path: Path) -> None:
+    with lmcstore.open(tmp_path / "run.pool", "x") as store:
+        fill(store, 1, 1)
+        store.push(f"file://{tmp_path}/bucket")
+    for path in [*(tmp_path / "bucket" / name).rglob("0*"), tmp_path / "bucket" / name]:
+        if not path.is_dir():
+            path.unlink(missing_ok=True)
+            os.mkfifo(path)
+    if name == "head":  # the log is read
+        assert lmcstore.pull(f"file://{tmp_path}/bucket", tmp_path / "new.pool")["snapshots"] == 1
+    else:
+        with pytest.raises(lmcstore.DamagedError, match="it is no file"):
+            lmcstore.pull(f"file://{tmp_path}/bucket", tmp_path / "new.pool")
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTPS"])
+def test_a_pool_names_no_server(scheme: str, tmp_path: Path) -> None:
+    """No push writes to such a URL, but a stranger's pool could name any server that the user reaches."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        url = f"{scheme}://127.0.0.1:{server.getsockname()[1]}/run"
+        with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:
+            fill(store, 1, 4)
+            store["run"].policy = "keep_raw=1 local=last:2"
+            store._pool.safe("run", 1, 2, store._pool.info()["epoch"], url)
+            store.compact()
+            assert store["run"][1].remote == url
+            for read in (store["run"][1].state_dict, lambda: store["run"][1].diff(store["run"][4])):
+                with pytest.raises(lmcstore.RemoteError, match="no push goes there"):
+                    read()
+        with pytest.raises(BlockingIOError):
+            server.accept()

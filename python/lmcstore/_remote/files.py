@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from ..errors import DamagedError, InvalidError, UnsupportedError
 
@@ -34,6 +35,14 @@ class FolderClient:
     def _path(self, name: str) -> str:
         return os.path.join(self._top, name)
 
+    def _opened(self, name: str) -> BinaryIO:
+        """Open an object for reading; DamagedError: it is no file, such as a pipe, which nobody may ever write to."""
+        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise DamagedError("it is no file")
+        return open(descriptor, "rb")
+
     def check(self, name: str) -> None:
         """Refuse a change where a folder above the object is a symbolic link: others' files may be there."""
         path = self._top
@@ -43,14 +52,14 @@ class FolderClient:
                 raise InvalidError(f"{path} is a symbolic link: what is behind it is not changed")
 
     def get(self, name: str, most: int) -> bytes:
-        with open(self._path(name), "rb") as file:
+        with self._opened(name) as file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
                 raise DamagedError(f"it has {size} bytes, more than {most}")
             return file.read(most)
 
     def get_range(self, name: str, offset: int, count: int) -> bytes:
-        with open(self._path(name), "rb") as file:
+        with self._opened(name) as file:
             file.seek(offset)
             return file.read(count)
 

@@ -79,6 +79,8 @@ class PoolHandle:
 def _find(store: Store, url: str, info: dict[str, Any]) -> Any:
     from .pool import RemotePool  # needs modules that others do without
 
+    if url.lower().startswith("http"):  # a stranger's pool could name any server inside the user's network
+        raise RemoteError(f"{store.path} says that {info['shelf']}@{info['number']} is at {url}: no push goes there")
     if url not in store._remotes:
         store._remotes[url] = RemotePool(url, _CACHE_BYTES, type(store)._create)
         weakref.finalize(store, store._remotes[url].close)
