@@ -22,7 +22,7 @@ from test_remote_push import fill
 def push_more(store: lmcstore.Store, url: str, addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Push run@2 with an archive that has more."""
 
-    def dump(self: Pusher, _: str, older: object, sink: Any, *more: object) -> outline.Outline:
+    def dump(self: Pusher, _: str, older: object, sink: Any, *more: object, **options: object) -> outline.Outline:
         reading, writing = os.pipe()
 
         def work() -> None:

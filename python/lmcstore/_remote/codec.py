@@ -86,7 +86,7 @@ def piece_name(object: str, index: int) -> str:
     return f"{object}/{index:06d}"
 
 
-def is_data(name: str) -> bool:
+def is_piece_or_node(name: str) -> bool:
     """Whether an object is a piece of data or a node, by its name."""
     stem, _, piece = name.rpartition("/")
     return _INDEX.fullmatch(name) is not None or (_DATA.fullmatch(stem) is not None and piece.isdecimal())
