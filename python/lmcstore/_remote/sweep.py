@@ -168,7 +168,9 @@ def sweep(now: state.State) -> tuple[int, int]:
         return 0, 0
     kept = needed(fence) | needed(state.at(fence, old))
     oldest = clock - GRACE_S - EXPIRES_S
-    gone = [info for info in listed if info.time < oldest and info.name not in kept and codec.is_piece_or_node(info.name)]
+    gone = [
+        info for info in listed if info.time < oldest and info.name not in kept and codec.is_piece_or_node(info.name)
+    ]
     place.delete(info.name for info in gone)
     emptied = 0
     for number, info in logs:
