@@ -340,6 +340,29 @@ def test_outlines_that_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert min(results.values()) > 10
 
 
+@pytest.mark.parametrize("kind", ["short bases", "a link", "no content"])
+def test_outlines_that_no_dump_writes(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    unpack = outline.unpack
+
+    def lie(data: bytes, where: str) -> outline.Outline:
+        found = unpack(data, where)
+        for at, content in enumerate(found.contents):
+            if kind == "short bases" and content.payload == outline.LINK:
+                small = next(one for one in found.contents if one.is_known and one.raw_bytes < 1 << 20)
+                found.contents[content.bases[0] - 1] = small
+            elif kind == "a link" and content.payload == outline.FRAME:
+                found.contents[at] = content._replace(payload=outline.LINK)
+        if kind == "no content":
+            found.snapshots[0].entries = [(identity, 0) for identity, _ in found.entries]
+        return found
+
+    monkeypatch.setattr(outline, "unpack", lie)
+    text = r"its size is wrong|a link is no tensor|lacks contents"
+    with lmcstore.open(f"file://{folder}/run") as store, pytest.raises(lmcstore.DamagedError, match=text):
+        for name in (W, "noise", "table"):
+            store["run"][STEPS][name][-5:]
+
+
 def test_an_outline_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(outline, "MOST_BYTES", 1000)
     with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:

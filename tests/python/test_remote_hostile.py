@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from lmcstore._remote import codec, outline, state, sweep
 from lmcstore._remote.place import Place
+from lmcstore._remote.pool import RemoteHandle
 from lmcstore._remote.push import Pusher
 from test_remote_push import fill
 
@@ -158,3 +159,18 @@ def test_a_pool_names_no_server(scheme: str, tmp_path: Path) -> None:
                     read()
         with pytest.raises(BlockingIOError):
             server.accept()
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{}", b"\xff", b'{"metrics": {"a": "b"}, "meta": {}}', b"[" * 100_000])
+def test_metadata_that_is_none(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics that are too many for the state are in an attachment, which may hold anything."""
+    metrics = {f"metric {i} {'x' * 100}": 1.0 for i in range(200)}
+    url = f"file://{tmp_path}/bucket"
+    with lmcstore.open(tmp_path / "run.pool", "x") as store:
+        store["run"].snapshot({"w": np.zeros(4)}, metrics=metrics)
+        store.push(url)
+    with lmcstore.open(url) as store:
+        assert store["run"].latest.metrics == metrics
+    monkeypatch.setattr(RemoteHandle, "_read", lambda *_: {"lmcstore.meta": (None, text)})
+    with lmcstore.open(url) as store, pytest.raises(lmcstore.DamagedError, match=r"run@1 of .* its metadata"):
+        store["run"].latest.metrics  # noqa: B018

@@ -218,8 +218,10 @@ class Decoder:
             fits = content.stored == 0 and len(content.bases) == 1
         else:
             fits = content.stored > 0
-        if not fits:
+        if not fits or any(self.content(base).raw_bytes != content.raw_bytes for base in self._bases[key]):
             raise self.damaged(key, "its size is wrong")
+        if key in self._roots and content.payload == LINK:
+            raise self.damaged(key, "a link is no tensor")
 
     def _batches(self) -> Iterator[list[_Unit]]:
         batch: list[_Unit] = []

@@ -156,6 +156,8 @@ class Cache:
         found = outline.unpack(packed, where)
         if found.id != archive.id or found.size != archive.bytes or not found.shelves or not found.snapshots:
             raise DamagedError(f"{where} is damaged: its outline is of another archive")
+        if not all(content for _, content in found.entries):
+            raise DamagedError(f"{where} is damaged: its outline lacks contents")
         return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _core
 from ..diff import KINDS
-from ..errors import Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from ..errors import DamagedError, Error, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
 from . import state
 from .cache import Cache, Progress
 from .codec import Entry
@@ -208,8 +208,7 @@ class RemoteHandle:
         entry = self._entry
         metrics, meta = entry.metrics, {"message": entry.note} if entry.note else {}
         if metrics is None:
-            attached = json.loads(self._read(_core.ATTACHMENT, {_META: None})[_META][1])
-            metrics, meta = attached["metrics"], attached["meta"] | meta
+            metrics, meta = self._attached(meta)
         return {
             "shelf": self._shelf.name,
             "number": entry.number,
@@ -222,6 +221,16 @@ class RemoteHandle:
             "meta_json": json.dumps(meta),
             "group": bytes(16) if entry.of is None else bytes.fromhex(entry.of.group),
         }
+
+    def _attached(self, meta: dict[str, Any]) -> tuple[dict[str, float | str], dict[str, Any]]:
+        """Return metrics and metadata that are too many for the state."""
+        text = self._read(_core.ATTACHMENT, {_META: None})[_META][1]
+        try:
+            found = json.loads(text)
+            return {str(name): float(value) for name, value in found["metrics"].items()}, found["meta"] | meta
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            what = f"{self._shelf.name}@{self._entry.number} of {self._cache.place.url}"
+            raise DamagedError(f"{what} is damaged: its metadata is no metadata") from None
 
     def tags(self) -> list[str]:
         return [tag for tag, number in self._shelf.tags.items() if number == self._entry.number]
