@@ -174,3 +174,9 @@ def test_metadata_that_is_none(text: bytes, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(RemoteHandle, "_read", lambda *_: {"lmcstore.meta": (None, text)})
     with lmcstore.open(url) as store, pytest.raises(lmcstore.DamagedError, match=r"run@1 of .* its metadata"):
         store["run"].latest.metrics  # noqa: B018
+
+
+def test_a_server_that_has_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Place, "exists", lambda *_: True)
+    with Place(f"file://{tmp_path}/bucket") as place, pytest.raises(lmcstore.DamagedError, match="every object exists"):
+        state.read(place)

@@ -30,6 +30,7 @@ NODE_NODES = 64
 _MOST_TRIES = 50
 _CACHED_NODES = 256
 _CHAIN_ENTRIES = 48
+_MOST_NUMBER = 1 << 62
 
 
 def log_name(number: int) -> str:
@@ -375,6 +376,8 @@ def _searched(place: Place, low: int = 0) -> Parts:
     low, step = max(low, 1), 1
     while place.exists(log_name(low + step)):
         low, step = low + step, step * 2
+        if low >= _MOST_NUMBER:
+            raise DamagedError(f"{place.url}: the server says that every object exists, also {log_name(low)}")
     high = low + step
     while high - low > 1:
         middle = (low + high) // 2
