@@ -193,7 +193,8 @@ def try_pushes(url: str, folder: str, steps: int) -> None:
             store["run"].snapshot({"w": weights}, step=step)
             if step in (steps // 3, 2 * steps // 3):
                 command = "stop-osd" if step == steps // 3 else "start-osd"
-                subprocess.run([SCRIPT, command, folder, "2"], check=True)
+                # The one of try_stops: the others have the newest copies of all objects.
+                subprocess.run([SCRIPT, command, folder, "1"], check=True)
             time.sleep(0.1)
         pusher.join()
         assert not failures, failures
@@ -213,7 +214,7 @@ def main() -> None:
         print("ok:", trial.__name__, flush=True)
     try_stops(url, folder)
     print("ok: try_stops", flush=True)
-    try_pushes(url, folder, int(os.environ.get("LMC_STORE_TRIAL_STEPS", "60")))
+    try_pushes(url, folder, int(os.environ.get("LMC_STORE_TRIAL_STEPS", "30")))
     print("ok: try_pushes")
 
 
