@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +17,7 @@ from .._remote import agree, state
 from .._remote.codec import UNKNOWN, Entry, Of, rank_of, sub_runs
 from .._remote.outline import Outline
 from .._remote.place import Place
-from .._remote.push import Progress, Pusher, _Batch, _Wanted
+from .._remote.push import Pusher, _Batch, _Wanted
 from .._remote.sweep import drop_parts
 from .._text.similar import listed
 from ..errors import InUseError, NotFoundError
@@ -87,18 +87,8 @@ class RunPusher(Pusher):
 
     _of_ranks = True
 
-    def __init__(
-        self,
-        store: Store,
-        place: Place,
-        what: Iterable[str],
-        mirror: bool,
-        progress: Progress | None = None,
-        *,
-        follows: bool = False,
-        confirm: str = "off",
-    ) -> None:
-        super().__init__(store, place, what, mirror, progress, follows=follows, confirm="off")  # parts of groups stay
+    def __init__(self, store: Store, *arguments: Any, **options: Any) -> None:
+        super().__init__(store, *arguments, **options | {"confirm": "off"})  # parts of groups stay
         self._run = cast("FolderStore", store)
         self._ranks: dict[tuple[int, bytes], _RankPusher] = {}
         self._others: dict[str, state.State | None] = {}

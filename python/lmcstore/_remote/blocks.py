@@ -121,7 +121,7 @@ class Decoder:
             f"{self._what} is damaged: {self.identity(key).name!r} of snapshot {level.entry.number}, in {where}: {text}"
         )
 
-    # What is needed
+    # Plans
 
     def _real(self, level: int, number: int) -> Key:
         """Return the content that has the bytes: of an older archive, if it is known."""

@@ -49,7 +49,7 @@ class FolderClient:
         for part in name.split("/")[:-1]:
             path = os.path.join(path, part)
             if os.path.islink(path):
-                raise InvalidError(f"{path} is a symbolic link: what is behind it is not changed")
+                raise InvalidError(f"{path} is a symbolic link, whose target is not changed: remove the link")
 
     def get(self, name: str, most: int) -> bytes:
         with self._opened(name) as file:
