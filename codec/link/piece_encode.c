@@ -18,6 +18,8 @@
 
 /* In SHORT, at most one gradient in so many is no bf16. */
 #define RAW_MOST 32
+/* Guesses that miss more than one moment in so many elements cost more than they save. */
+#define GUESS_MISSES 4
 /* Up to one in so many differences are a list. */
 #define LIST_MOST 512
 /* From one in so many escapes on, a delta may be smaller. */
@@ -37,6 +39,8 @@ struct room {
     uint32_t gathered[2][LMC_MAX_BASES][LMCI_CHUNK_ELEMENTS];
     unsigned char symbols_again[LMCI_CHUNK_ELEMENTS], lengths_again[LMCI_CHUNK_ELEMENTS];
     unsigned char rests_again[LMC_MAX_BASES][LMCI_CHUNK_ELEMENTS];
+    unsigned char stored_again[LMCI_CHUNK_ELEMENTS];
+    uint32_t bits_again[LMCI_CHUNK_ELEMENTS];
     float values_again[LMCI_CHUNK_ELEMENTS];
 };
 
@@ -49,6 +53,7 @@ struct piece {
     int kappa;
     struct room *room;
     unsigned char *plane_scratch;
+    bool guess; /* FULL: gradients are guessed first */
     size_t raw_count;
     size_t packed_bytes;
     size_t missed[LMC_MAX_BASES]; /* elements with a difference */
@@ -82,7 +87,7 @@ static struct lmci_link_view view_at(const struct piece *piece, size_t at)
     return view;
 }
 
-/* Finds where SHORT gradients miss a moment. */
+/* Finds where gradients miss a moment. */
 static size_t find_missed(const struct piece *piece, size_t n, unsigned char *const *rest, uint16_t *places)
 {
     const unsigned char *first = rest[LMCI_FIRST];
@@ -114,37 +119,72 @@ static struct lmci_link_view gather(const struct piece *piece, const struct lmci
     return gathered;
 }
 
-/* Searches all floats where no bf16 leads to the moments. */
+/* Gradients found a second time, and their differences. */
+struct again {
+    struct lmci_gradients gradients;
+    unsigned char *rest[LMC_MAX_BASES];
+    size_t count;
+};
+
+/* Searches all floats, where a moment is missed, for gradients that lead to both. */
+static struct again search_again(struct piece *piece, enum lmci_gradient_mode mode, const struct lmci_link_view *view,
+                                 size_t n, unsigned char *const *rest)
+{
+    struct room *room = piece->room;
+    size_t unused[LMC_MAX_BASES] = {0};
+    struct again again = {.gradients = {.value = room->values_again,
+                                        .symbol = room->symbols_again,
+                                        .length = room->lengths_again,
+                                        .stored = room->stored_again,
+                                        .bits = room->bits_again},
+                          .count = find_missed(piece, n, rest, room->again)};
+    const struct lmci_link_view some = gather(piece, view, again.count);
+    const struct lmci_reference reference = lmci_reference_of(piece->rule, some.before);
+    for (unsigned k = 0; k < piece->arrays; k++)
+        again.rest[k] = room->rests_again[k];
+    lmci_link_kernels()->to_bits(piece->rule, mode, piece->kappa, again.count, &reference, &some, &again.gradients);
+    lmci_link_kernels()->step(piece->rule, again.count, room->values_again, &some, again.rest, unused);
+    return again;
+}
+
+static void take_rest(struct piece *piece, const struct again *again, size_t i, unsigned char *const *rest)
+{
+    const size_t at = piece->room->again[i];
+    for (unsigned k = 0; k < piece->arrays; k++) {
+        piece->missed[k] += (size_t)(again->rest[k][i] != 0) - (size_t)(rest[k][at] != 0);
+        rest[k][at] = again->rest[k][i];
+    }
+}
+
+/* Keeps gradients as they are where no bf16 leads to the moments (SHORT). */
 static void find_raw(struct piece *piece, const struct lmci_link_view *view, size_t n,
                      const struct lmci_gradients *gradients, unsigned char *const *rest)
 {
-    struct room *room = piece->room;
-    unsigned char *own[LMC_MAX_BASES];
-    size_t unused[LMC_MAX_BASES] = {0};
     const bool adam = piece->rule->optimizer == LMC_ADAM;
-    const size_t count = find_missed(piece, n, rest, room->again);
-    const struct lmci_link_view some = gather(piece, view, count);
-    const struct lmci_gradients again = {.value = room->values_again,
-                                         .symbol = room->symbols_again,
-                                         .length = room->lengths_again,
-                                         .stored = room->stored,
-                                         .bits = room->bits};
-    const struct lmci_reference reference = lmci_reference_of(piece->rule, some.before);
-    for (unsigned k = 0; k < piece->arrays; k++)
-        own[k] = room->rests_again[k];
-    lmci_link_kernels()->to_bits(piece->rule, LMCI_GRADIENT_VARIABLE, 0, count, &reference, &some, &again);
-    lmci_link_kernels()->step(piece->rule, count, room->values_again, &some, own, unused);
-    for (size_t i = 0; i < count; i++) {
-        const size_t at = room->again[i];
-        if (own[LMCI_FIRST][i] != 0 || (adam && own[LMCI_SECOND][i] != 0))
+    const struct again again = search_again(piece, LMCI_GRADIENT_VARIABLE, view, n, rest);
+    for (size_t i = 0; i < again.count; i++) {
+        const size_t at = piece->room->again[i];
+        if (again.rest[LMCI_FIRST][i] != 0 || (adam && again.rest[LMCI_SECOND][i] != 0))
             continue;
-        for (unsigned k = 0; k < piece->arrays; k++) {
-            piece->missed[k] += (size_t)(own[k][i] != 0) - (size_t)(rest[k][at] != 0);
-            rest[k][at] = own[k][i];
-        }
+        take_rest(piece, &again, i, rest);
         gradients->symbol[at] = LMCI_SYMBOL_RAW;
         gradients->byte[at] = 0;
-        gradients->value[at] = room->values_again[i];
+        gradients->value[at] = again.gradients.value[i];
+    }
+}
+
+/* Replaces guesses that miss (FULL). */
+static void find_exact(struct piece *piece, const struct lmci_link_view *view, size_t n,
+                       const struct lmci_gradients *gradients, unsigned char *const *rest)
+{
+    const struct again again = search_again(piece, LMCI_GRADIENT_FULL, view, n, rest);
+    for (size_t i = 0; i < again.count; i++) {
+        const size_t at = piece->room->again[i];
+        take_rest(piece, &again, i, rest);
+        gradients->symbol[at] = again.gradients.symbol[i];
+        gradients->stored[at] = again.gradients.stored[i];
+        gradients->bits[at] = again.gradients.bits[i];
+        gradients->value[at] = again.gradients.value[i];
     }
 }
 
@@ -159,6 +199,12 @@ static void keep_raw(struct piece *piece, size_t n, const struct lmci_gradients 
 static size_t missed_moments(const struct piece *piece)
 {
     return piece->missed[LMCI_FIRST] + (piece->rule->optimizer == LMC_ADAM ? piece->missed[LMCI_SECOND] : 0);
+}
+
+/* Whether a search may improve a guess: SGD's is mostly the middle that a search finds. */
+static bool may_improve(const struct lmc_link_rule *rule)
+{
+    return rule->optimizer == LMC_ADAM || rule->gain != 1 || rule->scale != 1;
 }
 
 static void run_chunk(struct piece *piece, size_t at, size_t n)
@@ -176,11 +222,18 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
     if (piece->mode == LMCI_GRADIENT_SHORT)
         kernels->to_bytes(piece->rule, n, &reference, floats(view.before[LMCI_FIRST]), floats(view.after[LMCI_FIRST]),
                           floats(view.before[lmci_weight_of(piece->rule)]), &gradients);
+    else if (piece->guess)
+        kernels->to_guesses(piece->rule, piece->kappa, n, &reference, &view, &gradients);
     else
         kernels->to_bits(piece->rule, piece->mode, piece->kappa, n, &reference, &view, &gradients);
     kernels->step(piece->rule, n, gradients.value, &view, rest, piece->missed);
-    if (piece->mode == LMCI_GRADIENT_SHORT && missed_moments(piece) > missed)
+    const size_t some = missed_moments(piece) - missed;
+    if (some != 0 && piece->mode == LMCI_GRADIENT_SHORT)
         find_raw(piece, &view, n, &gradients, rest);
+    if (some != 0 && piece->guess && may_improve(piece->rule)) {
+        find_exact(piece, &view, n, &gradients, rest);
+        piece->guess = some <= n / GUESS_MISSES;
+    }
     keep_raw(piece, n, &gradients);
     if (piece->mode != LMCI_GRADIENT_SHORT)
         piece->packed_bytes += kernels->pack(n, &gradients, room->packed + piece->packed_bytes);
@@ -189,6 +242,7 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
 static bool run_piece(struct piece *piece, enum lmci_gradient_mode mode)
 {
     piece->mode = mode;
+    piece->guess = mode == LMCI_GRADIENT_FULL;
     piece->raw_count = 0;
     piece->packed_bytes = 0;
     memset(piece->missed, 0, sizeof piece->missed);
