@@ -102,7 +102,7 @@ struct lmci_link_kernels {
     void (*to_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, int kappa, size_t n,
                     const struct lmci_reference *reference, const struct lmci_link_view *view,
                     const struct lmci_gradients *gradients);
-    /* The same as to_bits with FULL, but a guess from the first array: it may miss a moment. */
+    /* Guesses those of FULL, which may miss a moment: everything but bytes and lengths. */
     void (*to_guesses)(const struct lmc_link_rule *rule, int kappa, size_t n, const struct lmci_reference *reference,
                        const struct lmci_link_view *view, const struct lmci_gradients *gradients);
     /* Stored bits, from symbols and lengths, or symbols and the first array before the step. Returns the sum. */

@@ -32,6 +32,7 @@ struct strip {
     uint32_t middle[STRIP];          /* their middle, with the sign */
     uint32_t bits[STRIP];            /* the encoded gradient */
     uint32_t digits[STRIP], stored[STRIP];
+    float near[STRIP], low[STRIP], high[STRIP]; /* an estimate, and bounds as offsets from it */
     uint32_t copies[6][STRIP];
 };
 
@@ -164,26 +165,46 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
 
 #endif
 
-/* Returns the middle of Adam's gradients that lead to both moments, as range_of would, in f32: offsets from a first
- * estimate have the bits that matter. */
-static inline float middle_of(const struct lmc_link_rule *rule, float inverse, float first, float first_after,
-                              float second, float second_after)
+/* Finds the range of Adam's gradients that lead to the first array as way_range does, but in f32: as offsets from an
+ * estimate. */
+static inline void strip_first(const struct lmc_link_rule *rule, float inverse, struct strip *strip)
 {
-    const float change = first_after - first, part = change - first_after;
-    const float lost = (first_after - (change - part)) + (-first - part);
-    const float about = change * inverse;
-    const float way = fused(fused(-rule->gain, about, change) + lost, inverse, about);
-    const float near = first + way, most = near - first;
-    const float offset = (first - (near - most)) + (way - most);
-    const float step = half_of(first_after) * inverse, least = half_of(way);
-    const float reach = step > least ? step : least;
-    const float slope = rule->gain2 * near;
-    const float miss = fused(-slope, near, second_after - second * rule->beta2);
-    const float upright = 0.5f / slope;
-    const float offset2 = miss * upright, reach2 = half_of(second_after) * __builtin_fabsf(upright);
-    const float low1 = offset - reach, low2 = offset2 - reach2, high1 = offset + reach, high2 = offset2 + reach2;
-    const float low = low1 > low2 ? low1 : low2, high = high1 < high2 ? high1 : high2;
-    return near + (low <= high ? 0.5f * (low + high) : offset);
+    const strip_f32 *first = strip->first, *first_after = strip->first_after;
+    EACH for (size_t i = 0; i < STRIP; i++)
+    {
+        const float before = first[i], after = first_after[i];
+        const float change = after - before, part = change - after;
+        const float lost = (after - (change - part)) + (-before - part);
+        const float about = change * inverse, more = (fused(-rule->gain, about, change) + lost) * inverse;
+        const float way = about + more, beside = (about - way) + more;
+        const float half = half_of(way), reach = half_of(after) * inverse;
+        /* The floats from `least` to `greatest` as differences lead to the first array. */
+        const float least = way + (beside - reach), greatest = way + (beside + reach);
+        const bool above = (way - least) + (beside - reach) > 0, below = (way - greatest) + (beside + reach) < 0;
+        const float up = (least - way) + (above ? half : -half), down = (greatest - way) + (below ? -half : half);
+        const bool none = up >= down;
+        const float near = before + way, most = near - before;
+        const float offset = (before - (near - most)) + (way - most);
+        strip->near[i] = near;
+        strip->low[i] = offset + (none ? -half : up);
+        strip->high[i] = offset + (none ? half : down);
+    }
+}
+
+/* Moves the estimate to the middle of what leads to both moments. */
+static inline void strip_second(const struct lmc_link_rule *rule, struct strip *strip)
+{
+    const strip_f32 *second = strip->second, *second_after = strip->second_after;
+    EACH for (size_t i = 0; i < STRIP; i++)
+    {
+        const float near = strip->near[i], slope = rule->gain2 * near;
+        const float miss = fused(-slope, near, second_after[i] - second[i] * rule->beta2);
+        const float upright = 0.5f / slope;
+        const float offset = miss * upright, reach = half_of(second_after[i]) * __builtin_fabsf(upright);
+        const float low1 = strip->low[i], low2 = offset - reach, high1 = strip->high[i], high2 = offset + reach;
+        const float low = low1 > low2 ? low1 : low2, high = high1 < high2 ? high1 : high2;
+        strip->near[i] = near + (low <= high ? 0.5f * (low + high) : 0.5f * (low1 + high1));
+    }
 }
 
 /* Guesses a gradient that leads to the next state, as the middle and both bounds. */
@@ -192,11 +213,13 @@ static inline __attribute__((always_inline)) void strip_guesses(const struct lmc
 {
     const float inverse = 1.0f / rule->gain, unscale = 1.0f / rule->scale;
     const strip_f32 *first = strip->first, *first_after = strip->first_after, *weight = strip->weight;
-    const strip_f32 *second = strip->second, *second_after = strip->second_after;
+    if (adam) {
+        strip_first(rule, inverse, strip);
+        strip_second(rule, strip);
+    }
     EACH for (size_t i = 0; i < STRIP; i++)
     {
-        const float guess = adam ? middle_of(rule, inverse, first[i], first_after[i], second[i], second_after[i])
-                                 : guess_of(rule, false, inverse, first[i], first_after[i]);
+        const float guess = adam ? strip->near[i] : guess_of(rule, false, inverse, first[i], first_after[i]);
         const float doubt = doubt_of(adam, inverse, first[i], first_after[i]);
         const uint32_t bits = bits_of(without_decay(rule, guess, doubt, weight[i]) * unscale);
         strip->middle[i] = bits;

@@ -18,8 +18,10 @@
 
 /* In SHORT, at most one gradient in so many is no bf16. */
 #define RAW_MOST 32
-/* Guesses that miss more than one moment in so many elements cost more than they save. */
-#define GUESS_MISSES 4
+/* Guesses that miss more than one moment in so many elements are worth a search, or, in the second, cost more than they
+ * save. */
+#define SEARCH_MISSES 256
+#define GUESS_MISSES  4
 /* Up to one in so many differences are a list. */
 #define LIST_MOST 512
 /* From one in so many escapes on, a delta may be smaller. */
@@ -230,7 +232,7 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
     const size_t some = missed_moments(piece) - missed;
     if (some != 0 && piece->mode == LMCI_GRADIENT_SHORT)
         find_raw(piece, &view, n, &gradients, rest);
-    if (some != 0 && piece->guess && may_improve(piece->rule)) {
+    if (some > n / SEARCH_MISSES && piece->guess && may_improve(piece->rule)) {
         find_exact(piece, &view, n, &gradients, rest);
         piece->guess = some <= n / GUESS_MISSES;
     }
