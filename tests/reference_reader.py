@@ -162,7 +162,7 @@ def decode_block(coded: bytes, raw: int, word: int, base: bytes | None) -> bytes
     """[5.1]"""
     reader = Reader(coded)
     method = reader.byte()
-    decode = decode_copies if method == 5 else decode_method
+    decode = decode_copies if method in (5, 6) else decode_method
     block = decode(reader, method, raw, word, base)
     refuse(reader.at != len(coded), "bytes left over in a block")
     return block
@@ -170,8 +170,8 @@ def decode_block(coded: bytes, raw: int, word: int, base: bytes | None) -> bytes
 
 def decode_method(reader: Reader, method: int, raw: int, word: int, base: bytes | None) -> bytes:
     """[5.1]"""
-    unsupported(method > 5, "method of a block")
-    refuse(method == 5, "copies of copies")
+    unsupported(method > 6, "method of a block")
+    refuse(method > 4, "copies of copies")
     if method == 0:
         return reader.take(raw)
     if method == 2:
@@ -354,29 +354,28 @@ def decode_keyed(reader: Reader, n: int, word: int, base: bytes) -> bytes:
     return bytes(content)
 
 
-def decode_copies(reader: Reader, _method: int, raw: int, word: int, base: bytes | None) -> bytes:
-    """[5.9]"""
+def decode_copies(reader: Reader, method: int, raw: int, word: int, base: bytes | None) -> bytes:
+    """[5.9, 5.10]"""
+    unit, size = (64, 2) if method == 5 else (word, 3)
     count = int.from_bytes(reader.take(2), "little")
-    runs = [struct.unpack("<HHH", reader.take(6)) for _ in range(count)]
+    runs = [[unit * int.from_bytes(reader.take(size), "little") for _ in range(3)] for _ in range(count)]
     refuse(not runs, "no copies")
-    source_of: dict[int, int] = {}
+    own = []
     end = 0
-    for first, lines, source in runs:
-        refuse(first < end or lines == 0 or source >= first or first + lines > raw // 64, "a copy")
-        source_of.update((first + k, source + k) for k in range(lines))
-        end = first + lines
-    own = [(at, min(at + 64, raw)) for at in range(0, raw, 64) if at // 64 not in source_of]
+    for first, length, source in runs:
+        refuse(first < end or length == 0 or source >= first or first + length > raw // unit * unit, "a copy")
+        own.append((end, first))
+        end = first + length
+    own.append((end, raw))
     base_rest = None if base is None else b"".join(base[at:stop] for at, stop in own)
-    rest = decode_method(reader, reader.byte(), raw - 64 * len(source_of), word, base_rest)
+    rest = decode_method(reader, reader.byte(), sum(stop - at for at, stop in own), word, base_rest)
     block = bytearray()
     used = 0
-    for line in range((raw + 63) // 64):
-        if line in source_of:
-            block += block[64 * source_of[line] : 64 * source_of[line] + 64]
-        else:
-            size = min(64, raw - 64 * line)
-            block += rest[used : used + size]
-            used += size
+    for (at, stop), run in zip(own, [*runs, None], strict=True):
+        block += rest[used : used + stop - at]
+        used += stop - at
+        for k in range(run[1] if run else 0):
+            block.append(block[run[2] + k])
     return bytes(block)
 
 

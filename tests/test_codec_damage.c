@@ -119,7 +119,7 @@ static void test_memory_runs_out_elsewhere(void **unused)
     for (size_t i = 4096; i + 1024 <= bytes; i += 1024)
         if (next_random(&state) % 2 != 0)
             memcpy(data + i, data + i % 4096, 1024);
-    assert_int_equal(method_of(&params), 5);
+    assert_int_equal(method_of(&params), 6);
     fail_each_allocation(&params);
     memset(data, 0, bytes); /* may shrink without copies */
     for (size_t i = 0; i < bytes; i += 1 + next_random(&state) % 4000)

@@ -179,7 +179,7 @@ static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const s
     size_t written;
     rest.bytes = copies->rest_bytes;
     lmc_hasher_init(&unused);
-    dst[0] = LMCI_METHOD_COPIES;
+    dst[0] = copies->unit == LMCI_LINE ? LMCI_METHOD_LINES : LMCI_METHOD_COPIES;
     lmci_copies_put(copies, dst + 1);
     enum lmc_status status = encode_lines(&rest, scheme, copies->rest, copies->base, &unused, dst + head, &written);
     const uint64_t saved = (uint64_t)(shape->bytes - rest.bytes) * written / rest.bytes;
@@ -208,16 +208,18 @@ static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, cons
     return status;
 }
 
-/* Encodes repeated lines as runs. Leaves *coded_bytes at 0 if too few lines repeat. */
+/* Encodes repeated bytes as runs, of lines for version 1. Leaves *coded_bytes at 0 if too few repeat. */
 static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                      size_t *coded_bytes)
 {
     struct lmci_copies copies;
+    const struct lmci_searched in = {data, base, shape->bytes, shape->word};
+    const unsigned unit = shape->pairs ? shape->word : LMCI_LINE;
     bool uncertain = false;
-    if (!lmci_copies_likely(data, base, shape->bytes))
+    if (!lmci_copies_likely(&in, unit))
         return LMC_OK;
-    enum lmc_status status = lmci_copies_take(data, base, shape->bytes, &copies);
+    enum lmc_status status = lmci_copies_take(&in, unit, &copies);
     if (status == LMC_OK && copies.count > 0)
         status = encode_rest(shape, scheme, &copies, dst, coded_bytes, &uncertain);
     lmci_release(copies.memory);
@@ -357,19 +359,19 @@ static enum lmc_status decode_method(unsigned method, const struct lmci_block_sh
     }
 }
 
-static enum lmc_status decode_copies(const struct lmci_block_shape *shape, struct lmci_reader *in,
+static enum lmc_status decode_copies(const struct lmci_block_shape *shape, unsigned unit, struct lmci_reader *in,
                                      const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
                                      const char **message)
 {
     struct lmci_copies copies;
     struct lmci_block_shape rest = *shape;
-    enum lmc_status status = lmci_copies_get(in, base, shape->bytes, &copies, message);
+    enum lmc_status status = lmci_copies_get(in, unit, base, shape->bytes, &copies, message);
     if (status != LMC_OK)
         return status;
     rest.bytes = copies.rest_bytes;
     rest.stream = false;
     const unsigned char *method = lmci_take(in, 1);
-    if (method == NULL || *method == LMCI_METHOD_COPIES)
+    if (method == NULL || *method == LMCI_METHOD_LINES || *method == LMCI_METHOD_COPIES)
         status = lmci_damaged(message, "a block's copies are not well formed");
     else
         status = decode_method(*method, &rest, in, copies.base, copies.rest, NULL, message);
@@ -393,8 +395,9 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
     if (wanted != NULL)
         lmc_hasher_init(wanted);
     enum lmc_status status;
-    if (*method == LMCI_METHOD_COPIES)
-        status = decode_copies(shape, &in, base, dst, wanted, message);
+    if (*method == LMCI_METHOD_LINES || *method == LMCI_METHOD_COPIES)
+        status = decode_copies(shape, *method == LMCI_METHOD_LINES ? LMCI_LINE : shape->word, &in, base, dst, wanted,
+                               message);
     else
         status = decode_method(*method, shape, &in, base, dst, wanted, message);
     if (shape->stream)

@@ -94,15 +94,19 @@ static size_t gather_lines(const struct sample *sample, const unsigned char *fro
     return PIECES * piece_lines * LMCI_LINE;
 }
 
+#define COUNTED ((size_t)4 << 10) /* enough of a plane of the sample */
+
 /* Estimated bits of a plane, raw or encoded. */
 static uint64_t plane_bits(const struct sample *sample, const unsigned char *plane)
 {
     uint32_t counts[256];
-    lmci_kernels()->count(plane, sample->words, 1, counts);
-    const unsigned mask = lmci_plane_bits(counts, sample->words);
-    uint64_t raw = (mask != 0 ? (unsigned)__builtin_popcount(mask) : 8) * (uint64_t)sample->words;
-    uint64_t coded = lmci_expected_bits(counts, sample->words) + sample->words / sample->plane_cost;
-    return coded < raw ? coded : raw;
+    const bool half = !sample->dense && sample->words >= 2 * COUNTED;
+    const size_t words = half ? sample->words / 2 : sample->words;
+    lmci_kernels()->count(plane, sample->words, half ? 2 : 1, counts);
+    const unsigned mask = lmci_plane_bits(counts, words);
+    uint64_t raw = (mask != 0 ? (unsigned)__builtin_popcount(mask) : 8) * (uint64_t)words;
+    uint64_t coded = lmci_expected_bits(counts, words) + words / sample->plane_cost;
+    return (coded < raw ? coded : raw) * (half ? 2 : 1);
 }
 
 /* Estimated bits of the sample with a transform. */
@@ -480,12 +484,47 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
 }
 
 /* Whether lines seem to repeat. Overwrites the sample. */
-static bool repeats(const struct sample *sample, const struct lmc_params *params, bool needs_base)
+static bool lines_repeat(const struct sample *sample, const struct lmc_params *params, bool needs_base)
 {
     const size_t bytes = gather_lines(sample, params->data, params->raw_bytes, sample->data);
     if (needs_base)
         gather_lines(sample, params->base, params->raw_bytes, sample->base);
-    return lmci_copies_likely(sample->data, needs_base ? sample->base : NULL, bytes);
+    return lmci_lines_likely(sample->data, needs_base ? sample->base : NULL, bytes);
+}
+
+#define ROW_PIECES 64 /* of a large tensor, to see few rows that are frequent somewhere */
+#define ROW_BYTES  ((size_t)1 << 10)
+#define ROW_ONE_IN 32
+#define ONE_BLOCK  32 /* ... in so many, to see many rows that repeat rarely; of fewer blocks a quarter of one */
+#define MOST       8
+#define PARTS      16
+
+/* Whether words selected by their content repeat with those around them. */
+static bool words_repeat(const struct lmci_searched *in)
+{
+    const uint64_t blocks = lmc_block_count(in->bytes);
+    const unsigned log2 = lmci_rarely(in->word);
+    const size_t stride = in->bytes / ROW_PIECES / in->word * in->word;
+    if (blocks > PARTS / 2 && lmci_words_likely(in, ROW_PIECES, ROW_BYTES, stride, log2 - 3, ROW_ONE_IN))
+        return true;
+    const uint64_t some = blocks < ONE_BLOCK ? 1 : blocks / ONE_BLOCK < MOST ? blocks / ONE_BLOCK : MOST;
+    for (uint64_t i = 0; i < some; i++) {
+        const size_t at = (size_t)((2 * i + 1) * blocks / (2 * some)) * LMC_BLOCK_BYTES;
+        const struct lmci_searched block = {in->data + at, in->base != NULL ? in->base + at : NULL,
+                                            lmci_block_bytes(in->bytes, at / LMC_BLOCK_BYTES), in->word};
+        const size_t parts = block.bytes > 4 * PARTS << 10 ? PARTS : PARTS / 4;
+        const size_t part = block.bytes / parts / 8 * 8;
+        if (lmci_words_likely(&block, parts, blocks < ONE_BLOCK ? part / 4 : part, part, log2, LMCI_WORDS_OF))
+            return true;
+    }
+    return false;
+}
+
+static bool repeats(const struct sample *sample, const struct lmc_params *params, bool needs_base)
+{
+    const struct lmci_searched in = {params->data, needs_base ? params->base : NULL, (size_t)params->raw_bytes,
+                                     sample->word};
+    return lines_repeat(sample, params, needs_base) || words_repeat(&in);
 }
 
 enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme)

@@ -15,7 +15,8 @@ enum lmci_method {
     LMCI_METHOD_CLASSES = 2,
     LMCI_METHOD_VALUES = 3,
     LMCI_METHOD_KEYED = 4,
-    LMCI_METHOD_COPIES = 5
+    LMCI_METHOD_LINES = 5,
+    LMCI_METHOD_COPIES = 6
 };
 
 /* A block for which the method fails is encoded by transform and planes. */
@@ -24,7 +25,7 @@ struct lmci_scheme {
     enum lmci_transform transform;
     unsigned noise; /* number of lowest planes to store raw in blocks where they are noise */
     struct lmci_classes classes;
-    bool copies;  /* search for repeated lines */
+    bool copies;  /* search for repeated bytes */
     unsigned low; /* METHOD_KEYED: planes below the difference */
 };
 

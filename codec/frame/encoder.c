@@ -74,10 +74,10 @@ uint32_t lmc_encoder_base_count(const struct lmc_encoder *encoder)
     return encoder->base_count;
 }
 
-/* Only deltas: all other frames are for any version. */
-static bool has_pairs(const struct lmc_encoder *encoder)
+/* Deltas, and tensors that repeat: all other frames are for any version. */
+static bool is_newest(const struct lmc_encoder *encoder)
 {
-    return encoder->base_count != 0;
+    return encoder->base_count != 0 || encoder->scheme.copies;
 }
 
 enum lmc_status lmc_encode_block_of(const struct lmc_encoder *encoder, uint64_t index, const void *data,
@@ -88,7 +88,7 @@ enum lmc_status lmc_encode_block_of(const struct lmc_encoder *encoder, uint64_t 
     if (index >= encoder->block_count || (encoder->base_count != 0 && base == NULL))
         return LMC_INVALID;
     struct lmci_block_shape shape = {lmci_dtype_word(params->dtype), lmci_block_bytes(params->raw_bytes, index),
-                                     .dense = params->level == LMC_LEVEL_DENSE, .pairs = has_pairs(encoder)};
+                                     .dense = params->level == LMC_LEVEL_DENSE, .pairs = is_newest(encoder)};
     if (dst_bytes < lmc_block_bound(shape.bytes))
         return LMC_NO_SPACE;
     enum lmc_status status = lmci_block_encode(&shape, &encoder->scheme, data, encoder->base_count != 0 ? base : NULL,
@@ -129,7 +129,7 @@ enum lmc_status lmc_encode_header(const struct lmc_encoder *encoder, const struc
             blocks[i].coded_bytes > lmc_block_bound(lmci_block_bytes(params->raw_bytes, i)))
             return LMC_INVALID;
     struct lmci_header header = {
-        .version = has_pairs(encoder) ? LMCI_VERSION : LMCI_VERSION_FIRST,
+        .version = is_newest(encoder) ? LMCI_VERSION : LMCI_VERSION_FIRST,
         .dtype = params->dtype,
         .flags = params->flags,
         .base_count = encoder->base_count,

@@ -12,6 +12,7 @@
 #include "kernels/transform_impl.h"
 #include "kernels/tree_impl.h"
 
+#include "kernels/anchors_impl.h"
 #include "kernels/bits_impl.h"
 #include "kernels/classes_impl.h"
 #include "kernels/context_impl.h"
@@ -31,6 +32,7 @@ const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .rename = rename_bytes,
     .pack_nibbles = pack_nibbles,
     .unpack_nibbles = unpack_nibbles,
+    .anchors = anchors,
     .bits_varying = bits_varying,
     .bits_pack = bits_pack,
     .bits_unpack = bits_unpack,

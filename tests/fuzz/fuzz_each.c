@@ -343,6 +343,11 @@ static void try_words(struct wishes *wishes, struct made *made)
         made_bytes(made, planes[p], n);
     lmci_kernels()->merge(transform, word, (const unsigned char *const *)planes, base, n, out);
     REQUIRE(n == 0 || memcmp(out, data, word * n) == 0);
+
+    uint16_t *offsets = (void *)slot(LOW, sizeof *offsets * (n + 32), wishes);
+    const size_t selected = lmci_kernels()->anchors(word, 2 + wish(wishes) % 8, data, word * n, offsets);
+    made_bytes(made, offsets, sizeof *offsets * selected);
+    made_number(made, selected);
 }
 
 /* Through their stand-ins. */

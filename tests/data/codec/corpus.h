@@ -53,9 +53,11 @@ void put_keyed_planes(void);
 void put_keyed_classes(void);
 void save_keyed(const char *name);
 
-extern char copied[6 * 64 + 10];
+extern char copied[6 * 64 + 10], copied_words[80];
 void begin_copies(void);
 void put_rest(int method);
+void begin_copies_of_words(void);
+void put_rest_of_words(int method);
 
 void begin_contexts(int distance, int classes, int first);
 void put_contexts(int of_class_0, int of_class_1);

@@ -402,6 +402,28 @@ static void bad_keyed(void)
     write_file("keyed-f32", "base", copied, 80);
 }
 
+static void bad_copies_of_words(void)
+{
+    static const struct {
+        const char *name;
+        int at, value;
+    } changes[] = {{"words-none", 0, 0},       {"words-more", 1, 1},       {"words-empty", 5, 0},
+                   {"words-of-itself", 8, 7},  {"words-of-later", 9, 1},   {"words-overlap", 11, 16},
+                   {"words-past-end", 14, 11}, {"words-rest-short", 5, 9}, {"words-of-lines", 20, 5},
+                   {"words-of-words", 20, 6}};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        begin_copies_of_words();
+        put_rest_of_words(0);
+        made.bytes[made.header_bytes + 1 + (size_t)changes[i].at] = (unsigned char)changes[i].value;
+        save(changes[i].name, NULL, NULL);
+    }
+    begin_copies_of_words();
+    save("words-without-rest", NULL, NULL);
+    begin_copies();
+    put_rest(6);
+    save("copies-of-words", NULL, NULL);
+}
+
 static void bad_copies(void)
 {
     static const struct {
@@ -452,6 +474,7 @@ void bad_by_hand(void)
     bad_classes();
     bad_keyed();
     bad_copies();
+    bad_copies_of_words();
     bad_bases();
 }
 
@@ -480,7 +503,7 @@ void unsupported_by_hand(void)
     plain();
     save_changed("block-mode", 71, 1, 1);
     begin(LMC_U8, 4, 0, 0);
-    put(2, 6, 0);
+    put(2, 77, 0);
     save("block-method", NULL, NULL);
     begin(LMC_U8, 4, 0, 0);
     put(4, 1, 5, 1, 9);

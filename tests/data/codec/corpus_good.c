@@ -120,6 +120,9 @@ static void good_copies(void)
     begin_copies();
     put_rest(0);
     save("copies", copied, NULL);
+    begin_copies_of_words();
+    put_rest_of_words(0);
+    save("copies-of-words", copied_words, NULL);
 }
 
 /* A piece of constant 7, and a raw piece of 5 bytes. */

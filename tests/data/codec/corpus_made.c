@@ -210,6 +210,30 @@ void put_rest(int method)
             put(1, copied[i]);
 }
 
+/* 40 words of two bytes. Words 7 to 16 copy those from word 4 on, which overlap them, words 30 to 38 those from 0. */
+char copied_words[80];
+
+void begin_copies_of_words(void)
+{
+    for (size_t i = 0; i < sizeof copied_words; i++)
+        copied_words[i] = (char)(i * 5 + i / 16);
+    for (size_t i = 14; i < 34; i++)
+        copied_words[i] = copied_words[i - 6];
+    memcpy(copied_words + 60, copied_words, 18);
+    begin(LMC_U16, sizeof copied_words, 0, 0);
+    put(3, 6, 2, 0);
+    put(9, 7, 0, 0, 10, 0, 0, 4, 0, 0);
+    put(9, 30, 0, 0, 9, 0, 0, 0, 0, 0);
+}
+
+void put_rest_of_words(int method)
+{
+    put(1, method);
+    for (size_t i = 0; i < sizeof copied_words; i++)
+        if (i < 14 || (i >= 34 && i < 60) || i >= 78)
+            put(1, copied_words[i]);
+}
+
 /* 70 bytes of 0, except 3 at index 2, so '!' at 66 is in class 1, which begins with 1; and 7 at the end. */
 void begin_contexts(int distance, int classes, int first)
 {

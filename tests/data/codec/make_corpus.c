@@ -102,7 +102,7 @@ static void good_from_encoder(void)
     compressed("three-blocks", LMC_F64, zeros, NULL, sizeof zeros, 0);
 }
 
-/* Methods 4 and 5: moved floats of 8 bytes and of 1, repeated rows. */
+/* Methods 4 and 6: moved floats of 8 bytes and of 1, repeated rows. */
 static void good_keyed_and_rows(void)
 {
     static double wide[N], moved[N];

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * copies_find.c - finds repeated bytes.
+ *
+ * Anchors are lines and words selected by their content, which are the same in every copy of a row. A table has the
+ * last anchor with each hash of the bytes that follow it. Equal bytes around two anchors are a run.
+ */
+#include "base/memory.h"
+#include "block/copies.h"
+#include "kernels/kernels.h"
+
+#define ANCHORED ((size_t)32) /* bytes from an anchor on that its hash covers */
+#define PIECE    ((size_t)4 << 10)
+
+static inline uint64_t mix(uint64_t x)
+{
+    x *= UINT64_C(0x9e3779b97f4a7c15);
+    return x ^ x >> 32;
+}
+
+static inline uint64_t hash_at(const unsigned char *at)
+{
+    const uint64_t low = mix(lmci_load64(at) + mix(lmci_load64(at + 8)));
+    return mix(low + mix(lmci_load64(at + 16) ^ mix(lmci_load64(at + 24))));
+}
+
+/* Whether the bytes at `at` equal the base's. */
+static inline bool is_bases(const struct lmci_searched *in, size_t at, size_t bytes)
+{
+    return in->base != NULL && memcmp(in->data + at, in->base + at, bytes) == 0;
+}
+
+/* Equal bytes from both places on, in units, up to a line equal to the base's. */
+static size_t equal_after(const struct lmci_searched *in, unsigned unit, size_t source, size_t at, size_t most)
+{
+    const unsigned char *a = in->data + source, *b = in->data + at;
+    size_t n = 0;
+    while (n + LMCI_LINE <= most && memcmp(a + n, b + n, LMCI_LINE) == 0 && !is_bases(in, at + n, LMCI_LINE))
+        n += LMCI_LINE;
+    for (size_t end = n + LMCI_LINE; unit < LMCI_LINE && n < end && n + unit <= most; n += unit)
+        if (memcmp(a + n, b + n, unit) != 0)
+            break;
+    return n;
+}
+
+/* ... before both, at most `most`. */
+static size_t equal_before(const struct lmci_searched *in, unsigned unit, size_t source, size_t at, size_t most)
+{
+    size_t n = 0;
+    while (n + unit <= most && memcmp(in->data + source - n - unit, in->data + at - n - unit, unit) == 0)
+        n += unit;
+    return n;
+}
+
+/* ---- Samples --------------------------------------------------------------------------------------------------- */
+
+#define LOOKED_AT  ((size_t)2048) /* lines in the sample, about */
+#define REPEATED   32u            /* one line in so many must repeat */
+#define LEAST_LIKE 3u
+
+bool lmci_lines_likely(const unsigned char *data, const unsigned char *base, size_t bytes)
+{
+    uint32_t seen[2 * LOOKED_AT] = {0};
+    const size_t lines = bytes / LMCI_LINE;
+    const size_t stride = lines > LOOKED_AT ? lines / LOOKED_AT : 1;
+    unsigned looked = 0, like = 0;
+    for (size_t i = 0; i < lines; i += stride) {
+        const unsigned char *line = data + i * LMCI_LINE;
+        const uint64_t first = lmci_load64(line), h = mix(first ^ mix(lmci_load64(line + LMCI_LINE - 8)));
+        if (base != NULL && first == lmci_load64(base + i * LMCI_LINE))
+            continue;
+        uint32_t *slot = &seen[(h >> 32) % (2 * LOOKED_AT)];
+        const uint32_t tag = (uint32_t)h | 1;
+        like += *slot == tag;
+        looked++;
+        *slot = tag;
+    }
+    return like >= LEAST_LIKE && like >= looked / REPEATED;
+}
+
+#define SLOTS_LOG2 11
+#define WORDS_LIKE 2u
+#define PLACE_LOG2 16 /* of a place: the piece, and the offset in it */
+
+struct sample {
+    const struct lmci_searched *in;
+    size_t stride;
+    unsigned looked, like;
+    uint32_t slots[1 << SLOTS_LOG2]; /* by hash: the last place plus 1 */
+};
+
+static void look_at(struct sample *sample, size_t piece, size_t offset)
+{
+    const struct lmci_searched *in = sample->in;
+    const size_t at = piece * sample->stride + offset;
+    if (at + LMCI_LEAST_COPY > in->bytes || is_bases(in, at, ANCHORED))
+        return;
+    uint32_t *slot = &sample->slots[hash_at(in->data + at) >> (64 - SLOTS_LOG2)];
+    if (*slot != 0) {
+        const uint32_t place = *slot - 1;
+        const size_t source = (place >> PLACE_LOG2) * sample->stride + (place & ((1u << PLACE_LOG2) - 1));
+        const size_t most = source < LMCI_LEAST_COPY ? source : LMCI_LEAST_COPY;
+        const size_t after = equal_after(in, in->word, source, at, LMCI_LEAST_COPY);
+        sample->like += after != 0 && after + equal_before(in, in->word, source, at, most) >= LMCI_LEAST_COPY;
+    }
+    sample->looked++;
+    *slot = ((uint32_t)piece << PLACE_LOG2 | (uint32_t)offset) + 1;
+}
+
+bool lmci_words_likely(const struct lmci_searched *in, size_t pieces, size_t piece_bytes, size_t stride, unsigned log2,
+                       unsigned one_in)
+{
+    struct sample sample = {.in = in, .stride = stride};
+    uint16_t at[PIECE + 32];
+    for (size_t piece = 0; piece < pieces; piece++) {
+        const size_t start = piece * stride;
+        for (size_t done = 0; done < piece_bytes && start + done < in->bytes; done += PIECE) {
+            size_t some = in->bytes - start - done < PIECE ? in->bytes - start - done : PIECE;
+            some = piece_bytes - done < some ? piece_bytes - done : some;
+            const size_t n = lmci_kernels()->anchors(in->word, log2, in->data + start + done, some, at);
+            for (size_t i = 0; i < n; i++)
+                look_at(&sample, piece, done + at[i]);
+        }
+    }
+    return sample.like >= WORDS_LIKE && sample.like >= sample.looked / one_in;
+}
+
+unsigned lmci_rarely(unsigned word)
+{
+    return word == 1 ? 9 : word == 2 ? 8 : word == 4 ? 7 : 6;
+}
+
+bool lmci_copies_likely(const struct lmci_searched *in, unsigned unit)
+{
+    if (lmci_lines_likely(in->data, in->base, in->bytes))
+        return true;
+    const size_t piece = (size_t)1 << PLACE_LOG2;
+    return unit != LMCI_LINE &&
+           lmci_words_likely(in, in->bytes / piece + 1, piece, piece, lmci_rarely(in->word), LMCI_WORDS_OF);
+}
+
+/* ---- Search ---------------------------------------------------------------------------------------------------- */
+
+#define TABLE_LOG2 16
+#define OFTEN      3  /* bits of the hash fewer than for samples: one word in about 64 bytes */
+#define AT_LOG2    21 /* of an entry: the anchor plus 1; above: more bits of the hash */
+
+struct search {
+    const struct lmci_searched *in;
+    unsigned unit;
+    uint32_t *table;
+    struct lmci_copy *runs;
+    size_t count;
+    size_t end; /* of the last run */
+};
+
+static void visit(struct search *search, size_t at)
+{
+    const struct lmci_searched *in = search->in;
+    const unsigned unit = search->unit;
+    if (at < search->end || at + LMCI_LINE > in->bytes)
+        return;
+    const uint64_t h = hash_at(in->data + at);
+    uint32_t *entry = &search->table[h >> (64 - TABLE_LOG2)];
+    const uint32_t old = *entry, more = (uint32_t)h << AT_LOG2;
+    *entry = more | (uint32_t)(at + 1);
+    if (old == 0 || old == *entry || (old ^ more) >> AT_LOG2 != 0 || is_bases(in, at, ANCHORED))
+        return;
+    const size_t source = (old & ((1u << AT_LOG2) - 1)) - 1;
+    size_t before = source < at - search->end ? source : at - search->end;
+    if (in->base != NULL && before > LMCI_LINE)
+        before = LMCI_LINE;
+    before = equal_before(in, unit, source, at, before);
+    const size_t run = before + equal_after(in, unit, source, at, in->bytes - at);
+    if (run < (unit == LMCI_LINE ? LMCI_LEAST_LINES : LMCI_LEAST_COPY))
+        return;
+    search->runs[search->count++] =
+        (struct lmci_copy){(uint32_t)(at - before), (uint32_t)run, (uint32_t)(source - before)};
+    search->end = at - before + run;
+}
+
+enum lmc_status lmci_copies_find(const struct lmci_searched *in, unsigned unit, struct lmci_copy *runs, size_t *count)
+{
+    uint16_t offsets[PIECE + 32];
+    const size_t table_bytes = sizeof(uint32_t) << TABLE_LOG2;
+    struct search search = {.in = in, .unit = unit, .table = lmci_allocate(table_bytes), .runs = runs};
+    if (search.table == NULL)
+        return LMC_NO_MEMORY;
+    memset(search.table, 0, table_bytes);
+    for (size_t done = 0; done < in->bytes; done += PIECE) {
+        const size_t some = in->bytes - done < PIECE ? in->bytes - done : PIECE;
+        size_t n = 0, next = 0;
+        if (unit != LMCI_LINE)
+            n = lmci_kernels()->anchors(in->word, lmci_rarely(in->word) - OFTEN, in->data + done, some, offsets);
+        for (size_t line = 0; line < some; line += LMCI_LINE) {
+            visit(&search, done + line);
+            for (; next < n && offsets[next] < line + LMCI_LINE; next++)
+                visit(&search, done + offsets[next]);
+        }
+    }
+    lmci_release(search.table);
+    *count = search.count;
+    return LMC_OK;
+}
