@@ -182,6 +182,10 @@ static void join_plain(unsigned word, const unsigned char *base, size_t from, si
 #undef JOIN
 }
 
+#define DEAL_PIECE     ((size_t)512)  /* elements; stay in the first-level cache from hashing to dealing */
+#define DEAL_AHEAD     ((size_t)4096) /* bytes; memory is read while earlier pieces are dealt */
+#define OUTLIERS_OFTEN 2u /* vectors of a piece with outliers; from there on, branches cost more than work */
+
 #if defined(__AVX512VBMI2__)
 
 static inline __m512i class_keys(unsigned word, const __m512i *base)
@@ -269,12 +273,14 @@ static inline __m512i class_take(uint64_t mask, unsigned char **list)
     return bytes;
 }
 
-static inline void class_put_outliers(unsigned word, uint64_t marked, const __m512i *x, struct lmci_class_lists *lists)
+static inline void class_put_outliers(unsigned word, uint64_t marked, const unsigned char *data,
+                                      struct lmci_class_lists *lists)
 {
     for (unsigned k = 0; k < word; k++) {
         const uint64_t some = word == 2 ? marked >> 32 * k & 0xffffffff : marked >> 16 * k & 0xffff;
-        __m512i kept = word == 2 ? _mm512_maskz_compress_epi16((__mmask32)some, x[k])
-                                 : _mm512_maskz_compress_epi32((__mmask16)some, x[k]);
+        const __m512i x = _mm512_loadu_si512(data + 64 * k);
+        __m512i kept = word == 2 ? _mm512_mask_compress_epi16(fresh_zero(), (__mmask32)some, x)
+                                 : _mm512_mask_compress_epi32(fresh_zero(), (__mmask16)some, x);
         _mm512_storeu_si512(lists->outliers, kept);
         lists->outliers += word * (size_t)__builtin_popcountll(some);
     }
@@ -285,17 +291,21 @@ static inline void class_take_outliers(unsigned word, uint64_t marked, __m512i *
     for (unsigned k = 0; k < word; k++) {
         const uint64_t some = word == 2 ? marked >> 32 * k & 0xffffffff : marked >> 16 * k & 0xffff;
         __m512i kept = _mm512_loadu_si512(lists->outliers);
-        x[k] = word == 2 ? _mm512_mask_expand_epi16(x[k], (__mmask32)some, kept)
-                         : _mm512_mask_expand_epi32(x[k], (__mmask16)some, kept);
+        x[k] = word == 2 ? _mm512_mask_mov_epi16(x[k], (__mmask32)some,
+                                                 _mm512_mask_expand_epi16(fresh_zero(), (__mmask32)some, kept))
+                         : _mm512_mask_mov_epi32(x[k], (__mmask16)some,
+                                                 _mm512_mask_expand_epi32(fresh_zero(), (__mmask16)some, kept));
         lists->outliers += word * (size_t)__builtin_popcountll(some);
     }
 }
 
-static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigned count, const unsigned char *data,
-                                                          const unsigned char *base, size_t at,
-                                                          const struct class_vectors *v, struct lmci_class_lists *lists)
+/* Returns the outliers, whose words it does not put. */
+static inline __attribute__((always_inline)) uint64_t deal_64(unsigned word, unsigned count, const unsigned char *data,
+                                                              const unsigned char *base, size_t at,
+                                                              const struct class_vectors *v,
+                                                              struct lmci_class_lists *lists)
 {
-    __m512i x[4], b[4], up[4], raised[4];
+    __m512i b[4], up[4], raised[4];
     const __m512i mark =
         word == 2 ? _mm512_set1_epi16((short)(LMCI_MARK << 8)) : _mm512_set1_epi32((int)(LMCI_MARK << 24));
     for (unsigned k = 0; k < word; k++)
@@ -304,14 +314,14 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigne
     const __m512i below = _mm512_shuffle_epi8(v->below, classes);
     class_widen(word, _mm512_shuffle_epi8(v->up, classes), up);
     for (unsigned k = 0; k < word; k++) {
-        x[k] = _mm512_loadu_si512(data + at * word + 64 * k);
+        const __m512i x = _mm512_loadu_si512(data + at * word + 64 * k);
         if (word == 2) {
-            __m512i d = _mm512_sub_epi16(x[k], b[k]);
+            __m512i d = _mm512_sub_epi16(x, b[k]);
             raised[k] = _mm512_sllv_epi16(d, up[k]);
             __mmask32 large = _mm512_cmpneq_epi16_mask(d, _mm512_srav_epi16(raised[k], up[k]));
             raised[k] = _mm512_mask_mov_epi16(raised[k], large, mark);
         } else {
-            __m512i d = _mm512_sub_epi32(x[k], b[k]);
+            __m512i d = _mm512_sub_epi32(x, b[k]);
             raised[k] = _mm512_sllv_epi32(d, up[k]);
             __mmask16 large = _mm512_cmpneq_epi32_mask(d, _mm512_srav_epi32(raised[k], up[k]));
             raised[k] = _mm512_mask_mov_epi32(raised[k], large, mark);
@@ -337,8 +347,7 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigne
     }
     if (v->nibble[0] || v->nibble[1] || v->nibble[2])
         class_put(with_nibble, _mm512_and_si512(_mm512_srli_epi16(nibbles, 4), _mm512_set1_epi8(15)), &lists->nibbles);
-    if (marked != 0)
-        class_put_outliers(word, marked, x, lists);
+    return marked;
 }
 
 static inline __attribute__((always_inline)) void join_64(unsigned word, unsigned count, const unsigned char *base,
@@ -373,7 +382,7 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
     for (unsigned k = 0; k < word; k++)
         x[k] = word == 2 ? _mm512_add_epi16(b[k], _mm512_srav_epi16(raised[k], up[k]))
                          : _mm512_add_epi32(b[k], _mm512_srav_epi32(raised[k], up[k]));
-    if (marked != 0)
+    if (word == 2 || marked != 0) /* so often in short words that the branch would be mispredicted */
         class_take_outliers(word, marked, x, lists);
     for (unsigned k = 0; k < word; k++)
         _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
@@ -386,14 +395,21 @@ static inline void class_prefetch(unsigned word, const unsigned char *from, size
         _mm_prefetch((const char *)((uintptr_t)from + at * word + 64 * k + 2048), _MM_HINT_T0);
 }
 
-/* Callers pass constants for `word` and `count`. */
+/* Callers pass constants for `word` and `count`; `n` is at most DEAL_PIECE. */
 static inline __attribute__((always_inline)) void deal_vectors(unsigned word, unsigned count, const unsigned char *data,
                                                                const unsigned char *base, size_t n,
                                                                const struct class_vectors *v,
                                                                struct lmci_class_lists *lists)
 {
-    for (size_t at = 0; at < n; at += 64)
-        deal_64(word, count, data, base, at, v, lists);
+    uint64_t marked[DEAL_PIECE / 64];
+    unsigned with = 0;
+    for (size_t at = 0; at < n; at += 64) {
+        marked[at / 64] = deal_64(word, count, data, base, at, v, lists);
+        with += marked[at / 64] != 0;
+    }
+    for (size_t at = 0; with != 0 && at < n; at += 64)
+        if (with >= OUTLIERS_OFTEN || marked[at / 64] != 0)
+            class_put_outliers(word, marked[at / 64], data + at * word, lists);
 }
 
 static inline __attribute__((always_inline)) void join_vectors(unsigned word, unsigned count, const unsigned char *base,
@@ -476,9 +492,6 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
 #endif
 
 #if defined(CLASS_VECTOR)
-
-#define DEAL_PIECE ((size_t)512)  /* elements; stay in the first-level cache from hashing to dealing */
-#define DEAL_AHEAD ((size_t)4096) /* bytes; memory is read while earlier pieces are dealt */
 
 /* Prefetches a piece's bytes at some distance. Addresses past the end are harmless. */
 static inline void deal_prefetch(const unsigned char *from, size_t bytes)
