@@ -50,6 +50,7 @@ from torch.futures import Future
 from . import _core
 from ._arrays.torch import torch_of
 from ._folder import writing
+from ._folder.copies import copy_of, forget
 from ._folder.joined import check_box, read_rows
 from ._folder.record import Box, Part, Record, Tensor
 from ._folder.staging import Staging
@@ -170,11 +171,16 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
     def stage(self, state_dict: dict[str, Any]) -> Any:
         """Copy the state in memory; with `lazy`, what the optimizers' steps do not change."""
         if self._lazy is None:
-            return super().stage(state_dict)
+            return self._copy(state_dict)
         if self._staging is not None:
             self._staging.wait()
         self._staging = Staging(self._lazy)
-        return self._staging.take(state_dict, super().stage)
+        return self._staging.take(state_dict, self._copy)
+
+    def _copy(self, state: dict[str, Any]) -> dict[str, Any]:
+        if self.cache_staged_state_dict:
+            return super().stage(state)
+        return copy_of(state, super().stage)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Open the records on the coordinator, and close them on other ranks."""
@@ -251,9 +257,10 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         metadata.version = _VERSION
 
     def close(self) -> None:
-        """Close the pools of the folder that this process keeps open."""
+        """Close the pools of the folder that this process keeps open, and free the memory of copies."""
         super().close()
         writing.close(self._path)
+        forget()
 
     def __getstate__(self) -> dict[str, Any]:
         if self._lazy is not None:

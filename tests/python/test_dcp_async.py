@@ -23,6 +23,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from lmcstore._folder import staging, writing  # noqa: E402
 from lmcstore.dcp import StoreReader, StoreWriter  # noqa: E402
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner  # noqa: E402
+from torch.distributed.checkpoint.staging import BlockingAsyncStager  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -58,6 +59,44 @@ def test_a_cached_copy_is_used_again(folder: Path) -> None:
     with lmcstore.open(folder) as run:
         for snapshot in run["run"]:
             same(snapshot.state_dict(), {"a": torch.full((100,), float(snapshot.number)), "n": snapshot.number})
+
+
+def test_the_memory_of_a_copy_is_used_again(folder: Path) -> None:
+    state = {"a": torch.full((5000,), 1.0), "b": [torch.zeros(3, dtype=torch.int8)]}
+    writer = StoreWriter(folder)
+    writer.close()  # which frees memory of other tests
+    first: Any = writer.stage(state)
+    state["a"].fill_(2.0)
+    second: Any = StoreWriter(folder).stage(state)
+    assert first["a"].data_ptr() != second["a"].data_ptr()
+    assert torch.equal(first["a"], torch.full((5000,), 1.0))
+    place, kept = first["a"].data_ptr(), first["b"][0]
+    del first
+    third: Any = writer.stage(state)
+    assert third["a"].data_ptr() != place  # a tensor is in it
+    assert kept.tolist() == [0, 0, 0]
+    del third, kept
+    fourth: Any = writer.stage(state)
+    assert fourth["a"].data_ptr() == place
+    same(fourth, state)
+
+
+def test_a_copy_is_as_torch_copies(folder: Path) -> None:
+    matrix = torch.arange(12.0).reshape(3, 4)
+    state = {
+        "strided": matrix.t()[1:, ::2],
+        "bf16": torch.nn.Parameter(matrix.bfloat16()),
+        "flag": torch.tensor(True),
+        "empty": torch.empty(0, 3),
+        "conjugated": torch.tensor([1 + 2j, 3j]).conj(),
+        "negative": torch.tensor([1 + 2j, 3j]).conj().imag,
+        "nested": [matrix, (matrix.double(), {"a": None, 3: 2.5}), {1, 2}, "text", b"bytes"],
+        "tied": {"x.y": matrix, "x": {"y": matrix[:]}},
+    }
+    taken: Any = StoreWriter(folder).stage(state)
+    same(taken, BlockingAsyncStager().stage(state))
+    assert taken["tied"]["x.y"].data_ptr() == taken["tied"]["x"]["y"].data_ptr() == taken["nested"][0].data_ptr()
+    assert taken["strided"].data_ptr() != matrix.data_ptr()
 
 
 _PROCESS = """

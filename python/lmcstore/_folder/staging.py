@@ -22,17 +22,11 @@ from torch.distributed.tensor import DTensor
 from .._state.later import Later, optimizers_of
 from ..copier import hooks_of
 from ..errors import InvalidError
+from .copies import Others, filled, walk
 
 _DCP = "torch.distributed.checkpoint"
 _POLL_SECONDS = 0.05
 _BEGIN_SECONDS = 60.0
-
-
-class _Copied:
-    """The place of a copy in a tree."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
 
 class Staging:
@@ -42,7 +36,6 @@ class Staging:
         self._optimizers = optimizers_of(lazy)
         self._later = Later(self._optimizers, False)
         self._watched: list[tuple[DTensor, int, str]] = []  # torch counts changes of a DTensor, not of its local tensor
-        self._others: dict[str, Any] = {}
         self._ended = threading.Event()
         self._given_up = ""
         self._lock = threading.Lock()
@@ -54,24 +47,17 @@ class Staging:
     def take(self, state: dict[str, Any], copied: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
         """Return the state with the tensors that are copied later, and with copies of everything else."""
         hooks = hooks_of(self._optimizers or [])
-        tree = self._walk(state, "")
-        copies = copied(self._others)
-        self._others = {}
+        others = Others()
+        tree = walk(state, "", lambda value, path: self._later_or(others, value, path))
+        others.copy(copied)
         for hook in hooks:
             hook.add(self)  # type: ignore[arg-type]
-        return _filled(tree, copies)
+        return filled(tree)
 
-    def _walk(self, value: Any, path: str) -> Any:
-        if type(value) in (list, tuple):
-            return type(value)(self._walk(item, f"{path}.{index}") for index, item in enumerate(value))
-        if isinstance(value, dict):
-            return {key: self._walk(item, f"{path}.{key}" if path else str(key)) for key, item in value.items()}
+    def _later_or(self, others: Others, value: Any, path: str) -> Any:
         if isinstance(value, torch.Tensor | ShardedTensor) and self._takes(value, path):
             return value if isinstance(value, ShardedTensor) else value.detach()
-        while path in self._others:
-            path += "'"
-        self._others[path] = value
-        return _Copied(path)
+        return others.add(value, path)
 
     def _takes(self, tensor: Any, path: str) -> bool:
         if isinstance(tensor, ShardedTensor):
@@ -165,13 +151,3 @@ class Staging:
             if not self._ended.is_set():
                 self._given_up = reason
                 self._ended.set()
-
-
-def _filled(value: Any, copies: dict[str, Any]) -> Any:
-    if type(value) is _Copied:
-        return copies[value.path]
-    if type(value) is dict:
-        return {key: _filled(item, copies) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_filled(item, copies) for item in value)
-    return value
