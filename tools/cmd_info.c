@@ -385,8 +385,8 @@ static void show_rank(struct cli *cli, const char *file, const struct lmcs_pool_
            info->snapshot_count, cli_s(info->snapshot_count), info->content_count);
 }
 
-/* Shows the ranks' pools, and adds their bytes to `used`. Unusable ones are reported at the end. */
-static enum lmcs_status show_ranks(struct cli *cli, struct cli_passed *passed, uint64_t *used)
+/* Shows the ranks' pools, and adds their bytes to `sum`. Unusable ones are reported at the end. */
+static enum lmcs_status show_ranks(struct cli *cli, struct cli_passed *passed, struct lmcs_pool_info *sum)
 {
     struct lmcs_pool *pool;
     struct lmcs_pool_info info;
@@ -398,7 +398,8 @@ static enum lmcs_status show_ranks(struct cli *cli, struct cli_passed *passed, u
             status = lmcs_pool_info(pool, &info, &cli->error);
         if (status == LMCS_OK) {
             show_rank(cli, file, &info);
-            *used += info.used_bytes;
+            sum->used_bytes += info.used_bytes;
+            sum->live_bytes += info.live_bytes;
         }
         status = cli_pass(cli, passed, status);
     }
@@ -432,19 +433,22 @@ static enum lmcs_status show_missing(struct cli *cli, const char *shelf)
     return status;
 }
 
-static enum lmcs_status show_folder(struct cli *cli, struct cli_passed *passed, uint64_t used)
+/* `info` is of the records. */
+static enum lmcs_status show_folder(struct cli *cli, struct cli_passed *passed, struct lmcs_pool_info *info)
 {
     struct cli_shelves shelves = {.count = 0};
     if (cli->options.json) {
         cli_json_set(cli->json, "ranks", json_object());
         cli_json_set(cli->json, "missing", json_array());
     }
-    enum lmcs_status status = show_ranks(cli, passed, &used);
+    enum lmcs_status status = show_ranks(cli, passed, info);
     if (status == LMCS_OK && cli->options.json) {
-        cli_json_set(cli->json, "used_bytes", cli_json_u64(used));
+        cli_json_set(cli->json, "used_bytes", cli_json_u64(info->used_bytes));
+        cli_json_set(cli->json, "live_bytes", cli_json_u64(info->live_bytes));
     } else if (status == LMCS_OK) {
         label("all pools");
-        printf("%s used\n", cli_bytes(used).text);
+        printf("%s used", cli_bytes(info->used_bytes).text);
+        printf(" (%s live)\n", cli_bytes(info->live_bytes).text);
     }
     if (status == LMCS_OK)
         status = cli_pass(cli, passed, cli_shelves(cli, &shelves));
@@ -477,7 +481,7 @@ static enum lmcs_status run(struct cli *cli)
     cli_show_pushed(cli, info.path);
     struct cli_passed passed = {.status = LMCS_OK};
     if (cli->folder != NULL)
-        status = show_folder(cli, &passed, info.used_bytes);
+        status = show_folder(cli, &passed, &info);
     if (status == LMCS_OK)
         status = show_shelves(cli, &lists);
     status = cli_passed(cli, &passed, status);
@@ -491,11 +495,11 @@ const struct cli_command cmd_info = {
     .name = "info",
     .synopsis = "POOL [--json]",
     .summary = "Shows the medium, space, and how many more snapshots fit",
-    .help =
-        "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.\n"
-        "\"raw\": payload bytes of the newest snapshots, by shelf, that 'compact --finished' would encode.\n"
-        "\"pushed\": up to which snapshot a push brought each shelf to an object store, and how many follow.\n"
-        "Of the folder of a run: the pool of its records, then those of its ranks. In JSON, \"used_bytes\" is of all.",
+    .help = "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.\n"
+            "\"raw\": payload bytes of the newest snapshots, by shelf, that 'compact --finished' would encode.\n"
+            "\"pushed\": up to which snapshot a push brought each shelf to an object store, and how many follow.\n"
+            "Of the folder of a run: the pool of its records, then those of its ranks. In JSON, \"used_bytes\" and\n"
+            "\"live_bytes\" are of all.",
     .options = "force-network json",
     .min_arguments = 1,
     .max_arguments = 1,

@@ -134,6 +134,7 @@ struct scrubbed {
     struct lmcs_scrub_options options;
     struct lmcs_scrub_report sum;
     struct cli_passed passed;
+    struct cli_places places; /* of a run's addresses */
 };
 
 static void visit(void *context, const struct lmcs_scrub_damage *damage)
@@ -237,6 +238,20 @@ static enum lmcs_status set_sources(struct scrubbed *scrubbed, const char *file,
     return LMCS_OK;
 }
 
+/* Replaces the addresses by those of a rank's pool, which the caller frees. */
+static enum lmcs_status set_addresses(struct scrubbed *scrubbed, size_t i, const char ***addresses)
+{
+    const struct cli_places *places = &scrubbed->places;
+    scrubbed->options.addresses = *addresses = malloc((places->count + 1) * sizeof **addresses);
+    scrubbed->options.address_count = 0;
+    if (*addresses == NULL)
+        return cli_fail(scrubbed->cli, LMCS_NO_MEMORY, 0, "out of memory");
+    for (size_t k = 0; k < places->count; k++)
+        if (places->items[k].file == i)
+            (*addresses)[scrubbed->options.address_count++] = places->items[k].address;
+    return LMCS_OK;
+}
+
 static enum lmcs_status scrub_file(struct scrubbed *scrubbed, size_t i, const char *file)
 {
     const char *sources[CLI_MAX_LIST];
@@ -250,15 +265,28 @@ static enum lmcs_status scrub_file(struct scrubbed *scrubbed, size_t i, const ch
     return status;
 }
 
+/* Scrubs what a rank's pool has of the addresses. */
+static enum lmcs_status scrub_parts(struct scrubbed *scrubbed, size_t i, const char *file)
+{
+    const char **addresses;
+    enum lmcs_status status = set_addresses(scrubbed, i, &addresses);
+    if (status == LMCS_OK && scrubbed->options.address_count > 0)
+        status = scrub_file(scrubbed, i, file);
+    free(addresses);
+    return status;
+}
+
 static enum lmcs_status scrub_folder(struct scrubbed *scrubbed)
 {
+    struct cli *cli = scrubbed->cli;
     const char *file = NULL;
-    enum lmcs_status status = LMCS_OK;
-    if (scrubbed->options.address_count > 0)
-        return cli_wrong_use(scrubbed->cli, "scrub: the folder of a run is scrubbed whole; 'verify' takes an address");
-    status = scrub_file(scrubbed, 0, NULL);
-    for (size_t i = 0; status == LMCS_OK && (file = cli_folder_file(scrubbed->cli->folder, i)) != NULL; i++)
-        status = scrub_file(scrubbed, i, file);
+    size_t count = scrubbed->options.address_count;
+    enum lmcs_status status = scrub_file(scrubbed, 0, NULL);
+    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+        status = cli_places_add(cli, cli->options.arguments[1 + i], &scrubbed->places, &scrubbed->passed);
+    for (size_t i = 0; status == LMCS_OK && (file = cli_folder_file(cli->folder, i)) != NULL; i++)
+        status = count > 0 ? scrub_parts(scrubbed, i, file) : scrub_file(scrubbed, i, file);
+    free(scrubbed->places.items);
     return status;
 }
 
@@ -323,7 +351,8 @@ const struct cli_command cmd_scrub = {
         "record. An unreadable FILE of --from is skipped if there are others; the exit code is then 1 in any case.\n\n"
         "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d makes\n"
         "the writing process do both, a little at a time.\n\n"
-        "Of the folder of a run, all pools are scrubbed, a sample of each; FILE may be the folder of a copy.",
+        "Of the folder of a run, all pools are scrubbed, or a sample of each, or their parts of each ADDRESS; FILE may\n"
+        "be the folder of a copy.",
     .options = "sample rate repair from wait force-network json",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,

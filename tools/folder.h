@@ -181,6 +181,21 @@ enum lmcs_status cli_run_fork(struct cli *cli, struct lmcs_snapshot *snapshot, c
 /* Removes a shelf of the records, then those of the ranks, also if only these have it. Adds to *sum. */
 enum lmcs_status cli_run_drop(struct cli *cli, const char *shelf, struct lmcs_removal *sum);
 
+/* ---- folder_places.c: addresses of a run in the pools of its ranks ---- */
+
+struct cli_place {
+    size_t file; /* of the pool */
+    char address[LMCS_MAX_NAME + 24];
+};
+struct cli_places {
+    struct cli_place *items; /* to be freed */
+    size_t count;
+    size_t capacity;
+};
+/* Adds the parts of a shelf, snapshot or range, which the records have; keeps failures like cli_pass. */
+enum lmcs_status cli_places_add(struct cli *cli, const char *address, struct cli_places *places,
+                                struct cli_passed *passed);
+
 /* ---- folder_policy.c: policies ---- */
 
 /* Sets words in the records and in all pools of the ranks. LMCS_IN_USE: one can't be written; nothing is changed. */

@@ -86,6 +86,7 @@ def test_log_and_info(run: Path) -> None:
     assert list(info["ranks"]) == RANKS and info["missing"] == []
     with lmcstore.open(run, mode="r") as store:
         assert info["used_bytes"] == store.info()["used_bytes"]
+        assert info["live_bytes"] == store.info()["live_bytes"] > info["ranks"][RANKS[0]]["live_bytes"] > 0
     assert "rank-00001.pool: " in text("info", run)
 
 
@@ -208,7 +209,32 @@ def test_damage_is_found_and_repaired_from_a_copy(run: Path, place: Path) -> Non
     repaired = as_json("scrub", run, "--repair", "--from", other)
     assert (repaired["found"], repaired["repaired"], repaired["lost"], repaired["whole"]) == (1, 1, 0, True)
     assert as_json("verify", run)["ok"] is True
-    assert "takes an address" in error("scrub", run, "run@3", code=2)
+
+
+def test_parts_of_a_run_are_scrubbed(run: Path, place: Path) -> None:
+    whole = as_json("scrub", run)["contents"]
+    one, several = (as_json("scrub", run, address)["contents"] for address in ("run@3", "run@2..3"))
+    assert 0 < one < several < whole
+    assert as_json("scrub", run, "run@2", "run@latest")["contents"] == several
+    assert as_json("scrub", run, "run")["contents"] > several
+    other = copy(run, place / "copy")
+    flip_bit(run / RANKS[1], find(run / RANKS[1], run_folder.arrays(30)["large"][100_000:110_000].tobytes()))
+    assert as_json("scrub", run, "run@2")["found"] == 0
+    found = as_json("scrub", run, "run@step:30", code=1)["damages"]
+    assert [(each["file"], each["tensor"]) for each in found] == [(RANKS[1], "large")]
+    assert as_json("scrub", run, "run@2..", "--repair", "--from", other)["repaired"] == 1
+    assert as_json("verify", run)["ok"] is True
+    assert "none" in error("scrub", run, "none", status="not found")
+    assert "run@9" in error("scrub", run, "run@9", status="not found")
+    (run / RANKS[2]).unlink()
+    assert RANKS[2] in error("scrub", run, "run@3", status="not found")
+
+
+def test_a_part_that_is_prepared_is_not_scrubbed_alone(run: Path) -> None:
+    run_folder.save(run, 40, commits=False)
+    run_folder.close(run)
+    assert "has only prepared its part of run@4" in error("scrub", run, "run@3..4", status="in use")
+    assert as_json("scrub", run, "run@3")["found"] == 0
 
 
 # Removal

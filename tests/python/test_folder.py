@@ -344,10 +344,24 @@ def test_info_is_of_all_pools(run: Path) -> None:
     with lmcstore.open(run, mode="r") as store:
         info = store.info()
         assert info["missing"] == [] and sorted(info["ranks"]) == RANKS
-        assert info["raw_bytes"]["run"] > 3 * sum(array.nbytes for array in run_folder.arrays(10).values())
+        size = sum(array.nbytes for array in run_folder.arrays(10).values())
+        assert info["raw_bytes"]["run"] > 3 * size and info["used_bytes"] >= info["live_bytes"] > 3 * size
     (run / RANKS[1]).unlink()
     with lmcstore.open(run, mode="r") as store:
         assert [RANKS[1] in text for text in store.info()["missing"]] == [True]
+
+
+def test_a_moved_folder_goes_on(run: Path, place: Path) -> None:
+    moved = run.rename(place / "new")
+    check(moved, [10, 20, 30])
+    run_folder.save(moved, 40, values={"text": "x"})
+    run_folder.close(moved)
+    with lmcstore.open(moved, mode="r+") as store:
+        assert store["run"].remove(2).freed_bytes > 0
+        with pytest.raises(lmcstore.UnsupportedError, match="keeps its name"):
+            store["run"].rename("other")
+    check(moved, [10, 30, 40])
+    assert numbers(moved) == {name: [1, 3, 4] for name in POOLS} and not run.exists()
 
 
 def test_compaction_and_keep_raw_are_of_the_ranks_pools(run: Path) -> None:

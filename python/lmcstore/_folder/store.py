@@ -112,12 +112,14 @@ class FolderStore(Store):
     def info(self) -> dict[str, Any]:
         """Return the properties of the pool of records, as `Store.info` does, and those of the ranks' pools.
 
-        ``ranks``: ``Store.info`` of each pool in the folder by its file's name. ``used_bytes`` and ``raw_bytes``: of
-        all pools. ``missing``: a sentence for each part of the newest snapshots whose pool is not in the folder.
+        ``ranks``: ``Store.info`` of each pool in the folder by its file's name. ``used_bytes``, ``live_bytes``,
+        ``compaction_backlog`` and ``raw_bytes``: of all pools. ``missing``: a sentence for each part of the newest
+        snapshots whose pool is not in the folder.
         """
         info = super().info()
         info["ranks"] = {name: pool.info() for name, pool in self._ranks.all()}
-        info["used_bytes"] += sum(rank["used_bytes"] for rank in info["ranks"].values())
+        for name in ("used_bytes", "live_bytes", "compaction_backlog"):
+            info[name] += sum(rank[name] for rank in info["ranks"].values())
         info["missing"] = [text for name in self for text in self[name]._lacking()]
         return info
 
@@ -399,7 +401,7 @@ class FolderShelf(Shelf):
 
     def rename(self, name: str) -> NoReturn:
         """Refuse: the ranks' pools have the name, too."""
-        self._refuse("rename")
+        raise UnsupportedError(f"{self._name}: the shelf of a run keeps its name, by which the ranks find their parts")
 
     @property
     def live(self) -> NoReturn:
