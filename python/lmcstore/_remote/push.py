@@ -28,7 +28,6 @@ from ..errors import (
     InvalidError,
     NotFoundError,
     RemoteError,
-    UnsupportedError,
 )
 from . import agree, note, outline, state
 from .codec import UNKNOWN, Archive, Entry, Origin
@@ -138,6 +137,12 @@ class Pusher:
     def more(self) -> dict[str, Any]:
         """Return additions to the report, of a run of many ranks."""
         return {}
+
+    def repair(self, create: Callable[[str], Store]) -> dict[str, Any]:
+        """Send unreadable snapshots anew: as `repair.repair`. `create` makes a temporary pool."""
+        from .repair import repair
+
+        return repair(self, create)
 
     # One pass
 
@@ -582,8 +587,6 @@ def push(
     most = None if rate is None else parse_size(rate)
     if most == 0:
         raise InvalidError("a rate is above 0")
-    if repair and store._pusher() is not None:
-        raise UnsupportedError(f"{store.path}: repair takes a pool, and not yet the folder of a run of many ranks")
     if timeout is not None and not follow:
         raise InvalidError("timeout is for follow=True")
     if confirm not in ("sample", "all", "off"):
@@ -594,11 +597,9 @@ def push(
         Place(url, pace=None if most is None else Pace(most)) as place,
         contextlib.closing(kind(store, place, addresses, mirror, progress, follows=follow, confirm=confirm)) as pusher,
     ):
-        found = {}
+        found: dict[str, Any] = {}
         if repair:
-            from .repair import repair as mend
-
-            found = mend(pusher, type(store)._create)
+            found = pusher.repair(type(store)._create)
         if follow:
             _follow(pusher, timeout)
         pusher.push(waits=True)
