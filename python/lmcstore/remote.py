@@ -96,3 +96,14 @@ def verify(
     from ._folder.remote import verify_run
 
     return verify_run(place, what, create, progress)
+
+
+def mend(store: Store, what: Iterable[str], urls: list[str], files: list[str]) -> dict[str, Any]:
+    """Scrub and repair a pool or a run's folder, from files and then from runs in object stores."""
+    if isinstance(store, FolderStore):
+        from ._folder.remote_repair import scrub as scrub_run
+
+        return scrub_run(store, what, urls, files, Store._create)
+    from ._remote.repair import scrub
+
+    return scrub(store, what, urls, files, Store._create)

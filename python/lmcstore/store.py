@@ -487,7 +487,7 @@ class Store:
             (snapshots that the pool may let go), and ``commit``, the number of the newest commit. Of a run of many
             ranks also ``waiting``: a sentence for each snapshot that waits for parts of other machines. With `repair`
             also ``repaired`` and ``left``, a dict for each snapshot that stays unreadable: ``shelf``, ``number``,
-            ``message``.
+            ``message``; of a run of many ranks ``unchecked``, the sub-runs whose pools are on other machines.
 
         Raises
         ------

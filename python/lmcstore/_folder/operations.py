@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _core
 from .._text.similar import listed
-from ..errors import Error, ExistsError, InUseError, NotFoundError
+from ..errors import Error, ExistsError, InUseError, NotFoundError, UnsupportedError
 from ..snapshot import Progress
 from ..store import Store
 from .ranks import rank_files, there
@@ -30,7 +30,13 @@ OF_RECORDS = ("budget", "grace", "keep")
 
 
 def policy_words(words: str) -> tuple[str, str]:
-    """Divide a policy into the words of the records and those of the ranks' pools."""
+    """Divide a policy into the words of the records and those of the ranks' pools. UnsupportedError: `local`."""
+    for word in words.split():
+        if word.startswith("local=") and word != "local=all":
+            raise UnsupportedError(
+                f"{word}: snapshots of a run of many ranks can't leave its pools yet. Push the run, and let keep= "
+                "remove older snapshots here: a push never removes them there without --mirror"
+            )
     kept = [word for word in words.split() if word.partition("=")[0] in OF_RECORDS]
     return " ".join(kept), " ".join(word for word in words.split() if word not in kept)
 

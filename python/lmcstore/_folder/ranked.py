@@ -167,9 +167,9 @@ class RunOfRanks:
 
     def set_policy(self, words: str) -> None:
         """Set the words of a policy where they belong: rules for snapshots in the records, others in the ranks."""
-        kept, others = policy_words(words)
 
         def change() -> None:
+            kept, others = policy_words(words)
             if others:
                 self._machine.writer.store.shelf(self.shelf.name, create=True).policy = others
             if kept and self.rank == 0:

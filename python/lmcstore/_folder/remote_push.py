@@ -47,6 +47,8 @@ class _RankPusher(Pusher):
     def __init__(self, above: RunPusher, store: Store, place: Place, name: str) -> None:
         self.name = name
         self.parts: dict[str, dict[int, Of]] = {}
+        self.checked: list[_Wanted] = []
+        """While it is repaired."""
         self._above = above
         super().__init__(store, place, (), False, confirm="off")
 
@@ -58,10 +60,10 @@ class _RankPusher(Pusher):
         self._above.sent(count)
 
     def described(self, shelf: str, entry: Entry) -> Entry:
-        return entry._replace(of=self.parts[shelf][entry.number])
+        return entry._replace(of=self.parts.get(shelf, {}).get(entry.number))
 
     def _wanted(self) -> Iterator[_Wanted]:
-        return (_Wanted(shelf, 1, 1 << 62) for shelf in list(self.parts))
+        return iter(self.checked or [_Wanted(shelf, 1, 1 << 62) for shelf in self.parts])
 
     def _numbers(self, shelf: str, first: int, last: int) -> list[int]:
         return sorted(number for number in self.parts[shelf] if first <= number <= last)
@@ -133,6 +135,11 @@ class RunPusher(Pusher):
             is_any |= super().push(waits=waits and is_done) or self.bytes != before
         return is_any
 
+    def repair(self, create: Callable[[str], Store]) -> dict[str, Any]:
+        from .remote_repair import repair
+
+        return repair(self, create)
+
     def push_news(self) -> bool:
         """Send parts and records; other machines may have sent parts that a record has waited for."""
         is_due = time.monotonic() - self._looked >= _LOOK_EVERY_S
@@ -176,6 +183,40 @@ class RunPusher(Pusher):
                 self._sent_parts[shelf] = number
             count += 1
         return True
+
+    def pushers(self) -> list[_RankPusher]:
+        """Return a pusher for each pool here that has parts of snapshots at the place, with these parts."""
+        for shelf, number in self._there():
+            with contextlib.suppress(NotFoundError):  # removed here
+                one = self._read(shelf, number)
+                for rank, pool in one.here.items():
+                    self._give(shelf, number, rank, pool, one.parts[rank], True)
+        return list(self._ranks.values())
+
+    def _there(self) -> Iterator[tuple[str, int]]:
+        """Yield the wanted snapshots that are at the place."""
+        for wanted in self._wanted():
+            there = self._state.find(wanted.shelf)
+            if there is not None:
+                agree.check_same(self._store, there, self._place.url)
+                entries = there.entries(wanted.first, wanted.last)
+                yield from [(wanted.shelf, entry.number) for entry in entries if not entry.hidden]
+
+    def parts_of(self, one: _RankPusher) -> list[_Wanted]:
+        """Return the parts of the wanted snapshots in a sub-run."""
+        records, found = set(self._there()), []
+        for there in one._state.shelves:
+            of = ((entry.number, entry.of) for entry in there.entries())
+            numbers = [number for number, of in of if of is not None and (there.name, of.record) in records]
+            if numbers:
+                found.append(_Wanted(there.name, numbers[0], numbers[-1]))
+        return found
+
+    def list_ranks(self) -> None:
+        """Name sub-runs that are new in the state."""
+        self._names.update(one.name for one in self._ranks.values())
+        if not self._names <= set(self._state.ranks or ()):
+            self._commit(lambda draft: True)
 
     def _read(self, shelf: str, number: int) -> _Record:
         parts = self._run[shelf]._taken(number)._record_alone().record.ranks
@@ -269,7 +310,9 @@ class RunPusher(Pusher):
     # Records
 
     def described(self, shelf: str, entry: Entry) -> Entry:
-        one = self._pending[shelf][entry.number]
+        one = self._pending.get(shelf, {}).get(entry.number)
+        if one is None:  # it is repaired
+            return entry
         return entry._replace(raw_bytes=one.raw_bytes, parts_bytes=one.stored_bytes)
 
     def _numbers(self, shelf: str, first: int, last: int) -> list[int]:

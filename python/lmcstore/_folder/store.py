@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from .. import _core
@@ -101,6 +101,10 @@ class FolderStore(Store):
         """This rank's pool, of the store of a `Run`."""
         self._flags = _core.FORCE_NETWORK if force_network else 0
         self._ranks = Ranks(path, verify, self._flags)
+
+    @classmethod
+    def _create(cls, path: str) -> Store:  # type: ignore[override]
+        return Store._create(path)
 
     @property
     def _pool_path(self) -> str:
@@ -206,13 +210,29 @@ class FolderStore(Store):
         `sources` is a copy of the run, or a dump.
         """
         names = None if what is None else (what,) if isinstance(what, str) else tuple(what)
+        records = super().scrub
+
+        def scrub(store: Store, file: str, addresses: Sequence[str] | None, sources: list[str]) -> dict[str, Any]:
+            work = records if store is self else store.scrub
+            return work(addresses, progress, sources=sources, **options)
+
+        return self._scrubbed(scrub, names, sources, bool(options.get("repair")))
+
+    def _scrubbed(
+        self,
+        scrub: Callable[[Store, str, Sequence[str] | None, list[str]], dict[str, Any]],
+        names: Sequence[str] | None,
+        sources: Iterable[str | os.PathLike[str]],
+        repairs: bool,
+    ) -> dict[str, Any]:
+        """Scrub this store's records and the ranks' pools by a function, and return the sums."""
         places = None if names is None else self._places(names)
-        total = super().scrub(names, progress, sources=_sources_of(sources, RECORDS), **options)
-        for file, store in self._rank_stores(bool(options.get("repair"))).items():
+        total = scrub(self, RECORDS, names, _sources_of(sources, RECORDS))
+        for file, store in self._rank_stores(repairs).items():
             addresses = None if places is None else places.get(file, [])
             if addresses == []:
                 continue
-            report = store.scrub(addresses, progress, sources=_sources_of(sources, file), **options)
+            report = scrub(store, file, addresses, _sources_of(sources, file))
             for name, value in report.items():
                 if type(value) is int:
                     total[name] += value

@@ -41,7 +41,7 @@ def note_of(info: dict[str, Any]) -> str:
     return note if isinstance(note, str) and len(note) <= _MOST_METRICS and note.isprintable() else ""
 
 
-def _found(store: Store, shelf: str, number: int) -> dict[str, Any] | None:
+def info_of(store: Store, shelf: str, number: int) -> dict[str, Any] | None:
     try:
         info: dict[str, Any] = store._pool.find(shelf, str(number), False).info()
     except NotFoundError:
@@ -52,7 +52,7 @@ def _found(store: Store, shelf: str, number: int) -> dict[str, Any] | None:
 def check_same(store: Store, there: state.Shelf, url: str) -> None:
     """Refuse a shelf whose newest snapshots are others than those of the same numbers in the state."""
     for entry in itertools.islice(there.entries(backwards=True), _COMPARED):
-        info = _found(store, there.name, entry.number)
+        info = info_of(store, there.name, entry.number)
         if info is not None and (info["time_ns"], info["step"]) != (entry.time_ns, entry.step):
             raise ExistsError(
                 f"{url} has another {there.name}@{entry.number} than {store.path}: the shelf went on in two pools. "
@@ -93,7 +93,7 @@ def _update_shelf(store: Store, there: state.Shelf, mirror: bool) -> bool:
     there.policy, there.keep_raw = info["policy"], info["keep_raw"]
     tags = store[there.name].tags
     for tag, number in list(there.tags.items()):
-        if tag not in tags and _found(store, there.name, number) is not None:
+        if tag not in tags and info_of(store, there.name, number) is not None:
             del there.tags[tag]
     for tag, number in tags.items():
         entry = there.entry(number)
@@ -103,7 +103,7 @@ def _update_shelf(store: Store, there: state.Shelf, mirror: bool) -> bool:
     changes: dict[int, Entry | None] = {}
     gone: set[int] = set()
     for entry in entries:
-        now = _found(store, there.name, entry.number)
+        now = info_of(store, there.name, entry.number)
         if now is None:
             if mirror and not entry.hidden:
                 gone.add(entry.number)

@@ -19,12 +19,11 @@ from .._text.text import lines, printable
 from ..errors import DamagedError, Error, InvalidError, NotFoundError, ReadOnlyError
 from ..opening import open
 from ..progress import ProgressBar
-from ..remote import pull, verify
+from ..remote import mend, pull, verify
 from ..store import Store
 from . import compare, state, sweep
 from .codec import Entry
 from .place import Place, is_url
-from .repair import scrub
 
 _DONE, _FAILED, _WRONG_USE, _SIGNAL = 0, 1, 2, 128
 _LISTED = 32
@@ -55,6 +54,8 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
     if "repaired" in done:
         _say(arguments, f"repaired {_snapshots(done['repaired'])}; {len(done['left'])} can't be read")
         arguments.code = _FAILED if done["left"] else _DONE
+    for name in done.get("unchecked", ()):
+        print(f"lmc-store: not checked: {name}, whose pool is not in this folder", file=sys.stderr)
     keys = f", {done['keys']} of them whole" if done["keys"] else ""
     _say(arguments, f"sent {_snapshots(done['snapshots'])}{keys}: {_size(done['bytes'])}")
     for line in done.get("waiting", ()):
@@ -160,7 +161,7 @@ def _scrub(arguments: argparse.Namespace) -> dict[str, Any]:
     urls = [one for one in arguments.sources if is_url(one)]
     files = [one for one in arguments.sources if not is_url(one)]
     with open(arguments.pool, "r+", force_network=arguments.force_network) as store:
-        done = scrub(store, arguments.what, urls, files, Store._create)
+        done = mend(store, arguments.what, urls, files)
     lost = f"; {done['lost']} lost in part" if done["lost"] else ""
     _say(arguments, f"{done['repaired']} repaired{lost}: {done['contents']} contents, {_size(done['bytes_read'])} read")
     if done["lost"]:

@@ -104,14 +104,18 @@ def _key(pusher: Pusher, shelf: str, number: int) -> Archive | None:
 def scrub(
     store: Store, what: Iterable[str], urls: Iterable[str], files: Iterable[str], create: Callable[[str], Store]
 ) -> dict[str, Any]:
-    """Scrub and repair a pool, from files and then from runs; return the result of `Store.scrub`."""
+    """Scrub and repair a pool, from files and then from runs; return the result of `Store.scrub`.
+
+    A run whose snapshots of the damaged contents are others than the pool's is not read.
+    """
     done = store.scrub(what or None, repair=True, sources=files)
     for url in urls:
         while done["lost"]:
             with tempfile.TemporaryDirectory(prefix=".scrub-", dir=os.path.dirname(store.path)) as folder:
                 source = os.path.join(folder, "source.pool")
                 with Place(url) as place, create(source) as copies:
-                    _fetch(copies, place, done["list"])
+                    if not _fetch(store, copies, place, done["list"]):
+                        break
                 again = store.scrub(what or None, repair=True, sources=[source])
             done = again | {name: done[name] + again[name] for name in ("repaired", "bytes_read")}
             if not again["repaired"]:
@@ -119,15 +123,22 @@ def scrub(
     return done
 
 
-def _fetch(copies: Store, place: Place, damages: list[dict[str, Any]]) -> None:
-    """Restore, of each damage, the first snapshot that needs it and that the run has."""
+def _fetch(store: Store, copies: Store, place: Place, damages: list[dict[str, Any]]) -> int:
+    """Restore, of each damage, the first snapshot that needs it and that the run has; return how many."""
     now, wanted = state.read(place), set()
     for holder in (holder for one in damages if one["state"] == "lost" for holder in one["holders"][:1]):
         there = now.find(holder["shelf"])
         entries = () if there is None else there.entries(holder["first"], holder["last"])
-        wanted |= {f"{holder['shelf']}@{entry.number}" for entry in entries if not entry.hidden}
+        wanted |= {f"{holder['shelf']}@{entry.number}" for entry in entries if _is_of(store, holder["shelf"], entry)}
     for address in sorted(wanted):
         try:
             Puller(copies, place, [address]).pull()
         except _DAMAGE as error:
             log.warning("%s", error)
+    return len(wanted)
+
+
+def _is_of(store: Store, shelf: str, entry: Entry) -> bool:
+    """Whether an entry is a snapshot of the pool."""
+    found = None if entry.hidden else agree.info_of(store, shelf, entry.number)
+    return found is not None and (found["time_ns"], found["step"]) == (entry.time_ns, entry.step)
