@@ -6,10 +6,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from . import _core
 from ._folder.store import is_folder, open_folder
+from ._remote import consent
 from ._text.arguments import absolute, file_path, milliseconds, parse_size, within
 from ._text.caution import warn_of_creation
 from .errors import (
@@ -56,6 +58,7 @@ def open(
     memory: int | str | None = None,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    remote: bool | str | Iterable[str] | None = None,
 ) -> Store:
     """Open a pool, or create it.
 
@@ -103,6 +106,11 @@ def open(
         (`Shelf.policy`, ``write``). A shelf takes up to twice the size of its state; ``info()["memory_bytes"]`` has the
         sum. Tensors that find no room are written raw. 0: none, so no links. Default: a quarter of the memory that this
         process may use.
+    remote
+        The URLs that may be contacted for snapshots that left the pool (`Snapshot.remote`): True for any, False for
+        none, or a URL or several, also for those below. Default: those of a push by this user on this machine that let
+        snapshots go, and those in the environment variable ``LMC_STORE_REMOTE``, with spaces between them. Others raise
+        RemoteError when such a snapshot is read.
 
     Returns
     -------
@@ -126,6 +134,7 @@ def open(
     text = file_path(path)
     if _URL.match(text):
         return _open_url(text, mode, memory, verify, cache, progress)
+    may_contact = consent.named(remote)
     if cache is not None or progress is not None:
         raise InvalidError(f"cache and progress are for URLs, and {text} is none")
     text = absolute(text)
@@ -151,7 +160,7 @@ def open(
             Error.__init__(error, f"{error}. In Python: lmcstore.open({_with_rank(text)})")
         raise
     store = Store(pool, text, mode, is_new, force_network, verify)
-    store._copy_nice = copying[1]
+    store._copy_nice, store._remote = copying[1], may_contact
     if limit and mode in ("a", "r+"):
         store._raise_limit(limit)
     log.debug("opened %s with mode %r", text, mode)

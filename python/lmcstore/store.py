@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from . import _core
 from ._optimizer.relations import Finder
+from ._remote.consent import Remote
 from ._remote.left import PoolHandle
 from ._text import html
 from ._text.arguments import descriptor, file_path, parse_size
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmcstore")
 
 
-def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> Store:
+def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool, remote: Remote = None) -> Store:
     """Open a pool for reading, for a copy of a Store; NotFoundError: another pool is there."""
     pool = _core.open(path, _core.OPEN_READ, flags=_core.FORCE_NETWORK if force_network else 0)
     store = Store(pool, path, "r", False, force_network, verify)
+    store._remote = remote
     if store._uuid != uuid:
         store.close()
         raise NotFoundError(f"{path} is another pool than the one that was copied or pickled")
@@ -91,6 +93,7 @@ class Store:
         self._known: set[str] = set()  # shelves that exist, or were warned of
         self._verifies = verify
         self._again: tuple[Any, tuple[Any, ...]] | None = None  # opens a copy of a store of a URL: function, arguments
+        self._remote: Remote = None
         self._remotes: dict[str, RemotePool] = {}  # by URL, of snapshots that left the pool
         self._uuid: bytes = getattr(pool, "uuid", None) or pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
@@ -534,7 +537,7 @@ class Store:
         if self._again is not None:
             function, arguments = self._again
             return function, (self._uuid, *arguments)
-        return _reopened, (self._path, self._uuid, self._force_network, self._verifies)
+        return _reopened, (self._path, self._uuid, self._force_network, self._verifies, self._remote)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"mode {self._mode!r}"

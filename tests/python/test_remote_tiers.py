@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -38,6 +39,11 @@ def settle(store: lmcstore.Store, url: str, **options: Any) -> dict[str, Any]:
     done = store.push(url, **options)
     store.compact()
     return done
+
+
+@pytest.fixture(autouse=True)
+def _no_files_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture(params=["file", "s3"])
@@ -102,6 +108,45 @@ def test_what_needs_them_here_is_refused(quiet: lmcstore.Store, url: str, tmp_pa
     quiet["run"][3].export(tmp_path / "three.safetensors")
     handle = quiet["run"][6]
     assert np.array_equal(handle["same"], state_of(6)["same"])
+
+
+def test_only_urls_that_the_user_has_named_are_contacted(
+    quiet: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool of another user names a URL, also with that user's note beside it."""
+    url = f"file://{tmp_path}/bucket"
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    settle(quiet, url)
+    settle(quiet, url)
+    assert (tmp_path / "state/lmc-store/urls").read_text() == f"{url}\n"
+    expect(quiet, list(range(1, 9)))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+
+    def read(is_allowed: bool, **options: Any) -> None:
+        with monkeypatch.context() as patch, lmcstore.open(quiet.path, "r", **options) as store:
+            for one in (store, pickle.loads(pickle.dumps(store))):
+                if is_allowed:
+                    expect(one, list(range(1, 9)))
+                    continue
+                patch.setattr("lmcstore._remote.pool.RemotePool", None)
+                with pytest.raises(lmcstore.RemoteError, match="You have not named this URL"):
+                    one["run"][1].state_dict()
+                with pytest.raises(lmcstore.RemoteError, match="You have not named this URL"):
+                    one["run"][2].diff(one["run"][8])
+
+    read(False)
+    read(False, remote=f"{url}2")
+    for remote in (True, url, f"file://{tmp_path}/", ["s3://other", f"{url}/"]):
+        read(True, remote=remote)
+    monkeypatch.setenv("LMC_STORE_REMOTE", f"s3://other {url}")
+    read(True)
+    read(False, remote=False)
+    monkeypatch.setenv("LMC_STORE_REMOTE", "")
+    assert lmcstore.pull(url, quiet, "run@3")["snapshots"] == 1
+    wrong: Any = 7
+    with pytest.raises(lmcstore.UnsupportedError, match="remote must be"):
+        lmcstore.open(quiet.path, "r", remote=wrong)
 
 
 def test_pull_brings_them_back(quiet: lmcstore.Store, url: str) -> None:

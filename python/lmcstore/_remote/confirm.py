@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import DamagedError, InUseError, NotFoundError, RemoteError
-from . import state
+from . import consent, state
 from .cache import Cache
 from .codec import Entry
 from .place import Place
@@ -90,6 +90,8 @@ class Confirmer:
                     raise
                 log.error("%s@%d stays in the pool: %s", shelf, number, error)
                 self._asked[shelf, number] = time.monotonic() + _WRONG_AGAIN_S
+        if sound:
+            consent.note(self._place.url)
         count, later = 0, time.monotonic() + _ASKED_AGAIN_S
         self._asked.update(((shelf, number), later) for number in sound)
         for first, last in self._runs(shelf, sound):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..errors import NotFoundError, RemoteError
+from . import consent
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -81,6 +82,7 @@ def _find(store: Store, url: str, info: dict[str, Any]) -> Any:
 
     if url.lower().startswith("http"):  # a stranger's pool could name any server inside the user's network
         raise RemoteError(f"{store.path} says that {info['shelf']}@{info['number']} is at {url}: no push goes there")
+    consent.check(store._remote, url, store.path, f"{info['shelf']}@{info['number']}")
     if url not in store._remotes:
         store._remotes[url] = RemotePool(url, _CACHE_BYTES, type(store)._create)
         weakref.finalize(store, store._remotes[url].close)
