@@ -136,7 +136,7 @@ def test_only_urls_that_the_user_has_named_are_contacted(
                     one["run"][2].diff(one["run"][8])
 
     read(False)
-    read(False, remote=f"{url}2")
+    read(False, remote=[f"{url}2", url[:-1]])
     for remote in (True, url, f"file://{tmp_path}/", ["s3://other", f"{url}/"]):
         read(True, remote=remote)
     monkeypatch.setenv("LMC_STORE_REMOTE", f"s3://other {url}")

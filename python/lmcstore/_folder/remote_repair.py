@@ -32,10 +32,10 @@ def repair(pusher: RunPusher, create: Create) -> dict[str, Any]:
         one.push(waits=True)
         done["repaired"] += one.snapshots - before
         one.checked = pusher.parts_of(one)
-        found = of_pool.repair(one, create) if one.checked else {"repaired": 0, "left": []}
+        found = of_pool.repair(one, create) if one.checked else {}
         one.checked = []
-        done["repaired"] += found["repaired"]
-        for damage in found["left"]:
+        done["repaired"] += found.get("repaired", 0)
+        for damage in found.get("left", ()):
             entry = one._state.shelf(damage["shelf"]).entry(damage["number"])
             number = damage["number"] if entry is None or entry.of is None else entry.of.record
             message = f"rank {rank_of(one.name)}: {damage['message']}"
