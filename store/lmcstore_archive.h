@@ -49,6 +49,7 @@ struct lmcs_dump_options {
     bool resume;    /* the file may contain the beginning of this archive: check and continue it */
     bool skip_lost; /* leave out snapshots with lost blocks, instead of failing */
     bool as_stored; /* of a part: bases outside are included also where whole contents take less */
+    bool alone;     /* each content is coded without bases */
 };
 LMCS_API void lmcs_dump_options_init(struct lmcs_dump_options *options);
 /*

@@ -196,6 +196,42 @@ static void canonical_has_no_links(void **state)
     run_end(&run);
 }
 
+/* A snapshot by links, and one that is raw: frames of their own, and smaller than raw. */
+static void alone(void **state)
+{
+    const struct place *place = *state;
+    static const char *const addresses[] = {"run@12", "run@latest"};
+    struct run run;
+    struct lmcs_pool *pool = make_run(place, &run, large, "keep_raw=1", 16);
+    EXPECT(storage_of(pool, "run", 12).link_contents > 0 && storage_of(pool, "run", 16).raw_contents > 0);
+    for (size_t i = 0; i < 2; i++) {
+        struct lmcs_pool *other = new_pool(place, "to.pool");
+        struct lmcs_dump_options options;
+        struct lmcs_transfer_report report, raw;
+        lmcs_dump_options_init(&options);
+        options.addresses = &addresses[i];
+        options.address_count = 1;
+        options.canonical = true;
+        int fd = new_file(place, "a");
+        OK(lmcs_dump_with(pool, &options, fd, NULL, &raw, &err));
+        close(fd);
+        options.canonical = false;
+        options.alone = true;
+        fd = new_file(place, "a");
+        OK(lmcs_dump_with(pool, &options, fd, NULL, &report, &err));
+        const struct forms forms = forms_of(fd);
+        EXPECT(forms.of[LMCS_PAYLOAD_LINK] == 0 && forms.of[LMCS_PAYLOAD_LINKED] == 0);
+        EXPECT(forms.of[LMCS_PAYLOAD_FRAME] > 0 && report.bytes < raw.bytes - raw.bytes / 20);
+        restore(other, fd);
+        EXPECT(expect_what_is_there(&run, other) == 1);
+        EXPECT(storage_of(other, "run", i == 0 ? 12 : 16).delta_contents == 0);
+        close(fd);
+        close_pool(other);
+    }
+    close_pool(pool);
+    run_end(&run);
+}
+
 static void parts_of_a_line(void **state)
 {
     const struct place *place = *state;
@@ -480,10 +516,19 @@ static void equal_arrays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(lines_of_every_length),      IN_MEMORY(all_optimizers),    IN_MEMORY(as_small_as_the_pool),
-        IN_MEMORY(removed_in_the_middle),    IN_MEMORY(forks_share_lines), IN_MEMORY(canonical_has_no_links),
-        IN_MEMORY(parts_of_a_line),          IN_MEMORY(one_tensor),        IN_MEMORY(since_another),
-        IN_MEMORY(since_what_bears_no_link), IN_MEMORY(deltas_onto_links), IN_MEMORY(equal_arrays),
+        ON_BOTH(lines_of_every_length),
+        IN_MEMORY(all_optimizers),
+        IN_MEMORY(as_small_as_the_pool),
+        IN_MEMORY(removed_in_the_middle),
+        IN_MEMORY(forks_share_lines),
+        IN_MEMORY(canonical_has_no_links),
+        IN_MEMORY(parts_of_a_line),
+        IN_MEMORY(one_tensor),
+        IN_MEMORY(since_another),
+        IN_MEMORY(since_what_bears_no_link),
+        IN_MEMORY(deltas_onto_links),
+        IN_MEMORY(equal_arrays),
+        IN_MEMORY(alone),
     };
     return cmocka_run_group_tests_name("archive links", tests, NULL, NULL);
 }

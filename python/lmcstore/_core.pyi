@@ -170,6 +170,7 @@ class Pool:
         skip_lost: bool,
         progress: _Progress,
         as_stored: bool = False,
+        alone: bool = False,
         /,
     ) -> dict[str, Any]: ...
     def restore(

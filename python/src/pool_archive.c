@@ -44,14 +44,14 @@ static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
 
 PyObject *core_pool_dump(struct pool_object *self, PyObject *args)
 {
-    int fd, canonical, resume, skip_lost, as_stored = 0;
+    int fd, canonical, resume, skip_lost, as_stored = 0, alone = 0;
     PyObject *addresses, *since, *function, *result = NULL;
     struct core_progress progress;
     struct lmcs_transfer_report report = {0};
     struct lmcs_error error = {0};
     struct lmcs_dump_options options;
-    if (!PyArg_ParseTuple(args, "iO!O!pppO|p:dump", &fd, &PyTuple_Type, &addresses, &PyTuple_Type, &since, &canonical,
-                          &resume, &skip_lost, &function, &as_stored))
+    if (!PyArg_ParseTuple(args, "iO!O!pppO|pp:dump", &fd, &PyTuple_Type, &addresses, &PyTuple_Type, &since, &canonical,
+                          &resume, &skip_lost, &function, &as_stored, &alone))
         return NULL;
     lmcs_dump_options_init(&options);
     const char **texts = core_texts_of(addresses, &options.address_count);
@@ -63,6 +63,7 @@ PyObject *core_pool_dump(struct pool_object *self, PyObject *args)
         options.resume = resume;
         options.skip_lost = skip_lost;
         options.as_stored = as_stored;
+        options.alone = alone;
         core_progress_init(&progress, self, function);
         CORE_BEGIN_PROGRESS(&progress);
         enum lmcs_status status = lmcs_dump_with(self->handle, &options, fd, &progress.progress, &report, &error);

@@ -622,8 +622,9 @@ static PyMethodDef methods[] = {
     METHOD("verify", pool_verify, METH_VARARGS, "verify(address=None, progress=None): a report with its damages."),
     METHOD("scrub", core_pool_scrub, METH_VARARGS,
            "scrub(addresses, sample_share, sample_bytes, rate_bytes, repair, paths, progress): a report."),
-    METHOD("dump", core_pool_dump, METH_VARARGS,
-           "dump(fd, addresses, since, canonical, resume, skip_lost, progress, as_stored=False): a report."),
+    METHOD(
+        "dump", core_pool_dump, METH_VARARGS,
+        "dump(fd, addresses, since, canonical, resume, skip_lost, progress, as_stored=False, alone=False): a report."),
     METHOD("live_create", core_pool_live_create, METH_VARARGS,
            "live_create(shelf, name, dtype, shape, form, flags, reserve_bytes, note): a Live."),
     METHOD("live_open", core_pool_live_open, METH_VARARGS, "live_open(shelf, name): a Live."),

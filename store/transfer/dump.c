@@ -164,7 +164,7 @@ static enum lmcs_status plan_all(struct lmcs_dump *dump, struct lmcs_dump_plans 
     dump->is_part = dump->options->since_count > 0;
     for (size_t i = 0; i < dump->options->address_count; i++) /* whole shelves: all deltas are sent as they are */
         dump->is_part = dump->is_part || strchr(dump->options->addresses[i], '@') != NULL;
-    dump->is_part = dump->is_part && !dump->options->as_stored;
+    dump->is_part = dump->is_part && !dump->options->as_stored && !dump->options->alone;
     lmcs_dump_sort_known(dump);
     if (status == LMCS_OK && !*is_done && (dump->is_part || dump->options->canonical))
         status = lmcs_dump_find_outside(dump, plans, error);

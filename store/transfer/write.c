@@ -19,6 +19,7 @@
 #include "base/order.h"
 #include "payload/layout.h"
 #include "payload/scan.h"
+#include "transfer/alone.h"
 
 #define PROGRESS_BYTES ((uint64_t)4 << 20)
 
@@ -615,7 +616,7 @@ static size_t links_to_send(const struct lmcs_dump *dump, const struct lmcs_chai
 {
     size_t first = 1;
     uint64_t depth = 0;
-    *whole = dump->options->canonical;
+    *whole = dump->options->canonical || (dump->options->alone && chain->length > 1);
     if (*whole)
         return 1;
     while (first < chain->length && !is_there(dump, &chain->links[first], &depth)) {
@@ -645,6 +646,11 @@ static enum lmcs_status send_chain(struct lmcs_dump *dump, struct lmcs_chain *ch
     return status;
 }
 
+static bool is_frame_alone(const struct lmcs_content *content)
+{
+    return content->df.payload == LMCS_PAYLOAD_FRAME && content->df.base_count == 0;
+}
+
 enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error)
 {
     struct lmcs_content content, link;
@@ -655,9 +661,10 @@ enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t
         return LMCS_OK;
     enum lmcs_status status = lmcs_content_get(&dump->txn, id, &content, error);
     bool there = status == LMCS_OK && is_there(dump, &content, &depth), possible = false;
+    bool alone = dump->options->alone || dump->options->canonical;
     if (there)
         status = name_content(dump, &content, error);
-    if (status == LMCS_OK && !there && content.df.payload == LMCS_PAYLOAD_LINKED && !dump->options->canonical) {
+    if (status == LMCS_OK && !there && content.df.payload == LMCS_PAYLOAD_LINKED && !alone) {
         link.id = content.link;
         status = send_line(dump, &link, &possible, error);
         if (status == LMCS_OK && possible)
@@ -665,6 +672,8 @@ enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t
     }
     if (status == LMCS_OK && !there && !possible)
         status = lmcs_chain_load(&dump->txn, id, &chain, error);
+    if (status == LMCS_OK && !there && dump->options->alone && !is_frame_alone(&content))
+        status = lmcs_dump_alone(dump, &chain, &possible, error);
     if (status == LMCS_OK && !there && !possible)
         status = chain.line > 0 ? send_whole(dump, &chain, error) : send_chain(dump, &chain, error);
     *sent = lmcs_id_get(&dump->contents, id) >> LMCS_SENT_BITS;
