@@ -32,6 +32,7 @@ from ..errors import (
 from . import agree, note, outline, state
 from .codec import UNKNOWN, Archive, Entry, Origin
 from .confirm import Confirmer
+from .late import Late, Made
 from .place import Pace, Place
 from .upload import Upload
 
@@ -119,7 +120,7 @@ class Pusher:
         self._set(state.begin(place, ranks=self._of_ranks))
         self._outlines: dict[str, tuple[int, str, outline.Outline]] = {}
         self._keys = ThreadPoolExecutor(1, "lmcstore-key")
-        self._key: tuple[str, int, Future[_Key | None]] | None = None
+        self._key: tuple[str, int, Future[_Key | Made | None]] | None = None
         self._parts: dict[str, dict[bytes, _Part]] = {}
         self._cheap: set[str] = set()  # shelves whose keys are mostly payloads of older archives
         self._lock = threading.Lock()
@@ -128,8 +129,10 @@ class Pusher:
         self._left_out: set[tuple[str, int]] = set()
         self._confirm = None if confirm == "off" else Confirmer(store, place, whole=confirm == "all")
         self.snapshots = self.keys = self.bytes = self.confirmed = 0
+        self._late = Late(self)
 
     def close(self) -> None:
+        self._late.stop()
         self._keys.shutdown(wait=True, cancel_futures=True)
         if self._confirm is not None:
             self._confirm.close()
@@ -216,9 +219,13 @@ class Pusher:
             agree.check_same(self._store, there, self._place.url)
         batch = _Batch(self, wanted.shelf)
         first = max(wanted.first, there.next if there is not None else 1)
-        for number in self._numbers(wanted.shelf, first, wanted.last):
-            batch.add(number)
-        batch.commit()
+        try:
+            for number in self._numbers(wanted.shelf, first, wanted.last):
+                self._late.quiet.clear()
+                batch.add(number)
+            batch.commit()
+        finally:
+            self._late.quiet.set()
 
     def _numbers(self, shelf: str, first: int, last: int) -> list[int]:
         found: list[int] = []
@@ -266,6 +273,7 @@ class Pusher:
         *,
         part: Callable[[int, bytes], None] | None = None,
         as_stored: bool = False,
+        alone: bool = False,
     ) -> outline.Outline | None:
         """Dump a snapshot of the store, or another pool, through a pipe; None: it was removed meanwhile."""
         source = self._store._pool if pool is None else pool
@@ -280,7 +288,7 @@ class Pusher:
 
             def work() -> None:
                 try:
-                    source.dump(writing, (address,), since, False, False, False, None, as_stored)
+                    source.dump(writing, (address,), since, False, False, False, None, as_stored, alone)
                 except BaseException as error:
                     failures.append(error)
                 finally:
@@ -382,7 +390,22 @@ class Pusher:
     def finish_key(self, shelf: str, number: int) -> None:
         """Make a key of a snapshot, or wait for the one that is being made, and commit it."""
         self.want_key(shelf, number)
+        self._late.quiet.set()
         self._take_key()
+
+    def want_late_keys(self) -> None:
+        """Begin a key of a newest entry whose restore takes much more than one archive (`late`)."""
+        for shelf in sorted({wanted.shelf for wanted in self._wanted()}):
+            entry = self._late.entry(shelf) if self._key is None else None
+            if entry is not None:
+                self._key = shelf, entry.number, self._keys.submit(self._late.make, shelf, entry)
+
+    def finish_late_keys(self) -> None:
+        """Make such keys, one after the other."""
+        self.want_late_keys()
+        while self._key is not None:
+            self._take_key()
+            self.want_late_keys()
 
     def since_key(self, shelf: str) -> int:
         """Return how many archives follow the newest key or whole archive."""
@@ -395,9 +418,23 @@ class Pusher:
         shelf, number, future = self._key
         self._key = None
         made = future.result()
-        if made is None:
-            return
+        if isinstance(made, Made):
+            self._take_late(shelf, made)
+        elif made is not None:
+            self._take(shelf, number, made)
 
+    def _take_late(self, shelf: str, made: Made) -> None:
+        self._commit(lambda draft: self._late.put(draft, shelf, made))
+        there, old = self._state.find(shelf), made.entry.key
+        entry = there.entry(made.entry.number) if there is not None else None
+        if entry is None or entry.key != made.archive:
+            return
+        self.keys += 1
+        if old is not None:
+            parts = self._parts.get(shelf, {})
+            self._parts[shelf] = {digest: part for digest, part in parts.items() if part.object != old.object}
+
+    def _take(self, shelf: str, number: int, made: _Key) -> None:
         def apply(draft: state.State) -> bool:
             there = draft.find(shelf)
             entry = there.entry(number) if there is not None else None
@@ -603,6 +640,7 @@ def push(
         if follow:
             _follow(pusher, timeout)
         pusher.push(waits=True)
+        pusher.finish_late_keys()
         sent = {"snapshots": pusher.snapshots, "keys": pusher.keys, "bytes": pusher.bytes}
         sent |= {"confirmed": pusher.confirmed, "commit": pusher._state.number}
         return found | sent | pusher.more()
@@ -616,6 +654,8 @@ def _follow(pusher: Pusher, timeout: float | None) -> None:
         try:
             if pusher.push_news():
                 newest = time.monotonic()
+            elif pusher._late.is_pause:
+                pusher.want_late_keys()
             wait = 0.0
         except (InputOutputError, InUseError) as error:
             wait = min(max(wait * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Late`: keys of the newest entries, made while no snapshot comes, so that the newest state is a single archive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import Error
+from . import state
+from .codec import Archive, Entry
+from .upload import Upload
+
+if TYPE_CHECKING:
+    from .push import Pusher
+
+log = logging.getLogger("lmcstore")
+
+_PAUSE_S, _PAUSE_GAPS = 10.0, 4
+_LEAST_BYTES = 16 << 20
+_RATIO = 0.85
+"""Of raw, what a key takes where none was made yet."""
+_WORTH, _WORTH_IDLE = 1.25, 2.0
+_SHARE = 10
+
+
+class Made(NamedTuple):
+    """A key that was sent."""
+
+    entry: Entry
+    archive: Archive
+    upload: Upload
+
+
+class Late:
+    """Decides when a push makes such keys, and makes them."""
+
+    def __init__(self, pusher: Pusher) -> None:
+        self._pusher = pusher
+        self._tried: dict[str, str] = {}
+        self._ratios: dict[str, float] = {}
+        self._count, self._newest, self._gap = 0, time.monotonic(), 0.0
+        self._stops = False
+        self.quiet = threading.Event()
+        """No snapshot is being sent."""
+        self.quiet.set()
+        self.bytes = 0
+
+    def stop(self) -> None:
+        """Give up a key that is being made."""
+        self._stops = True
+        self.quiet.set()
+
+    @property
+    def is_pause(self) -> bool:
+        """Whether no snapshot has come for 10 s, and for four times as long as between the ones before."""
+        now = time.monotonic()
+        if self._pusher.snapshots != self._count:
+            self._gap = now - self._newest if self._count else 0.0
+            self._count, self._newest = self._pusher.snapshots, now
+        return now - self._newest >= max(_PAUSE_S, _PAUSE_GAPS * self._gap)
+
+    def entry(self, shelf: str) -> Entry | None:
+        """Return the newest entry of a shelf, if a key makes its restore much shorter and is allowed now."""
+        pusher = self._pusher
+        there = pusher._state.find(shelf)
+        latest = there.latest if there is not None else None
+        if there is None or latest is None or latest.hidden or self._tried.get(shelf) == latest.archive.id:
+            return None
+        chain = sum(archive.bytes for _, archive in there.chain(latest.number))
+        key = latest.raw_bytes * self._ratios.get(shelf, _RATIO)
+        if pusher._follows:
+            worth, is_allowed = _WORTH, self.bytes * _SHARE <= pusher.bytes
+        elif pusher.snapshots:
+            worth, is_allowed = _WORTH, self.bytes + key <= pusher.bytes
+        else:
+            worth, is_allowed = _WORTH_IDLE, True
+        return latest if is_allowed and chain >= max(_LEAST_BYTES, worth * key) else None
+
+    def make(self, shelf: str, entry: Entry) -> Made | None:
+        """Send a snapshot as an archive that has all its tensors, each coded alone. None: it failed, or has left."""
+        self._tried[shelf] = entry.archive.id
+        upload = Upload(self._pusher._place, self._sent)
+
+        def write(data: bytes) -> None:
+            self.quiet.wait()
+            if self._stops:
+                raise _Stopped
+            upload.write(data)
+
+        try:
+            kept = self._pusher.dump(f"{shelf}@{entry.number}", None, write, alone=True)
+            if kept is None or not kept.snapshots or kept.needs_base:
+                return None
+            archive = upload.archive(0, kept)
+            upload.finish()
+        except _Stopped:
+            return None
+        except (Error, OSError) as error:
+            log.warning("%s@%d gets no key of its own: %s", shelf, entry.number, error)
+            return None
+        self._ratios[shelf] = archive.bytes / max(1, entry.raw_bytes)
+        return Made(entry, archive, upload)
+
+    def put(self, draft: state.State, shelf: str, made: Made) -> bool:
+        """Give an entry its key, also in place of one that no later key has payloads of; whether that was possible."""
+        entry, there = made.entry, draft.find(shelf)
+        now = there.entry(entry.number) if there is not None else None
+        if there is None or now is None or (now.archive, now.key) != (entry.archive, entry.key):
+            return False
+        if made.upload.is_expired or (entry.key is not None and self._pusher._using(there, entry)):
+            return False
+        there.update({entry.number: now._replace(key=made.archive)})
+        return True
+
+    def _sent(self, count: int) -> None:
+        self.bytes += count
+        self._pusher.sent(count)
+
+
+class _Stopped(Exception):
+    """The push ends."""
