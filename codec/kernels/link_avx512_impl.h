@@ -322,4 +322,63 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
     }
 }
 
+/* Exclusive prefix sums of 64-bit lanes. */
+static inline __m512i sums_of_pairs_before(__m512i x)
+{
+    const __m512i zero = _mm512_setzero_si512();
+    __m512i sums = _mm512_alignr_epi64(x, zero, 7);
+    sums = _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 7));
+    sums = _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 6));
+    return _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 4));
+}
+
+static inline uint64_t last_lane(__m512i x)
+{
+    return (uint64_t)_mm_extract_epi64(_mm512_extracti64x2_epi64(x, 3), 1);
+}
+
+/* A lane has the bits of two gradients, from their place in the first byte on. Its last byte, if not whole, moves into
+ * the next lane, and whole bytes are joined. Lanes without a whole byte are left to pack_pairs. */
+static size_t link_pack(size_t n, const struct lmci_gradients *gradients, unsigned char *dst)
+{
+    const __m512i low = _mm512_set1_epi64(0xffffffff), seven = _mm512_set1_epi64(7);
+    const __m512i place = _mm512_set1_epi64(0x0706050403020100);
+    const __m512i of_pair = _mm512_set4_epi32(0x08080808, 0x08080808, 0, 0);
+    const struct lmci_gradients from = *gradients;
+    __m512i left = _mm512_setzero_si512(); /* its last lane has the held bits */
+    struct held held = {0, 0};
+    unsigned char *at = dst;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const __m512i bits = _mm512_loadu_si512(from.bits + i);
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(from.stored + i));
+        const __m512i stored = _mm512_cvtepu8_epi32(bytes), even = _mm512_and_si512(stored, low);
+        const __m512i counts = _mm512_add_epi64(even, _mm512_srli_epi64(stored, 32));
+        const __m512i pairs =
+            _mm512_or_si512(_mm512_and_si512(bits, low), _mm512_sllv_epi64(_mm512_srli_epi64(bits, 32), even));
+        const __m512i begin = _mm512_add_epi64(sums_of_pairs_before(counts), _mm512_set1_epi64(held.count));
+        const __m512i shift = _mm512_and_si512(begin, seven);
+        const __m512i whole = _mm512_srli_epi64(_mm512_add_epi64(shift, counts), 3);
+        if (_mm512_test_epi64_mask(whole, whole) != 0xff) {
+            held.bits = last_lane(left);
+            at = pack_pairs(LANES, from.stored + i, from.bits + i, &held, at);
+            left = _mm512_set1_epi64((long long)held.bits);
+            continue;
+        }
+        const __m512i words = _mm512_sllv_epi64(pairs, shift), before = left;
+        left = _mm512_srlv_epi64(words, _mm512_slli_epi64(whole, 3));
+        const __mmask64 kept = _mm512_cmplt_epu8_mask(place, _mm512_shuffle_epi8(whole, of_pair));
+        const __m512i joined = _mm512_or_si512(words, _mm512_alignr_epi64(left, before, 7));
+        _mm512_storeu_si512(at, _mm512_maskz_compress_epi8(kept, joined));
+        const __m128i sums = _mm_sad_epu8(bytes, _mm_setzero_si128());
+        const unsigned count = held.count + (unsigned)_mm_cvtsi128_si64(sums) + (unsigned)_mm_extract_epi64(sums, 1);
+        at += count >> 3;
+        held.count = count & 7;
+    }
+    held.bits = last_lane(left);
+    lmci_store64(at, held.bits);
+    at = pack_pairs(n - i, from.stored + i, from.bits + i, &held, at);
+    return (size_t)(at - dst) + (held.count != 0);
+}
+
 #endif

@@ -67,6 +67,35 @@ static inline float known(float x)
     return x == x ? x : 0.0f;
 }
 
+/* ---- Bits ------------------------------------------------------------------------------------------------------ */
+
+/* Bits that do not fill a byte yet. */
+struct held {
+    uint64_t bits;
+    unsigned count;
+};
+
+/* Packs two gradients at a time, of at most 48 bits. Returns the end of the whole bytes. */
+static inline unsigned char *pack_pairs(size_t n, const unsigned char *stored, const uint32_t *bits, struct held *held,
+                                        unsigned char *at)
+{
+    for (size_t i = 0; i < n; i += 2) {
+        uint64_t pair = bits[i];
+        unsigned both = stored[i];
+        if (i + 1 < n) {
+            pair |= (uint64_t)bits[i + 1] << both;
+            both += stored[i + 1];
+        }
+        held->bits |= pair << held->count;
+        held->count += both;
+        lmci_store64(at, held->bits);
+        at += held->count >> 3;
+        held->bits >>= held->count & ~7u;
+        held->count &= 7;
+    }
+    return at;
+}
+
 /* ---- Steps of optimizers --------------------------------------------------------------------------------------- */
 
 static inline __attribute__((always_inline)) void adam_moments(const struct lmc_link_rule *rule, bool l2, bool near,
@@ -296,32 +325,14 @@ static size_t link_stored(enum lmci_gradient_mode mode, int kappa, size_t n, con
     return stored_bits(false, kappa, n, reference, first, gradients);
 }
 
-/* Packs two gradients at a time: at most 48 bits, and 7 left over from before. */
+#if !defined(__AVX512VBMI2__)
+
 static size_t link_pack(size_t n, const struct lmci_gradients *gradients, unsigned char *dst)
 {
-    const unsigned char *stored = gradients->stored;
-    const uint32_t *bits = gradients->bits;
-    uint64_t held = 0;
-    unsigned count = 0;
-    unsigned char *at = dst;
-    for (size_t i = 0; i < n; i += 2) {
-        uint64_t pair = bits[i];
-        unsigned both = stored[i];
-        if (i + 1 < n) {
-            pair |= (uint64_t)bits[i + 1] << both;
-            both += stored[i + 1];
-        }
-        held |= pair << count;
-        count += both;
-        lmci_store64(at, held);
-        at += count >> 3;
-        held >>= count & ~7u;
-        count &= 7;
-    }
-    return (size_t)(at - dst) + (count != 0);
+    struct held held = {0, 0};
+    const unsigned char *end = pack_pairs(n, gradients->stored, gradients->bits, &held, dst);
+    return (size_t)(end - dst) + (held.count != 0);
 }
-
-#if !defined(__AVX512VBMI2__)
 
 static void link_unpack(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes)
 {

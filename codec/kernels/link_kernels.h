@@ -108,7 +108,7 @@ struct lmci_link_kernels {
     /* Stored bits, from symbols and lengths, or symbols and the first array before the step. Returns the sum. */
     size_t (*stored)(enum lmci_gradient_mode mode, int kappa, size_t n, const struct lmci_reference *reference,
                      const lmci_u32 *first, const struct lmci_gradients *gradients);
-    /* Packs bits. Returns bytes; writes up to 8 bytes past them. */
+    /* Packs bits. Returns bytes; writes up to 64 bytes past them. */
     size_t (*pack)(size_t n, const struct lmci_gradients *gradients, unsigned char *dst);
     /* The inverse. `bytes`: as the sum of `stored` requires. */
     void (*unpack)(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes);
