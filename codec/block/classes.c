@@ -9,7 +9,7 @@
 #include "block/classes.h"
 
 #include "base/memory.h"
-#include "block/plane.h"
+#include "block/codes.h"
 #include "kernels/kernels.h"
 
 #define OUTLIERS_ONE_IN 8 /* most outliers; with more, another method is smaller */
@@ -88,6 +88,22 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     size_t written = lmci_plane_encode(plane, count, &out->coder, out->at, (size_t)(out->end - out->at));
     out->full = written == 0;
     out->at += written;
+}
+
+/* Writes the symbols of a class, by shared codes if they fit. */
+static void put_symbols(struct sink *out, const unsigned char *symbols, size_t count,
+                        const struct lmci_classes *classes, unsigned class, const struct lmci_codes *codes)
+{
+    size_t written = 0;
+    if (out->full || count == 0)
+        return;
+    if (codes != NULL && codes->count == classes->count && codes->shift[class] == classes->shift[class])
+        written = lmci_plane_encode_shared(symbols, count, &codes->shared[class], &out->coder, out->at,
+                                           (size_t)(out->end - out->at));
+    if (written == 0)
+        put_plane(out, symbols, count);
+    else
+        out->at += written;
 }
 
 /* Fills the planes of outliers' bytes, the lowest first. */
@@ -175,7 +191,7 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
     lmci_kernels()->pack_nibbles(room->lists.nibbles, amounts.nibbles, room->packed);
     put_plane(out, room->packed, (amounts.nibbles + 1) / 2);
     for (unsigned c = 0; c < classes->count; c++)
-        put_plane(out, room->lists.symbols[c], amounts.symbols[c]);
+        put_symbols(out, room->lists.symbols[c], amounts.symbols[c], classes, c, base != NULL ? shape->codes : NULL);
     put_outliers(out, shape->word, room, amounts.outliers);
 }
 

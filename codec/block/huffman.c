@@ -35,6 +35,11 @@ uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total)
     return (whole > parts ? (whole - parts) >> 16 : 0) + (seen != 0 ? (seen - 1) * 3 / 2 : 0);
 }
 
+uint16_t lmci_cost(uint32_t count, uint64_t total)
+{
+    return (uint16_t)((log2_q16(2 * total + 256) - log2_q16(2 * (uint64_t)count + 1)) / (65536 / LMCI_COST_BIT));
+}
+
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
 
 /* Counts up to 63 have a bucket each; greater ones share one by length and the three bits below the first. */

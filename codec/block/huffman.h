@@ -23,6 +23,10 @@ uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t to
 /* The same from a sample: corrects the entropy, which a sample makes too low (Miller and Madow). */
 uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total);
 
+/* Bits of a symbol that was counted `count` times of `total`, in parts of a bit. */
+#define LMCI_COST_BIT 256u
+uint16_t lmci_cost(uint32_t count, uint64_t total);
+
 /* Computes code lengths. At least two counts are not zero. Absent symbols get 0. */
 void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS]);
 

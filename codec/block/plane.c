@@ -67,14 +67,6 @@ static size_t put_bits(const unsigned char *plane, size_t bytes, unsigned mask, 
     return 3 + packed;
 }
 
-struct tree_plan {
-    uint8_t lengths[LMCI_SYMBOLS];
-    unsigned char table[LMCI_LENGTHS_BOUND];
-    size_t table_bytes;
-    unsigned segment_log2;
-    size_t bytes; /* an estimate */
-};
-
 /* Symbols counted of a long plane: more hardly improve the code. */
 #define COUNTED       ((size_t)4 << 10)
 #define COUNTED_LEAST ((size_t)1 << 10) /* of a short plane: half, but at least so many */
@@ -85,62 +77,21 @@ struct tree_plan {
 #define RARE_LOG2       12
 #define RARE_LOG2_DENSE (LMCI_MAX_BITS + 1)
 
-/* Lists should fit the first-level cache, but a node costs half a byte a segment. */
-static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
-{
-    unsigned log2 = LMCI_SEGMENT_LOG2_USUAL;
-    while (log2 < LMCI_SEGMENT_LOG2_MOST && (bytes >> log2) * leaves * 500 > coded_bytes)
-        log2++;
-    return log2;
-}
-
-/* `counts` sum to `counted`. Bytes rarer than one in 2^rare_log2 are escaped, and others unless all were `seen`. */
-static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, unsigned rare_log2, bool seen,
-                      struct tree_plan *plan)
-{
-    uint32_t all[LMCI_SYMBOLS] = {0};
-    uint64_t bits = 0;
-    unsigned leaves = 0;
-    uint32_t rare = 0;
-    memcpy(all, counts, 256 * sizeof *counts);
-    for (int s = 0; s < 256; s++) {
-        if ((uint64_t)counts[s] << rare_log2 <= counted) {
-            rare += counts[s];
-            all[s] = 0;
-        }
-        leaves += all[s] != 0;
-    }
-    all[LMCI_ESCAPE] = rare + ((!seen && leaves < 256) || leaves < 2);
-    lmci_huffman_lengths(all, plan->lengths);
-    plan->table_bytes = lmci_huffman_put_lengths(plan->lengths, plan->table);
-    for (int s = 0; s < LMCI_SYMBOLS; s++)
-        bits += (uint64_t)all[s] * plan->lengths[s];
-    bits += 8 * (uint64_t)rare;
-    size_t coded = (size_t)(bits * bytes / counted / 8);
-    plan->segment_log2 = segment_log2(bytes, coded, leaves);
-    plan->bytes = 2 + plan->table_bytes + coded + ((bytes >> plan->segment_log2) + 1) * leaves / 2;
-}
-
-static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane, size_t bytes, unsigned char *scratch,
+static size_t put_tree(const struct lmci_code *code, const unsigned char *plane, size_t bytes, unsigned char *scratch,
                        unsigned char *dst, size_t room)
 {
     struct lmci_tree tree;
-    if (room < 2 + LMCI_LENGTHS_BOUND)
+    lmci_tree_make(code->lengths, true, &tree);
+    return lmci_code_put(code, &tree, plane, bytes, scratch, dst, room);
+}
+
+/* Encodes by a shared code. Returns 0 if there is none, or no room. */
+static size_t put_shared(const struct lmci_shared_code *shared, const unsigned char *plane, size_t bytes,
+                         unsigned char *scratch, unsigned char *dst, size_t room)
+{
+    if (shared == NULL || shared->code.counted == 0)
         return 0;
-    lmci_tree_make(plan->lengths, true, &tree);
-    dst[0] = LMCI_PLANE_TREE;
-    memcpy(dst + 1, plan->table, plan->table_bytes);
-    size_t used = 1 + plan->table_bytes;
-    dst[used++] = (unsigned char)plan->segment_log2;
-    const size_t segment = (size_t)1 << plan->segment_log2;
-    for (size_t at = 0; at < bytes; at += segment) {
-        size_t count = bytes - at < segment ? bytes - at : segment;
-        size_t written = lmci_tree_encode(&tree, plane + at, count, scratch, dst + used, room - used);
-        if (written == 0)
-            return 0;
-        used += written;
-    }
-    return used;
+    return lmci_code_put(&shared->code, &shared->tree, plane, bytes, scratch, dst, room);
 }
 
 /* Estimated bytes as flags and nonzero bytes. *tree: at least so many in a tree, whose codes take a bit for zero. */
@@ -158,9 +109,10 @@ static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
                               const struct lmci_plane_coder *coder, unsigned char *dst, size_t room);
 
-/* Writes flags and nonzero bytes as two planes. The scratch has room for both and for deeper planes. */
+/* Writes flags and nonzero bytes as two planes, by `shared` codes (or NULL). The scratch has room for both and for
+ * deeper planes. */
 static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned depth, const struct lmci_plane_coder *coder,
-                         unsigned char *dst, size_t room)
+                         const struct lmci_shared *shared, unsigned char *dst, size_t room)
 {
     size_t flag_bytes = (bytes + 7) / 8;
     unsigned char *nonzero = coder->scratch;
@@ -170,16 +122,23 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
     if (room < 1 || kept == 0)
         return 0;
     dst[0] = LMCI_PLANE_SPARSE;
-    size_t first = encode_at_depth(flags, flag_bytes, depth + 1, &deeper, dst + 1, room - 1);
-    if (first == 0)
+    size_t used = 1, written = put_shared(shared != NULL ? &shared->first : NULL, flags, flag_bytes, deeper.scratch,
+                                          dst + used, room - used);
+    if (written == 0)
+        written = encode_at_depth(flags, flag_bytes, depth + 1, &deeper, dst + used, room - used);
+    if (written == 0)
         return 0;
-    size_t second = encode_at_depth(nonzero, kept, LMCI_MAX_SPARSE_DEPTH, &deeper, dst + 1 + first, room - 1 - first);
-    return second != 0 ? 1 + first + second : 0;
+    used += written;
+    written =
+        put_shared(shared != NULL ? &shared->second : NULL, nonzero, kept, deeper.scratch, dst + used, room - used);
+    if (written == 0)
+        written = encode_at_depth(nonzero, kept, LMCI_MAX_SPARSE_DEPTH, &deeper, dst + used, room - used);
+    return written != 0 ? used + written : 0;
 }
 
 /* Writes the number of escapes, pairs, and escapes. */
 static size_t put_pairs(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
-                        unsigned char *dst, size_t room)
+                        const struct lmci_shared *shared, unsigned char *dst, size_t room)
 {
     const size_t half = (bytes + 1) / 2, head = 4;
     unsigned char *pairs = coder->scratch;
@@ -191,7 +150,10 @@ static size_t put_pairs(const unsigned char *plane, size_t bytes, const struct l
     dst[0] = LMCI_PLANE_PAIRS;
     for (unsigned k = 0; k < 3; k++)
         dst[1 + k] = (unsigned char)(count >> 8 * k);
-    const size_t first = encode_at_depth(pairs, half, INSIDE_PAIRS, &deeper, dst + head, room - head);
+    size_t first =
+        put_shared(shared != NULL ? &shared->first : NULL, pairs, half, deeper.scratch, dst + head, room - head);
+    if (first == 0)
+        first = encode_at_depth(pairs, half, INSIDE_PAIRS, &deeper, dst + head, room - head);
     if (first == 0 || count == 0)
         return first != 0 ? head + first : 0;
     const size_t second =
@@ -226,23 +188,23 @@ static bool all_seen(const unsigned char *plane, size_t bytes, const uint32_t co
 static size_t encode_counted(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted,
                              unsigned depth, const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
-    struct tree_plan plan;
+    struct lmci_code code;
     size_t sparse = SIZE_MAX, tree = 0, written = 0;
     if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2)
         sparse = sparse_estimate(counts, counted, bytes, &tree);
     if (sparse < tree && sparse < 1 + bytes)
-        written = put_sparse(plane, bytes, depth, coder, dst, room);
+        written = put_sparse(plane, bytes, depth, coder, NULL, dst, room);
     if (written != 0)
         return written;
-    plan_tree(counts, counted, bytes, coder->dense ? RARE_LOG2_DENSE : RARE_LOG2,
-              all_seen(plane, bytes, counts, counted), &plan);
-    const size_t most = plan.bytes < 1 + bytes ? plan.bytes : 1 + bytes;
+    lmci_code_plan(counts, counted, coder->dense ? RARE_LOG2_DENSE : RARE_LOG2, all_seen(plane, bytes, counts, counted),
+                   &code);
+    const size_t by_tree = lmci_code_estimate(&code, bytes), most = by_tree < 1 + bytes ? by_tree : 1 + bytes;
     if (sparse >= tree && sparse < most)
-        written = put_sparse(plane, bytes, depth, coder, dst, room);
+        written = put_sparse(plane, bytes, depth, coder, NULL, dst, room);
     if (written == 0 && coder->pairs && lmci_pairs_estimate(counts, counted, bytes) < most - most / PAIRS_SAVE)
-        written = put_pairs(plane, bytes, coder, dst, room < most ? room : most);
-    if (written == 0 && plan.bytes < 1 + bytes)
-        written = put_tree(&plan, plane, bytes, coder->scratch, dst, room < bytes ? room : bytes);
+        written = put_pairs(plane, bytes, coder, NULL, dst, room < most ? room : most);
+    if (written == 0 && by_tree < 1 + bytes)
+        written = put_tree(&code, plane, bytes, coder->scratch, dst, room < bytes ? room : bytes);
     return written != 0 ? written : put_raw(plane, bytes, dst, room);
 }
 
@@ -506,6 +468,94 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
         return by_context;
     size_t without = encode_pieces(plane, bytes, &pieces, coder, dst, by_context != 0 ? by_context - 1 : room);
     return without != 0 || by_context == 0 ? without : put_context(plane, bytes, &context, coder, dst, room);
+}
+
+/* ---- Shared codes ----------------------------------------------------------------------------------------------- */
+
+#define SHARED_LEAST  ((size_t)4 << 10) /* bytes of a plane; of a shorter one a table is cheap */
+#define SAMPLED_LEAST ((size_t)2 << 10) /* bytes from which a code is made */
+#define FIT_COUNTED   ((size_t)1 << 10)
+#define FIT_LOSS      40 /* codes of a plane's own must save one part in so many */
+
+static void share(const unsigned char *plane, size_t bytes, struct lmci_shared_code *shared)
+{
+    uint32_t counts[256];
+    shared->code.counted = 0;
+    lmci_kernels()->count(plane, bytes, 1, counts);
+    if (bytes < SAMPLED_LEAST || is_noise(counts, bytes))
+        return;
+    lmci_code_plan(counts, bytes, RARE_LOG2, false, &shared->code);
+    lmci_tree_make(shared->code.lengths, true, &shared->tree);
+}
+
+/* Makes the codes of flags, unless these are sparse again, and of nonzero bytes. */
+static void share_sparse(const unsigned char *plane, size_t bytes, unsigned char *scratch, struct lmci_shared *shared)
+{
+    unsigned char *flags = scratch + bytes + LMCI_PLANE_PAD;
+    const size_t kept = lmci_kernels()->tree_keep(plane, bytes, 1, true, flags, scratch);
+    shared->kind = LMCI_PLANE_SPARSE;
+    share(flags, bytes / 8, &shared->first);
+    if (shared->first.code.counted != 0 && shared->first.code.lengths[0] == 1)
+        shared->first.code.counted = 0;
+    share(scratch, kept, &shared->second);
+}
+
+void lmci_plane_share(const unsigned char *plane, size_t bytes, size_t expected, unsigned char *scratch,
+                      struct lmci_shared *shared)
+{
+    uint32_t counts[256];
+    size_t sparse = SIZE_MAX, tree = 0;
+    bool sharp = true;
+    shared->kind = LMCI_PLANE_RAW;
+    if (bytes < SAMPLED_LEAST)
+        return;
+    lmci_kernels()->count(plane, bytes, 1, counts);
+    for (unsigned s = 0; s < 256; s++) {
+        sharp = sharp && (counts[s] == 0 || SHARP * (uint64_t)counts[s] > bytes);
+        shared->cost[s] = lmci_cost(counts[s], bytes);
+    }
+    if (sharp || is_noise(counts, bytes) || lmci_plane_bits(counts, bytes) != 0)
+        return;
+    share(plane, bytes, &shared->first);
+    if (counts[0] > bytes / 2)
+        sparse = sparse_estimate(counts, bytes, expected, &tree);
+    const size_t by_tree = lmci_code_estimate(&shared->first.code, expected);
+    if (sparse < by_tree) {
+        share_sparse(plane, bytes, scratch, shared);
+    } else if (lmci_pairs_estimate(counts, bytes, expected) < by_tree - by_tree / PAIRS_SAVE) {
+        unsigned char *escapes = scratch + bytes;
+        if (lmci_pairs_pack(plane, bytes, scratch, escapes, bytes) == SIZE_MAX)
+            return;
+        shared->kind = LMCI_PLANE_PAIRS;
+        share(scratch, bytes / 2, &shared->first);
+    } else if (by_tree < expected) {
+        shared->kind = LMCI_PLANE_TREE;
+    }
+}
+
+/* Whether a sample of the plane has about the distribution of the shared codes. */
+static bool fits(const unsigned char *plane, size_t bytes, const struct lmci_shared *shared)
+{
+    uint32_t counts[256];
+    uint64_t cost = 0;
+    const size_t counted = count_about(plane, bytes, FIT_COUNTED, counts);
+    const uint64_t own = lmci_expected_bits(counts, counted);
+    for (unsigned s = 0; s < 256; s++)
+        cost += (uint64_t)counts[s] * shared->cost[s];
+    return cost / LMCI_COST_BIT <= own + own / FIT_LOSS;
+}
+
+size_t lmci_plane_encode_shared(const unsigned char *plane, size_t bytes, const struct lmci_shared *shared,
+                                const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
+{
+    room = room < bytes ? room : bytes;
+    if (shared->kind == LMCI_PLANE_RAW || bytes < SHARED_LEAST || !fits(plane, bytes, shared))
+        return 0;
+    if (shared->kind == LMCI_PLANE_SPARSE)
+        return put_sparse(plane, bytes, 0, coder, shared, dst, room);
+    if (shared->kind == LMCI_PLANE_PAIRS)
+        return put_pairs(plane, bytes, coder, shared, dst, room);
+    return put_shared(&shared->first, plane, bytes, coder->scratch, dst, room);
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
 #define LMC_PLANE_H
 
 #include "base/bytes.h"
-#include "block/tree.h"
+#include "block/code.h"
 
 enum lmci_plane_kind {
     LMCI_PLANE_RAW = 0,
@@ -58,6 +58,25 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 /* Encodes two halves of `half` bytes, the second depending on the first. */
 size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
                                 unsigned char *dst, size_t room);
+
+/* Codes made once from a sample, for planes that are distributed alike in many blocks. */
+struct lmci_shared_code {
+    struct lmci_code code; /* counted 0: none */
+    struct lmci_tree tree;
+};
+
+struct lmci_shared {
+    enum lmci_plane_kind kind;             /* TREE, SPARSE or PAIRS, or RAW for none */
+    uint16_t cost[256];                    /* of each byte in the sample (lmci_cost) */
+    struct lmci_shared_code first, second; /* of bytes; of flags and nonzero bytes; of pairs */
+};
+
+/* Makes the codes of planes of about `expected` bytes from a sample. Scratch: 3 * bytes and pads. */
+void lmci_plane_share(const unsigned char *plane, size_t bytes, size_t expected, unsigned char *scratch,
+                      struct lmci_shared *shared);
+/* Encodes a plane by shared codes. Returns bytes, or 0 if other codes would be smaller, or without room. */
+size_t lmci_plane_encode_shared(const unsigned char *plane, size_t bytes, const struct lmci_shared *shared,
+                                const struct lmci_plane_coder *coder, unsigned char *dst, size_t room);
 
 /* Decodes a plane. *plane: `own`, with room for LMCI_PLANE_PAD more bytes, or the input if raw. */
 enum lmc_status lmci_plane_decode(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,

@@ -7,12 +7,15 @@
 
 #include <stdbool.h>
 
+struct lmci_codes;
+
 struct lmci_block_shape {
-    unsigned word; /* divides `bytes` */
-    size_t bytes;  /* 1 to LMC_BLOCK_BYTES */
-    bool dense;    /* encode to the smallest size */
-    bool pairs;    /* encode planes in pairs, too */
-    bool stream;   /* decode past the caches */
+    unsigned word;                  /* divides `bytes` */
+    size_t bytes;                   /* 1 to LMC_BLOCK_BYTES */
+    bool dense;                     /* encode to the smallest size */
+    bool pairs;                     /* encode planes in pairs, too */
+    bool stream;                    /* decode past the caches */
+    const struct lmci_codes *codes; /* encode with these where they fit, or NULL */
 };
 
 /* Decoded content this long leaves the caches before it is used. */

@@ -6,12 +6,14 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "block/block.h"
+#include "block/codes.h"
 #include "block/plan.h"
 #include "frame/frame.h"
 
 struct lmc_encoder {
     struct lmc_params params;
     struct lmci_scheme scheme;
+    struct lmci_codes *codes; /* or NULL */
     uint32_t base_count;
     uint64_t block_count;
     size_t header_bytes;
@@ -45,7 +47,10 @@ enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_enco
         return status;
     struct lmc_encoder *made = lmci_allocate(sizeof *made);
     struct lmci_scheme scheme;
+    struct lmci_codes *codes = NULL;
     status = made != NULL ? lmci_plan(params, &scheme) : LMC_NO_MEMORY;
+    if (status == LMC_OK)
+        status = lmci_codes_make(params, &scheme, &codes);
     if (status != LMC_OK) {
         *message = "no memory to plan a frame";
         lmci_release(made);
@@ -53,14 +58,16 @@ enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_enco
     }
     uint32_t base_count = lmci_scheme_needs_base(&scheme) ? 1 : 0;
     uint64_t block_count = lmc_block_count(params->raw_bytes);
-    *made = (struct lmc_encoder){*params, scheme, base_count, block_count,
-                                 (size_t)lmci_header_bytes(base_count, block_count)};
+    *made = (struct lmc_encoder){*params,    scheme,      codes,
+                                 base_count, block_count, (size_t)lmci_header_bytes(base_count, block_count)};
     *encoder = made;
     return LMC_OK;
 }
 
 void lmc_encoder_free(struct lmc_encoder *encoder)
 {
+    if (encoder != NULL)
+        lmci_release(encoder->codes);
     lmci_release(encoder);
 }
 
@@ -88,7 +95,8 @@ enum lmc_status lmc_encode_block_of(const struct lmc_encoder *encoder, uint64_t 
     if (index >= encoder->block_count || (encoder->base_count != 0 && base == NULL))
         return LMC_INVALID;
     struct lmci_block_shape shape = {lmci_dtype_word(params->dtype), lmci_block_bytes(params->raw_bytes, index),
-                                     .dense = params->level == LMC_LEVEL_DENSE, .pairs = is_newest(encoder)};
+                                     .dense = params->level == LMC_LEVEL_DENSE, .pairs = is_newest(encoder),
+                                     .codes = encoder->codes};
     if (dst_bytes < lmc_block_bound(shape.bytes))
         return LMC_NO_SPACE;
     enum lmc_status status = lmci_block_encode(&shape, &encoder->scheme, data, encoder->base_count != 0 ? base : NULL,

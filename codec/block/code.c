@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* code.c - plans the code of a plane, and writes the plane by it. */
+#include "block/code.h"
+
+#include "block/plane.h"
+
+/* Lists should fit the first-level cache, but a node costs half a byte a segment. */
+static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
+{
+    unsigned log2 = LMCI_SEGMENT_LOG2_USUAL;
+    while (log2 < LMCI_SEGMENT_LOG2_MOST && (bytes >> log2) * leaves * 500 > coded_bytes)
+        log2++;
+    return log2;
+}
+
+static size_t coded_bytes(const struct lmci_code *code, size_t bytes)
+{
+    return (size_t)(code->bits * bytes / code->counted / 8);
+}
+
+void lmci_code_plan(const uint32_t counts[256], size_t counted, unsigned rare_log2, bool seen, struct lmci_code *code)
+{
+    uint32_t all[LMCI_SYMBOLS] = {0};
+    uint32_t rare = 0;
+    code->leaves = 0;
+    memcpy(all, counts, 256 * sizeof *counts);
+    for (int s = 0; s < 256; s++) {
+        if ((uint64_t)counts[s] << rare_log2 <= counted) {
+            rare += counts[s];
+            all[s] = 0;
+        }
+        code->leaves += all[s] != 0;
+    }
+    all[LMCI_ESCAPE] = rare + ((!seen && code->leaves < 256) || code->leaves < 2);
+    lmci_huffman_lengths(all, code->lengths);
+    code->table_bytes = lmci_huffman_put_lengths(code->lengths, code->table);
+    code->counted = counted;
+    code->bits = 8 * (uint64_t)rare;
+    for (int s = 0; s < LMCI_SYMBOLS; s++)
+        code->bits += (uint64_t)all[s] * code->lengths[s];
+}
+
+size_t lmci_code_estimate(const struct lmci_code *code, size_t bytes)
+{
+    const size_t coded = coded_bytes(code, bytes);
+    const unsigned log2 = segment_log2(bytes, coded, code->leaves);
+    return 2 + code->table_bytes + coded + ((bytes >> log2) + 1) * code->leaves / 2;
+}
+
+size_t lmci_code_put(const struct lmci_code *code, const struct lmci_tree *tree, const unsigned char *plane,
+                     size_t bytes, unsigned char *scratch, unsigned char *dst, size_t room)
+{
+    if (room < 2 + LMCI_LENGTHS_BOUND)
+        return 0;
+    const unsigned log2 = segment_log2(bytes, coded_bytes(code, bytes), code->leaves);
+    dst[0] = LMCI_PLANE_TREE;
+    memcpy(dst + 1, code->table, code->table_bytes);
+    size_t used = 1 + code->table_bytes;
+    dst[used++] = (unsigned char)log2;
+    const size_t segment = (size_t)1 << log2;
+    for (size_t at = 0; at < bytes; at += segment) {
+        size_t count = bytes - at < segment ? bytes - at : segment;
+        size_t written = lmci_tree_encode(tree, plane + at, count, scratch, dst + used, room - used);
+        if (written == 0)
+            return 0;
+        used += written;
+    }
+    return used;
+}
