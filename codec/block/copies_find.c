@@ -141,9 +141,10 @@ bool lmci_copies_likely(const struct lmci_searched *in, unsigned unit)
 
 /* ---- Search ---------------------------------------------------------------------------------------------------- */
 
-#define TABLE_LOG2 16
-#define OFTEN      3  /* bits of the hash fewer than for samples: one word in about 64 bytes */
-#define AT_LOG2    21 /* of an entry: the anchor plus 1; above: more bits of the hash */
+#define SHORT_PIECE ((size_t)2 << 10)
+#define TABLE_LOG2  15
+#define OFTEN       3  /* bits of the hash fewer than for samples: one word in about 64 bytes */
+#define AT_LOG2     21 /* of an entry: the anchor plus 1; above: more bits of the hash */
 
 struct search {
     const struct lmci_searched *in;
@@ -154,19 +155,20 @@ struct search {
     size_t end; /* of the last run */
 };
 
-static void visit(struct search *search, size_t at)
+static void visit(struct search *search, size_t at, uint64_t h)
 {
     const struct lmci_searched *in = search->in;
     const unsigned unit = search->unit;
-    if (at < search->end || at + LMCI_LINE > in->bytes)
-        return;
-    const uint64_t h = hash_at(in->data + at);
     uint32_t *entry = &search->table[h >> (64 - TABLE_LOG2)];
     const uint32_t old = *entry, more = (uint32_t)h << AT_LOG2;
+    if (at < search->end)
+        return;
     *entry = more | (uint32_t)(at + 1);
-    if (old == 0 || old == *entry || (old ^ more) >> AT_LOG2 != 0 || is_bases(in, at, ANCHORED))
+    if ((old ^ more) >> AT_LOG2 != 0 || old == 0 || is_bases(in, at, ANCHORED))
         return;
     const size_t source = (old & ((1u << AT_LOG2) - 1)) - 1;
+    if (source >= at) /* lines come after the words of their piece */
+        return;
     size_t before = source < at - search->end ? source : at - search->end;
     if (in->base != NULL && before > LMCI_LINE)
         before = LMCI_LINE;
@@ -179,24 +181,36 @@ static void visit(struct search *search, size_t at)
     search->end = at - before + run;
 }
 
+/* Visits places of a piece; hashes them all first, to fetch entries of the table. */
+static void visit_all(struct search *search, size_t start, const uint16_t *places, size_t n)
+{
+    uint64_t hashes[SHORT_PIECE];
+    while (n > 0 && start + places[n - 1] + LMCI_LINE > search->in->bytes)
+        n--;
+    for (size_t i = 0; i < n; i++) {
+        hashes[i] = hash_at(search->in->data + start + places[i]);
+        __builtin_prefetch(&search->table[hashes[i] >> (64 - TABLE_LOG2)], 1);
+    }
+    for (size_t i = 0; i < n; i++)
+        visit(search, start + places[i], hashes[i]);
+}
+
 enum lmc_status lmci_copies_find(const struct lmci_searched *in, unsigned unit, struct lmci_copy *runs, size_t *count)
 {
-    uint16_t offsets[PIECE + 32];
+    uint16_t words[SHORT_PIECE + 32], lines[SHORT_PIECE / LMCI_LINE];
     const size_t table_bytes = sizeof(uint32_t) << TABLE_LOG2;
     struct search search = {.in = in, .unit = unit, .table = lmci_allocate(table_bytes), .runs = runs};
     if (search.table == NULL)
         return LMC_NO_MEMORY;
     memset(search.table, 0, table_bytes);
-    for (size_t done = 0; done < in->bytes; done += PIECE) {
-        const size_t some = in->bytes - done < PIECE ? in->bytes - done : PIECE;
-        size_t n = 0, next = 0;
+    for (size_t i = 0; i < SHORT_PIECE / LMCI_LINE; i++)
+        lines[i] = (uint16_t)(i * LMCI_LINE);
+    for (size_t done = 0; done < in->bytes; done += SHORT_PIECE) {
+        const size_t some = in->bytes - done < SHORT_PIECE ? in->bytes - done : SHORT_PIECE;
         if (unit != LMCI_LINE)
-            n = lmci_kernels()->anchors(in->word, lmci_rarely(in->word) - OFTEN, in->data + done, some, offsets);
-        for (size_t line = 0; line < some; line += LMCI_LINE) {
-            visit(&search, done + line);
-            for (; next < n && offsets[next] < line + LMCI_LINE; next++)
-                visit(&search, done + offsets[next]);
-        }
+            visit_all(&search, done, words,
+                      lmci_kernels()->anchors(in->word, lmci_rarely(in->word) - OFTEN, in->data + done, some, words));
+        visit_all(&search, done, lines, (some + LMCI_LINE - 1) / LMCI_LINE);
     }
     lmci_release(search.table);
     *count = search.count;
