@@ -55,9 +55,11 @@ from ._folder.joined import check_box, read_rows
 from ._folder.record import Box, Part, Record, Tensor
 from ._folder.staging import Staging
 from ._folder.store import FolderSnapshot, FolderStore, open_folder
+from ._remote.place import is_url
+from ._remote.pool import RemoteHandle
 from ._state.encode import Encoded
 from ._state.later import optimizers_of
-from ._text.arguments import int64, metric_lists, tag_names
+from ._text.arguments import file_path, int64, metric_lists, tag_names
 from .errors import InvalidError, NotFoundError, UnsupportedError
 from .opening import open
 
@@ -450,7 +452,8 @@ class StoreReader(StorageReader):
     Parameters
     ----------
     path
-        The folder; also the ``checkpoint_id`` of DCP.
+        The folder, or the URL of a run that was pushed, of which only the needed blocks are fetched; also the
+        ``checkpoint_id`` of DCP.
     shelf
         The name of the shelf.
     step
@@ -469,7 +472,7 @@ class StoreReader(StorageReader):
         _extension_registry: Any = None,
     ) -> None:
         super().__init__()
-        self._path = writing.folder_of(path)
+        self._path = _run_of(path)
         self._shelf = shelf
         self._step = step
         self._address = address
@@ -479,13 +482,13 @@ class StoreReader(StorageReader):
 
     @property
     def checkpoint_id(self) -> str:
-        """The absolute path of the folder."""
+        """The absolute path of the folder, or the URL."""
         return self._path
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return whether a path can be the folder of a run."""
-        return StoreWriter.validate_checkpoint_id(checkpoint_id)
+        """Return whether a path can be the folder of a run, or is the URL of one."""
+        return is_url(os.fsdecode(checkpoint_id)) or StoreWriter.validate_checkpoint_id(checkpoint_id)
 
     @property
     def snapshot(self) -> FolderSnapshot:
@@ -498,20 +501,13 @@ class StoreReader(StorageReader):
         """Begin a new load, from another folder if one is given."""
         self._close()
         if checkpoint_id:
-            self._path = writing.folder_of(checkpoint_id)
+            self._path = _run_of(checkpoint_id)
         self.load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **options: Any) -> Metadata:
         """Find the snapshot, and describe it for DCP."""
         self._close()
-        if not os.path.isdir(self._path):
-            raise NotFoundError(f"there is no run in {self._path}")
-        try:
-            self._store = open_folder(self._path)
-        except NotFoundError as error:
-            if os.path.exists(os.path.join(self._path, ".metadata")):
-                raise NotFoundError(f"{error}. FileSystemReader loads the checkpoint in it") from None
-            raise
+        self._store = _opened(self._path)
         shelf = self._store[self._shelf]
         found = shelf[self._address] if self._step is None else shelf.at(step=int64(self._step, "step"))
         self._found = shelf._taken(found.number)
@@ -618,12 +614,40 @@ class StoreReader(StorageReader):
         self._store = self._found = None
 
 
+def _run_of(path: str | os.PathLike[str]) -> str:
+    text = file_path(path)
+    return text if is_url(text) else writing.folder_of(path)
+
+
+def _opened(path: str) -> FolderStore:
+    """Open the folder of a run, or the URL of one, for reading."""
+    if is_url(path):
+        store = open(path, "r")
+        if not isinstance(store, FolderStore):
+            store.close()
+            raise UnsupportedError(f"{path} has the run of one pool, no checkpoint of DCP: read it by lmcstore.open")
+        return store
+    if not os.path.isdir(path):
+        raise NotFoundError(f"there is no run in {path}")
+    try:
+        return open_folder(path)
+    except NotFoundError as error:
+        if os.path.exists(os.path.join(path, ".metadata")):
+            raise NotFoundError(f"{error}. FileSystemReader loads the checkpoint in it") from None
+        raise
+
+
 def _read_to_place(part: _core.Snapshot, item: ReadItem, tensor: Tensor, box: Box, target: torch.Tensor) -> bool:
     """Read whole rows directly into the memory of their target. False: this can't be done, and nothing was read."""
     offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
     if not lengths or any(offsets[1:]) or lengths[1:] != box.sizes[1:] or offsets[0] + lengths[0] > box.sizes[0]:
         return False
-    is_memory = type(target) is torch.Tensor and target.device.type == "cpu" and target.is_contiguous()
+    is_memory = (
+        not isinstance(part, RemoteHandle)
+        and type(target) is torch.Tensor
+        and target.device.type == "cpu"
+        and target.is_contiguous()
+    )
     if (
         not is_memory
         or target.is_conj()

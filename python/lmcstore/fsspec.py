@@ -32,6 +32,7 @@ from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from . import _core
+from ._remote.place import is_url
 from ._text.caution import warn_of_creation
 from .errors import InUseError, NotFoundError
 
@@ -86,6 +87,8 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         text = stringify_path(path).removeprefix("lmc://")
+        if is_url(text):
+            raise ValueError(f"lmc://{text}: files are in pools on this machine. lmc-store pull makes a pool of a run")
         return os.path.abspath(text) if text else "/"
 
     # Reading

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._folder.store import FolderStore
-from ._text.arguments import file_path
-from .errors import UnsupportedError
+from ._text.arguments import file_path, parse_size
+from .errors import InvalidError, UnsupportedError
 from .opening import open
 from .snapshot import Progress
 from .store import Store
@@ -27,6 +27,7 @@ def pull(
     progress: Progress | None = None,
     *,
     allow_missing: bool = False,
+    rate: int | str | None = None,
 ) -> dict[str, Any]:
     """Restore snapshots of a run in an object store into a pool, which is created if it is missing.
 
@@ -46,6 +47,8 @@ def pull(
         Called with the task, the bytes read, and 0; may raise to stop the pull.
     allow_missing
         Restore the other parts of a run of many ranks if some are missing.
+    rate
+        Bytes to receive per second, at most (``"20MiB"``).
 
     Returns
     -------
@@ -65,13 +68,17 @@ def pull(
         The server can't be reached, or refuses.
     """
     from ._remote import state  # needs modules that others do without
-    from ._remote.place import Place
+    from ._remote.place import Pace, Place
     from ._remote.pull import pull_into
 
+    most = None if rate is None else parse_size(rate)
+    if most == 0:
+        raise InvalidError("a rate is above 0")
+    pace = None if most is None else Pace(most)
     path = "" if isinstance(pool, Store) else os.path.expanduser(file_path(pool))
     exists = os.path.exists(path)
     if isinstance(pool, FolderStore) or (not isinstance(pool, Store) and (not exists or os.path.isdir(path))):
-        with Place(url) as place:
+        with Place(url, read_pace=pace) as place:
             if state.read(place).ranks is not None:
                 from ._folder.remote_pull import pull_run
 
@@ -79,9 +86,9 @@ def pull(
         if exists or isinstance(pool, FolderStore):
             raise UnsupportedError(f"{url} has the run of one pool: pull it into a file, not into a folder")
     if isinstance(pool, Store):
-        return pull_into(pool, url, what, progress)
+        return pull_into(pool, url, what, progress, pace)
     with open(path, "r+" if exists else "x", background=False) as store:
-        return pull_into(store, url, what, progress)
+        return pull_into(store, url, what, progress, pace)
 
 
 def verify(

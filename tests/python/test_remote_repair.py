@@ -116,7 +116,7 @@ def test_a_pool_is_repaired_from_a_run(pool_path: str, url: str, tmp_path: Path)
         assert np.array_equal(store["run"][2]["w"], weights)
 
 
-def test_a_rate_is_kept(store: lmcstore.Store, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_is_kept(store: lmcstore.Store, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate also holds within a snapshot."""
     slept: list[float] = []
     monkeypatch.setattr("lmcstore._remote.place.time.sleep", slept.append)
@@ -126,3 +126,8 @@ def test_a_rate_is_kept(store: lmcstore.Store, memory: str, monkeypatch: pytest.
     assert done["bytes"] > 1 << 20
     with pytest.raises(lmcstore.InvalidError):
         store.push(memory, rate=0)
+    slept.clear()
+    lmcstore.pull(memory, tmp_path / "copy.pool", rate="64KiB")
+    assert 15 < max(slept) < 17
+    with pytest.raises(lmcstore.InvalidError):
+        lmcstore.pull(memory, tmp_path / "copy.pool", rate=0)

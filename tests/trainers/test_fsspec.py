@@ -81,6 +81,11 @@ def test_a_url_is_enough(pool: str) -> None:
         assert bytes(store["/step-10/a.txt"][-1]["data"].numpy()) == b"hello"
 
 
+def test_a_run_in_an_object_store_is_no_pool() -> None:
+    with pytest.raises(ValueError, match="lmc-store pull makes a pool"):
+        fsspec.open("lmc://s3://bucket/run.pool/file", "w").open()
+
+
 def test_files_are_read_and_written_anywhere(fs: StoreFileSystem, pool: str) -> None:
     path = f"{pool}/a"
     data = os.urandom(3 << 20)

@@ -67,7 +67,14 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _pull(arguments: argparse.Namespace) -> dict[str, Any]:
     with _Bar(arguments) as bar:
-        done = pull(arguments.url, arguments.pool, arguments.what or None, bar, allow_missing=arguments.allow_missing)
+        done = pull(
+            arguments.url,
+            arguments.pool,
+            arguments.what or None,
+            bar,
+            allow_missing=arguments.allow_missing,
+            rate=arguments.rate,
+        )
     there = f" ({done['snapshots_skipped']} were there)" if done["snapshots_skipped"] else ""
     _say(arguments, f"restored {_snapshots(done['snapshots'])}{there}: {_size(done['bytes'])} read")
     for line in done.get("missing", ()):
@@ -324,6 +331,9 @@ def _parser(name: str) -> _Parser:
     if name == "pull":
         parser.add_argument("pool", metavar="POOL", type=file_path, help="a pool, or a folder for a run of many ranks")
         parser.add_argument("--allow-missing", action="store_true", help="leave out parts of ranks that are missing")
+        parser.add_argument(
+            "--rate", metavar="SIZE", type=_rate, help="receive at most this much per second, like 20MiB"
+        )
     if name in ("ls", "log"):
         parser.add_argument("shelf", metavar="SHELF", nargs="?")
         parser.add_argument("-n", dest="count", metavar="N", type=_count, help="the newest N only")

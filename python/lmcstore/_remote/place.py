@@ -104,12 +104,14 @@ class Place:
     """The objects under a URL. Several threads may use it.
 
     Each request is tried several times, for a bounded time. Names are relative to the URL. `pace` limits the bytes
-    that are written in a second.
+    that are written in a second, and `read_pace` those of ranges that are read.
     """
 
-    def __init__(self, url: str, parallel: int = PARALLEL, pace: Pace | None = None) -> None:
+    def __init__(
+        self, url: str, parallel: int = PARALLEL, pace: Pace | None = None, read_pace: Pace | None = None
+    ) -> None:
         self.url, self._client = _client(url)
-        self._parallel, self.pace = parallel, pace
+        self._parallel, self.pace, self.read_pace = parallel, pace, read_pace
         self.renew()
         forked.add(self)
 
@@ -120,7 +122,7 @@ class Place:
         """Return the place of a folder in this one."""
         if isinstance(self._client, FolderClient):
             self._client.check(f"{name}/")
-        return Place(f"{self.url}/{name}", self._parallel, self.pace)
+        return Place(f"{self.url}/{name}", self._parallel, self.pace, self.read_pace)
 
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -143,6 +145,8 @@ class Place:
         """Read a part of an object; DamagedError: the object is shorter."""
         if count == 0:
             return b""
+        if self.read_pace is not None:
+            self.read_pace.wait(count)
         data = self._try(name, "read", lambda: self._client.get_range(name, offset, count))
         if len(data) != count:
             raise DamagedError(f"{self.where(name)} is cut short: {count} bytes from {offset} on are missing or less")

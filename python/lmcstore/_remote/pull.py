@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError, UnsupportedError
 from . import outline, state
 from .codec import Archive, Entry
-from .place import PARALLEL, Place
+from .place import PARALLEL, Pace, Place
 from .which import numbers_of
 
 if TYPE_CHECKING:
@@ -378,12 +378,16 @@ def _groups(chain: list[tuple[Entry, Archive]]) -> list[list[tuple[Entry, Archiv
 
 
 def pull_into(
-    store: Store, url: str, what: str | Iterable[str] | None = None, progress: Progress | None = None
+    store: Store,
+    url: str,
+    what: str | Iterable[str] | None = None,
+    progress: Progress | None = None,
+    pace: Pace | None = None,
 ) -> dict[str, Any]:
     """Restore snapshots of a run at a URL into an open store."""
     store._check_writable()
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
-    with Place(url) as place:
+    with Place(url, read_pace=pace) as place:
         puller = Puller(store, place, addresses, progress)
         if puller._state.ranks is not None:
             raise UnsupportedError(f"{url} has a run of many ranks: pull it into a folder, not into {store.path}")
