@@ -18,8 +18,8 @@
 
 /* In SHORT, at most one gradient in so many is no bf16. */
 #define RAW_MOST 32
-/* Guesses that miss more than one moment in so many elements are worth a search, or, in the second, cost more than they
- * save. */
+/* A search begins where guesses miss more than one moment in so many elements, and ends in a piece where it does not
+ * halve them. If it does with so many, it replaces guesses. */
 #define SEARCH_MISSES 256
 #define GUESS_MISSES  4
 /* Up to one in so many differences are a list. */
@@ -55,7 +55,8 @@ struct piece {
     int kappa;
     struct room *room;
     unsigned char *plane_scratch;
-    bool guess; /* FULL: gradients are guessed first */
+    bool guess;  /* FULL: gradients are guessed first */
+    bool search; /* where guesses miss */
     size_t raw_count;
     size_t packed_bytes;
     size_t missed[LMC_MAX_BASES]; /* elements with a difference */
@@ -203,12 +204,6 @@ static size_t missed_moments(const struct piece *piece)
     return piece->missed[LMCI_FIRST] + (piece->rule->optimizer == LMC_ADAM ? piece->missed[LMCI_SECOND] : 0);
 }
 
-/* Whether a search may improve a guess: SGD's is mostly the middle that a search finds. */
-static bool may_improve(const struct lmc_link_rule *rule)
-{
-    return rule->optimizer == LMC_ADAM || rule->gain != 1 || rule->scale != 1;
-}
-
 static void run_chunk(struct piece *piece, size_t at, size_t n)
 {
     const struct lmci_link_kernels *kernels = lmci_link_kernels();
@@ -232,9 +227,10 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
     const size_t some = missed_moments(piece) - missed;
     if (some != 0 && piece->mode == LMCI_GRADIENT_SHORT)
         find_raw(piece, &view, n, &gradients, rest);
-    if (some > n / SEARCH_MISSES && piece->guess && may_improve(piece->rule)) {
+    if (some > n / SEARCH_MISSES && piece->search) {
         find_exact(piece, &view, n, &gradients, rest);
-        piece->guess = some <= n / GUESS_MISSES;
+        piece->search = 2 * (missed_moments(piece) - missed) < some;
+        piece->guess = !piece->search || some <= n / GUESS_MISSES;
     }
     keep_raw(piece, n, &gradients);
     if (piece->mode != LMCI_GRADIENT_SHORT)
@@ -244,7 +240,7 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
 static bool run_piece(struct piece *piece, enum lmci_gradient_mode mode)
 {
     piece->mode = mode;
-    piece->guess = mode == LMCI_GRADIENT_FULL;
+    piece->guess = piece->search = mode == LMCI_GRADIENT_FULL;
     piece->raw_count = 0;
     piece->packed_bytes = 0;
     memset(piece->missed, 0, sizeof piece->missed);
