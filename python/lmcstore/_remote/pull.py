@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import os
 import tempfile
 import threading
@@ -22,27 +24,33 @@ if TYPE_CHECKING:
     from ..store import Store
 
 Progress = Callable[[str, int, int], object]
-_AHEAD = 4
+_GROUPS_AHEAD = 4
 _GAP_BYTES = 64 << 10
 _AT_ONCE_BYTES = 4 << 20
 
 
 Found = Callable[[str, int], object]
+_Group = list[tuple[Entry, Archive]]
+"""Archives that are restored in one commit, oldest first; or the archives of a snapshot."""
 
 
 class _Ahead:
-    """The bytes of an archive, some pieces ahead of the reader."""
+    """The bytes of archives that are read one after the other, fetched before they are needed."""
 
-    def __init__(self, place: Place, archive: Archive) -> None:
-        self._place, self._ranges = place, archive.ranges()
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._wanted: deque[tuple[str, int, int]] = deque()
         self._waiting: deque[Future[bytes]] = deque()
 
-    def __iter__(self) -> Iterator[bytes]:
-        for one in self._ranges:
-            self._waiting.append(self._place.start(self._place.get_range, *one))
-            if len(self._waiting) >= _AHEAD:
-                yield self._waiting.popleft().result()
-        while self._waiting:
+    def add(self, archive: Archive) -> None:
+        """Add an archive, behind those that were added before."""
+        self._wanted.extend(_ranges(archive))
+
+    def of(self, archive: Archive) -> Iterator[bytes]:
+        """Yield the bytes of the next archive."""
+        for _ in _ranges(archive):
+            while self._wanted and len(self._waiting) < PARALLEL:
+                self._waiting.append(self._place.start(self._place.get_range, *self._wanted.popleft()))
             yield self._waiting.popleft().result()
 
     def __enter__(self) -> _Ahead:
@@ -53,6 +61,22 @@ class _Ahead:
             future.cancel()
 
 
+def _ranges(archive: Archive) -> list[tuple[str, int, int]]:
+    return [
+        one
+        for at in range(0, archive.bytes, _AT_ONCE_BYTES)
+        for one in archive.ranges(at, min(_AT_ONCE_BYTES, archive.bytes - at))
+    ]
+
+
+def pipe() -> tuple[int, int]:
+    """Make a pipe, of a size that wakes its ends rarely."""
+    reading, writing = os.pipe()
+    with contextlib.suppress(OSError):  # the user has many
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
+    return reading, writing
+
+
 def feed(
     place: Place,
     archive: Archive,
@@ -61,24 +85,26 @@ def feed(
     check: Callable[[bytes], object] = lambda data: None,
     *,
     inspects: bool = False,
+    ahead: _Ahead,
 ) -> Any:
-    """Give an archive to a function that reads it from a descriptor, a pipe.
+    """Give the next archive of `ahead` to a function that reads it from a descriptor, a pipe.
 
     `check` gets all bytes before they are passed on. `inspects`: DamagedError if the outline at the place is another
     than the archive's.
     """
-    reading, writing = os.pipe()
+    reading, writing = pipe()
     failures: list[BaseException] = []
 
     def work() -> None:
         try:
-            with open(writing, "wb", buffering=0) as pipe, _Ahead(place, archive) as pieces:
+            with open(writing, "wb", buffering=0) as out:
+                pieces = ahead.of(archive)
 
                 def write(data: bytes) -> None:
                     check(data)
                     view = memoryview(data)
                     while view:
-                        view = view[pipe.write(view) :]
+                        view = view[out.write(view) :]
 
                 if inspects:
                     _inspect(place, archive, pieces, write)
@@ -93,8 +119,8 @@ def feed(
     thread = threading.Thread(target=work, name="lmcstore-pull", daemon=True)
     thread.start()
     try:
-        with open(reading, "rb", buffering=0) as pipe:
-            result = read(pipe.fileno())
+        with open(reading, "rb", buffering=0) as source:
+            result = read(source.fileno())
     except Error as error:
         thread.join()
         if failures:  # the cause
@@ -220,13 +246,7 @@ class Puller:
         wanted = set(numbers)
         extra: list[int] = []
         tags = dict(self._tags(shelf.name))
-        for number in numbers:
-            entry = shelf.entry(number)
-            assert entry is not None
-            if self._has(shelf, entry):
-                self.skipped += 1
-            else:
-                self._pull_one(shelf, number, wanted, extra)
+        self._restore_all(shelf, self._missing(shelf, numbers), wanted, extra)
         self._settle(shelf, tags, wanted)
         for number in reversed(extra):
             url = self._remote.get((shelf.name, number))
@@ -235,36 +255,64 @@ class Puller:
             else:  # it goes again
                 self._store._pool.safe(shelf.name, number, number, self._store._pool.info()["epoch"], url)
 
-    def _pull_one(self, shelf: state.Shelf, number: int, wanted: set[int], extra: list[int]) -> None:
-        self._pull_chain(shelf, shelf.chain(number), wanted, extra)
+    def _missing(self, shelf: state.Shelf, numbers: list[int]) -> Iterator[_Group]:
+        """Yield the archives that the pool lacks, in the order of their restore."""
+        planned: set[int] = set()
+        for number in numbers:
+            entry = shelf.entry(number)
+            assert entry is not None
+            if self._has(shelf, entry):
+                self.skipped += 1
+            else:
+                yield from self._lacking(shelf, shelf.chain(number), planned)
 
-    def _pull_chain(
-        self, shelf: state.Shelf, chain: list[tuple[Entry, Archive]], wanted: set[int], extra: list[int]
-    ) -> None:
+    def _lacking(self, shelf: state.Shelf, chain: _Group, planned: set[int]) -> Iterator[_Group]:
         groups = _groups(chain)
-        there = [index for index, group in enumerate(groups) if self._has(shelf, group[-1][0])]
+        last = [group[-1][0] for group in groups]
+        there = [index for index, one in enumerate(last) if one.number in planned or self._has(shelf, one)]
         for group in groups[there[-1] + 1 if there else 0 :]:
-            self._restore(shelf, group)
-            for entry, archive in group:
-                if not self._has(shelf, entry) and not self._renamed(shelf, entry):
-                    where = self._place.where(archive.object)
-                    raise DamagedError(f"{self._what(shelf, entry)}: its archive, {where}, has another snapshot")
-                self.bytes += archive.bytes
-                if entry.number in wanted:
-                    self.snapshots += 1
-                elif entry.number not in extra:
-                    extra.append(entry.number)
-            if self._progress is not None:
-                self._progress("pull", self.bytes, 0)
+            planned.update(entry.number for entry, _ in group)
+            yield group
+
+    def _pull_chain(self, shelf: state.Shelf, chain: _Group, wanted: set[int], extra: list[int]) -> None:
+        self._restore_all(shelf, self._lacking(shelf, chain, set()), wanted, extra)
+
+    def _restore_all(self, shelf: state.Shelf, groups: Iterator[_Group], wanted: set[int], extra: list[int]) -> None:
+        coming: deque[_Group] = deque()
+        with _Ahead(self._place) as ahead:
+            while True:
+                for group in itertools.islice(groups, _GROUPS_AHEAD - len(coming)):
+                    coming.append(group)
+                    if _is_alone(group):
+                        ahead.add(group[0][1])
+                if not coming:
+                    return
+                group = coming.popleft()
+                self._restore(shelf, group, ahead)
+                self._count(shelf, group, wanted, extra)
+
+    def _count(self, shelf: state.Shelf, group: _Group, wanted: set[int], extra: list[int]) -> None:
+        """Check that restored snapshots are there, and count them."""
+        for entry, archive in group:
+            if not self._has(shelf, entry) and not self._renamed(shelf, entry):
+                where = self._place.where(archive.object)
+                raise DamagedError(f"{self._what(shelf, entry)}: its archive, {where}, has another snapshot")
+            self.bytes += archive.bytes
+            if entry.number in wanted:
+                self.snapshots += 1
+            elif entry.number not in extra:
+                extra.append(entry.number)
+        if self._progress is not None:
+            self._progress("pull", self.bytes, 0)
 
     def _what(self, shelf: state.Shelf, entry: Entry) -> str:
         return f"{shelf.name}@{entry.number} of {self._place.url}"
 
-    def _restore(self, shelf: state.Shelf, group: list[tuple[Entry, Archive]]) -> None:
+    def _restore(self, shelf: state.Shelf, group: _Group, ahead: _Ahead) -> None:
         """Restore archives in one commit. Only one of a single archive comes through a pipe."""
         pool = self._store._pool
         entry, archive = group[-1]
-        if len(group) == 1 and not archive.first:
+        if _is_alone(group):
             feed(
                 self._place,
                 archive,
@@ -272,6 +320,7 @@ class Puller:
                 self._what(shelf, entry),
                 outline.Watch(self._guard(shelf, *group[-1])).see,
                 inspects=self._inspects,
+                ahead=ahead,
             )
             return
         with contextlib.ExitStack() as stack:
@@ -298,8 +347,9 @@ class Puller:
                 found(shelf.name, 0)
             return key
         see = outline.Watch(found).see
-        with _Ahead(self._place, archive) as pieces:
-            for data in pieces:
+        with _Ahead(self._place) as pieces:
+            pieces.add(archive)
+            for data in pieces.of(archive):
                 see(data)
                 file.write(data)
         return None
@@ -366,9 +416,14 @@ class Puller:
                 metrics[metric] = number
 
 
-def _groups(chain: list[tuple[Entry, Archive]]) -> list[list[tuple[Entry, Archive]]]:
+def _is_alone(group: _Group) -> bool:
+    """Whether it is one archive, and that in one object."""
+    return len(group) == 1 and not group[0][1].first
+
+
+def _groups(chain: _Group) -> list[_Group]:
     """Put archives that need contents of the archive before, beyond its snapshot, into one group with it."""
-    groups: list[list[tuple[Entry, Archive]]] = []
+    groups: list[_Group] = []
     for entry, archive in chain:
         if groups and entry.deep:
             groups[-1].append((entry, archive))

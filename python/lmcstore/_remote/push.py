@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -34,7 +33,8 @@ from .codec import UNKNOWN, Archive, Entry, Origin
 from .confirm import Confirmer
 from .late import Late, Made
 from .place import Pace, Place
-from .upload import Upload
+from .pull import pipe
+from .upload import Upload, in_flight
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -130,6 +130,7 @@ class Pusher:
         self._confirm = None if confirm == "off" else Confirmer(store, place, whole=confirm == "all")
         self.snapshots = self.keys = self.bytes = self.confirmed = 0
         self._late = Late(self)
+        self.in_flight = in_flight()
 
     def close(self) -> None:
         self._late.stop()
@@ -283,7 +284,7 @@ class Pusher:
                 sparse = stack.enter_context(tempfile.TemporaryFile(prefix="lmc-store-"))
                 older.write_sparse(sparse.fileno())
                 since = (sparse.fileno(),)
-            reading, writing = _pipe()
+            reading, writing = pipe()
             failures: list[BaseException] = []
 
             def work() -> None:
@@ -297,8 +298,8 @@ class Pusher:
             thread = threading.Thread(target=work, name="lmcstore-dump", daemon=True)
             thread.start()
             try:
-                with open(reading, "rb", buffering=1 << 20) as pipe:
-                    found: outline.Outline | None = outline.parse(pipe.read, sink, begun, part)
+                with open(reading, "rb", buffering=1 << 20) as stream:
+                    found: outline.Outline | None = outline.parse(stream.read, sink, begun, part)
             except BaseException:
                 thread.join()
                 if failures and not (isinstance(failures[0], OSError) and failures[0].errno == 32):
@@ -487,12 +488,23 @@ class Pusher:
         self._agreed = time.monotonic()
 
 
+class _Whole(NamedTuple):
+    """Snapshots that are dumped, and may still be uploaded."""
+
+    entries: list[Entry]
+    parts: dict[bytes, _Part]
+    upload: Upload
+    identity: str
+    wants_key: bool
+
+
 class _Batch:
-    """Snapshots of a shelf that are uploaded, and committed together."""
+    """Snapshots of a shelf that are uploaded, and committed together. The next ones are dumped meanwhile."""
 
     def __init__(self, pusher: Pusher, shelf: str) -> None:
         self._pusher, self._shelf = pusher, shelf
-        self._upload = Upload(pusher._place, pusher.sent)
+        self._upload = self._new_upload()
+        self._waiting: _Whole | None = None
         self._entries: list[Entry] = []
         self._parts: dict[bytes, _Part] = {}
         self._kept: outline.Outline | None = None
@@ -502,7 +514,13 @@ class _Batch:
 
     def add(self, number: int) -> None:
         """Send a snapshot."""
-        entry = self._sent(number)
+        try:
+            entry = self._sent(number)
+        except _Stale:
+            raise
+        except Exception:
+            self.commit()  # those before it
+            raise
         if entry is None:
             return
         self._entries.append(entry)
@@ -510,7 +528,11 @@ class _Batch:
         self._since_key = self._since_key + 1 if entry.base else 0
         is_large = self._upload.bytes >= _BATCH_BYTES or len(self._entries) >= _BATCH_ENTRIES
         if is_large or self._upload.is_expired:
-            self.commit()
+            self._upload.end()
+            self._close()
+
+    def _new_upload(self) -> Upload:
+        return Upload(self._pusher._place, self._pusher.sent, free=self._pusher.in_flight)
 
     def _sent(self, number: int) -> Entry | None:
         pusher, last = self._pusher, self._last
@@ -559,29 +581,41 @@ class _Batch:
 
     def commit(self) -> None:
         """Commit the snapshots that were sent."""
+        self._close()
+        self._commit_waiting()
+
+    def _close(self) -> None:
+        """End the batch, and commit the one before it."""
+        self._commit_waiting()
         if not self._entries:
             return
-        pusher, entries, kept = self._pusher, self._entries, self._kept
-        assert kept is not None
-        upload = self._upload
-        upload.finish()
+        assert self._kept is not None
+        wants_key = self._since_key >= self._pusher.key_every(self._shelf)
+        identity = self._kept.shelves[0].identity
+        self._waiting = _Whole(self._entries, self._parts, self._upload, identity, wants_key)
+        self._entries, self._parts, self._upload = [], {}, self._new_upload()
+
+    def _commit_waiting(self) -> None:
+        whole, self._waiting = self._waiting, None
+        if whole is None:
+            return
+        pusher = self._pusher
+        whole.upload.finish()
 
         def apply(draft: state.State) -> bool:
-            if upload.is_expired:
+            if whole.upload.is_expired:
                 raise _Stale("the upload took so long that its first bytes may be gone")
             there = draft.find(self._shelf)
             if there is None:
-                there = pusher.add_shelf(draft, self._shelf, kept.shelves[0].identity)
-            _append(there, entries)
+                there = pusher.add_shelf(draft, self._shelf, whole.identity)
+            _append(there, whole.entries)
             return True
 
         pusher._commit(apply)
-        pusher.snapshots += len(entries)
-        pusher._parts.setdefault(self._shelf, {}).update(self._parts)
-        self._parts = {}
-        if self._since_key >= pusher.key_every(self._shelf):
-            pusher.want_key(self._shelf, entries[-1].number)
-        self._entries, self._upload = [], Upload(pusher._place, pusher.sent)
+        pusher.snapshots += len(whole.entries)
+        pusher._parts.setdefault(self._shelf, {}).update(whole.parts)
+        if whole.wants_key:
+            pusher.want_key(self._shelf, whole.entries[-1].number)
 
 
 def _append(there: state.Shelf, entries: list[Entry]) -> None:
@@ -597,14 +631,6 @@ def _append(there: state.Shelf, entries: list[Entry]) -> None:
 
 def _digest(data: bytes) -> bytes:
     return bytes.fromhex(_core.codec_digest(data, _U8, 1)) + len(data).to_bytes(4, "little")
-
-
-def _pipe() -> tuple[int, int]:
-    """Make a pipe, of a size that wakes its ends rarely."""
-    reading, writing = os.pipe()
-    with contextlib.suppress(OSError):  # the user has many
-        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
-    return reading, writing
 
 
 def push(

@@ -19,10 +19,22 @@ EXPIRES_S = 12 * 3600.0
 """A commit names no piece that is older: from a day on, `prune` may delete a piece that no commit names."""
 
 
+def in_flight() -> threading.Semaphore:
+    """Return a count of the pieces that may be under way, also of several uploads together."""
+    return threading.Semaphore(_MOST_IN_FLIGHT)
+
+
 class Upload:
     """Writes bytes to a new object of data. Memory: at most five pieces."""
 
-    def __init__(self, place: Place, sent: Callable[[int], None] | None = None, piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(
+        self,
+        place: Place,
+        sent: Callable[[int], None] | None = None,
+        piece_bytes: int = PIECE_BYTES,
+        *,
+        free: threading.Semaphore | None = None,
+    ) -> None:
         if place.pace is not None:  # so that pieces spread over time
             piece_bytes = min(piece_bytes, max(_LEAST_PIECE_BYTES, place.pace.rate // 4))
         self._place, self._sent, self.piece_bytes = place, sent, piece_bytes
@@ -33,7 +45,7 @@ class Upload:
         self._left = piece_bytes
         self._count = 0
         self._futures: list[Future[None]] = []
-        self._free = threading.Semaphore(_MOST_IN_FLIGHT)
+        self._free = in_flight() if free is None else free
 
     def write(self, data: bytes) -> None:
         """Add bytes; waits while four pieces are under way. Raises the failure of an earlier piece."""
@@ -61,10 +73,14 @@ class Upload:
         self.write(packed)
         return place
 
-    def finish(self) -> None:
-        """Wait until the server has confirmed all pieces."""
+    def end(self) -> None:
+        """Send the last bytes."""
         if self._chunks:
             self._send()
+
+    def finish(self) -> None:
+        """Wait until the server has confirmed all pieces."""
+        self.end()
         for future in self._futures:
             future.result()
 
