@@ -15,7 +15,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-from lmcstore._remote import agree, confirm, outline, push, state, sweep, upload
+from lmcstore._remote import agree, confirm, outline, pull, push, state, sweep, upload
 from lmcstore._remote.place import Place
 from lmcstore._remote.verify import verify
 from optional import torch
@@ -259,6 +259,68 @@ def test_a_pull_dies_at_each_request(
         lmcstore.pull(url, path)
         with lmcstore.open(path, "r") as copy:
             expect(copy, [1, 2, 3])
+
+
+@pytest.mark.parametrize("most", [1, 32])
+def test_a_snapshot_that_cant_be_dumped(
+    store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Those before it are committed, whether they were to be committed together or alone."""
+    monkeypatch.setattr(push, "_BATCH_ENTRIES", most)
+    fill(store, 1, 4)
+    dump = push.Pusher.dump
+
+    def fail(self: push.Pusher, address: str, *arguments: Any, **options: Any) -> Any:
+        if address == "run@4":
+            raise lmcstore.DamagedError("run@4 is damaged")
+        return dump(self, address, *arguments, **options)
+
+    monkeypatch.setattr(push.Pusher, "dump", fail)
+    with pytest.raises(lmcstore.DamagedError, match="run@4"):
+        store.push(url)
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3])
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it does not come")
+
+
+def test_the_next_archive_is_fetched_ahead(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one archive is read, parts of the next are under way, a bounded number of them."""
+    monkeypatch.setattr(pull, "_AT_ONCE_BYTES", 1000)
+    with Place(url) as place:
+        data = [secrets.token_bytes(7500), secrets.token_bytes(20_000)]
+        archives = []
+        for one in data:
+            written = upload.Upload(place)
+            written.write(one)
+            written.finish()
+            archives.append(state.Archive(written.object, 0, len(one), written.piece_bytes, 0, 1, "0" * 32))
+        asked: list[str] = []
+        get_range = Place.get_range
+
+        def count(self: Place, name: str, offset: int, size: int) -> bytes:
+            asked.append(name.rpartition("/")[0])
+            return get_range(self, name, offset, size)
+
+        monkeypatch.setattr(Place, "get_range", count)
+        with pull._Ahead(place) as ahead:
+            for archive in archives:
+                ahead.add(archive)
+            first = ahead.of(archives[0])
+            read = next(first)
+            wait_until(lambda: len(asked) == 8)
+            assert asked.count(archives[1].object) == 0
+            read += next(first) + next(first)
+            wait_until(lambda: archives[1].object in asked)
+            assert len(asked) <= 3 + 8
+            assert read + b"".join(first) == data[0]
+            assert b"".join(ahead.of(archives[1])) == data[1]
 
 
 def test_two_pushers(store: lmcstore.Store, url: str, tmp_path: Path) -> None:

@@ -57,8 +57,25 @@ def wait_for(url: str, number: int, pusher: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.2)
 
 
-def follow(loop: Loop, url: str | None, mark: Mark) -> dict[str, Any]:
-    """Train, and save after each step; push to a URL meanwhile."""
+def wait_for_key(url: str) -> None:
+    """Wait until the newest snapshot is one archive, as it is after a pause."""
+    from lmcstore._remote import state
+    from lmcstore._remote.place import Place
+
+    begin = time.monotonic()
+    with Place(url) as place:
+        while True:
+            there = state.read(place).shelf(SHELF)
+            assert there.latest is not None
+            if len(there.chain(there.latest.number)) == 1:
+                return
+            if time.monotonic() - begin > LIMIT_S:
+                raise RuntimeError("the newest snapshot got no key")
+            time.sleep(0.5)
+
+
+def follow(loop: Loop, url: str | None, rests: bool, mark: Mark) -> dict[str, Any]:
+    """Train, and save after each step; push to a URL meanwhile. `rests`: until the newest snapshot has a key."""
     warnings.simplefilter("ignore")
     stepper = Stepper(loop)
     saver = None if loop.way == "none" else saver_of(loop.way, loop.folder, stepper.training.optimizer)
@@ -82,6 +99,8 @@ def follow(loop: Loop, url: str | None, mark: Mark) -> dict[str, Any]:
     if pusher is not None:
         assert url is not None
         wait_for(url, WARM + loop.steps, pusher)
+        if rests:
+            wait_for_key(url)
         pusher.send_signal(signal.SIGTERM)
         pusher.wait(60)
     if saver is not None:

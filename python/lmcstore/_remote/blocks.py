@@ -22,7 +22,8 @@ from .outline import FRAME, LINK, LINKED, RAW, Content, Identity, Outline
 from .place import Place
 
 BLOCK_BYTES = 1 << 20
-_AT_ONCE_BYTES = 64 << 20
+_AT_ONCE_BYTES = 32 << 20
+_JOBS_AHEAD = 3
 _WHOLE_BYTES = 192 << 20
 """A tensor whose payloads are no larger is fetched by one round of requests."""
 _REQUEST_BYTES = 4 << 20
@@ -91,7 +92,7 @@ class Decoder:
         try:
             for units in self._batches():
                 jobs.append(_Job(self, units))
-                if len(jobs) > 1:
+                if len(jobs) > _JOBS_AHEAD:
                     progress(self._finish(jobs.popleft()))
             while jobs:
                 progress(self._finish(jobs.popleft()))
