@@ -321,11 +321,11 @@ class Pusher:
 
     def send(self, shelf: str, number: int, last: Entry | None) -> Entry | None:
         """Send a snapshot upon an entry, or whole, without a commit; None: the pool lacks it."""
-        batch = _Batch(self, shelf)
-        batch._last, batch._since_key = last, 0
+        batch = _Batch(self, shelf, since_key=0)
+        batch._last = last
         try:
             entry = batch._sent(number)
-        except NotFoundError:
+        except (NotFoundError, RemoteError):
             return None
         batch._upload.finish()
         return entry
@@ -501,7 +501,7 @@ class _Whole(NamedTuple):
 class _Batch:
     """Snapshots of a shelf that are uploaded, and committed together. The next ones are dumped meanwhile."""
 
-    def __init__(self, pusher: Pusher, shelf: str) -> None:
+    def __init__(self, pusher: Pusher, shelf: str, since_key: int | None = None) -> None:
         self._pusher, self._shelf = pusher, shelf
         self._upload = self._new_upload()
         self._waiting: _Whole | None = None
@@ -510,7 +510,7 @@ class _Batch:
         self._kept: outline.Outline | None = None
         there = pusher._state.find(shelf)
         self._last = there.latest if there is not None else None
-        self._since_key = pusher.since_key(shelf)
+        self._since_key = pusher.since_key(shelf) if since_key is None else since_key
 
     def add(self, number: int) -> None:
         """Send a snapshot."""
@@ -656,6 +656,11 @@ def push(
         raise InvalidError(f"confirm is 'sample', 'all' or 'off', not {confirm!r}")
     addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
     kind: type[Pusher] = store._pusher() or Pusher
+    if repair:
+        from .mend import commit as mend
+
+        with Place(url) as place:
+            mend(place)
     with (
         Place(url, pace=None if most is None else Pace(most)) as place,
         contextlib.closing(kind(store, place, addresses, mirror, progress, follows=follow, confirm=confirm)) as pusher,

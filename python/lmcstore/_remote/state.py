@@ -371,8 +371,19 @@ def _read_log(place: Place, number: int, data: bytes) -> Parts | None:
 
 def _searched(place: Place, low: int = 0) -> Parts:
     """Find the newest commit of the log, without the head: by doubling, then by halves."""
-    if low == 0 and not place.exists(log_name(1)):
+    low = last_number(place, low)
+    if low == 0:
         return _mark(place)
+    parts = _read_log(place, low, place.get(log_name(low), codec.MOST_STORED))
+    if parts is None:
+        raise DamagedError(f"{place.where(log_name(low))}, the newest commit, is empty: a newer one is missing")
+    return parts
+
+
+def last_number(place: Place, low: int = 0) -> int:
+    """Return the number of the newest commit of the log, from a number on that is taken; 0: there is none."""
+    if low == 0 and not place.exists(log_name(1)):
+        return 0
     low, step = max(low, 1), 1
     while place.exists(log_name(low + step)):
         low, step = low + step, step * 2
@@ -382,10 +393,7 @@ def _searched(place: Place, low: int = 0) -> Parts:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if place.exists(log_name(middle)) else (low, middle)
-    parts = _read_log(place, low, place.get(log_name(low), codec.MOST_STORED))
-    if parts is None:
-        raise DamagedError(f"{place.where(log_name(low))}, the newest commit, is empty: a newer one is missing")
-    return parts
+    return low
 
 
 def _mark(place: Place) -> Parts:
