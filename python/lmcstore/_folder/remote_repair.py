@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .._remote import mend, state
 from .._remote import repair as of_pool
-from .._remote import state
 from .._remote.codec import rank_of
 from .._remote.place import Place
 from ..errors import UnsupportedError
@@ -27,6 +27,12 @@ def repair(pusher: RunPusher, create: Create) -> dict[str, Any]:
     sub-runs whose pools are elsewhere.
     """
     done: dict[str, Any] = {"repaired": 0, "left": []}
+    for shelf in {wanted.shelf for wanted in pusher._wanted()}:
+        if pusher._state.find(shelf) is not None:
+            done["repaired"] += mend.nodes(pusher, shelf)
+    for name in pusher._state.ranks or ():
+        with pusher._place.below(name) as below:
+            mend.commit(below)
     for one in pusher.pushers():
         before = one.snapshots
         one.push(waits=True)

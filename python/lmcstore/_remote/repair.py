@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedError, NotFoundError, UnsupportedError
-from . import agree, state
+from . import agree, mend, state
 from .codec import Archive, Entry
 from .place import Place
 from .pull import Puller
@@ -22,28 +22,39 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lmcstore")
 
+_NO_NUMBER = 10**17
+"""Above all numbers: a range from here on reads no nodes."""
 _DAMAGE = (DamagedError, NotFoundError, UnsupportedError)
 
 
 def repair(pusher: Pusher, create: Callable[[str], Store]) -> dict[str, Any]:
-    """Restore each snapshot of the run into a temporary pool; send unreadable ones anew.
+    """Mend nodes; restore each snapshot of the run into a temporary pool; send unreadable ones anew.
 
     Returns ``repaired``, and ``left``: a dict for each snapshot that stays unreadable, with ``shelf``, ``number`` and
     ``message``.
     """
-    repaired, left = 0, []
+    repaired, left = 0, list[dict[str, Any]]()
+    sound = []
+    for wanted in pusher._wanted():
+        there = pusher._state.find(wanted.shelf)
+        if there is None:
+            continue
+        agree.check_same(pusher._store, there, pusher._place.url)
+        repaired += mend.nodes(pusher, wanted.shelf)
+        mend.marks(pusher, wanted.shelf)
+        sound.append(wanted)
+    none = [f"{wanted.shelf}@{_NO_NUMBER}.." for wanted in sound[:1]]
+    if not sound:
+        return {"repaired": repaired, "left": left}
     with (
         tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
         create(os.path.join(folder, "checked.pool")) as store,
         create(os.path.join(folder, "keys.pool")) as keys,
     ):
-        verifier = Verifier(store, pusher._place, (), inspects=True)
-        verifier.keys = Verifier(keys, pusher._place, (), inspects=True)
-        for wanted in pusher._wanted():
-            there = pusher._state.find(wanted.shelf)
-            if there is None:
-                continue
-            agree.check_same(pusher._store, there, pusher._place.url)
+        verifier = Verifier(store, pusher._place, none, inspects=True)
+        verifier.keys = Verifier(keys, pusher._place, none, inspects=True)
+        for wanted in sound:
+            there = pusher._state.shelf(wanted.shelf)
             for old in list(there.entries(wanted.first, wanted.last)):
                 entry = pusher._state.shelf(wanted.shelf).entry(old.number)
                 if entry is None or entry.spare:
