@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Trains a sharded model by Fabric: STEPS RANKS KIND [CHECKPOINT]; KIND is FSDP1 or FSDP2."""
 
-import hashlib
 import sys
 
 import torch
 from lightning.fabric import Fabric
-from lightning_sharded import FullyShardedDataParallel, fully_shard, sharded
+from lightning_sharded import digests, fully_shard, sharded
 from lmcstore.lightning.fabric import StoreFSDPStrategy, StoreModelParallelStrategy
 
 
@@ -16,24 +15,17 @@ def shard(module, mesh):
     return module
 
 
-def whole(module):
-    if KIND == "FSDP2":
-        return [part.full_tensor().detach() for part in module.parameters()]
-    with FullyShardedDataParallel.summon_full_params(module):
-        return [part.detach().clone() for part in module.parameters()]
-
-
 if __name__ == "__main__":
-    steps, world, KIND = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    steps, world, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.manual_seed(1)
     parts = torch.nn.Linear(32, 7), torch.nn.Linear(7, 2)
-    if KIND == "FSDP1":
+    if kind == "FSDP1":
         strategy = StoreFSDPStrategy("run")
     else:
         strategy = StoreModelParallelStrategy("run", shard, data_parallel_size=world, tensor_parallel_size=1)
     fabric = Fabric(accelerator="cpu", devices=world, strategy=strategy)
     fabric.launch()
-    module = sharded(torch.nn.Sequential(*map(sharded, parts))) if KIND == "FSDP1" else torch.nn.Sequential(*parts)
+    module = sharded(torch.nn.Sequential(*map(sharded, parts))) if kind == "FSDP1" else torch.nn.Sequential(*parts)
     model = fabric.setup_module(module)
     optimizer = fabric.setup_optimizers(torch.optim.AdamW(model.parameters(), lr=0.01))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
@@ -51,6 +43,6 @@ if __name__ == "__main__":
         fabric.save("last.ckpt", state)
         if state["step"] == 3:
             fabric.save("three.ckpt", state)
-    found = whole(module)
+    found = digests(module)
     if fabric.global_rank == 0:
-        print("step", state["step"], [hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in found])
+        print("step", state["step"], found)

@@ -35,11 +35,11 @@ def sharded(module):
     return FullyShardedDataParallel(module, device_id=torch.device("cpu"), use_orig_params=True)
 
 
-def whole(module):
-    if KIND == "FSDP2":
-        return [part.full_tensor().detach() for part in module.parameters()]
-    with FullyShardedDataParallel.summon_full_params(module):
-        return [part.detach().clone() for part in module.parameters()]
+def digests(module):
+    """Hash the whole parameters, on all ranks."""
+    with FullyShardedDataParallel.summon_full_params(module):  # does nothing with FSDP2
+        parts = [part.full_tensor() if hasattr(part, "full_tensor") else part for part in module.parameters()]
+        return [hashlib.sha256(part.detach().clone().numpy().tobytes()).hexdigest() for part in parts]
 
 
 if __name__ == "__main__":
@@ -64,6 +64,6 @@ if __name__ == "__main__":
         ],
     )
     trainer.fit(Model(), ckpt_path=sys.argv[4] if len(sys.argv) > 4 else None)
-    parts = whole(trainer.model)
+    found = digests(trainer.model)
     if trainer.global_rank == 0:
-        print("step", trainer.global_step, [hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in parts])
+        print("step", trainer.global_step, found)

@@ -104,14 +104,7 @@ def _has_state(value: Any) -> bool:
 class StoreModelParallelStrategy(_FabricToRun, _strategies().ModelParallelStrategy):  # type: ignore[misc]
     """Fabric's ModelParallelStrategy (FSDP2, tensor parallelism), saving to the folder of a run.
 
-    Parameters
-    ----------
-    run
-        The folder, on one machine. The first save creates it.
-    shelf
-        The name of the shelf.
-    *arguments, **options
-        Those of Fabric's strategy.
+    The parameters are those of `lmcstore.lightning.StoreModelParallelStrategy`.
     """
 
     def __init__(self, run: str | os.PathLike[str], *arguments: Any, shelf: str = "run", **options: Any) -> None:
@@ -124,12 +117,7 @@ class StoreModelParallelStrategy(_FabricToRun, _strategies().ModelParallelStrate
 class StoreFSDPStrategy(_FabricToRun, _strategies().FSDPStrategy):  # type: ignore[misc]
     """Fabric's FSDPStrategy (FSDP1), saving to the folder of a run.
 
-    Parameters
-    ----------
-    run, shelf
-        As for `StoreModelParallelStrategy`.
-    *arguments, **options
-        Those of Fabric's strategy. ``state_dict_type`` is "sharded".
+    The parameters are those of `lmcstore.lightning.StoreFSDPStrategy`; ``state_dict_type`` is "sharded".
     """
 
     def __init__(self, run: str | os.PathLike[str], *arguments: Any, shelf: str = "run", **options: Any) -> None:
