@@ -61,7 +61,7 @@ from ._state.encode import Encoded
 from ._state.later import optimizers_of
 from ._text.arguments import file_path, int64, metric_lists, tag_names
 from .errors import InvalidError, NotFoundError, UnsupportedError
-from .opening import open
+from .opening import open, pool_options_of
 
 __all__ = ["StoreReader", "StoreWriter"]
 
@@ -107,6 +107,9 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         ``lazy`` of `Shelf.snapshot`. Their next step waits for the copy; nothing else may change them before. The rest
         of the state is copied in memory first. True: all tensors are copied later, and no step waits. A change that
         torch has counted fails the save.
+    pool_options
+        Options of `lmcstore.open` for the rank's pool, as for `Run`: ``pool_options={"memory": "64MiB"}``. They are
+        taken when the process opens the pool, with its first save.
     cache_staged_state_dict, overwrite
         As for FileSystemWriter: with ``overwrite=False`` a save fails if the shelf has a snapshot. Its other keyword
         arguments are accepted and have no effect.
@@ -121,6 +124,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         metrics: Mapping[str, float] | None = None,
         lazy: Any = None,
         *,
+        pool_options: Mapping[str, Any] | None = None,
         single_file_per_rank: bool = True,
         sync_files: bool = True,
         thread_count: int = 1,
@@ -144,6 +148,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         self._step = None if step is None else int64(step, "step")
         self._tags = tag_names(tags)
         self._metrics = None if metrics is None else dict(metrics)
+        self._pool_options = pool_options_of(pool_options)
         self._overwrite = overwrite
         self.save_id = str(uuid.uuid4())
         self._rank = 0
@@ -220,7 +225,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
 
     def _writer(self) -> writing.RankWriter:
         ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        return writing.RankWriter(self._path, self._rank, writing.opener_of(ranks, {}, open))
+        return writing.RankWriter(self._path, self._rank, writing.opener_of(ranks, self._pool_options, open))
 
     def _written(self, plan: SavePlan, planner: SavePlanner, copied: Callable[[], None]) -> Future[list[WriteResult]]:
         rank = self._writer()

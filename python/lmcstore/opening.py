@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _core
@@ -14,6 +14,7 @@ from ._folder.store import is_folder, open_folder
 from ._remote import consent
 from ._text.arguments import absolute, file_path, milliseconds, parse_size, within
 from ._text.caution import warn_of_creation
+from ._text.similar import listed
 from .errors import (
     DamagedError,
     Error,
@@ -29,6 +30,7 @@ from .store import Store
 
 log = logging.getLogger("lmcstore")
 
+_POOL_OPTIONS = ("background", "copy_nice", "copy_threads", "expect", "memory", "size", "threads")
 _MODES = {
     "r": _core.OPEN_READ,
     "r+": _core.OPEN_WRITE,
@@ -218,6 +220,16 @@ def _open(path: str, mode: str, options: tuple[int, ...]) -> tuple[_core.Pool, b
             warn_of_creation(f"{path} was blank: it is a new pool")
             return pool, True
     return _core.open(path, _MODES[mode], *options), mode in ("a", "x")
+
+
+def pool_options_of(options: Mapping[str, Any] | None, has_store: bool = False) -> dict[str, Any]:
+    """Return the options with which `Run` and others open pools. InvalidError: others, or any for an open store."""
+    given = dict(options or {})
+    unknown = [name for name in given if name not in _POOL_OPTIONS]
+    if unknown or (given and has_store):
+        what = f"has {listed(unknown)}" if unknown else "is for a path"
+        raise InvalidError(f"pool_options {what}: the options of lmcstore.open are {listed(_POOL_OPTIONS)}")
+    return given
 
 
 def _with_rank(path: str) -> str:

@@ -20,7 +20,7 @@ from ._text.arguments import file_path, int64
 from ._text.similar import listed, shown
 from .ending import Ending
 from .errors import Error, InvalidError, NotFoundError, UnsupportedError
-from .opening import open
+from .opening import open, pool_options_of
 from .shelf import Shelf
 from .snapshot import Snapshot
 from .store import Store
@@ -28,7 +28,6 @@ from .store import Store
 logger = logging.getLogger("lmcstore")
 
 _RNG = "rng"
-_POOL_OPTIONS = ("background", "copy_nice", "copy_threads", "expect", "memory", "size", "threads")
 _OPTIONS = ("cast", "strict", "types")
 """Names of `Snapshot.load_into` that no object can have."""
 
@@ -128,7 +127,7 @@ class Run:
         for name in _OPTIONS:
             if name in objects:
                 raise InvalidError(f"{name!r} is an option of load_into: give the object another name")
-        given = _checked(pool_options or {}, isinstance(pool, Store))
+        given = pool_options_of(pool_options, isinstance(pool, Store))
         if not objects:
             raise InvalidError("a Run needs objects to keep: Run(pool, model=model, optimizer=optimizer)")
         states = States()
@@ -397,12 +396,3 @@ class Run:
         resumed = self._resumed
         text = "" if resumed is None else f", resumed from {resumed._address}, step {resumed.step}"
         return f"<lmcstore.Run {self._place}{text}>"
-
-
-def _checked(options: Mapping[str, Any], has_store: bool) -> Mapping[str, Any]:
-    """Refuse options that are not of pools, and all for an open store."""
-    unknown = [name for name in options if name not in _POOL_OPTIONS]
-    if unknown or (options and has_store):
-        what = f"has {listed(unknown)}" if unknown else "is for a path"
-        raise InvalidError(f"pool_options {what}: the options of lmcstore.open are {listed(_POOL_OPTIONS)}")
-    return options

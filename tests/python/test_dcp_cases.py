@@ -19,6 +19,7 @@ torch.Tensor  # noqa: B018 (skips without torch)
 import dcp_ranks as ranks  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from lmcstore._folder import writing  # noqa: E402
+from lmcstore._text.arguments import parse_size  # noqa: E402
 from lmcstore.dcp import StoreReader, StoreWriter  # noqa: E402
 from torch.distributed.checkpoint import filesystem  # noqa: E402
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner  # noqa: E402
@@ -348,6 +349,24 @@ def test_overwrite_false_refuses_a_second_save(folder: Path) -> None:
     with lmcstore.open(folder) as run:
         assert len(run["run"]) == 2 and len(run["other"]) == 1
         same(run["run"][1].state_dict(), first)
+
+
+@pytest.mark.parametrize("memory", [None, 0, "64KiB"])
+def test_options_of_the_pool_bound_the_memory_of_saves(folder: Path, memory: int | str | None) -> None:
+    options = None if memory is None else {"memory": memory}
+    dcp.save({"a": torch.rand(50_000)}, storage_writer=StoreWriter(folder))
+    writing.close(str(folder))
+    with lmcstore.open(folder, mode="r+") as run:
+        run["run"].policy = "write=link"
+    for _ in range(3):
+        dcp.save({"a": torch.rand(50_000)}, storage_writer=StoreWriter(folder, pool_options=options))
+    used = writing.RankWriter(str(folder), 0).store.info()["memory_bytes"]
+    assert used >= 200_000 if memory is None else used <= parse_size(memory)
+
+
+def test_options_of_other_places_are_refused(folder: Path) -> None:
+    with pytest.raises(lmcstore.InvalidError, match="pool_options has 'mode'"):
+        StoreWriter(folder, pool_options={"mode": "r"})
 
 
 def test_a_process_alone_needs_no_collectives(folder: Path) -> None:

@@ -38,10 +38,12 @@ LIMIT_S = 600
 
 OURS = "StoreWriter"
 OURS_FP32, OURS_RAW = "StoreWriter, fp32 gradients", "StoreWriter, write=raw"
+OURS_BOUND = "StoreWriter, memory=48MiB"
 WAYS = (
     OURS,
     OURS_FP32,
     OURS_RAW,
+    OURS_BOUND,
     "FileSystemWriter",
     "FileSystemWriter, 2 threads",
     "safetensors",
@@ -54,7 +56,8 @@ ASYNC = ("StoreWriter", "StoreWriter, lazy", "FileSystemWriter, DefaultStager")
 def writer_of(way: str, folder: Path, **options: Any) -> Any:
     """Return a way's writer; `folder` is where this save goes, of a run's folder."""
     if way.startswith(OURS):
-        return StoreWriter(folder.parent / "run", **options)
+        pool_options = {"memory": "48MiB"} if way == OURS_BOUND else None
+        return StoreWriter(folder.parent / "run", pool_options=pool_options, **options)
     if way.startswith("FsspecWriter"):
         return FsspecWriter(f"lmc://{folder.parent}/run.pool/{folder.name}")
     if way == "safetensors":
