@@ -474,7 +474,32 @@ static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, in
     return (size_t)(piece.at - from->at);
 }
 
-static const int kappas[] = {0, 1, 2, 3, 4, -24};
+/* Returns whether FULL is smaller than the plan, which it is then. */
+static bool try_full(const struct piece *piece, int kappa, struct lmci_link_plan *plan, size_t *bytes,
+                     enum lmc_status *status)
+{
+    size_t unused;
+    const size_t full = size_in(piece, LMCI_GRADIENT_FULL, kappa, &unused, status);
+    if (full >= *bytes)
+        return false;
+    *bytes = full;
+    *plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, kappa};
+    return true;
+}
+
+/* Sizes have one minimum, mostly at a kappa from 1 to 3. With -24, no bits are dropped. */
+static void plan_full(const struct piece *piece, struct lmci_link_plan *plan, size_t *bytes, enum lmc_status *status)
+{
+    (void)try_full(piece, 2, plan, bytes, status);
+    const bool more = try_full(piece, 3, plan, bytes, status);
+    const bool less = !more && try_full(piece, 1, plan, bytes, status);
+    const bool most = more && try_full(piece, 4, plan, bytes, status);
+    const bool none = plan->mode != LMCI_GRADIENT_FULL;
+    if (less || none)
+        (void)try_full(piece, 0, plan, bytes, status);
+    if (most || none)
+        (void)try_full(piece, -24, plan, bytes, status);
+}
 
 enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
                                struct lmci_link_plan *plan, size_t *bytes)
@@ -491,15 +516,8 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
     const bool is_short = with_short < 2 * elements && raw_count == 0;
     *bytes = is_short ? with_short : size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
     *plan = (struct lmci_link_plan){is_short ? LMCI_GRADIENT_SHORT : LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};
-    for (size_t i = 0; !is_short && i < sizeof kappas / sizeof *kappas; i++) {
-        const size_t full = size_in(&piece, LMCI_GRADIENT_FULL, kappas[i], &raw_count, &status);
-        if (full >= *bytes && i > 0 && plan->mode == LMCI_GRADIENT_FULL && kappas[i] > plan->kappa)
-            break;
-        if (full < *bytes) {
-            *bytes = full;
-            *plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, kappas[i]};
-        }
-    }
+    if (!is_short)
+        plan_full(&piece, plan, bytes, &status);
     if (with_short < *bytes) {
         *bytes = with_short;
         plan->mode = LMCI_GRADIENT_SHORT;
