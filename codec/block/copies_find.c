@@ -54,6 +54,11 @@ static size_t equal_before(const struct lmci_searched *in, unsigned unit, size_t
 
 /* ---- Samples --------------------------------------------------------------------------------------------------- */
 
+size_t lmci_copies_moved(size_t piece, size_t free)
+{
+    return (size_t)(mix(mix(piece)) % (free + 1));
+}
+
 #define LOOKED_AT  ((size_t)2048) /* lines in the sample, about */
 #define REPEATED   32u            /* one line in so many must repeat */
 #define LEAST_LIKE 3u
@@ -84,21 +89,26 @@ bool lmci_lines_likely(const unsigned char *data, const unsigned char *base, siz
 
 struct sample {
     const struct lmci_searched *in;
-    size_t stride;
+    size_t stride, free; /* bytes from a piece to the next, and those of them that no piece takes */
     unsigned looked, like;
     uint32_t slots[1 << SLOTS_LOG2]; /* by hash: the last place plus 1 */
 };
 
+static size_t start_of(const struct sample *sample, size_t piece)
+{
+    return piece * sample->stride + lmci_copies_moved(piece, sample->free) / 8 * 8;
+}
+
 static void look_at(struct sample *sample, size_t piece, size_t offset)
 {
     const struct lmci_searched *in = sample->in;
-    const size_t at = piece * sample->stride + offset;
-    if (at + LMCI_LEAST_COPY > in->bytes || is_bases(in, at, ANCHORED))
+    const size_t at = start_of(sample, piece) + offset;
+    if (at + LMCI_LEAST_COPY > in->bytes)
         return;
     uint32_t *slot = &sample->slots[hash_at(in->data + at) >> (64 - SLOTS_LOG2)];
-    if (*slot != 0) {
+    if (*slot != 0 && !is_bases(in, at, ANCHORED)) {
         const uint32_t place = *slot - 1;
-        const size_t source = (place >> PLACE_LOG2) * sample->stride + (place & ((1u << PLACE_LOG2) - 1));
+        const size_t source = start_of(sample, place >> PLACE_LOG2) + (place & ((1u << PLACE_LOG2) - 1));
         const size_t most = source < LMCI_LEAST_COPY ? source : LMCI_LEAST_COPY;
         const size_t after = equal_after(in, in->word, source, at, LMCI_LEAST_COPY);
         sample->like += after != 0 && after + equal_before(in, in->word, source, at, most) >= LMCI_LEAST_COPY;
@@ -110,10 +120,10 @@ static void look_at(struct sample *sample, size_t piece, size_t offset)
 bool lmci_words_likely(const struct lmci_searched *in, size_t pieces, size_t piece_bytes, size_t stride, unsigned log2,
                        unsigned one_in)
 {
-    struct sample sample = {.in = in, .stride = stride};
+    struct sample sample = {.in = in, .stride = stride, .free = stride - piece_bytes};
     uint16_t at[PIECE + 32];
     for (size_t piece = 0; piece < pieces; piece++) {
-        const size_t start = piece * stride;
+        const size_t start = start_of(&sample, piece);
         for (size_t done = 0; done < piece_bytes && start + done < in->bytes; done += PIECE) {
             size_t some = in->bytes - start - done < PIECE ? in->bytes - start - done : PIECE;
             some = piece_bytes - done < some ? piece_bytes - done : some;
@@ -136,7 +146,7 @@ bool lmci_copies_likely(const struct lmci_searched *in, unsigned unit)
         return true;
     const size_t piece = (size_t)1 << PLACE_LOG2;
     return unit != LMCI_LINE &&
-           lmci_words_likely(in, in->bytes / piece + 1, piece, piece, lmci_rarely(in->word), LMCI_WORDS_OF);
+           lmci_words_likely(in, in->bytes / piece + 1, piece, piece, lmci_rarely(in->word) - 2, LMCI_WORDS_OF);
 }
 
 /* ---- Search ---------------------------------------------------------------------------------------------------- */

@@ -88,13 +88,15 @@ static size_t gather_lines(const struct sample *sample, const unsigned char *fro
     const uint64_t lines = raw_bytes / LMCI_LINE;
     if (raw_bytes <= sample->words * sample->word || piece_lines == 0)
         return gather(sample, from, raw_bytes, to);
-    const uint64_t stride = ((lines - piece_lines) / (PIECES - 1) - 1) | 1; /* odd: pieces start in different columns */
-    for (uint64_t piece = 0; piece < PIECES; piece++)
-        memcpy(to + piece * piece_lines * LMCI_LINE, from + piece * stride * LMCI_LINE, piece_lines * LMCI_LINE);
+    const uint64_t stride = lines / PIECES;
+    for (uint64_t piece = 0; piece < PIECES; piece++) {
+        const uint64_t at = piece * stride + lmci_copies_moved(piece, stride - piece_lines);
+        memcpy(to + piece * piece_lines * LMCI_LINE, from + at * LMCI_LINE, piece_lines * LMCI_LINE);
+    }
     return PIECES * piece_lines * LMCI_LINE;
 }
 
-#define COUNTED ((size_t)4 << 10) /* enough of a plane of the sample */
+#define COUNTED ((size_t)512) /* enough of a plane of the sample */
 
 /* Estimated bits of a plane, raw or encoded. */
 static uint64_t plane_bits(const struct sample *sample, const unsigned char *plane)
@@ -492,29 +494,38 @@ static bool lines_repeat(const struct sample *sample, const struct lmc_params *p
     return lmci_lines_likely(sample->data, needs_base ? sample->base : NULL, bytes);
 }
 
-#define ROW_PIECES 64 /* of a large tensor, to see few rows that are frequent somewhere */
-#define ROW_BYTES  ((size_t)1 << 10)
-#define ROW_ONE_IN 32
-#define ONE_BLOCK  32 /* ... in so many, to see many rows that repeat rarely; of fewer blocks a quarter of one */
-#define MOST       8
-#define PARTS      16
+/* Samples for few rows that are frequent: short pieces, most of whose words are anchors of rows. */
+#define ROW_BYTES   ((size_t)1 << 10)
+#define ROW_ONE_IN  32 /* of the anchors of a large tensor must repeat, of a smaller one half as many */
+#define ROW_LEAST   ((size_t)512 << 10) /* a smaller tensor is sampled once */
+#define FEW_PIECES  32
+#define MANY_PIECES 64
+#define MANY_BLOCKS 8
+/* For many rows that repeat rarely: a block in so many, of fewer blocks a quarter of one. */
+#define ONE_BLOCK    32
+#define MOST         8
+#define PARTS        16
+#define SMALL_PARTS  4
+#define SMALL_ONE_IN 64
 
 /* Whether words selected by their content repeat with those around them. */
 static bool words_repeat(const struct lmci_searched *in)
 {
     const uint64_t blocks = lmc_block_count(in->bytes);
     const unsigned log2 = lmci_rarely(in->word);
-    const size_t stride = in->bytes / ROW_PIECES / in->word * in->word;
-    if (blocks > PARTS / 2 && lmci_words_likely(in, ROW_PIECES, ROW_BYTES, stride, log2 - 3, ROW_ONE_IN))
+    const size_t pieces = in->bytes < ROW_LEAST ? SMALL_PARTS : blocks < MANY_BLOCKS ? FEW_PIECES : MANY_PIECES;
+    const size_t stride = in->bytes / pieces / 8 * 8;
+    if (in->bytes < ROW_LEAST)
+        return lmci_words_likely(in, pieces, stride / 4, stride, log2 - 2, SMALL_ONE_IN);
+    if (lmci_words_likely(in, pieces, ROW_BYTES, stride, log2 - 2, blocks < MANY_BLOCKS ? 2 * ROW_ONE_IN : ROW_ONE_IN))
         return true;
     const uint64_t some = blocks < ONE_BLOCK ? 1 : blocks / ONE_BLOCK < MOST ? blocks / ONE_BLOCK : MOST;
     for (uint64_t i = 0; i < some; i++) {
-        const size_t at = (size_t)((2 * i + 1) * blocks / (2 * some)) * LMC_BLOCK_BYTES;
+        const size_t at = (size_t)((2 * i + 1) * (blocks - 1) / (2 * some)) * LMC_BLOCK_BYTES;
         const struct lmci_searched block = {in->data + at, in->base != NULL ? in->base + at : NULL,
                                             lmci_block_bytes(in->bytes, at / LMC_BLOCK_BYTES), in->word};
-        const size_t parts = block.bytes > 4 * PARTS << 10 ? PARTS : PARTS / 4;
-        const size_t part = block.bytes / parts / 8 * 8;
-        if (lmci_words_likely(&block, parts, blocks < ONE_BLOCK ? part / 4 : part, part, log2, LMCI_WORDS_OF))
+        const size_t part = block.bytes / PARTS / 8 * 8;
+        if (lmci_words_likely(&block, PARTS, blocks < ONE_BLOCK ? part / 4 : part, part, log2, LMCI_WORDS_OF))
             return true;
     }
     return false;

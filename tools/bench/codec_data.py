@@ -32,7 +32,7 @@ class Source:
     """A tensor, and its base if a delta."""
 
     name: str
-    kind: str  # weights, m, v, pretrained or file
+    kind: str  # weights, m, v, pretrained, file or made
     dtype: str
     data: Path
     base: Path | None = None
@@ -116,6 +116,36 @@ def trained(folder: Path, size: str) -> list[Source]:
                 rows.append(Source(f"{name} alone", kind, dtype, data))
             elif dtype == "bf16" or steps != 3:
                 rows.append(Source(f"{name}, {steps} step{'s' * (steps > 1)} on", kind, dtype, data, base, steps))
+    return rows + derived(home, recipe)
+
+
+SMALL_RATES = (1e-6, 2e-5)
+LEARNED_AT = 1e-3
+ROW = 500
+
+
+def derived(home: Path, recipe: Recipe) -> list[Source]:
+    """Make bf16 weights after a step at small rates, and with a tenth of the rows repeated."""
+    before, after = (
+        torch.from_file(str(path), size=path.stat().st_size // 4, dtype=torch.float32)
+        for path in (home / f"weights-{recipe.first + steps}.f32" for steps in (0, 1))
+    )
+    base = home / f"weights-{recipe.first}.bf16"
+    rows = []
+    for rate in SMALL_RATES:
+        path = home / f"weights-rate-{rate:g}.bf16"
+        if not path.exists():
+            write(path, (before + (after - before) * (rate / LEARNED_AT)).to(torch.bfloat16))
+        rows.append(Source(f"bf16 weights, 1 step at lr {rate:g}", "made", "bf16", path, base, 1))
+    weights = before[: len(before) // ROW * ROW].to(torch.bfloat16).reshape(-1, ROW)
+    for name, reach in (("one row", 0), ("many rows", 400)):
+        path = home / f"repeated-{reach}.bf16"
+        if not path.exists():
+            torch.manual_seed(7)
+            places = torch.arange(10, len(weights))[torch.rand(len(weights) - 10) < 0.1]
+            sources = (places - 1 - torch.randint(reach, places.shape)).clamp(min=0) if reach else 3
+            write(path, weights.index_copy(0, places, weights[sources].expand(len(places), ROW)))
+        rows.append(Source(f"bf16 weights, a tenth repeats {name}", "made", "bf16", path))
     return rows
 
 

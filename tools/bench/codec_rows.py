@@ -77,7 +77,7 @@ Bounds = dict[str, tuple[float | None, float | None, float | None]]  # level: in
 
 def bounds_of(source: Source) -> Bounds:
     """Look up goals."""
-    if source.kind == "file" or source.dtype not in ("bf16", "f32"):
+    if source.kind in ("file", "made") or source.dtype not in ("bf16", "f32"):
         return {}
     weights = source.kind == "weights"
     if source.dtype == "bf16":
