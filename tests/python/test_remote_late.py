@@ -126,7 +126,7 @@ def test_a_pause_is_longer_than_the_steps(store: lmcstore.Store, url: str, monke
         def looks(seconds: float, snapshots: int) -> bool:
             now[0] += seconds
             pusher.snapshots = snapshots
-            return found.is_pause
+            return found.is_due()
 
         assert [looks(9, 0), looks(0, 1), looks(9, 1), looks(1, 1)] == [False, False, False, True]
         assert [looks(2, 2), looks(40, 2), looks(8, 2)] == [False, False, True]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmcstore")
 
 _PAUSE_S, _PAUSE_GAPS = 10.0, 4
+_LOOK_EVERY_S = 1.0
 _LEAST_BYTES = 16 << 20
 _RATIO = 0.85
 """Of raw, what a key takes where none was made yet."""
@@ -42,6 +43,7 @@ class Late:
         self._tried: dict[str, str] = {}
         self._ratios: dict[str, float] = {}
         self._count, self._newest, self._gap = 0, time.monotonic(), 0.0
+        self._looked = 0.0
         self._stops = False
         self.quiet = threading.Event()
         """No snapshot is being sent."""
@@ -53,14 +55,15 @@ class Late:
         self._stops = True
         self.quiet.set()
 
-    @property
-    def is_pause(self) -> bool:
-        """Whether no snapshot has come for 10 s, and for four times as long as between the ones before."""
+    def is_due(self) -> bool:
+        """Whether it is a pause, once a second: none has come for 10 s, and four times the last distance of two."""
         now = time.monotonic()
         if self._pusher.snapshots != self._count:
             self._gap = now - self._newest if self._count else 0.0
             self._count, self._newest = self._pusher.snapshots, now
-        return now - self._newest >= max(_PAUSE_S, _PAUSE_GAPS * self._gap)
+        is_due = now >= max(self._looked + _LOOK_EVERY_S, self._newest + max(_PAUSE_S, _PAUSE_GAPS * self._gap))
+        self._looked = now if is_due else self._looked
+        return is_due
 
     def entry(self, shelf: str) -> Entry | None:
         """Return the newest entry of a shelf, if a key makes its restore much shorter and is allowed now."""

@@ -685,7 +685,7 @@ def _follow(pusher: Pusher, timeout: float | None) -> None:
         try:
             if pusher.push_news():
                 newest = time.monotonic()
-            elif pusher._late.is_pause:
+            elif pusher._late.is_due():
                 pusher.want_late_keys()
             wait = 0.0
         except (InputOutputError, InUseError) as error:
