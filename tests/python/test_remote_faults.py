@@ -13,7 +13,7 @@ from typing import Any
 
 import lmcstore
 import pytest
-from lmcstore._remote import push, sweep, upload
+from lmcstore._remote import files, push, state, sweep, upload
 from lmcstore._remote.place import Place
 from proxy import Fault, Proxy, at_random, nth
 from test_remote_push import expect, fill, pulled
@@ -195,6 +195,62 @@ def test_a_clock_that_is_wrong(
         sweep.remove(place, [], dry_run=True)
         sweep.prune(place, [], store._create, dry_run=False)
         assert place.list("data") == before
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("hours", [-300, 0, 300])
+def test_a_server_whose_clock_is_wrong(
+    store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Ages are differences of the server's times: a sweep leaves an upload under way, and deletes old ones."""
+    now, passed = time.time, [float(hours)]
+    monkeypatch.setattr(files.time, "time", lambda: now() + passed[0] * 3600)
+    fill(store, 1, 2)
+    store.push(url)
+    finish = upload.Upload.finish
+
+    def sweeps(self: upload.Upload) -> None:
+        finish(self)
+        passed[0] += 11
+        with Place(url) as place:
+            assert sweep.prune(place, [], store._create, dry_run=False)[1] == 0
+
+    with monkeypatch.context() as patch, Place(url) as place:
+        patch.setattr(upload.Upload, "finish", sweeps)
+        fill(store, 3, 4)
+        store.push(url)
+        place.put(f"data/{7:020d}-{'a' * 16}/000000", b"of a pusher that died")
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3, 4])
+    passed[0] += 40
+    with Place(url) as place:
+        assert sweep.prune(place, [], store._create, dry_run=False)[1] == 1
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [1, 2, 3, 4])
+
+
+def test_a_key_that_took_twelve_hours_is_given_up(
+    store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, slept, late = time.clock_gettime, [0.0], set[str]()
+    monkeypatch.setattr(upload.time, "clock_gettime", lambda which: clock(which) + slept[0])
+    key = upload.Upload.key
+
+    def sleeps(self: upload.Upload, *arguments: Any) -> Any:
+        found = key(self, *arguments)
+        if not late:
+            slept[0] += 13 * 3600
+            late.add(found.id)
+        return found
+
+    monkeypatch.setattr(upload.Upload, "key", sleeps)
+    store["run"].policy = "links=2"
+    fill(store, 1, 4)
+    store.push(url)
+    with Place(url) as place:
+        entries = list(state.read(place).shelf("run").entries())
+    assert late and not late & {entry.key.id for entry in entries if entry.key is not None}
     with pulled(url, tmp_path) as copy:
         expect(copy, [1, 2, 3, 4])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import lmcstore
 import numpy as np
 import pytest
 from lmcstore._remote import codec, outline, state, sweep
+from lmcstore._remote.confirm import Confirmer
 from lmcstore._remote.place import Place
 from lmcstore._remote.pool import RemoteHandle
 from lmcstore._remote.push import Pusher
@@ -61,6 +63,43 @@ def test_a_pull_changes_no_other_shelf(
         with pytest.raises(lmcstore.DamagedError, match=r"run@2 of .*: its archive, .*, has another (shelf|snapshot)"):
             lmcstore.pull(url, store)
         assert store.shelves() == ["mine"] and len(store["mine"]) == 1 and store["mine"].tags == {}
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_run_of_the_same_identity_with_other_contents(is_new: bool, tmp_path: Path) -> None:
+    """A stranger has a copy of the pool, and gives other contents the number and the time of its snapshot."""
+    url, mine, other = f"file://{tmp_path}/bucket", tmp_path / "mine.pool", tmp_path / "other.pool"
+    with lmcstore.open(mine, "x", background=False) as store:
+        fill(store, 1, 2)
+    subprocess.run(["cp", "--sparse=always", mine, other], check=True)
+    with lmcstore.open(mine, "r+", background=False) as store:
+        fill(store, 3, 3)
+        time_ns = store._pool.find("run", "3", False).info()["time_ns"]
+        digests = [one.digest for one in store["run"]]
+    with lmcstore.open(other, "r+", background=False) as store:
+        store["run"].snapshot({"w": np.full(4000, 1.0), "x": np.full(4000, 2.0)}, step=3)
+        if is_new:
+            store["run"].snapshot({"w": np.full(4000, 1.0), "x": np.full(4000, 3.0)}, step=4)
+        store.push(url)
+    with Place(url) as place:
+
+        def forge(draft: state.State) -> bool:
+            there = draft.shelf("run")
+            entry = there.entry(3)
+            assert entry is not None
+            there.update({3: entry._replace(time_ns=time_ns)})
+            return True
+
+        state.change(state.read(place), codec.UNKNOWN, forge)
+    with lmcstore.open(mine, "r+", background=False) as store:
+        if is_new:
+            with pytest.raises(lmcstore.Error, match="run@4"):
+                lmcstore.pull(url, store)
+        else:
+            assert lmcstore.pull(url, store)["snapshots"] == 0
+            with Place(url) as place, pytest.raises(lmcstore.DamagedError, match="is not the snapshot"):
+                Confirmer(store, place, whole=False)._is_sound(state.read(place).shelf("run"), 3)
+        assert [one.digest for one in store["run"]] == digests and store.verify()["damages"] == 0
 
 
 def age(folder: Path) -> None:
