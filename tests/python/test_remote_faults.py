@@ -208,6 +208,7 @@ def test_a_server_whose_clock_is_wrong(
     monkeypatch.setattr(files.time, "time", lambda: now() + passed[0] * 3600)
     fill(store, 1, 2)
     store.push(url)
+    passed[0] += 30
     finish = upload.Upload.finish
 
     def sweeps(self: upload.Upload) -> None:

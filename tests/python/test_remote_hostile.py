@@ -19,7 +19,7 @@ from lmcstore._remote.confirm import Confirmer
 from lmcstore._remote.place import Place
 from lmcstore._remote.pool import RemoteHandle
 from lmcstore._remote.push import Pusher
-from test_remote_push import fill
+from test_remote_push import fill, state_of
 
 
 def push_more(store: lmcstore.Store, url: str, addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +77,10 @@ def test_a_run_of_the_same_identity_with_other_contents(is_new: bool, tmp_path: 
         time_ns = store._pool.find("run", "3", False).info()["time_ns"]
         digests = [one.digest for one in store["run"]]
     with lmcstore.open(other, "r+", background=False) as store:
-        store["run"].snapshot({"w": np.full(4000, 1.0), "x": np.full(4000, 2.0)}, step=3)
+        forged = {name: value + 1 for name, value in state_of(3).items()}
+        store["run"].snapshot(forged, step=3)
         if is_new:
-            store["run"].snapshot({"w": np.full(4000, 1.0), "x": np.full(4000, 3.0)}, step=4)
+            store["run"].snapshot(forged | {"step": state_of(4)["step"]}, step=4)
         store.push(url)
     with Place(url) as place:
 
