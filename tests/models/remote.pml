@@ -13,6 +13,10 @@
  * has seen its upload young before the pruner's list either has its record before the fence, or loses the number and
  * looks again.
  *
+ * With KEYS, a thread of a pusher makes a key of snapshot 2, which has payloads of snapshot 1's object. It is committed
+ * later, if that object is in the newest state. A removal keeps entries that have payloads of a key; a sweep looks at
+ * entries alone.
+ *
  * Checked: no number of the log and no snapshot is committed twice; an acknowledged snapshot is in all later states,
  * unless it is removed; all objects that a state needs are there, for a day after the removal of the snapshot, too; a
  * reader finds a state that is at least as new as its beginning. Each macro BREAK_... leaves out one rule; run.sh
@@ -38,6 +42,7 @@
 #define DAY       2
 #define KEPT      1 /* newest numbers that never become stubs */
 #define PRUNED    255
+#define KEYED     254
 
 #define BIT(n)    (1 << (n))
 #define OBJECT(s) object[((s) - 1) * (NUMBERS + 2) + at] /* of snapshot s in the state `at` */
@@ -49,7 +54,10 @@
 bool taken[NUMBERS + 2], stub[NUMBERS + 2];
 byte next[NUMBERS + 2], object[SNAPSHOTS * (NUMBERS + 2)], shown[NUMBERS + 2], linked[NUMBERS + 2];
 byte removed[NUMBERS + 2]; /* set of objects that await their day */
-byte writer[NUMBERS + 2];  /* the attempt: its object, or PRUNED */
+byte writer[NUMBERS + 2];  /* the attempt: its object, KEYED or PRUNED */
+#ifdef KEYS
+byte source[NUMBERS + 2];  /* the object that has payloads of the key; 0: there is no key */
+#endif
 byte made[NUMBERS + 2];    /* the time */
 byte newest;
 
@@ -80,7 +88,14 @@ inline collect(set)
         :: m || SHOWN(s) ->
             assert(OBJECT(s) != 0);
             set = set | BIT(OBJECT(s));
+#ifdef KEYS
+            if
+            :: s == SNAPSHOTS && source[at] != 0 -> set = set | BIT(source[at]); m = 0
+            :: else -> m = LINKED(s)
+            fi
+#else
             m = LINKED(s)
+#endif
         :: else -> m = 0
         fi;
         s--
@@ -108,6 +123,9 @@ inline begin_state(n)
     shown[n] = shown[at];
     linked[n] = linked[at];
     removed[n] = removed[at];
+#ifdef KEYS
+    source[n] = source[at];
+#endif
     s = 1;
     do
     :: s > SNAPSHOTS -> break
@@ -147,7 +165,16 @@ inline delete(o)
         :: else ->
             at = before;
             s = (SHOWN(v) -> v : 0);
+#ifdef KEYS
+            if
+            :: s == SNAPSHOTS && source[at] != 0 -> s = (o == source[at] || o == OBJECT(SNAPSHOTS) -> s : 0)
+            :: else
+            fi;
+#endif
             do
+#ifdef KEYS
+            :: s == SNAPSHOTS && source[at] != 0 -> break
+#endif
             :: s == 0 || OBJECT(s) == o -> break
             :: else -> s = (LINKED(s) -> s - 1 : 0)
             od;
@@ -216,14 +243,23 @@ proctype pusher(bit me)
 {
     byte n, k, o;
     bit link;
+#ifdef KEYS
+    bit whole; /* for instance because the snapshot before can't be used */
+#define WHOLE whole
+#else
+#define WHOLE false
+#endif
     atomic { look(n) }
 prepare:
     atomic {
         uploads < OBJECTS && next[n] <= SNAPSHOTS && n < NUMBERS;
         k = next[n];
+#ifdef KEYS
+        if :: whole = false :: whole = true fi;
+#endif
         d_step {
             at = n;
-            if :: k > 1 && OBJECT(k - 1) != 0 -> link = true :: else -> link = false fi;
+            if :: !WHOLE && k > 1 && OBJECT(k - 1) != 0 -> link = true :: else -> link = false fi;
             UPLOAD
         }
     }
@@ -285,6 +321,9 @@ inline list(set)
     set = 0;
     at = n;
     collect(needed);
+#ifdef KEYS
+    needed = BIT(OBJECT(1)) | BIT(OBJECT(2)); /* also of entries that only have payloads of a key */
+#endif
     m = 1;
     do
     :: m > uploads -> break
@@ -320,6 +359,9 @@ inline land_removal(snapshot, deleted)
     if :: snapshot != 0 -> removed[n + 1] = removed[n + 1] | BIT(OBJECT(snapshot)); OBJECT(snapshot) = 0 :: else fi;
 #endif
     collect(needed);
+#ifdef BREAK_SPARE
+    if :: !SHOWN(1) -> needed = needed & ~BIT(source[at]) :: else fi;
+#endif
     s = 1;
     do
     :: s > SNAPSHOTS -> break
@@ -403,6 +445,41 @@ fenced:
     od
 }
 
+#ifdef KEYS
+proctype keymaker()
+{
+    byte n, wanted;
+    bit fits;
+    next[newest] > SNAPSHOTS;
+    atomic {
+        look(n);
+        d_step { at = n; wanted = (SHOWN(2) -> OBJECT(1) : 0) }
+        if :: wanted == 0 -> goto given_up :: else fi
+    }
+commit:
+    if
+    :: d_step { n < NUMBERS && FREE ->
+        begin_state(n + 1);
+        source[n + 1] = wanted;
+        writer[n + 1] = KEYED;
+        check_state()
+       }
+    :: atomic { taken[n + 1] ->
+        look(n);
+#ifdef BREAK_KEY
+        d_step { at = n; fits = (OBJECT(2) != 0) }
+#else
+        d_step { at = n; fits = (OBJECT(2) != 0 && OBJECT(1) == wanted) }
+#endif
+        if :: fits -> goto commit :: else fi
+       }
+    :: n == NUMBERS
+    fi;
+given_up:
+    skip
+}
+#endif
+
 #ifdef READER
 proctype reader()
 {
@@ -447,6 +524,9 @@ init
         taken[0] = true;
         next[0] = 1;
         run world();
+#ifdef KEYS
+        run keymaker();
+#endif
 #ifdef READER
         run reader();
 #endif

@@ -100,6 +100,9 @@ verify fails remote log-deleted -E -DPUSHERS=1 -DBREAK_STUBS
 verify fails remote own-record-taken-as-a-loss -E -DPUSHERS=1 -DBREAK_OWN
 verify fails remote stub-without-writer -E -DPUSHERS=1 -DBREAK_STUB_WRITER
 verify fails remote writer-of-another-attempt -E -DPUSHERS=1 -DBREAK_ATTEMPT
+verify holds remote keys -E -DPUSHERS=1 -DKEYS -DOBJECTS=3
+verify fails remote key-without-its-payloads -E -DPUSHERS=1 -DKEYS -DBREAK_KEY -DOBJECTS=3
+verify fails remote payloads-of-a-key-removed -E -DPUSHERS=1 -DKEYS -DBREAK_SPARE -DOBJECTS=3
 verify fails remote head-believed -E -DPUSHERS=1 -DREADER -DBREAK_HEAD
 verify holds runs saves -E -DREMOVALS=0
 verify holds runs removals -E -DSAVES=1
