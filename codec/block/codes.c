@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 
 #define LEAST_BLOCKS  4
-#define SAMPLE_ONE_IN 16
+#define SAMPLE_ONE_IN 16                 /* words */
 #define SAMPLE_MOST   ((size_t)64 << 10) /* words */
 #define PIECE         ((size_t)512)      /* words */
 
@@ -39,14 +39,14 @@ static bool lists_init(struct lists *lists, unsigned word, unsigned classes, siz
     if (lists->memory == NULL)
         return false;
     unsigned char *at = lists->memory;
+    lists->scratch = at + (classes + 4 + word) * each;
     for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++)
-        lists->begin.symbols[c] = c < classes ? at + c * each : at; /* others are empty, but written past */
+        lists->begin.symbols[c] = c < classes ? at + c * each : lists->scratch;
     at += classes * each;
     for (unsigned k = 0; k < 3; k++, at += each)
         lists->begin.low[k] = at;
     lists->begin.nibbles = at;
     lists->begin.outliers = at + each;
-    lists->scratch = at + (1 + word) * each;
     return true;
 }
 
@@ -57,7 +57,7 @@ enum lmc_status lmci_codes_make(const struct lmc_params *params, const struct lm
     const unsigned word = lmci_dtype_word(params->dtype);
     struct lists lists;
     *codes = NULL;
-    if (scheme->method != LMCI_METHOD_CLASSES || params->level != LMC_LEVEL_DEFAULT ||
+    if (scheme->method != LMCI_METHOD_CLASSES || word != 2 || params->level != LMC_LEVEL_DEFAULT ||
         params->raw_bytes < LEAST_BLOCKS * LMC_BLOCK_BYTES)
         return LMC_OK;
     const uint64_t some = params->raw_bytes / word / SAMPLE_ONE_IN;

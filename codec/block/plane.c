@@ -475,7 +475,8 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 #define SHARED_LEAST  ((size_t)4 << 10) /* bytes of a plane; of a shorter one a table is cheap */
 #define SAMPLED_LEAST ((size_t)2 << 10) /* bytes from which a code is made */
 #define FIT_COUNTED   ((size_t)1 << 10)
-#define FIT_LOSS      40 /* codes of a plane's own must save one part in so many */
+#define FIT_LOSS      20 /* codes of a plane's own must save a bit in so many symbols */
+#define SHARED_BITS   4  /* most bits of a symbol; with more, making a code takes a small part of the time */
 
 static void share(const unsigned char *plane, size_t bytes, struct lmci_shared_code *shared)
 {
@@ -514,7 +515,7 @@ void lmci_plane_share(const unsigned char *plane, size_t bytes, size_t expected,
         sharp = sharp && (counts[s] == 0 || SHARP * (uint64_t)counts[s] > bytes);
         shared->cost[s] = lmci_cost(counts[s], bytes);
     }
-    if (sharp || is_noise(counts, bytes) || lmci_plane_bits(counts, bytes) != 0)
+    if (sharp || lmci_entropy_bits(counts, 256, bytes) > SHARED_BITS * bytes || lmci_plane_bits(counts, bytes) != 0)
         return;
     share(plane, bytes, &shared->first);
     if (counts[0] > bytes / 2)
@@ -542,7 +543,7 @@ static bool fits(const unsigned char *plane, size_t bytes, const struct lmci_sha
     const uint64_t own = lmci_expected_bits(counts, counted);
     for (unsigned s = 0; s < 256; s++)
         cost += (uint64_t)counts[s] * shared->cost[s];
-    return cost / LMCI_COST_BIT <= own + own / FIT_LOSS;
+    return cost / LMCI_COST_BIT <= own + counted / FIT_LOSS;
 }
 
 size_t lmci_plane_encode_shared(const unsigned char *plane, size_t bytes, const struct lmci_shared *shared,
