@@ -318,6 +318,44 @@ static void test_pairs(void **unused)
     free(after);
 }
 
+/* Words of which one in `one_in` moves, by about as much as 2^log2. */
+static void move(uint64_t seed, unsigned one_in, unsigned log2, const uint16_t *before, uint16_t *after, size_t n)
+{
+    uint64_t state = seed;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t random = next_random(&state);
+        const unsigned far = (unsigned)__builtin_ctzll(random | 1 << 16) << log2 | (random >> 20 & ((1u << log2) - 1));
+        after[i] = (uint16_t)(before[i] + (random >> 32) % one_in / (one_in - 1) * (random >> 60 & 1 ? far : 0 - far));
+    }
+}
+
+/* Blocks of a long delta share codes where they are alike; those of a short one have their own. */
+static void test_blocks_alike_and_others(void **unused)
+{
+    (void)unused;
+    const size_t n = 6 * BLOCK / 2 + 1001, block = BLOCK / 2;
+    static const struct {
+        unsigned one_in, log2; /* of all blocks but one; 1: each word moves */
+        unsigned other_in, other_log2;
+    } cases[] = {{2, 0, 2, 3}, {2, 1, 30, 0}, {3, 0, 2, 2}, {12, 0, 2, 1}, {60, 1, 12, 0}};
+    uint16_t *before = malloc(2 * n), *after = malloc(2 * n);
+    for (size_t i = 0; i < n; i++)
+        before[i] = (uint16_t)(0x3f80 + i % 61);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t apart = 0;
+        move(i + 1, cases[i].one_in, cases[i].log2, before, after, n);
+        move(i + 1, cases[i].other_in, cases[i].other_log2, before + 4 * block, after + 4 * block, block);
+        for (size_t at = 0; at < n; at += block) {
+            struct encoded one = encode(LMC_BF16, after + at, before + at, 2 * (n - at < block ? n - at : block));
+            apart += one.frame_bytes;
+            free(one.frame);
+        }
+        assert_in_range(round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_BF16, after, before, 2 * n), 0, apart + apart / 100);
+    }
+    free(before);
+    free(after);
+}
+
 static double next_double(uint64_t *state)
 {
     const double x = (double)next_normal(state);
@@ -549,6 +587,7 @@ int main(void)
         cmocka_unit_test(test_pieces_unlike),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_blocks_alike_and_others),
         cmocka_unit_test(test_doubles_by_keys),
         cmocka_unit_test(test_bytes_by_keys),
         cmocka_unit_test(test_rows),

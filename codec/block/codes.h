@@ -18,8 +18,8 @@ struct lmci_codes {
     struct lmci_shared shared[];     /* of each class */
 };
 
-/* Makes the codes of a scheme with classes against a base. *codes is NULL for other schemes, words of 4 bytes, the dense
- * level, and tensors too short to pay for them; lmci_release frees it. Fails only with LMC_NO_MEMORY. */
+/* Makes the codes of a scheme with classes against a base. *codes is NULL for other schemes, words of 4 bytes, the
+ * dense level, and tensors too short to pay for them; lmci_release frees it. Fails only with LMC_NO_MEMORY. */
 enum lmc_status lmci_codes_make(const struct lmc_params *params, const struct lmci_scheme *scheme,
                                 struct lmci_codes **codes);
 

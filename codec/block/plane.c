@@ -475,7 +475,8 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 #define SHARED_LEAST  ((size_t)4 << 10) /* bytes of a plane; of a shorter one a table is cheap */
 #define SAMPLED_LEAST ((size_t)2 << 10) /* bytes from which a code is made */
 #define FIT_COUNTED   ((size_t)1 << 10)
-#define FIT_LOSS      20 /* codes of a plane's own must save a bit in so many symbols */
+#define FIT_LOSS      20 /* codes of a plane's own must save a bit in so many symbols, or ... */
+#define FIT_PART      40 /* ... one part in so many */
 #define SHARED_BITS   4  /* most bits of a symbol; with more, making a code takes a small part of the time */
 
 static void share(const unsigned char *plane, size_t bytes, struct lmci_shared_code *shared)
@@ -543,7 +544,8 @@ static bool fits(const unsigned char *plane, size_t bytes, const struct lmci_sha
     const uint64_t own = lmci_expected_bits(counts, counted);
     for (unsigned s = 0; s < 256; s++)
         cost += (uint64_t)counts[s] * shared->cost[s];
-    return cost / LMCI_COST_BIT <= own + counted / FIT_LOSS;
+    const uint64_t loss = own / FIT_PART < counted / FIT_LOSS ? own / FIT_PART : counted / FIT_LOSS;
+    return cost / LMCI_COST_BIT <= own + loss;
 }
 
 size_t lmci_plane_encode_shared(const unsigned char *plane, size_t bytes, const struct lmci_shared *shared,
