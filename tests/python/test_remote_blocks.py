@@ -25,7 +25,7 @@ from same import same
 
 pytest.importorskip("obstore")
 from lmcstore import _core, codec
-from lmcstore._remote import blocks, kept, outline
+from lmcstore._remote import blocks, kept, late, outline
 from lmcstore._remote.cache import Cache
 from lmcstore._remote.files import FolderClient
 from lmcstore._remote.place import Place
@@ -33,6 +33,13 @@ from lmcstore._remote.place import Place
 STEPS = 7
 SIDE = 1024
 W = "model.weight"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_late_keys() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late, "_LEAST_BYTES", 1 << 60)
+        yield
 
 
 @pytest.fixture(scope="module")

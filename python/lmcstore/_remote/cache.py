@@ -70,8 +70,8 @@ class Cache:
         for one, content in newest.entries:
             if newest.identities[one - 1].kind == kind:
                 places[newest.identities[one - 1].name] = newest.identities[one - 1], content
-        found: dict[str, tuple[Identity, bytearray]] = {}
-        targets: dict[int, list[tuple[bytearray, int]]] = defaultdict(list)
+        found: dict[str, tuple[Identity, _Buffer]] = {}
+        targets: dict[int, list[tuple[_Buffer, int]]] = defaultdict(list)
         blocks: dict[int, range] = {}
         for name, part in wanted.items():
             if name not in places:
@@ -81,10 +81,7 @@ class Cache:
             offset, count = (0, raw_bytes) if part is None else part
             if raw_bytes != _raw_bytes(identity) or not 0 <= offset <= offset + count <= raw_bytes:
                 raise DamagedError(f"{what} is damaged: {name!r} has another size than its shape says")
-            try:
-                found[name] = identity, bytearray(count)
-            except (MemoryError, OverflowError):
-                raise OutOfMemoryError(f"{what}: there is no memory for {name!r}, {count} bytes") from None
+            found[name] = identity, _Buffer(count, f"{what}: there is no memory for {name!r}, {count} bytes")
             if count:
                 targets[place].append((found[name][1], offset))
                 now = range(offset // BLOCK_BYTES, -(-(offset + count) // BLOCK_BYTES))
@@ -94,15 +91,15 @@ class Cache:
         def sink(place: int, index: int, block: bytes) -> None:
             for buffer, offset in targets[place]:
                 at = index * BLOCK_BYTES - offset
-                first, last = max(0, -at), min(len(block), len(buffer) - at)
+                first, last = max(0, -at), min(len(block), buffer.count - at)
                 if first < last:
-                    buffer[at + first : at + last] = memoryview(block)[first:last]
+                    buffer.data()[at + first : at + last] = memoryview(block)[first:last]
 
         if blocks:
             decoder = Decoder(self.place, levels, self._kept, self._workers, what)
-            decoder.run(blocks, sink, self._counter(sum(len(buffer) for _, buffer in found.values()), kind))
+            decoder.run(blocks, sink, self._counter(sum(buffer.count for _, buffer in found.values()), kind))
             self.bytes += decoder.bytes
-        return found
+        return {name: (identity, buffer.data()) for name, (identity, buffer) in found.items()}
 
     def _counter(self, total: int, kind: int) -> Callable[[int], None]:
         done = 0
@@ -159,6 +156,25 @@ class Cache:
         if not all(content for _, content in found.entries):
             raise DamagedError(f"{where} is damaged: its outline lacks contents")
         return found
+
+
+class _Buffer:
+    """Memory that is taken when its first block is there, since that takes time in which the link would be idle."""
+
+    def __init__(self, count: int, failure: str) -> None:
+        self.count, self._failure = count, failure
+        self._lock = threading.Lock()
+        self._data: bytearray | None = None
+
+    def data(self) -> bytearray:
+        """Return the memory. OutOfMemoryError: there is none."""
+        with self._lock:
+            if self._data is None:
+                try:
+                    self._data = bytearray(self.count)
+                except (MemoryError, OverflowError):
+                    raise OutOfMemoryError(self._failure) from None
+            return self._data
 
 
 def _raw_bytes(identity: Identity) -> int:
