@@ -51,7 +51,7 @@ def info_of(store: Store, shelf: str, number: int) -> dict[str, Any] | None:
 
 def check_same(store: Store, there: state.Shelf, url: str) -> None:
     """Refuse a shelf whose newest snapshots are others than those of the same numbers in the state."""
-    for entry in there.newest[-_COMPARED:] or itertools.islice(there.entries(backwards=True), _COMPARED):
+    for entry in there.newest[: -_COMPARED - 1 : -1] or itertools.islice(there.entries(backwards=True), _COMPARED):
         info = info_of(store, there.name, entry.number)
         if info is not None and (info["time_ns"], info["step"]) != (entry.time_ns, entry.step):
             raise ExistsError(
