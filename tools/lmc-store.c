@@ -35,7 +35,7 @@ const struct cli_external cli_externals[] = {
      "install the Python package lmcstore (pip install ./python)"},
     {"push", "POOL URL [RANGE...] [--follow] [--repair] [--json]", "Sends snapshots to an object store",
      "install the Python package lmcstore with obstore (pip install './python[remote]')"},
-    {"pull", "URL POOL [RANGE...] [--json]", "Restores snapshots from an object store",
+    {"pull", "URL POOL [RANGE...] [--rate SIZE] [--json]", "Restores snapshots from an object store",
      "install the Python package lmcstore with obstore (pip install './python[remote]')"},
     {NULL, NULL, NULL, NULL},
 };

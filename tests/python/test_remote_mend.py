@@ -144,6 +144,33 @@ def test_only_copies_stay_marked(tmp_path: Path, memory: str) -> None:
             sweep.remove(place, ["run@1"], dry_run=False)
 
 
+@pytest.mark.parametrize("name", ["log", "index"])
+def test_a_bad_connection_is_no_damage(
+    store: lmcstore.Store, memory: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "LEAF_ENTRIES", 2)
+    small(store, 1, 6, memory)
+    with Place(memory) as place:
+        objects = {info.name: place.get(info.name) for folder in ("log", "index") for info in place.list(folder)}
+    bad = newest(memory)[0] if name == "log" else nodes_of(memory)[0]
+    get, count = Place.get, [0]
+
+    def flips(self: Place, wanted: str, most: int = 1 << 30) -> bytes:
+        data = bytearray(get(self, wanted, most))
+        if wanted == bad:
+            count[0] += 1
+            data[count[0] % len(data)] ^= 1
+        return bytes(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "get", flips)
+        with pytest.raises(lmcstore.DamagedError, match="Check the connection"):
+            store.push(memory, repair=True)
+    with Place(memory) as place:
+        assert {one: place.get(one) for one in objects} == objects
+    check(memory, store, [1, 2, 3, 4, 5, 6])
+
+
 # Nodes
 
 

@@ -20,6 +20,7 @@ log = logging.getLogger("lmcstore")
 
 _DAMAGE = (DamagedError, NotFoundError)
 _MOST_BACK = 1000
+_READS = 4
 _ADVICE = "Pull what is readable, push the pool to a new URL, and then what it lacks"
 
 
@@ -41,6 +42,7 @@ def commit(place: Place) -> None:
         if any(_commit(place, number) is None for number in range(head[0].number + 1 if head else last, last)):
             place.put(state.HEAD, newest[1])  # for readers that follow the log from the head
         return
+    _check_reads(place, state.log_name(last))
     if head is not None and head[0].number == last:
         before, data = head
     else:
@@ -50,6 +52,18 @@ def commit(place: Place) -> None:
     log.warning("%s is damaged: commit %d is in its place now", place.where(state.log_name(last)), before.number)
     place.put(state.log_name(last), data)
     place.put(state.HEAD, data)
+
+
+def _check_reads(place: Place, name: str) -> None:
+    """Make sure that an object is damaged at the place. DamagedError: reads differ, so it is damaged on its way."""
+    found = set()
+    for _ in range(_READS):
+        try:
+            found.add(place.get(name, codec.MOST_STORED))
+        except _DAMAGE:
+            found.add(b"")
+    if len(found) > 1:
+        raise DamagedError(f"{place.where(name)}: its reads differ, so nothing was repaired. Check the connection")
 
 
 def _before_damage(place: Place, last: int, head: tuple[Parts, bytes] | None) -> Parts:
@@ -110,6 +124,7 @@ def nodes(pusher: Pusher, name: str) -> int:
     """
     repaired = 0
     for node in list(_damaged(pusher._state.shelf(name), pusher._state.shelf(name).nodes)):
+        _check_reads(pusher._place, node.object)
         children = _before(pusher._state, name, node)
         data = codec.write_node(children, node.level)
         if children and hashlib.sha256(data).hexdigest()[:32] == node.digest:
