@@ -44,7 +44,7 @@ struct lmci_searched {
 /* Whether lines seem to repeat, from a sample. */
 bool lmci_lines_likely(const unsigned char *data, const unsigned char *base, size_t bytes);
 /* Whether words repeat together with those around them: one in `one_in` of those selected by content, one in 2^log2, in
- * pieces at multiples of `stride`. Pieces have at most 64 KiB and are fewer than 2^16. */
+ * pieces at multiples of `stride`. Pieces have at most 64 KiB and are fewer than 128. */
 bool lmci_words_likely(const struct lmci_searched *in, size_t pieces, size_t piece_bytes, size_t stride, unsigned log2,
                        unsigned one_in);
 #define LMCI_WORDS_OF 256            /* for whole blocks */

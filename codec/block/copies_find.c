@@ -86,12 +86,13 @@ bool lmci_lines_likely(const unsigned char *data, const unsigned char *base, siz
 #define SLOTS_LOG2 11
 #define WORDS_LIKE 2u
 #define PLACE_LOG2 16 /* of a place: the piece, and the offset in it */
+#define TAG_LOG2   24 /* of a slot: a place plus 1; above: more bits of the hash */
 
 struct sample {
     const struct lmci_searched *in;
     size_t stride, free; /* bytes from a piece to the next, and those of them that no piece takes */
     unsigned looked, like;
-    uint32_t slots[1 << SLOTS_LOG2]; /* by hash: the last place plus 1 */
+    uint32_t slots[1 << SLOTS_LOG2]; /* by hash: the last place */
 };
 
 static size_t start_of(const struct sample *sample, size_t piece)
@@ -105,16 +106,18 @@ static void look_at(struct sample *sample, size_t piece, size_t offset)
     const size_t at = start_of(sample, piece) + offset;
     if (at + LMCI_LEAST_COPY > in->bytes)
         return;
-    uint32_t *slot = &sample->slots[hash_at(in->data + at) >> (64 - SLOTS_LOG2)];
-    if (*slot != 0 && !is_bases(in, at, ANCHORED)) {
-        const uint32_t place = *slot - 1;
+    const uint64_t h = hash_at(in->data + at);
+    const uint32_t tag = (uint32_t)h << TAG_LOG2;
+    uint32_t *slot = &sample->slots[h >> (64 - SLOTS_LOG2)];
+    if ((*slot ^ tag) >> TAG_LOG2 == 0 && *slot != tag && !is_bases(in, at, ANCHORED)) {
+        const uint32_t place = (*slot ^ tag) - 1;
         const size_t source = start_of(sample, place >> PLACE_LOG2) + (place & ((1u << PLACE_LOG2) - 1));
         const size_t most = source < LMCI_LEAST_COPY ? source : LMCI_LEAST_COPY;
         const size_t after = equal_after(in, in->word, source, at, LMCI_LEAST_COPY);
         sample->like += after != 0 && after + equal_before(in, in->word, source, at, most) >= LMCI_LEAST_COPY;
     }
     sample->looked++;
-    *slot = ((uint32_t)piece << PLACE_LOG2 | (uint32_t)offset) + 1;
+    *slot = tag | (((uint32_t)piece << PLACE_LOG2 | (uint32_t)offset) + 1);
 }
 
 bool lmci_words_likely(const struct lmci_searched *in, size_t pieces, size_t piece_bytes, size_t stride, unsigned log2,
@@ -146,7 +149,7 @@ bool lmci_copies_likely(const struct lmci_searched *in, unsigned unit)
         return true;
     const size_t piece = (size_t)1 << PLACE_LOG2;
     return unit != LMCI_LINE &&
-           lmci_words_likely(in, in->bytes / piece + 1, piece, piece, lmci_rarely(in->word) - 2, LMCI_WORDS_OF);
+           lmci_words_likely(in, in->bytes / piece + 1, piece, piece, lmci_rarely(in->word) - 1, LMCI_WORDS_OF);
 }
 
 /* ---- Search ---------------------------------------------------------------------------------------------------- */

@@ -496,7 +496,8 @@ static bool lines_repeat(const struct sample *sample, const struct lmc_params *p
 
 /* Samples for few rows that are frequent: short pieces, most of whose words are anchors of rows. */
 #define ROW_BYTES   ((size_t)1 << 10)
-#define ROW_ONE_IN  32 /* of the anchors of a large tensor must repeat, of a smaller one half as many */
+#define ROW_ONE_IN  24                  /* of a large tensor */
+#define ROW_FEW_IN  64                  /* of a smaller one */
 #define ROW_LEAST   ((size_t)512 << 10) /* a smaller tensor is sampled once */
 #define FEW_PIECES  32
 #define MANY_PIECES 64
@@ -517,7 +518,7 @@ static bool words_repeat(const struct lmci_searched *in)
     const size_t stride = in->bytes / pieces / 8 * 8;
     if (in->bytes < ROW_LEAST)
         return lmci_words_likely(in, pieces, stride / 4, stride, log2 - 2, SMALL_ONE_IN);
-    if (lmci_words_likely(in, pieces, ROW_BYTES, stride, log2 - 2, blocks < MANY_BLOCKS ? 2 * ROW_ONE_IN : ROW_ONE_IN))
+    if (lmci_words_likely(in, pieces, ROW_BYTES, stride, log2 - 2, blocks < MANY_BLOCKS ? ROW_FEW_IN : ROW_ONE_IN))
         return true;
     const uint64_t some = blocks < ONE_BLOCK ? 1 : blocks / ONE_BLOCK < MOST ? blocks / ONE_BLOCK : MOST;
     for (uint64_t i = 0; i < some; i++) {
