@@ -149,6 +149,24 @@ def test_only_urls_that_the_user_has_named_are_contacted(
         lmcstore.open(quiet.path, "r", remote=wrong)
 
 
+def test_a_damaged_only_copy_is_named_by_a_repair(quiet: lmcstore.Store, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    for number in (1, 2, 3, 4, 5):
+        fill(quiet, number, number)
+        quiet.push(url)
+    quiet["run"].policy = LOCAL
+    settle(quiet, url)
+    assert remote(quiet) == [1, 2]
+    with Place(url) as place:
+        first, *_, last = state.read(place).shelf("run").entries()
+        for entry in (first, last):
+            place.delete(entry.archive.objects())
+    done = quiet.push(url, repair=True)
+    assert [one["number"] for one in done["left"]] == [1, 2] and done["repaired"] > 0
+    with lmcstore.open(url) as there:
+        assert np.array_equal(there["run"][5]["w"], state_of(5)["w"])
+
+
 def test_pull_brings_them_back(quiet: lmcstore.Store, url: str) -> None:
     fill(quiet, 1, 8)
     quiet["run"].policy = LOCAL
