@@ -698,6 +698,45 @@ static void test_unaligned(void **unused)
     state_free(&after);
 }
 
+/* Known hashes give the same block, and wrong ones a frame that does not decode. */
+static void test_known_hashes(void **unused)
+{
+    (void)unused;
+    struct lmc_link_hints hints = adamw_hints();
+    struct lmc_link_rule rule;
+    struct state before = trained(&hints, 40000, ANY, 2), after = state_copy(&before);
+    optimizer_step(&after, &hints, ANY, 1, 5);
+    assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
+    const struct lmc_link_params params = params_of(&rule, &before, &after);
+    const size_t room = lmc_link_block_bound(3, params.raw_bytes);
+    unsigned char *blocks[2] = {malloc(room), malloc(room)};
+    struct lmc_link_block made[2];
+    struct lmc_link_encoder *encoder;
+    struct lmc_hash hashes[3];
+    for (unsigned k = 0; k < 3; k++)
+        hashes[k] = lmc_hash128(after.array[k], params.raw_bytes);
+    assert_int_equal(lmc_link_encoder_new(&params, &encoder, NULL), LMC_OK);
+    assert_int_equal(lmc_link_encode_block(encoder, 0, blocks[0], room, &made[0]), LMC_OK);
+    assert_int_equal(lmc_link_encode_block_hashed(encoder, 0, hashes, blocks[1], room, &made[1]), LMC_OK);
+    assert_memory_equal(&made[0], &made[1], sizeof *made);
+    assert_memory_equal(blocks[0], blocks[1], made[0].coded_bytes);
+    hashes[1].low ^= 1;
+    const size_t header_bytes = lmc_link_encoder_header_bytes(encoder);
+    assert_int_equal(lmc_link_encode_block_hashed(encoder, 0, hashes, blocks[1], room, &made[1]), LMC_OK);
+    unsigned char *frame = malloc(header_bytes + room);
+    assert_int_equal(lmc_link_encode_header(encoder, &made[1], frame, header_bytes), LMC_OK);
+    memcpy(frame + header_bytes, blocks[1], made[1].coded_bytes);
+    assert_int_equal(lmc_link_decompress(frame, header_bytes + made[1].coded_bytes, (void *const *)before.array,
+                                         params.raw_bytes, NULL),
+                     LMC_DAMAGED);
+    lmc_link_encoder_free(encoder);
+    free(frame);
+    free(blocks[0]);
+    free(blocks[1]);
+    state_free(&before);
+    state_free(&after);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -720,6 +759,7 @@ int main(void)
         cmocka_unit_test(test_quotients_agree),
         cmocka_unit_test(test_float_environment),
         cmocka_unit_test(test_unaligned),
+        cmocka_unit_test(test_known_hashes),
     };
     return with_all_kernels(cmocka_run_group_tests(tests, NULL, NULL));
 }

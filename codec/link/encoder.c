@@ -110,8 +110,8 @@ size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *encoder)
 struct work {
     const struct lmc_link_encoder *encoder;
     struct lmci_link_view view;
-    size_t bytes; /* of each array */
-    struct lmci_state_hasher *hasher;
+    size_t bytes;                     /* of each array */
+    struct lmci_state_hasher *hasher; /* NULL: hashes are known */
     unsigned char *scratch;
     unsigned char *piece;
 };
@@ -142,7 +142,8 @@ static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst
         size_t written;
         status = lmci_link_encode_piece(&encoder->params.rule, &encoder->plan, &view, bytes / 4, work->scratch,
                                         work->piece, &written);
-        lmci_state_hash(work->hasher, encoder->arrays, work->view.after, from + bytes);
+        if (work->hasher != NULL)
+            lmci_state_hash(work->hasher, encoder->arrays, work->view.after, from + bytes);
         if (status != LMC_OK || written + 3 > room - at)
             break;
         for (unsigned k = 0; k < 3; k++)
@@ -214,12 +215,13 @@ static enum lmc_status encode_smaller(const struct work *work, unsigned char *ds
     return status;
 }
 
-enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, uint64_t index, void *dst,
-                                      size_t dst_bytes, struct lmc_link_block *block)
+enum lmc_status lmc_link_encode_block_hashed(const struct lmc_link_encoder *encoder, uint64_t index,
+                                             const struct lmc_hash *hashes, void *dst, size_t dst_bytes,
+                                             struct lmc_link_block *block)
 {
     const struct lmc_link_params *params = &encoder->params;
     struct lmci_state_hasher hasher;
-    struct work work = {.encoder = encoder, .hasher = &hasher};
+    struct work work = {.encoder = encoder, .hasher = hashes == NULL ? &hasher : NULL};
     size_t used;
     if (index >= encoder->block_count)
         return LMC_INVALID;
@@ -242,12 +244,19 @@ enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, ui
     lmci_release(work.scratch);
     if (status != LMC_OK)
         return status;
-    lmci_state_hash(&hasher, encoder->arrays, work.view.after, work.bytes);
+    if (hashes == NULL)
+        lmci_state_hash(&hasher, encoder->arrays, work.view.after, work.bytes);
     for (unsigned k = 0; k < encoder->arrays; k++)
-        block->raw_hash[k] = lmc_hasher_final(&hasher.arrays[k]);
+        block->raw_hash[k] = hashes != NULL ? hashes[k] : lmc_hasher_final(&hasher.arrays[k]);
     block->coded_bytes = (uint32_t)used;
     block->coded_hash = lmc_hash64(dst, used, index);
     return LMC_OK;
+}
+
+enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, uint64_t index, void *dst,
+                                      size_t dst_bytes, struct lmc_link_block *block)
+{
+    return lmc_link_encode_block_hashed(encoder, index, NULL, dst, dst_bytes, block);
 }
 
 /* ---- Frames ---------------------------------------------------------------------------------------------------- */

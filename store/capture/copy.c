@@ -217,9 +217,12 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_workers *
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         const struct lmc_hash *hashes =
             copying.hashes[i].blocks != NULL ? copying.hashes[i].blocks : &copying.hashes[i].only;
-        if (copies[i].memory != NULL)
+        if (copies[i].memory != NULL) {
             lmcs_raw_digest(copies[i].content, copies[i].source->tensor, hashes);
-        else
+            free(*copies[i].hashes);
+            *copies[i].hashes = copying.hashes[i].blocks;
+            copying.hashes[i].blocks = NULL;
+        } else
             status = lmcs_raw_finish(pool->heap, copies[i].content, copies[i].source->tensor, hashes, error);
     }
     lmcs_heap_drain(pool->heap); /* another thread may commit, and can't drain this one's writes */

@@ -86,6 +86,7 @@ void lmcs_entries_free(struct lmcs_entries *entries)
         struct lmcs_captured *entry = entries->items[i];
         if (entry->reserved.aside)
             munmap(entry->reserved.data, entry->raw_bytes);
+        free(entry->hashes);
         free(entry);
     }
     free(entries->items);

@@ -325,7 +325,7 @@ static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
             continue;
         }
         take_memory(capture, entry);
-        copies[count++] = (struct lmcs_copy){&put->sources[i], &entry->content, entry->memory};
+        copies[count++] = (struct lmcs_copy){&put->sources[i], &entry->content, entry->memory, &entry->hashes};
     }
     enum lmcs_status status = copy_all(capture, copies, count, error);
     free(copies);

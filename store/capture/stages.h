@@ -69,6 +69,7 @@ struct lmcs_copy {
     const struct lmcs_source *source;
     struct lmcs_content *content; /* gets place, size and digest */
     void *memory;                 /* copied to here, and not to the pool; NULL: to the pool */
+    struct lmc_hash **hashes;     /* with memory: gets its blocks' hashes, if several */
 };
 /* Copies sources into the region, or to memory. Payloads are not yet durable afterwards. */
 enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_workers *workers, struct lmcs_region *region,
@@ -95,7 +96,8 @@ struct lmcs_captured {
     size_t same_as;    /* entry whose content it takes, index + 1; 0: its own */
     bool may_share;    /* `previous` is sound: with an equal digest, its content is shared */
     struct lmc_hash previous_digest;
-    void *memory; /* a copy of the tensor, from which the commit encodes; NULL: copied to the pool */
+    void *memory;            /* a copy of the tensor, from which the commit encodes; NULL: copied to the pool */
+    struct lmc_hash *hashes; /* of the blocks in memory; NULL: not kept */
     enum lmcs_form form;
     bool is_keyframe; /* to be written as a keyframe, from which the next step's link leads */
     size_t link;      /* LMCS_FORM_LINKED: the capture's link */

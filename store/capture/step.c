@@ -374,6 +374,7 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
     for (uint32_t i = 0; i < job->step.arrays; i++) {
         params.before[i] = job->step.before[i];
         params.after[i] = job->step.after[i];
+        encoding.after_hashes[i] = job->after[i]->hashes;
         after[i] = (struct lmc_hash){job->after[i]->content.df.digest_low, job->after[i]->content.df.digest_high};
         params.before_digest[i] = (struct lmc_hash){job->before[i].df.digest_low, job->before[i].df.digest_high};
         encoding.made.bases[i] = job->before[i].id;

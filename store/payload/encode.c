@@ -77,6 +77,17 @@ struct block_job {
     enum lmc_status made;
 };
 
+/* Whether the hashes of a block after the step are known. */
+static bool known_hashes(const struct lmcs_encoding *encoding, uint64_t block, struct lmc_hash *hashes)
+{
+    for (size_t i = 0; i < encoding->made.df.base_count; i++) {
+        if (encoding->after_hashes[i] == NULL)
+            return false;
+        hashes[i] = encoding->after_hashes[i][block];
+    }
+    return true;
+}
+
 static void encode_block(void *context)
 {
     struct block_job *job = context;
@@ -85,7 +96,10 @@ static void encode_block(void *context)
     uint64_t block = e->first + job->slot, at = block * LMC_BLOCK_BYTES;
     unsigned char *slot = e->slots + job->slot * e->slot_bytes;
     if (e->link_encoder != NULL) {
-        job->made = lmc_link_encode_block(e->link_encoder, block, slot, e->slot_bytes, &e->link_blocks[block]);
+        struct lmc_hash hashes[LMC_MAX_BASES];
+        const bool known = known_hashes(encoding, block, hashes);
+        job->made = lmc_link_encode_block_hashed(e->link_encoder, block, known ? hashes : NULL, slot, e->slot_bytes,
+                                                 &e->link_blocks[block]);
         return;
     }
     const unsigned char *data = (const unsigned char *)encoding->data + at;

@@ -22,8 +22,9 @@ struct lmcs_encoding {
     const struct lmcs_content *before;    /* ... from these, raw and pinned, ... */
     const struct lmcs_content *after;     /* ... to these. Both NULL: the link's arrays are in memory alone */
     const struct lmc_hash *after_digests; /* then: of the arrays after the step */
-    bool in_place;                        /* the verification may change link->before, which is in memory, to `after` */
-    uint64_t most_bytes;                  /* largest payload worthwhile; 0: one that saves a 64th */
+    const struct lmc_hash *after_hashes[LMC_MAX_BASES]; /* of the blocks of each; NULL: unknown */
+    bool in_place;       /* the verification may change link->before, which is in memory, to `after` */
+    uint64_t most_bytes; /* largest payload worthwhile; 0: one that saves a 64th */
     /* on output */
     struct lmcs_content made; /* input: raw size; output: parts, sizes, bases, kind */
     bool worthwhile;          /* false: nothing made: not smaller */
