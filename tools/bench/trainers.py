@@ -67,13 +67,13 @@ def saves(setting: Setting) -> list[Section]:
             section.rows.append([way, ms(first), ms(again), f"{share:.2f}", f"{memory / MIB:.0f}"])
             if way in (OURS, OURS_FP32, OURS_RAW, OURS_BOUND):
                 section.goal(f"{way}: later saves, of FileSystemWriter's time", share, "<=", 1 / 1.5)
-            if way in (OURS_RAW, OURS_BOUND):
+            if way == OURS_RAW:
                 section.goal(f"{way}: memory above the state, MiB", memory / MIB, "<=", 64)
         section.numbers = {f"saves, {name}": found}
         section.notes.append(
             f"Parameters and moments of AdamW, after a step with gradients of bf16 precision (as of autocast), or of "
             f"fp32 precision. {idle_s} s pass before each save. Later: from the third save on. Links keep the newest "
-            "state in memory as the base of the next one; write=raw does not, and memory= bounds it."
+            "state in memory as the base of the next one; write=raw does not, and memory= bounds this copy."
         )
         if python is not None:
             section.notes.append(
