@@ -477,7 +477,6 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 #define FIT_COUNTED   ((size_t)1 << 10)
 #define FIT_LOSS      20 /* codes of a plane's own must save a bit in so many symbols, or ... */
 #define FIT_PART      40 /* ... one part in so many */
-#define SHARED_BITS   4  /* most bits of a symbol; with more, making a code takes a small part of the time */
 
 static void share(const unsigned char *plane, size_t bytes, struct lmci_shared_code *shared)
 {
@@ -516,7 +515,7 @@ void lmci_plane_share(const unsigned char *plane, size_t bytes, size_t expected,
         sharp = sharp && (counts[s] == 0 || SHARP * (uint64_t)counts[s] > bytes);
         shared->cost[s] = lmci_cost(counts[s], bytes);
     }
-    if (sharp || lmci_entropy_bits(counts, 256, bytes) > SHARED_BITS * bytes || lmci_plane_bits(counts, bytes) != 0)
+    if (sharp || is_noise(counts, bytes) || lmci_plane_bits(counts, bytes) != 0)
         return;
     share(plane, bytes, &shared->first);
     if (counts[0] > bytes / 2)
