@@ -342,7 +342,7 @@ LMC_API uint64_t lmc_link_encoder_block_count(const struct lmc_link_encoder *enc
 LMC_API size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes);
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, uint64_t index,
                                                             void *dst, size_t dst_bytes, struct lmc_link_block *block);
-/* The same if the hash of each array's block after the step, lmc_hash128, is known. The frame has `hashes` unchecked. */
+/* The same with known hashes (lmc_hash128) of each array's block after the step. The frame has `hashes` unchecked. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_encode_block_hashed(const struct lmc_link_encoder *encoder,
                                                                    uint64_t index, const struct lmc_hash *hashes,
                                                                    void *dst, size_t dst_bytes,

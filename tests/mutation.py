@@ -29,8 +29,8 @@ class Mutant:
 # Edits for mutants of several programs.
 WRONG_LINK = [
     (
-        "e->slot_bytes, &e->link_blocks[block]);\n",
-        "e->slot_bytes, &e->link_blocks[block]);\n        slot[e->link_blocks[block].coded_bytes - 1] ^= 1;\n",
+        "&e->link_blocks[block]);\n",
+        "&e->link_blocks[block]);\n        slot[e->link_blocks[block].coded_bytes - 1] ^= 1;\n",
     ),
     ("        return verify_in_memory(encoding, error);\n", "        return LMCS_OK;\n"),
 ]

@@ -351,8 +351,8 @@ const struct cli_command cmd_scrub = {
         "record. An unreadable FILE of --from is skipped if there are others; the exit code is then 1 in any case.\n\n"
         "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d makes\n"
         "the writing process do both, a little at a time.\n\n"
-        "Of the folder of a run, all pools are scrubbed, or a sample of each, or their parts of each ADDRESS; FILE may\n"
-        "be the folder of a copy.",
+        "Of the folder of a run, all pools are scrubbed, or a sample of each, or their parts of each ADDRESS; FILE\n"
+        "may be the folder of a copy.",
     .options = "sample rate repair from wait force-network json",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,

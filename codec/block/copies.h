@@ -30,7 +30,7 @@ struct lmci_copies {
     unsigned char *base; /* or NULL */
 };
 
-/* A number from 0 to `free` for a piece of a sample: pieces start at no regular distance, for rows may repeat at one. */
+/* A number from 0 to `free` for a piece of a sample: pieces start at no regular distance, as rows may repeat at one. */
 size_t lmci_copies_moved(size_t piece, size_t free);
 
 /* A tensor or a block. */

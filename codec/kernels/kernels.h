@@ -51,8 +51,8 @@ struct lmci_kernels {
     void (*pack_nibbles)(const unsigned char *nibbles, size_t count, unsigned char *packed);
     void (*unpack_nibbles)(const unsigned char *packed, size_t count, unsigned char *nibbles);
 
-    /* Selects one word in 2^log2 (2 to 15) by its content alone, of at most 64 KiB. Writes offsets, and up to 32 entries past
-     * them; returns how many. Words of 1 byte depend on the next, too. */
+    /* Selects one word in 2^log2 (2 to 15) by its content alone, of at most 64 KiB. Writes offsets, and up to 32
+     * entries past them; returns how many. Words of 1 byte depend on the next, too. */
     size_t (*anchors)(unsigned word, unsigned log2, const unsigned char *data, size_t bytes, uint16_t *at);
 
     /* Returns the bits that differ among the bytes, of which there is at least one. */

@@ -16,6 +16,7 @@ struct coding {
     struct lmc_block *blocks;
     unsigned char *frame; /* the header, and a slot for each block */
     size_t header_bytes, slot_bytes;
+    struct lmc_frame parsed;
 };
 
 static enum lmcs_status encode_block(void *context, uint64_t i, struct lmcs_error *error)
@@ -38,6 +39,32 @@ static uint64_t join_blocks(struct coding *coding, uint64_t count)
     return at;
 }
 
+static enum lmcs_status verify_block(void *context, uint64_t i, struct lmcs_error *error)
+{
+    const struct coding *coding = context;
+    uint64_t offset;
+    const char *why;
+    const struct lmc_block block = lmc_frame_block(&coding->parsed, i, &offset);
+    const uint64_t left = coding->parsed.raw_bytes - i * LMC_BLOCK_BYTES;
+    const size_t bytes = left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
+    void *decoded = malloc(bytes);
+    if (decoded == NULL)
+        return lmcs_fail_memory(error);
+    enum lmc_status status =
+        lmc_decode_block(&coding->parsed, i, coding->frame + offset, block.coded_bytes, NULL, decoded, bytes, &why);
+    free(decoded);
+    return status == LMC_OK ? LMCS_OK : lmcs_fail(error, LMCS_INVALID, 0, "a new frame can't be decoded: %s", why);
+}
+
+/* The hashes in the frame, with which the codec compares decoded blocks, are those of the raw bytes. */
+static enum lmcs_status verify(struct lmcs_dump *dump, struct coding *coding, uint64_t bytes, struct lmcs_error *error)
+{
+    const char *why;
+    if (lmc_frame_parse(coding->frame, bytes, &coding->parsed, &why) != LMC_OK)
+        return lmcs_fail(error, LMCS_INVALID, 0, "a new frame can't be decoded: %s", why);
+    return lmcs_workers_try(dump->pool->workers, verify_block, NULL, coding, coding->parsed.block_count, error);
+}
+
 /* *bytes: of the frame. */
 static enum lmcs_status encode(struct lmcs_dump *dump, struct coding *coding, const struct lmc_params *params,
                                uint64_t *bytes, struct lmcs_error *error)
@@ -57,9 +84,9 @@ static enum lmcs_status encode(struct lmcs_dump *dump, struct coding *coding, co
     if (status != LMCS_OK)
         return status;
     *bytes = join_blocks(coding, count);
-    return lmc_encode_header(coding->encoder, coding->blocks, coding->frame, coding->header_bytes) == LMC_OK
-               ? LMCS_OK
-               : lmcs_fail_memory(error);
+    if (lmc_encode_header(coding->encoder, coding->blocks, coding->frame, coding->header_bytes) != LMC_OK)
+        return lmcs_fail_memory(error);
+    return verify(dump, coding, *bytes, error);
 }
 
 static enum lmcs_status send_frame(struct lmcs_dump *dump, const struct lmcs_content *content,
