@@ -19,7 +19,7 @@ import lmcstore
 import pytest
 import run_folder
 from lmcstore._folder import remote_push
-from lmcstore._remote import codec, state, sweep
+from lmcstore._remote import codec, late, state, sweep
 from lmcstore._remote.command import main
 from lmcstore._remote.place import Place
 from optional import torch
@@ -90,6 +90,18 @@ def pulled(url: str, folder: Path, steps: list[int], **options: Any) -> None:
         check(store, steps)
         report = store.verify()
         assert report["damages"] == 0 and report["missing"] == []
+
+
+def test_the_newest_snapshot_of_a_run_gets_keys(run: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late, "_LEAST_BYTES", 0)
+    assert push(run, url)["keys"] == 4
+    for rank in range(4):
+        with Place(f"{url}/rank-{rank:05d}") as place:
+            there = state.read(place).shelf("run")
+            assert there.latest is not None and len(there.chain(there.latest.number)) == 1
+    with lmcstore.open(url) as store:
+        check(store, [10, 20, 30])
+    assert push(run, url)["keys"] == 0
 
 
 def test_two_nodes_push_one_run(run: Path, url: str, place: Path) -> None:

@@ -50,13 +50,14 @@ class _RankPusher(Pusher):
         self.checked: list[_Wanted] = []
         """While it is repaired."""
         self._above = above
-        super().__init__(store, place, (), False, confirm="off")
+        super().__init__(store, place, (), False, follows=above._follows, confirm="off")
 
     def close(self) -> None:
         super().close()
         self._place.close()
 
     def sent(self, count: int) -> None:
+        super().sent(count)
         self._above.sent(count)
 
     def described(self, shelf: str, entry: Entry) -> Entry:
@@ -144,6 +145,16 @@ class RunPusher(Pusher):
         """Send parts and records; other machines may have sent parts that a record has waited for."""
         is_due = time.monotonic() - self._looked >= _LOOK_EVERY_S
         return self.push(waits=False) if is_due else super().push_news()
+
+    def want_late_keys(self) -> None:
+        """Begin those of the ranks' pools."""
+        for one in self._ranks.values():
+            one.want_late_keys()
+
+    def finish_late_keys(self) -> None:
+        """Make those of the ranks' pools."""
+        with ThreadPoolExecutor(_AT_ONCE_RANKS, "lmcstore-ranks") as threads:
+            list(threads.map(_RankPusher.finish_late_keys, self._ranks.values()))
 
     # Parts
 

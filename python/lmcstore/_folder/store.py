@@ -123,7 +123,8 @@ class FolderStore(Store):
         info = super().info()
         info["ranks"] = {name: pool.info() for name, pool in self._ranks.all()}
         for name in ("used_bytes", "live_bytes", "compaction_backlog"):
-            info[name] += sum(rank[name] for rank in info["ranks"].values())
+            if name in info:  # a URL has fewer
+                info[name] += sum(rank[name] for rank in info["ranks"].values())
         info["missing"] = [text for name in self for text in self[name]._lacking()]
         return info
 
