@@ -189,7 +189,7 @@ def info(frame: Any) -> FrameInfo:
     Examples
     --------
     >>> info(compress(bytes(3_000_000), dtype="f32"))  # doctest: +ELLIPSIS
-    FrameInfo(dtype='f32', raw_bytes=3000000, frame_bytes=..., blocks=3, base_digest=None, version=1, continues=False)
+    FrameInfo(dtype='f32', raw_bytes=3000000, frame_bytes=..., blocks=3, base_digest=None, version=2, continues=False)
     """
     coded = _Source(frame, "frame", "u8").buffer
     dtype, version, raw_bytes, frame_bytes, blocks, base_digest, continues = _core.codec_info(coded)
