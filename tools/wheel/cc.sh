@@ -18,9 +18,11 @@ case " $* " in
     *" -mavx512f "*) set -- -mcpu=x86_64_v4-lzcnt-movbe-avx512cd-cx16-sahf "$@" ;;
     *" -mavx2 "*) set -- -mcpu=x86_64_v3-f16c-lzcnt-movbe-cx16-sahf "$@" ;;
 esac
-# zig passes -O2 to clang for -O3, and keeps the frame pointer. Only the codec computes much; the rest may be small.
+# zig passes -O2 to clang for -O3, and keeps the frame pointer. Only the codec computes much, most of it in kernels; the
+# rest may be small.
 case " $* " in
-    *" -O3 "*"/codec/"*) set -- "$@" -fomit-frame-pointer -Xclang -O3 ;;
+    *" -O3 "*"/codec/kernels/"*) set -- "$@" -fomit-frame-pointer -Xclang -O3 ;;
+    *" -O3 "*"/codec/"*) set -- "$@" -fomit-frame-pointer ;;
     *" -O3 "*) set -- "$@" -fomit-frame-pointer -Os ;;
 esac
 # The command and the module each use a part of the libraries; the linker leaves the other functions out.
