@@ -435,6 +435,42 @@ static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_cha
     return status == LMCS_OK ? send_decoded(dump, chain, &identity, error) : status;
 }
 
+/* Sends the content of a chain as a frame of its own, if that is worth it. */
+static enum lmcs_status send_alone(struct lmcs_dump *dump, const struct lmcs_chain *chain, bool *is_sent,
+                                   struct lmcs_error *error)
+{
+    const struct lmcs_content *content = &chain->links[0];
+    struct lmcs_identity identity;
+    unsigned char *frame;
+    uint64_t bytes;
+    *is_sent = false;
+    enum lmcs_status status = lmcs_identity_get(&dump->txn, content->df.identity, &identity, error);
+    if (status != LMCS_OK)
+        return status;
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&identity);
+    status = lmcs_alone_encode(dump->pool, chain, &tensor, &frame, &bytes, error);
+    if (status != LMCS_OK || frame == NULL)
+        return status;
+    *is_sent = true;
+    struct lmcs_archive_content_df df = {.digest_low = content->df.digest_low,
+                                         .digest_high = content->df.digest_high,
+                                         .raw_bytes = content->df.raw_bytes,
+                                         .stored_bytes = bytes,
+                                         .payload = LMCS_PAYLOAD_FRAME};
+    status = lmcs_dump_identity(dump, content->df.identity, &df.identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_id_put(&dump->contents, content->id, ++dump->end.contents << LMCS_SENT_BITS, error);
+    if (status == LMCS_OK)
+        status = lmcs_dump_record(dump, LMCS_ARCHIVE_CONTENT, &df, sizeof df, NULL, 0, error);
+    for (uint64_t at = 0; status == LMCS_OK && at < bytes; at += LMCS_ARCHIVE_PIECE_BYTES) {
+        uint64_t left = bytes - at;
+        size_t n = left < LMCS_ARCHIVE_PIECE_BYTES ? (size_t)left : LMCS_ARCHIVE_PIECE_BYTES;
+        status = lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, frame + at, n, NULL, 0, error);
+    }
+    free(frame);
+    return status;
+}
+
 /* ---- Lines of links ---- */
 
 /* How the archive stores a content, or would name it. */
@@ -673,7 +709,7 @@ enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t
     if (status == LMCS_OK && !there && !possible)
         status = lmcs_chain_load(&dump->txn, id, &chain, error);
     if (status == LMCS_OK && !there && dump->options->alone && !is_frame_alone(&content))
-        status = lmcs_dump_alone(dump, &chain, &possible, error);
+        status = send_alone(dump, &chain, &possible, error);
     if (status == LMCS_OK && !there && !possible)
         status = chain.line > 0 ? send_whole(dump, &chain, error) : send_chain(dump, &chain, error);
     *sent = lmcs_id_get(&dump->contents, id) >> LMCS_SENT_BITS;

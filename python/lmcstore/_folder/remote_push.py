@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from .. import _core
-from .._remote import agree, state
+from .._remote import agree, mend, state
 from .._remote.codec import UNKNOWN, Entry, Of, rank_of, sub_runs
 from .._remote.outline import Outline
 from .._remote.place import Place
 from .._remote.push import Pusher, _Batch, _Wanted
+from .._remote.repair import repair as repair_pool
 from .._remote.sweep import drop_parts
 from .._text.similar import listed
 from ..errors import InUseError, NotFoundError
@@ -137,9 +138,40 @@ class RunPusher(Pusher):
         return is_any
 
     def repair(self, create: Callable[[str], Store]) -> dict[str, Any]:
-        from .remote_repair import repair
+        """Repair the sub-runs whose pools are here, and then the records; parts that are lost are sent again.
 
-        return repair(self, create)
+        Returns the sums of a pool's repair; ``shelf`` and ``number`` of what is left are the run's. ``unchecked``: the
+        sub-runs whose pools are elsewhere.
+        """
+        done, left = 0, []
+        for shelf in {wanted.shelf for wanted in self._wanted()}:
+            if self._state.find(shelf) is not None:
+                done += mend.nodes(self, shelf)
+        for name in self._state.ranks or ():
+            with self._place.below(name) as below:
+                mend.commit(below)
+        for one in self.pushers():
+            before = one.snapshots
+            one.push(waits=True)
+            done += one.snapshots - before
+            one.checked = self.parts_of(one)
+            found = repair_pool(one, create) if one.checked else {}
+            one.checked = []
+            done += found.get("repaired", 0)
+            for damage in found.get("left", ()):
+                entry = one._state.shelf(damage["shelf"]).entry(damage["number"])
+                number = damage["number"] if entry is None or entry.of is None else entry.of.record
+                message = f"rank {rank_of(one.name)}: {damage['message']}"
+                left.append({"shelf": damage["shelf"], "number": number, "message": message})
+            one.parts = {shelf: {} for shelf in one.parts}
+        self.list_ranks()
+        found = repair_pool(self, create)
+        checked = {one.name for one in self._ranks.values()}
+        return {
+            "repaired": done + found["repaired"],
+            "left": left + found["left"],
+            "unchecked": [name for name in self._state.ranks or () if name not in checked],
+        }
 
     def push_news(self) -> bool:
         """Send parts and records; other machines may have sent parts that a record has waited for."""
