@@ -270,7 +270,7 @@ def restore(setting: Setting) -> list[Section]:
         kind = "bf16" if bf16 else "fp32"
         loop = loop_of(setting, bf16, way=LINKS, steps=steps, idle_s=0.05)
         best = 0.0
-        for rests, when in ((False, "at once"), (True, "after a pause")):
+        for rests, when in [(False, "at once"), (True, "after a pause")][: setting.of(2, 2, 1)]:  # keys: from 16 MiB on
             with pushed(setting, loop, rests) as (url, _, _), setting.limited() as is_limited:
                 if not is_limited:
                     return []

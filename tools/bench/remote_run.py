@@ -18,6 +18,7 @@ from train_run import WARM, Loop, Mark, Stepper, Watch, bytes_of
 from train_ways import POOL, SHELF, saver_of
 
 LIMIT_S = 600.0
+KEY_LIMIT_S = 120.0
 
 
 def times_of(url: str) -> dict[int, float]:
@@ -69,7 +70,7 @@ def wait_for_key(url: str) -> None:
             assert there.latest is not None
             if len(there.chain(there.latest.number)) == 1:
                 return
-            if time.monotonic() - begin > LIMIT_S:
+            if time.monotonic() - begin > KEY_LIMIT_S:
                 raise RuntimeError("the newest snapshot got no key")
             time.sleep(0.5)
 
