@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .._text.arguments import file_path, parse_size
 from .._text.text import lines, printable
-from ..errors import DamagedError, Error, InvalidError, NotFoundError, ReadOnlyError
+from ..errors import DamagedError, Error, InvalidError, NotFoundError
 from ..opening import open
 from ..progress import ProgressBar
 from ..remote import mend, pull, verify
@@ -182,8 +182,7 @@ def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
     if not is_prune and (not arguments.what or not all("@" in one for one in arguments.what)):
         raise InvalidError("rm: name snapshots: run@7, or run@5..9; run@1..latest is a whole shelf")
     with Place(arguments.url) as place:
-        if arguments.url.lower().startswith("http"):
-            raise ReadOnlyError(f"{place.url}: an http URL is for reading")
+        place.check_writable()
         if is_prune:
             count, objects, freed = sweep.prune(
                 place, arguments.what, Store._create, dry_run=arguments.dry_run, force=arguments.force

@@ -33,6 +33,7 @@ def commit(place: Place) -> None:
     Its copy, the head, has the same bytes. Without a copy the state of the commit before takes its place, under the
     damaged one's number. A pusher that still has the lost state in memory goes on behind it, or reads this one.
     """
+    place.check_writable()
     head = _head(place)
     last = state.last_number(place, 0 if head is None else head[0].number) if place.exists(state.MARK) else 0
     if last == 0:

@@ -24,7 +24,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from ..errors import DamagedError, InputOutputError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
+from ..errors import DamagedError, Error, InputOutputError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
 from .files import FolderClient, Info, MemoryClient
 
 log = logging.getLogger("lmcstore")
@@ -38,6 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _CLOUD = {"s3": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "https": "http", "http": "http"}
 _FINAL_STATUS = re.compile(r"status code: 4(?!08|09|25|29)\d\d")
 _FULL = re.compile("QuotaExceeded|InsufficientStorage|StorageFull|status code: 507")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)")
 _T = TypeVar("_T")
 
 
@@ -132,6 +133,13 @@ class Place:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def check_writable(self) -> None:
+        """Refuse a URL that is only for reading."""
+        if _is_web(self.url):
+            raise ReadOnlyError(
+                f"{self.url}: an https URL is only for reading; runs are written at s3://, gs://, az:// and file:///"
+            )
 
     def where(self, name: str) -> str:
         """Return the URL of an object, for messages."""
@@ -307,12 +315,16 @@ class _ObstoreClient:
 
     def _check(self, name: str) -> None:
         if not self._can_write:
-            raise ReadOnlyError(f"{name} can't be changed: an http URL is for reading")
+            raise ReadOnlyError(f"{name} can't be changed: an https URL is only for reading")
 
 
 def is_url(text: str) -> bool:
     """Whether text is a URL rather than a path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
+
+
+def _is_web(url: str) -> bool:
+    return url.lower().startswith("http")
 
 
 def _client(url: str) -> tuple[str, Client]:
@@ -438,6 +450,8 @@ def _translated(error: Exception, where: str, verb: str) -> Exception | None:
         if "NoSuchBucket" in text or "ContainerNotFound" in text:
             return NotFoundError(f"{where}: there is no such bucket")
         return NotFoundError(f"{where}: there is no such object")
+    if (wrong := _wrong_server(error, where)) is not None:
+        return wrong
     if isinstance(error, DamagedError):
         return DamagedError(f"{where} is damaged: {error}")
     if isinstance(error, InvalidError | ReadOnlyError | UnsupportedError | InputOutputError):
@@ -470,3 +484,29 @@ def _translated(error: Exception, where: str, verb: str) -> Exception | None:
     if kind.endswith("Error") and type(error).__module__.startswith("obstore") and _FINAL_STATUS.search(text) is None:
         return None
     return InputOutputError(f"{where}: it is impossible to {verb} it ({_cause(error)})")
+
+
+def _wrong_server(error: Exception, where: str) -> Error | None:
+    """Return the error for an answer that no try will change: of a web server, or a wrong one."""
+    text = str(error)
+    if _is_web(where) and type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+        # a public bucket of S3 answers so where an object is missing
+        return NotFoundError(f"{where}: there is no such object, or it is not public")
+    certificate = _CERTIFICATE.search(text)
+    if certificate is not None:
+        return InputOutputError(
+            f"{where}: the server's certificate is not valid ({certificate.group(1)}). If it is of an authority of "
+            "yours, set SSL_CERT_FILE to a file of the authorities that you trust"
+        )
+    if "InvalidMessage" in text:
+        return InputOutputError(f"{where}: the server does not speak https on this port")
+    if "error following redirect" in text:
+        kind = "to http://" if "BadScheme" in text else "too often"
+        return InputOutputError(f"{where}: the server redirects the request {kind}, which is not followed")
+    if "RangeNotSupported" in text or "UnexpectedRange" in text:
+        return UnsupportedError(
+            f"{where}: this server does not send parts of a file (range requests), so runs can't be read from it"
+        )
+    if "MissingContentLength" in text:
+        return UnsupportedError(f"{where}: this server does not tell the size of a file, so runs can't be read from it")
+    return None

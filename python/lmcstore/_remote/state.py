@@ -292,6 +292,7 @@ class State:
 
 def begin(place: Place, *, ranks: bool = False) -> State:
     """Read the state of a run, and begin a run where there is none. `ranks`: of a run of many ranks."""
+    place.check_writable()
     found = _begun(place, ranks)
     if (found.ranks is not None) != ranks:
         kind, other = ("many ranks", "one pool") if found.ranks is not None else ("one pool", "many ranks")
@@ -399,8 +400,8 @@ def last_number(place: Place, low: int = 0) -> int:
 def _mark(place: Place) -> Parts:
     try:
         return codec.read_mark(place.get(MARK, codec.MOST_STORED), place.where(MARK))
-    except NotFoundError:
-        raise NotFoundError(f"there is no run of lmc-store at {place.url}: {MARK} is missing") from None
+    except NotFoundError as error:
+        raise NotFoundError(f"there is no run of lmc-store at {place.url}. {error}") from None
 
 
 def _state(place: Place, parts: Parts, nodes: _Nodes) -> State:
