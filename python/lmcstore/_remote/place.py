@@ -343,7 +343,7 @@ def _client(url: str) -> tuple[str, Client]:
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from ~/.aws"
         )
     scheme, path = parts.scheme.lower(), parts.path.strip("/")
-    if any(part in (".", "..") for part in path.split("/")):
+    if any(part in (".", "..") for part in urllib.parse.unquote(path).split("/")):
         raise InvalidError(f"{url!r} has a '.' or '..' in its path")
     shown = url.rstrip("/") if path or parts.netloc else url
     if scheme == "file":
