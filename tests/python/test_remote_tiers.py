@@ -149,6 +149,36 @@ def test_only_urls_that_the_user_has_named_are_contacted(
         lmcstore.open(quiet.path, "r", remote=wrong)
 
 
+def test_a_url_leads_nowhere_else(quiet: lmcstore.Store, tmp_path: Path) -> None:
+    """A stranger's pool names a URL below a trusted one that leads out of it."""
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    quiet._pool.safe("run", 1, 5, quiet._pool.info()["epoch"], f"file://{tmp_path}/trusted/%2e%2e/other")
+    quiet.compact()
+    assert remote(quiet) == [1, 2, 3, 4, 5]
+    with lmcstore.open(tmp_path / "other.pool", "x", background=False) as other:
+        fill(other, 1, 8)
+        other.push(f"file://{tmp_path}/other")
+    trusted = f"file://{tmp_path}/trusted"
+    with lmcstore.open(quiet.path, "r", remote=trusted) as store, pytest.raises(lmcstore.InvalidError, match="path"):
+        store["run"][1].state_dict()
+
+
+def test_a_run_that_is_gone(quiet: lmcstore.Store, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    settle(quiet, url)
+    assert remote(quiet) == [1, 2, 3, 4, 5]
+    (tmp_path / "bucket").rename(tmp_path / "moved")
+    with pytest.raises(lmcstore.NotFoundError, match="no run of lmc-store at"):
+        quiet["run"][1].state_dict()
+    with pytest.raises(lmcstore.RemoteError, match="is not at"):
+        quiet["run"][1].diff(quiet["run"][2])
+    (tmp_path / "moved").rename(tmp_path / "bucket")
+    expect(quiet, list(range(1, 9)))
+
+
 def test_a_damaged_only_copy_is_named_by_a_repair(quiet: lmcstore.Store, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket"
     for number in (1, 2, 3, 4, 5):

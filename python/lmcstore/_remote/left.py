@@ -70,7 +70,9 @@ class PoolHandle:
         try:
             found = _find(self._store, url, info)
         except NotFoundError:  # perhaps it came after the run was opened
-            self._store._remotes.pop(url).close()
+            old = self._store._remotes.pop(url, None)
+            if old is not None:
+                old.close()
             found = _find(self._store, url, info)
         if found.info()["time_ns"] != info["time_ns"]:
             raise RemoteError(f"{url} has another {info['shelf']}@{info['number']} than {self._store.path}")
