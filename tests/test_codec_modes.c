@@ -509,6 +509,38 @@ static void test_rows_of_any_length(void **unused)
     free(data);
 }
 
+/* Runs of equal bytes, too short for copies, do not hide the rows that follow them, nor those between them. */
+static void test_rows_among_short_repeats(void **unused)
+{
+    (void)unused;
+    enum { ROW = 600 };
+    const size_t bytes = 1000 * KIB;
+    unsigned char *data = malloc(bytes);
+    for (unsigned between = 0; between < 2; between++) {
+        uint64_t state = 7;
+        size_t repeated = 0;
+        fill(RANDOM, 60, data, bytes);
+        for (size_t i = 2; i < bytes / ROW; i++) {
+            unsigned char *row = data + i * ROW;
+            if (between == 0 ? i > bytes / ROW / 2 : i % 3 == 0) {
+                memcpy(row, data, ROW);
+                repeated += ROW;
+                continue;
+            }
+            for (size_t at = 0, some; at < ROW; at += some) {
+                some = 20 + next_random(&state) % 80;
+                memset(row + at, (int)(15 + i % 4 * 60), ROW - at < some ? ROW - at : some); /* anchors */
+                row[at] = (unsigned char)next_random(&state);
+            }
+        }
+        struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, bytes);
+        assert_int_equal(coded_block(&made, 0)[0], 6);
+        assert_in_range(made.frame_bytes, 0, (bytes - repeated) / 5 + repeated / 20);
+        free(made.frame);
+    }
+    free(data);
+}
+
 static void test_rows_of_zeros(void **unused)
 {
     (void)unused;
@@ -592,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_bytes_by_keys),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_rows_of_any_length),
+        cmocka_unit_test(test_rows_among_short_repeats),
         cmocka_unit_test(test_rows_of_zeros),
         cmocka_unit_test(test_scales_by_column_of_wide_rows),
         cmocka_unit_test(test_rows_that_do_not_repeat),

@@ -11,6 +11,7 @@
 
 #define ANCHORED ((size_t)32) /* bytes from an anchor on that its hash covers */
 #define PIECE    ((size_t)4 << 10)
+#define NEAR     8u /* bytes: an anchor so close behind another one is left out; equal words have many */
 
 static inline uint64_t mix(uint64_t x)
 {
@@ -37,19 +38,26 @@ static size_t equal_after(const struct lmci_searched *in, unsigned unit, size_t 
     size_t n = 0;
     while (n + LMCI_LINE <= most && memcmp(a + n, b + n, LMCI_LINE) == 0 && !is_bases(in, at + n, LMCI_LINE))
         n += LMCI_LINE;
-    for (size_t end = n + LMCI_LINE; unit < LMCI_LINE && n < end && n + unit <= most; n += unit)
-        if (memcmp(a + n, b + n, unit) != 0)
-            break;
-    return n;
+    if (unit == LMCI_LINE)
+        return n;
+    const size_t end = most - n < LMCI_LINE ? most : n + LMCI_LINE;
+    for (uint64_t differ = 0; differ == 0 && n + 8 <= end; n += differ == 0 ? 8 : (size_t)__builtin_ctzll(differ) / 8)
+        differ = lmci_load64(a + n) ^ lmci_load64(b + n);
+    while (n < end && a[n] == b[n])
+        n++;
+    return n / unit * unit;
 }
 
 /* ... before both, at most `most`. */
 static size_t equal_before(const struct lmci_searched *in, unsigned unit, size_t source, size_t at, size_t most)
 {
+    const unsigned char *a = in->data + source, *b = in->data + at;
     size_t n = 0;
-    while (n + unit <= most && memcmp(in->data + source - n - unit, in->data + at - n - unit, unit) == 0)
-        n += unit;
-    return n;
+    for (uint64_t differ = 0; differ == 0 && n + 8 <= most; n += differ == 0 ? 8 : (size_t)__builtin_clzll(differ) / 8)
+        differ = lmci_load64(a - n - 8) ^ lmci_load64(b - n - 8);
+    while (n < most && a[-(ptrdiff_t)n - 1] == b[-(ptrdiff_t)n - 1])
+        n++;
+    return n / unit * unit;
 }
 
 /* ---- Samples --------------------------------------------------------------------------------------------------- */
@@ -87,17 +95,33 @@ bool lmci_lines_likely(const unsigned char *data, const unsigned char *base, siz
 #define WORDS_LIKE 2u
 #define PLACE_LOG2 16 /* of a place: the piece, and the offset in it */
 #define TAG_LOG2   24 /* of a slot: a place plus 1; above: more bits of the hash */
+/* Equal hashes that may be of shorter repeats: with more, others are not compared, so that time is bounded. */
+#define MISSED_LEAST 64u
+#define MISSED_OF    8u
 
 struct sample {
     const struct lmci_searched *in;
     size_t stride, free; /* bytes from a piece to the next, and those of them that no piece takes */
-    unsigned looked, like;
+    unsigned looked, like, missed;
     uint32_t slots[1 << SLOTS_LOG2]; /* by hash: the last place */
 };
 
 static size_t start_of(const struct sample *sample, size_t piece)
 {
     return piece * sample->stride + lmci_copies_moved(piece, sample->free) / 8 * 8;
+}
+
+/* Keeps those of ascending places that are not near the one before; returns how many. */
+static size_t keep_apart(uint16_t *places, size_t n)
+{
+    size_t kept = 0;
+    for (size_t i = 0, last = 0; i < n; i++) {
+        const size_t at = places[i];
+        places[kept] = (uint16_t)at;
+        kept += i == 0 || at - last >= NEAR;
+        last = at;
+    }
+    return kept;
 }
 
 static void look_at(struct sample *sample, size_t piece, size_t offset)
@@ -109,12 +133,15 @@ static void look_at(struct sample *sample, size_t piece, size_t offset)
     const uint64_t h = hash_at(in->data + at);
     const uint32_t tag = (uint32_t)h << TAG_LOG2;
     uint32_t *slot = &sample->slots[h >> (64 - SLOTS_LOG2)];
-    if ((*slot ^ tag) >> TAG_LOG2 == 0 && *slot != tag && !is_bases(in, at, ANCHORED)) {
+    const bool may_like = sample->missed <= MISSED_LEAST + sample->looked / MISSED_OF;
+    if (may_like && (*slot ^ tag) >> TAG_LOG2 == 0 && *slot != tag && !is_bases(in, at, ANCHORED)) {
         const uint32_t place = (*slot ^ tag) - 1;
         const size_t source = start_of(sample, place >> PLACE_LOG2) + (place & ((1u << PLACE_LOG2) - 1));
         const size_t most = source < LMCI_LEAST_COPY ? source : LMCI_LEAST_COPY;
         const size_t after = equal_after(in, in->word, source, at, LMCI_LEAST_COPY);
-        sample->like += after != 0 && after + equal_before(in, in->word, source, at, most) >= LMCI_LEAST_COPY;
+        const bool like = after != 0 && after + equal_before(in, in->word, source, at, most) >= LMCI_LEAST_COPY;
+        sample->like += like;
+        sample->missed += !like;
     }
     sample->looked++;
     *slot = tag | (((uint32_t)piece << PLACE_LOG2 | (uint32_t)offset) + 1);
@@ -130,7 +157,7 @@ bool lmci_words_likely(const struct lmci_searched *in, size_t pieces, size_t pie
         for (size_t done = 0; done < piece_bytes && start + done < in->bytes; done += PIECE) {
             size_t some = in->bytes - start - done < PIECE ? in->bytes - start - done : PIECE;
             some = piece_bytes - done < some ? piece_bytes - done : some;
-            const size_t n = lmci_kernels()->anchors(in->word, log2, in->data + start + done, some, at);
+            const size_t n = keep_apart(at, lmci_kernels()->anchors(in->word, log2, in->data + start + done, some, at));
             for (size_t i = 0; i < n; i++)
                 look_at(&sample, piece, done + at[i]);
         }
@@ -158,6 +185,10 @@ bool lmci_copies_likely(const struct lmci_searched *in, unsigned unit)
 #define TABLE_LOG2  15
 #define OFTEN       3  /* bits of the hash fewer than for samples: one word in about 64 bytes */
 #define AT_LOG2     21 /* of an entry: the anchor plus 1; above: more bits of the hash */
+/* Repeats that are too short may be found in so many bytes, and in so many of runs; then others are not compared. */
+#define SHORT_LEAST   64u
+#define SHORT_OF      64u
+#define SHORT_OF_RUNS 32u
 
 struct search {
     const struct lmci_searched *in;
@@ -165,7 +196,8 @@ struct search {
     uint32_t *table;
     struct lmci_copy *runs;
     size_t count;
-    size_t end; /* of the last run */
+    size_t end;               /* of the last run */
+    size_t copied, too_short; /* bytes of runs; shorter repeats */
 };
 
 static void visit(struct search *search, size_t at, uint64_t h)
@@ -182,13 +214,18 @@ static void visit(struct search *search, size_t at, uint64_t h)
     const size_t source = (old & ((1u << AT_LOG2) - 1)) - 1;
     if (source >= at) /* lines come after the words of their piece */
         return;
+    if (search->too_short > SHORT_LEAST + at / SHORT_OF + search->copied / SHORT_OF_RUNS)
+        return;
     size_t before = source < at - search->end ? source : at - search->end;
     if (in->base != NULL && before > LMCI_LINE)
         before = LMCI_LINE;
     before = equal_before(in, unit, source, at, before);
     const size_t run = before + equal_after(in, unit, source, at, in->bytes - at);
-    if (run < (unit == LMCI_LINE ? LMCI_LEAST_LINES : LMCI_LEAST_COPY))
+    if (run < (unit == LMCI_LINE ? LMCI_LEAST_LINES : LMCI_LEAST_COPY)) {
+        search->too_short++;
         return;
+    }
+    search->copied += run;
     search->runs[search->count++] =
         (struct lmci_copy){(uint32_t)(at - before), (uint32_t)run, (uint32_t)(source - before)};
     search->end = at - before + run;
@@ -220,9 +257,11 @@ enum lmc_status lmci_copies_find(const struct lmci_searched *in, unsigned unit, 
         lines[i] = (uint16_t)(i * LMCI_LINE);
     for (size_t done = 0; done < in->bytes; done += SHORT_PIECE) {
         const size_t some = in->bytes - done < SHORT_PIECE ? in->bytes - done : SHORT_PIECE;
-        if (unit != LMCI_LINE)
+        if (unit != LMCI_LINE) {
+            const unsigned log2 = lmci_rarely(in->word) - OFTEN;
             visit_all(&search, done, words,
-                      lmci_kernels()->anchors(in->word, lmci_rarely(in->word) - OFTEN, in->data + done, some, words));
+                      keep_apart(words, lmci_kernels()->anchors(in->word, log2, in->data + done, some, words)));
+        }
         visit_all(&search, done, lines, (some + LMCI_LINE - 1) / LMCI_LINE);
     }
     lmci_release(search.table);
