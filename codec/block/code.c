@@ -20,24 +20,19 @@ static size_t coded_bytes(const struct lmci_code *code, size_t bytes)
 
 void lmci_code_plan(const uint32_t counts[256], size_t counted, unsigned rare_log2, bool seen, struct lmci_code *code)
 {
-    uint32_t all[LMCI_SYMBOLS] = {0};
-    uint32_t rare = 0;
-    code->leaves = 0;
-    memcpy(all, counts, 256 * sizeof *counts);
-    for (int s = 0; s < 256; s++) {
-        if ((uint64_t)counts[s] << rare_log2 <= counted) {
-            rare += counts[s];
-            all[s] = 0;
-        }
-        code->leaves += all[s] != 0;
+    uint32_t all[LMCI_SYMBOLS];
+    const uint32_t most = (uint32_t)(counted >> rare_log2); /* of a rare byte */
+    uint32_t rare = 0, leaves = 0;
+    for (unsigned s = 0; s < 256; s++) { /* without branches, for vectors */
+        all[s] = counts[s] > most ? counts[s] : 0;
+        rare += counts[s] - all[s];
+        leaves += all[s] != 0;
     }
-    all[LMCI_ESCAPE] = rare + ((!seen && code->leaves < 256) || code->leaves < 2);
-    lmci_huffman_lengths(all, code->lengths);
+    all[LMCI_ESCAPE] = rare + ((!seen && leaves < 256) || leaves < 2);
+    code->leaves = leaves;
+    code->bits = 8 * (uint64_t)rare + lmci_huffman_lengths(all, code->lengths);
     code->table_bytes = lmci_huffman_put_lengths(code->lengths, code->table);
     code->counted = counted;
-    code->bits = 8 * (uint64_t)rare;
-    for (int s = 0; s < LMCI_SYMBOLS; s++)
-        code->bits += (uint64_t)all[s] * code->lengths[s];
 }
 
 size_t lmci_code_estimate(const struct lmci_code *code, size_t bytes)

@@ -53,15 +53,48 @@ static inline unsigned bucket_of(uint32_t count)
     return 64 + 8 * (length - 6) + (count >> (length - 3) & 7);
 }
 
-/* Stores count << 9 | symbol of occurring symbols, ascending; returns their number. Counts are below 2^23. */
+#define GROUP 8u  /* symbols, often all absent */
+#define FEW   48u /* keys that are sorted faster by counting the smaller ones */
+
+/* Stores count << 9 | symbol of occurring symbols; returns their number. Counts are below 2^23. */
+static unsigned find_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t found[LMCI_SYMBOLS])
+{
+    unsigned n = 0;
+    for (uint32_t first = 0; first < LMCI_ESCAPE; first += GROUP) {
+        uint32_t any = 0;
+        for (uint32_t s = first; s < first + GROUP; s++)
+            any |= counts[s];
+        for (uint32_t s = first; any != 0 && s < first + GROUP; s++) {
+            found[n] = counts[s] << 9 | s;
+            n += counts[s] != 0;
+        }
+    }
+    found[n] = counts[LMCI_ESCAPE] << 9 | LMCI_ESCAPE;
+    return n + (counts[LMCI_ESCAPE] != 0);
+}
+
+static void sort_few(uint32_t *found, unsigned n, uint32_t *keys)
+{
+    for (unsigned i = n; i % GROUP != 0; i++)
+        found[i] = UINT32_MAX;
+    for (unsigned i = 0; i < n; i++) {
+        unsigned smaller = 0;
+        for (unsigned k = 0; k < n; k += GROUP)
+            for (unsigned j = k; j < k + GROUP; j++)
+                smaller += found[j] < found[i];
+        keys[smaller] = found[i];
+    }
+}
+
+/* Sorts what find_symbols finds; returns how many. */
 static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
 {
     uint32_t found[LMCI_SYMBOLS];
     uint16_t start[BUCKETS + 1] = {0}; /* few counts share a bucket */
-    unsigned n = 0;
-    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++) {
-        found[n] = counts[s] << 9 | s;
-        n += counts[s] != 0;
+    const unsigned n = find_symbols(counts, found);
+    if (n <= FEW) {
+        sort_few(found, n, keys);
+        return n;
     }
     for (unsigned i = 0; i < n; i++)
         start[bucket_of(found[i] >> 9) + 1]++;
@@ -79,30 +112,28 @@ static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[
     return n;
 }
 
-/* Two queues, with an end greater than all weights: leaves by ascending weight, then inner nodes as created, also
- * ascending. Parents follow children. Branch-free, since either queue may be next. */
+/* Two queues, with ends greater than all weights: leaves by ascending weight, then inner nodes as created, also
+ * ascending. Parents follow children. Branch-free, since either queue may be next: a parent takes two leaves, two nodes
+ * or one of each. */
 static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
 {
-    uint32_t leaves[LMCI_SYMBOLS + 1], nodes[LMCI_SYMBOLS];
+    uint32_t leaves[LMCI_SYMBOLS + 2], nodes[LMCI_SYMBOLS + 1];
     uint16_t parent[2 * LMCI_SYMBOLS - 1];
     uint8_t depth[2 * LMCI_SYMBOLS - 1];
     unsigned leaf = 0;
     unsigned node = 0;
     for (unsigned i = 0; i < n; i++)
         leaves[i] = keys[i] >> 9;
-    leaves[n] = nodes[0] = UINT32_MAX;
+    leaves[n] = leaves[n + 1] = nodes[0] = nodes[1] = UINT32_MAX;
     for (unsigned made = 0; made < n - 1; made++) {
-        uint32_t weight = 0;
-        for (int child = 0; child < 2; child++) {
-            const uint32_t first = leaves[leaf], second = nodes[node];
-            const unsigned is_leaf = first <= second;
-            parent[is_leaf ? leaf : n + node] = (uint16_t)(n + made);
-            weight += is_leaf ? first : second;
-            leaf += is_leaf;
-            node += 1 - is_leaf;
-        }
-        nodes[made] = weight;
-        nodes[made + 1] = UINT32_MAX;
+        const bool two_leaves = leaves[leaf + 1] <= nodes[node], two_nodes = leaves[leaf] > nodes[node + 1];
+        const uint32_t weight = two_leaves ? leaves[leaf + 1] : nodes[node];
+        nodes[made] = weight + (two_nodes ? nodes[node + 1] : leaves[leaf]);
+        nodes[made + 2] = UINT32_MAX;
+        parent[two_leaves ? leaf + 1 : n + node] = (uint16_t)(n + made);
+        parent[two_nodes ? n + node + 1 : leaf] = (uint16_t)(n + made);
+        leaf += 1u + two_leaves - two_nodes;
+        node += 1u + two_nodes - two_leaves;
     }
     depth[2 * n - 2] = 0;
     for (unsigned i = 2 * n - 2; i-- > 0;)
@@ -134,17 +165,21 @@ static void limit_depths(uint8_t *depths, unsigned n)
     assert(sum == one);
 }
 
-void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS])
+uint64_t lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS])
 {
     uint32_t keys[LMCI_SYMBOLS];
     uint8_t depths[LMCI_SYMBOLS];
+    uint64_t bits = 0;
     unsigned n = sort_symbols(counts, keys);
     assert(n >= 2);
     tree_depths(keys, n, depths);
     limit_depths(depths, n);
     memset(lengths, 0, LMCI_SYMBOLS);
-    for (unsigned i = 0; i < n; i++)
+    for (unsigned i = 0; i < n; i++) {
         lengths[keys[i] & 511] = depths[i];
+        bits += (uint64_t)(keys[i] >> 9) * depths[i];
+    }
+    return bits;
 }
 
 /* ---- Lengths as bytes ------------------------------------------------------------------------------------------ */
@@ -153,17 +188,13 @@ void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[L
 enum { SHORT_ZEROS = 13, LONG_ZEROS = 14, REPEAT = 15, SHORT_LEAST = 3, LONG_LEAST = 19 };
 
 struct nibble_writer {
-    unsigned char *dst;
+    unsigned char nibbles[2 * LMCI_LENGTHS_BOUND];
     size_t count;
 };
 
 static void put_nibble(struct nibble_writer *out, unsigned value)
 {
-    if (out->count % 2 == 0)
-        out->dst[out->count / 2] = (unsigned char)value;
-    else
-        out->dst[out->count / 2] |= (unsigned char)(value << 4);
-    out->count++;
+    out->nibbles[out->count++] = (unsigned char)value;
 }
 
 /* Writes a run or its first part; returns its length. */
@@ -191,13 +222,20 @@ static unsigned put_run(struct nibble_writer *out, unsigned length, unsigned run
 
 size_t lmci_huffman_put_lengths(const uint8_t lengths[LMCI_SYMBOLS], unsigned char *dst)
 {
-    struct nibble_writer out = {dst, 0};
+    struct nibble_writer out;
+    out.count = 0;
     for (unsigned s = 0; s < LMCI_SYMBOLS;) {
         unsigned run = 1;
-        while (s + run < LMCI_SYMBOLS && lengths[s + run] == lengths[s])
+        uint64_t others = 0;
+        while (others == 0 && s + run + 8 <= LMCI_SYMBOLS) {
+            others = lmci_load64(lengths + s + run) ^ lengths[s] * UINT64_C(0x0101010101010101);
+            run += others != 0 ? (unsigned)__builtin_ctzll(others) / 8 : 8;
+        }
+        while (others == 0 && s + run < LMCI_SYMBOLS && lengths[s + run] == lengths[s])
             run++;
         s += put_run(&out, lengths[s], run);
     }
+    lmci_kernels()->pack_nibbles(out.nibbles, out.count, dst);
     return (out.count + 1) / 2;
 }
 

@@ -27,8 +27,8 @@ uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total);
 #define LMCI_COST_BIT 256u
 uint16_t lmci_cost(uint32_t count, uint64_t total);
 
-/* Computes code lengths. At least two counts are not zero. Absent symbols get 0. */
-void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS]);
+/* Computes code lengths. At least two counts are not zero. Absent symbols get 0. Returns the bits of all symbols. */
+uint64_t lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS]);
 
 /* Writes the lengths. Returns bytes, at most LMCI_LENGTHS_BOUND. */
 size_t lmci_huffman_put_lengths(const uint8_t lengths[LMCI_SYMBOLS], unsigned char *dst);

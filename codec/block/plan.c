@@ -75,19 +75,21 @@ static size_t gather(const struct sample *sample, const unsigned char *from, uin
         return (size_t)raw_bytes;
     }
     uint64_t stride_words = (raw_bytes - piece_bytes) / sample->word / (PIECES - 1);
+    for (uint64_t piece = 0; piece < PIECES; piece++) /* all at once, not one after another */
+        __builtin_prefetch(from + piece * stride_words * sample->word);
     for (uint64_t piece = 0; piece < PIECES; piece++)
         memcpy(to + piece * piece_bytes, from + piece * stride_words * sample->word, piece_bytes);
     return PIECES * piece_bytes;
 }
 
-/* Copies whole lines, which show repeated rows, but fewer columns. */
+/* Copies whole lines, which show repeated rows, but fewer columns. A sample with pieces of a line or less stays. */
 static size_t gather_lines(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes,
                            unsigned char *to)
 {
-    const size_t piece_lines = sample->words * sample->word / PIECES / LMCI_LINE;
+    const size_t piece_bytes = sample->words * sample->word / PIECES, piece_lines = piece_bytes / LMCI_LINE;
     const uint64_t lines = raw_bytes / LMCI_LINE;
-    if (raw_bytes <= sample->words * sample->word || piece_lines == 0)
-        return gather(sample, from, raw_bytes, to);
+    if (raw_bytes <= sample->words * sample->word || piece_bytes <= LMCI_LINE)
+        return sample->words * sample->word;
     const uint64_t stride = lines / PIECES;
     for (uint64_t piece = 0; piece < PIECES; piece++) {
         const uint64_t at = piece * stride + lmci_copies_moved(piece, stride - piece_lines);

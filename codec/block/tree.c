@@ -28,10 +28,16 @@ static void order_leaves(const uint8_t lengths[LMCI_SYMBOLS], struct maker *make
     uint16_t coded[LMCI_SYMBOLS];
     unsigned count = 0;
     uint32_t code = 0;
-    for (unsigned s = 0; s < LMCI_SYMBOLS; s++) {
+    for (unsigned s = 0; s < 256; s++) {
+        if (s % 8 == 0 && lmci_load64(lengths + s) == 0) {
+            s += 7;
+            continue;
+        }
         coded[count] = (uint16_t)s;
         count += lengths[s] != 0;
     }
+    coded[count] = LMCI_ESCAPE;
+    count += lengths[LMCI_ESCAPE] != 0;
     for (unsigned i = 0; i < count; i++)
         of_length[lengths[coded[i]]]++;
     for (unsigned length = 1; length <= LMCI_MAX_BITS; length++)
@@ -45,20 +51,33 @@ static void order_leaves(const uint8_t lengths[LMCI_SYMBOLS], struct maker *make
     }
 }
 
+/* Numbers bytes without a code from `rank` on, and others as the next: branches would be mispredicted. Returns the next
+ * rank. */
+static unsigned number_escaped(const uint8_t lengths[LMCI_SYMBOLS], unsigned rank, struct lmci_tree *tree)
+{
+    for (unsigned s = 0; s < 256; s++) {
+        tree->byte[rank] = (uint8_t)s;
+        tree->rank[s] = (uint8_t)rank;
+        rank += lengths[s] == 0;
+    }
+    return rank;
+}
+
 static void number_ranks(const uint8_t lengths[LMCI_SYMBOLS], struct maker *maker)
 {
     struct lmci_tree *tree = maker->tree;
     unsigned rank = 0;
     for (unsigned leaf = 0; leaf < maker->leaves; leaf++) {
         maker->first[leaf] = (uint16_t)rank;
-        if (tree->symbol[leaf] != LMCI_ESCAPE)
-            tree->byte[rank++] = (uint8_t)tree->symbol[leaf];
-        for (unsigned s = 0; tree->symbol[leaf] == LMCI_ESCAPE && s < 256; s++)
-            if (lengths[s] == 0)
-                tree->byte[rank++] = (uint8_t)s;
+        rank = tree->symbol[leaf] == LMCI_ESCAPE ? number_escaped(lengths, rank, tree) : rank + 1;
     }
-    for (unsigned r = 0; r < rank; r++)
-        tree->rank[tree->byte[r]] = (uint8_t)r;
+    for (unsigned leaf = 0; leaf < maker->leaves; leaf++) {
+        const unsigned symbol = tree->symbol[leaf];
+        if (symbol == LMCI_ESCAPE)
+            continue;
+        tree->byte[maker->first[leaf]] = (uint8_t)symbol;
+        tree->rank[symbol] = (uint8_t)maker->first[leaf];
+    }
 }
 
 /* Makes the node above leaves `low` to `high` - 1, whose codes agree above `bit`. */

@@ -23,7 +23,7 @@ struct lmci_tree {
     struct lmci_tree_node nodes[LMCI_SYMBOLS];
     uint16_t symbol[LMCI_SYMBOLS]; /* of each leaf */
     uint8_t rank[256];
-    uint8_t byte[256]; /* of each rank */
+    uint8_t byte[257]; /* of each rank; the last is for loops without branches */
 };
 
 /* Writable bytes past every list and buffer. */
