@@ -197,6 +197,11 @@ def _save_killed(rank: int, world: int, folder: Path, killed: int, method: str) 
     _save(folder, ranks.state_of(world, 2), step=2)
 
 
+def _save_left(rank: int, world: int, folder: Path) -> None:
+    ranks.leave_prepared()
+    _save(folder, ranks.state_of(world, 2), step=2)
+
+
 @pytest.mark.parametrize("killed", [0, 3])
 def test_a_save_of_which_a_rank_is_killed_does_not_exist(folder: Path, killed: int) -> None:
     ranks.run(4, _save_killed, folder, killed, "prepare", killed=(killed,))
@@ -226,6 +231,30 @@ def test_a_save_exists_once_its_record_is_durable(folder: Path) -> None:
         assert [snapshot.step for snapshot in run["run"]] == [1, 2, 3]
         same(run["run"].at(step=2).state_dict(), ranks.expected(2))
     assert ranks.numbers_of(folder)["rank-00002.pool"] == [1, 2]
+
+
+def _save_apart(rank: int, world: int, folders: list[Path]) -> str:
+    with pytest.raises(dcp.CheckpointException, match="needs all ranks on one machine") as caught:
+        _save(folders[rank], ranks.state_of(world, 3), step=3)
+    return str(caught.value)
+
+
+def test_ranks_on_two_machines_are_refused(folder: Path) -> None:
+    """The folder of the other machine has older records; its rank prepared a part that has a record by now."""
+    other = folder.with_name("other")
+    ranks.run(2, _save_apart, [folder, other])
+    assert not other.exists()
+    ranks.run(2, _save_steps, folder, 1)
+    other.mkdir()
+    subprocess.run(["cp", "--sparse=always", folder / "records.pool", other], check=True)
+    ranks.run(2, _save_left, folder)
+    (folder / "rank-00001.pool").rename(other / "rank-00001.pool")
+    ranks.run(2, _save_apart, [folder, other])
+    (other / "rank-00001.pool").rename(folder / "rank-00001.pool")
+    with lmcstore.open(folder) as run:
+        assert [snapshot.step for snapshot in run["run"]] == [1, 2]
+        same(run["run"].at(step=2).state_dict(), ranks.expected(2))
+        assert not run.verify()["missing"]
 
 
 # Reading

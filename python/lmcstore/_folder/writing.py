@@ -12,6 +12,7 @@ next one. Of two processes only one can be the coordinator, as it holds the pool
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
 import threading
@@ -22,7 +23,7 @@ from .. import _core
 from .._state.encode import Encoded
 from .._text.arguments import absolute, file_path
 from .._text.caution import warn_of_creation
-from ..errors import Error, InUseError, InvalidError, UnsupportedError
+from ..errors import Error, InputOutputError, InUseError, InvalidError, UnsupportedError
 from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
@@ -216,6 +217,23 @@ def opener_of(ranks: int, options: Mapping[str, Any], opens: Callable[..., Store
     return lambda path, creates: opens(path, "x" if creates else "r+", **{"memory": memory, **options})
 
 
+def _is_written(path: str) -> bool:
+    """Whether a process has a pool open for writing, as the coordinator has the records during a save."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise InputOutputError(f"{path}: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
 class RankWriter:
     """The pool of a rank."""
 
@@ -223,9 +241,11 @@ class RankWriter:
         self._folder = folder
         self._rank = rank
         self._path = os.path.join(folder, rank_file(rank))
-        if not os.path.lexists(os.path.join(folder, RECORDS)):
+        path = os.path.join(folder, RECORDS)
+        if not _is_written(path):
             raise UnsupportedError(
-                f"rank {rank} sees no {RECORDS} in {folder}: all ranks of a run write to one folder of one machine"
+                f"rank {rank}: no process writes {path}: the coordinator has another folder, or has ended. StoreWriter "
+                "needs all ranks on one machine, in one folder; Run keeps a run on several machines"
             )
         self._store = _open.store(self._path, True, not os.path.lexists(self._path), opener)
         self._reads: Store | None = None
