@@ -100,7 +100,7 @@ static unsigned split_in_place(const struct lmci_block_shape *shape, const struc
     for (unsigned p = 0; p < shape->word; p++)
         planes[p] = p < raw ? dst + 3 + p * (1 + plane_bytes) : work->planes[p];
     split_pieces(shape, scheme->transform, data, base, hasher, planes);
-    for (unsigned p = 0; p < raw; p++)
+    for (unsigned p = 0; !scheme->noisy && p < raw; p++)
         noise = noise && lmci_plane_is_noise(planes[p], plane_bytes);
     for (unsigned p = 0; !noise && p < raw; p++)
         memcpy(work->planes[p], planes[p], plane_bytes);

@@ -90,6 +90,18 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
+/* Writes a plane that is often noise. */
+static void put_low(struct sink *out, const unsigned char *plane, size_t count)
+{
+    if (out->full || count == 0 || !lmci_plane_is_noise(plane, count)) {
+        put_plane(out, plane, count);
+        return;
+    }
+    const unsigned char kind = LMCI_PLANE_RAW;
+    put_bytes(out, &kind, 1);
+    put_bytes(out, plane, count);
+}
+
 /* Writes the symbols of a class, by shared codes if they fit. */
 static void put_symbols(struct sink *out, const unsigned char *symbols, size_t count,
                         const struct lmci_classes *classes, unsigned class, const struct lmci_codes *codes)
@@ -187,7 +199,7 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
     put_amounts(out, classes, &room->lists, &lists, shape->word, &amounts);
     out->full = out->full || amounts.outliers > shape->bytes / shape->word / OUTLIERS_ONE_IN;
     for (unsigned k = 0; k < 3; k++)
-        put_plane(out, room->lists.low[k], amounts.low[k]);
+        put_low(out, room->lists.low[k], amounts.low[k]);
     lmci_kernels()->pack_nibbles(room->lists.nibbles, amounts.nibbles, room->packed);
     put_plane(out, room->packed, (amounts.nibbles + 1) / 2);
     for (unsigned c = 0; c < classes->count; c++)

@@ -113,13 +113,19 @@ static uint64_t plane_bits(const struct sample *sample, const unsigned char *pla
     return (coded < raw ? coded : raw) * (half ? 2 : 1);
 }
 
-/* Estimated bits of the sample with a transform. */
-static uint64_t cost_bits(const struct sample *sample, enum lmci_transform transform)
+/* Estimated bits of the sample with a transform. *noise: how many of the lowest planes are noise. If it is NULL, the first
+ * `raw` planes count as raw. */
+static uint64_t cost_bits(const struct sample *sample, enum lmci_transform transform, unsigned raw, unsigned *noise)
 {
     uint64_t bits = 0;
     lmci_kernels()->split(transform, sample->word, sample->data, sample->base, sample->words, sample->planes);
-    for (unsigned p = 0; p < sample->word; p++)
-        bits += plane_bits(sample, sample->planes[p]);
+    for (unsigned p = 0; p < sample->word; p++) {
+        if (noise != NULL && raw == p)
+            raw += lmci_plane_is_noise(sample->planes[p], sample->words);
+        bits += p < raw ? 8 * (uint64_t)sample->words : plane_bits(sample, sample->planes[p]);
+    }
+    if (noise != NULL)
+        *noise = raw;
     return bits;
 }
 
@@ -139,16 +145,17 @@ struct group {
     uint64_t loss; /* bits lost by joining the next group */
 };
 
-/* Counts lengths of differences for keys `first` to `last`. */
-static void count_lengths(const struct sample *sample, unsigned first, unsigned last,
-                          uint32_t counts[256][LMCI_BIT_LENGTHS])
+/* Counts lengths of differences for each key of the base; clears only the keys that occur. */
+static void count_lengths(const struct sample *sample, bool occurs[256], uint32_t counts[256][LMCI_BIT_LENGTHS])
 {
-    for (unsigned key = first; key <= last; key++)
-        memset(counts[key], 0, sizeof counts[key]);
+    memset(occurs, 0, 256 * sizeof *occurs);
     for (size_t i = 0; i < sample->words; i++) {
-        uint32_t b = lmci_word_at(sample->word, sample->base, i);
-        counts[lmci_class_key(sample->word, b)]
-              [lmci_bit_length(lmci_difference_at(sample->word, sample->data, i, b))]++;
+        const uint32_t b = lmci_word_at(sample->word, sample->base, i);
+        const unsigned key = lmci_class_key(sample->word, b);
+        if (!occurs[key])
+            memset(counts[key], 0, sizeof counts[key]);
+        occurs[key] = true;
+        counts[key][lmci_bit_length(lmci_difference_at(sample->word, sample->data, i, b))]++;
     }
 }
 
@@ -164,25 +171,15 @@ static uint64_t group_entropy(const struct group *group)
     return lmci_entropy_bits(group->lengths.words_of, LMCI_BIT_LENGTHS, group->lengths.words);
 }
 
-static void find_keys(const struct sample *sample, unsigned *first, unsigned *last)
-{
-    *first = 255;
-    *last = 0;
-    for (size_t i = 0; i < sample->words; i++) {
-        unsigned key = lmci_class_key(sample->word, lmci_word_at(sample->word, sample->base, i));
-        *first = key < *first ? key : *first;
-        *last = key > *last ? key : *last;
-    }
-}
-
 static unsigned make_groups(const struct sample *sample, struct group groups[256])
 {
     uint32_t counts[256][LMCI_BIT_LENGTHS];
-    unsigned first, last;
+    bool occurs[256];
     unsigned n = 0;
-    find_keys(sample, &first, &last);
-    count_lengths(sample, first, last, counts);
-    for (unsigned key = first; key <= last; key++) {
+    count_lengths(sample, occurs, counts);
+    for (unsigned key = 0; key < 256; key++) {
+        if (!occurs[key])
+            continue;
         struct group group = {.first = key};
         memcpy(group.lengths.words_of, counts[key], sizeof group.lengths.words_of);
         for (unsigned k = 0; k < LMCI_BIT_LENGTHS; k++)
@@ -409,10 +406,11 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
 
 /* ---- Choosing -------------------------------------------------------------------------------------------------- */
 
-/* `rotated`: bits as rotated floats. Returns bits. */
-static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, struct lmci_scheme *scheme)
+/* `rotated`: bits as rotated floats, whose lowest `noise` planes are noise. These are about noise without rotation, too,
+ * which moves one bit from a plane to the next. Returns bits. */
+static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, unsigned noise, struct lmci_scheme *scheme)
 {
-    const uint64_t least = cost_bits(sample, LMCI_KEEP);
+    const uint64_t least = cost_bits(sample, LMCI_KEEP, noise, NULL);
     scheme->transform = rotated < least ? LMCI_ROTATE : LMCI_KEEP;
     return rotated < least ? rotated : least;
 }
@@ -422,23 +420,13 @@ static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
     for (size_t i = 0; i < sizeof deltas / sizeof *deltas; i++) {
-        uint64_t bits = cost_bits(sample, deltas[i]);
+        uint64_t bits = cost_bits(sample, deltas[i], 0, NULL);
         if (bits < least) {
             scheme->transform = deltas[i];
             least = bits;
         }
     }
     return least;
-}
-
-/* How many of the lowest planes are noise. */
-static unsigned count_noise(const struct sample *sample, enum lmci_transform transform)
-{
-    unsigned noise = 0;
-    lmci_kernels()->split(transform, sample->word, sample->data, sample->base, sample->words, sample->planes);
-    while (noise < sample->word && lmci_plane_is_noise(sample->planes[noise], sample->words))
-        noise++;
-    return noise;
 }
 
 /* Chooses values only if this saves one part in 1024: it takes twice the time. */
@@ -463,7 +451,8 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
     const bool dealt = sample->base != NULL && is_float && lmci_has_classes(sample->word);
     const uint64_t about = dealt ? plan_classes(sample, most, &scheme->classes) : UINT64_MAX;
-    const uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
+    unsigned noise = 0;
+    const uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE, 0, &noise) : UINT64_MAX;
     const bool surely = dealt && !sample->dense && about + SURELY * (uint64_t)sample->words < rotated;
     const uint64_t classes = surely ? about : dealt ? classes_bits(sample, &scheme->classes) : UINT64_MAX;
     scheme->transform = LMCI_ROTATE;
@@ -471,7 +460,7 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
         scheme->method = LMCI_METHOD_CLASSES;
         return LMC_OK;
     }
-    const uint64_t alone = choose_alone(sample, rotated, scheme);
+    const uint64_t alone = choose_alone(sample, rotated, noise, scheme);
     const uint64_t least = alone - alone / 64;
     if (dealt) {
         if (classes < least)
@@ -482,8 +471,10 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
             status = choose_keyed(sample, most, smallest, scheme);
     }
     choose_values(sample, params->level == LMC_LEVEL_DENSE && is_float, alone, scheme);
-    if (scheme->method == LMCI_METHOD_PLANES)
-        scheme->noise = count_noise(sample, scheme->transform);
+    if (scheme->method == LMCI_METHOD_PLANES && scheme->transform != LMCI_ROTATE)
+        (void)cost_bits(sample, scheme->transform, 0, &noise);
+    scheme->noise = scheme->method == LMCI_METHOD_PLANES ? noise : 0;
+    scheme->noisy = sample->small && !sample->dense;
     return status;
 }
 

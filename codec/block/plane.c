@@ -234,12 +234,15 @@ static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned dep
     return count_about(plane, bytes, counted_of(bytes, dense, usual), counts);
 }
 
-#define NOISE_COUNTED ((size_t)2 << 10)
+#define NOISE_COUNTED       ((size_t)2 << 10)
+#define NOISE_COUNTED_SHORT ((size_t)1 << 10)
+#define NOISE_SHORT         ((size_t)16 << 10)
 
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes)
 {
     uint32_t counts[256];
-    return is_noise(counts, count_about(plane, bytes, NOISE_COUNTED, counts));
+    const size_t most = bytes <= NOISE_SHORT ? NOISE_COUNTED_SHORT : NOISE_COUNTED;
+    return is_noise(counts, count_about(plane, bytes, most, counts));
 }
 
 static size_t encode_by_counts(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted,

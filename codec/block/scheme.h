@@ -24,6 +24,7 @@ struct lmci_scheme {
     enum lmci_method method;
     enum lmci_transform transform;
     unsigned noise; /* number of lowest planes to store raw in blocks where they are noise */
+    bool noisy;     /* they are, in all blocks */
     struct lmci_classes classes;
     bool copies;  /* search for repeated bytes */
     unsigned low; /* METHOD_KEYED: planes below the difference */
