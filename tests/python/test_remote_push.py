@@ -454,6 +454,12 @@ def test_steps_of_adamw_as_links(pool_path: str, url: str, tmp_path: Path) -> No
                 assert copy.verify()["damages"] == 0
 
 
+def test_a_run_without_snapshots_is_sound(store: lmcstore.Store, url: str) -> None:
+    store.push(url)
+    with Place(url) as place:
+        assert verify(place, (), store._create) == {"snapshots": 0, "bytes_read": 0, "damages": []}
+
+
 def test_keys_have_the_payloads_of_older_archives(
     pool_path: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,8 +44,11 @@ class Verifier(Puller):
 
     keys: Verifier
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.damages: list[dict[str, Any]] = []
+
     def _pull_shelf(self, shelf: state.Shelf, numbers: list[int]) -> None:
-        self.damages: list[dict[str, Any]] = getattr(self, "damages", [])
         for number in numbers:
             entry = shelf.entry(number)
             assert entry is not None
