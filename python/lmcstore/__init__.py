@@ -36,6 +36,7 @@ except (ImportError, SystemError) as error:
     raise ImportError(explain(error)) from error
 
 import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if not getattr(_sys, "_is_gil_enabled", lambda: True)():
     raise ImportError(
@@ -43,78 +44,32 @@ if not getattr(_sys, "_is_gil_enabled", lambda: True)():
         "switches the GIL on"
     )
 
-from . import archive, codec
-from ._folder.opaque import Opaque
-from ._state.lazy import LazyTensor, Part
-from .diff import Diff, TensorDiff
-from .errors import (
-    CancelledError,
-    CreationWarning,
-    DamagedError,
-    Error,
-    ExistsError,
-    FullError,
-    InputOutputError,
-    InUseError,
-    InvalidError,
-    NotFoundError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RemoteError,
-    UnsupportedError,
-)
-from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transaction
-from .log import Log, RemovedByPolicy
-from .opening import open
-from .progress import ProgressBar
-from .remote import pull
-from .run import Run
-from .shelf import Origin, Pruned, Removal, Shelf
-from .snapshot import Loaded, Snapshot
-from .store import Store
+if _TYPE_CHECKING:
+    from ._surface import *  # noqa: F403
+    from ._surface import __all__ as __all__
 
 __version__ = _core.VERSION
 
-__all__ = [
-    "CancelledError",
-    "CreationWarning",
-    "DamagedError",
-    "Diff",
-    "Error",
-    "ExistsError",
-    "FullError",
-    "InUseError",
-    "InputOutputError",
-    "InvalidError",
-    "LazyTensor",
-    "Live",
-    "LiveInfo",
-    "LiveTensor",
-    "LiveValue",
-    "LiveVariable",
-    "Loaded",
-    "Log",
-    "NotFoundError",
-    "Opaque",
-    "Origin",
-    "OutOfMemoryError",
-    "Part",
-    "ProgressBar",
-    "Pruned",
-    "ReadOnlyError",
-    "RemoteError",
-    "Removal",
-    "RemovedByPolicy",
-    "Run",
-    "Shelf",
-    "Snapshot",
-    "Store",
-    "TensorDiff",
-    "Transaction",
-    "UnsupportedError",
-    "__version__",
-    "archive",
-    "codec",
-    "open",
-    "pull",
-]
+_FUNCTIONS = ("__all__", "archive", "codec", "open", "pull")
+_MODULES = ("annotate", "diff", "errors", "live", "log", "opening", "progress", "run", "shelf", "snapshot", "store")
+
+
+def __getattr__(name: str) -> object:
+    """Load all public names at the first use of one: a command that takes a URL sends requests before."""
+    if name in _FUNCTIONS or name[:1].isupper():
+        from . import _surface
+
+        names = globals()
+        names.update({one: getattr(_surface, one) for one in _surface.__all__}, __all__=_surface.__all__)
+        if name in names:
+            return names[name]
+    elif name in _MODULES:
+        from importlib import import_module
+
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    __getattr__("__all__")
+    return sorted(globals())

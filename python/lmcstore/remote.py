@@ -7,15 +7,14 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ._folder.store import FolderStore
 from ._text.arguments import file_path, parse_size
 from .errors import InvalidError, UnsupportedError
-from .opening import open
-from .snapshot import Progress
-from .store import Store
 
 if TYPE_CHECKING:
-    from ._remote.place import Place
+    from ._folder.store import FolderStore
+    from ._remote.place import Pace, Place
+    from .snapshot import Progress
+    from .store import Store
 
 __all__ = ["pull"]
 
@@ -67,28 +66,56 @@ def pull(
     InputOutputError
         The server can't be reached, or refuses.
     """
-    from ._remote import state  # needs modules that others do without
-    from ._remote.place import Pace, Place
+    from ._remote.place import Pace  # needs modules that others do without
     from ._remote.pull import pull_into
 
     most = None if rate is None else parse_size(rate)
     if most == 0:
         raise InvalidError("a rate is above 0")
     pace = None if most is None else Pace(most)
-    path = "" if isinstance(pool, Store) else os.path.expanduser(file_path(pool))
-    exists = os.path.exists(path)
-    if isinstance(pool, FolderStore) or (not isinstance(pool, Store) and (not exists or os.path.isdir(path))):
-        with Place(url, read_pace=pace) as place:
-            if state.read(place).ranks is not None:
-                from ._folder.remote_pull import pull_run
+    if not isinstance(pool, str | os.PathLike):
+        from ._folder.store import FolderStore
+        from .store import Store
 
-                return pull_run(pool if isinstance(pool, FolderStore) else path, place, what, progress, allow_missing)
-        if exists or isinstance(pool, FolderStore):
-            raise UnsupportedError(f"{url} has the run of one pool: pull it into a file, not into a folder")
-    if isinstance(pool, Store):
-        return pull_into(pool, url, what, progress, pace)
-    with open(path, "r+" if exists else "x", background=False) as store:
+        if isinstance(pool, FolderStore):
+            return _pull_new(url, pool, what, progress, allow_missing, pace)
+        if isinstance(pool, Store):
+            return pull_into(pool, url, what, progress, pace)
+    path = os.path.expanduser(file_path(pool))
+    if not os.path.exists(path) or os.path.isdir(path):
+        return _pull_new(url, path, what, progress, allow_missing, pace)
+    from .opening import open
+
+    with open(path, "r+", background=False) as store:
         return pull_into(store, url, what, progress, pace)
+
+
+def _pull_new(
+    url: str,
+    pool: str | FolderStore,
+    what: str | Iterable[str] | None,
+    progress: Progress | None,
+    allow_missing: bool,
+    pace: Pace | None,
+) -> dict[str, Any]:
+    """Pull into a path that does not exist, or into a run's folder or its path."""
+    from ._remote import state
+    from ._remote.place import Place
+    from ._remote.pull import Early, pull_into
+
+    with Place(url, read_pace=pace) as place:
+        now = state.read(place)
+        if now.ranks is not None:
+            from ._folder.remote_pull import pull_run
+
+            return pull_run(pool, place, what, progress, allow_missing)
+        if not isinstance(pool, str) or os.path.exists(pool):
+            raise UnsupportedError(f"{url} has the run of one pool: pull it into a file, not into a folder")
+        with Early(now, what) as early:
+            from .opening import open  # takes as long as many requests
+
+            with open(pool, "x", background=False) as store:
+                return pull_into(store, url, what, progress, early=early)
 
 
 def verify(
@@ -107,6 +134,9 @@ def verify(
 
 def mend(store: Store, what: Iterable[str], urls: list[str], files: list[str]) -> dict[str, Any]:
     """Scrub and repair a pool or a run's folder, from files and then from runs in object stores."""
+    from ._folder.store import FolderStore
+    from .store import Store
+
     if isinstance(store, FolderStore):
         from ._folder.remote_repair import scrub as scrub_run
 

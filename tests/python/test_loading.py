@@ -109,3 +109,26 @@ def test_an_empty_module(tmp_path: Path) -> None:
 def test_words_of_the_loader(said: str, expected: str) -> None:
     line = loading.explain(ImportError(said))
     assert expected in line and line.startswith("lmcstore's C module ") and "\n" not in line
+
+
+def test_public_names_are_loaded_when_one_is_used() -> None:
+    """A command that takes a URL sends its first requests before."""
+    code = """
+import sys
+import lmcstore._remote.command
+assert "lmcstore.store" not in sys.modules
+import lmcstore
+assert lmcstore.errors.Error.__module__ == "lmcstore.errors" and "lmcstore.store" not in sys.modules
+assert not hasattr(lmcstore, "something") and not hasattr(lmcstore, "__wrapped__")
+assert not hasattr(lmcstore, "Something") and "lmcstore.store" in sys.modules
+from lmcstore import *
+assert open is lmcstore.open and Store is lmcstore.store.Store
+assert set(lmcstore.__all__) <= set(dir(lmcstore)) and "lmcstore.lightning" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["Error", "Run", "__version__", "archive", "codec", "open", "pull"])
+def test_each_public_name_can_be_the_first(name: str) -> None:
+    code = f"import lmcstore; from lmcstore import {name}; assert lmcstore.{name} is {name}"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -323,6 +323,35 @@ def test_the_next_archive_is_fetched_ahead(url: str, monkeypatch: pytest.MonkeyP
             assert b"".join(ahead.of(archives[1])) == data[1]
 
 
+def test_the_first_archives_are_fetched_while_the_pool_is_made(
+    store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(1, 7):
+        fill(store, step, step)
+        store.push(url)
+    asked: list[str] = []
+    get_range, pull_into = Place.get_range, pull.pull_into
+
+    def count(self: Place, name: str, offset: int, size: int) -> bytes:
+        asked.append(name)
+        return get_range(self, name, offset, size)
+
+    def begin(*arguments: Any, **options: Any) -> Any:
+        wait_until(lambda: len(asked) == pull._GROUPS_AHEAD)
+        return pull_into(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "get_range", count)
+        patch.setattr(pull, "pull_into", begin)
+        lmcstore.pull(url, tmp_path / "new.pool", "run@4..5")
+        assert len(asked) == len(set(asked)) == 5  # each archive once
+    with lmcstore.open(tmp_path / "new.pool", "r") as copy:
+        expect(copy, [4, 5])
+    with pytest.raises(lmcstore.NotFoundError, match="no snapshot '9'"):
+        lmcstore.pull(url, tmp_path / "none.pool", "run@9")
+    assert not (tmp_path / "none.pool").exists()
+
+
 def test_two_pushers(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
     """Two processes push one pool, and a third another shelf: nothing is lost or there twice."""
     fill(store, 1, 12)

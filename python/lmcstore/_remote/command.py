@@ -17,11 +17,9 @@ from typing import Any, NoReturn
 from .._text.arguments import file_path, parse_size
 from .._text.text import lines, printable
 from ..errors import DamagedError, Error, InvalidError, NotFoundError
-from ..opening import open
 from ..progress import ProgressBar
 from ..remote import mend, pull, verify
-from ..store import Store
-from . import compare, state, sweep
+from . import state
 from .codec import Entry
 from .place import Place, is_url
 
@@ -36,7 +34,12 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidError(f"{self.prog.removeprefix('lmc-store ')}: {message} (try {self.prog} --help)")
 
 
+# Modules that take long to load are imported where they are needed: a pull sends its first requests before.
+
+
 def _push(arguments: argparse.Namespace) -> dict[str, Any]:
+    from ..opening import open
+
     with open(arguments.pool, "r", force_network=arguments.force_network) as store, _Bar(arguments) as bar:
         done = store.push(
             arguments.url,
@@ -150,6 +153,8 @@ def _rank(above: Place, name: str) -> dict[str, Any]:
 
 
 def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
+    from ..store import Store
+
     with Place(arguments.url) as place, _Bar(arguments) as bar:
         done = verify(place, arguments.what, Store._create, bar)
     for damage in done["damages"]:
@@ -163,6 +168,8 @@ def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _scrub(arguments: argparse.Namespace) -> dict[str, Any]:
+    from ..opening import open
+
     if not arguments.repair:
         raise InvalidError("scrub: --from is for --repair")
     urls = [one for one in arguments.sources if is_url(one)]
@@ -178,6 +185,9 @@ def _scrub(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
+    from ..store import Store
+    from . import sweep
+
     is_prune = arguments.prune
     if not is_prune and (not arguments.what or not all("@" in one for one in arguments.what)):
         raise InvalidError("rm: name snapshots: run@7, or run@5..9; run@1..latest is a whole shelf")
@@ -197,11 +207,15 @@ def _rm(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _diff(arguments: argparse.Namespace) -> dict[str, Any]:
+    from . import compare
+
     with _Bar(arguments) as bar:
         return compare.diff(arguments, bar, _say)
 
 
 def _export(arguments: argparse.Namespace) -> dict[str, Any]:
+    from . import compare
+
     with _Bar(arguments) as bar:
         return compare.export(arguments, bar, _say, _size)
 

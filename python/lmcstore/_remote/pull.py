@@ -41,17 +41,30 @@ class _Ahead:
         self._place = place
         self._wanted: deque[tuple[str, int, int]] = deque()
         self._waiting: deque[Future[bytes]] = deque()
+        self._begun: deque[Archive] = deque()
+
+    def begin(self, archives: Iterable[Archive]) -> None:
+        """Fetch archives that will be added first."""
+        for archive in archives:
+            self._begun.append(archive)
+            self._wanted.extend(_ranges(archive))
+        self._start()
 
     def add(self, archive: Archive) -> None:
         """Add an archive, behind those that were added before."""
+        if self._begun and self._begun.popleft() == archive:
+            return
         self._wanted.extend(_ranges(archive))
 
     def of(self, archive: Archive) -> Iterator[bytes]:
         """Yield the bytes of the next archive."""
         for _ in _ranges(archive):
-            while self._wanted and len(self._waiting) < PARALLEL:
-                self._waiting.append(self._place.start(self._place.get_range, *self._wanted.popleft()))
+            self._start()
             yield self._waiting.popleft().result()
+
+    def _start(self) -> None:
+        while self._wanted and len(self._waiting) < PARALLEL:
+            self._waiting.append(self._place.start(self._place.get_range, *self._wanted.popleft()))
 
     def __enter__(self) -> _Ahead:
         return self
@@ -204,6 +217,25 @@ def _named(error: BaseException, what: str) -> BaseException:
     return error
 
 
+class Early:
+    """The first archives for a new pool, which are fetched while that is made."""
+
+    def __init__(self, now: state.State, what: str | Iterable[str] | None) -> None:
+        self.state, self.wanted = now, list(numbers_of(now, _addresses(what)))
+        self.shelf, self.ahead = "", _Ahead(now.place)
+        shelf, numbers = next((one for one in self.wanted if one[1]), (None, []))
+        if shelf is not None:
+            self.shelf = shelf.name
+            first = itertools.takewhile(_is_alone, _groups(shelf.chain(numbers[0]))[:_GROUPS_AHEAD])
+            self.ahead.begin(group[0][1] for group in first)
+
+    def __enter__(self) -> Early:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ahead.__exit__()
+
+
 class Puller:
     """Pulls from a place into an open store."""
 
@@ -215,10 +247,12 @@ class Puller:
         progress: Progress | None = None,
         *,
         inspects: bool = False,
+        early: Early | None = None,
     ) -> None:
         self._store, self._place, self._progress, self._inspects = store, place, progress, inspects
-        self._state = state.read(place)
-        self._wanted = list(numbers_of(self._state, what))
+        self._early = early
+        self._state = state.read(place) if early is None else early.state
+        self._wanted = list(numbers_of(self._state, what)) if early is None else early.wanted
         self._remote: dict[tuple[str, int], str] = {}
         self.snapshots = self.skipped = self.bytes = 0
 
@@ -279,7 +313,8 @@ class Puller:
 
     def _restore_all(self, shelf: state.Shelf, groups: Iterator[_Group], wanted: set[int], extra: list[int]) -> None:
         coming: deque[_Group] = deque()
-        with _Ahead(self._place) as ahead:
+        is_begun = self._early is not None and self._early.shelf == shelf.name
+        with self._early.ahead if self._early is not None and is_begun else _Ahead(self._place) as ahead:
             while True:
                 for group in itertools.islice(groups, _GROUPS_AHEAD - len(coming)):
                     coming.append(group)
@@ -438,12 +473,12 @@ def pull_into(
     what: str | Iterable[str] | None = None,
     progress: Progress | None = None,
     pace: Pace | None = None,
+    early: Early | None = None,
 ) -> dict[str, Any]:
-    """Restore snapshots of a run at a URL into an open store."""
+    """Restore snapshots of a run at a URL into an open store. `early`: of this pull."""
     store._check_writable()
-    addresses = () if what is None else (what,) if isinstance(what, str) else tuple(what)
-    with Place(url, read_pace=pace) as place:
-        puller = Puller(store, place, addresses, progress)
+    with contextlib.nullcontext(early.state.place) if early is not None else Place(url, read_pace=pace) as place:
+        puller = Puller(store, place, _addresses(what), progress, early=early)
         if puller._state.ranks is not None:
             raise UnsupportedError(f"{url} has a run of many ranks: pull it into a folder, not into {store.path}")
         store.pause()
@@ -452,3 +487,7 @@ def pull_into(
         finally:
             store.resume()
     return {"snapshots": puller.snapshots, "snapshots_skipped": puller.skipped, "bytes": puller.bytes}
+
+
+def _addresses(what: str | Iterable[str] | None) -> tuple[str, ...]:
+    return () if what is None else (what,) if isinstance(what, str) else tuple(what)
