@@ -91,6 +91,9 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
     Tensors are stored as tensors, replicated ones once. Plain values (None, bool, int, float, str, bytes, and lists,
     tuples, dicts and sets of them) are stored as values; other objects as pickles that torch makes, in `Opaque`.
 
+    A first save without `lazy` sets the policy ``write=raw``, which copies tensors as they are. Set ``write=auto`` for
+    saves after every step: it takes memory, and stores less.
+
     All ranks write to one folder on one machine. The folder and its pools are created when they are missing, with a
     `CreationWarning`. The process keeps its pools open for the next save until `close`, or its end.
 
@@ -233,6 +236,8 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         rank.collect(self._shelf)
         state, places, values = _resolved(plan, planner)
         if state:
+            if self._lazy is None:
+                rank.begin_shelf(self._shelf, "write=raw")
             part, names = rank.prepare(self._shelf, state, self._step, copied)
         else:
             part, names = None, []

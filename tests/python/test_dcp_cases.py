@@ -17,6 +17,7 @@ from same import same
 torch.Tensor  # noqa: B018 (skips without torch)
 
 import dcp_ranks as ranks  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from lmcstore._folder import writing  # noqa: E402
 from lmcstore._text.arguments import parse_size  # noqa: E402
@@ -364,6 +365,21 @@ def test_options_of_the_pool_bound_the_memory_of_saves(folder: Path, memory: int
     assert used >= 200_000 if memory is None else used <= parse_size(memory)
 
 
+def test_saves_are_raw_unless_they_are_lazy_or_have_another_policy(folder: Path) -> None:
+    def policy(shelf: str) -> str:
+        return writing.RankWriter(str(folder), 0).store[shelf].policy
+
+    state = {"a": torch.rand(10)}
+    dcp.save(state, storage_writer=StoreWriter(folder))
+    dcp.save(state, storage_writer=StoreWriter(folder, "lazy", lazy=True))
+    assert "write=raw" in policy("run") and "write=" not in policy("lazy")  # auto is not shown
+    writing.close(str(folder))
+    with lmcstore.open(folder, mode="r+") as run:
+        run["run"].policy = "write=auto"
+    dcp.save(state, storage_writer=StoreWriter(folder))
+    assert "write=" not in policy("run")
+
+
 def test_options_of_other_places_are_refused(folder: Path) -> None:
     with pytest.raises(lmcstore.InvalidError, match="pool_options has 'mode'"):
         StoreWriter(folder, pool_options={"mode": "r"})
@@ -380,6 +396,7 @@ def test_a_process_alone_needs_no_collectives(folder: Path) -> None:
 def _refuse(rank: int, world: int, folder: Path) -> None:
     with pytest.raises(lmcstore.UnsupportedError, match="use_collectives"):
         dcp.save({"w": torch.ones(3)}, storage_writer=_Writer(folder), use_collectives=False)
+    dist.barrier()  # a rank that ends while another one connects would fail it
 
 
 def test_ranks_need_collectives(folder: Path) -> None:

@@ -17,9 +17,9 @@ from trainers_loops import lightning, python_of, run_program, transformers
 from trainers_run import (
     ASYNC,
     OURS,
+    OURS_AUTO,
     OURS_BOUND,
     OURS_FP32,
-    OURS_RAW,
     TORCH_CHECKPOINTING,
     WAYS,
     load,
@@ -65,15 +65,15 @@ def saves(setting: Setting) -> list[Section]:
             first, again = middle(found[way], "durable_s", slice(1)), middle(found[way], "durable_s", later)
             share = ratio(found, way, BASE, "durable_s", later)
             section.rows.append([way, ms(first), ms(again), f"{share:.2f}", f"{memory / MIB:.0f}"])
-            if way in (OURS, OURS_FP32, OURS_RAW, OURS_BOUND):
+            if way in (OURS, OURS_AUTO, OURS_FP32, OURS_BOUND):
                 section.goal(f"{way}: later saves, of FileSystemWriter's time", share, "<=", 1 / 1.5)
-            if way == OURS_RAW:
+            if way == OURS:
                 section.goal(f"{way}: memory above the state, MiB", memory / MIB, "<=", 64)
         section.numbers = {f"saves, {name}": found}
         section.notes.append(
             f"Parameters and moments of AdamW, after a step with gradients of bf16 precision (as of autocast), or of "
-            f"fp32 precision. {idle_s} s pass before each save. Later: from the third save on. Links keep the newest "
-            "state in memory as the base of the next one; write=raw does not, and memory= bounds this copy."
+            f"fp32 precision. {idle_s} s pass before each save. Later: from the third save on. With write=auto, links "
+            "keep the newest state in memory as the base of the next one; memory= bounds this copy."
         )
         if python is not None:
             section.notes.append(

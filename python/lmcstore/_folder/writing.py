@@ -267,6 +267,11 @@ class RankWriter:
             except Error as error:
                 log.warning("%s: parts of removed snapshots are left: %s", self._path, error)
 
+    def begin_shelf(self, shelf: str, policy: str) -> None:
+        """Make a shelf with a policy, unless the pool has it."""
+        if shelf not in self._store:
+            self._store.shelf(shelf, create=True).policy = policy
+
     def prepare(
         self, shelf: str, state: dict[str, Any], step: int | None, copied: Callable[[], None] | None = None
     ) -> tuple[Part, list[str]]:
