@@ -42,6 +42,9 @@ def test_objects(place: Place) -> None:
     place.put("data/a/0", b"hello")
     place.put("data/a/0", b"hello again")
     assert place.get("data/a/0") == b"hello again"
+    place.put("data/b/0", b"", b"a" * 70_000, memoryview(b"hello")[1:3], b"b" * 70_000)
+    assert place.get("data/b/0") == b"a" * 70_000 + b"el" + b"b" * 70_000
+    place.delete(["data/b/0"])
     assert place.get_range("data/a/0", 6, 5) == b"again"
     assert place.get_ranges([("data/a/0", 0, 1), ("data/a/0", 1, 4)] * 20) == [b"h", b"ello"] * 20
     assert place.create("log/1", b"one") and place.create("log/1", b"one")

@@ -323,6 +323,26 @@ def test_the_next_archive_is_fetched_ahead(url: str, monkeypatch: pytest.MonkeyP
             assert b"".join(ahead.of(archives[1])) == data[1]
 
 
+def test_pieces_of_chunks_of_all_sizes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large chunks are sent without a copy, and small ones don't become many parts of a request."""
+    sent: dict[str, tuple[Any, ...]] = {}
+    put = Place.put
+
+    def count(self: Place, name: str, *parts: Any) -> None:
+        sent[name] = parts
+        put(self, name, *parts)
+
+    monkeypatch.setattr(Place, "put", count)
+    chunks = [secrets.token_bytes(size) for size in (7, 1, 300_000, *[20] * 1000, 70_000, 100_000, 3, 2_000_000, 5)]
+    with Place(url) as place:
+        written = upload.Upload(place, None, 1 << 20)
+        for chunk in chunks:
+            written.write(chunk)
+        written.finish()
+        assert b"".join(place.get(name) for name in sorted(sent)) == b"".join(chunks)
+    assert [len(parts) for _, parts in sorted(sent.items())] == [7, 1, 2]
+
+
 def test_the_first_archives_are_fetched_while_the_pool_is_made(
     store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,10 @@ from ..errors import DamagedError, InvalidError, UnsupportedError
 _TEMPORARY = ".new-"
 
 
+Part = bytes | memoryview
+"""A part of the bytes of an object."""
+
+
 class Info(NamedTuple):
     """An object as its server lists it."""
 
@@ -63,9 +67,9 @@ class FolderClient:
             file.seek(offset)
             return file.read(count)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, *parts: Part) -> None:
         self.check(name)
-        temporary = self._written(name, data)
+        temporary = self._written(name, *parts)
         os.replace(temporary, self._path(name))
         _sync_folder(os.path.dirname(self._path(name)))
 
@@ -86,13 +90,13 @@ class FolderClient:
         _sync_folder(os.path.dirname(self._path(name)))
         return True
 
-    def _written(self, name: str, data: bytes) -> str:
+    def _written(self, name: str, *parts: Part) -> str:
         folder = os.path.dirname(self._path(name))
         _make_folders(folder)
         temporary = os.path.join(folder, _TEMPORARY + secrets.token_hex(8))
         try:
             with open(temporary, "xb") as file:
-                file.write(data)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:
@@ -144,9 +148,9 @@ class MemoryClient:
     def get_range(self, name: str, offset: int, count: int) -> bytes:
         return self._found(name)[0][offset : offset + count]
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, *parts: Part) -> None:
         with _lock:
-            self._objects[name] = (bytes(data), time.time())
+            self._objects[name] = (b"".join(parts), time.time())
 
     def create(self, name: str, data: bytes) -> bool:
         with _lock:

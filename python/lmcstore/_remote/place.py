@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from ..errors import DamagedError, Error, InputOutputError, InvalidError, NotFoundError, ReadOnlyError, UnsupportedError
-from .files import FolderClient, Info, MemoryClient
+from .files import FolderClient, Info, MemoryClient, Part
 
 log = logging.getLogger("lmcstore")
 
@@ -69,7 +69,7 @@ class Client(Protocol):
     def get_range(self, name: str, offset: int, count: int) -> bytes:
         """Read a range, less where the object ends."""
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, *parts: Part) -> None:
         """Write an object durably, over an existing one."""
 
     def create(self, name: str, data: bytes) -> bool:
@@ -168,11 +168,11 @@ class Place:
         """Run a function in one of the place's threads. It must not start another and wait for it."""
         return self._workers.submit(work, *arguments)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, *parts: Part) -> None:
         """Write an object, over an existing one. It is durable when this returns."""
         if self.pace is not None:
-            self.pace.wait(len(data))
-        self._try(name, "write", lambda: self._client.put(name, data))
+            self.pace.wait(sum(map(len, parts)))
+        self._try(name, "write", lambda: self._client.put(name, *parts))
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object unless one of the name exists; whether this call, also in an earlier try, wrote it.
@@ -285,9 +285,9 @@ class _ObstoreClient:
     def get_range(self, name: str, offset: int, count: int) -> bytes:
         return bytes(self._obstore.get_range(self._store, name, start=offset, length=count))
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, *parts: Part) -> None:
         self._check(name)
-        self._obstore.put(self._store, name, data, use_multipart=False)
+        self._obstore.put(self._store, name, parts[0] if len(parts) == 1 else parts, use_multipart=False)
 
     def create(self, name: str, data: bytes) -> bool:
         self._check(name)

@@ -45,6 +45,8 @@ Progress = Callable[[str, int, int], object]
 _KEY_EVERY, _CHEAP_KEY_EVERY = 24, 8
 _U8 = 2
 _LEAST_PART_BYTES = 4096
+_READ_BYTES = 64 << 10
+"""Of a pipe at least; larger reads go past the buffer, without its copy."""
 _BATCH_BYTES = 16 << 20
 _BATCH_ENTRIES = 32
 _LOOK_EVERY_S = 0.01
@@ -298,7 +300,7 @@ class Pusher:
             thread = threading.Thread(target=work, name="lmcstore-dump", daemon=True)
             thread.start()
             try:
-                with open(reading, "rb", buffering=1 << 20) as stream:
+                with open(reading, "rb", buffering=_READ_BYTES) as stream:
                     found: outline.Outline | None = outline.parse(stream.read, sink, begun, part)
             except BaseException:
                 thread.join()

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 
 from .codec import PIECE_BYTES, Archive, piece_name
+from .files import Part
 from .outline import Outline
 from .place import Place
 
 _MOST_IN_FLIGHT = 4
 _LEAST_PIECE_BYTES = 64 << 10
+_COPIED_BYTES = 64 << 10
 EXPIRES_S = 12 * 3600.0
 """A commit names no piece that is older: from a day on, `prune` may delete a piece that no commit names."""
 
@@ -95,15 +98,24 @@ class Upload:
                 future.result()
         self._futures = [future for future in self._futures if not future.done()]
         self._free.acquire()
-        name, data = piece_name(self.object, self._count), b"".join(self._chunks)
+        name, parts = piece_name(self.object, self._count), list(_merged(self._chunks))
         self._count += 1
         self._chunks, self._left = [], self.piece_bytes
-        self._futures.append(self._place.start(self._put, name, data))
+        self._futures.append(self._place.start(self._put, name, parts))
 
-    def _put(self, name: str, data: bytes) -> None:
+    def _put(self, name: str, parts: list[Part]) -> None:
         try:
-            self._place.put(name, data)
+            self._place.put(name, *parts)
         finally:
             self._free.release()
         if self._sent is not None:
-            self._sent(len(data))
+            self._sent(sum(map(len, parts)))
+
+
+def _merged(chunks: Iterable[memoryview]) -> Iterator[Part]:
+    """Join small chunks that follow each other; large ones are sent without a copy."""
+    for is_small, run in itertools.groupby(chunks, lambda chunk: len(chunk) < _COPIED_BYTES):
+        if is_small:
+            yield b"".join(run)
+        else:
+            yield from run
