@@ -106,16 +106,18 @@ static void put_low(struct sink *out, const unsigned char *plane, size_t count)
 static void put_symbols(struct sink *out, const unsigned char *symbols, size_t count,
                         const struct lmci_classes *classes, unsigned class, const struct lmci_codes *codes)
 {
+    const size_t room = (size_t)(out->end - out->at);
     size_t written = 0;
     if (out->full || count == 0)
         return;
     if (codes != NULL && codes->count == classes->count && codes->shift[class] == classes->shift[class])
-        written = lmci_plane_encode_shared(symbols, count, &codes->shared[class], &out->coder, out->at,
-                                           (size_t)(out->end - out->at));
-    if (written == 0)
-        put_plane(out, symbols, count);
-    else
-        out->at += written;
+        written = lmci_plane_encode_shared(symbols, count, &codes->shared[class], &out->coder, out->at, room);
+    if (written == 0 && out->coder.contexts)
+        written = lmci_plane_encode(symbols, count, &out->coder, out->at, room);
+    else if (written == 0)
+        written = lmci_plane_encode_symbols(symbols, count, &out->coder, out->at, room);
+    out->full = written == 0;
+    out->at += written;
 }
 
 /* Fills the planes of outliers' bytes, the lowest first. */

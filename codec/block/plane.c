@@ -231,6 +231,8 @@ static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned dep
                                                                : COUNTED;
     if (depth == 0 && !dense && bytes / 2 < usual)
         usual = bytes / 2 > COUNTED_LEAST ? bytes / 2 : COUNTED_LEAST;
+    if (depth > 0 && !dense && bytes / 2 < usual && bytes / 2 >= COUNTED)
+        usual = bytes / 2;
     return count_about(plane, bytes, counted_of(bytes, dense, usual), counts);
 }
 
@@ -453,6 +455,14 @@ size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const s
     context.distance = half;
     size_t written = put_context(plane, 2 * half, &context, coder, dst, room);
     return written != 0 ? written : put_raw(plane, 2 * half, dst, room);
+}
+
+size_t lmci_plane_encode_symbols(const unsigned char *symbols, size_t count, const struct lmci_plane_coder *coder,
+                                 unsigned char *dst, size_t room)
+{
+    struct pieces pieces;
+    choose_pieces(symbols, count, coder, &pieces);
+    return encode_pieces(symbols, count, &pieces, coder, dst, room);
 }
 
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
