@@ -113,8 +113,8 @@ static uint64_t plane_bits(const struct sample *sample, const unsigned char *pla
     return (coded < raw ? coded : raw) * (half ? 2 : 1);
 }
 
-/* Estimated bits of the sample with a transform. *noise: how many of the lowest planes are noise. If it is NULL, the first
- * `raw` planes count as raw. */
+/* Estimated bits of the sample with a transform. *noise: how many of the lowest planes are noise. If it is NULL, the
+ * first `raw` planes count as raw. */
 static uint64_t cost_bits(const struct sample *sample, enum lmci_transform transform, unsigned raw, unsigned *noise)
 {
     uint64_t bits = 0;

@@ -217,7 +217,7 @@ static size_t piece_bytes(const struct input *input, const struct pieces *pieces
 
 static double encode_pieces(const struct input *input, struct pieces *pieces)
 {
-    double begin = now_s();
+    double begin = cpu_s();
     pieces->total = 0;
     for (size_t i = 0; i < pieces->count; ++i) {
         const char *message = "";
@@ -229,12 +229,12 @@ static double encode_pieces(const struct input *input, struct pieces *pieces)
             die("encoding: %s", message);
         pieces->total += pieces->frame_bytes[i];
     }
-    return now_s() - begin;
+    return cpu_s() - begin;
 }
 
 static double decode_pieces(const struct input *input, const struct pieces *pieces)
 {
-    double begin = now_s();
+    double begin = cpu_s();
     for (size_t i = 0; i < pieces->count; ++i) {
         const char *message = "";
         const void *bases[1] = {input->base == NULL ? NULL : input->base + i * pieces->piece};
@@ -242,7 +242,7 @@ static double decode_pieces(const struct input *input, const struct pieces *piec
                            input->out + i * pieces->piece, piece_bytes(input, pieces, i), &message) != LMC_OK)
             die("decoding: %s", message);
     }
-    return now_s() - begin;
+    return cpu_s() - begin;
 }
 
 void small_start(struct input *input)
