@@ -406,8 +406,8 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
 
 /* ---- Choosing -------------------------------------------------------------------------------------------------- */
 
-/* `rotated`: bits as rotated floats, whose lowest `noise` planes are noise. These are about noise without rotation, too,
- * which moves one bit from a plane to the next. Returns bits. */
+/* `rotated`: bits as rotated floats, whose lowest `noise` planes are noise. Without rotation these are about noise, too:
+ * it moves one bit from a plane to the next. Returns bits. */
 static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, unsigned noise, struct lmci_scheme *scheme)
 {
     const uint64_t least = cost_bits(sample, LMCI_KEEP, noise, NULL);
