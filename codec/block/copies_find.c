@@ -97,7 +97,7 @@ bool lmci_lines_likely(const unsigned char *data, const unsigned char *base, siz
 #define TAG_LOG2   24 /* of a slot: a place plus 1; above: more bits of the hash */
 /* Equal hashes that may be of shorter repeats: with more, others are not compared, so that time is bounded. */
 #define MISSED_LEAST 64u
-#define MISSED_OF    8u
+#define MISSED_OF    2u
 
 struct sample {
     const struct lmci_searched *in;
