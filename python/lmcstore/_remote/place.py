@@ -36,6 +36,11 @@ _DEFAULT_TIMEOUT_S = 120.0
 _LONGEST_TRYING_S = 180.0
 _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _CLOUD = {"s3": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "https": "http", "http": "http"}
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 _FINAL_STATUS = re.compile(r"status code: 4(?!08|09|25|29)\d\d")
 _FULL = re.compile("QuotaExceeded|InsufficientStorage|StorageFull|status code: 507")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)")
@@ -373,9 +378,9 @@ def _cloud_client(kind: str, url: str) -> Client:
     config: dict[str, str] = {}
     if kind == "s3":
         config = _aws_config()
-        endpoint = config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        if endpoint and endpoint.lower().startswith("http://"):
-            options["allow_http"] = True
+    named = (os.environ.get(name, "") for name in _ENDPOINTS.get(kind, ()))
+    if (config.get("endpoint") or next(filter(None, named), "")).lower().startswith("http://"):
+        options["allow_http"] = True
     if kind == "http":
         options["allow_http"] = url.lower().startswith("http://")
         return _ObstoreClient(
