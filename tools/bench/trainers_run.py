@@ -4,6 +4,7 @@
 import datetime
 import multiprocessing
 import os
+import random
 import tempfile
 import threading
 import time
@@ -208,23 +209,22 @@ def save_once(folder: Path, way: str, size_bytes: int) -> dict[str, list[float]]
     return {}
 
 
-def load(folder: Path, way: str, size_bytes: int, turns: int) -> dict[str, list[float]]:
-    """Load the state into the sharding of these ranks."""
-    found: dict[str, list[float]] = {"load_s": [], "memory_bytes": []}
+def load(folder: Path, ways: tuple[str, ...], size_bytes: int, turns: int) -> dict[str, list[float]]:
+    """Load the state of each way, in turn, into the sharding of these ranks."""
+    found: dict[str, list[float]] = {way: [] for way in ways}
     expected = state_of(size_bytes, 0)
-    for _ in range(turns):
-        state = state_of(size_bytes, 0, 0.0)
-        start = _anonymous()
-        dist.barrier()
-        peak = Peak(start)
-        begin = time.perf_counter()
-        dcp.load(state, storage_reader=reader_of(way, folder / "step-0"))
-        dist.barrier()
-        found["load_s"].append(time.perf_counter() - begin)
-        found["memory_bytes"].append(peak.end())
-    for name, tensor in state.items():
-        if not torch.equal(tensor.to_local(), expected[name].to_local()):
-            raise RuntimeError(f"{way}: {name} was not loaded as it was saved")
+    for turn in range(turns):
+        for way in random.Random(turn).sample(ways, len(ways)):
+            state = state_of(size_bytes, 0, 0.0)
+            reader = reader_of(way, folder / str(ways.index(way)) / "step-0")
+            dist.barrier()
+            begin = time.perf_counter()
+            dcp.load(state, storage_reader=reader)
+            dist.barrier()
+            found[way].append(time.perf_counter() - begin)
+            for name, tensor in state.items():
+                if not torch.equal(tensor.to_local(), expected[name].to_local()):
+                    raise RuntimeError(f"{way}: {name} was not loaded as it was saved")
     return found
 
 
