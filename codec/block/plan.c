@@ -406,7 +406,7 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
 
 /* ---- Choosing -------------------------------------------------------------------------------------------------- */
 
-/* `rotated`: bits as rotated floats, whose lowest `noise` planes are noise. Without rotation these are about noise, too:
+/* `rotated`: bits as rotated floats, whose lowest `noise` planes are noise. They are about noise without rotation, too:
  * it moves one bit from a plane to the next. Returns bits. */
 static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, unsigned noise, struct lmci_scheme *scheme)
 {
