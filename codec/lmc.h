@@ -323,6 +323,7 @@ struct lmc_link_params {
     const void *before[LMC_MAX_BASES]; /* the rule's arrays */
     const void *after[LMC_MAX_BASES];
     struct lmc_hash before_digest[LMC_MAX_BASES]; /* identify the bases in the frame */
+    uint32_t like; /* lmc_link_encoder_plan of another parameter of the step, which saves most of planning; 0: none */
 };
 
 /* A link's struct lmc_block. */
@@ -337,6 +338,8 @@ struct lmc_link_encoder;
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_encoder_new(const struct lmc_link_params *params,
                                                            struct lmc_link_encoder **encoder, const char **message);
 LMC_API void lmc_link_encoder_free(struct lmc_link_encoder *encoder);
+/* The plan, which suits other parameters with the same rule: they have gradients of the same kind. */
+LMC_API uint32_t lmc_link_encoder_plan(const struct lmc_link_encoder *encoder);
 LMC_API uint64_t lmc_link_encoder_block_count(const struct lmc_link_encoder *encoder);
 /* Largest coded size of a block with `raw_bytes` (at most LMC_BLOCK_BYTES) of each array. */
 LMC_API size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes);

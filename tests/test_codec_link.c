@@ -698,6 +698,40 @@ static void test_unaligned(void **unused)
     state_free(&after);
 }
 
+/* Another parameter's plan costs no bytes where gradients are alike, or bf16; a number that is no plan is not used. */
+static void test_shared_plans(void **unused)
+{
+    (void)unused;
+    struct lmc_link_hints hints = adamw_hints();
+    struct lmc_link_rule rule;
+    const enum gradients kinds[] = {ANY, BF16};
+    uint32_t plans[2];
+    for (unsigned i = 0; i < 2; i++) {
+        struct state before = trained(&hints, 40000, kinds[i], 2), after = state_copy(&before);
+        struct lmc_link_encoder *encoder;
+        size_t alone, shared;
+        optimizer_step(&after, &hints, kinds[i], 1, 5);
+        assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
+        struct lmc_link_params params = params_of(&rule, &before, &after);
+        assert_int_equal(lmc_link_encoder_new(&params, &encoder, NULL), LMC_OK);
+        plans[i] = lmc_link_encoder_plan(encoder);
+        lmc_link_encoder_free(encoder);
+        const size_t bound = (size_t)lmc_link_bound(3, params.raw_bytes);
+        unsigned char *frame = malloc(bound);
+        assert_int_equal(lmc_link_compress(&params, frame, bound, &alone, NULL), LMC_OK);
+        const uint32_t others[] = {plans[0], plans[i], UINT32_MAX, 1};
+        for (unsigned k = 0; k < 4; k++) {
+            params.like = others[k];
+            assert_int_equal(lmc_link_compress(&params, frame, bound, &shared, NULL), LMC_OK);
+            assert_true(shared == alone);
+        }
+        free(frame);
+        state_free(&before);
+        state_free(&after);
+    }
+    assert_int_not_equal(plans[0], plans[1]);
+}
+
 /* Known hashes give the same block, and wrong ones a frame that does not decode. */
 static void test_known_hashes(void **unused)
 {
@@ -760,6 +794,7 @@ int main(void)
         cmocka_unit_test(test_float_environment),
         cmocka_unit_test(test_unaligned),
         cmocka_unit_test(test_known_hashes),
+        cmocka_unit_test(test_shared_plans),
     };
     return with_all_kernels(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -29,9 +29,30 @@ static size_t sample_of(uint64_t raw_bytes)
                                            : LMCI_SAMPLE_ELEMENTS;
 }
 
+#define KAPPA_ZERO 128u /* in a plan as a number */
+
+uint32_t lmc_link_encoder_plan(const struct lmc_link_encoder *encoder)
+{
+    const struct lmci_link_plan *plan = &encoder->plan;
+    return (uint32_t)plan->mode | (uint32_t)plan->other << 8 | ((uint32_t)plan->kappa + KAPPA_ZERO) << 16;
+}
+
+/* Reads a plan with long gradients. SHORT is found as fast without one. */
+static bool read_plan(uint32_t number, struct lmci_link_plan *plan)
+{
+    const uint32_t mode = number & 255, other = number >> 8 & 255;
+    const int kappa = (int)(number >> 16) - (int)KAPPA_ZERO;
+    *plan = (struct lmci_link_plan){(enum lmci_gradient_mode)mode, (enum lmci_gradient_mode)other, kappa};
+    return (mode == LMCI_GRADIENT_VARIABLE || mode == LMCI_GRADIENT_FULL) &&
+           (other == LMCI_GRADIENT_VARIABLE || other == LMCI_GRADIENT_FULL) && kappa >= -LMCI_MOST_KAPPA &&
+           kappa <= LMCI_MOST_KAPPA;
+}
+
 static enum lmc_status make_plan(struct lmc_link_encoder *encoder)
 {
     const struct lmc_link_params *params = &encoder->params;
+    struct lmci_link_plan like;
+    const bool has_like = read_plan(params->like, &like);
     size_t bytes;
     encoder->plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, 0};
     if (params->raw_bytes == 0)
@@ -42,7 +63,8 @@ static enum lmc_status make_plan(struct lmc_link_encoder *encoder)
     lmci_link_sample(encoder->arrays, params->before, params->after, params->raw_bytes, sample_of(params->raw_bytes),
                      sample);
     const struct lmci_float_environment saved = lmci_float_enter();
-    enum lmc_status status = lmci_link_plan(&params->rule, &sample->view, sample->elements, &encoder->plan, &bytes);
+    enum lmc_status status =
+        lmci_link_plan(&params->rule, &sample->view, sample->elements, has_like ? &like : NULL, &encoder->plan, &bytes);
     lmci_float_leave(&saved);
     lmci_release(sample);
     return status;

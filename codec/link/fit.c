@@ -737,7 +737,7 @@ static enum lmc_status fit_sample(struct room *room, bool hinted, struct lmc_lin
     fit->exact[weight] = (float)fit_weights(room, rule, hinted);
     if ((rule->flags & LMC_LINK_AMSGRAD) != 0 && adam)
         fit->exact[LMCI_ADAM_MOST] = (float)share_most(room);
-    enum lmc_status status = lmci_link_plan(rule, &room->sample.view, room->sample.elements, &plan, &bytes);
+    enum lmc_status status = lmci_link_plan(rule, &room->sample.view, room->sample.elements, NULL, &plan, &bytes);
     fit->bits = (float)(8 * (double)bytes / (double)room->sample.elements);
     fit->sampled = (uint32_t)room->sample.elements;
     return status;

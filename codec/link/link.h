@@ -73,9 +73,10 @@ size_t lmci_link_piece_bound(uint32_t array_count, size_t elements);
 enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const struct lmci_link_plan *plan,
                                        const struct lmci_link_view *view, size_t elements, unsigned char *scratch,
                                        unsigned char *dst, size_t *coded_bytes);
-/* Finds the smallest plan for a sample, and its bytes. */
+/* Finds the smallest plan for a sample, and its bytes. `like`: another parameter's plan, which is taken unless SHORT is
+ * smaller; *bytes is then SIZE_MAX if it was not compared. NULL: none. */
 enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
-                               struct lmci_link_plan *plan, size_t *bytes);
+                               const struct lmci_link_plan *like, struct lmci_link_plan *plan, size_t *bytes);
 
 /* ---- Rules ----------------------------------------------------------------------------------------------------- */
 

@@ -502,7 +502,7 @@ static void plan_full(const struct piece *piece, struct lmci_link_plan *plan, si
 }
 
 enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
-                               struct lmci_link_plan *plan, size_t *bytes)
+                               const struct lmci_link_plan *like, struct lmci_link_plan *plan, size_t *bytes)
 {
     const unsigned arrays = lmc_link_arrays(rule->optimizer, rule->flags);
     unsigned char *memory = lmci_allocate(lmci_link_encoder_bytes() + lmci_link_piece_bound(arrays, elements));
@@ -512,12 +512,20 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
     const struct piece piece = piece_of(rule, view, elements, memory, memory + lmci_link_encoder_bytes());
     size_t raw_count = 0;
     const size_t with_short = size_in(&piece, LMCI_GRADIENT_SHORT, 0, &raw_count, &status);
-    /* If bf16 explains all, longer modes are not tried. */
+    /* If bf16 explains all, longer modes are not tried. If it fails, another parameter's plan is not compared. */
     const bool is_short = with_short < 2 * elements && raw_count == 0;
-    *bytes = is_short ? with_short : size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
-    *plan = (struct lmci_link_plan){is_short ? LMCI_GRADIENT_SHORT : LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};
-    if (!is_short)
+    *bytes = with_short;
+    if (is_short) {
+        *plan = (struct lmci_link_plan){LMCI_GRADIENT_SHORT, LMCI_GRADIENT_VARIABLE, 0};
+    } else if (like != NULL) {
+        *plan = *like;
+        if (with_short != SIZE_MAX)
+            *bytes = size_in(&piece, like->mode, like->kappa, &raw_count, &status);
+    } else {
+        *bytes = size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
+        *plan = (struct lmci_link_plan){LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};
         plan_full(&piece, plan, bytes, &status);
+    }
     if (with_short < *bytes) {
         *bytes = with_short;
         plan->mode = LMCI_GRADIENT_SHORT;

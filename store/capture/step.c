@@ -3,8 +3,9 @@
  * capture/step.c - writes the links of a capture: from the arrays of the base snapshot, in the memory state or raw in
  * the pool, to the copies of this one. Parameters whose turn it is get no links, and become keyframes (delta.c).
  *
- * The largest parameter of a group finds the group's rule; the others then use it in parallel. A parameter that a rule
- * does not explain finds its own. Without relations, groups and rules come from a search of the data (search.c).
+ * The largest parameter of a group finds the group's rule and its links' plan; the others then use them in parallel. A
+ * parameter that a rule does not explain finds its own. Without relations, groups and rules come from a search of the
+ * data (search.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ struct job {
     enum lmcs_links verdict;
     uint32_t links; /* to undo for the arrays, with that of the step */
     struct lmcs_content made;
+    uint32_t plan; /* of the link */
 };
 
 struct linking {
@@ -43,6 +45,7 @@ struct linking {
     size_t count, capacity;
     uint64_t unchanged_bytes, unchanged_to_undo; /* of parameters, as in lmcs_turns */
     const struct lmcs_step_rule *rule;           /* of the group */
+    uint32_t plan;                               /* of its first link; 0: unknown */
     size_t first;                                /* job of the parallel run */
     pthread_mutex_t region_lock;
 };
@@ -353,7 +356,7 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
     const struct encoding *e = context;
     struct lmcs_capture *capture = e->linking->capture;
     struct job *job = e->job;
-    struct lmc_link_params params = {.rule = *rule, .raw_bytes = job->step.raw_bytes};
+    struct lmc_link_params params = {.rule = *rule, .raw_bytes = job->step.raw_bytes, .like = e->linking->plan};
     struct lmc_hash after[LMC_MAX_BASES];
     struct lmcs_encoding encoding = {.pool = capture->pool,
                                      .region = &capture->region,
@@ -381,6 +384,7 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
     }
     enum lmcs_status status = lmcs_encoding_run(&encoding, error);
     job->made = encoding.made;
+    job->plan = encoding.link_plan;
     *worthwhile = encoding.worthwhile;
     return status;
 }
@@ -414,7 +418,9 @@ static enum lmcs_status do_group(struct linking *l, size_t first, size_t end, st
 {
     struct lmcs_step_rule rule = {.rule = l->jobs[first].rule, .known = l->jobs[first].step.has_rule};
     size_t i = first;
+    l->plan = 0;
     enum lmcs_status status = do_job(l, &l->jobs[i++], &rule, error);
+    l->plan = l->jobs[first].worthwhile ? l->jobs[first].plan : 0;
     while (status == LMCS_OK && i < end && l->jobs[i].step.raw_bytes > SERIAL_BYTES)
         status = do_job(l, &l->jobs[i++], &rule, error);
     l->rule = &rule;

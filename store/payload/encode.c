@@ -485,6 +485,7 @@ enum lmcs_status lmcs_encoding_run(struct lmcs_encoding *encoding, struct lmcs_e
     enum lmcs_status status = prepare(&e, error);
     if (status == LMCS_OK)
         status = decoded_bytes(encoding) <= WHOLE_BYTES ? encode_whole(&e, error) : encode_by_windows(&e, error);
+    encoding->link_plan = e.link_encoder != NULL ? lmc_link_encoder_plan(e.link_encoder) : 0;
     lmc_encoder_free(e.encoder);
     lmc_link_encoder_free(e.link_encoder);
     free(e.blocks);

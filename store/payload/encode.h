@@ -28,6 +28,7 @@ struct lmcs_encoding {
     /* on output */
     struct lmcs_content made; /* input: raw size; output: parts, sizes, bases, kind */
     bool worthwhile;          /* false: nothing made: not smaller */
+    uint32_t link_plan;       /* of a link (struct lmc_link_params) */
 };
 
 /* Writes, then verifies by decoding the written bytes. */

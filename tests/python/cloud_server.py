@@ -97,7 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.is_azure:
             blobs = "".join(
                 f"<Blob><Name>{key}</Name><Properties><Last-Modified>{formatdate(usegmt=True)}</Last-Modified>"
-                f"<Content-Length>{size}</Content-Length><Content-Type>a/b</Content-Type><Etag>1</Etag></Properties></Blob>"
+                f"<Content-Length>{size}</Content-Length><Content-Type>a/b</Content-Type><Etag>1</Etag></Properties>"
+                "</Blob>"
                 for key, size in rows
             )
             return f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>".encode()
