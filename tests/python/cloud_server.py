@@ -6,33 +6,23 @@ from __future__ import annotations
 import re
 import threading
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from local_server import LocalServer
 
-class CloudServer(ThreadingHTTPServer):
-    """Serves at `url` on 127.0.0.1 until the end of a `with`; `top` is the path of the only bucket or container."""
 
-    daemon_threads = True
+class CloudServer(LocalServer):
+    """Serves at `url`; `top` is the path of the only bucket or container."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.is_azure = kind == "az"
         self.top = "/account/bucket" if self.is_azure else "/bucket"
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.objects: dict[str, bytes] = {}
         self.lock = threading.Lock()
-
-    def __enter__(self) -> CloudServer:
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

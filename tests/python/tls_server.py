@@ -7,12 +7,12 @@ import datetime
 import ipaddress
 import re
 import ssl
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_server import LocalServer
 
 
 def make_certificate(folder: Path, *, host: str = "localhost", days: int = 1) -> tuple[Path, Path]:
@@ -47,13 +47,11 @@ def make_certificate(folder: Path, *, host: str = "localhost", days: int = 1) ->
     return folder / "authority.pem", folder / "host.pem"
 
 
-class Server(ThreadingHTTPServer):
-    """Serves a folder at `url` on 127.0.0.1 until the end of a `with`."""
-
-    daemon_threads = True
+class Server(LocalServer):
+    """Serves a folder at `url`."""
 
     def __init__(self, folder: Path, certificate: Path | None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.folder = folder
         self.has_ranges = True
         self.redirect = ""
@@ -71,16 +69,6 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: clients refuse its certificate."""
-
-    def __enter__(self) -> Server:
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
 
 
 class _Handler(SimpleHTTPRequestHandler):
