@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import threading
@@ -507,6 +508,24 @@ def test_a_run_without_snapshots_is_sound(store: lmcstore.Store, url: str) -> No
     store.push(url)
     with Place(url) as place:
         assert verify(place, (), store._create) == {"snapshots": 0, "bytes_read": 0, "damages": []}
+
+
+def test_frequent_keys_cost_little(pool_path: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that come more often than lines end send no link again."""
+    monkeypatch.setattr(push, "_CHEAP_KEY_EVERY", 1)
+    torch.manual_seed(0)
+    trainer = Trainer(make=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False), schedule=None)
+    with lmcstore.open(pool_path, "x", memory="64MiB", background=False) as store, Place(url) as place:
+        shelf = store.shelf("run", create=True)
+        shelf.policy = "write=link restore=none links=6"
+        with contextlib.closing(push.Pusher(store, place, (), False)) as pusher:
+            for _ in range(16):
+                trainer.step()
+                shelf.snapshot(trainer.state(), gradients=trainer.model)
+                pusher.push(waits=True)
+        keys = [entry.key for entry in state.read(place).shelf("run").entries() if entry.key is not None]
+        assert len(keys) >= 8
+        assert all(key.outline_offset < key.bytes / 16 for key in keys)
 
 
 def test_keys_have_the_payloads_of_older_archives(

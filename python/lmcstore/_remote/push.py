@@ -364,7 +364,7 @@ class Pusher:
         known = self._parts.get(shelf, {})
         used: dict[bytes, _Part] = {}
         numbers = {number}
-        oldest = number - 3 * self.key_every(shelf)  # so that removed snapshots do not stay for ever
+        oldest = number - 3 * self._links(shelf)  # so that removed snapshots do not stay for ever
         sources: list[outline.Source] = []
 
         def add(_: int, data: bytes) -> None:
@@ -462,9 +462,12 @@ class Pusher:
 
     def key_every(self, shelf: str) -> int:
         """Return after how many archives a shelf gets a key: the policy's `links`, or earlier if keys cost little."""
-        found = re.search(r"\blinks=([0-9]+)\b", self._store._pool.shelf_info(shelf)["policy"])
-        most = max(1, int(found.group(1))) if found is not None else _KEY_EVERY
+        most = self._links(shelf)
         return min(most, _CHEAP_KEY_EVERY) if shelf in self._cheap else most
+
+    def _links(self, shelf: str) -> int:
+        found = re.search(r"\blinks=([0-9]+)\b", self._store._pool.shelf_info(shelf)["policy"])
+        return max(1, int(found.group(1))) if found is not None else _KEY_EVERY
 
     # The state
 
