@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The public names of the package, which it loads when one of them is used."""
 
+import sys
+
 from . import _core, archive, codec
 from ._folder.opaque import Opaque
 from ._state.lazy import LazyTensor, Part
@@ -28,7 +30,7 @@ from .progress import ProgressBar
 from .remote import pull
 from .run import Run
 from .shelf import Origin, Pruned, Removal, Shelf
-from .snapshot import Loaded, Snapshot
+from .snapshot import Loaded, Progress, Snapshot
 from .store import Store
 
 __version__ = _core.VERSION
@@ -76,3 +78,6 @@ __all__ = [
     "open",
     "pull",
 ]
+
+for _module in ("live.live", "log", "remote", "shelf", "snapshot"):  # which can't import what their annotations name
+    vars(sys.modules[f"{__package__}.{_module}"]).update(Progress=Progress, Shelf=Shelf, Snapshot=Snapshot, Store=Store)

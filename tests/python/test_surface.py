@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import inspect
 import math
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, get_type_hints
 
 import lmcstore
 import numpy as np
@@ -495,3 +499,28 @@ def test_policy_names_every_key() -> None:
     text = lmcstore.Shelf.policy.__doc__
     assert text is not None and "{" not in text
     assert all(f"``{key[0]}=" in text for key in lmcstore._core.POLICY_KEYS) and len(lmcstore._core.POLICY_KEYS) >= 11
+
+
+def annotated(owner: Any, package: str) -> Iterator[Any]:
+    """Yield the public functions and classes of a module or a class, with those inside of classes."""
+    names = owner.__all__ if isinstance(owner, ModuleType) else [name for name, _ in inspect.getmembers_static(owner)]
+    for name in names:
+        if name.startswith("_") and not name.startswith("__"):
+            continue
+        member = getattr(owner, name) if isinstance(owner, ModuleType) else inspect.getattr_static(owner, name)
+        member = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if not str(getattr(member, "__module__", getattr(member, "__name__", ""))).startswith(package):
+            continue
+        if inspect.isfunction(member) or isinstance(member, type):
+            yield member
+        if isinstance(member, type) or (isinstance(member, ModuleType) and hasattr(member, "__all__")):
+            yield from annotated(member, package)
+
+
+@pytest.mark.parametrize("package", ["lmcstore", "pymm"])
+def test_annotations_are_resolved(package: str) -> None:
+    """typing.get_type_hints, which tools for documents and arguments call, finds all names."""
+    found = list(annotated(importlib.import_module(package), package))
+    for one in found:
+        get_type_hints(one)
+    assert len(found) > 50
