@@ -13,9 +13,9 @@ from typing import Any
 
 import lmcstore
 import pytest
-from lmcstore._remote import files, push, state, sweep, upload
-from lmcstore._remote.place import Place
-from proxy import Fault, Proxy, at_random, nth
+from lmcstore._remote import files, late, push, state, sweep, upload
+from lmcstore._remote.place import _ATTEMPTS, Place
+from proxy import Fault, Proxy, Request, at_random, nth
 from test_remote_push import expect, fill, pulled
 
 ORDINARY = (Fault.LOSE_REPLY, Fault.SLOW_DOWN, Fault.HOLD)
@@ -97,6 +97,37 @@ def test_faults_at_random(store: lmcstore.Store, bucket: str, proxy: Proxy, tmp_
     proxy.choose = lambda _: None
     with pulled(bucket, tmp_path) as copy:
         expect(copy, list(range(1, 9)))
+
+
+@pytest.mark.parametrize(("what", "follows"), [("/data/", False), ("/data/", True), ("/log/", True)])
+def test_a_late_key_that_fails(
+    store: lmcstore.Store, bucket: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    what: str, follows: bool,
+) -> None:  # fmt: skip
+    """All tries of a request fail while the newest state gets its key, or while that is committed: it comes later."""
+    monkeypatch.setattr(late, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(late, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(late, "_FIRST_RETRY_S", 0.1)
+    seen: list[str] = []
+    failed: list[str] = []
+
+    def choose(request: Request) -> Fault | None:
+        kind = next((kind for kind in ("/data/", "/log/") if kind in request.path), "")
+        if request.method != "PUT" or not kind:
+            return None
+        seen.append(kind)
+        is_late = "/log/" in seen[:-1] and (kind == "/data/" or "/data/" in seen[seen.index("/log/") :])
+        if not is_late or kind != what or len(failed) == _ATTEMPTS:
+            return None
+        failed.append(request.path)
+        return Fault.SLOW_DOWN
+
+    fill(store, 1, 3)
+    proxy.choose = choose
+    found = store.push(bucket, follow=follows, timeout=2 if follows else None)
+    assert (found["snapshots"], found["keys"], len(failed)) == (3, 1, _ATTEMPTS)
+    with pulled(bucket, tmp_path) as copy:
+        expect(copy, [1, 2, 3])
 
 
 # ---- Servers that refuse ----

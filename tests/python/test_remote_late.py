@@ -184,20 +184,12 @@ def test_in_place_of_a_key(store: lmcstore.Store, url: str, tmp_path: Path) -> N
     check(store, url, tmp_path)
 
 
-@pytest.mark.parametrize("error", [lmcstore.InputOutputError("away"), lmcstore.DamagedError("damaged")])
-def test_a_key_that_fails(
-    store: lmcstore.Store, url: str, monkeypatch: pytest.MonkeyPatch, error: Exception, tmp_path: Path
+def test_a_damaged_snapshot_gets_no_key(
+    store: lmcstore.Store, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is not tried again, and the snapshots are there all the same."""
     fill(store, 1, 2, 3)
-    dump: Callable[..., Any] = push.Pusher.dump
-
-    def fail(self: push.Pusher, *arguments: Any, alone: bool = False, **options: Any) -> Any:
-        if alone:
-            raise error
-        return dump(self, *arguments, **options)
-
-    monkeypatch.setattr(push.Pusher, "dump", fail)
+    tries = failing(monkeypatch, lmcstore.DamagedError("damaged"))
     with Place(url) as place:
         pusher = push.Pusher(store, place, (), False, follows=True)
         pusher.push(waits=True)
@@ -205,5 +197,66 @@ def test_a_key_that_fails(
         pusher.want_late_keys()
         assert pusher._key is None
         pusher.close()
-    assert (pusher.snapshots, pusher.keys) == (3, 0)
+    assert (pusher.snapshots, pusher.keys, len(tries)) == (3, 0, 1)
     check(store, url, tmp_path)
+
+
+def test_a_key_that_fails_is_tried_again(
+    store: lmcstore.Store, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While it follows, after waits that become longer; a new snapshot begins anew. At the end, twice more."""
+    now = [0.0]
+    monkeypatch.setattr(late.time, "monotonic", lambda: now[0])
+    waits: list[float] = []
+    tries = failing(monkeypatch, lmcstore.InputOutputError("away"))
+
+    def fails_after(seconds: float) -> bool:
+        now[0] += seconds
+        count = len(tries)
+        pusher.want_late_keys()
+        if pusher._key is not None:
+            pusher._take_key()
+        return len(tries) > count
+
+    with Place(url) as place, monkeypatch.context() as patch:
+        patch.setattr(push.time, "sleep", waits.append)
+        pusher = push.Pusher(store, place, (), False, follows=True)
+        fill(store, 1, 2, 3)
+        pusher.push(waits=True)
+        assert [fails_after(seconds) for seconds in (0, 1, 1, 3, 1, 8)] == [True, False, True, False, True, True]
+        assert [fails_after(300) for _ in range(8)] == [True] * 8
+        fill(store, 4)
+        pusher.push(waits=True)
+        assert [fails_after(seconds) for seconds in (0, 1, 1)] == [True, False, True]
+        count = len(tries)
+        pusher.finish_late_keys()
+        assert len(tries) == count + 3 and waits == [2.0, 2.0] and pusher.keys == 0
+        tries.end()
+        pusher.finish_late_keys()
+        assert pusher.keys == 1
+        pusher.close()
+    check(store, url, tmp_path)
+
+
+class Tries(list[int]):
+    """The tries to make a late key, which fail until the end."""
+
+    ended = False
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Tries:
+    """Let late keys fail."""
+    dump: Callable[..., Any] = push.Pusher.dump
+    tries = Tries()
+
+    def fail(self: push.Pusher, *arguments: Any, alone: bool = False, **options: Any) -> Any:
+        if alone and not tries.ended:
+            tries.append(len(tries))
+            raise error
+        return dump(self, *arguments, alone=alone, **options)
+
+    monkeypatch.setattr(push.Pusher, "dump", fail)
+    return tries

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,7 @@ _RATIO = 0.85
 """Of raw, what a key takes where none was made yet."""
 _WORTH, _WORTH_IDLE = 1.25, 2.0
 _SHARE = 10
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 2.0, 300.0
 
 
 class Made(NamedTuple):
@@ -35,12 +37,22 @@ class Made(NamedTuple):
     upload: Upload
 
 
+class _Tried(NamedTuple):
+    """The last try of a shelf's key."""
+
+    archive: str
+    """The id of its entry's archive."""
+    again: float
+    """When the next try may begin."""
+    wait: float
+
+
 class Late:
     """Decides when a push makes such keys, and makes them."""
 
     def __init__(self, pusher: Pusher) -> None:
         self._pusher = pusher
-        self._tried: dict[str, str] = {}
+        self._tried: dict[str, _Tried] = {}
         self._ratios: dict[str, float] = {}
         self._count, self._newest, self._gap = 0, time.monotonic(), 0.0
         self._looked = 0.0
@@ -49,6 +61,7 @@ class Late:
         """No snapshot is being sent."""
         self.quiet.set()
         self.bytes = 0
+        """Of the keys that were made."""
 
     def stop(self) -> None:
         """Give up a key that is being made."""
@@ -70,7 +83,10 @@ class Late:
         pusher = self._pusher
         there = pusher._state.find(shelf)
         latest = there.latest if there is not None else None
-        if there is None or latest is None or latest.hidden or self._tried.get(shelf) == latest.archive.id:
+        if there is None or latest is None or latest.hidden:
+            return None
+        tried = self._tried.get(shelf)
+        if tried is not None and tried.archive == latest.archive.id and time.monotonic() < tried.again:
             return None
         chain = sum(archive.bytes for _, archive in there.chain(latest.number))
         key = latest.raw_bytes * self._ratios.get(shelf, _RATIO)
@@ -82,10 +98,16 @@ class Late:
             worth, is_allowed = _WORTH_IDLE, True
         return latest if is_allowed and chain >= max(_LEAST_BYTES, worth * key) else None
 
+    def forget_failures(self) -> float | None:
+        """Let keys that failed be tried again at once. Return the longest of their waits; None: none failed."""
+        failed = [shelf for shelf, tried in self._tried.items() if tried.again < math.inf]
+        return max((self._tried.pop(shelf).wait for shelf in failed), default=None)
+
     def make(self, shelf: str, entry: Entry) -> Made | None:
         """Send a snapshot as an archive that has all its tensors, each coded alone. None: it failed, or has left."""
-        self._tried[shelf] = entry.archive.id
-        upload = Upload(self._pusher._place, self._sent)
+        before = self._tried.get(shelf)
+        self._tried[shelf] = _Tried(entry.archive.id, math.inf, 0.0)
+        upload = Upload(self._pusher._place, self._pusher.sent)
 
         def write(data: bytes) -> None:
             self.quiet.wait()
@@ -101,9 +123,16 @@ class Late:
             upload.finish()
         except _Stopped:
             return None
-        except (Error, OSError) as error:
+        except OSError as error:  # a request, or a file of this machine
+            wait = before.wait * 2 if before is not None and before.archive == entry.archive.id else 0.0
+            wait = min(max(wait, _FIRST_RETRY_S), _LONGEST_RETRY_S)
+            self._tried[shelf] = _Tried(entry.archive.id, time.monotonic() + wait, wait)
+            log.warning("%s@%d gets no key of its own now: %s", shelf, entry.number, error)
+            return None
+        except Error as error:
             log.warning("%s@%d gets no key of its own: %s", shelf, entry.number, error)
             return None
+        self.bytes += upload.bytes
         self._ratios[shelf] = archive.bytes / max(1, entry.raw_bytes)
         return Made(entry, archive, upload)
 
@@ -117,10 +146,6 @@ class Late:
             return False
         there.update({entry.number: now._replace(key=made.archive)})
         return True
-
-    def _sent(self, count: int) -> None:
-        self.bytes += count
-        self._pusher.sent(count)
 
 
 class _Stopped(Exception):

@@ -53,6 +53,7 @@ _LOOK_EVERY_S = 0.01
 _FIRST_WAIT_S = 0.2
 _AGREE_EVERY_S = 60.0
 _LONGEST_WAIT_S = 60.0
+_LATE_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -404,11 +405,17 @@ class Pusher:
                 self._key = shelf, entry.number, self._keys.submit(self._late.make, shelf, entry)
 
     def finish_late_keys(self) -> None:
-        """Make such keys, one after the other."""
-        self.want_late_keys()
-        while self._key is not None:
-            self._take_key()
+        """Make such keys, one after the other. One that fails is tried again."""
+        self._late.forget_failures()
+        for left in reversed(range(_LATE_TRIES)):
             self.want_late_keys()
+            while self._key is not None:
+                self._take_key()
+                self.want_late_keys()
+            wait = self._late.forget_failures()
+            if wait is None or left == 0:
+                return
+            time.sleep(wait)
 
     def since_key(self, shelf: str) -> int:
         """Return how many archives follow the newest key or whole archive."""
@@ -418,13 +425,17 @@ class Pusher:
 
     def _take_key(self) -> None:
         assert self._key is not None
-        shelf, number, future = self._key
+        kept = shelf, number, future = self._key
         self._key = None
         made = future.result()
-        if isinstance(made, Made):
-            self._take_late(shelf, made)
-        elif made is not None:
-            self._take(shelf, number, made)
+        try:
+            if isinstance(made, Made):
+                self._take_late(shelf, made)
+            elif made is not None:
+                self._take(shelf, number, made)
+        except InputOutputError:  # the next pass commits it
+            self._key = kept
+            raise
 
     def _take_late(self, shelf: str, made: Made) -> None:
         self._commit(lambda draft: self._late.put(draft, shelf, made))
