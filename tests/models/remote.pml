@@ -17,6 +17,10 @@
  * later, if that object is in the newest state. A removal keeps entries that have payloads of a key; a sweep looks at
  * entries alone.
  *
+ * With REPAIR, the newest record of the log is damaged once. Processes that have read it before go on with it, the
+ * others wait. A repairer overwrites it, perhaps much later: with the head, if that has its number, else with the state
+ * before it. The pusher sends again the snapshots that only the lost state had.
+ *
  * Checked: no number of the log and no snapshot is committed twice; an acknowledged snapshot is in all later states,
  * unless it is removed; all objects that a state needs are there, for a day after the removal of the snapshot, too; a
  * reader finds a state that is at least as new as its beginning. Each macro BREAK_... leaves out one rule; run.sh
@@ -40,26 +44,45 @@
 #define SNAPSHOTS 2
 #define HALF      1 /* of a day: the age at which a pusher uploads again */
 #define DAY       2
-#define KEPT      1 /* newest numbers that never become stubs */
 #define PRUNED    255
 #define KEYED     254
+#define REPAIRED  253
+#ifdef REPAIR
+#define KEPT        2             /* newest numbers that never become stubs */
+#define MENDED      (NUMBERS + 2) /* the state in place of the damaged one, which stays in the memory of processes */
+#define STATES      (NUMBERS + 3)
+#define STATE(n)    ((n) == damaged && is_mended -> MENDED : (n)) /* which is at a number of the log */
+#define NUMBER(n)   ((n) == MENDED -> damaged : (n))
+#define READABLE(n) ((n) == 0 || (n) != damaged || is_mended)
+#else
+#define KEPT        1
+#define STATES      (NUMBERS + 2)
+#define STATE(n)    (n)
+#define NUMBER(n)   (n)
+#define READABLE(n) true
+#endif
+#define NEXT        (NUMBER(n) + 1)
 
 #define BIT(n)    (1 << (n))
-#define OBJECT(s) object[((s) - 1) * (NUMBERS + 2) + at] /* of snapshot s in the state `at` */
+#define OBJECT(s) object[((s) - 1) * STATES + at] /* of snapshot s in the state `at` */
 #define SHOWN(s)  ((shown[at] & BIT(s)) != 0)
 #define LINKED(s) ((linked[at] & BIT(s)) != 0) /* needs snapshot s - 1 */
 #define OLD(time) ((time) + DAY <= now)
 
 /* The log: the state of each number. States of stubs stay here, for the checks alone. */
-bool taken[NUMBERS + 2], stub[NUMBERS + 2];
-byte next[NUMBERS + 2], object[SNAPSHOTS * (NUMBERS + 2)], shown[NUMBERS + 2], linked[NUMBERS + 2];
-byte removed[NUMBERS + 2]; /* set of objects that await their day */
-byte writer[NUMBERS + 2];  /* the attempt: its object, KEYED or PRUNED */
+bool taken[STATES], stub[STATES];
+byte next[STATES], object[SNAPSHOTS * STATES], shown[STATES], linked[STATES];
+byte removed[STATES]; /* set of objects that await their day */
+byte writer[STATES];  /* the attempt: its object, KEYED, PRUNED or REPAIRED */
 #ifdef KEYS
-byte source[NUMBERS + 2];  /* the object that has payloads of the key; 0: there is no key */
+byte source[STATES];  /* the object that has payloads of the key; 0: there is no key */
 #endif
-byte made[NUMBERS + 2];    /* the time */
+byte made[STATES];    /* the time */
 byte newest;
+#ifdef REPAIR
+byte damaged;         /* a number; 0: none is */
+bool is_mended;
+#endif
 
 byte now;
 byte uploads;              /* objects have the numbers from 1 */
@@ -71,9 +94,19 @@ byte acked;                /* set of snapshots */
 /* A put whose client no longer waits for it */
 byte late_at, late_snapshot, late_object;
 bool late_link;
+#ifdef REPAIR
+byte late_from;
+#define LATE_FROM   late_from
+#define KEEP_FROM   late_from = n
+#define FORGET_FROM late_from = 0
+#else
+#define LATE_FROM   (late_at - 1)
+#define KEEP_FROM   skip
+#define FORGET_FROM skip
+#endif
 
 /* Not of the model's state: of d_steps alone */
-hidden byte at, s, m, v, needed, before;
+hidden byte at, to, s, m, v, w, needed, before;
 
 /* The objects that the state `at` needs. */
 inline collect(set)
@@ -115,39 +148,44 @@ inline check_state()
     s = 0
 }
 
-/* Begins the state of number n, with what the one before says. */
-inline begin_state(n)
+inline copy_state(number, from)
 {
-    at = n - 1;
-    next[n] = next[at];
-    shown[n] = shown[at];
-    linked[n] = linked[at];
-    removed[n] = removed[at];
+    at = from;
+    next[number] = next[at];
+    shown[number] = shown[at];
+    linked[number] = linked[at];
+    removed[number] = removed[at];
 #ifdef KEYS
-    source[n] = source[at];
+    source[number] = source[at];
 #endif
     s = 1;
     do
     :: s > SNAPSHOTS -> break
-    :: else -> m = OBJECT(s); at = n; OBJECT(s) = m; at = n - 1; s++
+    :: else -> m = OBJECT(s); at = number; OBJECT(s) = m; at = from; s++
     od;
-    at = n;
-    assert(n == newest + 1 || taken[n]);
-    taken[n] = true;
-    made[n] = now;
-    if :: n > newest -> newest = n :: else fi
+    at = number;
+    made[number] = now
+}
+
+/* Begins the state of a number, with what the one before says. */
+inline begin_state(number, from)
+{
+    copy_state(number, from);
+    assert(number == newest + 1 || taken[number]);
+    taken[number] = true;
+    if :: number > newest -> newest = number :: else fi
 }
 
 /* A pusher's state arrives at a number without an object. */
-inline land(n, snapshot, o, link)
+inline land(number, from, snapshot, o, link)
 {
-    begin_state(n);
-    assert(next[n] == snapshot);
-    next[n] = snapshot + 1;
+    begin_state(number, from);
+    assert(next[at] == snapshot);
+    next[at] = snapshot + 1;
     OBJECT(snapshot) = o;
-    shown[n] = shown[n] | BIT(snapshot);
-    if :: link -> linked[n] = linked[n] | BIT(snapshot) :: else fi;
-    writer[n] = o;
+    shown[at] = shown[at] | BIT(snapshot);
+    if :: link -> linked[at] = linked[at] | BIT(snapshot) :: else fi;
+    writer[at] = o;
     check_state()
 }
 
@@ -163,7 +201,7 @@ inline delete(o)
         do
         :: v > SNAPSHOTS -> break
         :: else ->
-            at = before;
+            at = STATE(before);
             s = (SHOWN(v) -> v : 0);
 #ifdef KEYS
             if
@@ -180,11 +218,12 @@ inline delete(o)
             od;
             if
             :: s != 0 -> /* v was removed a day ago */
+                w = before;
                 do
-                :: at > newest || !SHOWN(v) -> break
-                :: else -> at++
+                :: w > newest || !SHOWN(v) -> break
+                :: else -> w++; at = STATE(w)
                 od;
-                assert(at <= newest && OLD(made[at]))
+                assert(w <= newest && OLD(made[at]))
             :: else
             fi;
             v++
@@ -197,6 +236,7 @@ inline delete(o)
 /* The newest state, from any hint. */
 inline look(n)
 {
+    READABLE(newest);
     if
     :: n = 0
     :: newest >= 1 -> n = 1
@@ -206,24 +246,27 @@ inline look(n)
     :: taken[n + 1] -> n++
     :: else -> break
     od;
-    assert(!stub[n])
+    assert(!stub[n]);
+    n = STATE(n)
 }
 
-#define TAKEN_BY_ANOTHER (taken[n + 1] && !OWN)
+#define TAKEN            (taken[NEXT] && READABLE(NEXT))
+#define TAKEN_BY_ANOTHER (TAKEN && !OWN)
+#define WRITER           writer[STATE(NEXT)]
 #if defined(BREAK_OWN)
 #define OWN false
 #elif defined(BREAK_ATTEMPT)
-#define OWN (writer[n + 1] != PRUNED && ((owners & BIT(writer[n + 1])) != 0) == me)
+#define OWN (WRITER != PRUNED && ((owners & BIT(WRITER)) != 0) == me)
 #elif defined(BREAK_STUB_WRITER)
-#define OWN (writer[n + 1] == o && !stub[n + 1])
+#define OWN (WRITER == o && !stub[NEXT])
 #else
-#define OWN (writer[n + 1] == o)
+#define OWN (WRITER == o)
 #endif
 
 #ifdef BREAK_CONDITION
 #define FREE true
 #else
-#define FREE (!taken[n + 1])
+#define FREE (!taken[NEXT])
 #endif
 
 #ifdef BREAK_ORDER
@@ -252,7 +295,7 @@ proctype pusher(bit me)
     atomic { look(n) }
 prepare:
     atomic {
-        uploads < OBJECTS && next[n] <= SNAPSHOTS && n < NUMBERS;
+        uploads < OBJECTS && next[n] <= SNAPSHOTS && NEXT <= NUMBERS;
         k = next[n];
 #ifdef KEYS
         if :: whole = false :: whole = true fi;
@@ -277,22 +320,24 @@ check:
     }
 put:
     if
-    :: d_step { FREE -> land(n + 1, k, o, link) } /* and the reply is known, or lost */
-    :: d_step { late_at == 0 && !taken[n + 1] -> late_at = n + 1; late_snapshot = k; late_object = o; late_link = link }
+    :: d_step { FREE -> to = NEXT; land(to, n, k, o, link) } /* and the reply is known, or lost */
+    :: d_step { late_at == 0 && !taken[NEXT] ->
+        late_at = NEXT; late_snapshot = k; late_object = o; late_link = link; KEEP_FROM
+       }
     :: true /* lost, or refused */
     fi;
     /* Whatever the reply is, the object at the number says it. */
     if
-    :: d_step { taken[n + 1] && OWN ->
-        at = n + 1;
+    :: d_step { TAKEN && OWN ->
+        at = STATE(NEXT);
         assert(OBJECT(k) == o); /* the pusher continues on what it believes to be there */
         acked = acked | BIT(k);
         there = there | BIT(o);
-        n++; k = 0; o = 0; link = 0
+        n = at; k = 0; o = 0; link = 0
         }
         goto prepare
-    :: !taken[n + 1] -> goto put
-    :: !taken[n + 1] -> goto check
+    :: !taken[NEXT] -> goto put
+    :: !taken[NEXT] -> goto check
     :: atomic { TAKEN_BY_ANOTHER -> look(n) }
     fi;
     atomic {
@@ -300,17 +345,26 @@ put:
         if
 #ifndef BREAK_DROP
         :: next[n] > k -> /* the run has it */
+#ifdef REPAIR
+            d_step { o = 0; k = 0; link = 0 } /* a lost state may have its upload */
+#else
             d_step { delete(o); o = 0; k = 0; link = 0 }
+#endif
+            goto prepare
+#endif
+#if defined(REPAIR) && !defined(BREAK_LATEST)
+        :: next[n] < k -> /* it lacks snapshots that the lost state had */
+            d_step { o = 0; k = 0; link = 0 }
             goto prepare
 #endif
 #ifndef BREAK_BASE
-        :: next[n] <= k && link && OBJECT(k - 1) == 0 ->
+        :: next[n] == k && link && OBJECT(k - 1) == 0 ->
             uploads < OBJECTS;
             d_step { link = 0; UPLOAD }
 #endif
         :: else
         fi;
-        n < NUMBERS
+        NEXT <= NUMBERS
     }
     goto check
 }
@@ -332,12 +386,12 @@ inline list(set)
         :: (there & ~needed & BIT(m)) == 0
 #ifndef BREAK_GRACE
         :: (there & ~needed & removed[n] & BIT(m)) != 0 ->
-            s = n; /* the number that removed it */
+            s = NUMBER(n); /* which removed it */
             do
-            :: (removed[s - 1] & BIT(m)) != 0 -> s--
+            :: (removed[STATE(s - 1)] & BIT(m)) != 0 -> s--
             :: else -> break
             od;
-            if :: OLD(made[s]) -> set = set | BIT(m) :: else fi
+            if :: OLD(made[STATE(s)]) -> set = set | BIT(m) :: else fi
 #endif
         :: else ->
 #ifdef BREAK_ORPHANS
@@ -353,10 +407,11 @@ inline list(set)
 
 inline land_removal(snapshot, deleted)
 {
-    begin_state(n + 1);
-    shown[n + 1] = shown[n + 1] & ~BIT(snapshot);
+    to = NEXT;
+    begin_state(to, n);
+    shown[at] = shown[at] & ~BIT(snapshot);
 #ifdef BREAK_HIDDEN
-    if :: snapshot != 0 -> removed[n + 1] = removed[n + 1] | BIT(OBJECT(snapshot)); OBJECT(snapshot) = 0 :: else fi;
+    if :: snapshot != 0 -> removed[at] = removed[at] | BIT(OBJECT(snapshot)); OBJECT(snapshot) = 0 :: else fi;
 #endif
     collect(needed);
 #ifdef BREAK_SPARE
@@ -368,15 +423,15 @@ inline land_removal(snapshot, deleted)
     :: else ->
         if
         :: OBJECT(s) != 0 && (needed & BIT(OBJECT(s))) == 0 ->
-            removed[n + 1] = removed[n + 1] | BIT(OBJECT(s));
+            removed[at] = removed[at] | BIT(OBJECT(s));
             OBJECT(s) = 0;
-            linked[n + 1] = linked[n + 1] & ~BIT(s)
+            linked[at] = linked[at] & ~BIT(s)
         :: else
         fi;
         s++
     od;
-    removed[n + 1] = removed[n + 1] & ~deleted;
-    writer[n + 1] = PRUNED;
+    removed[at] = removed[at] & ~deleted;
+    writer[at] = PRUNED;
     check_state()
 }
 
@@ -409,13 +464,22 @@ proctype pruner()
         fi;
 #endif
         if
-        :: d_step { n < NUMBERS && FREE -> land_removal(victim, listed) }
-        :: atomic { taken[n + 1] || n == NUMBERS -> listed = 0 }
+        :: d_step { NEXT <= NUMBERS && FREE -> land_removal(victim, listed) }
+        :: atomic { taken[NEXT] || NEXT > NUMBERS -> listed = 0 }
         fi;
 #ifdef BREAK_LIST
-        d_step { if :: writer[n + 1] == PRUNED -> n = n + 1; list(listed) :: else fi }
+        d_step { if :: WRITER == PRUNED -> n = NEXT; list(listed) :: else fi }
 #endif
 fenced:
+        skip;
+#if defined(REPAIR) && !defined(BREAK_OLD)
+        d_step { /* the old state that the log has now also needs its objects */
+            listed == 0 || READABLE(NUMBER(n)) ->
+            at = STATE(NUMBER(n));
+            collect(needed);
+            listed = listed & ~needed
+        }
+#endif
         do
         :: listed == 0 -> break
         :: listed != 0 -> d_step {
@@ -432,7 +496,7 @@ fenced:
         d_step { /* stubs */
             s = 1;
             do
-            :: s + KEPT > newest || !OLD(made[s]) -> break
+            :: s + KEPT > newest || !OLD(made[STATE(s)]) -> break
 #ifdef BREAK_STUBS
             :: else -> taken[s] = false; s++
 #else
@@ -458,13 +522,14 @@ proctype keymaker()
     }
 commit:
     if
-    :: d_step { n < NUMBERS && FREE ->
-        begin_state(n + 1);
-        source[n + 1] = wanted;
-        writer[n + 1] = KEYED;
+    :: d_step { NEXT <= NUMBERS && FREE ->
+        to = NEXT;
+        begin_state(to, n);
+        source[at] = wanted;
+        writer[at] = KEYED;
         check_state()
        }
-    :: atomic { taken[n + 1] ->
+    :: atomic { taken[NEXT] ->
         look(n);
 #ifdef BREAK_KEY
         d_step { at = n; fits = (OBJECT(2) != 0) }
@@ -473,7 +538,7 @@ commit:
 #endif
         if :: fits -> goto commit :: else fi
        }
-    :: n == NUMBERS
+    :: NEXT > NUMBERS
     fi;
 given_up:
     skip
@@ -503,6 +568,50 @@ proctype reader()
 }
 #endif
 
+#ifdef REPAIR
+#ifdef BREAK_NEAREST
+#define BEFORE(n) 0
+#else
+#define BEFORE(n) (n) - 1
+#endif
+proctype repairer()
+{
+    byte n;
+    bit has_copy;
+    newest > 0;
+    if
+    :: d_step { damaged = newest; n = newest }
+    :: atomic { /* a read that fails by itself */
+        n = newest;
+#ifndef BREAK_READS
+        goto given_up
+#endif
+       }
+    fi;
+    if :: has_copy = true :: has_copy = false fi; /* the head */
+    if
+    :: d_step { has_copy || newest != n -> damaged = 0 } /* nobody begins with a state below the newest */
+    :: d_step { !has_copy && newest == n ->
+#ifndef BREAK_READS
+        acked = acked & (BIT(next[n - 1]) - 1);
+#endif
+        damaged = n;
+        copy_state(MENDED, BEFORE(n));
+        taken[MENDED] = true;
+#ifdef BREAK_WRITER
+        writer[at] = writer[n];
+#else
+        writer[at] = REPAIRED;
+#endif
+        is_mended = true;
+        check_state()
+       }
+    fi;
+given_up:
+    skip
+}
+#endif
+
 /* Time passes, and puts arrive late. */
 proctype world()
 {
@@ -510,10 +619,10 @@ proctype world()
     :: d_step { now < TIME -> now++ }
     :: d_step { late_at != 0 ->
         if
-        :: !taken[late_at] -> land(late_at, late_snapshot, late_object, late_link)
+        :: !taken[late_at] -> land(late_at, LATE_FROM, late_snapshot, late_object, late_link)
         :: else
         fi;
-        late_at = 0; late_snapshot = 0; late_object = 0; late_link = 0
+        late_at = 0; late_snapshot = 0; late_object = 0; late_link = 0; FORGET_FROM
        }
     od
 }
@@ -529,6 +638,9 @@ init
 #endif
 #ifdef READER
         run reader();
+#endif
+#ifdef REPAIR
+        run repairer();
 #endif
         run pruner();
 #if PUSHERS == 2

@@ -104,6 +104,12 @@ verify holds remote keys -E -DPUSHERS=1 -DKEYS -DOBJECTS=3
 verify fails remote key-without-its-payloads -E -DPUSHERS=1 -DKEYS -DBREAK_KEY -DOBJECTS=3
 verify fails remote payloads-of-a-key-removed -E -DPUSHERS=1 -DKEYS -DBREAK_SPARE -DOBJECTS=3
 verify fails remote head-believed -E -DPUSHERS=1 -DREADER -DBREAK_HEAD
+verify holds remote repair -E -DPUSHERS=1 -DREPAIR -DTIME=2
+verify fails remote one-bad-read-repaired -E -DPUSHERS=1 -DREPAIR -DTIME=2 -DBREAK_READS
+verify fails remote repaired-from-an-older-state -E -DPUSHERS=1 -DREPAIR -DTIME=2 -DBREAK_NEAREST
+verify fails remote writer-of-the-lost-state -E -DPUSHERS=1 -DREPAIR -DTIME=2 -DBREAK_WRITER
+verify fails remote lost-snapshots-passed-over -E -DPUSHERS=1 -DREPAIR -DTIME=2 -DBREAK_LATEST
+verify fails remote old-state-in-memory-believed -E -DPUSHERS=1 -DREPAIR -DTIME=2 -DBREAK_OLD
 verify holds runs saves -E -DREMOVALS=0
 verify holds runs removals -E -DSAVES=1
 verify fails runs log-without-slots -E -DBREAK_SLOT

@@ -10,7 +10,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-from lmcstore._remote import codec, state, sweep
+from lmcstore._remote import codec, mend, state, sweep
 from lmcstore._remote.command import main
 from lmcstore._remote.place import Place
 from lmcstore._remote.push import Pusher
@@ -122,6 +122,27 @@ def test_a_pusher_that_has_the_lost_state_goes_on(store: lmcstore.Store, memory:
         other.push(waits=True)
         other.close()
     check(memory, store, [1, 2, 3, 4, 5])
+
+
+def test_a_pusher_that_has_the_lost_state_sends_it_again(
+    store: lmcstore.Store, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep commits the mended state before it, and its next snapshot needs no other."""
+    small(store, 1, 2, memory)
+    with Place(memory) as place:
+        other = Pusher(store, place, (), False)
+        small(store, 3, 3)
+        other.push(waits=True)
+        for name in ("head", *(state.log_name(n) for n in range(2, state.last_number(place) + 1))):
+            damaged(memory, name, "flipped")
+        mend.commit(place)
+        sweep.sweep(state.read(place))
+        assert state.read(place).shelf("run").next < 4
+        small(store, 4, 4)
+        monkeypatch.setattr(other, "older", lambda *_: None)
+        other.push(waits=True)
+        other.close()
+    check(memory, store, [1, 2, 3, 4])
 
 
 def test_only_copies_stay_marked(tmp_path: Path, memory: str) -> None:

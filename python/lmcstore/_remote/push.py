@@ -507,6 +507,8 @@ class Pusher:
 class _Whole(NamedTuple):
     """Snapshots that are dumped, and may still be uploaded."""
 
+    last: Entry | None
+    """The entry before them."""
     entries: list[Entry]
     parts: dict[bytes, _Part]
     upload: Upload
@@ -525,7 +527,7 @@ class _Batch:
         self._parts: dict[bytes, _Part] = {}
         self._kept: outline.Outline | None = None
         there = pusher._state.find(shelf)
-        self._last = there.latest if there is not None else None
+        self._before = self._last = there.latest if there is not None else None
         self._since_key = pusher.since_key(shelf) if since_key is None else since_key
 
     def add(self, number: int) -> None:
@@ -608,7 +610,8 @@ class _Batch:
         assert self._kept is not None
         wants_key = self._since_key >= self._pusher.key_every(self._shelf)
         identity = self._kept.shelves[0].identity
-        self._waiting = _Whole(self._entries, self._parts, self._upload, identity, wants_key)
+        self._waiting = _Whole(self._before, self._entries, self._parts, self._upload, identity, wants_key)
+        self._before = self._last
         self._entries, self._parts, self._upload = [], {}, self._new_upload()
 
     def _commit_waiting(self) -> None:
@@ -624,7 +627,7 @@ class _Batch:
             there = draft.find(self._shelf)
             if there is None:
                 there = pusher.add_shelf(draft, self._shelf, whole.identity)
-            _append(there, whole.entries)
+            _append(there, whole.entries, whole.last)
             return True
 
         pusher._commit(apply)
@@ -634,13 +637,13 @@ class _Batch:
             pusher.want_key(self._shelf, whole.entries[-1].number)
 
 
-def _append(there: state.Shelf, entries: list[Entry]) -> None:
-    """Add entries to the state of a shelf; _Stale: another pusher has changed the entries below them."""
+def _append(there: state.Shelf, entries: list[Entry], last: Entry | None) -> None:
+    """Add entries to the state of a shelf, behind `last`; _Stale: another program has changed the entries below."""
     if entries[0].number < there.next:
         raise _Stale(f"another pusher has sent {there.name}@{entries[0].number} meanwhile")
     latest = there.latest
-    if entries[0].base and (latest is None or latest.number != entries[0].base):
-        raise _Stale(f"{there.name}@{entries[0].base} is gone, which the next one builds on")
+    if (latest and (latest.number, latest.archive)) != (last and (last.number, last.archive)):
+        raise _Stale(f"{there.name}@{last.number if last else 0} is gone or sent anew, which the next one follows")
     for entry in entries:
         there.append(entry)
 
