@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import itertools
 import multiprocessing
+import os
 import pickle
 import shutil
 import subprocess
@@ -255,6 +256,46 @@ def test_ranks_on_two_machines_are_refused(folder: Path) -> None:
         assert [snapshot.step for snapshot in run["run"]] == [1, 2]
         same(run["run"].at(step=2).state_dict(), ranks.expected(2))
         assert not run.verify()["missing"]
+
+
+def test_a_look_for_the_coordinator_keeps_no_writer_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _save(folder, {"weight": torch.ones(3)}, step=1)
+    StoreWriter(folder).close()
+    close, opened = os.close, []
+
+    def close_later(file: int) -> None:
+        if not opened:
+            opened.append("begins")
+            lmcstore.open(folder / "records.pool", "r+", wait=0).close()
+            opened.append("done")
+        close(file)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writing.os, "close", close_later)
+        with pytest.raises(lmcstore.UnsupportedError, match="no coordinator writes"):
+            writing.RankWriter(str(folder), 1)
+    assert opened == ["begins", "done"]
+
+
+def test_only_the_coordinator_counts_as_one(folder: Path) -> None:
+    """Not another writer of the records, nor a child of an earlier coordinator."""
+    _save(folder, {"weight": torch.ones(3)}, step=1)
+    ended, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(ended, 1)
+        os._exit(0)
+    StoreWriter(folder).close()
+    with (
+        lmcstore.open(folder / "records.pool", "r+", wait=0),
+        pytest.raises(lmcstore.UnsupportedError, match="no coordinator writes"),
+    ):
+        writing.RankWriter(str(folder), 1)
+    os.close(end)
+    os.close(ended)
+    assert os.waitpid(child, 0)[1] == 0
+    _save(folder, {"weight": torch.ones(3)}, step=2)
 
 
 # Reading

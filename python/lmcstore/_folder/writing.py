@@ -15,6 +15,7 @@ import atexit
 import fcntl
 import logging
 import os
+import struct
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
@@ -35,6 +36,8 @@ log = logging.getLogger("lmcstore")
 
 _WAIT_MS = 10_000
 _GROUP_BYTES = 16
+_MARK = 1 << 58
+"""The byte of the records that their coordinator locks (store/FORMAT.md, 11)."""
 
 Opener = Callable[[str, bool], Store]
 """Opens a pool for writing by its path, and creates it if the second argument is true."""
@@ -52,6 +55,8 @@ class _Open:
         """By a rank's pool and a shelf."""
         self.prepared: dict[str, tuple[Store, Store, str]] = {}
         """By a rank's pool: itself, the records, and the shelf with an undecided snapshot."""
+        self.marks: dict[str, int] = {}
+        """By the records that this process coordinates: the file whose lock says so."""
 
     def store(self, path: str, writes: bool, creates: bool = False, opener: Opener | None = None) -> Store:
         with self.lock:
@@ -73,9 +78,32 @@ class _Open:
             self.stores[path, writes] = store, identity(path)
             return store
 
+    def mark(self, path: str) -> None:
+        with self.lock:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _lock(file, fcntl.F_OFD_SETLK, fcntl.F_RDLCK)
+            except OSError as error:
+                os.close(file)
+                raise InputOutputError(f"{path}: can't lock: {error.strerror}") from None
+            old, self.marks[path] = self.marks.get(path), file
+            if old is not None:
+                os.close(old)
+
+    def forget_marks(self) -> None:
+        """In a forked child, which would keep the locks of its parent."""
+        while self.marks:
+            os.close(self.marks.popitem()[1])
+
+    def _unmark(self, path: str) -> None:
+        file = self.marks.pop(path, None)
+        if file is not None:
+            os.close(file)
+
     def hand_over(self, path: str) -> None:
         with self.lock:
             if self.pid == os.getpid() and (path, True) in self.stores:
+                self._unmark(path)
                 for writes in (True, False):  # while either is open, the process keeps the pool
                     if (path, writes) in self.stores:
                         self.stores.pop((path, writes))[0].close()
@@ -89,6 +117,8 @@ class _Open:
                 settle(store._pool, shelf, records, False)
             for path, writes in list(self.stores):
                 if folder is None or os.path.dirname(path) == folder:
+                    if writes:
+                        self._unmark(path)
                     self.removed = {key: one for key, one in self.removed.items() if key[0] != path}
                     self.stores.pop((path, writes))[0].close()
 
@@ -102,7 +132,15 @@ def identity(path: str) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
+def _lock(file: int, command: int, kind: int) -> int:
+    """Lock the byte of the mark, or look for a lock that another description has on it; return its kind."""
+    form = "hhqqi4x"  # struct flock
+    kinds: int = struct.unpack(form, fcntl.fcntl(file, command, struct.pack(form, kind, os.SEEK_SET, _MARK, 1, 0)))[0]
+    return kinds
+
+
 _open = _Open()
+os.register_at_fork(after_in_child=_open.forget_marks)
 
 
 @atexit.register
@@ -145,6 +183,7 @@ class Records:
         self._folder = folder
         self._shelf = shelf
         self._store = _open.store(path, True, is_new)
+        _open.mark(path)
         with _open.lock:
             self._attempt = _open.attempts.get((folder, shelf), 0) + 1
             _open.attempts[folder, shelf] = self._attempt
@@ -217,8 +256,8 @@ def opener_of(ranks: int, options: Mapping[str, Any], opens: Callable[..., Store
     return lambda path, creates: opens(path, "x" if creates else "r+", **{"memory": memory, **options})
 
 
-def _is_written(path: str) -> bool:
-    """Whether a process has a pool open for writing, as the coordinator has the records during a save."""
+def _is_coordinated(path: str) -> bool:
+    """Whether a process coordinates saves by these records. The look keeps nobody from writing."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -226,12 +265,9 @@ def _is_written(path: str) -> bool:
     except OSError as error:
         raise InputOutputError(f"{path}: {error.strerror}") from None
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return _lock(file, fcntl.F_OFD_GETLK, fcntl.F_WRLCK) != fcntl.F_UNLCK
     finally:
         os.close(file)
-    return False
 
 
 class RankWriter:
@@ -242,9 +278,9 @@ class RankWriter:
         self._rank = rank
         self._path = os.path.join(folder, rank_file(rank))
         path = os.path.join(folder, RECORDS)
-        if not _is_written(path):
+        if not _is_coordinated(path):
             raise UnsupportedError(
-                f"rank {rank}: no process writes {path}: the coordinator has another folder, or has ended. StoreWriter "
+                f"rank {rank}: no coordinator writes {path}: it has another folder, or has ended. StoreWriter "
                 "needs all ranks on one machine, in one folder; Run keeps a run on several machines"
             )
         self._store = _open.store(self._path, True, not os.path.lexists(self._path), opener)
