@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "pages/pool.h"
 
@@ -24,10 +25,21 @@ struct lmcs_page_cache {
     struct cache_slot *slots;
 };
 
+/* A mapping of its own, of which only used slots take memory: malloc may clear all of it, or keep it from others. */
+static struct cache_slot *new_slots(void)
+{
+    const size_t bytes = LMCS_CACHE_SLOTS * sizeof(struct cache_slot);
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return NULL;
+    madvise(map, bytes, MADV_NOHUGEPAGE);
+    return map;
+}
+
 enum lmcs_status lmcs_page_cache_new(struct lmcs_page_cache **cache, struct lmcs_error *error)
 {
     struct lmcs_page_cache *c = calloc(1, sizeof *c);
-    if (c == NULL || (c->slots = calloc(LMCS_CACHE_SLOTS, sizeof *c->slots)) == NULL) {
+    if (c == NULL || (c->slots = new_slots()) == NULL) {
         free(c);
         return lmcs_fail_memory(error);
     }
@@ -43,7 +55,7 @@ void lmcs_page_cache_free(struct lmcs_page_cache *cache)
         return;
     for (size_t i = 0; i < CACHE_LOCKS; i++)
         pthread_mutex_destroy(&cache->locks[i]);
-    free(cache->slots);
+    munmap(cache->slots, LMCS_CACHE_SLOTS * sizeof *cache->slots);
     free(cache);
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -378,6 +380,38 @@ def test_saves_are_raw_unless_they_are_lazy_or_have_another_policy(folder: Path)
         run["run"].policy = "write=auto"
     dcp.save(state, storage_writer=StoreWriter(folder))
     assert "write=" not in policy("run")
+
+
+def _anonymous() -> int:
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) << 10
+
+
+def _growth(rank: int, world: int, folder: Path) -> int:
+    weight = torch.ones(20 << 20)
+    before = _anonymous()
+    for step in (1, 2):
+        weight += 1
+        dcp.save({"weight": weight}, storage_writer=StoreWriter(folder, step=step))
+    return _anonymous() - before
+
+
+def test_saves_keep_little_memory(folder: Path) -> None:
+    """The coordinator has two pools open, and no copy of the state."""
+    assert ranks.run(1, _growth, folder)[0] < 64 << 20
+
+
+def test_the_last_save_of_a_process_needs_no_thread(folder: Path) -> None:
+    code = """
+import atexit, sys, torch
+import torch.distributed.checkpoint as dcp
+from lmcstore.dcp import StoreWriter
+save = lambda: dcp.save({"weight": torch.ones(3)}, storage_writer=StoreWriter(sys.argv[1]))
+atexit.register(save)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, folder], check=True)
+    with lmcstore.open(folder, mode="r") as run:
+        assert len(run["run"]) == 1
 
 
 def test_options_of_other_places_are_refused(folder: Path) -> None:

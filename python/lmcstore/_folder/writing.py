@@ -18,7 +18,8 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from .. import _core
 from .._state.encode import Encoded
@@ -39,6 +40,7 @@ _GROUP_BYTES = 16
 _MARK = 1 << 58
 """The byte of the records that their coordinator locks (store/FORMAT.md, 11)."""
 
+T = TypeVar("T")
 Opener = Callable[[str, bool], Store]
 """Opens a pool for writing by its path, and creates it if the second argument is true."""
 
@@ -69,10 +71,12 @@ class _Open:
                 found[0].close()  # its file was replaced
             try:
                 if opener is not None:
-                    store = opener(path, creates)
+                    store = _apart(opener, path, creates)
+                elif writes:
+                    mode = _core.OPEN_OR_CREATE if creates else _core.OPEN_WRITE
+                    store = Store(_apart(_core.open, path, mode, 0, _WAIT_MS), path, "r+", creates)
                 else:
-                    mode = _core.OPEN_READ if not writes else _core.OPEN_OR_CREATE if creates else _core.OPEN_WRITE
-                    store = Store(_core.open(path, mode, 0, _WAIT_MS), path, "r+" if writes else "r", creates)
+                    store = Store(_core.open(path, _core.OPEN_READ, 0, _WAIT_MS), path, "r")
             except InUseError as error:
                 raise InUseError(str(error).partition(". Each rank of a distributed run ")[0]) from None
             self.stores[path, writes] = store, identity(path)
@@ -121,6 +125,20 @@ class _Open:
                         self._unmark(path)
                     self.removed = {key: one for key, one in self.removed.items() if key[0] != path}
                     self.stores.pop((path, writes))[0].close()
+
+
+def _apart(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a thread of its own, for malloc's arena of that thread.
+
+    libpmemobj keeps thousands of pieces for each pool. Among the tensors of the thread that trains, they would leave
+    gaps in which those no longer fit.
+    """
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            future = threads.submit(function, *arguments)
+    except RuntimeError:  # no thread can be started, as at the end of the interpreter
+        return function(*arguments)
+    return future.result()
 
 
 def identity(path: str) -> tuple[int, int]:
