@@ -16,6 +16,7 @@ from tables import Run, Section, ms, progress, run_suite
 from trainers_loops import lightning, python_of, run_program, transformers
 from trainers_run import (
     ASYNC,
+    FIRST_STEPS,
     OURS,
     OURS_AUTO,
     OURS_BOUND,
@@ -71,9 +72,11 @@ def saves(setting: Setting) -> list[Section]:
                 section.goal(f"{way}: memory above the state, MiB", memory / MIB, "<=", 64)
         section.numbers = {f"saves, {name}": found}
         section.notes.append(
-            f"Parameters and moments of AdamW, after a step with gradients of bf16 precision (as of autocast), or of "
-            f"fp32 precision. {idle_s} s pass before each save. Later: from the third save on. With write=auto, links "
-            "keep the newest state in memory as the base of the next one; memory= bounds this copy."
+            f"Parameters and moments of AdamW, after steps with gradients of bf16 precision (as of autocast), or of "
+            f"fp32 precision. {idle_s} s pass before each save. Memory: RssAnon, which has no pages of files, at its "
+            f"most from the first save on, less what it was after {FIRST_STEPS} steps without a save. Later: from the "
+            "third save on. With write=auto, links keep the newest state in memory as the base of the next one; "
+            "memory= bounds this copy."
         )
         if python is not None:
             section.notes.append(
