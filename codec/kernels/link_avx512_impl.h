@@ -34,6 +34,12 @@ static inline __m512 known_lanes(__m512 x)
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
 }
 
+/* Fetches a cache line of the next chunk. The processor's own prefetching hardly runs ahead of so many arrays. */
+static inline __attribute__((always_inline)) void fetch_next_chunk(const void *line)
+{
+    _mm_prefetch((const char *)((uintptr_t)line + 4 * LMCI_CHUNK_ELEMENTS), _MM_HINT_T0);
+}
+
 /* ---- Quotients ------------------------------------------------------------------------------------------------- */
 
 /* Returns the lanes from 2^-100 to below 2^101 in absolute value, where remainders are exact. */
@@ -127,6 +133,9 @@ static void adam_weights(const struct lmc_link_rule *rule, size_t n, const lmci_
     const struct rule_lanes constants = rule_lanes(rule);
     for (size_t i = 0; i < n; i += LANES) {
         const __mmask16 lanes = IN_LANES(n - i);
+        fetch_next_chunk(first + i);
+        fetch_next_chunk(second + i);
+        fetch_next_chunk(weight + i);
         const __m512 next = weight_lanes(&constants, load_lanes(lanes, first + i), load_lanes(lanes, second + i),
                                          load_lanes(lanes, weight + i));
         _mm512_mask_storeu_ps(to + i, lanes, next);
@@ -155,6 +164,10 @@ static inline __attribute__((always_inline)) void adam_step(const struct lmc_lin
     size_t count[LMC_MAX_BASES] = {0};
     for (size_t i = 0; i < n; i += LANES) {
         const __mmask16 lanes = IN_LANES(n - i);
+        for (unsigned k = 0; k < 3; k++) {
+            fetch_next_chunk(from.before[k] + 4 * i);
+            fetch_next_chunk(from.after[k] + 4 * i);
+        }
         const __m512 weight = load_lanes(lanes, from.before[LMCI_ADAM_WEIGHT] + 4 * i);
         const __m512 first_after = load_lanes(lanes, from.after[LMCI_FIRST] + 4 * i);
         __m512 second_after = load_lanes(lanes, from.after[LMCI_SECOND] + 4 * i);
