@@ -477,6 +477,20 @@ static void link_step(const struct lmc_link_rule *rule, size_t n, const float *g
 
 #endif
 
+static void link_guess_step(const struct lmc_link_rule *rule, int kappa, size_t n,
+                            const struct lmci_reference *reference, const struct lmci_link_view *view,
+                            const struct lmci_gradients *gradients, unsigned char *const *rest, size_t *missed)
+{
+#if defined(__AVX512VBMI2__)
+    if (rule->optimizer == LMC_ADAM && rule->flags == 0 && rule->l2 == 0 && rule->scale == 1 && rule->gain < 0.5f) {
+        adam_guess_step(rule, kappa, n, view, gradients, rest, missed);
+        return;
+    }
+#endif
+    link_to_guesses(rule, kappa, n, reference, view, gradients);
+    link_step(rule, n, gradients->value, view, rest, missed);
+}
+
 static void link_add_rest(size_t n, const unsigned char *rest, lmci_u32 *words)
 {
     EACH for (size_t i = 0; i < n; i++)
@@ -497,7 +511,7 @@ const struct lmci_link_kernels LMCI_LINK_TABLE = {
     .from_bits = link_from_bits,
     .to_bytes = link_to_bytes,
     .to_bits = link_to_bits,
-    .to_guesses = link_to_guesses,
+    .guess_step = link_guess_step,
     .stored = link_stored,
     .pack = link_pack,
     .unpack = link_unpack,

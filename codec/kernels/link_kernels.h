@@ -102,9 +102,10 @@ struct lmci_link_kernels {
     void (*to_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, int kappa, size_t n,
                     const struct lmci_reference *reference, const struct lmci_link_view *view,
                     const struct lmci_gradients *gradients);
-    /* Guesses those of FULL, which may miss a moment: everything but bytes and lengths. */
-    void (*to_guesses)(const struct lmc_link_rule *rule, int kappa, size_t n, const struct lmci_reference *reference,
-                       const struct lmci_link_view *view, const struct lmci_gradients *gradients);
+    /* Guesses those of FULL, which may miss a moment: everything but bytes and lengths. Then the same as `step`. */
+    void (*guess_step)(const struct lmc_link_rule *rule, int kappa, size_t n, const struct lmci_reference *reference,
+                       const struct lmci_link_view *view, const struct lmci_gradients *gradients,
+                       unsigned char *const *rest, size_t *missed);
     /* Stored bits, from symbols and lengths, or symbols and the first array before the step. Returns the sum. */
     size_t (*stored)(enum lmci_gradient_mode mode, int kappa, size_t n, const struct lmci_reference *reference,
                      const lmci_u32 *first, const struct lmci_gradients *gradients);

@@ -165,29 +165,40 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
 
 #endif
 
-/* Finds the range of Adam's gradients that lead to the first array as way_range does, but in f32: as offsets from an
- * estimate. */
+/* Returns the value of the first bit; zero for denormals. */
+static inline float power_of(float x)
+{
+    return float_of(bits_of(x) & 0x7f800000);
+}
+
+/* Returns 1 / x within 1/300: a difference of bits, improved once. */
+static inline float about_inverse(float x)
+{
+    const float y = float_of(0x7ef311c3 - bits_of(x));
+    return fused(-x, y, 2.0f) * y;
+}
+
+/* Estimates Adam's gradient from the first array in f32, or zero if it may be zero. Bounds are offsets from the
+ * estimate, of what leads to this array: a whole number of units of the last place of the difference between both. */
 static inline void strip_first(const struct lmc_link_rule *rule, float inverse, struct strip *strip)
 {
     const strip_f32 *first = strip->first, *first_after = strip->first_after;
+    const float half_inverse = inverse * 0x1p-24f;
     EACH for (size_t i = 0; i < STRIP; i++)
     {
         const float before = first[i], after = first_after[i];
         const float change = after - before, part = change - after;
         const float lost = (after - (change - part)) + (-before - part);
-        const float about = change * inverse, more = (fused(-rule->gain, about, change) + lost) * inverse;
-        const float way = about + more, beside = (about - way) + more;
-        const float half = half_of(way), reach = half_of(after) * inverse;
-        /* The floats from `least` to `greatest` as differences lead to the first array. */
-        const float least = way + (beside - reach), greatest = way + (beside + reach);
-        const bool above = (way - least) + (beside - reach) > 0, below = (way - greatest) + (beside + reach) < 0;
-        const float up = (least - way) + (above ? half : -half), down = (greatest - way) + (below ? -half : half);
-        const bool none = up >= down;
+        const float way = change * inverse, more = (fused(-rule->gain, way, change) + lost) * inverse;
+        const float power = power_of(way), half = power * 0x1p-24f, shift = power * 1.5f;
+        const float reach = power_of(after) * half_inverse, inside = reach - half;
+        const float least = ((more - inside) + shift) - shift, greatest = ((more + inside) + shift) - shift;
+        const bool none = least > greatest;
         const float near = before + way, most = near - before;
         const float offset = (before - (near - most)) + (way - most);
-        strip->near[i] = near;
-        strip->low[i] = offset + (none ? -half : up);
-        strip->high[i] = offset + (none ? half : down);
+        strip->near[i] = __builtin_fabsf(near) > reach + half ? near : 0.0f;
+        strip->low[i] = (offset - half) + (none ? 0.0f : least);
+        strip->high[i] = (offset + half) + (none ? 0.0f : greatest);
     }
 }
 
@@ -197,13 +208,14 @@ static inline void strip_second(const struct lmc_link_rule *rule, struct strip *
     const strip_f32 *second = strip->second, *second_after = strip->second_after;
     EACH for (size_t i = 0; i < STRIP; i++)
     {
-        const float near = strip->near[i], slope = rule->gain2 * near;
+        const float near = strip->near[i], slope = rule->gain2 * near, upright = about_inverse(slope + slope);
         const float miss = fused(-slope, near, second_after[i] - second[i] * rule->beta2);
-        const float upright = 0.5f / slope;
-        const float offset = miss * upright, reach = half_of(second_after[i]) * __builtin_fabsf(upright);
+        const float offset = miss * upright;
+        const float reach = (power_of(second_after[i]) * 0x1p-24f) * __builtin_fabsf(upright);
         const float low1 = strip->low[i], low2 = offset - reach, high1 = strip->high[i], high2 = offset + reach;
-        const float low = low1 > low2 ? low1 : low2, high = high1 < high2 ? high1 : high2;
-        strip->near[i] = near + (low <= high ? 0.5f * (low + high) : 0.5f * (low1 + high1));
+        const float low = low2 > low1 ? low2 : low1, high = high2 < high1 ? high2 : high1;
+        const float twice = low <= high ? low + high : low1 + high1;
+        strip->near[i] = near != 0 ? fused(0.5f, twice, near) : 0.0f;
     }
 }
 
@@ -213,6 +225,7 @@ static inline __attribute__((always_inline)) void strip_guesses(const struct lmc
 {
     const float inverse = 1.0f / rule->gain, unscale = 1.0f / rule->scale;
     const strip_f32 *first = strip->first, *first_after = strip->first_after, *weight = strip->weight;
+    const bool l2 = rule->l2 != 0;
     if (adam) {
         strip_first(rule, inverse, strip);
         strip_second(rule, strip);
@@ -220,7 +233,7 @@ static inline __attribute__((always_inline)) void strip_guesses(const struct lmc
     EACH for (size_t i = 0; i < STRIP; i++)
     {
         const float guess = adam ? strip->near[i] : guess_of(rule, false, inverse, first[i], first_after[i]);
-        const float doubt = doubt_of(adam, inverse, first[i], first_after[i]);
+        const float doubt = adam && !l2 ? 0.0f : doubt_of(adam, inverse, first[i], first_after[i]);
         const uint32_t bits = bits_of(without_decay(rule, guess, doubt, weight[i]) * unscale);
         strip->middle[i] = bits;
         strip->from[i] = bits & 0x7fffffff;
@@ -286,7 +299,7 @@ static inline void strip_out(float scale, size_t n, const struct lmci_reference 
     {
         const uint32_t sign = strip->middle[i] >> 31;
         uint32_t bits = strip->bits[i];
-        bits = exponent_of(bits) == 255 ? 0 : bits;
+        bits = bits >= 0x7f800000 ? 0 : bits;
         const uint32_t some = 0 - (uint32_t)(bits != 0);
         const uint32_t symbol = exponent_of(bits) - (exponent_of(words[i]) >> halved) + (uint32_t)bias;
         const uint32_t coded = (0 - (uint32_t)(symbol - 1 < 254)) & some;
@@ -373,5 +386,11 @@ static void link_to_guesses(const struct lmc_link_rule *rule, int kappa, size_t 
     else
         to_bits(rule, false, STRIP_GUESS, kappa, n, reference, view, gradients);
 }
+
+#if defined(__AVX512VBMI2__)
+
+#include "kernels/link_guess_avx512_impl.h"
+
+#endif
 
 #endif

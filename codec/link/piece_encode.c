@@ -219,11 +219,12 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
     if (piece->mode == LMCI_GRADIENT_SHORT)
         kernels->to_bytes(piece->rule, n, &reference, floats(view.before[LMCI_FIRST]), floats(view.after[LMCI_FIRST]),
                           floats(view.before[lmci_weight_of(piece->rule)]), &gradients);
-    else if (piece->guess)
-        kernels->to_guesses(piece->rule, piece->kappa, n, &reference, &view, &gradients);
-    else
+    else if (!piece->guess)
         kernels->to_bits(piece->rule, piece->mode, piece->kappa, n, &reference, &view, &gradients);
-    kernels->step(piece->rule, n, gradients.value, &view, rest, piece->missed);
+    if (piece->guess)
+        kernels->guess_step(piece->rule, piece->kappa, n, &reference, &view, &gradients, rest, piece->missed);
+    else
+        kernels->step(piece->rule, n, gradients.value, &view, rest, piece->missed);
     const size_t some = missed_moments(piece) - missed;
     if (some != 0 && piece->mode == LMCI_GRADIENT_SHORT)
         find_raw(piece, &view, n, &gradients, rest);
