@@ -20,7 +20,7 @@ torch.Tensor  # noqa: B018 (skips without torch)
 
 import dcp_ranks as ranks  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
-from lmcstore._folder import staging, writing  # noqa: E402
+from lmcstore._folder import copies, staging, writing  # noqa: E402
 from lmcstore.dcp import StoreReader, StoreWriter  # noqa: E402
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner  # noqa: E402
 from torch.distributed.checkpoint.staging import BlockingAsyncStager  # noqa: E402
@@ -79,6 +79,33 @@ def test_the_memory_of_a_copy_is_used_again(folder: Path) -> None:
     fourth: Any = writer.stage(state)
     assert fourth["a"].data_ptr() == place
     same(fourth, state)
+
+
+def test_a_copy_waits_for_the_memory_that_is_given_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of a save is there before its thread has given the memory back."""
+    state = {"a": torch.full((5000,), 1.0)}
+    writer = StoreWriter(folder)
+    writer.close()
+    copied: list[Any] = [writer.stage(state)]
+    place = copied[0]["a"].data_ptr()
+    begins, goes_on, let_go = threading.Event(), threading.Event(), copies._let_go
+
+    def let_go_later(memory: Any) -> None:
+        begins.set()
+        goes_on.wait(60)
+        let_go(memory)
+
+    monkeypatch.setattr(copies, "_let_go", let_go_later)
+    gives = threading.Thread(target=copied.clear)
+    gives.start()
+    begins.wait(60)
+    stages = threading.Thread(target=lambda: copied.append(writer.stage(state)))
+    stages.start()
+    stages.join(0.2)
+    goes_on.set()
+    stages.join()
+    gives.join()
+    assert copied[0]["a"].data_ptr() == place and copied[0]["a"].tolist() == state["a"].tolist()
 
 
 def test_a_copy_is_as_torch_copies(folder: Path) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +27,7 @@ _MOST = 2  # times what is needed, of memory that is used again
 
 _free: list[mmap.mmap] = []
 """The memory that no save uses: at most one."""
+_lock = threading.RLock()  # the garbage collector may give memory back in a thread that holds it
 
 
 class Place:
@@ -138,23 +141,40 @@ def _of(value: Any, copy: torch.Tensor) -> torch.Tensor:
 
 def _memory(size: int) -> memoryview:
     memory: mmap.mmap | None = None
-    with contextlib.suppress(IndexError):
+    with _lock, contextlib.suppress(IndexError):
         memory = _free.pop()
     if memory is None or not size <= len(memory) <= _MOST * size:
         memory = None
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(AttributeError, OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)  # fewer page faults
     view = memoryview(memory)[:size]
     weakref.finalize(view, _give_back, memory).atexit = False
     return view
 
 
 def _give_back(memory: mmap.mmap) -> None:
-    """Keep memory for the next save, and let the kernel take its pages until then."""
+    """Keep memory for the next save. If that has begun, it waits until the kernel may take the pages."""
+    with _lock:
+        _let_go(memory)
+        _free[:] = [memory]
+
+
+def _let_go(memory: mmap.mmap) -> None:
+    """Let the kernel take the pages of a memory until it is used again."""
     if hasattr(mmap, "MADV_FREE"):
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         # mmap's method would stop all other threads for this time
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(len(memory)), mmap.MADV_FREE)
-    _free[:] = [memory]
+
+
+def _renew_lock() -> None:
+    """In a forked child: a thread of the parent may hold the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def forget() -> None:
