@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * classes_short_impl.h - words of 2 bytes by AVX-512 VBMI2, for classes whose first keys are within 64.
+ *
+ * Loops are compiled for each number of classes and for the lists in use. Symbols are computed in bytes, not in words.
+ * Words with outliers are few: a second loop over each piece puts them.
+ */
+
+#define SHORT_PIECE  ((size_t)2048) /* elements; stay in the first-level cache from hashing to outliers */
+#define SHORT_KEYS   64u
+#define SHORT_NIBBLE 0x40u /* flags of entries */
+#define SHORT_LOW    0x80u
+
+/* An entry is a class and its flags. */
+struct short_classes {
+    bool fits; /* otherwise unusable */
+    unsigned count;
+    bool low, nibbles;                 /* whether any class has them */
+    __m512i before;                    /* the key before the second class's first, in every lane */
+    __m512i table;                     /* entries by key, from `before` on */
+    uint8_t entries[LMCI_MAX_CLASSES]; /* by class; of absent classes, too */
+    uint64_t marked[SHORT_PIECE / 64]; /* outliers of each vector of a piece */
+};
+
+static void short_classes(unsigned word, const struct lmci_classes *classes, struct short_classes *v)
+{
+    uint8_t table[SHORT_KEYS] = {0};
+    const unsigned last = classes->count - 1, before = last != 0 ? classes->first[1] - 1u : 0;
+    v->fits = word == 2 && classes->first[last] < before + SHORT_KEYS;
+    v->count = classes->count;
+    v->low = v->nibbles = false;
+    for (unsigned c = 0; v->fits && c < LMCI_MAX_CLASSES; c++) {
+        const unsigned shift = c <= last ? classes->shift[c] : 0;
+        const unsigned from = c != 0 && c <= last ? classes->first[c] - before : 0;
+        v->entries[c] = (uint8_t)(c | (shift == 4 ? SHORT_NIBBLE : 0) | (shift == 8 ? SHORT_LOW : 0));
+        v->low = v->low || shift == 8;
+        v->nibbles = v->nibbles || shift == 4;
+        if (c <= last)
+            memset(table + from, v->entries[c], SHORT_KEYS - from);
+    }
+    v->before = _mm512_set1_epi8((char)before);
+    v->table = _mm512_loadu_si512(table);
+}
+
+static inline __m512i short_entries(__m512i b0, __m512i b1, __m512i before, __m512i table)
+{
+    const __m512i raised[2] = {_mm512_slli_epi16(b0, 1), _mm512_slli_epi16(b1, 1)};
+    const __m512i keys = _mm512_subs_epu8(word_bytes(2, raised, 1), before);
+    return _mm512_permutexvar_epi8(_mm512_min_epu8(keys, _mm512_set1_epi8((char)(SHORT_KEYS - 1))), table);
+}
+
+/* Differences shifted and raised by 127, of which outliers become 255. */
+static inline __m512i short_raised(__m512i d, unsigned shift)
+{
+    const __m512i least = _mm512_set1_epi16((short)(127 << shift));
+    const __m512i above = _mm512_srli_epi16(_mm512_add_epi16(d, least), (int)shift);
+    return _mm512_min_epu16(above, _mm512_set1_epi16(255));
+}
+
+static inline __m512i short_symbols(const __m512i d[2], unsigned shift)
+{
+    const __m512i raised[2] = {short_raised(d[0], shift), short_raised(d[1], shift)};
+    return _mm512_sub_epi8(word_bytes(2, raised, 0), _mm512_set1_epi8(127));
+}
+
+/* Callers pass constants for `count`, `low` and `nibbles`; `n` is at most SHORT_PIECE. */
+static inline __attribute__((always_inline)) void short_deal(unsigned count, bool low, bool nibbles,
+                                                             const unsigned char *data, const unsigned char *base,
+                                                             size_t n, struct short_classes *v,
+                                                             struct lmci_class_lists *lists)
+{
+    const __m512i before = v->before, table = v->table;
+    unsigned char *symbols[LMCI_MAX_CLASSES], *lows = lists->low[0], *halves = lists->nibbles;
+    __m512i entries[LMCI_MAX_CLASSES];
+    for (unsigned c = 0; c < count; c++) {
+        symbols[c] = lists->symbols[c];
+        entries[c] = _mm512_set1_epi8((char)v->entries[c]);
+    }
+    for (size_t at = 0; at < n; at += 64) {
+        for (unsigned k = 0; k < 2; k++) {
+            _mm_prefetch((const char *)((uintptr_t)data + 2 * at + 64 * k + DEAL_AHEAD), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)base + 2 * at + 64 * k + DEAL_AHEAD), _MM_HINT_T0);
+        }
+        const __m512i b0 = _mm512_loadu_si512(base + 2 * at), b1 = _mm512_loadu_si512(base + 2 * at + 64);
+        const __m512i d[2] = {_mm512_sub_epi16(_mm512_loadu_si512(data + 2 * at), b0),
+                              _mm512_sub_epi16(_mm512_loadu_si512(data + 2 * at + 64), b1)};
+        const __m512i own = short_entries(b0, b1, before, table), below = word_bytes(2, d, 0);
+        const uint64_t with_low = _mm512_movepi8_mask(own), with_nibble = class_has(own, SHORT_NIBBLE);
+        __m512i s = short_symbols(d, 0);
+        if (nibbles)
+            s = _mm512_mask_mov_epi8(s, with_nibble, short_symbols(d, 4));
+        if (low)
+            s = _mm512_mask_mov_epi8(s, with_low, word_bytes(2, d, 1));
+        const uint64_t marked = class_mask(s, LMCI_MARK);
+        v->marked[at / 64] = marked;
+        for (unsigned c = 0; c < count; c++)
+            class_put(_mm512_cmpeq_epi8_mask(own, entries[c]), s, &symbols[c]);
+        if (low)
+            class_put(_kandn_mask64(marked, with_low), below, &lows);
+        if (nibbles)
+            class_put(_kandn_mask64(marked, with_nibble), _mm512_and_si512(below, _mm512_set1_epi8(15)), &halves);
+    }
+    for (unsigned c = 0; c < count; c++)
+        lists->symbols[c] = symbols[c];
+    lists->low[0] = lows;
+    lists->nibbles = halves;
+}
+
+/* Returns a bit for each vector of the piece with outliers, from vector `first` on, at most 8. */
+static inline unsigned short_marked(const struct short_classes *v, size_t first, size_t vectors)
+{
+    const __m512i marked = _mm512_loadu_si512(v->marked + first);
+    const unsigned some = _mm512_test_epi64_mask(marked, marked);
+    return vectors - first < 8 ? some & ((1u << (vectors - first)) - 1) : some;
+}
+
+static void short_put_outliers(const struct short_classes *v, const unsigned char *data, size_t n,
+                               struct lmci_class_lists *lists)
+{
+    for (size_t first = 0; first < n / 64; first += 8)
+        for (unsigned some = short_marked(v, first, n / 64); some != 0; some &= some - 1) {
+            const size_t i = first + (unsigned)__builtin_ctz(some);
+            class_put_outliers(2, v->marked[i], data + 128 * i, lists);
+        }
+}
+
+static void short_deal_whole(const unsigned char *data, const unsigned char *base, size_t n, struct short_classes *v,
+                             struct lmci_class_lists *lists)
+{
+#define DEAL_ALL(count)     short_deal(count, true, true, data, base, n, v, lists)
+#define DEAL_NIBBLES(count) short_deal(count, false, true, data, base, n, v, lists)
+#define DEAL_NONE(count)    short_deal(count, false, false, data, base, n, v, lists)
+    if (v->low)
+        FOR_CLASSES(v->count, DEAL_ALL)
+    else if (v->nibbles)
+        FOR_CLASSES(v->count, DEAL_NIBBLES)
+    else
+        FOR_CLASSES(v->count, DEAL_NONE)
+    short_put_outliers(v, data, n, lists);
+}
+
+/* Hashes and deals all of `n` elements, a multiple of 64, if the classes fit. Returns how many. */
+static size_t short_deal_pieces(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
+                                const struct lmci_classes *classes, void *state, struct lmci_class_lists *lists)
+{
+    struct short_classes v;
+    short_classes(word, classes, &v);
+    for (size_t at = 0; v.fits && at < n; at += SHORT_PIECE) {
+        const size_t some = n - at < SHORT_PIECE ? n - at : SHORT_PIECE;
+        if (state != NULL)
+            hash_update(state, data + 2 * at, 2 * some);
+        short_deal_whole(data + 2 * at, base + 2 * at, some, &v, lists);
+    }
+    return v.fits ? n : 0;
+}
