@@ -335,6 +335,107 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
     }
 }
 
+static inline __m512i exponent_lanes(__m512i x)
+{
+    return _mm512_and_si512(_mm512_srli_epi32(x, 23), vector_bits(255));
+}
+
+/* dropped_bits of numbers without sign; `most`: the first array's exponents, and kappa. */
+static inline __m512i dropped_lanes(__m512i exponent, __m512i most)
+{
+    const __m512i drop = _mm512_max_epi32(_mm512_sub_epi32(most, exponent), _mm512_setzero_si512());
+    return _mm512_min_epi32(drop, vector_bits(23));
+}
+
+/* Gradients of FULL whose bits begin at bit `at` of `from`. */
+struct full_lanes {
+    __m512i exponent, drop, counts;
+    __mmask16 some;
+    size_t at;
+};
+
+static inline struct full_lanes full_lanes(__m512i symbol, __m512 first, __m512 second, __m512i kappa, __m512i bias,
+                                           size_t at)
+{
+    const __m512i expected = _mm512_srli_epi32(exponent_lanes(_mm512_castps_si512(second)), 1);
+    const __m512i sum = _mm512_add_epi32(symbol, _mm512_sub_epi32(expected, bias));
+    const __m512i exponent = _mm512_and_si512(sum, vector_bits(255));
+    const __m512i drop = dropped_lanes(exponent, _mm512_add_epi32(exponent_lanes(_mm512_castps_si512(first)), kappa));
+    const __m512i less = _mm512_sub_epi32(symbol, vector_bits(1));
+    const __mmask16 coded = _mm512_cmplt_epu32_mask(less, vector_bits(LMCI_SYMBOL_RAW - 1));
+    const __m512i counts = _mm512_maskz_sub_epi32(coded, vector_bits(24), drop);
+    return (struct full_lanes){exponent, drop, counts, _mm512_test_epi32_mask(symbol, symbol), at};
+}
+
+static inline size_t bits_of_lanes(const struct full_lanes *lanes)
+{
+    const __m128i sums = _mm_sad_epu8(_mm512_cvtepi32_epi8(lanes->counts), _mm_setzero_si128());
+    return (size_t)_mm_cvtsi128_si64(sums) + (size_t)_mm_extract_epi64(sums, 1);
+}
+
+static inline __m512 unpack_lanes(const struct full_lanes *lanes, __m512 scale, const unsigned char *from, size_t bytes)
+{
+    const __m512i each = vector_bits(0x03020100);
+    const __m512i of_lane = _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
+    const size_t byte = lanes->at >> 3, left = bytes > byte ? bytes - byte : 0;
+    const __m512i window =
+        left >= 64 ? _mm512_loadu_si512(from + byte) : _mm512_maskz_loadu_epi8(((uint64_t)1 << left) - 1, from + byte);
+    const __m512i begin = _mm512_add_epi32(sums_before(lanes->counts), vector_bits(lanes->at & 7));
+    const __m512i begin_byte = _mm512_shuffle_epi8(_mm512_srli_epi32(begin, 3), of_lane);
+    const __m512i words = _mm512_permutexvar_epi8(_mm512_add_epi8(begin_byte, each), window);
+    const __m512i bits = _mm512_srlv_epi32(words, _mm512_and_si512(begin, vector_bits(7)));
+    const __m512i mantissa = _mm512_sllv_epi32(_mm512_srli_epi32(bits, 1), lanes->drop);
+    const __m512i high = _mm512_or_si512(_mm512_slli_epi32(bits, 31), _mm512_slli_epi32(lanes->exponent, 23));
+    const __m512i all = _mm512_or_si512(_mm512_and_si512(mantissa, vector_bits(0x7fffff)), high);
+    return _mm512_maskz_mul_ps(lanes->some, _mm512_castsi512_ps(all), scale);
+}
+
+/* Passes two vectors through each stage: the operations of one depend on each other. */
+static inline __attribute__((always_inline)) size_t full_moments(const struct lmc_link_rule *rule, bool l2, bool near,
+                                                                 int kappa, size_t n, int bias,
+                                                                 const unsigned char *symbols, const lmci_f32 *weight,
+                                                                 lmci_f32 *first, lmci_f32 *second,
+                                                                 const unsigned char *from, size_t bytes)
+{
+    const struct rule_lanes constants = rule_lanes(rule);
+    const __m512i kappas = vector_bits((uint32_t)kappa), biases = vector_bits((uint32_t)bias);
+    const __m512 scale = vector(rule->scale);
+    size_t bits = 0;
+    for (size_t i = 0; i < n; i += 2 * LANES) {
+        const __mmask16 lanes[2] = {IN_LANES(n - i), n - i <= LANES ? 0 : IN_LANES(n - i - LANES)};
+        struct full_lanes full[2];
+        __m512 g[2];
+        for (size_t k = 0; k < 2; k++) {
+            const size_t at = i + k * LANES;
+            full[k] = full_lanes(load_bytes(lanes[k], symbols + at), load_lanes(lanes[k], first + at),
+                                 load_lanes(lanes[k], second + at), kappas, biases, bits);
+            bits += bits_of_lanes(&full[k]);
+        }
+        for (size_t k = 0; k < 2; k++)
+            g[k] = unpack_lanes(&full[k], scale, from, bytes);
+        for (size_t k = 0; k < 2; k++) {
+            const size_t at = i + k * LANES;
+            g[k] = l2 ? _mm512_fmadd_ps(constants.l2, load_lanes(lanes[k], weight + at), g[k]) : g[k];
+            const __m512 m = load_lanes(lanes[k], first + at), v = load_lanes(lanes[k], second + at);
+            _mm512_mask_storeu_ps(first + at, lanes[k], first_lanes(&constants, near, g[k], m));
+            _mm512_mask_storeu_ps(second + at, lanes[k], second_lanes(&constants, g[k], v));
+        }
+    }
+    return bits;
+}
+
+static size_t link_full_moments(const struct lmc_link_rule *rule, int kappa, size_t n,
+                                const struct lmci_reference *reference, const struct lmci_gradients *gradients,
+                                const lmci_f32 *weight, lmci_f32 *first, lmci_f32 *second, const unsigned char *from,
+                                size_t bytes)
+{
+    const bool l2 = rule->l2 != 0, near = rule->gain < 0.5f;
+    const int bias = reference->bias;
+    if (!l2 && near)
+        return full_moments(rule, false, true, kappa, n, bias, gradients->symbol, weight, first, second, from, bytes);
+    return full_moments(rule, l2, near, kappa, n, bias, gradients->symbol, weight, first, second, from, bytes);
+}
+
 /* Exclusive prefix sums of 64-bit lanes. */
 static inline __m512i sums_of_pairs_before(__m512i x)
 {

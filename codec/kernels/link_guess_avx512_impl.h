@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_guess_avx512_impl.h - guesses AdamW's gradients and steps with them in one loop of AVX-512, with the same bits as
- * strip_guesses, strip_enough, strip_out and link_step.
+ * link_guess_avx512_impl.h - guesses AdamW's gradients and steps with them in one loop of AVX-512, with the same bits
+ * as strip_guesses, strip_enough, strip_out and link_step.
  *
  * A division and a square root take long, but occupy a unit of their own: the guess's operations pass beside them.
  */
@@ -61,18 +61,6 @@ static inline __m512 both_estimate(const struct rule_lanes *rule, const struct e
     const __mmask16 both = _mm512_cmp_ps_mask(low, high, _CMP_LE_OQ);
     const __m512 twice = _mm512_mask_add_ps(_mm512_add_ps(from->low, from->high), both, low, high);
     return _mm512_maskz_fmadd_ps(from->some, vector(0.5f), twice, near);
-}
-
-static inline __m512i exponent_lanes(__m512i x)
-{
-    return _mm512_and_si512(_mm512_srli_epi32(x, 23), vector_bits(255));
-}
-
-/* dropped_bits of numbers without sign; `most`: the first array's exponents, and kappa. */
-static inline __m512i dropped_lanes(__m512i exponent, __m512i most)
-{
-    const __m512i drop = _mm512_max_epi32(_mm512_sub_epi32(most, exponent), _mm512_setzero_si512());
-    return _mm512_min_epi32(drop, vector_bits(23));
 }
 
 /* Stores a gradient in the way of strip_enough and strip_out; returns its value. */

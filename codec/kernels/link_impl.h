@@ -353,6 +353,25 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
 
 #endif
 
+#if !defined(__AVX512VBMI2__)
+
+static size_t link_full_moments(const struct lmc_link_rule *rule, int kappa, size_t n,
+                                const struct lmci_reference *reference, const struct lmci_gradients *gradients,
+                                const lmci_f32 *weight, lmci_f32 *first, lmci_f32 *second, const unsigned char *from,
+                                size_t bytes)
+{
+    const lmci_u32 *words = (const lmci_u32 *)(const void *)first;
+    const size_t bits = link_stored(LMCI_GRADIENT_FULL, kappa, n, reference, words, gradients);
+    if ((bits + 7) / 8 > bytes)
+        return bits;
+    link_unpack(n, gradients, from, (bits + 7) / 8);
+    link_from_bits(rule, LMCI_GRADIENT_FULL, n, reference, gradients);
+    link_moments(rule, n, gradients->value, weight, first, second, first, second);
+    return bits;
+}
+
+#endif
+
 /* ---- Encoding gradients ---------------------------------------------------------------------------------------- */
 
 /* Half the value of the last bit; zero for denormals. */
@@ -515,6 +534,7 @@ const struct lmci_link_kernels LMCI_LINK_TABLE = {
     .stored = link_stored,
     .pack = link_pack,
     .unpack = link_unpack,
+    .full_moments = link_full_moments,
     .rest = link_rest,
     .add_rest = link_add_rest,
 };

@@ -114,6 +114,13 @@ struct lmci_link_kernels {
     /* The inverse. `bytes`: as the sum of `stored` requires. */
     void (*unpack)(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes);
 
+    /* Adam's moments from symbols, none of which is 255, and packed bits (FULL), in place: stored, unpack, from_bits and
+     * moments together. Returns the number of bits; if these exceed `bytes`, the moments are undefined. */
+    size_t (*full_moments)(const struct lmc_link_rule *rule, int kappa, size_t n,
+                           const struct lmci_reference *reference, const struct lmci_gradients *gradients,
+                           const lmci_f32 *weight, lmci_f32 *first, lmci_f32 *second, const unsigned char *from,
+                           size_t bytes);
+
     /* Computes differences as bytes; returns how many are not zero. add_rest adds them; the caller handles escapes. */
     size_t (*rest)(size_t n, const lmci_u32 *actual, const lmci_u32 *predicted, unsigned char *rest);
     void (*add_rest)(size_t n, const unsigned char *rest, lmci_u32 *words);

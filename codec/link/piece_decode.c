@@ -218,17 +218,26 @@ static void apply(struct rest *rest, size_t at, size_t n, unsigned char *words)
         memcpy(words, rest->own + 4 * at, 4 * n);
 }
 
-/* Reads the bits of a chunk, which start with a new byte. */
+/* Takes the bits of a chunk, which start with a new byte. */
+static enum lmc_status take_bits(struct piece *piece, size_t bits, const unsigned char **from, const char **message)
+{
+    *from = lmci_take(&piece->in, (bits + 7) / 8);
+    if (*from == NULL)
+        return lmci_damaged(message, "a piece of a link ends inside its gradients");
+    if (bits % 8 != 0 && (*from)[bits / 8] >> bits % 8 != 0)
+        return lmci_damaged(message, "a piece of a link has bits past its end");
+    return LMC_OK;
+}
+
 static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lmci_reference *reference,
                                   const lmci_u32 *first, const struct lmci_gradients *gradients, const char **message)
 {
     const struct lmci_link_kernels *kernels = lmci_link_kernels();
+    const unsigned char *from;
     const size_t bits = kernels->stored(piece->mode, piece->kappa, n, reference, first, gradients);
-    const unsigned char *from = lmci_take(&piece->in, (bits + 7) / 8);
-    if (from == NULL)
-        return lmci_damaged(message, "a piece of a link ends inside its gradients");
-    if (bits % 8 != 0 && from[bits / 8] >> bits % 8 != 0)
-        return lmci_damaged(message, "a piece of a link has bits past its end");
+    enum lmc_status status = take_bits(piece, bits, &from, message);
+    if (status != LMC_OK)
+        return status;
     kernels->unpack(n, gradients, from, (bits + 7) / 8);
     kernels->from_bits(piece->rule, piece->mode, n, reference, gradients);
     return LMC_OK;
@@ -269,22 +278,27 @@ static lmci_f32 *floats(unsigned char *array)
     return (lmci_f32 *)(void *)array;
 }
 
-/* Computes moments without differences; in one pass if all gradients are SHORT. */
+/* Computes moments without differences; in one pass if all gradients are SHORT, or all of Adam's are FULL. */
 static enum lmc_status chunk_moments(struct piece *piece, size_t n, unsigned char *const *now,
                                      const struct lmci_gradients *gradients, const char **message)
 {
     const struct lmci_link_kernels *kernels = lmci_link_kernels();
     const struct lmc_link_rule *rule = piece->rule;
+    const struct lmci_reference reference = lmci_reference_of(rule, (const unsigned char *const *)now);
     lmci_f32 *first = floats(now[LMCI_FIRST]), *weight = floats(now[lmci_weight_of(rule)]);
     lmci_f32 *second = rule->optimizer == LMC_ADAM ? floats(now[LMCI_SECOND]) : NULL;
-    enum lmc_status status = LMC_OK;
-    if (piece->mode == LMCI_GRADIENT_SHORT &&
-        !(piece->any_raw && memchr(gradients->symbol, LMCI_SYMBOL_RAW, n) != NULL)) {
-        const struct lmci_reference reference = lmci_reference_of(rule, (const unsigned char *const *)now);
+    const bool any_raw = piece->any_raw && memchr(gradients->symbol, LMCI_SYMBOL_RAW, n) != NULL;
+    if (piece->mode == LMCI_GRADIENT_SHORT && !any_raw) {
         kernels->short_moments(rule, n, &reference, gradients, weight, first, second);
         return LMC_OK;
     }
-    status = chunk_gradients(piece, n, now, gradients, message);
+    if (piece->mode == LMCI_GRADIENT_FULL && rule->optimizer == LMC_ADAM && !any_raw) {
+        const unsigned char *from = piece->in.at;
+        const size_t bits = kernels->full_moments(rule, piece->kappa, n, &reference, gradients, weight, first, second,
+                                                  from, lmci_left(&piece->in));
+        return take_bits(piece, bits, &from, message);
+    }
+    enum lmc_status status = chunk_gradients(piece, n, now, gradients, message);
     if (status == LMC_OK)
         kernels->moments(rule, n, gradients->value, weight, first, second, first, second);
     return status;
