@@ -114,8 +114,8 @@ struct lmci_link_kernels {
     /* The inverse. `bytes`: as the sum of `stored` requires. */
     void (*unpack)(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes);
 
-    /* Adam's moments from symbols, none of which is 255, and packed bits (FULL), in place: stored, unpack, from_bits and
-     * moments together. Returns the number of bits; if these exceed `bytes`, the moments are undefined. */
+    /* Adam's moments from symbols, none of which is 255, and packed bits (FULL), in place: what stored, unpack,
+     * from_bits and moments do. Returns the number of bits; if these exceed `bytes`, the moments are undefined. */
     size_t (*full_moments)(const struct lmc_link_rule *rule, int kappa, size_t n,
                            const struct lmci_reference *reference, const struct lmci_gradients *gradients,
                            const lmci_f32 *weight, lmci_f32 *first, lmci_f32 *second, const unsigned char *from,

@@ -42,7 +42,7 @@ static bool read_plan(uint32_t number, struct lmci_link_plan *plan)
 {
     const uint32_t mode = number & 255, other = number >> 8 & 255;
     const int kappa = (int)(number >> 16) - (int)KAPPA_ZERO;
-    *plan = (struct lmci_link_plan){(enum lmci_gradient_mode)mode, (enum lmci_gradient_mode)other, kappa};
+    *plan = (struct lmci_link_plan){(enum lmci_gradient_mode)mode, (enum lmci_gradient_mode)other, kappa, false};
     return (mode == LMCI_GRADIENT_VARIABLE || mode == LMCI_GRADIENT_FULL) &&
            (other == LMCI_GRADIENT_VARIABLE || other == LMCI_GRADIENT_FULL) && kappa >= -LMCI_MOST_KAPPA &&
            kappa <= LMCI_MOST_KAPPA;
@@ -54,7 +54,7 @@ static enum lmc_status make_plan(struct lmc_link_encoder *encoder)
     struct lmci_link_plan like;
     const bool has_like = read_plan(params->like, &like);
     size_t bytes;
-    encoder->plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, 0};
+    encoder->plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, 0, false};
     if (params->raw_bytes == 0)
         return LMC_OK;
     struct lmci_link_sample *sample = lmci_allocate(sizeof *sample);
@@ -153,6 +153,7 @@ static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst
 {
     const struct lmc_link_encoder *encoder = work->encoder;
     const struct lmci_float_environment saved = lmci_float_enter();
+    struct lmci_link_plan plan = encoder->plan;
     enum lmc_status status = LMC_OK;
     size_t at = 1;
     dst[0] = LMCI_LINK_PIECES;
@@ -161,16 +162,18 @@ static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst
         const size_t left = work->bytes - from;
         const size_t bytes = left < 4 * LMCI_PIECE_ELEMENTS ? left : 4 * LMCI_PIECE_ELEMENTS;
         const struct lmci_link_view view = view_at(work, from);
+        const bool fits = room - at >= 3 + lmci_link_piece_bound(encoder->arrays, bytes / 4);
+        unsigned char *piece = fits ? dst + at + 3 : work->piece;
         size_t written;
-        status = lmci_link_encode_piece(&encoder->params.rule, &encoder->plan, &view, bytes / 4, work->scratch,
-                                        work->piece, &written);
+        status = lmci_link_encode_piece(&encoder->params.rule, &plan, &view, bytes / 4, work->scratch, piece, &written);
         if (work->hasher != NULL)
             lmci_state_hash(work->hasher, encoder->arrays, work->view.after, from + bytes);
         if (status != LMC_OK || written + 3 > room - at)
             break;
         for (unsigned k = 0; k < 3; k++)
             dst[at + k] = (unsigned char)(written >> 8 * k);
-        memcpy(dst + at + 3, work->piece, written);
+        if (!fits)
+            memcpy(dst + at + 3, piece, written);
         at += 3 + written;
         *used = from + bytes == work->bytes ? at : 0;
     }

@@ -65,12 +65,13 @@ struct lmci_link_plan {
     enum lmci_gradient_mode mode;
     enum lmci_gradient_mode other; /* mode of pieces where SHORT fails */
     int kappa;
+    bool no_search; /* FULL: a search where guesses miss did not pay in the block's piece before */
 };
 
 size_t lmci_link_encoder_bytes(void);
 size_t lmci_link_piece_bound(uint32_t array_count, size_t elements);
-/* Encodes a piece. `scratch`: lmci_link_encoder_bytes. Fails only with LMC_NO_MEMORY. */
-enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const struct lmci_link_plan *plan,
+/* Encodes a piece, and updates plan->no_search. `scratch`: lmci_link_encoder_bytes. Fails only with LMC_NO_MEMORY. */
+enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, struct lmci_link_plan *plan,
                                        const struct lmci_link_view *view, size_t elements, unsigned char *scratch,
                                        unsigned char *dst, size_t *coded_bytes);
 /* Finds the smallest plan for a sample, and its bytes. `like`: another parameter's plan, which is taken unless SHORT is

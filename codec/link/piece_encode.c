@@ -57,6 +57,7 @@ struct piece {
     unsigned char *plane_scratch;
     bool guess;  /* FULL: gradients are guessed first */
     bool search; /* where guesses miss */
+    bool no_search;
     size_t raw_count;
     size_t packed_bytes;
     size_t missed[LMC_MAX_BASES]; /* elements with a difference */
@@ -241,7 +242,8 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
 static bool run_piece(struct piece *piece, enum lmci_gradient_mode mode)
 {
     piece->mode = mode;
-    piece->guess = piece->search = mode == LMCI_GRADIENT_FULL;
+    piece->guess = mode == LMCI_GRADIENT_FULL;
+    piece->search = piece->guess && !piece->no_search;
     piece->raw_count = 0;
     piece->packed_bytes = 0;
     memset(piece->missed, 0, sizeof piece->missed);
@@ -447,14 +449,16 @@ static struct piece piece_of(const struct lmc_link_rule *rule, const struct lmci
     };
 }
 
-enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const struct lmci_link_plan *plan,
+enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, struct lmci_link_plan *plan,
                                        const struct lmci_link_view *view, size_t elements, unsigned char *scratch,
                                        unsigned char *dst, size_t *coded_bytes)
 {
     struct piece piece = piece_of(rule, view, elements, scratch, dst);
     piece.kappa = plan->kappa;
+    piece.no_search = plan->no_search;
     if (!run_piece(&piece, plan->mode))
         (void)run_piece(&piece, plan->other);
+    plan->no_search = piece.mode == LMCI_GRADIENT_FULL && !piece.search;
     enum lmc_status status = write_piece(&piece);
     *coded_bytes = (size_t)(piece.at - dst);
     return status;
@@ -484,7 +488,7 @@ static bool try_full(const struct piece *piece, int kappa, struct lmci_link_plan
     if (full >= *bytes)
         return false;
     *bytes = full;
-    *plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, kappa};
+    *plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, kappa, false};
     return true;
 }
 
@@ -517,14 +521,14 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
     const bool is_short = with_short < 2 * elements && raw_count == 0;
     *bytes = with_short;
     if (is_short) {
-        *plan = (struct lmci_link_plan){LMCI_GRADIENT_SHORT, LMCI_GRADIENT_VARIABLE, 0};
+        *plan = (struct lmci_link_plan){LMCI_GRADIENT_SHORT, LMCI_GRADIENT_VARIABLE, 0, false};
     } else if (like != NULL) {
         *plan = *like;
         if (with_short != SIZE_MAX)
             *bytes = size_in(&piece, like->mode, like->kappa, &raw_count, &status);
     } else {
         *bytes = size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
-        *plan = (struct lmci_link_plan){LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};
+        *plan = (struct lmci_link_plan){LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0, false};
         plan_full(&piece, plan, bytes, &status);
     }
     if (with_short < *bytes) {
