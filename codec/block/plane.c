@@ -457,6 +457,12 @@ size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const s
     return written != 0 ? written : put_raw(plane, 2 * half, dst, room);
 }
 
+size_t lmci_plane_encode_sparse(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
+                                unsigned char *dst, size_t room)
+{
+    return put_sparse(plane, bytes, 0, coder, NULL, dst, room);
+}
+
 size_t lmci_plane_encode_symbols(const unsigned char *symbols, size_t count, const struct lmci_plane_coder *coder,
                                  unsigned char *dst, size_t room)
 {

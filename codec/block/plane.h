@@ -59,6 +59,10 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 size_t lmci_plane_encode_symbols(const unsigned char *symbols, size_t count, const struct lmci_plane_coder *coder,
                                  unsigned char *dst, size_t room);
 
+/* The same for a plane of which few bytes, but at least one, are not zero. */
+size_t lmci_plane_encode_sparse(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
+                                unsigned char *dst, size_t room);
+
 /* Encodes two halves of `half` bytes, the second depending on the first. */
 size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
                                 unsigned char *dst, size_t room);

@@ -274,6 +274,18 @@ static void put_number(struct piece *piece, size_t number, unsigned bytes)
     put(piece, own, bytes);
 }
 
+/* Of a long plane, up to one byte in so many is not zero: then it is sparse. */
+#define SPARSE_MOST 8
+#define SPARSE_LONG ((size_t)1 << 12)
+
+static void put_sparse(struct piece *piece, const unsigned char *plane, size_t count)
+{
+    const struct lmci_plane_coder coder = {piece->plane_scratch, false, false, false};
+    const size_t written = lmci_plane_encode_sparse(plane, count, &coder, piece->at, (size_t)(piece->end - piece->at));
+    assert(written != 0);
+    piece->at += written;
+}
+
 /* There is always room for a raw plane. */
 static void put_plane(struct piece *piece, const unsigned char *plane, size_t count)
 {
@@ -314,12 +326,15 @@ static void put_halves(struct piece *piece)
     piece->at += written;
 }
 
-static void put_words(struct piece *piece, unsigned array)
+/* Writes the words of escapes; returns how many. */
+static size_t put_words(struct piece *piece, unsigned array)
 {
     const unsigned char *rest = piece->room->rests[array], *end = rest + piece->elements;
+    size_t escapes = 0;
     for (const unsigned char *at = rest; at < end && (at = memchr(at, LMCI_REST_ESCAPE, (size_t)(end - at))) != NULL;
-         at++)
+         at++, escapes++)
         put(piece, piece->view->after[array] + 4 * (at - rest), 4);
+    return escapes;
 }
 
 /* Returns the index of the next nonzero byte, which exists. */
@@ -361,15 +376,6 @@ static enum lmc_status encode_delta(const struct piece *piece, unsigned array, u
                             : status;
 }
 
-static size_t escapes_of(const struct piece *piece, unsigned array)
-{
-    size_t escapes = 0;
-    const unsigned char *at = piece->room->rests[array], *end = at + piece->elements;
-    for (; at < end && (at = memchr(at, LMCI_REST_ESCAPE, (size_t)(end - at))) != NULL; at++)
-        escapes++;
-    return escapes;
-}
-
 /* Stores a plane or, with many escapes, a delta if smaller. */
 static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_rest_kind *kind)
 {
@@ -377,9 +383,12 @@ static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_r
     enum lmc_status status = LMC_OK;
     size_t bytes = 0;
     *kind = LMCI_REST_PLANE;
-    put_plane(piece, piece->room->rests[array], piece->elements);
-    put_words(piece, array);
-    if (escapes_of(piece, array) < piece->elements / ESCAPES_MOST && 2 * piece->missed[array] < piece->elements)
+    if (piece->elements >= SPARSE_LONG && piece->missed[array] < piece->elements / SPARSE_MOST)
+        put_sparse(piece, piece->room->rests[array], piece->elements);
+    else
+        put_plane(piece, piece->room->rests[array], piece->elements);
+    const size_t escapes = put_words(piece, array);
+    if (escapes < piece->elements / ESCAPES_MOST && 2 * piece->missed[array] < piece->elements)
         return LMC_OK;
     unsigned char *delta = lmci_allocate(lmc_block_bound(4 * piece->elements));
     if (delta == NULL)
@@ -404,7 +413,7 @@ static enum lmc_status put_rest(struct piece *piece, unsigned array, enum lmci_r
         return put_much(piece, array, kind);
     *kind = LMCI_REST_LIST;
     put_list(piece, array);
-    put_words(piece, array);
+    (void)put_words(piece, array);
     return LMC_OK;
 }
 
