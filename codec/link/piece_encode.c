@@ -205,6 +205,18 @@ static size_t missed_moments(const struct piece *piece)
     return piece->missed[LMCI_FIRST] + (piece->rule->optimizer == LMC_ADAM ? piece->missed[LMCI_SECOND] : 0);
 }
 
+/* In SHORT, the most gradients that are kept as they are, up to the end of a chunk. */
+static size_t short_raw(size_t at)
+{
+    return (at + LMCI_CHUNK_ELEMENTS) / RAW_MOST;
+}
+
+/* The most elements of the first array that are missed. From the sum of both on, SHORT fails. */
+static size_t short_missed(size_t at)
+{
+    return short_raw(at) + LMCI_CHUNK_ELEMENTS / 8;
+}
+
 static void run_chunk(struct piece *piece, size_t at, size_t n)
 {
     const struct lmci_link_kernels *kernels = lmci_link_kernels();
@@ -227,7 +239,8 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
     else
         kernels->step(piece->rule, n, gradients.value, &view, rest, piece->missed);
     const size_t some = missed_moments(piece) - missed;
-    if (some != 0 && piece->mode == LMCI_GRADIENT_SHORT)
+    if (some != 0 && piece->mode == LMCI_GRADIENT_SHORT &&
+        piece->missed[LMCI_FIRST] <= short_missed(at) + short_raw(at))
         find_raw(piece, &view, n, &gradients, rest);
     if (some > n / SEARCH_MISSES && piece->search) {
         find_exact(piece, &view, n, &gradients, rest);
@@ -250,9 +263,8 @@ static bool run_piece(struct piece *piece, enum lmci_gradient_mode mode)
     for (size_t at = 0; at < piece->elements; at += LMCI_CHUNK_ELEMENTS) {
         const size_t left = piece->elements - at;
         run_chunk(piece, at, left < LMCI_CHUNK_ELEMENTS ? left : LMCI_CHUNK_ELEMENTS);
-        const size_t most = (at + LMCI_CHUNK_ELEMENTS) / RAW_MOST;
         if (mode == LMCI_GRADIENT_SHORT &&
-            (piece->raw_count > most || piece->missed[LMCI_FIRST] > most + LMCI_CHUNK_ELEMENTS / 8))
+            (piece->raw_count > short_raw(at) || piece->missed[LMCI_FIRST] > short_missed(at)))
             return false;
     }
     return true;
@@ -295,6 +307,15 @@ static void put_plane(struct piece *piece, const unsigned char *plane, size_t co
         assert(written != 0);
         piece->at += written;
     }
+}
+
+static void put_symbols(struct piece *piece)
+{
+    const struct lmci_plane_coder coder = {piece->plane_scratch, false, false, false};
+    const size_t written = lmci_plane_encode_symbols(piece->room->symbols, piece->elements, &coder, piece->at,
+                                                     (size_t)(piece->end - piece->at));
+    assert(written != 0);
+    piece->at += written;
 }
 
 /* Writes the bytes of nonzero SHORT gradients. They are mostly noise, which is copied. */
@@ -428,7 +449,7 @@ static enum lmc_status write_piece(struct piece *piece)
     if (piece->mode == LMCI_GRADIENT_VARIABLE)
         put_halves(piece);
     else
-        put_plane(piece, room->symbols, piece->elements);
+        put_symbols(piece);
     if (piece->mode == LMCI_GRADIENT_SHORT)
         put_bytes(piece);
     put(piece, room->raw, 4 * piece->raw_count);
