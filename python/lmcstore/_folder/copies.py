@@ -146,8 +146,6 @@ def _memory(size: int) -> memoryview:
     if memory is None or not size <= len(memory) <= _MOST * size:
         memory = None
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(AttributeError, OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)  # fewer page faults
     view = memoryview(memory)[:size]
     weakref.finalize(view, _give_back, memory).atexit = False
     return view
