@@ -201,12 +201,10 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
         _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
 }
 
-/* Hardware prefetching stops at the end of a page. Addresses past the end are harmless. */
-static inline void class_prefetch(unsigned word, const unsigned char *from, size_t at)
-{
-    for (unsigned k = 0; k < word; k++)
-        _mm_prefetch((const char *)((uintptr_t)from + at * word + 64 * k + 2048), _MM_HINT_T0);
-}
+/* Prefetches line `k` of a vector at some distance: hardware stops at the end of a page. Addresses past the end are
+ * harmless. A macro, since gcc removes calls of functions that only prefetch. */
+#define CLASS_AHEAD(from, word, at, k) \
+    _mm_prefetch((const char *)((uintptr_t)(from) + (at) * (word) + 64 * (k) + DEAL_AHEAD), _MM_HINT_T0)
 
 /* Callers pass constants for `word` and `count`; `n` is at most DEAL_PIECE. */
 static inline __attribute__((always_inline)) void deal_vectors(unsigned word, unsigned count, const unsigned char *data,
@@ -217,6 +215,10 @@ static inline __attribute__((always_inline)) void deal_vectors(unsigned word, un
     uint64_t marked[DEAL_PIECE / 64];
     unsigned with = 0;
     for (size_t at = 0; at < n; at += 64) {
+        for (unsigned k = 0; k < word; k++) {
+            CLASS_AHEAD(data, word, at, k);
+            CLASS_AHEAD(base, word, at, k);
+        }
         marked[at / 64] = deal_64(word, count, data, base, at, v, lists);
         with += marked[at / 64] != 0;
     }
@@ -229,10 +231,8 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
                                                                size_t n, const struct class_vectors *v,
                                                                struct lmci_class_lists *lists, unsigned char *data)
 {
-    for (size_t at = 0; at < n; at += 64) {
-        class_prefetch(word, base, at);
+    for (size_t at = 0; at < n; at += 64)
         join_64(word, count, base, at, v, lists, data);
-    }
 }
 
 /* Unrolls for usual numbers of classes; extra classes are empty. */

@@ -202,12 +202,16 @@ static void join_plain(unsigned word, const unsigned char *base, size_t from, si
 
 #if defined(CLASS_VECTOR)
 
+#if !defined(__AVX512VBMI2__)
+
 /* Prefetches a piece's bytes at some distance. Addresses past the end are harmless. */
 static inline void deal_prefetch(const unsigned char *from, size_t bytes)
 {
     for (size_t k = 0; k < bytes; k += 64)
         __builtin_prefetch((const void *)((uintptr_t)from + DEAL_AHEAD + k));
 }
+
+#endif
 
 /* Hashes and deals whole vectors. Returns how many elements. */
 static size_t deal_pieces(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
@@ -222,8 +226,10 @@ static size_t deal_pieces(unsigned word, const unsigned char *data, const unsign
     class_vectors(word, classes, &v);
     for (size_t at = 0; at < whole; at += DEAL_PIECE) {
         const size_t some = whole - at < DEAL_PIECE ? whole - at : DEAL_PIECE;
+#if !defined(__AVX512VBMI2__) /* its loops prefetch */
         deal_prefetch(data + word * at, word * some);
         deal_prefetch(base + word * at, word * some);
+#endif
         if (state != NULL)
             hash_update(state, data + word * at, word * some);
         deal_whole(word, data + word * at, base + word * at, some, &v, lists);

@@ -78,8 +78,8 @@ static inline __attribute__((always_inline)) void short_deal(unsigned count, boo
     }
     for (size_t at = 0; at < n; at += 64) {
         for (unsigned k = 0; k < 2; k++) {
-            _mm_prefetch((const char *)((uintptr_t)data + 2 * at + 64 * k + DEAL_AHEAD), _MM_HINT_T0);
-            _mm_prefetch((const char *)((uintptr_t)base + 2 * at + 64 * k + DEAL_AHEAD), _MM_HINT_T0);
+            CLASS_AHEAD(data, 2, at, k);
+            CLASS_AHEAD(base, 2, at, k);
         }
         const __m512i b0 = _mm512_loadu_si512(base + 2 * at), b1 = _mm512_loadu_si512(base + 2 * at + 64);
         const __m512i d[2] = {_mm512_sub_epi16(_mm512_loadu_si512(data + 2 * at), b0),
