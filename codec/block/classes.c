@@ -90,16 +90,32 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
-/* Writes a plane that is often noise. */
-static void put_low(struct sink *out, const unsigned char *plane, size_t count)
+/* Writes a plane that is often noise, and may be in its place already. Otherwise it is moved to `list` first. */
+static void put_low(struct sink *out, const unsigned char *plane, size_t count, unsigned char *list)
 {
-    if (out->full || count == 0 || !lmci_plane_is_noise(plane, count)) {
-        put_plane(out, plane, count);
+    const unsigned char kind = LMCI_PLANE_RAW;
+    if (out->full || count == 0)
+        return;
+    if (lmci_plane_is_noise(plane, count)) {
+        put_bytes(out, &kind, 1);
+        if (plane == out->at)
+            out->at += count;
+        else
+            put_bytes(out, plane, count);
         return;
     }
-    const unsigned char kind = LMCI_PLANE_RAW;
-    put_bytes(out, &kind, 1);
-    put_bytes(out, plane, count);
+    if (plane != list)
+        memcpy(list, plane, count);
+    put_plane(out, list, count);
+}
+
+#define AMOUNT_BYTES 3
+
+/* Where the first low list will be in the block as noise; NULL without room to deal words there. */
+static unsigned char *low_place(const struct sink *out, const struct lmci_classes *classes, size_t n)
+{
+    const size_t before = AMOUNT_BYTES * (classes->count + 5) + 1;
+    return !out->full && (size_t)(out->end - out->at) >= before + aligned(n) ? out->at + before : NULL;
 }
 
 /* Writes the symbols of a class, by shared codes if they fit. */
@@ -173,7 +189,7 @@ static void put_amount(struct sink *out, size_t amount)
 {
     unsigned char bytes[4];
     lmci_store32(bytes, (uint32_t)amount);
-    put_bytes(out, bytes, 3);
+    put_bytes(out, bytes, AMOUNT_BYTES);
 }
 
 static void put_amounts(struct sink *out, const struct lmci_classes *classes, const struct lmci_class_lists *begin,
@@ -191,8 +207,11 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
                       const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                       struct room *room)
 {
-    struct lmci_class_lists lists = room->lists;
+    unsigned char *const own[3] = {room->lists.low[0], room->lists.low[1], room->lists.low[2]};
+    unsigned char *place = low_place(out, classes, shape->bytes / shape->word);
     struct amounts amounts;
+    room->lists.low[0] = place != NULL ? place : own[0];
+    struct lmci_class_lists lists = room->lists;
     if (base != NULL)
         lmci_kernels()->class_deal(shape->word, data, base, shape->bytes / shape->word, classes,
                                    hasher != NULL ? hasher->opaque : NULL, &lists);
@@ -201,7 +220,7 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
     put_amounts(out, classes, &room->lists, &lists, shape->word, &amounts);
     out->full = out->full || amounts.outliers > shape->bytes / shape->word / OUTLIERS_ONE_IN;
     for (unsigned k = 0; k < 3; k++)
-        put_low(out, room->lists.low[k], amounts.low[k]);
+        put_low(out, room->lists.low[k], amounts.low[k], own[k]);
     lmci_kernels()->pack_nibbles(room->lists.nibbles, amounts.nibbles, room->packed);
     put_plane(out, room->packed, (amounts.nibbles + 1) / 2);
     for (unsigned c = 0; c < classes->count; c++)
