@@ -49,17 +49,16 @@ static inline __m512i short_entries(__m512i b0, __m512i b1, __m512i before, __m5
     return _mm512_permutexvar_epi8(_mm512_min_epu8(keys, _mm512_set1_epi8((char)(SHORT_KEYS - 1))), table);
 }
 
-/* Differences shifted and raised by 127, of which outliers become 255. */
-static inline __m512i short_raised(__m512i d, unsigned shift)
+/* Differences without their half byte (`half`), raised by 127. Outliers become 255. */
+static inline __m512i short_raised(__m512i d, bool half)
 {
-    const __m512i least = _mm512_set1_epi16((short)(127 << shift));
-    const __m512i above = _mm512_srli_epi16(_mm512_add_epi16(d, least), (int)shift);
-    return _mm512_min_epu16(above, _mm512_set1_epi16(255));
+    const __m512i above = _mm512_add_epi16(d, _mm512_set1_epi16((short)(half ? 127 << 4 : 127)));
+    return _mm512_min_epu16(half ? _mm512_srli_epi16(above, 4) : above, _mm512_set1_epi16(255));
 }
 
-static inline __m512i short_symbols(const __m512i d[2], unsigned shift)
+static inline __m512i short_symbols(const __m512i d[2], bool half)
 {
-    const __m512i raised[2] = {short_raised(d[0], shift), short_raised(d[1], shift)};
+    const __m512i raised[2] = {short_raised(d[0], half), short_raised(d[1], half)};
     return _mm512_sub_epi8(word_bytes(2, raised, 0), _mm512_set1_epi8(127));
 }
 
@@ -86,9 +85,9 @@ static inline __attribute__((always_inline)) void short_deal(unsigned count, boo
                               _mm512_sub_epi16(_mm512_loadu_si512(data + 2 * at + 64), b1)};
         const __m512i own = short_entries(b0, b1, before, table), below = word_bytes(2, d, 0);
         const uint64_t with_low = _mm512_movepi8_mask(own), with_nibble = class_has(own, SHORT_NIBBLE);
-        __m512i s = short_symbols(d, 0);
+        __m512i s = short_symbols(d, false);
         if (nibbles)
-            s = _mm512_mask_mov_epi8(s, with_nibble, short_symbols(d, 4));
+            s = _mm512_mask_mov_epi8(s, with_nibble, short_symbols(d, true));
         if (low)
             s = _mm512_mask_mov_epi8(s, with_low, word_bytes(2, d, 1));
         const uint64_t marked = class_mask(s, LMCI_MARK);
