@@ -133,8 +133,6 @@ static void adam_weights(const struct lmc_link_rule *rule, size_t n, const lmci_
     const struct rule_lanes constants = rule_lanes(rule);
     for (size_t i = 0; i < n; i += LANES) {
         const __mmask16 lanes = IN_LANES(n - i);
-        fetch_next_chunk(first + i);
-        fetch_next_chunk(second + i);
         fetch_next_chunk(weight + i);
         const __m512 next = weight_lanes(&constants, load_lanes(lanes, first + i), load_lanes(lanes, second + i),
                                          load_lanes(lanes, weight + i));
@@ -270,6 +268,9 @@ static inline __attribute__((always_inline)) void short_moments(const struct lmc
     float *values = gradients->value;
     for (size_t i = 0; i < n; i += LANES) {
         const __mmask16 lanes = IN_LANES(n - i);
+        fetch_next_chunk(first + i);
+        if (adam)
+            fetch_next_chunk(second + i);
         const __m512 m = load_lanes(lanes, first + i), v = adam ? load_lanes(lanes, second + i) : m;
         __m512 g = short_lanes(load_bytes(lanes, symbols + i), load_bytes(lanes, bytes + i), v, adam, biases, scale);
         if (keep)
@@ -361,10 +362,8 @@ static inline struct full_lanes full_lanes(__m512i symbol, __m512 first, __m512 
     const __m512i sum = _mm512_add_epi32(symbol, _mm512_sub_epi32(expected, bias));
     const __m512i exponent = _mm512_and_si512(sum, vector_bits(255));
     const __m512i drop = dropped_lanes(exponent, _mm512_add_epi32(exponent_lanes(_mm512_castps_si512(first)), kappa));
-    const __m512i less = _mm512_sub_epi32(symbol, vector_bits(1));
-    const __mmask16 coded = _mm512_cmplt_epu32_mask(less, vector_bits(LMCI_SYMBOL_RAW - 1));
-    const __m512i counts = _mm512_maskz_sub_epi32(coded, vector_bits(24), drop);
-    return (struct full_lanes){exponent, drop, counts, _mm512_test_epi32_mask(symbol, symbol), at};
+    const __mmask16 some = _mm512_test_epi32_mask(symbol, symbol);
+    return (struct full_lanes){exponent, drop, _mm512_maskz_sub_epi32(some, vector_bits(24), drop), some, at};
 }
 
 static inline size_t bits_of_lanes(const struct full_lanes *lanes)
@@ -390,36 +389,61 @@ static inline __m512 unpack_lanes(const struct full_lanes *lanes, __m512 scale, 
     return _mm512_maskz_mul_ps(lanes->some, _mm512_castsi512_ps(all), scale);
 }
 
-/* Passes two vectors through each stage: the operations of one depend on each other. */
+struct full_arrays {
+    const unsigned char *symbols;
+    const lmci_f32 *weight;
+    lmci_f32 *first, *second;
+    const unsigned char *from;
+    size_t bytes;
+};
+
+/* Passes two vectors through each stage: the operations of one depend on each other. Returns the bit after them. */
+static inline __attribute__((always_inline)) size_t full_some(const __mmask16 *lanes, const struct rule_lanes *rule,
+                                                              bool l2, bool near, __m512i kappa, __m512i bias,
+                                                              __m512 scale, const struct full_arrays *arrays, size_t i,
+                                                              size_t bits)
+{
+    struct full_lanes full[2];
+    __m512 g[2];
+    for (size_t k = 0; k < 2; k++) {
+        const size_t at = i + k * LANES;
+        const __m512 first = load_lanes(lanes[k], arrays->first + at);
+        const __m512 second = load_lanes(lanes[k], arrays->second + at);
+        full[k] = full_lanes(load_bytes(lanes[k], arrays->symbols + at), first, second, kappa, bias, bits);
+        bits += bits_of_lanes(&full[k]);
+    }
+    for (size_t k = 0; k < 2; k++)
+        g[k] = unpack_lanes(&full[k], scale, arrays->from, arrays->bytes);
+    for (size_t k = 0; k < 2; k++) {
+        const size_t at = i + k * LANES;
+        g[k] = l2 ? _mm512_fmadd_ps(rule->l2, load_lanes(lanes[k], arrays->weight + at), g[k]) : g[k];
+        const __m512 m = first_lanes(rule, near, g[k], load_lanes(lanes[k], arrays->first + at));
+        const __m512 v = second_lanes(rule, g[k], load_lanes(lanes[k], arrays->second + at));
+        _mm512_mask_storeu_ps(arrays->first + at, lanes[k], m);
+        _mm512_mask_storeu_ps(arrays->second + at, lanes[k], v);
+    }
+    return bits;
+}
+
 static inline __attribute__((always_inline)) size_t full_moments(const struct lmc_link_rule *rule, bool l2, bool near,
                                                                  int kappa, size_t n, int bias,
-                                                                 const unsigned char *symbols, const lmci_f32 *weight,
-                                                                 lmci_f32 *first, lmci_f32 *second,
-                                                                 const unsigned char *from, size_t bytes)
+                                                                 const struct full_arrays *arrays)
 {
     const struct rule_lanes constants = rule_lanes(rule);
     const __m512i kappas = vector_bits((uint32_t)kappa), biases = vector_bits((uint32_t)bias);
     const __m512 scale = vector(rule->scale);
-    size_t bits = 0;
-    for (size_t i = 0; i < n; i += 2 * LANES) {
-        const __mmask16 lanes[2] = {IN_LANES(n - i), n - i <= LANES ? 0 : IN_LANES(n - i - LANES)};
-        struct full_lanes full[2];
-        __m512 g[2];
-        for (size_t k = 0; k < 2; k++) {
-            const size_t at = i + k * LANES;
-            full[k] = full_lanes(load_bytes(lanes[k], symbols + at), load_lanes(lanes[k], first + at),
-                                 load_lanes(lanes[k], second + at), kappas, biases, bits);
-            bits += bits_of_lanes(&full[k]);
-        }
-        for (size_t k = 0; k < 2; k++)
-            g[k] = unpack_lanes(&full[k], scale, from, bytes);
-        for (size_t k = 0; k < 2; k++) {
-            const size_t at = i + k * LANES;
-            g[k] = l2 ? _mm512_fmadd_ps(constants.l2, load_lanes(lanes[k], weight + at), g[k]) : g[k];
-            const __m512 m = load_lanes(lanes[k], first + at), v = load_lanes(lanes[k], second + at);
-            _mm512_mask_storeu_ps(first + at, lanes[k], first_lanes(&constants, near, g[k], m));
-            _mm512_mask_storeu_ps(second + at, lanes[k], second_lanes(&constants, g[k], v));
-        }
+    const __mmask16 all[2] = {ALL_LANES, ALL_LANES};
+    size_t bits = 0, i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        fetch_next_chunk(arrays->first + i);
+        fetch_next_chunk(arrays->first + i + LANES);
+        fetch_next_chunk(arrays->second + i);
+        fetch_next_chunk(arrays->second + i + LANES);
+        bits = full_some(all, &constants, l2, near, kappas, biases, scale, arrays, i, bits);
+    }
+    if (i < n) {
+        const __mmask16 some[2] = {IN_LANES(n - i), n - i > LANES ? IN_LANES(n - i - LANES) : 0};
+        bits = full_some(some, &constants, l2, near, kappas, biases, scale, arrays, i, bits);
     }
     return bits;
 }
@@ -430,10 +454,10 @@ static size_t link_full_moments(const struct lmc_link_rule *rule, int kappa, siz
                                 size_t bytes)
 {
     const bool l2 = rule->l2 != 0, near = rule->gain < 0.5f;
-    const int bias = reference->bias;
+    const struct full_arrays arrays = {gradients->symbol, weight, first, second, from, bytes};
     if (!l2 && near)
-        return full_moments(rule, false, true, kappa, n, bias, gradients->symbol, weight, first, second, from, bytes);
-    return full_moments(rule, l2, near, kappa, n, bias, gradients->symbol, weight, first, second, from, bytes);
+        return full_moments(rule, false, true, kappa, n, reference->bias, &arrays);
+    return full_moments(rule, l2, near, kappa, n, reference->bias, &arrays);
 }
 
 /* Exclusive prefix sums of 64-bit lanes. */
