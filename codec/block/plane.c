@@ -26,8 +26,7 @@ static bool is_noise(const uint32_t counts[256], size_t counted)
 
 unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted)
 {
-    unsigned any = 0;
-    unsigned every = 255;
+    unsigned any = 0, every = 255;
     for (unsigned s = 0; s < 256; s++) {
         any |= counts[s] != 0 ? s : 0;
         every &= counts[s] != 0 ? s : 255;
@@ -279,8 +278,7 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
 static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_t bytes)
 {
     uint32_t all[256] = {0};
-    uint64_t counted = 0;
-    uint64_t seen = 0;
+    uint64_t counted = 0, seen = 0;
     for (size_t i = from; i < to; i++)
         for (unsigned s = 0; s < 256; s++)
             all[s] += counts[i][s];
@@ -620,8 +618,7 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
 static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned depth, unsigned char *scratch,
                                   unsigned char *own, const char **message)
 {
-    const unsigned char *flags;
-    const unsigned char *nonzero;
+    const unsigned char *flags, *nonzero;
     size_t flag_bytes = (bytes + 7) / 8;
     unsigned char *room = scratch + flag_bytes + LMCI_PLANE_PAD;
     if (depth >= LMCI_MAX_SPARSE_DEPTH)
