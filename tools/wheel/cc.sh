@@ -19,8 +19,9 @@ case " $* " in
     *" -mavx2 "*) set -- -mcpu=x86_64_v3-f16c-lzcnt-movbe-cx16-sahf "$@" ;;
 esac
 # zig passes -O2 to clang for -O3, and keeps the frame pointer. Only the codec computes much, most of it in kernels; the
-# rest may be small.
+# rest may be small. So may portable kernels, which only old processors use.
 case " $* " in
+    *" -O3 "*"_portable.c "*) set -- "$@" -fomit-frame-pointer -Os ;;
     *" -O3 "*"/codec/kernels/"*) set -- "$@" -fomit-frame-pointer -Xclang -O3 ;;
     *" -O3 "*"/codec/"*) set -- "$@" -fomit-frame-pointer ;;
     *" -O3 "*) set -- "$@" -fomit-frame-pointer -Os ;;
