@@ -13,6 +13,7 @@ from codec_data import TOP, Source
 from tables import progress
 
 BENCH = "build/release/bin/bench_codec"
+TOOL = "build/release/bin/lmc-store"
 # Peers and versions. True: without dependencies, which are in .venv.
 PINS = (
     ("zipnn==0.5.4", True),
