@@ -41,6 +41,14 @@ def on_places(setting: Setting) -> Iterator[tuple[str, Path]]:
     yield from setting.places.items()
 
 
+def use_memory(folder: Path, size: int) -> None:
+    """Write a file of `size` bytes and remove it: a virtual machine may get memory from its host at the first use."""
+    with (folder / "used").open("wb") as file:
+        for _ in range(0, size, MIB):
+            file.write(bytes(MIB))
+    (folder / "used").unlink()
+
+
 def saves(setting: Setting) -> list[Section]:
     """Measure durable saves of two ranks: the first, the second, and later ones."""
     sections = []
@@ -50,6 +58,7 @@ def saves(setting: Setting) -> list[Section]:
     program = str(Path(__file__).with_name("trainers_peer.py"))
 
     def measure(way: str, folder: Path) -> dict[str, list[float]]:
+        use_memory(folder, (count + 4) * setting.bytes)
         if way != TORCH_CHECKPOINTING:
             return on_ranks(2, save, folder, way, setting.bytes, count, idle_s)
         found: dict[str, list[float]]
@@ -73,10 +82,11 @@ def saves(setting: Setting) -> list[Section]:
         section.numbers = {f"saves, {name}": found}
         section.notes.append(
             f"Parameters and moments of AdamW, after steps with gradients of bf16 precision (as of autocast), or of "
-            f"fp32 precision. {idle_s} s pass before each save. Memory: RssAnon, which has no pages of files, at its "
-            f"most from the first save on, less what it was after {FIRST_STEPS} steps without a save. Later: from the "
-            "third save on. With write=auto, links keep the newest state in memory as the base of the next one; "
-            "memory= bounds this copy."
+            f"fp32 precision. {idle_s} s pass before each save. Before each way a larger file is written and "
+            "removed, since the first use of a virtual machine's memory is slow. Memory: RssAnon, which has no pages "
+            f"of files, at its most from the first save on, less what it was after {FIRST_STEPS} steps without a save. "
+            "Later: from the third save on. With write=auto, links keep the newest state in memory as the base of the "
+            "next one; memory= bounds this copy."
         )
         if python is not None:
             section.notes.append(

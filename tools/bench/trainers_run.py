@@ -2,6 +2,7 @@
 """Ranks that save and load by torch.distributed.checkpoint, each in a process of its own; plans of simulated ranks."""
 
 import datetime
+import gc
 import multiprocessing
 import os
 import random
@@ -299,6 +300,8 @@ def _rank(number: int, world: int, store: str, sender: Any, work: Callable[..., 
     try:
         limit = datetime.timedelta(seconds=LIMIT_S)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=world, timeout=limit)
+        gc.collect()
+        gc.freeze()  # full collections of torch's objects, 0.2 s each, fell into some saves of all ways
         result = work(*arguments)
         sender.send((result, ""))
         dist.destroy_process_group()
