@@ -72,6 +72,14 @@ enum lmcs_status lmcs_payload_write(struct lmcs_heap *heap, const struct lmcs_co
     return LMCS_OK;
 }
 
+void lmcs_payload_start_writeback(struct lmcs_heap *heap, const struct lmcs_content *content, uint64_t at,
+                                  uint64_t bytes)
+{
+    uint64_t offset, n;
+    for (; bytes > 0 && (n = locate(content, at, bytes, &offset)) > 0; at += n, bytes -= n)
+        lmcs_heap_start_writeback(heap, offset, n);
+}
+
 enum lmcs_status lmcs_raw_write_table(struct lmcs_heap *heap, const struct lmcs_content *content,
                                       const struct lmc_hash *hashes, struct lmcs_error *error)
 {

@@ -26,6 +26,8 @@
 #include "transfer/bases.h"
 #include "transfer/stage.h"
 
+#define WRITEBACK_BYTES ((size_t)64 << 10) /* of a record; smaller ones wait for the sync */
+
 struct restore {
     struct lmcs_pool *pool;
     const struct lmcs_restore_options *options;
@@ -346,7 +348,13 @@ static enum lmcs_status take_data(void *context, const void *bytes, size_t count
     if (restore->skips_data)
         return LMCS_OK;
     const struct lmcs_content *content = &restore->stage.pending[restore->stage.pending_count - 1].content;
-    return lmcs_payload_write(restore->pool->heap, content, restore->reader->data_at, bytes, count, error);
+    uint64_t at = restore->reader->data_at;
+    enum lmcs_status status = lmcs_payload_write(restore->pool->heap, content, at, bytes, count, error);
+    if (status != LMCS_OK)
+        return status;
+    if (count >= WRITEBACK_BYTES)
+        lmcs_payload_start_writeback(restore->pool->heap, content, at, count);
+    return at + count < content->df.stored_bytes ? LMCS_OK : lmcs_stage_arrived(&restore->stage, error);
 }
 
 /* ---- The lists of a part ---- */

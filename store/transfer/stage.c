@@ -322,19 +322,48 @@ static void forget_attempts(struct lmcs_stage *stage)
 
 /* ---- A snapshot: verification ---- */
 
+static const struct lmcs_tensor *tensor_of(const struct lmcs_stage *stage, const struct lmcs_stage_pending *pending)
+{
+    return &stage->reader->identities[stage->reader->contents[pending->index].identity]->tensor;
+}
+
+/* Names the content of a failure. */
+static enum lmcs_status verified(struct lmcs_stage *stage, const struct lmcs_stage_pending *pending,
+                                 enum lmcs_status status, struct lmcs_error *error)
+{
+    if (status != LMCS_DAMAGED && status != LMCS_UNSUPPORTED)
+        return status;
+    lmcs_error_prefix(error,
+                      "the archive %s: content %llu: ", status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
+                      (unsigned long long)pending->index + 1);
+    stage->keeps = false; /* a second attempt would fail again: keep nothing */
+    return status;
+}
+
+enum lmcs_status lmcs_stage_arrived(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_stage_pending *pending = &stage->pending[stage->pending_count - 1];
+    struct lmcs_chain chain = {.length = 1};
+    const struct lmcs_archive_content *content = &stage->reader->contents[pending->index];
+    if (content->base_count > 0 || content->payload > LMCS_PAYLOAD_FRAME)
+        return LMCS_OK;
+    chain.links[0] = pending->content;
+    lmcs_heap_drain(stage->pool->heap);
+    enum lmcs_status status = lmcs_chain_read(stage->pool, &chain, tensor_of(stage, pending), NULL, NULL, error);
+    pending->is_verified = status == LMCS_OK;
+    return verified(stage, pending, status, error);
+}
+
 /* Verifies the contents that arrived. A link is read with all its outputs, and before them. */
 static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++) {
         const struct lmcs_stage_pending *pending = &stage->pending[i];
-        const struct lmcs_archive_content *content = &stage->reader->contents[pending->index];
-        status = lmcs_stage_read(stage, pending->content.id, &stage->reader->identities[content->identity]->tensor,
-                                 true, NULL, error);
-        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED)
-            lmcs_error_prefix(
-                error, "the archive %s: content %llu: ", status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
-                (unsigned long long)pending->index + 1);
+        if (!pending->is_verified)
+            status = verified(stage, pending,
+                              lmcs_stage_read(stage, pending->content.id, tensor_of(stage, pending), true, NULL, error),
+                              error);
     }
     return status;
 }

@@ -18,6 +18,7 @@
 struct lmcs_stage_pending {
     size_t index;                  /* of the content */
     bool is_copy;                  /* of a content that the pool has in an unsuitable form */
+    bool is_verified;              /* before the commit */
     size_t instead[LMC_MAX_BASES]; /* copies as bases: index among the pending + 1; 0: the archive's base */
     struct lmcs_content content;   /* without ids */
 };
@@ -152,8 +153,10 @@ enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, co
 enum lmcs_status lmcs_stage_identify(struct lmcs_stage *stage, const struct lmcs_archive_shelf_id_df *id,
                                      struct lmcs_error *error);
 enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const char *text, struct lmcs_error *error);
-/* Commits the current snapshot, verifies every content that arrived with it, and compares it with its number in the
- * existing shelf. */
+/* Verifies the content that has arrived last, if it has no bases, while the next ones are on their way. */
+enum lmcs_status lmcs_stage_arrived(struct lmcs_stage *stage, struct lmcs_error *error);
+/* Commits the current snapshot, verifies every other content that arrived with it, and compares it with its number in
+ * the existing shelf. */
 enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error);
 /* *fits: the metadata of both is equal, except for metrics and the note. */
 enum lmcs_status lmcs_stage_compare_meta(const struct lmcs_record *staged, const struct lmcs_record *there, bool *fits,
