@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 import threading
 import time
@@ -91,6 +90,8 @@ class FolderClient:
         return True
 
     def _written(self, name: str, *parts: Part) -> str:
+        import secrets
+
         folder = os.path.dirname(self._path(name))
         _make_folders(folder)
         temporary = os.path.join(folder, _TEMPORARY + secrets.token_hex(8))

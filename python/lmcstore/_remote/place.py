@@ -7,12 +7,10 @@ profile files of AWS. They are never stored or shown.
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import errno
 import logging
 import os
-import random
 import re
 import threading
 import time
@@ -247,6 +245,8 @@ class Place:
             if time.monotonic() - start > _LONGEST_TRYING_S:
                 break
             if attempt < _ATTEMPTS:
+                import random
+
                 pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
                 log.info("%s: try %d to %s it failed (%s)", self.where(name), attempt, verb, _cause(last))
                 time.sleep(pause)
@@ -414,8 +414,12 @@ def _aws_config() -> dict[str, str]:
         ("AWS_CONFIG_FILE", "~/.aws/config", profile if profile == "default" else f"profile {profile}"),
         ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", profile),
     ):
-        parser = configparser.RawConfigParser()
         path = os.path.expanduser(os.environ.get(variable) or default)
+        if not os.path.exists(path):
+            continue
+        import configparser
+
+        parser = configparser.RawConfigParser()
         try:
             parser.read(path)
         except (OSError, ValueError, configparser.Error):

@@ -8,9 +8,6 @@ needed. All that is read is checked (`codec`).
 from __future__ import annotations
 
 import copy
-import hashlib
-import random
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,6 +35,12 @@ def log_name(number: int) -> str:
     return f"log/{number:016d}"
 
 
+def _digest(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
 class _Nodes:
     """Nodes of a place, the ones read last in memory. They never change, so all states share them."""
 
@@ -56,7 +59,7 @@ class _Nodes:
                 raise NotFoundError(
                     f"{what} is missing: another process may have pruned the run meanwhile; open it again"
                 ) from None
-            if hashlib.sha256(data).hexdigest()[:32] != node.digest:
+            if _digest(data) != node.digest:
                 raise DamagedError(f"{what} is damaged: its hash is wrong")
             found = codec.read_node(data, node, what)
             self._read[node.object] = found
@@ -71,12 +74,14 @@ class _Nodes:
 
     def write(self, children: list[Entry] | list[Node], level: int) -> Node:
         """Store a new node."""
+        import secrets
+
         data = codec.write_node(children, level)
         summary = codec.summary(children)
         assert summary is not None
         name = f"index/{summary[0]}-{summary[1]}-{secrets.token_hex(8)}"
         self.place.put(name, data)
-        return Node(level, *summary, name, hashlib.sha256(data).hexdigest()[:32])
+        return Node(level, *summary, name, _digest(data))
 
 
 @dataclass
@@ -306,6 +311,8 @@ def _begun(place: Place, ranks: bool) -> State:
     except NotFoundError:
         if place.exists(MARK):  # begun meanwhile
             return read(place)
+    import secrets
+
     mark = codec.write_mark(secrets.token_hex(16), ranks=ranks)
     if place.create(MARK, mark) and place.create(MARK, mark + b"\n"):
         raise UnsupportedError(
@@ -424,6 +431,8 @@ def change(state: State, writer: str, apply: Callable[[State], bool]) -> State:
         if state.place.create(log_name(draft.number), data):
             state.place.put(HEAD, data)
             return draft
+        import random
+
         time.sleep(random.uniform(0, min(0.05 * 2**attempt, 2)))
         state = refreshed(state)
     raise InUseError(f"{state.place.url}: other programs committed before this one {_MOST_TRIES} times; try it later")

@@ -9,7 +9,6 @@ import math
 import operator
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,7 +20,6 @@ _UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgtp", 1)}
 _SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,20}))?\s*([a-z]*)\s*", re.ASCII)
 _MAX_SIZE = 2**63 - 1
 _MAX_DESCRIPTOR = 2**31 - 1
-_NAMED_TEMPORARY = getattr(tempfile, "_TemporaryFileWrapper", None)
 
 
 def parse_size(size: int | str) -> int:
@@ -137,10 +135,12 @@ def descriptor(file: Any) -> int:
 
 def _buffered(file: Any) -> Any:
     """Return the file behind a temporary one, or behind text such as ``sys.stdout``."""
+    import tempfile
+
     if isinstance(file, tempfile.SpooledTemporaryFile):
         file.rollover()
         file = file._file
-    elif type(file) is _NAMED_TEMPORARY:
+    elif type(file) is getattr(tempfile, "_TemporaryFileWrapper", None):
         file = file.file
     if isinstance(file, io.TextIOWrapper):
         file.flush()

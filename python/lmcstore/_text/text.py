@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import html
 import unicodedata
 
 _UNSAFE = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn"})
@@ -23,6 +22,8 @@ def lines(text: str) -> str:
 
 def for_html(text: str) -> str:
     """Apply `lines`, and escape HTML."""
+    import html
+
     return html.escape(lines(text))
 
 
