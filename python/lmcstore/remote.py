@@ -104,14 +104,14 @@ def _pull_new(
     from ._remote.pull import Early, pull_into
 
     with Place(url, read_pace=pace) as place:
-        now = state.read(place)
-        if now.ranks is not None:
+        head = state.read_head(place)
+        if head.ranks is not None:
             from ._folder.remote_pull import pull_run
 
             return pull_run(pool, place, what, progress, allow_missing)
         if not isinstance(pool, str) or os.path.exists(pool):
             raise UnsupportedError(f"{url} has the run of one pool: pull it into a file, not into a folder")
-        with Early(now, what) as early:
+        with Early(head, what) as early:
             from .opening import open  # takes as long as many requests
 
             with open(pool, "x", background=False) as store:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import secrets
 import threading
@@ -295,7 +296,7 @@ def test_the_next_archive_is_fetched_ahead(url: str, monkeypatch: pytest.MonkeyP
     """While one archive is read, parts of the next are under way, a bounded number of them."""
     monkeypatch.setattr(pull, "_AT_ONCE_BYTES", 1000)
     with Place(url) as place:
-        data = [secrets.token_bytes(7500), secrets.token_bytes(20_000)]
+        data = [secrets.token_bytes(13_500), secrets.token_bytes(20_000)]
         archives = []
         for one in data:
             written = upload.Upload(place)
@@ -313,15 +314,15 @@ def test_the_next_archive_is_fetched_ahead(url: str, monkeypatch: pytest.MonkeyP
         with pull._Ahead(place) as ahead:
             for archive in archives:
                 ahead.add(archive)
-            first = ahead.of(archives[0])
+            first = ahead.next()
             read = next(first)
-            wait_until(lambda: len(asked) == 8)
+            wait_until(lambda: len(asked) == 16)
             assert asked.count(archives[1].object) == 0
-            read += next(first) + next(first)
+            read += b"".join(itertools.islice(first, 3))
             wait_until(lambda: archives[1].object in asked)
-            assert len(asked) <= 3 + 8
+            assert len(asked) <= 4 + 16
             assert read + b"".join(first) == data[0]
-            assert b"".join(ahead.of(archives[1])) == data[1]
+            assert b"".join(ahead.next()) == data[1]
 
 
 def test_pieces_of_chunks_of_all_sizes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,6 +372,32 @@ def test_the_first_archives_are_fetched_while_the_pool_is_made(
     with pytest.raises(lmcstore.NotFoundError, match="no snapshot '9'"):
         lmcstore.pull(url, tmp_path / "none.pool", "run@9")
     assert not (tmp_path / "none.pool").exists()
+
+
+@pytest.mark.parametrize("what", [None, "run", "run@latest", "run@3"])
+def test_a_pull_that_begins_with_an_old_head(
+    store: lmcstore.Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str | None
+) -> None:
+    """The archives of the old state are under way when the newer one is found, in which they may be gone."""
+    begun: list[str] = []
+    start = pull._Ahead.begin
+    with Place(url) as place:
+        fill(store, 1, 2)
+        store.push(url)
+        old = place.get("head")
+        fill(store, 3, 3)
+        store.push(url)
+        sweep.remove(place, ["run@1"], dry_run=False)
+        place.put("head", old)
+
+    def begin(self: pull._Ahead, archives: list[Any]) -> None:
+        begun.append("")
+        start(self, archives)
+
+    monkeypatch.setattr(pull._Ahead, "begin", begin)
+    with pulled(url, tmp_path, what) as copy:
+        expect(copy, [2, 3] if what in (None, "run") else [3])
+    assert len(begun) == (1 if what == "run@3" else 2)
 
 
 def test_two_pushers(store: lmcstore.Store, url: str, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import itertools
 import os
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,9 @@ Progress = Callable[[str, int, int], object]
 _GROUPS_AHEAD = 4
 _GAP_BYTES = 64 << 10
 _AT_ONCE_BYTES = 4 << 20
+_FIRST_EIGHTHS = 1, 2, 3, 4, 5, 6, 7, 4
+"""Sizes of the first requests: those of one size, begun together, would also end together."""
+_KEPT = 2 * PARALLEL
 
 
 Found = Callable[[str, int], object]
@@ -42,28 +44,38 @@ class _Ahead:
         self._wanted: deque[tuple[str, int, int]] = deque()
         self._waiting: deque[Future[bytes]] = deque()
         self._begun: deque[Archive] = deque()
+        self._counts: deque[int] = deque()
+        self._eighths = iter(_FIRST_EIGHTHS)
 
     def begin(self, archives: Iterable[Archive]) -> None:
         """Fetch archives that will be added first."""
         for archive in archives:
             self._begun.append(archive)
-            self._wanted.extend(_ranges(archive))
+            self._want(archive)
         self._start()
 
     def add(self, archive: Archive) -> None:
         """Add an archive, behind those that were added before."""
         if self._begun and self._begun.popleft() == archive:
             return
-        self._wanted.extend(_ranges(archive))
+        self._want(archive)
 
-    def of(self, archive: Archive) -> Iterator[bytes]:
+    def next(self) -> Iterator[bytes]:
         """Yield the bytes of the next archive."""
-        for _ in _ranges(archive):
+        for _ in range(self._counts.popleft()):
             self._start()
             yield self._waiting.popleft().result()
 
+    def _want(self, archive: Archive) -> None:
+        before, at = len(self._wanted), 0
+        while at < archive.bytes:
+            size = min(_AT_ONCE_BYTES * next(self._eighths, 8) // 8, archive.bytes - at)
+            self._wanted.extend(archive.ranges(at, size))
+            at += size
+        self._counts.append(len(self._wanted) - before)
+
     def _start(self) -> None:
-        while self._wanted and len(self._waiting) < PARALLEL:
+        while self._wanted and len(self._waiting) < _KEPT:
             self._waiting.append(self._place.start(self._place.get_range, *self._wanted.popleft()))
 
     def __enter__(self) -> _Ahead:
@@ -72,14 +84,6 @@ class _Ahead:
     def __exit__(self, *_: object) -> None:
         for future in self._waiting:
             future.cancel()
-
-
-def _ranges(archive: Archive) -> list[tuple[str, int, int]]:
-    return [
-        one
-        for at in range(0, archive.bytes, _AT_ONCE_BYTES)
-        for one in archive.ranges(at, min(_AT_ONCE_BYTES, archive.bytes - at))
-    ]
 
 
 def pipe() -> tuple[int, int]:
@@ -111,7 +115,7 @@ def feed(
     def work() -> None:
         try:
             with open(writing, "wb", buffering=0) as out:
-                pieces = ahead.of(archive)
+                pieces = ahead.next()
 
                 def write(data: bytes) -> None:
                     check(data)
@@ -218,16 +222,40 @@ def _named(error: BaseException, what: str) -> BaseException:
 
 
 class Early:
-    """The first archives for a new pool, which are fetched while that is made."""
+    """The first archives for a new pool, which are fetched while that is made.
 
-    def __init__(self, now: state.State, what: str | Iterable[str] | None) -> None:
-        self.state, self.wanted = now, list(numbers_of(now, _addresses(what)))
-        self.shelf, self.ahead = "", _Ahead(now.place)
+    `head`: a state that may not be the newest. Its archives are fetched while newer commits are looked for.
+    """
+
+    def __init__(self, head: state.State, what: str | Iterable[str] | None) -> None:
+        self.state, self._what = head, _addresses(what)
+        self.wanted: list[tuple[state.Shelf, list[int]]] = []
+        self.shelf, self.ahead = "", _Ahead(head.place)
+        self._archives: list[Archive] = []
+        later = head.place.start(state.refreshed, head)
+        try:
+            with contextlib.suppress(Error):  # of the newest state it is reported
+                self._begin()
+            self.state = later.result()
+            if self.state.ranks is None:
+                self._begin()
+        except BaseException:
+            self.ahead.__exit__()
+            raise
+
+    def _begin(self) -> None:
+        """Fetch the first archives of the state, unless these are under way."""
+        self.wanted = list(numbers_of(self.state, self._what))
+        self.shelf, archives = "", []
         shelf, numbers = next((one for one in self.wanted if one[1]), (None, []))
         if shelf is not None:
             self.shelf = shelf.name
             first = itertools.takewhile(_is_alone, _groups(shelf.chain(numbers[0]))[:_GROUPS_AHEAD])
-            self.ahead.begin(group[0][1] for group in first)
+            archives = [group[0][1] for group in first]
+        if archives != self._archives:
+            self.ahead.__exit__()
+            self._archives, self.ahead = archives, _Ahead(self.state.place)
+            self.ahead.begin(archives)
 
     def __enter__(self) -> Early:
         return self
@@ -358,6 +386,8 @@ class Puller:
                 ahead=ahead,
             )
             return
+        import tempfile
+
         with contextlib.ExitStack() as stack:
             folder = os.path.dirname(self._store.path)
             files = [stack.enter_context(tempfile.TemporaryFile(prefix=".pull-", dir=folder)) for _ in group]
@@ -384,7 +414,7 @@ class Puller:
         see = outline.Watch(found).see
         with _Ahead(self._place) as pieces:
             pieces.add(archive)
-            for data in pieces.of(archive):
+            for data in pieces.next():
                 see(data)
                 file.write(data)
         return None
