@@ -88,6 +88,12 @@ def _quantized() -> torch.Tensor:
         return torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
 
 
+def _jagged() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged)
+
+
 def _freed() -> torch.Tensor:
     tensor = torch.randn(100)
     tensor.untyped_storage().resize_(0)
@@ -202,6 +208,9 @@ REMEDIES = {
     "module class": (lambda: torch.nn.Linear, "its name"),
     "sparse": (lambda: torch.zeros(2).to_sparse(), "dense"),
     "tensor subclass": (lambda: torch.zeros(2).as_subclass(MyTensor), "as_subclass"),
+    "nested": (_jagged, "the tensors of which it consists"),
+    "quantized": (_quantized, r"int_repr\(\), scales"),
+    "fewer bits": (lambda: torch.zeros(2, dtype=torch.uint8).view(torch.uint4), r"view\(torch\.uint8\)"),
     "generator": (lambda: torch.Generator(), r"get_state\(\)"),
     "numpy generator": (np.random.default_rng, r"bit_generator\.state"),
     "numpy random state": (np.random.RandomState, r"get_state\(\)"),
@@ -210,6 +219,9 @@ REMEDIES = {
     "dict subclass": (lambda: MyDict(a=1), r"dict\(value\)"),
     "str subclass": (lambda: MyStr("x"), r"str\(value\)"),
     "matrix": (lambda: np.zeros((2, 2)).view(np.matrix), r"numpy\.asarray"),
+    "masked": (lambda: np.ma.masked_array([1, 2]), "its data and its mask"),
+    "longdouble": (lambda: np.zeros(2, np.longdouble), r"astype\('f8'\)"),
+    "clongdouble": (lambda: np.zeros(2, np.clongdouble), r"astype\('c16'\)"),
     "object": (object, "dicts, lists and plain values"),
     "function": (lambda: len, "its name"),
 }

@@ -82,7 +82,8 @@ def stretch(owner: Any, array: Any) -> Stretch:
 def _remedy(dtype: Any) -> str:
     if dtype.hasobject:
         return "store value.tolist(), or an array of numbers or text of fixed length"
-    return "store value.astype('f8')" if dtype.char in "gG" else "store an array of numbers"
+    known = {"g": "f8", "G": "c16"}.get(dtype.char)
+    return f"store value.astype('{known}')" if known is not None else "store an array of numbers"
 
 
 def note_text(dtype: Any) -> str:

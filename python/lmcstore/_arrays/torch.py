@@ -96,7 +96,12 @@ class Torch:
         """
         dtype = self.number_of.get(tensor.dtype)
         if dtype is None:
-            raise UnsupportedError(f"{path}: a tensor of dtype {tensor.dtype} can't be stored")
+            remedy = (
+                "store its dequantize(), or its int_repr(), scales and zero points"
+                if tensor.is_quantized
+                else "store its view(torch.uint8) and the dtype"
+            )
+            raise UnsupportedError(f"{path}: a tensor of dtype {tensor.dtype} can't be stored; {remedy}")
         if tensor.layout is not self.torch.strided or tensor.is_nested:
             layout = "nested" if tensor.is_nested else tensor.layout
             raise UnsupportedError(f"{path}: a tensor of layout {layout} can't be stored; store its dense parts")
@@ -105,7 +110,9 @@ class Torch:
                 f"{path}: a tensor of {tensor.ndim} dimensions can't be stored, only {_core.MAX_DIMS}"
             )
         if tensor.is_meta:
-            raise UnsupportedError(f"{path}: a tensor on the device 'meta' has no bytes to store")
+            raise UnsupportedError(
+                f"{path}: a tensor on the device 'meta' has no bytes to store; load it first, or leave it out"
+            )
         if self._have_names and tensor.has_names():
             raise UnsupportedError(f"{path}: a named tensor can't be stored; store tensor.rename(None)")
         shape = tuple(tensor.shape)

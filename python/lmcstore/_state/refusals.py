@@ -104,6 +104,13 @@ def refusal(value: Any, why: Unpackable, path: str) -> str:
     return f"{where(path)}: a {type_name(refused)}{inside} can't be stored; {_remedy(value if is_enum else refused)}"
 
 
+def _has_memory(tensor: Any) -> bool:
+    try:
+        return bool(tensor.numel() == 0 or tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
 def _remedy(value: Any) -> str:
     torch = loaded("torch")
     kind = type(value)
@@ -113,6 +120,8 @@ def _remedy(value: Any) -> str:
             return "store its full_tensor(), the whole on each rank, or its to_local(), this rank's part"
         if torch.nn.parameter.is_lazy(value):
             return "initialize it first, by a forward pass"
+        if not _has_memory(value):
+            return "it has no memory of its own: store the tensors of which it consists"
         return "it is not stored as its parent Tensor: store value.as_subclass(torch.Tensor)"
     if not isinstance(value, type) and callable(getattr(value, "state_dict", None)):
         return "store its state_dict()"
@@ -122,6 +131,8 @@ def _remedy(value: Any) -> str:
     if known is not None:
         return f"store {known}"
     parent = next((base.__name__ for base in kind.__mro__[1:] if base.__name__ in _PARENTS), None)
+    if parent == "ndarray" and hasattr(value, "mask"):
+        return "store its data and its mask by themselves"
     if parent == "ndarray":
         return "it is not stored as its parent ndarray: store numpy.asarray(value)"
     if parent is not None:
