@@ -758,6 +758,8 @@ Shelf.policy.__doc__ = (Shelf.policy.__doc__ or "").replace("{keys}", _policy_ta
 
 
 def _time_text(time: datetime.datetime | datetime.date) -> str:
+    if not isinstance(time, datetime.date):
+        raise UnsupportedError(f"a time is a datetime, a date or a text, not a {type(time).__qualname__}")
     if not isinstance(time, datetime.datetime):
         return time.isoformat()
     if time.tzinfo is not None:

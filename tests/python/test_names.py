@@ -49,6 +49,12 @@ def test_forks_are_refused_where_they_must_be(pool_path: str, store: lmcstore.St
     assert store.shelves() == ["run"]
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\udcff"])
+def test_names_without_utf8_are_refused(store: lmcstore.Store, name: str) -> None:
+    with pytest.raises(lmcstore.UnsupportedError, match="the name of a shelf"):
+        store[name]
+
+
 def test_rename(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
     take(shelf, 2)
     snapshot = shelf[1]
@@ -128,6 +134,8 @@ def test_times(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
         shelf["{tomorrow}"]
     with pytest.raises(lmcstore.InvalidError):
         shelf.at()
+    with pytest.raises(lmcstore.UnsupportedError, match="a time is a datetime, a date or a text, not a float"):
+        shelf.at(time=1.5)  # type: ignore[arg-type]
 
 
 def test_tags_move_together_and_with_care(shelf: lmcstore.Shelf) -> None:

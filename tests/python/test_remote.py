@@ -97,6 +97,7 @@ def test_one_of_many_creates(place: Place) -> None:
         ("file:///a/..%2fb", lmcstore.InvalidError),
         ("s3://bucket/run/.%2e/other", lmcstore.InvalidError),
         ("file://host/b", lmcstore.InvalidError),
+        ("file:b", lmcstore.InvalidError),
         ("s3://bucket/..", lmcstore.InvalidError),
         ("s3://bucket/\0", lmcstore.InvalidError),
         ("s3://[", lmcstore.InvalidError),

@@ -352,7 +352,7 @@ def _client(url: str) -> tuple[str, Client]:
         raise InvalidError(f"{url!r} has a '.' or '..' in its path")
     shown = url.rstrip("/") if path or parts.netloc else url
     if scheme == "file":
-        if parts.netloc not in ("", "localhost") or not path:
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or not path:
             raise InvalidError(f"{url!r} is no folder: write file:///path")
         return shown, FolderClient("/" + urllib.parse.unquote(path))
     if scheme == "memory":

@@ -200,13 +200,13 @@ def _check_meta(value: Any, path: str, depth: int) -> None:
         for key, child in value.items():
             if type(key) is not str:
                 raise UnsupportedError(f"{path}: JSON has keys of str only, not {key!r}")
-            _check_text(key, path)
+            check_text(key, path, "meta")
             _check_meta(child, f"{path}.{key}", depth + 1)
     elif kind is list:
         for index, child in enumerate(value):
             _check_meta(child, f"{path}.{index}", depth + 1)
     elif kind is str:
-        _check_text(value, path)
+        check_text(value, path, "meta")
     elif kind is float:
         if not math.isfinite(value):
             raise UnsupportedError(f"{path}: JSON has no {value}; put it in metrics")
@@ -216,6 +216,7 @@ def _check_meta(value: Any, path: str, depth: int) -> None:
         raise UnsupportedError(f"{path}: JSON has no {kind.__qualname__}; meta holds dict, list, str, numbers and None")
 
 
-def _check_text(value: str, path: str) -> None:
+def check_text(value: str, path: str, holder: str) -> None:
+    """Refuse characters that texts of C or UTF-8 lack."""
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise UnsupportedError(f"{path}: meta can't hold NUL characters or lone surrogates")
+        raise UnsupportedError(f"{path}: {holder} can't hold NUL characters or lone surrogates")
