@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,18 @@ def test_follow_ends_by_a_signal(pool: str, url: str) -> None:
     assert process.wait(60) == 128 + signal.SIGTERM
     assert process.stderr is not None and "interrupted" in process.stderr.read()
     cli("verify", url)
+
+
+@pytest.mark.parametrize("name", ["push", "pull", "remote", "report"])
+def test_an_interrupt_while_modules_are_imported(tmp_path: Path, name: str) -> None:
+    script = tmp_path / "bin" / name
+    script.parent.mkdir()
+    shutil.copy(Path(__file__).parents[2] / "python" / "scripts" / f"lmc-store-{name}", script)
+    for part in ("_remote", "report"):
+        (tmp_path / "lmcstore" / part).mkdir(parents=True)
+    (tmp_path / "lmcstore" / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT and not done.stderr
 
 
 def test_a_killed_push_is_continued(pool: str, url: str, tmp_path: Path) -> None:
