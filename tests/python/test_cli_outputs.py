@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -92,6 +93,8 @@ def test_outputs_over_the_pool_itself(pool: Path, tmp_path: Path) -> None:  # no
     assert digests(pool) == before
     (tmp_path / "report.html").hardlink_to(pool)
     assert "is the pool itself" in cli("report", pool, code=2, cwd=tmp_path).stderr
+    assert "is a folder" in cli("report", pool, "-o", tmp_path, code=2).stderr
+    assert "its folder does not exist" in cli("report", pool, "-o", tmp_path / "no" / "page.html", code=1).stderr
 
 
 def test_the_package_refuses_them_too(pool: Path, other: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -218,6 +221,10 @@ def test_a_killed_command_leaves_nothing(pool: Path, tmp_path: Path) -> None:  #
         assert old is None or (folder / "made").read_text() == old
 
 
+def raise_full(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_reports_replace_a_file(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     folder = tmp_path / "out"
     folder.mkdir()
@@ -233,6 +240,9 @@ def test_reports_replace_a_file(pool: Path, tmp_path: Path, monkeypatch: pytest.
             assert page.read_bytes() == b"new" and page.stat().st_mode & 0o7777 == 0o600 and page.stat().st_nlink == 1
         with pytest.raises(OSError, match="directory"):
             report_command._write(str(folder), b"new", str(pool))
+        with monkeypatch.context() as full, pytest.raises(OSError, match=r"No space.*full\.html"):
+            full.setattr(os, "fsync", raise_full)
+            report_command._write(str(folder / "full.html"), b"new", str(pool))
     assert sorted(os.listdir(folder)) == ["None.html", "old.html"]
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".lmc-store-")]
 

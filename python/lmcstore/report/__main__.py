@@ -36,6 +36,14 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _check_place(path: str) -> None:
+    """Raise an error if no file can be at a path."""
+    if os.path.isdir(path):
+        raise lmcstore.InvalidError(f"report: {path} is a folder: name a file")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise lmcstore.NotFoundError(f"{path}: its folder does not exist")
+
+
 def _refuse_pool(path: str, pool: str) -> None:
     """Raise InvalidError for an output that is a poolset file or, under any name, a pool."""
     target = Path(path)
@@ -96,9 +104,11 @@ def _write(path: str, data: bytes, pool: str) -> None:
         if temporary:
             os.replace(temporary, target)
         os.fsync(names)
-    except BaseException:
+    except BaseException as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path  # of a write to a descriptor
         raise
     finally:
         if file >= 0:
@@ -118,6 +128,7 @@ def main() -> int:
         raise lmcstore.InvalidError("report: -o needs the name of a file; a page does not go to standard output")
     for path in (output, arguments.png):
         if path:
+            _check_place(path)
             _refuse_pool(path, arguments.pool)
     with lmcstore.open(arguments.pool, "r", force_network=arguments.force_network) as store:
         info = store.info()
