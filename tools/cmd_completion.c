@@ -211,7 +211,7 @@ static void man_text(const char *text)
 static enum lmcs_status man(struct cli *cli)
 {
     printf(".TH LMC\\-STORE 1 \"\" \"lmc\\-store %d.%d.%d\"\n"
-           ".SH NAME\nlmc\\-store \\- a versioned tensor store in persistent memory\n"
+           ".SH NAME\nlmc\\-store \\- a versioned tensor store for training runs\n"
            ".SH SYNOPSIS\n.B lmc\\-store\n.I COMMAND\n\\&...\n.SH DESCRIPTION\n",
            LMCS_VERSION_MAJOR, LMCS_VERSION_MINOR, LMCS_VERSION_PATCH);
     for (size_t i = 0;; i++) {

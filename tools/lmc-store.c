@@ -44,7 +44,7 @@ enum { EXTERNAL_COUNT = sizeof cli_externals / sizeof *cli_externals - 1 };
 void cli_print_usage(FILE *out)
 {
     fprintf(out, "usage: lmc-store COMMAND ... | --help | --version\n\n"
-                 "A versioned tensor store in persistent memory.\n\n");
+                 "A versioned tensor store for training runs.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %-55s %s\n", cli_commands[i]->name, cli_commands[i]->synopsis, cli_commands[i]->summary);
     for (size_t i = 0; i < EXTERNAL_COUNT; i++)
