@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The examples of the tutorial and of the page about torch.distributed.checkpoint."""
+"""The examples of the top README, of the tutorial, and of the page about torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -38,6 +38,41 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     skip_without_torch((PYTHON / "TUTORIAL.md").read_text())
     _type(PYTHON / "TUTORIAL.md")
+
+
+def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks of Python, one after the other. The last one reads a run of many ranks, as RUN.md does."""
+    monkeypatch.chdir(tmp_path)
+    text = (PYTHON.parent / "README.md").read_text()
+    skip_without_torch(text)
+    import lmcstore
+    import torch
+
+    loop, *blocks, _ = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    model = torch.nn.ModuleDict({"wte": torch.nn.Embedding(128, 8)})
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train(step: int) -> float:
+        loss = model["wte"](torch.tensor(step)).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return float(loss.item())
+
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    names = {"torch": torch, "model": model, "optimizer": optimizer, "scheduler": scheduler}
+    names |= {"train": train, "steps": 122}
+    exec(loop, names)
+    with lmcstore.open("run.pool", "r+") as store:
+        store["run"].tag(100, "best")
+    for block in blocks:
+        if "lmcstore.open(" not in block:
+            names["store"] = lmcstore.open("run.pool", "r+")
+        exec(block.replace("{2 hours ago}", "{now}").replace("timeout=600", "timeout=0"), names)
+        names["store"].close()
+    with lmcstore.open("run.pool", "r") as store:
+        assert store["run"].at(step=120).note == "lower rate" and store["run"].policy.count("write=link") == 1
+        assert int(store["table"].live["epoch"]) == 8
 
 
 def _run(rank: int, world: int, folder: Path, code: str) -> None:
