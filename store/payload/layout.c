@@ -76,8 +76,11 @@ void lmcs_payload_start_writeback(struct lmcs_heap *heap, const struct lmcs_cont
                                   uint64_t bytes)
 {
     uint64_t offset, n;
-    for (; bytes > 0 && (n = locate(content, at, bytes, &offset)) > 0; at += n, bytes -= n)
-        lmcs_heap_start_writeback(heap, offset, n);
+    for (; bytes > 0 && (n = locate(content, at, bytes, &offset)) > 0; at += n, bytes -= n) {
+        uint64_t rest = (offset + n) % LMCS_PAGE_BYTES;
+        if (rest < n)
+            lmcs_heap_start_writeback(heap, offset, n - rest);
+    }
 }
 
 enum lmcs_status lmcs_raw_write_table(struct lmcs_heap *heap, const struct lmcs_content *content,

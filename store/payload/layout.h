@@ -20,7 +20,7 @@ enum lmcs_status lmcs_payload_take(struct lmcs_region *region, uint64_t bytes, s
                                    struct lmcs_error *error);
 enum lmcs_status lmcs_payload_write(struct lmcs_heap *heap, const struct lmcs_content *content, uint64_t at,
                                     const void *data, uint64_t bytes, struct lmcs_error *error);
-/* Starts to write such bytes to the disk; does not wait. */
+/* Starts to write such bytes to the disk, except a last part of a page, to which more may come; does not wait. */
 void lmcs_payload_start_writeback(struct lmcs_heap *heap, const struct lmcs_content *content, uint64_t at,
                                   uint64_t bytes);
 enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
