@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from .. import _core
 from ..errors import DamagedError, UnsupportedError
 from .codec import Archive, Entry
+from .files import Part
 from .kept import Kept
 from .outline import FRAME, LINK, LINKED, RAW, Content, Identity, Outline
 from .place import Place
@@ -422,7 +423,7 @@ class _Fetch:
                 objects[archive.object] = archive
                 pieces[archive.object].append((at, size))
         self._spans = {name: _joined(sorted(parts)) for name, parts in pieces.items()}
-        self._futures: dict[tuple[str, int], list[Future[bytes]]] = {}
+        self._futures: dict[tuple[str, int], list[Future[Part]]] = {}
         self._bytes: dict[tuple[str, int], bytes] = {}
         for name, spans in self._spans.items():
             for number, (offset, count) in enumerate(spans):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ..errors import DamagedError, UnsupportedError
 from .codec import Archive, is_data
+from .files import Part
 
 MOST_BYTES = 64 << 20
 """Of an outline, decompressed: some 300,000 tensors."""
@@ -288,7 +289,7 @@ class Watch:
         self._skipped, self._kind = _HEAD.size, 0  # 0: a header follows
         self._kept, self._wanted = bytearray(), _RECORD.size
 
-    def see(self, data: bytes) -> None:
+    def see(self, data: Part) -> None:
         """Look at the next bytes; DamagedError: they are no archive."""
         at = 0
         while at < len(data):

@@ -69,7 +69,7 @@ class Client(Protocol):
     def get(self, name: str, most: int) -> bytes:
         """Read an object; DamagedError: it is larger than `most` bytes."""
 
-    def get_range(self, name: str, offset: int, count: int) -> bytes:
+    def get_range(self, name: str, offset: int, count: int) -> Part:
         """Read a range, less where the object ends."""
 
     def put(self, name: str, *parts: Part) -> None:
@@ -152,7 +152,7 @@ class Place:
         """Read an object; NotFoundError: there is none. DamagedError: it has more than `most` bytes."""
         return self._try(name, "read", lambda: self._client.get(name, most))
 
-    def get_range(self, name: str, offset: int, count: int) -> bytes:
+    def get_range(self, name: str, offset: int, count: int) -> Part:
         """Read a part of an object; DamagedError: the object is shorter."""
         if count == 0:
             return b""
@@ -163,7 +163,7 @@ class Place:
             raise DamagedError(f"{self.where(name)} is cut short: {count} bytes from {offset} on are missing or less")
         return data
 
-    def get_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Sequence[bytes]:
+    def get_ranges(self, ranges: Iterable[tuple[str, int, int]]) -> Sequence[Part]:
         """Read parts (name, offset, count) of objects in parallel."""
         return self._all([self._workers.submit(self.get_range, *one) for one in ranges])
 
@@ -287,8 +287,8 @@ class _ObstoreClient:
             raise DamagedError(f"object {name} has {result.meta['size']} bytes, more than {most}")
         return bytes(result.bytes())
 
-    def get_range(self, name: str, offset: int, count: int) -> bytes:
-        return bytes(self._obstore.get_range(self._store, name, start=offset, length=count))
+    def get_range(self, name: str, offset: int, count: int) -> Part:
+        return memoryview(self._obstore.get_range(self._store, name, start=offset, length=count))
 
     def put(self, name: str, *parts: Part) -> None:
         self._check(name)

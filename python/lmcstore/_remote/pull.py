@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError, UnsupportedError
 from . import outline, state
 from .codec import Archive, Entry
+from .files import Part
 from .place import PARALLEL, Pace, Place
 from .which import numbers_of
 
@@ -28,7 +29,6 @@ _GAP_BYTES = 64 << 10
 _AT_ONCE_BYTES = 4 << 20
 _FIRST_EIGHTHS = 1, 2, 3, 4, 5, 6, 7, 4
 """Sizes of the first requests: those of one size, begun together, would also end together."""
-_KEPT = 2 * PARALLEL
 
 
 Found = Callable[[str, int], object]
@@ -42,7 +42,7 @@ class _Ahead:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._wanted: deque[tuple[str, int, int]] = deque()
-        self._waiting: deque[Future[bytes]] = deque()
+        self._waiting: deque[Future[Part]] = deque()
         self._begun: deque[Archive] = deque()
         self._counts: deque[int] = deque()
         self._eighths = iter(_FIRST_EIGHTHS)
@@ -60,7 +60,7 @@ class _Ahead:
             return
         self._want(archive)
 
-    def next(self) -> Iterator[bytes]:
+    def next(self) -> Iterator[Part]:
         """Yield the bytes of the next archive."""
         for _ in range(self._counts.popleft()):
             self._start()
@@ -75,7 +75,7 @@ class _Ahead:
         self._counts.append(len(self._wanted) - before)
 
     def _start(self) -> None:
-        while self._wanted and len(self._waiting) < _KEPT:
+        while self._wanted and len(self._waiting) < PARALLEL:
             self._waiting.append(self._place.start(self._place.get_range, *self._wanted.popleft()))
 
     def __enter__(self) -> _Ahead:
@@ -99,7 +99,7 @@ def feed(
     archive: Archive,
     read: Callable[[int], Any],
     what: str,
-    check: Callable[[bytes], object] = lambda data: None,
+    check: Callable[[Part], object] = lambda data: None,
     *,
     inspects: bool = False,
     ahead: _Ahead,
@@ -117,7 +117,7 @@ def feed(
             with open(writing, "wb", buffering=0) as out:
                 pieces = ahead.next()
 
-                def write(data: bytes) -> None:
+                def write(data: Part) -> None:
                     check(data)
                     view = memoryview(data)
                     while view:
@@ -166,7 +166,7 @@ def blamed(place: Place, error: Error, found: outline.Outline, fd: int) -> Error
     return type(error)(f"{error} ({place.where(name)})") if name else error
 
 
-def gathered(place: Place, parts: Iterable[tuple[int, str, int, int]]) -> Iterator[tuple[int, bytes]]:
+def gathered(place: Place, parts: Iterable[tuple[int, str, int, int]]) -> Iterator[tuple[int, Part]]:
     """Fetch parts of pieces (offset, name, at, count), those with small gaps together; yield offsets and bytes."""
     requests: list[tuple[str, int, int, list[tuple[int, int, int]]]] = []
     for offset, name, at, count in sorted(parts, key=lambda part: part[1:3]):
@@ -177,7 +177,7 @@ def gathered(place: Place, parts: Iterable[tuple[int, str, int, int]]) -> Iterat
                 inside.append((offset, at - begin, count))
                 continue
         requests.append((name, at, at + count, [(offset, 0, count)]))
-    waiting: deque[tuple[Future[bytes], list[tuple[int, int, int]]]] = deque()
+    waiting: deque[tuple[Future[Part], list[tuple[int, int, int]]]] = deque()
     try:
         for name, begin, end, inside in requests:
             waiting.append((place.start(place.get_range, name, begin, end - begin), inside))
@@ -190,13 +190,13 @@ def gathered(place: Place, parts: Iterable[tuple[int, str, int, int]]) -> Iterat
             future.cancel()
 
 
-def _cut(future: Future[bytes], inside: list[tuple[int, int, int]]) -> Iterator[tuple[int, bytes]]:
+def _cut(future: Future[Part], inside: list[tuple[int, int, int]]) -> Iterator[tuple[int, Part]]:
     data = future.result()
     for offset, at, count in inside:
         yield offset, data[at : at + count]
 
 
-def _inspect(place: Place, archive: Archive, pieces: Iterable[bytes], write: Callable[[bytes], None]) -> None:
+def _inspect(place: Place, archive: Archive, pieces: Iterable[Part], write: Callable[[bytes], None]) -> None:
     """Pass an archive on, and compare it with its outline."""
     kept, source = bytearray(), iter(pieces)
 
