@@ -223,6 +223,8 @@ def test_what_changes_the_bytes_is_refused(full: lmcstore.Store, tmp_path: Path)
     for wrong in (io.BytesIO(), "path", None):
         with pytest.raises(lmcstore.UnsupportedError, match="an open binary file"):
             full.dump(wrong)
+    with pytest.raises(lmcstore.UnsupportedError, match=r"not a str: give open\(path, 'wb'\)"):
+        full.dump("path")
     first, second = socket.socketpair()
     with first, second, pytest.raises(lmcstore.UnsupportedError, match=r"fileno\(\)"):
         full.dump(first)

@@ -53,6 +53,8 @@ def test_forks_are_refused_where_they_must_be(pool_path: str, store: lmcstore.St
 def test_names_without_utf8_are_refused(store: lmcstore.Store, name: str) -> None:
     with pytest.raises(lmcstore.UnsupportedError, match="the name of a shelf"):
         store[name]
+    with pytest.raises(lmcstore.UnsupportedError, match="the name of a live variable"):
+        store["run"].live[name] = 1
 
 
 def test_rename(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:

@@ -121,9 +121,10 @@ def descriptor(file: Any) -> int:
         return opened.fileno()
     raw = opened.raw if type(opened) in (io.BufferedReader, io.BufferedWriter, io.BufferedRandom) else None
     if type(raw) is not io.FileIO:
+        remedy = "its fileno(), if all its bytes go there unchanged" if hasattr(file, "fileno") else "open(path, 'wb')"
         raise UnsupportedError(
-            f"an archive goes through an open binary file or a descriptor, not a {type(file).__qualname__}: what has "
-            "a descriptor may send other bytes there than those that are written to it (if it doesn't: its fileno())"
+            f"an archive goes through an open binary file or a descriptor, not a {type(file).__qualname__}: "
+            f"give {remedy}"
         )
     opened.flush()
     if opened.readable() and raw.seekable():  # drop the read-ahead
