@@ -312,7 +312,8 @@ static enum lmcs_status open_door(const char *path, const char *door, struct lmc
     m->path = strdup(path);
     enum lmcs_status status = m->path == NULL ? lmcs_fail_memory(error) : find_segments(m, door, error);
     if (status == LMCS_OK && m->bytes == 0)
-        status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool: it is empty; remove it to create one there", path);
+        status = lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: not a pool: it is empty; a new pool needs a path without a file", path);
     if (status == LMCS_OK && m->is_device)
         status = map_all(m, &m->map, error); /* reads of a device use it */
     if (status == LMCS_OK)

@@ -240,3 +240,12 @@ def test_a_program_sees_one_line_per_creation(folder: Path) -> None:
     assert len(shown) == 2
     assert shown[0].startswith(f"{folder}/train.py:2: CreationWarning: there is no pool {folder}/run.pool.")
     assert shown[1].startswith(f"{folder}/train.py:4: CreationWarning: there is no shelf 'eval' in {folder}/run.pool;")
+
+
+def test_an_empty_file_is_no_pool(tmp_path: Path) -> None:
+    path = tmp_path / "run.pool"
+    path.touch()
+    for mode in ("a", "r", "r+"):
+        with pytest.raises(lmcstore.DamagedError, match="it is empty; a new pool needs a path without a file"):
+            lmcstore.open(path, mode)
+    assert path.stat().st_size == 0
