@@ -38,6 +38,7 @@ _MODES = {
     "x": _core.OPEN_CREATE,
 }
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_BROKEN_URL = re.compile(r"(s3|gs|az|https?|file):", re.IGNORECASE)
 _CACHE_BYTES = 8 << 30
 _MAX_WAIT_MS = 0xFFFFFFFE
 _MAX_THREADS = 1024
@@ -136,6 +137,8 @@ def open(
     text = file_path(path)
     if _URL.match(text):
         return _open_url(text, mode, memory, verify, cache, progress)
+    if _BROKEN_URL.match(text):
+        raise InvalidError(f"{text!r} is no URL, which has two slashes after the colon; a pool's path: './{text}'")
     may_contact = consent.named(remote)
     if cache is not None or progress is not None:
         raise InvalidError(f"cache and progress are for URLs, and {text} is none")

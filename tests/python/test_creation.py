@@ -242,6 +242,15 @@ def test_a_program_sees_one_line_per_creation(folder: Path) -> None:
     assert shown[1].startswith(f"{folder}/train.py:4: CreationWarning: there is no shelf 'eval' in {folder}/run.pool;")
 
 
+def test_a_broken_url_is_no_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for url in ("s3:/bucket/run", "file:run", "HTTPS:/host/run"):
+        with pytest.raises(lmcstore.InvalidError, match="is no URL, which has two slashes"):
+            lmcstore.open(url)
+    lmcstore.open("./file:run").close()
+    assert (folder / "file:run").exists()
+
+
 def test_an_empty_file_is_no_pool(tmp_path: Path) -> None:
     path = tmp_path / "run.pool"
     path.touch()
