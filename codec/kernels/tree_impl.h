@@ -78,14 +78,42 @@ static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t 
     *zeros += __builtin_popcountll(~bits & valid);
 }
 
+static inline void merge_at(uint64_t bits, const unsigned char *zeros, const unsigned char *ones, unsigned char *out)
+{
+    const __m512i x = expand_bytes(~bits, _mm512_loadu_si512(zeros));
+    _mm512_storeu_si512(out, _mm512_mask_expand_epi8(x, bits, _mm512_loadu_si512(ones)));
+}
+
 static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const unsigned char **ones,
                                unsigned char *out)
 {
-    __m512i x = expand_bytes(~bits, _mm512_loadu_si512(*zeros));
-    _mm512_storeu_si512(out, _mm512_or_si512(x, expand_bytes(bits, _mm512_loadu_si512(*ones))));
+    merge_at(bits, *zeros, *ones, out);
     *ones += __builtin_popcountll(bits);
     *zeros += 64 - __builtin_popcountll(bits);
 }
+
+/* Merges by `n` bits, a multiple of 64. One count moves both lists; two vectors a turn, as the loop itself costs. */
+static inline void merge_lists_whole(const unsigned char *bits, size_t n, const unsigned char **zeros,
+                                     const unsigned char **ones, unsigned char *out)
+{
+    const unsigned char *zero = *zeros, *one = *ones;
+    size_t set = 0;
+    for (size_t i = 0; i < n; i += 64) {
+        uint64_t some = lmci_load64(bits + i / 8);
+        if (n - i >= 128) {
+            merge_at(some, zero + (i - set), one + set, out + i);
+            set += (size_t)__builtin_popcountll(some);
+            i += 64;
+            some = lmci_load64(bits + i / 8);
+        }
+        merge_at(some, zero + (i - set), one + set, out + i);
+        set += (size_t)__builtin_popcountll(some);
+    }
+    *zeros += n - set;
+    *ones += set;
+}
+
+#define MERGE_LISTS_WHOLE
 
 /* Writes the list's symbols where bits are set, `value` elsewhere. */
 static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
@@ -405,29 +433,42 @@ static size_t tree_count(const unsigned char *bits, size_t n)
     return ones;
 }
 
+#if !defined(MERGE_LISTS_WHOLE)
+
+static inline void merge_lists_whole(const unsigned char *bits, size_t n, const unsigned char **zeros,
+                                     const unsigned char **ones, unsigned char *out)
+{
+    for (size_t i = 0; i < n; i += 64)
+        merge_lists(lmci_load64(bits + i / 8), zeros, ones, out + i);
+}
+
+#endif
+
 static void tree_merge(const unsigned char *bits, size_t n, const struct lmci_side sides[2], unsigned char *out)
 {
     const unsigned char *zeros = sides[0].list;
     const unsigned char *ones = sides[1].list;
+    const unsigned char zero = sides[0].value, one = sides[1].value;
     const size_t whole = n & ~(size_t)63;
     size_t i = 0;
     if (zeros != NULL && ones != NULL) {
-        for (; i < whole; i += 64)
-            merge_lists(lmci_load64(bits + i / 8), &zeros, &ones, out + i);
-        if (i < n)
-            merge_lists(load_bits(bits, i, n), &zeros, &ones, out + i);
+        merge_lists_whole(bits, whole, &zeros, &ones, out);
+        if (whole < n)
+            merge_lists(load_bits(bits, whole, n), &zeros, &ones, out + whole);
     } else if (ones != NULL) {
         for (; i < whole; i += 64)
-            merge_value(lmci_load64(bits + i / 8), &ones, sides[0].value, out + i);
+            merge_value(lmci_load64(bits + i / 8), &ones, zero, out + i);
         if (i < n)
-            merge_value(load_bits(bits, i, n), &ones, sides[0].value, out + i);
+            merge_value(load_bits(bits, i, n), &ones, zero, out + i);
     } else if (zeros != NULL) {
         for (; i < whole; i += 64)
-            merge_value(~lmci_load64(bits + i / 8), &zeros, sides[1].value, out + i);
+            merge_value(~lmci_load64(bits + i / 8), &zeros, one, out + i);
         if (i < n)
-            merge_value(~load_bits(bits, i, n), &zeros, sides[1].value, out + i);
+            merge_value(~load_bits(bits, i, n), &zeros, one, out + i);
     } else {
-        for (; i < n; i += 64)
-            merge_values(load_bits(bits, i, n), sides[0].value, sides[1].value, out + i);
+        for (; i < whole; i += 64)
+            merge_values(lmci_load64(bits + i / 8), zero, one, out + i);
+        if (i < n)
+            merge_values(load_bits(bits, i, n), zero, one, out + i);
     }
 }
