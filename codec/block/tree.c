@@ -205,7 +205,8 @@ static bool read_list(struct merger *from, int child, size_t count, unsigned cha
     struct lmci_side sides[2];
     if (bits == NULL || (count % 8 != 0 && bits[count / 8] >> count % 8 != 0))
         return false;
-    size_t ones = from->kernels->tree_count(bits, count);
+    const bool lists = has_list(from->tree, node->child[0]) || has_list(from->tree, node->child[1]);
+    size_t ones = lists ? from->kernels->tree_count(bits, count) : 0; /* without lists, nothing depends on it */
     size_t zeros = count - ones;
     if (!read_side(from, node->child[0], zeros, scratch, out, &sides[0]) ||
         !read_side(from, node->child[1], ones, scratch + zeros, out + zeros, &sides[1]))
