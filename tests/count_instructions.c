@@ -79,7 +79,7 @@ static void run_join(unsigned word)
 {
     const struct lmci_classes classes = usual_classes(word);
     struct lmci_class_lists from = list_starts();
-    lmci_kernels()->class_join(word, base, ELEMENTS, &classes, &from, out);
+    lmci_kernels()->class_join(word, base, ELEMENTS, &classes, NULL, &from, out);
 }
 
 static void prepare_bytes(unsigned mask)

@@ -389,18 +389,6 @@ static bool all_used(unsigned word, const struct lmci_classes *classes, const st
     return even;
 }
 
-static void join_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
-                        const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
-                        struct lmci_class_lists *lists)
-{
-    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
-        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
-        lmci_kernels()->class_join(shape->word, base + done, bytes / shape->word, classes, lists, dst + done);
-        if (hasher != NULL)
-            lmc_hasher_update(hasher, dst + done, bytes);
-    }
-}
-
 static void join_alone(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                        const struct room *room, unsigned char *dst, struct lmc_hasher *hasher,
                        struct lmci_class_lists *lists)
@@ -409,7 +397,7 @@ static void join_alone(const struct lmci_block_shape *shape, const struct lmci_c
     fill_base(shape->word, classes->center, base);
     for (size_t done = 0; done < shape->bytes; done += LMCI_OUT_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_OUT_BYTES ? shape->bytes - done : LMCI_OUT_BYTES;
-        lmci_kernels()->class_join(shape->word, base, bytes / shape->word, classes, lists, room->piece);
+        lmci_kernels()->class_join(shape->word, base, bytes / shape->word, classes, NULL, lists, room->piece);
         if (classes->rotate)
             lmci_kernels()->class_rotate(shape->word, false, room->piece, bytes / shape->word, room->piece);
         lmci_deliver(shape, room->piece, bytes, dst + done, hasher);
@@ -423,7 +411,8 @@ static enum lmc_status join_lists(const struct lmci_block_shape *shape, const st
 {
     struct lmci_class_lists lists = room->lists;
     if (base != NULL)
-        join_pieces(shape, classes, base, dst, hasher, &lists);
+        lmci_kernels()->class_join(shape->word, base, shape->bytes / shape->word, classes,
+                                   hasher != NULL ? hasher->opaque : NULL, &lists, dst);
     else
         join_alone(shape, classes, room, dst, hasher, &lists);
     if (all_used(shape->word, classes, amounts, &room->lists, &lists))

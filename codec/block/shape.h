@@ -21,8 +21,6 @@ struct lmci_block_shape {
 /* Decoded content this long leaves the caches before it is used. */
 #define LMCI_STREAM_LEAST ((uint64_t)16 << 20)
 
-/* Bytes for one call of a kernel; fits the second-level cache. */
-#define LMCI_PIECE_BYTES ((size_t)64 << 10)
 /* Joined, hashed and copied together; fits the first-level cache. */
 #define LMCI_OUT_BYTES ((size_t)8 << 10)
 

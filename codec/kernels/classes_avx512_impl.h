@@ -279,19 +279,4 @@ static void deal_whole(unsigned word, const unsigned char *data, const unsigned 
     *lists = own;
 }
 
-static void join_whole(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
-                       struct lmci_class_lists *lists, unsigned char *data)
-{
-    struct class_vectors v;
-    struct lmci_class_lists own = *lists;
-    class_vectors(word, classes, &v);
-#define JOIN_2(count) join_vectors(2, count, base, n, &v, &own, data)
-#define JOIN_4(count) join_vectors(4, count, base, n, &v, &own, data)
-    if (word == 2)
-        FOR_CLASSES(classes->count, JOIN_2)
-    else
-        FOR_CLASSES(classes->count, JOIN_4)
-    *lists = own;
-}
-
 #define CLASS_VECTOR 64

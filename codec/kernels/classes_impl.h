@@ -182,8 +182,9 @@ static void join_plain(unsigned word, const unsigned char *base, size_t from, si
 #undef JOIN
 }
 
-#define DEAL_PIECE     ((size_t)512)  /* elements; stay in the first-level cache from hashing to dealing */
-#define DEAL_AHEAD     ((size_t)4096) /* bytes; memory is read while earlier pieces are dealt */
+#define DEAL_PIECE     ((size_t)512)      /* elements; stay in the first-level cache from hashing to dealing */
+#define JOIN_PIECE     ((size_t)16 << 10) /* elements; stay in the second-level cache from joining to hashing */
+#define DEAL_AHEAD     ((size_t)4096)     /* bytes; memory is read while earlier pieces are dealt */
 #define OUTLIERS_OFTEN 2u /* vectors of a piece with outliers; from there on, branches cost more than work */
 
 #if defined(__AVX512VBMI2__)
@@ -197,6 +198,26 @@ static void join_plain(unsigned word, const unsigned char *base, size_t from, si
 #elif defined(LMCI_NEON)
 
 #include "kernels/classes_neon.h"
+
+#endif
+
+#if defined(FOR_CLASSES)
+
+/* Joins whole vectors by a loop for each number of classes. */
+static void join_whole(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
+                       struct lmci_class_lists *lists, unsigned char *data)
+{
+    struct class_vectors v;
+    struct lmci_class_lists own = *lists;
+    class_vectors(word, classes, &v);
+#define JOIN_2(count) join_vectors(2, count, base, n, &v, &own, data)
+#define JOIN_4(count) join_vectors(4, count, base, n, &v, &own, data)
+    if (word == 2)
+        FOR_CLASSES(classes->count, JOIN_2)
+    else
+        FOR_CLASSES(classes->count, JOIN_4)
+    *lists = own;
+}
 
 #endif
 
@@ -252,14 +273,26 @@ static void class_deal(unsigned word, const unsigned char *data, const unsigned 
 }
 
 static void class_join(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
-                       struct lmci_class_lists *lists, unsigned char *data)
+                       void *state, struct lmci_class_lists *lists, unsigned char *data)
 {
     size_t done = 0;
-#if defined(CLASS_VECTOR)
-    done = n - n % CLASS_VECTOR;
-    join_whole(word, base, done, classes, lists, data);
+#if defined(__AVX512VBMI2__)
+    done = short_join_pieces(word, base, n - n % CLASS_VECTOR, classes, state, lists, data);
 #endif
-    join_plain(word, base, done, n, classes, lists, data);
+    for (size_t at = done; at < n; at += JOIN_PIECE) {
+        const size_t some = n - at < JOIN_PIECE ? n - at : JOIN_PIECE;
+        const unsigned char *from = base + word * at;
+        unsigned char *to = data + word * at;
+        size_t whole = 0;
+#if defined(CLASS_VECTOR)
+        whole = some - some % CLASS_VECTOR;
+        if (whole != 0)
+            join_whole(word, from, whole, classes, lists, to);
+#endif
+        join_plain(word, from, whole, some, classes, lists, to);
+        if (state != NULL)
+            hash_update(state, to, word * some);
+    }
 }
 
 /* ---- Words without a base -------------------------------------------------------------------------------------- */

@@ -357,17 +357,4 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         what(8);                    \
     }
 
-static void join_whole(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
-                       struct lmci_class_lists *lists, unsigned char *data)
-{
-    struct class_vectors v;
-    struct lmci_class_lists own = *lists;
-    class_vectors(word, classes, &v);
-#define JOIN_2(pairs) join_vectors(2, pairs, base, n, &v, &own, data)
-#define JOIN_4(pairs) join_vectors(4, pairs, base, n, &v, &own, data)
-    if (word == 2)
-        FOR_PAIRS(classes->count, JOIN_2)
-    else
-        FOR_PAIRS(classes->count, JOIN_4)
-    *lists = own;
-}
+#define FOR_CLASSES FOR_PAIRS

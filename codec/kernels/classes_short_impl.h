@@ -152,3 +152,104 @@ static size_t short_deal_pieces(unsigned word, const unsigned char *data, const 
     }
     return v.fits ? n : 0;
 }
+
+/* ---- Joining --------------------------------------------------------------------------------------------------- */
+
+/* The high bytes of differences without a half byte: signs; and with one. */
+static inline __m512i short_signs(__m512i s)
+{
+    return _mm512_max_epi8(_mm512_min_epi8(s, _mm512_setzero_si512()), _mm512_set1_epi8(-1));
+}
+
+static inline __m512i short_sixteenths(__m512i s)
+{
+    const __m512i bits = _mm512_and_si512(_mm512_srli_epi16(s, 4), _mm512_set1_epi8(15));
+    return _mm512_sub_epi8(_mm512_xor_si512(bits, _mm512_set1_epi8(8)), _mm512_set1_epi8(8));
+}
+
+/* Weaves low and high bytes to words. Within 16 bytes, unpacking is cheaper than a permutation of two vectors. */
+static inline void short_weave(__m512i low, __m512i high, __m512i *v)
+{
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    low = _mm512_permutexvar_epi64(order, low);
+    high = _mm512_permutexvar_epi64(order, high);
+    v[0] = _mm512_unpacklo_epi8(low, high);
+    v[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+/* Callers pass constants for `count`, `low` and `nibbles`. */
+static inline __attribute__((always_inline)) void short_join(unsigned count, bool low, bool nibbles,
+                                                             const unsigned char *base, size_t n,
+                                                             const struct short_classes *v,
+                                                             struct lmci_class_lists *lists, unsigned char *data)
+{
+    const __m512i before = v->before, table = v->table;
+    unsigned char *symbols[LMCI_MAX_CLASSES], *lows = lists->low[0], *halves = lists->nibbles;
+    struct lmci_class_lists outliers = {.outliers = lists->outliers}; /* a copy that stores cannot alias */
+    __m512i entries[LMCI_MAX_CLASSES];
+    for (unsigned c = 0; c < count; c++) {
+        symbols[c] = lists->symbols[c];
+        entries[c] = _mm512_set1_epi8((char)v->entries[c]);
+    }
+    for (size_t at = 0; at < n; at += 64) {
+        const __m512i b0 = _mm512_loadu_si512(base + 2 * at), b1 = _mm512_loadu_si512(base + 2 * at + 64);
+        const __m512i own = short_entries(b0, b1, before, table);
+        __m512i s = class_take(_mm512_cmpeq_epi8_mask(own, entries[0]), &symbols[0]);
+        for (unsigned c = 1; c < count; c++)
+            s = _mm512_or_si512(s, class_take(_mm512_cmpeq_epi8_mask(own, entries[c]), &symbols[c]));
+        const uint64_t marked = class_mask(s, LMCI_MARK);
+        __m512i x[2], below = s, above = short_signs(s);
+        if (nibbles) {
+            const uint64_t with = _kandn_mask64(marked, class_has(own, SHORT_NIBBLE));
+            const __m512i high = _mm512_and_si512(_mm512_slli_epi16(s, 4), _mm512_set1_epi8((char)0xf0));
+            below = _mm512_mask_mov_epi8(below, with, _mm512_or_si512(high, class_take(with, &halves)));
+            above = _mm512_mask_mov_epi8(above, with, short_sixteenths(s));
+        }
+        if (low) {
+            const uint64_t with = _kandn_mask64(marked, _mm512_movepi8_mask(own));
+            below = _mm512_mask_expand_epi8(below, with, _mm512_loadu_si512(lows));
+            above = _mm512_mask_mov_epi8(above, with, s);
+            lows += __builtin_popcountll(with);
+        }
+        short_weave(below, above, x);
+        x[0] = _mm512_add_epi16(b0, x[0]);
+        x[1] = _mm512_add_epi16(b1, x[1]);
+        class_take_outliers(2, marked, x, &outliers);
+        _mm512_storeu_si512(data + 2 * at, x[0]);
+        _mm512_storeu_si512(data + 2 * at + 64, x[1]);
+    }
+    for (unsigned c = 0; c < count; c++)
+        lists->symbols[c] = symbols[c];
+    lists->low[0] = lows;
+    lists->nibbles = halves;
+    lists->outliers = outliers.outliers;
+}
+
+static void short_join_whole(const unsigned char *base, size_t n, const struct short_classes *v,
+                             struct lmci_class_lists *lists, unsigned char *data)
+{
+#define JOIN_ALL(count)     short_join(count, true, true, base, n, v, lists, data)
+#define JOIN_NIBBLES(count) short_join(count, false, true, base, n, v, lists, data)
+#define JOIN_NONE(count)    short_join(count, false, false, base, n, v, lists, data)
+    if (v->low)
+        FOR_CLASSES(v->count, JOIN_ALL)
+    else if (v->nibbles)
+        FOR_CLASSES(v->count, JOIN_NIBBLES)
+    else
+        FOR_CLASSES(v->count, JOIN_NONE)
+}
+
+/* Joins and hashes all of `n` elements, a multiple of 64, if the classes fit. Returns how many. */
+static size_t short_join_pieces(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
+                                void *state, struct lmci_class_lists *lists, unsigned char *data)
+{
+    struct short_classes v;
+    short_classes(word, classes, &v);
+    for (size_t at = 0; v.fits && at < n; at += SHORT_PIECE) {
+        const size_t some = n - at < SHORT_PIECE ? n - at : SHORT_PIECE;
+        short_join_whole(base + 2 * at, some, &v, lists, data + 2 * at);
+        if (state != NULL)
+            hash_update(state, data + 2 * at, 2 * some);
+    }
+    return v.fits ? n : 0;
+}

@@ -73,10 +73,10 @@ struct lmci_kernels {
     /* Deals words to `lists`, and hashes them into `state`, a hasher's, unless it is NULL. */
     void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
                        const struct lmci_classes *classes, void *state, struct lmci_class_lists *lists);
-    /* The inverse. For any lists and base, the symbol lists together advance by `count` and every other list by at most
-     * that. */
+    /* The inverse; hashes the data. For any lists and base, the symbol lists together advance by `count` and every other
+     * list by at most that. */
     void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
-                       struct lmci_class_lists *lists, unsigned char *data);
+                       void *state, struct lmci_class_lists *lists, unsigned char *data);
     /* Rotates words by one bit, left or back. `from` may equal `to`. */
     void (*class_rotate)(unsigned word, bool left, const unsigned char *from, size_t count, unsigned char *to);
 

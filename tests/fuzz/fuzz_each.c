@@ -215,7 +215,7 @@ static void try_classes(struct wishes *wishes, struct made *made)
     }
     lists = list_starts(word, classes.count, wishes);
     unsigned char *out = slot(OUT, word * n, wishes);
-    lmci_kernels()->class_join(word, base, n, &classes, &lists, out);
+    lmci_kernels()->class_join(word, base, n, &classes, NULL, &lists, out);
     REQUIRE(!dealt || n == 0 || memcmp(out, data, word * n) == 0);
     made_lists(made, word, classes.count, &lists, false, wishes);
     made_bytes(made, out, word * n);
