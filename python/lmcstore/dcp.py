@@ -12,9 +12,10 @@ Each save is a snapshot in the run's history::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
-import math
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +38,6 @@ from torch.distributed.checkpoint.planner import (
     LoadItemType,
     LoadPlan,
     LoadPlanner,
-    ReadItem,
     SavePlan,
     SavePlanner,
     WriteItem,
@@ -49,8 +49,9 @@ from torch.futures import Future
 
 from . import _core
 from ._arrays.torch import torch_of
-from ._folder import writing
+from ._folder import once, writing
 from ._folder.copies import copy_of, forget
+from ._folder.fills import Read, Stored, bytes_of, is_place
 from ._folder.joined import check_box, read_rows
 from ._folder.record import Box, Part, Record, Tensor
 from ._folder.staging import Staging
@@ -60,10 +61,12 @@ from ._remote.pool import RemoteHandle
 from ._state.encode import Encoded
 from ._state.later import optimizers_of
 from ._text.arguments import file_path, int64, metric_lists, tag_names
-from .errors import InvalidError, NotFoundError, UnsupportedError
+from .errors import Error, InvalidError, NotFoundError, UnsupportedError
 from .opening import open, pool_options_of
 
 __all__ = ["StoreReader", "StoreWriter"]
+
+log = logging.getLogger("lmcstore")
 
 _VERSION = getattr(filesystem, "CURRENT_DCP_VERSION", None)
 
@@ -489,6 +492,9 @@ class StoreReader(StorageReader):
         self.load_id = str(uuid.uuid4())
         self._store: FolderStore | None = None
         self._found: FolderSnapshot | None = None
+        self._boxes: _Boxes | None = None
+        self._entries: dict[int, dict[str, tuple[Any, ...]]] = {}
+        self._owner: once.Owner | None = None
 
     @property
     def checkpoint_id(self) -> str:
@@ -535,53 +541,106 @@ class StoreReader(StorageReader):
         """Do nothing: `read_metadata` has found the snapshot."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Add the snapshot that this rank has found."""
-        return dataclasses.replace(plan, storage_data=(self.snapshot.number, self.snapshot.time))
+        """Add the snapshot that this rank has found, and the coded blocks that it needs."""
+        offer = once.Offer((self.snapshot.number, self.snapshot.time))
+        if not is_url(self._path) and dist.is_initialized() and dist.get_world_size() > 1:
+            with contextlib.suppress(Error, OSError):
+                offer = self._offer(offer.snapshot, plan)
+        return dataclasses.replace(plan, storage_data=offer)
+
+    def _offer(self, snapshot: tuple[int, float], plan: LoadPlan) -> once.Offer:
+        place = once.place_of(writing.identity(self._path))
+        needs: list[once.Need] = []
+        for (rank, name), items in self._reads(plan).items():
+            entry = self._entry(items[0])
+            if entry is not None and entry[6] != 0:
+                needs += once.need_of(rank, name, entry[4], map(bytes_of, items))
+        if place is None or not needs:
+            return once.Offer(snapshot)
+        self._owner = once.Owner()
+        return once.Offer(snapshot, place, self._owner.memory, len(os.sched_getaffinity(0)), needs)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Check that all ranks have found the same snapshot."""
-        found = {plan.storage_data for plan in plans if plan.storage_data is not None}
+        """Check that all ranks have found the same snapshot. Choose which blocks ranks of one machine share."""
+        offers = [plan.storage_data if isinstance(plan.storage_data, once.Offer) else None for plan in plans]
+        found = {offer.snapshot for offer in offers if offer is not None}
         if len(found) > 1:
             numbers = ", ".join(str(number) for number, _ in sorted(found))
             raise InvalidError(
                 f"{self._path}: the ranks have found different snapshots of {self._shelf!r} ({numbers}): a save ended "
                 "meanwhile. Load again, or give StoreReader a step"
             )
-        return plans
+        shares = zip(plans, once.shares_of(offers), strict=True)
+        return [dataclasses.replace(plan, storage_data=share) for plan, share in shares]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read the boxes and objects of a plan, each stored tensor once."""
-        reads: dict[tuple[int, str], list[tuple[ReadItem, Tensor, Box]]] = {}
-        record = self.snapshot._record()
-        boxes = _Boxes(record)
+        reads = self._reads(plan)
         for item in plan.items:
-            name = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._bytes(name))
-                continue
-            box = boxes.find(item.storage_index)
-            reads.setdefault((box.rank, box.name), []).append((item, record.tensors[name], box))
-        forms: dict[int, dict[str, tuple[int, tuple[int, ...]]]] = {}
-        for (rank, name), items in reads.items():
-            item, tensor, box = items[0]
-            part = self.snapshot._decode().handle.part(rank, [item.storage_index.fqn])
-            if rank not in forms:
-                forms[rank] = {entry[0]: entry[2:4] for entry in part.entries() if entry[1] == _core.TENSOR}
-            check_box(item.storage_index.fqn, tensor, box, (*forms[rank].get(name, (0, ())), None))
-            self._read_box(part, items, planner)
+                planner.load_bytes(item, self._bytes(item.storage_index.fqn))
+        if isinstance(plan.storage_data, once.Share):
+            self._read_shared(plan.storage_data, reads, planner)
+        for items in reads.values():
+            self._read_box(self._part(items[0]), items, planner)
         self._close()
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
-    def _read_box(self, part: _core.Snapshot, items: list[tuple[ReadItem, Tensor, Box]], planner: LoadPlanner) -> None:
+    def _reads(self, plan: LoadPlan) -> dict[tuple[int, str], list[Read]]:
+        """Return what a plan reads of each stored tensor."""
+        record = self.snapshot._record()
+        if self._boxes is None:
+            self._boxes = _Boxes(record)
+        reads: dict[tuple[int, str], list[Read]] = {}
+        for item in plan.items:
+            if item.type != LoadItemType.BYTE_IO:
+                box = self._boxes.find(item.storage_index)
+                tensor = record.tensors[item.storage_index.fqn]
+                reads.setdefault((box.rank, box.name), []).append(Read(item, tensor, box))
+        return reads
+
+    def _entry(self, read: Read) -> tuple[Any, ...] | None:
+        item, _, box = read
+        if box.rank not in self._entries:
+            part = self.snapshot._decode().handle.part(box.rank, [item.storage_index.fqn])
+            self._entries[box.rank] = {entry[0]: entry for entry in part.entries() if entry[1] == _core.TENSOR}
+        return self._entries[box.rank].get(box.name)
+
+    def _part(self, read: Read) -> _core.Snapshot:
+        """Open the snapshot of a rank, of which a box is read."""
+        item, tensor, box = read
+        name, entry = item.storage_index.fqn, self._entry(read)
+        check_box(name, tensor, box, ((0, ()) if entry is None else entry[2:4]) + (None,))
+        return self.snapshot._decode().handle.part(box.rank, [name])
+
+    def _read_shared(self, share: once.Share, reads: dict[tuple[int, str], list[Read]], planner: LoadPlanner) -> None:
+        """Read the stored tensors that other ranks of this machine read too, and take them out of `reads`."""
+        units = once.units_of(share)
+        try:
+            slots = once.Slots(share, units, self._owner)
+        except (OSError, ValueError) as error:
+            log.debug("this rank reads alone: %s", error)
+            return
+        stored: dict[tuple[int, str], Stored] = {}
+        with contextlib.closing(slots):
+            for unit in units:
+                key = unit.rank, unit.name
+                if share.index in unit.readers and key in reads:
+                    stored[key] = Stored(self._part(reads[key][0]), reads.pop(key), planner)
+            slots.read(stored)
+        for one in stored.values():
+            one.end()
+
+    def _read_box(self, part: _core.Snapshot, items: list[Read], planner: LoadPlanner) -> None:
         """Read the rows of a stored tensor that some items need, and copy their boxes."""
         item, tensor, box = items[0]
         name = item.storage_index.fqn
         targets = {id(item): planner.resolve_tensor(item).detach() for item, _, _ in items}
         copied = []
         for one in items:
-            if _read_to_place(part, *one, targets[id(one[0])]):
+            if _read_to_place(part, one, targets[id(one[0])]):
                 planner.commit_tensor(one[0], targets[id(one[0])])
             else:
                 copied.append(one)
@@ -621,7 +680,10 @@ class StoreReader(StorageReader):
     def _close(self) -> None:
         if self._store is not None:
             self._store.close()
-        self._store = self._found = None
+        if self._owner is not None:
+            self._owner.close()
+        self._store = self._found = self._boxes = self._owner = None
+        self._entries = {}
 
 
 def _run_of(path: str | os.PathLike[str]) -> str:
@@ -647,27 +709,12 @@ def _opened(path: str) -> FolderStore:
         raise
 
 
-def _read_to_place(part: _core.Snapshot, item: ReadItem, tensor: Tensor, box: Box, target: torch.Tensor) -> bool:
+def _read_to_place(part: _core.Snapshot, read: Read, target: torch.Tensor) -> bool:
     """Read whole rows directly into the memory of their target. False: this can't be done, and nothing was read."""
-    offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
-    if not lengths or any(offsets[1:]) or lengths[1:] != box.sizes[1:] or offsets[0] + lengths[0] > box.sizes[0]:
+    if isinstance(part, RemoteHandle) or not is_place(read, target):
         return False
-    is_memory = (
-        not isinstance(part, RemoteHandle)
-        and type(target) is torch.Tensor
-        and target.device.type == "cpu"
-        and target.is_contiguous()
-    )
-    if (
-        not is_memory
-        or target.is_conj()
-        or target.is_neg()
-        or target.size() != lengths
-        or torch_of(torch).number_of.get(target.dtype) != tensor.number
-    ):
-        return False
-    row_bytes = math.prod(lengths[1:]) * tensor.item_bytes
-    part.read_to(_core.TENSOR, box.name, offsets[0] * row_bytes, lengths[0] * row_bytes, target.data_ptr())
+    first, last = bytes_of(read)
+    part.read_to(_core.TENSOR, read.box.name, first, last - first, target.data_ptr())
     return True
 
 

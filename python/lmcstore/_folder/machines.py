@@ -188,11 +188,15 @@ def _key(folder: str) -> tuple[str, int, int]:
         warn_of_creation(f"there is no run in {folder}. Run creates the folder and its pools")
     try:
         os.makedirs(folder, exist_ok=True)
-        with open(_BOOT, encoding="ascii") as file:
-            boot = file.read().strip()
+        return boot(), *identity(folder)
     except OSError as error:
         raise InputOutputError(f"{folder}: {error}") from None
-    return boot, *identity(folder)
+
+
+def boot() -> str:
+    """Identify this machine since its start."""
+    with open(_BOOT, encoding="ascii") as file:
+        return file.read().strip()
 
 
 def _dumped(store: Store, what: list[str]) -> bytes:

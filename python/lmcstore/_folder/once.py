@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Once`: coded blocks that several ranks of a machine load are decoded by one of them, and copied by the others.
+
+The coordinator finds these blocks in the `Offer` of each rank. They make *units*, which all ranks number alike. The
+ranks share a memory without a name, with a few slots. Unit u is for slot u modulo their number. A rank that locks the
+slot finds the unit in it, and copies it. Or all have taken the slot's earlier units, and it decodes the unit there. If
+neither is so, it tries other units first. The kernel drops the locks of a rank that ends, and the unit that it had
+begun is not in the slot yet. A rank that finds nothing to do for a while decodes for itself, so none waits for another
+(tests/models/once.pml).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import mmap
+import os
+import secrets
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+
+from .machines import boot
+
+BLOCK_BYTES = 1 << 20
+_LEAST_BYTES = 256 << 10
+"""A tensor with less is sooner decoded than shared."""
+_LEAST_IN_ALL = 4 * BLOCK_BYTES
+_MOST_BLOCKS = 8
+_SLOTS_PER_RANK = 4
+_MEMORY_BYTES = 256 << 20
+PATIENCE_S = 0.5
+_POLL_S = 0.0002
+_LOCK = struct.Struct("hhqqi")
+_HOLDER = struct.Struct("<Q")
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+Place = tuple[object, ...]
+"""Ranks with the same one can open each other's memory, and load from the same folder."""
+
+
+class Memory(NamedTuple):
+    """Where other processes find a memory."""
+
+    process: int
+    descriptor: int
+    name: str
+
+
+class Need(NamedTuple):
+    """Blocks of a stored tensor that a rank loads."""
+
+    rank: int
+    """The rank that has stored it."""
+    name: str
+    size: int
+    """The bytes of the stored tensor."""
+    first: int
+    last: int
+    """One more than the last block."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a rank says before the load."""
+
+    snapshot: tuple[int, float]
+    place: Place | None = None
+    memory: Memory | None = None
+    processors: int = 1
+    needs: list[Need] = field(default_factory=list)
+
+
+class Span(NamedTuple):
+    """Blocks of a stored tensor that the same ranks load."""
+
+    need: Need
+    readers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the coordinator answers: the blocks that a rank shares with others of its machine."""
+
+    memory: Memory
+    index: int
+    """Of this rank among those of the machine."""
+    ranks: int
+    blocks: int
+    """Of a unit, at most."""
+    spans: list[Span]
+
+
+class Unit(NamedTuple):
+    """Bytes of a stored tensor that are decoded at once."""
+
+    rank: int
+    name: str
+    first: int
+    last: int
+    readers: tuple[int, ...]
+
+
+# Planning
+
+
+def place_of(folder: tuple[int, int]) -> Place | None:
+    """Return the place of this process; None: it is unknown. `folder`: its identity."""
+    with contextlib.suppress(OSError):
+        return boot(), os.stat("/proc/self/ns/pid").st_ino, os.geteuid(), folder
+    return None
+
+
+def need_of(rank: int, name: str, size: int, ranges: Iterable[tuple[int, int]]) -> Iterator[Need]:
+    """Yield which blocks have some ranges of bytes of a stored tensor."""
+    if size < _LEAST_BYTES:
+        return
+    blocks = sorted((first // BLOCK_BYTES, -(-last // BLOCK_BYTES)) for first, last in ranges if first < last)
+    start = stop = 0
+    for first, last in blocks:
+        if first > stop:
+            if start < stop:
+                yield Need(rank, name, size, start, stop)
+            start = first
+        elif start == stop:
+            start = first
+        stop = max(stop, last)
+    if start < stop:
+        yield Need(rank, name, size, start, stop)
+
+
+def shares_of(offers: list[Offer | None]) -> list[Share | None]:
+    """Choose what the ranks of each machine share; None: a rank reads alone."""
+    made: list[Share | None] = [None] * len(offers)
+    machines: dict[Place, list[tuple[int, Offer]]] = {}
+    for rank, offer in enumerate(offers):
+        if offer is not None and offer.place is not None and offer.memory is not None and offer.needs:
+            machines.setdefault(offer.place, []).append((rank, offer))
+    for several in machines.values():
+        spans = _spans([offer.needs for _, offer in several])
+        if sum(_bytes(span.need) for span in spans) < _LEAST_IN_ALL:
+            continue
+        count = len(several)
+        blocks = max(1, min(_MOST_BLOCKS, min(offer.processors for _, offer in several) // count))
+        memory = several[0][1].memory
+        assert memory is not None
+        for index, (rank, _) in enumerate(several):
+            made[rank] = Share(memory, index, count, blocks, spans)
+    return made
+
+
+def _bytes(need: Need) -> int:
+    return min(need.last * BLOCK_BYTES, need.size) - need.first * BLOCK_BYTES
+
+
+def _spans(needs: list[list[Need]]) -> list[Span]:
+    found: dict[tuple[int, str, int], list[tuple[int, int, int]]] = {}
+    for index, several in enumerate(needs):
+        for rank, name, size, first, last in several:
+            found.setdefault((rank, name, size), []).append((first, last, index))
+    everyone = tuple(range(len(needs)))
+    spans = []
+    for stored, ranges in found.items():
+        if len(ranges) < 2:
+            continue
+        cuts = sorted({cut for first, last, _ in ranges for cut in (first, last)})
+        for first, last in itertools.pairwise(cuts):
+            readers = tuple(index for start, stop, index in ranges if start <= first and last <= stop)
+            if len(readers) > 1:
+                spans.append(Span(Need(*stored, first, last), everyone if readers == everyone else readers))
+    return spans
+
+
+def units_of(share: Share) -> list[Unit]:
+    """Return the units of a machine, in the order of their numbers."""
+    return [
+        Unit(need.rank, need.name, block * BLOCK_BYTES, min(stop * BLOCK_BYTES, need.size), readers)
+        for need, readers in share.spans
+        for block in range(need.first, need.last, share.blocks)
+        for stop in (min(need.last, block + share.blocks),)
+    ]
+
+
+# Reading
+
+
+class Owner:
+    """A memory of this process, empty at first, that others may open."""
+
+    def __init__(self) -> None:
+        name = f"lmcstore-{secrets.token_hex(16)}"
+        self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.memory = Memory(os.getpid(), self.descriptor, name)
+
+    def close(self) -> None:
+        """Close it. It lives on while others have it."""
+        if self.descriptor >= 0 and self.memory.process == os.getpid():
+            os.close(self.descriptor)
+        self.descriptor = -1
+
+    __del__ = close
+
+
+class Reader(Protocol):
+    """Reads ranges of a stored tensor for this rank, each once."""
+
+    def needs(self, first: int, last: int) -> bool:
+        """Whether this rank needs something of a range."""
+
+    def decode(self, first: int, last: int, data: torch.Tensor) -> None:
+        """Read a range into memory."""
+
+    def copy(self, first: int, last: int, data: torch.Tensor) -> None:
+        """Take what this rank needs of a range in memory."""
+
+    def read(self, first: int, last: int) -> None:
+        """Read what this rank needs of a range."""
+
+
+class Slots:
+    """The memory of a machine, as one rank uses it.
+
+    Its first bytes say which ranks have left, then which unit each slot holds, then who has taken each unit.
+    """
+
+    def __init__(self, share: Share, units: list[Unit], owner: Owner | None) -> None:
+        """OSError: this rank can't use it."""
+        self._index, self._ranks, self._units = share.index, share.ranks, units
+        self._bytes = max(unit.last - unit.first for unit in units)
+        self._bytes += -self._bytes % mmap.PAGESIZE
+        self._slots = max(1, min(len(units), _SLOTS_PER_RANK * share.ranks, _MEMORY_BYTES // self._bytes))
+        self._over = list(range(self._slots))  # of each slot the first unit that may be needed still
+        self._holders = self._ranks
+        self._taken = self._holders + self._slots * _HOLDER.size
+        start = self._taken + len(units) * self._ranks
+        start += -start % mmap.PAGESIZE
+        own = owner is not None and owner.memory == share.memory
+        self._descriptor = os.dup(owner.descriptor) if own and owner is not None else _opened(share.memory)
+        try:
+            self._size(start + self._slots * self._bytes)
+            mapped = mmap.mmap(self._descriptor, start + self._slots * self._bytes)
+            self._data = torch.frombuffer(mapped, dtype=torch.uint8)[start:]
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _size(self, size: int) -> None:
+        """Give the memory its size, on the first rank that gets here."""
+        until = time.monotonic() + PATIENCE_S
+        while not self._lock(0):
+            if time.monotonic() > until:
+                raise TimeoutError("another rank makes the memory, and does not end")
+            time.sleep(_POLL_S)
+        try:
+            if fcntl.fcntl(self._descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                os.ftruncate(self._descriptor, size)
+                os.posix_fallocate(self._descriptor, 0, size)  # an error now rather than a signal later
+                fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            if os.fstat(self._descriptor).st_size != size:
+                raise OSError("the ranks have planned different loads")
+        finally:
+            self._unlock(0)
+
+    def read(self, readers: Mapping[tuple[int, str], Reader]) -> None:
+        """Read what this rank needs of the units, by the readers of the stored tensors."""
+        self._readers = readers
+        left = deque(number for number, unit in enumerate(self._units) if self._needs(unit))
+        window: list[int] = []
+        size = max(self._ranks, self._slots // 2)
+        patience, until = PATIENCE_S, 0.0
+        while left or window:
+            while left and len(window) < size:
+                window.append(left.popleft())
+            turn = len(window) * self._index // self._ranks
+            still = [number for number in (*window[turn:], *window[:turn]) if not self._try(number)]
+            if len(still) < len(window):
+                until = 0.0
+            elif patience == 0 or 0 < until < time.monotonic():
+                patience = 0
+                still.remove(min(still))
+                self._read_alone(min(window))
+            else:
+                until = until or time.monotonic() + patience
+                time.sleep(_POLL_S)
+            window = sorted(still)
+
+    def _needs(self, unit: Unit) -> bool:
+        reader = self._readers.get((unit.rank, unit.name))
+        return reader is not None and self._index in unit.readers and reader.needs(unit.first, unit.last)
+
+    def _try(self, number: int) -> bool:
+        """Take a unit, decoded if need be. False: its slot is in use."""
+        unit, slot = self._units[number], number % self._slots
+        reader = self._readers[unit.rank, unit.name]
+        if not self._lock(slot):
+            return False
+        try:
+            place = self._holders + slot * _HOLDER.size
+            (holder,) = _HOLDER.unpack(os.pread(self._descriptor, _HOLDER.size, place))
+            is_there = holder == number + 1
+            if not is_there and not self._is_free(number):
+                return False
+            data = self._data[slot * self._bytes :][: unit.last - unit.first]
+            if not is_there and self._waiting(number) - {self._index}:
+                reader.decode(unit.first, unit.last, data)
+                os.pwrite(self._descriptor, _HOLDER.pack(number + 1), place)
+                is_there = True
+        finally:
+            self._unlock(slot)
+        if is_there:
+            reader.copy(unit.first, unit.last, data)
+            self._take(number)
+        else:
+            self._read_alone(number)
+        return True
+
+    def _read_alone(self, number: int) -> None:
+        unit = self._units[number]
+        self._readers[unit.rank, unit.name].read(unit.first, unit.last)
+        self._take(number)
+
+    def _is_free(self, number: int) -> bool:
+        """Whether all have taken the earlier units of a slot: so none is overwritten, and the earliest finds room."""
+        slot = number % self._slots
+        while self._over[slot] < number and not self._waiting(self._over[slot]):
+            self._over[slot] += self._slots
+        return self._over[slot] >= number
+
+    def _waiting(self, number: int) -> set[int]:
+        """Return the ranks that have still to take a unit."""
+        taken = os.pread(self._descriptor, self._ranks, self._taken + number * self._ranks)
+        gone = os.pread(self._descriptor, self._ranks, 0)
+        return {index for index in self._units[number].readers if not taken[index] and not gone[index]}
+
+    def _take(self, number: int) -> None:
+        os.pwrite(self._descriptor, b"\1", self._taken + number * self._ranks + self._index)
+
+    def close(self) -> None:
+        """Leave: the others wait for this rank no longer."""
+        try:
+            os.pwrite(self._descriptor, b"\1", self._index)
+        finally:
+            os.close(self._descriptor)
+            del self._data
+
+    def _lock(self, slot: int) -> bool:
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0))
+        except OSError:
+            return False
+        return True
+
+    def _unlock(self, slot: int) -> None:
+        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, slot, 1, 0))
+
+
+def _opened(memory: Memory) -> int:
+    """Open the memory of another process. OSError: it is gone, or is another one."""
+    descriptor = os.open(f"/proc/{memory.process}/fd/{memory.descriptor}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    if os.readlink(f"/proc/self/fd/{descriptor}") != f"/memfd:{memory.name} (deleted)":
+        os.close(descriptor)
+        raise FileNotFoundError("the memory of the ranks is gone")
+    return descriptor
