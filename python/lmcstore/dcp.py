@@ -589,7 +589,7 @@ class StoreReader(StorageReader):
         return future
 
     def _reads(self, plan: LoadPlan) -> dict[tuple[int, str], list[Read]]:
-        """Return what a plan reads of each stored tensor."""
+        """Return a plan's items by the stored tensors that have them."""
         record = self.snapshot._record()
         if self._boxes is None:
             self._boxes = _Boxes(record)

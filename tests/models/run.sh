@@ -74,6 +74,14 @@ verify fails links line-ends-at-raw '' -DBREAK_RAW
 verify fails links base-became-delta '' -DBREAK_FORM
 verify fails links delta-on-line '' -DBREAK_DELTA
 verify fails links cut-without-check '' -DBREAK_SWAP
+verify holds once all ''
+verify holds once deaths '' -DDEATHS=2
+verify fails once no-turns '' -DBREAK_ORDER
+verify fails once overwritten '' -DBREAK_TAKEN
+verify fails once no-lock '' -DBREAK_LOCK
+verify fails once shown-before-decoded '' -DBREAK_EARLY -DDEATHS=1
+verify fails once taken-before-copied '' -DBREAK_COPY
+verify fails once endless-patience '' -DBREAK_PATIENCE -DDEATHS=1
 verify holds ranks all -E
 verify fails ranks record-before-parts -E -DBREAK_ORDER
 verify fails ranks record-without-a-rank -E -DBREAK_ALL

@@ -323,7 +323,7 @@ def _run(
     patience: float = _LONG_S,
     victim: tuple[int, str, int] = (-1, "", 0),
 ) -> list[Any]:
-    """Read by a process for each rank, and return what is left and what each has decoded. Of the victim: None."""
+    """Read by a process for each rank. Return the numbers of units left and decoded; None: of the victim."""
     index, when, signals = victim
     context = ranks._context
     pipes = [context.Pipe(False) for _ in shares]
@@ -398,7 +398,7 @@ def test_a_rank_that_never_comes_stops_no_other() -> None:
 
 
 def test_wrong_states_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the memory says of its units may be anything: all are read, without an error."""
+    """Any bytes in the head of the memory: all units are read, without an error."""
     chance = random.Random(1)
     for _ in range(5):
         owner = once.Owner()

@@ -65,13 +65,13 @@ class Stored:
         self._part.read_to(_core.TENSOR, self._name, first, last - first, data.data_ptr())
 
     def copy(self, first: int, last: int, data: torch.Tensor) -> None:
-        """Copy from a range in memory what the items have of it."""
+        """Copy the items' parts of a range in memory."""
         self._taken.append((first, last))
         for fill in self._fills:
             fill.copy(first, last, data)
 
     def read(self, first: int, last: int) -> None:
-        """Read what the items have of a range."""
+        """Read the items' parts of a range."""
         fills = [fill for fill in self._fills if fill.first < last and first < fill.last]
         if len(fills) == 1 and fills[0].is_place:
             self._taken.append((first, last))
@@ -125,14 +125,14 @@ class _Fill:
         return self._is_place
 
     def read(self, part: _core.Snapshot, first: int, last: int) -> None:
-        """Read what a range has of the item to the target directly."""
+        """Read the item's part of a range to the target directly."""
         start, stop = max(first, self.first), min(last, self.last)
         address = self._resolved().data_ptr() + start - self.first
         part.read_to(_core.TENSOR, self._read.box.name, start, stop - start, address)
         self._took(stop - start)
 
     def copy(self, first: int, last: int, data: torch.Tensor) -> None:
-        """Copy from a range in memory what it has of the item."""
+        """Copy the item's part of a range in memory."""
         start, stop = max(first, self.first), min(last, self.last)
         if start >= stop:
             return

@@ -68,7 +68,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Offer:
-    """What a rank says before the load."""
+    """A rank's word before the load."""
 
     snapshot: tuple[int, float]
     place: Place | None = None
@@ -86,7 +86,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Share:
-    """What the coordinator answers: the blocks that a rank shares with others of its machine."""
+    """The coordinator's answer: the blocks that a rank shares with others of its machine."""
 
     memory: Memory
     index: int
@@ -136,7 +136,7 @@ def need_of(rank: int, name: str, size: int, ranges: Iterable[tuple[int, int]]) 
 
 
 def shares_of(offers: list[Offer | None]) -> list[Share | None]:
-    """Choose what the ranks of each machine share; None: a rank reads alone."""
+    """Choose the blocks that the ranks of each machine share; None: a rank reads alone."""
     made: list[Share | None] = [None] * len(offers)
     machines: dict[Place, list[tuple[int, Offer]]] = {}
     for rank, offer in enumerate(offers):
@@ -217,10 +217,10 @@ class Reader(Protocol):
         """Read a range into memory."""
 
     def copy(self, first: int, last: int, data: torch.Tensor) -> None:
-        """Take what this rank needs of a range in memory."""
+        """Take this rank's part of a range in memory."""
 
     def read(self, first: int, last: int) -> None:
-        """Read what this rank needs of a range."""
+        """Read this rank's part of a range."""
 
 
 class Slots:
@@ -268,7 +268,7 @@ class Slots:
             self._unlock(0)
 
     def read(self, readers: Mapping[tuple[int, str], Reader]) -> None:
-        """Read what this rank needs of the units, by the readers of the stored tensors."""
+        """Read this rank's part of the units, by the readers of the stored tensors."""
         self._readers = readers
         left = deque(number for number, unit in enumerate(self._units) if self._needs(unit))
         window: list[int] = []
