@@ -243,6 +243,52 @@ static void test_beside_a_writer(void **state)
     free_run(&run);
 }
 
+static void take_part(struct lmcs_pool *pool, unsigned char group)
+{
+    struct rng rng = {group};
+    struct state *noise = state_of_noise(rng_next(&rng), 50000);
+    struct lmcs_commit_options options;
+    struct lmcs_capture *capture;
+    lmcs_commit_options_init(&options);
+    options.prepare = true;
+    memset(options.group, group, sizeof options.group);
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    put_state(capture, noise);
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    state_free(noise);
+}
+
+/* Committed parts of groups go, and are found by their groups. */
+static void test_parts_of_groups(void **state)
+{
+    const struct place *place = *state;
+    unsigned char group[16];
+    struct lmcs_snapshot *found;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    for (unsigned char i = 1; i <= 5; i++) {
+        take_part(pool, i);
+        memset(group, i, sizeof group);
+        if (i != 2)
+            OK(lmcs_group_resolve(pool, group, true, &err));
+    }
+    OK(lmcs_shelf_set_policy(pool, "run", "keep_raw=1 local=last:1", &err));
+    OK(lmcs_snapshots_safe(pool, "run", 1, 5, now(pool), URL, &err));
+    expect_remote(pool, "1 3 4");
+    memset(group, 3, sizeof group);
+    OK(lmcs_group_open(pool, "run", group, &found, &err));
+    EXPECT(lmcs_snapshot_info(found)->number == 3 && strcmp(lmcs_snapshot_info(found)->remote, URL) == 0);
+    lmcs_snapshot_close(found);
+    memset(group, 2, sizeof group);
+    OK(lmcs_group_open(pool, "run", group, &found, &err));
+    EXPECT(lmcs_snapshot_info(found)->remote == NULL);
+    lmcs_snapshot_close(found);
+    OK(lmcs_group_resolve(pool, group, true, &err));
+    OK(lmcs_snapshots_safe(pool, "run", 2, 2, now(pool), URL, &err));
+    expect_remote(pool, "1 2 3 4");
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 /* A pool at its limit goes on, since the request makes room before rules do. */
 static void test_a_full_pool(void **state)
 {
@@ -269,7 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(test_they_go),         IN_MEMORY(test_what_stays), IN_MEMORY(test_removals_and_rules),
-        ON_DISK(test_beside_a_writer), ON_DISK(test_a_full_pool),
+        ON_DISK(test_beside_a_writer), ON_DISK(test_a_full_pool),  IN_MEMORY(test_parts_of_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

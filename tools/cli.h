@@ -226,7 +226,8 @@ struct cli_sizes {
     uint64_t raw_bytes;
     uint64_t new_bytes;
     struct lmcs_snapshot_storage storage;
-    char lacks[1024]; /* the first part that is not in the folder; "": none */
+    char lacks[1024];              /* the first part that is not in the folder; "": none */
+    char remote[LMCS_MAX_URL + 1]; /* the URL to which it has left, or a part of it; "": none */
 };
 /* Takes new_bytes over unless the snapshot is a run's. Walks the manifests. */
 enum lmcs_status cli_sizes(struct cli *cli, struct lmcs_snapshot *snapshot, uint64_t new_bytes,

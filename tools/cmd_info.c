@@ -381,8 +381,8 @@ static void show_rank(struct cli *cli, const char *file, const struct lmcs_pool_
     }
     label("rank");
     cli_print(stdout, file);
-    printf(": %s used, %" PRIu64 " snapshot%s, %" PRIu64 " tensor contents\n", cli_bytes(info->used_bytes).text,
-           info->snapshot_count, cli_s(info->snapshot_count), info->content_count);
+    printf(": %s used, %" PRIu64 " snapshot%s, %" PRIu64 " tensor contents%s\n", cli_bytes(info->used_bytes).text,
+           info->snapshot_count, cli_s(info->snapshot_count), info->content_count, cli_remote(info->remote_count).text);
 }
 
 /* Shows the ranks' pools, and adds their bytes to `sum`. Unusable ones are reported at the end. */
@@ -400,6 +400,7 @@ static enum lmcs_status show_ranks(struct cli *cli, struct cli_passed *passed, s
             show_rank(cli, file, &info);
             sum->used_bytes += info.used_bytes;
             sum->live_bytes += info.live_bytes;
+            sum->remote_count = info.remote_count > sum->remote_count ? info.remote_count : sum->remote_count;
         }
         status = cli_pass(cli, passed, status);
     }
@@ -445,6 +446,7 @@ static enum lmcs_status show_folder(struct cli *cli, struct cli_passed *passed, 
     if (status == LMCS_OK && cli->options.json) {
         cli_json_set(cli->json, "used_bytes", cli_json_u64(info->used_bytes));
         cli_json_set(cli->json, "live_bytes", cli_json_u64(info->live_bytes));
+        cli_json_set(cli->json, "remote_count", cli_json_u64(info->remote_count));
     } else if (status == LMCS_OK) {
         label("all pools");
         printf("%s used", cli_bytes(info->used_bytes).text);

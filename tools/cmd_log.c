@@ -193,9 +193,9 @@ static enum lmcs_status print_text(struct log *log, const struct line *line, con
     print_colored(stdout, log, "\033[33m", log->has_names ? number : number + 1);
     printf("  step %s  %s  %s, %s new", cli_step(info->step).text, cli_time(info->time_ns).text,
            cli_bytes(sizes->raw_bytes).text, cli_new_bytes(sizes->new_bytes).text);
-    if (info->remote != NULL) {
+    if (*sizes->remote != '\0') {
         fputs(", at ", stdout);
-        cli_print(stdout, info->remote);
+        cli_print(stdout, sizes->remote);
     }
     enum lmcs_status status = print_tags(log, line);
     for (size_t i = 0; i < info->metric_count; i++) {

@@ -242,7 +242,7 @@ static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapsho
     printf("%8" PRIu64 " %10s  %s  %10s %10s %10s %8s  ", info->number, cli_step(info->step).text,
            cli_time(info->time_ns).text, cli_bytes(sizes->raw_bytes).text, cli_new_bytes(sizes->new_bytes).text,
            cli_bytes(stored_bytes).text, cli_ratio(sizes->raw_bytes, stored_bytes).text);
-    print_how(&sizes->storage, info->remote != NULL);
+    print_how(&sizes->storage, *sizes->remote != '\0');
     add_reason(reasons, NO_LINK, sizes->storage.links_note, info->number);
     add_reason(reasons, "incomplete:", sizes->lacks, info->number);
     enum lmcs_status status = print_tags(cli, snapshot);

@@ -180,7 +180,7 @@ static enum lmcs_status scrub(struct scrubbed *scrubbed, struct lmcs_pool *pool,
     struct lmcs_progress progress = cli_progress_start(cli);
     enum lmcs_status status = lmcs_scrub(pool, &scrubbed->options, visit, scrubbed, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
-    sum->remote += report.remote;
+    sum->remote = report.remote > sum->remote ? report.remote : sum->remote; /* of a run's pools: the most */
     sum->contents += report.contents;
     sum->bytes_read += report.bytes_read;
     sum->bytes_total += report.bytes_total;

@@ -87,7 +87,7 @@ static enum lmcs_status verify(struct checked *checked, struct lmcs_pool *pool, 
     enum lmcs_status status = lmcs_verify(pool, address, visit, checked, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
     checked->sum.snapshots += file == NULL ? report.snapshots : 0; /* of a run: its records */
-    checked->sum.remote += report.remote;
+    checked->sum.remote += file == NULL ? report.remote : 0;
     checked->sum.contents += report.contents;
     checked->sum.bytes_read += report.bytes_read;
     return cli_pass(cli, &checked->passed, status);
@@ -140,6 +140,8 @@ static enum lmcs_status verify_parts(struct checked *checked, struct lmcs_snapsh
 {
     struct cli *cli = checked->cli;
     struct cli_record record;
+    char url[LMCS_MAX_URL + 1];
+    bool is_remote = false;
     enum lmcs_status status = cli_record_read(cli, snapshot, &record);
     if (status != LMCS_OK) {
         cli_record_free(&record);
@@ -155,12 +157,17 @@ static enum lmcs_status verify_parts(struct checked *checked, struct lmcs_snapsh
         } else if (status != LMCS_OK) {
             status =
                 reads ? visit_error(checked, status, record.parts[i].file) : cli_pass(cli, &checked->passed, status);
-        } else if (reads) {
-            status = verify_part(checked, &record, &record.parts[i], pool, part);
+        } else {
+            cli_part_url(part, url);
+            is_remote = is_remote || *url != '\0';
+            if (reads)
+                status = verify_part(checked, &record, &record.parts[i], pool, part);
         }
         lmcs_snapshot_close(part);
     }
     cli_record_free(&record);
+    checked->sum.remote += is_remote;
+    checked->sum.snapshots -= is_remote && checked->sum.snapshots > 0;
     return status;
 }
 

@@ -269,3 +269,21 @@ enum lmcs_status cli_part_open(struct cli *cli, const struct cli_record *record,
                         (unsigned long long)part->rank, record->address);
     return status;
 }
+
+void cli_part_url(const struct lmcs_snapshot *part, char url[LMCS_MAX_URL + 1])
+{
+    const char *remote = lmcs_snapshot_info(part)->remote;
+    const char *end = remote != NULL ? strrchr(remote, '/') : NULL; /* the name of the sub-run */
+    snprintf(url, LMCS_MAX_URL + 1, "%.*s", end != NULL ? (int)(end - remote) : 0, end != NULL ? remote : "");
+}
+
+enum lmcs_status cli_part_local(struct cli *cli, const char *address, const struct lmcs_snapshot *part)
+{
+    char url[LMCS_MAX_URL + 1];
+    cli_part_url(part, url);
+    if (*url == '\0')
+        return LMCS_OK;
+    return cli_fail(cli, LMCS_REMOTE, 0,
+                    "%.200s has parts that are remote, at %.400s: fetch it by lmc-store pull %s %s", address,
+                    lmcs_snapshot_info(part)->remote, url, cli->folder->path);
+}

@@ -87,6 +87,10 @@ enum lmcs_status cli_part_find(struct cli *cli, const char *shelf, const struct 
 /* Opens a part, prepared or committed. LMCS_NOT_FOUND: its pool is not in the folder, or lacks it. */
 enum lmcs_status cli_part_open(struct cli *cli, const struct cli_record *record, const struct cli_part *part,
                                struct lmcs_pool **pool, struct lmcs_snapshot **snapshot);
+/* The URL of the run that has a part which has left its pool; "": it has not. */
+void cli_part_url(const struct lmcs_snapshot *part, char url[LMCS_MAX_URL + 1]);
+/* LMCS_REMOTE, with the remedy, if a part has left its pool. */
+enum lmcs_status cli_part_local(struct cli *cli, const char *address, const struct lmcs_snapshot *part);
 
 /* ---- folder_decode.c: states that Python wrote ---- */
 

@@ -138,7 +138,10 @@ static enum lmcs_status add_part(struct dump *dump, const struct cli_record *rec
     if (status != LMCS_OK)
         return status;
     wanted.number = lmcs_snapshot_info(snapshot)->number;
+    status = cli_part_local(cli, record->address, snapshot);
     lmcs_snapshot_close(snapshot);
+    if (status != LMCS_OK)
+        return status;
     status = find_committed(cli, wanted.file, shelf, wanted.number);
     if (status == LMCS_NOT_FOUND) /* it is prepared */
         status = commit_part(cli, &wanted, record, part);

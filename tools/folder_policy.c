@@ -31,19 +31,6 @@ static void add_words(const char *words, bool of_records, char *text)
     }
 }
 
-/* Parts of groups stay in their pools (store/REMOTE.md, Tiers). */
-static enum lmcs_status refuse_local(struct cli *cli, const char *words)
-{
-    for (size_t length; *words != '\0'; words += length + strspn(words + length, " ")) {
-        length = strcspn(words, " ");
-        if (has_key(words, "local") && strncmp(words, "local=all", length) != 0)
-            return cli_fail(cli, LMCS_UNSUPPORTED, 0,
-                            "local: snapshots of a run of many ranks can't leave its pools yet. Push the run, and let "
-                            "keep= remove older snapshots here: a push never removes them there without --mirror");
-    }
-    return LMCS_OK;
-}
-
 /* ---- The pools of the ranks ----------------------------------------------------------------------------------- */
 
 /* Sets the words in each pool that has the shelf. */
@@ -69,8 +56,6 @@ enum lmcs_status cli_run_policy_set(struct cli *cli, const char *shelf, const ch
     char *own = calloc(1, strlen(words) + 2), *others = calloc(1, strlen(words) + 2);
     enum lmcs_status status = own != NULL && others != NULL ? lmcs_shelf_info(cli->pool, shelf, &info, &cli->error)
                                                             : cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
-    if (status == LMCS_OK)
-        status = refuse_local(cli, words);
     if (status == LMCS_OK) {
         add_words(words, true, own);
         add_words(words, false, others);

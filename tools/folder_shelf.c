@@ -42,6 +42,18 @@ static enum lmcs_status fork_part(struct cli *cli, const struct cli_record *reco
     return status == LMCS_EXISTS && is_fork(pool, name, part) ? LMCS_OK : status;
 }
 
+/* LMCS_REMOTE: a part has left its pool. One that is missing is no failure yet. */
+static enum lmcs_status check_part(struct cli *cli, const struct cli_record *record, const struct cli_part *part)
+{
+    struct lmcs_snapshot *snapshot = NULL;
+    struct lmcs_pool *pool = NULL;
+    enum lmcs_status status = cli_part_open(cli, record, part, &pool, &snapshot);
+    if (status == LMCS_OK)
+        status = cli_part_local(cli, record->address, snapshot);
+    lmcs_snapshot_close(snapshot);
+    return status == LMCS_NOT_FOUND ? LMCS_OK : status;
+}
+
 enum lmcs_status cli_run_fork(struct cli *cli, struct lmcs_snapshot *snapshot, const char *name)
 {
     struct lmcs_shelf_info info;
@@ -51,6 +63,8 @@ enum lmcs_status cli_run_fork(struct cli *cli, struct lmcs_snapshot *snapshot, c
     if (lmcs_shelf_info(cli->pool, name, &info, &missing) == LMCS_OK)
         return lmcs_shelf_fork(snapshot, name, &cli->error); /* fails */
     enum lmcs_status status = cli_record_head(cli, snapshot, &record);
+    for (size_t i = 0; status == LMCS_OK && i < record.part_count; i++)
+        status = check_part(cli, &record, &record.parts[i]);
     if (status == LMCS_OK)
         status = cli_writers_open(cli, &writers);
     for (size_t i = 0; status == LMCS_OK && i < record.part_count; i++)

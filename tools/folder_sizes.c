@@ -30,6 +30,8 @@ static enum lmcs_status add_part(struct cli *cli, const struct cli_record *recor
         status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
     if (status == LMCS_OK) {
         uint64_t added = 0, number = lmcs_snapshot_info(snapshot)->number;
+        if (*sizes->remote == '\0')
+            cli_part_url(snapshot, sizes->remote);
         add_storage(&sizes->storage, &storage);
         status = lmcs_snapshot_new_bytes(pool, record->shelf, &number, 1, &added, &cli->error);
         sizes->new_bytes = added == LMCS_BYTES_UNKNOWN || sizes->new_bytes == LMCS_BYTES_UNKNOWN
@@ -63,6 +65,7 @@ enum lmcs_status cli_sizes_head(struct cli *cli, struct lmcs_snapshot *snapshot,
     if (cli->folder != NULL)
         return add_parts(cli, snapshot, sizes);
     *sizes = (struct cli_sizes){info->tensor_count, info->raw_bytes, new_bytes, .lacks = ""};
+    snprintf(sizes->remote, sizeof sizes->remote, "%s", info->remote != NULL ? info->remote : "");
     return LMCS_OK;
 }
 

@@ -11,7 +11,9 @@ static enum lmcs_status open_part(struct cli_joined *joined, size_t part)
     struct lmcs_pool *pool;
     if (joined->parts[part] != NULL)
         return LMCS_OK;
-    return cli_part_open(joined->cli, &joined->record, &joined->record.parts[part], &pool, &joined->parts[part]);
+    struct lmcs_snapshot **found = &joined->parts[part];
+    enum lmcs_status status = cli_part_open(joined->cli, &joined->record, &joined->record.parts[part], &pool, found);
+    return status == LMCS_OK ? cli_part_local(joined->cli, joined->record.address, *found) : status;
 }
 
 enum lmcs_status cli_joined_open(struct cli *cli, struct lmcs_snapshot *snapshot, struct cli_joined *joined)

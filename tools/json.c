@@ -143,7 +143,6 @@ static enum lmcs_status head_json(struct cli *cli, struct lmcs_snapshot *snapsho
     cli_json_set(*json, "time_utc", cli_json_text(cli_time(info->time_ns).text));
     cli_json_set(*json, "parent", info->parent != 0 ? cli_json_u64(info->parent) : NULL);
     cli_json_set(*json, "tags", tags);
-    cli_json_set(*json, "remote", info->remote != NULL ? cli_json_text(info->remote) : NULL);
     cli_json_set(*json, "metrics", metrics_json(info));
     cli_json_set(*json, "meta", meta_json(info->meta_json));
     return LMCS_OK;
@@ -154,6 +153,7 @@ static void set_sizes(const struct cli *cli, json_t *json, const struct cli_size
 {
     cli_json_set(json, "tensors", cli_json_u64(sizes->tensor_count));
     cli_json_set(json, "raw_bytes", cli_json_u64(sizes->raw_bytes));
+    cli_json_set(json, "remote", *sizes->remote != '\0' ? cli_json_text(sizes->remote) : NULL);
     if (cli->folder != NULL)
         cli_json_set(json, "lacks", *sizes->lacks != '\0' ? cli_json_text(sizes->lacks) : NULL);
 }

@@ -150,7 +150,7 @@ def open(
             raise UnsupportedError(f"{text} is the folder of a run: each pool in it has a limit of its own")
         wait_ms = milliseconds(wait, _MAX_WAIT_MS, "wait")
         threads = within(threads, 0, _MAX_THREADS, "threads")
-        return open_folder(text, threads, force_network, verify, mode == "r+", wait_ms)
+        return open_folder(text, threads, force_network, verify, mode == "r+", wait_ms, may_contact)
     limit = 0 if size is None else parse_size(size)
     expect_bytes = 0 if expect is None else parse_size(expect)
     memory_bytes = 0 if memory is None else max(1, parse_size(memory))  # 1: none

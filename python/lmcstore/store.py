@@ -95,6 +95,7 @@ class Store:
         self._again: tuple[Any, tuple[Any, ...]] | None = None  # opens a copy of a store of a URL: function, arguments
         self._remote: Remote = None
         self._remotes: dict[str, RemotePool] = {}  # by URL, of snapshots that left the pool
+        self._remote_share = 1  # of how many stores of a run that share the memory for their blocks
         self._uuid: bytes = getattr(pool, "uuid", None) or pool.info()["uuid"]
         self._finalizer = weakref.finalize(self, _close_unclosed, pool, path)
 

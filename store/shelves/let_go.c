@@ -33,10 +33,9 @@ static enum lmcs_status may_go(struct lmcs_txn *txn, struct lmcs_shelf *shelf, c
                                const struct lmcs_safe *safe, const struct lmcs_bases *bases, bool *may,
                                struct lmcs_error *error)
 {
-    static const unsigned char no_group[sizeof record->df.group];
     bool is_tagged = false;
     *may = record->df.state == LMCS_SNAPSHOT_COMMITTED && record->df.epoch <= safe->epoch &&
-           record->df.meta_bytes != UINT32_MAX && memcmp(record->df.group, no_group, sizeof no_group) == 0;
+           record->df.meta_bytes != UINT32_MAX;
     for (size_t i = 0; i < bases->count; i++)
         *may = *may && bases->numbers[i] != record->df.number;
     if (!*may)

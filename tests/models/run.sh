@@ -137,6 +137,14 @@ verify fails tiers another-of-the-number -E -DBREAK_EPOCH
 verify fails tiers marked-without-a-commit -E -DBREAK_FENCE
 verify fails tiers unmarked-while-a-request-waits -E -DBREAK_UNMARK
 verify fails tiers removal-decided-before-a-lost-commit -E -DBREAK_MIRROR
+verify holds parts all -E
+verify fails parts record-removed-elsewhere -E -DBREAK_RECORD
+verify fails parts removed-from-the-sub-run -E -DBREAK_PART
+verify fails parts without-the-record-there -E -DBREAK_WHOLE
+verify fails parts without-the-record-here -E -DBREAK_OWN
+verify fails parts marked-without-a-commit -E -DBREAK_FENCE
+verify fails parts another-of-the-number -E -DBREAK_EPOCH
+verify fails parts removal-decided-before-a-lost-commit -E -DBREAK_MIRROR
 
 wait
 for name in "${names[@]}"; do

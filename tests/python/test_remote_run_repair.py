@@ -7,7 +7,6 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import lmcstore
 import pytest
@@ -122,20 +121,9 @@ def test_a_range_is_repaired_alone(place: Path, url: str) -> None:
     assert main("verify", [url, "run@1"]) == 0 and main("verify", [url, "run@3"]) == 1
 
 
-def test_policies_that_let_snapshots_go_are_refused(run: Path) -> None:
-    with lmcstore.open(run, "r+") as store:
-        shelf: Any = store["run"]
-        with pytest.raises(lmcstore.UnsupportedError, match="can't leave its pools yet"):
-            shelf.policy = "links=9 local=last:2"
-        assert "links=9" not in shelf.policy
-        shelf.policy = "local=all links=9"
-        assert "links=9" in shelf.policy
-
-
 @NEEDS_BIN
 @pytest.mark.usefixtures("remote_on_path")
 def test_a_folder_is_repaired_from_a_run(run: Path, url: str, place: Path) -> None:
-    assert "can't leave its pools yet" in cli("policy", run, "run", "local=last:2", code=1).stderr
     push(run, url)
     large = run_folder.arrays(20)["large"]
     at = len(large) // 4 * 2  # the third rank's part

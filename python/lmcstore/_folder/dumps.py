@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from .._text.arguments import absolute, file_path
-from ..errors import Error, ExistsError, InputOutputError, InUseError, NotFoundError, UnsupportedError
+from ..errors import Error, ExistsError, InputOutputError, InUseError, NotFoundError, RemoteError, UnsupportedError
 from ..snapshot import Progress
 from ..store import Store
-from .ranks import RECORDS, RESTORING, RankNotFoundError, Ranks, is_restoring
+from .ranks import RECORDS, RESTORING, RankNotFoundError, Ranks, away, is_restoring
 from .record import Part, Record, read_head
 
 if TYPE_CHECKING:
@@ -195,8 +195,10 @@ class Dump:
                 except RankNotFoundError as error:
                     self._missing.append(f"{taken._address}: {error}")
                     continue
-                pool = self._store._ranks.pool(rank, shelf, part)
-                wanted = Wanted(pool.info()["path"], shelf, handle.info()["number"])
+                pool, info = self._store._ranks.pool(rank, shelf, part), handle.info()
+                if info["remote"] is not None:
+                    raise RemoteError(away(taken._address, info["remote"], self._store.path))
+                wanted = Wanted(pool.info()["path"], shelf, info["number"])
                 if not _is_committed(pool, wanted):
                     commit_part(pool, wanted, part, taken._address, self._store._flags)
                 yield wanted

@@ -15,10 +15,10 @@ from typing import Any
 
 from .. import _core
 from .._text.similar import listed
-from ..errors import Error, ExistsError, InUseError, NotFoundError, UnsupportedError
+from ..errors import Error, ExistsError, InUseError, NotFoundError, RemoteError
 from ..snapshot import Progress
 from ..store import Store
-from .ranks import rank_files, there
+from .ranks import away, rank_files, there
 from .record import Part, Record
 from .removed import Removed
 from .writing import budget_bytes, has_budget, newest_record, settle
@@ -30,13 +30,7 @@ OF_RECORDS = ("budget", "grace", "keep")
 
 
 def policy_words(words: str) -> tuple[str, str]:
-    """Divide a policy into the words of the records and those of the ranks' pools. UnsupportedError: `local`."""
-    for word in words.split():
-        if word.startswith("local=") and word != "local=all":
-            raise UnsupportedError(
-                f"{word}: snapshots of a run of many ranks can't leave its pools yet. Push the run, and let keep= "
-                "remove older snapshots here: a push never removes them there without --mirror"
-            )
+    """Divide a policy into the words of the records and those of the ranks' pools."""
     kept = [word for word in words.split() if word.partition("=")[0] in OF_RECORDS]
     return " ".join(kept), " ".join(word for word in words.split() if word not in kept)
 
@@ -139,8 +133,12 @@ class Operations:
     def fork(self, shelf: str, record: Record, name: str) -> None:
         """Fork the parts of a snapshot."""
         stores = self.stores(True)
+        found = {rank: _found(stores, shelf, part) for rank, part in record.ranks.items()}
+        for _, handle in found.values():
+            if handle is not None and (url := handle.info()["remote"]) is not None:
+                raise RemoteError(away(f"the snapshot of {shelf!r}", url, self._folder))
         for rank, part in record.ranks.items():
-            store, handle = _found(stores, shelf, part)
+            store, handle = found[rank]
             if store is None:
                 raise NotFoundError(
                     f"{self._folder} lacks the pool of rank {rank}, {part.file}: copy it into the folder"

@@ -7,11 +7,14 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from .. import _core
+from .._remote.consent import Remote
+from .._remote.left import PoolHandle
 from .._text.similar import listed
 from ..errors import DamagedError, NotFoundError
+from ..store import Store
 from .record import Part, Record
 
 RECORDS = "records.pool"
@@ -53,6 +56,16 @@ def there(folder: str, shelf: str, record: Record) -> list[int]:
         ranks.close()
 
 
+def run_url(url: str) -> str:
+    """Return the URL of a run by that of a sub-run."""
+    return url.rpartition("/")[0]
+
+
+def away(address: str, url: str, folder: str) -> str:
+    """Say that parts of a snapshot have left for a sub-run, and the remedy."""
+    return f"{address} has parts that are remote, at {url}: fetch it by lmc-store pull {run_url(url)} {folder}"
+
+
 class RankNotFoundError(NotFoundError):
     """A rank's pool, or its snapshot, is missing."""
 
@@ -60,25 +73,46 @@ class RankNotFoundError(NotFoundError):
 class Ranks:
     """The pools are found by their uuids or by their parts (store/RUNS.md), also under other names.
 
-    A forked child opens them anew.
+    Parts that have left them are read from their URLs. A forked child opens them anew.
     """
 
-    def __init__(self, folder: str, verify: bool, flags: int) -> None:
+    def __init__(self, folder: str, verify: bool, flags: int, remote: Remote = None) -> None:
         self._folder = folder
+        self._remote = remote
         self._verify = verify
         self._flags = flags
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._pools: dict[bytes, tuple[str, _core.Pool]] = {}
-        self._closed = False
+        self._stores: dict[bytes, Store] = {}
 
     def snapshot(self, rank: int, part: Part, shelf: str, wanted: list[str]) -> _core.Snapshot:
         """Open the snapshot of a rank, committed or still prepared. The errors name the tensors that are wanted."""
         pool = self._pool(rank, shelf, part, wanted)
         try:
-            return pool.find_group(shelf, part.group, self._verify)
+            handle = _find(pool, shelf, part, self._verify)
         except NotFoundError as error:
             raise RankNotFoundError(f"rank {rank}'s snapshot is gone{_with(wanted)}: {error}") from None
+        return cast(_core.Snapshot, PoolHandle(self._store(pool), handle))
+
+    def _store(self, pool: _core.Pool) -> Store:
+        """Return a store of a pool, which reads what has left it."""
+        info = pool.info()
+        with self._lock:
+            store = self._stores.get(info["uuid"])
+            if store is None or store._pool is not pool:
+                store = self._stores[info["uuid"]] = Store(pool, info["path"], "r", verify=self._verify)
+                store._finalizer.detach()
+                store._remote, store._remote_share = self._remote, max(1, len(self._pools))
+            return store
+
+    def urls(self, shelf: str, record: Record) -> list[str]:
+        """Return the URLs of the sub-runs for which parts of a record have left the pools that are there."""
+        found = set()
+        for rank, part in record.ranks.items():
+            with contextlib.suppress(NotFoundError):
+                found.add(self.snapshot(rank, part, shelf, []).info()["remote"])
+        return sorted(found - {None})
 
     def all(self) -> Iterator[tuple[str, _core.Pool]]:
         """Yield the names and the pools of all files."""
@@ -107,7 +141,7 @@ class Ranks:
 
     def _find(self, shelf: str, part: Part) -> _core.Pool | None:
         if self._pid != os.getpid():
-            self._pools, self._pid = {}, os.getpid()
+            self._pools, self._stores, self._pid = {}, {}, os.getpid()
         if part.pool in self._pools:
             return self._pools[part.pool][1]
         files = rank_files(self._folder)
@@ -142,7 +176,19 @@ class Ranks:
             if self._pid == os.getpid():
                 for _, pool in self._pools.values():
                     pool.close()
-            self._pools = {}
+                for store in self._stores.values():
+                    for remote in store._remotes.values():
+                        remote.close()
+            self._pools, self._stores = {}, {}
+
+
+def _find(pool: _core.Pool, shelf: str, part: Part, verify: bool) -> _core.Snapshot:
+    """Find a part by its number, which most have, or by its group, for which others are read."""
+    with contextlib.suppress(NotFoundError):
+        handle = pool.find(shelf, str(part.number), verify)
+        if handle.info()["group"] == part.group:
+            return handle
+    return pool.find_group(shelf, part.group, verify)
 
 
 def _with(wanted: list[str]) -> str:

@@ -22,7 +22,7 @@ from .store import FolderStore
 
 if TYPE_CHECKING:
     from ..store import Store
-    from .record import Part
+    from .record import Part, Record
 
 
 _CHECKED_BYTES = 1 << 30
@@ -88,6 +88,10 @@ class RemoteRanks:
 
     def has(self, shelf: str, part: Part) -> bool:
         return any(pool._state.part(shelf, part.number, part.group) is not None for _, pool in self.all())
+
+    def urls(self, shelf: str, record: Record) -> list[str]:
+        """Return none: its parts are where they are read."""
+        return []
 
     def all(self) -> Iterator[tuple[str, RemotePool]]:
         for name in self._names:

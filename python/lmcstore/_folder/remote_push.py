@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .. import _core
 from .._remote import agree, mend, state
 from .._remote.codec import UNKNOWN, Entry, Of, rank_of, sub_runs
+from .._remote.confirm import lets_go
 from .._remote.outline import Outline
 from .._remote.place import Place
 from .._remote.push import Pusher, _Batch, _Wanted
@@ -26,6 +27,7 @@ from ..store import Store
 from .dumps import Wanted, commit_part
 from .ranks import RankNotFoundError
 from .record import Part
+from .remote_confirm import RunConfirmer
 
 if TYPE_CHECKING:
     from .store import FolderStore
@@ -92,7 +94,10 @@ class RunPusher(Pusher):
     _of_ranks = True
 
     def __init__(self, store: Store, *arguments: Any, **options: Any) -> None:
-        super().__init__(store, *arguments, **options | {"confirm": "off"})  # parts of groups stay
+        confirm = options.pop("confirm", "sample")
+        super().__init__(store, *arguments, confirm="off", **options)
+        self._confirms = None if confirm == "off" else RunConfirmer(self, whole=confirm == "all")
+        self._confirmed: set[tuple[str, int]] = set()
         self._run = cast("FolderStore", store)
         self._ranks: dict[tuple[int, bytes], _RankPusher] = {}
         self._others: dict[str, state.State | None] = {}
@@ -107,6 +112,8 @@ class RunPusher(Pusher):
         self._tagged = 0
 
     def close(self) -> None:
+        if self._confirms is not None:
+            self._confirms.close()
         for one in self._ranks.values():
             one.close()
         for place in self._places.values():
@@ -308,20 +315,29 @@ class RunPusher(Pusher):
             except InUseError as error:
                 log.warning("%s", error)
                 return False
-        key = rank, pool.info()["uuid"]
-        if key not in self._ranks:
-            store = Store(pool, path, "r")
-            store._finalizer.detach()
-            made = self._pusher(rank, store, shelf, found)
-            if made is None:
-                return True
-            self._ranks[key] = made
-        self._ranks[key].parts.setdefault(shelf, {})[found] = Of(number, part.group.hex())
+        pusher = self._pusher(rank, pool, shelf)
+        if pusher is not None:
+            pusher.parts.setdefault(shelf, {})[found] = Of(number, part.group.hex())
         return True
 
-    def _pusher(self, rank: int, store: Store, shelf: str, number: int) -> _RankPusher | None:
-        """Return the pusher to the sub-run that has the shelf of a pool, or to a free one; None: it was removed."""
-        begun = self._beginning(store._pool, shelf, number)
+    def _pusher(self, rank: int, pool: _core.Pool, shelf: str, *, begins: bool = True) -> _RankPusher | None:
+        """Return the pusher of a pool; None: its snapshots were removed, or `begins` is false and nothing was sent."""
+        info = pool.info()
+        key = rank, info["uuid"]
+        if key not in self._ranks:
+            store = Store(pool, info["path"], "r")
+            store._finalizer.detach()
+            made = self._new_pusher(rank, store, shelf, begins)
+            if made is None:
+                return None
+            self._ranks[key] = made
+        return self._ranks[key]
+
+    def _new_pusher(self, rank: int, store: Store, shelf: str, begins: bool) -> _RankPusher | None:
+        """Return a pusher to the sub-run that has the shelf of a pool, or to a free one."""
+        newest = store._pool.newest(shelf, 1 << 62, _AT_ONCE_RECORDS)
+        local = [number for number in newest if store._pool.find(shelf, str(number), False).info()["remote"] is None]
+        begun = self._beginning(store._pool, shelf, (local or newest)[0]) if newest else None
         if begun is None:
             return None
         identity, free = begun.shelves[0].identity, ""
@@ -336,6 +352,8 @@ class RunPusher(Pusher):
                 free = free or name
             if now is None and free:
                 break
+        if not begins and self._other(free) is None:
+            return None
         return _RankPusher(self, store, self._place.below(free), free)
 
     def _beginning(self, pool: _core.Pool, shelf: str, number: int) -> Outline | None:
@@ -349,6 +367,38 @@ class RunPusher(Pusher):
         with contextlib.suppress(_Begun):
             self.dump(f"{shelf}@{number}", None, lambda data: None, begun, pool)
         return found[0] if found else None
+
+    # Parts that leave the pools
+
+    def letting_go(self, shelf: str) -> list[_RankPusher]:
+        """Return the pushers of the pools here that have more snapshots than their policies keep there."""
+        found = []
+        for name, pool in self._run._ranks.all():
+            digits = name.removeprefix("rank-").removesuffix(".pool")
+            with contextlib.suppress(NotFoundError):  # another shelf
+                pusher = None
+                if digits.isdigit() and lets_go(pool.shelf_info(shelf)):
+                    pusher = self._pusher(int(digits), pool, shelf, begins=False)
+                if pusher is not None:
+                    found.append(pusher)
+        return found
+
+    def _let_go(self, shelf: str, waits: bool) -> None:
+        """Confirm the parts that the pools may let go: all, or with `waits` false some."""
+        if self._confirms is None:
+            return
+        for _ in range(len(self._store[shelf]) if waits else 1):
+            found = self._confirms.confirm(shelf, waits=waits)
+            if found is None:
+                return
+            self._confirmed.update((shelf, number) for number in found)
+            self.confirmed = len(self._confirmed)
+
+    def gone(self, shelf: str) -> set[int]:
+        """Return the records whose parts have left a pool here for the place."""
+        return {
+            entry.of.record for one in self._ranks.values() for entry in mend.gone(one, shelf) if entry.of is not None
+        }
 
     # Records
 

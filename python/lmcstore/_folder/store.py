@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from .. import _core
+from .._remote.consent import Remote
 from .._state.decode import Decoded
 from .._state.nodes import Branch, Leaf, Node
 from .._text.arguments import file_path, within
@@ -24,7 +25,7 @@ from .dumps import ARCHIVE, Dump, Restore, paths_of
 from .joined import Handle, Joined
 from .opaque import Opaque
 from .operations import Operations, joined_policy, policy_words
-from .ranks import RECORDS, Ranks, is_restoring, lacking, rank_files
+from .ranks import RECORDS, Ranks, is_restoring, lacking, rank_files, run_url
 from .record import Record, read, read_head
 from .structure import Structure
 from .whole import Comparison, export
@@ -46,6 +47,7 @@ def open_folder(
     verify: bool = True,
     writes: bool = False,
     wait_ms: int = _WAIT_MS,
+    remote: Remote = None,
 ) -> FolderStore:
     """Open the folder of a run. NotFoundError: it lacks the records. InUseError: a rank writes, too."""
     records = os.path.join(path, RECORDS)
@@ -54,7 +56,7 @@ def open_folder(
     flags = _core.FORCE_NETWORK if force_network else 0
     mode = _core.OPEN_WRITE if writes else _core.OPEN_READ
     pool = _core.open(records, mode, 0, wait_ms, threads, flags)
-    store = FolderStore(pool, path, force_network, verify, "r+" if writes else "r")
+    store = FolderStore(pool, path, force_network, verify, "r+" if writes else "r", remote=remote)
     store._threads = threads
     try:
         if writes:
@@ -65,8 +67,8 @@ def open_folder(
     return store
 
 
-def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool) -> FolderStore:
-    store = open_folder(path, force_network=force_network, verify=verify)
+def _reopened(path: str, uuid: bytes, force_network: bool, verify: bool, remote: Remote = None) -> FolderStore:
+    store = open_folder(path, force_network=force_network, verify=verify, remote=remote)
     if store._uuid != uuid:
         store.close()
         raise NotFoundError(f"{path} is another run than the one that was copied or pickled")
@@ -92,15 +94,17 @@ class FolderStore(Store):
         verify: bool = True,
         mode: str = "r",
         beside_ranks: bool = False,
+        remote: Remote = None,
     ) -> None:
         super().__init__(pool, path, mode, False, force_network, verify)
+        self._remote = remote
         self._beside_ranks = beside_ranks
         self._threads = 0
         self._opened: Operations | None = None
         self._own: Store | None = None
         """This rank's pool, of the store of a `Run`."""
         self._flags = _core.FORCE_NETWORK if force_network else 0
-        self._ranks = Ranks(path, verify, self._flags)
+        self._ranks = Ranks(path, verify, self._flags, remote)
 
     @classmethod
     def _create(cls, path: str) -> Store:  # type: ignore[override]
@@ -117,14 +121,16 @@ class FolderStore(Store):
         """Return the properties of the pool of records, as `Store.info` does, and those of the ranks' pools.
 
         ``ranks``: ``Store.info`` of each pool in the folder by its file's name. ``used_bytes``, ``live_bytes``,
-        ``compaction_backlog`` and ``raw_bytes``: of all pools. ``missing``: a sentence for each part of the newest
-        snapshots whose pool is not in the folder.
+        ``compaction_backlog`` and ``raw_bytes``: of all pools. ``remote_count``: of the rank's pool with the most.
+        ``missing``: a sentence for each part of the newest snapshots whose pool is not in the folder.
         """
         info = super().info()
         info["ranks"] = {name: pool.info() for name, pool in self._ranks.all()}
         for name in ("used_bytes", "live_bytes", "compaction_backlog"):
             if name in info:  # a URL has fewer
                 info[name] += sum(rank[name] for rank in info["ranks"].values())
+        if "remote_count" in info:
+            info["remote_count"] = max((rank["remote_count"] for rank in info["ranks"].values()), default=0)
         info["missing"] = [text for name in self for text in self[name]._lacking()]
         return info
 
@@ -151,20 +157,27 @@ class FolderStore(Store):
         """
         report = super().verify(address, progress)
         report["missing"] = []
+        away = 0
         if address is None:
             for name, pool in self._ranks.all():
                 _add(report, name, pool.verify(None, progress))
         for snapshot in self._addressed(address):
-            record = snapshot._record()
+            record, urls = snapshot._record_alone().record, set()
             for rank, part in record.ranks.items():
                 try:
-                    number = self._ranks.snapshot(rank, part, snapshot.shelf.name, []).info()["number"]
+                    info = self._ranks.snapshot(rank, part, snapshot.shelf.name, []).info()
                 except NotFoundError as error:
                     report["missing"].append(f"{snapshot._address}: {error}")
                     continue
+                number = info["number"]
+                urls.add(info["remote"])
                 if address is not None:
                     pool = self._ranks.pool(rank, snapshot.shelf.name, part)
                     _add(report, part.file, pool.verify(f"{snapshot.shelf.name}@{number}", progress))
+            is_away = bool(urls - {None})
+            away += is_away
+            snapshot._handle_of_ranks() if is_away else snapshot._record()  # DamagedError: it contradicts itself
+        report["snapshots"], report["remote"] = report["snapshots"] - away, away
         return report
 
     def _addressed(self, address: str | None) -> Iterable[FolderSnapshot]:
@@ -207,8 +220,8 @@ class FolderStore(Store):
     ) -> dict[str, Any]:
         """Scrub all pools, as `Store.scrub` does for one, and return the sums.
 
-        ``list`` has the damages of all pools, with the files' names. A repair needs mode "r+". A folder among the
-        `sources` is a copy of the run, or a dump.
+        ``remote`` is that of the pool with the most. ``list`` has the damages of all pools, with the files' names. A
+        repair needs mode "r+". A folder among the `sources` is a copy of the run, or a dump.
         """
         names = None if what is None else (what,) if isinstance(what, str) else tuple(what)
         records = super().scrub
@@ -236,7 +249,7 @@ class FolderStore(Store):
             report = scrub(store, file, addresses, _sources_of(sources, file))
             for name, value in report.items():
                 if type(value) is int:
-                    total[name] += value
+                    total[name] = max(total[name], value) if name == "remote" else total[name] + value
             total["is_whole"] = total["is_whole"] and report["is_whole"]
             total["list"] += [{**damage, "what": f"{file}: {damage['what']}"} for damage in report["list"]]
         return total
@@ -380,7 +393,7 @@ class FolderStore(Store):
             raise InvalidError(f"{self._path}: a closed store can't be copied or pickled")
         if self._again is not None:
             return super().__reduce__()
-        return _reopened, (self._path, self._uuid, self._force_network, self._verifies)
+        return _reopened, (self._path, self._uuid, self._force_network, self._verifies, self._remote)
 
 
 def _add(report: dict[str, Any], file: str, other: dict[str, Any]) -> None:
@@ -532,8 +545,16 @@ class FolderSnapshot(Snapshot):
     _absent: Sequence[int] = ()
 
     @property
+    def remote(self) -> str | None:
+        """The URL of the run that has parts of it, if some have left the ranks' pools (`Shelf.policy`, ``local``)."""
+        urls = self._shelf._store._ranks.urls(self._shelf.name, self._record_alone().record)
+        return run_url(urls[0]) if urls else None
+
+    @property
     def raw_bytes(self) -> int:
         """Bytes of its tensors, decoded."""
+        if self._joined is None and self.remote is not None:  # without a look at the URL
+            return sum(tensor.raw_bytes for tensor in self._handle_of_ranks()[1].record.tensors.values())
         handle = self._decode().handle
         return sum(handle.tensor(name).raw_bytes for name in handle.names())
 

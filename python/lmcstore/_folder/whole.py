@@ -90,12 +90,14 @@ def _form(tensor: Tensor | None) -> tuple[int, tuple[int, ...], int] | None:
     return None if tensor is None else (tensor.number, tensor.shape, tensor.raw_bytes)
 
 
-def _contents(handle: Handle) -> dict[tuple[int, str], tuple[bytes, int]]:
-    """Return the content of each stored tensor, and its pool, by rank and stored name."""
+def _contents(handle: Handle) -> dict[tuple[int, str], tuple[bytes, bool, int]]:
+    """Return the content of each stored tensor, its pool, and whether it has left that, by rank and stored name."""
     found = {}
     for rank in handle.record.ranks:
-        pool = handle.pool(rank)
-        for name, kind, *_, content in handle.part(rank, []).entries():
+        pool, part = handle.pool(rank), handle.part(rank, [])
+        entries = part.entries()
+        is_fetched = getattr(part, "is_fetched", True)
+        for name, kind, *_, content in entries:
             if kind == _core.TENSOR:
-                found[rank, name] = pool, content
+                found[rank, name] = pool, is_fetched, content
     return found

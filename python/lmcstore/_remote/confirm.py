@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmcstore")
 
 _AT_ONCE = 32
-_ASKED_AGAIN_S, _WRONG_AGAIN_S, _LOOK_AGAIN_S = 30.0, 3600.0, 60.0
+_ASKED_AGAIN_S, _WRONG_AGAIN_S, LOOK_AGAIN_S = 30.0, 3600.0, 60.0
 _CACHE_BYTES = 1 << 30
 _LOCAL = re.compile(r"\blocal=last:([0-9]+)\b")
 
@@ -51,15 +51,29 @@ class Confirmer:
         They are marked at the URL first, by a commit, so that nobody removes them there. DamagedError, NotFoundError: a
         copy is wrong, or lacks an object; without `waits` that is logged.
         """
-        pool = self._store._pool
+        epoch, infos = self.candidates(shelf, waits)
+        return len(self.ask(shelf, epoch, self.sound(shelf, infos, commit, now, waits=waits)))
+
+    def candidates(self, shelf: str, waits: bool) -> tuple[int, list[dict[str, Any]]]:
+        """Return the epoch of the pool, and the properties of the snapshots that may leave it, oldest first."""
         try:
-            epoch = pool.info()["epoch"]  # later changes are not confirmed
-            infos = self._candidates(shelf, waits)
+            epoch = self._store._pool.info()["epoch"]  # later changes are not confirmed
+            return epoch, self._candidates(shelf, waits)
         except NotFoundError:  # the shelf is not there, or not any more
-            return 0
-        there = now().find(shelf)
-        if not infos or there is None:
-            return 0
+            return 0, []
+
+    def sound(
+        self,
+        shelf: str,
+        infos: list[dict[str, Any]],
+        commit: Commit,
+        now: Callable[[], state.State],
+        *,
+        waits: bool,
+    ) -> set[int]:
+        """Mark the copies of snapshots, then verify them; return the numbers of those that are sound."""
+        if not infos or now().find(shelf) is None:
+            return set()
         marked: set[int] = set()
 
         def mark(draft: state.State) -> bool:
@@ -79,7 +93,7 @@ class Confirmer:
         commit(mark)
         there = now().find(shelf)
         if there is None:
-            return 0
+            return set()
         sound = set()
         for number in sorted(marked):
             try:
@@ -90,44 +104,52 @@ class Confirmer:
                     raise
                 log.error("%s@%d stays in the pool: %s", shelf, number, error)
                 self._asked[shelf, number] = time.monotonic() + _WRONG_AGAIN_S
+        return sound
+
+    def ask(self, shelf: str, epoch: int, sound: set[int]) -> set[int]:
+        """Ask the writer to let verified snapshots go; return the numbers of those that it was asked for."""
         if sound:
             consent.note(self._place.url)
-        count, later = 0, time.monotonic() + _ASKED_AGAIN_S
+        asked, later = set[int](), time.monotonic() + _ASKED_AGAIN_S
         self._asked.update(((shelf, number), later) for number in sound)
         for first, last in self._runs(shelf, sound):
             try:
-                pool.safe(shelf, first, last, epoch, self._place.url)
+                self._store._pool.safe(shelf, first, last, epoch, self._place.url)
             except InUseError:  # the writer is slow: later
                 break
-            count += sum(first <= number <= last for number in sound)
-        return count
+            asked.update(number for number in sound if first <= number <= last)
+        return asked
 
     def _candidates(self, shelf: str, waits: bool) -> list[dict[str, Any]]:
-        """Return the properties of the snapshots that may leave the pool by its policy, oldest first."""
         pool, now = self._store._pool, time.monotonic()
         info = pool.shelf_info(shelf)
-        local = _LOCAL.search(info["policy"])
-        stays = max(int(local.group(1)), info["keep_raw"]) if local is not None else info["snapshot_count"]
-        if info["snapshot_count"] - info["remote_count"] <= stays:
+        if not lets_go(info):
             return []
-        if now - self._begun > _LOOK_AGAIN_S:  # tags may have gone
+        stays = _stays(info)
+        if now - self._begun > LOOK_AGAIN_S:  # tags may have gone
             self._first, self._begun = {}, now
         end = pool.newest(shelf, 1 << 63, stays)[-1]
         tagged = set(self._store[shelf].tags.values())
         found: list[dict[str, Any]] = []
-        first = self._first.get(shelf, 1)
+        first, is_first = self._first.get(shelf, 1), True
         while len(found) < _AT_ONCE and (numbers := pool.numbers(shelf, first, 4096)):
             for number in numbers:
                 if number >= end or len(found) == _AT_ONCE:
                     return found if waits or len(found) >= min(_AT_ONCE, 1 + stays // 8) else []
                 one = pool.find(shelf, str(number), False).info()
-                may_go = one["remote"] is None and number not in tagged and not any(one["group"])
-                if may_go and now > self._asked.get((shelf, number), 0.0):
+                may_go = one["remote"] is None and number not in tagged and self._may_go(shelf, one)
+                is_asked = now <= self._asked.get((shelf, number), 0.0)
+                if may_go and not is_asked:
                     found.append(one)
-                elif not may_go and not found:
+                is_first = is_first and (is_asked or may_go is False)
+                if is_first:
                     self._first[shelf] = number + 1
             first = numbers[-1] + 1
         return found
+
+    def _may_go(self, shelf: str, info: dict[str, Any]) -> bool | None:
+        """Whether a snapshot without tags may leave; None: not yet. Parts of runs: `_folder.remote_confirm`."""
+        return not any(info["group"])
 
     def _is_sound(self, shelf: state.Shelf, number: int) -> bool:
         """Compare the copy with the pool's snapshot; False: that is gone. DamagedError: they differ."""
@@ -180,6 +202,17 @@ class Confirmer:
                 break
         if first:
             yield first, last
+
+
+def lets_go(info: dict[str, Any]) -> bool:
+    """Whether there are more snapshots of a shelf in the pool than its policy keeps there."""
+    return bool(info["snapshot_count"] - info["remote_count"] > _stays(info))
+
+
+def _stays(info: dict[str, Any]) -> int:
+    """Return how many of the newest snapshots of a shelf stay in the pool by its policy."""
+    local = _LOCAL.search(info["policy"])
+    return int(max(int(local.group(1)), info["keep_raw"]) if local is not None else info["snapshot_count"])
 
 
 def _is_copy(entry: Entry, info: dict[str, Any]) -> bool:

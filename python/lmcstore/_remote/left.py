@@ -42,6 +42,11 @@ class PoolHandle:
 
         return call
 
+    @property
+    def is_fetched(self) -> bool:
+        """Whether the contents that were read are those at the URL."""
+        return self._fetched is not None
+
     def diff(self, after: Any, flags: int, progress: Any = None) -> Any:
         """Compare with another snapshot of the store: both in the pool, or both at the URL."""
         if not isinstance(after, PoolHandle):
@@ -86,6 +91,6 @@ def _find(store: Store, url: str, info: dict[str, Any]) -> Any:
         raise RemoteError(f"{store.path} says that {info['shelf']}@{info['number']} is at {url}: no push goes there")
     consent.check(store._remote, url, store.path, f"{info['shelf']}@{info['number']}")
     if url not in store._remotes:
-        store._remotes[url] = RemotePool(url, _CACHE_BYTES, type(store)._create)
+        store._remotes[url] = RemotePool(url, _CACHE_BYTES // store._remote_share, type(store)._create)
         weakref.finalize(store, store._remotes[url].close)
     return store._remotes[url].find(info["shelf"], str(info["number"]), store._verifies)

@@ -98,20 +98,31 @@ def _commit(place: Place, number: int) -> tuple[Parts, bytes] | None:
 
 def marks(pusher: Pusher, name: str) -> None:
     """Mark the only copies of what has left the pool: a lost commit may have marked them."""
-    pool, there = pusher._store._pool, pusher._state.shelf(name)
-    if not pool.shelf_info(name)["remote_count"]:
-        return
-    sole: dict[int, Entry | None] = {}
-    for entry in there.entries():
-        info = None if entry.sole or entry.hidden else agree.info_of(pusher._store, name, entry.number)
-        if info is not None and info["remote"] == pusher._place.url:
-            sole[entry.number] = entry._replace(sole=True)
+    numbers = pusher.gone(name)
 
     def apply(draft: state.State) -> bool:
-        draft.shelf(name).update(sole)
+        there = draft.shelf(name)
+        entries = filter(None, map(there.entry, sorted(numbers)))
+        sole = {entry.number: entry._replace(sole=True) for entry in entries if not entry.sole and not entry.hidden}
+        there.update(sole)
         return bool(sole)
 
-    pusher._commit(apply)
+    if numbers:
+        pusher._commit(apply)
+
+
+def gone(pusher: Pusher, name: str) -> Iterator[Entry]:
+    """Yield the entries of snapshots that have left the pool for the place."""
+    there = pusher._state.find(name)
+    try:
+        if there is None or not pusher._store._pool.shelf_info(name)["remote_count"]:
+            return
+    except NotFoundError:
+        return
+    for entry in there.entries():
+        info = None if entry.hidden else agree.info_of(pusher._store, name, entry.number)
+        if info is not None and info["remote"] == pusher._place.url:
+            yield entry
 
 
 # Nodes

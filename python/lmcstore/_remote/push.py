@@ -187,15 +187,16 @@ class Pusher:
             self._agree()
         if self._key is not None and (waits or self._key[2].done()):
             self._take_key()
-        for shelf in sorted({wanted.shelf for wanted in self._wanted()}) if self._confirm is not None else ():
+        for shelf in sorted({wanted.shelf for wanted in self._wanted()}):
             self._let_go(shelf, waits)
         return self._state.number != before
 
     def _let_go(self, shelf: str, waits: bool) -> None:
         """Confirm what the pool may let go: all, or with `waits` false some."""
-        assert self._confirm is not None
+        if self._confirm is None:
+            return
         for _ in range(len(self._store[shelf]) if waits else 1):
-            count = self._confirm.confirm(shelf, self._commit, lambda: self._state, waits=waits)
+            count = self._confirm.confirm(shelf, self._commit, self.now, waits=waits)
             self.confirmed += count
             if count == 0:
                 return
@@ -484,6 +485,16 @@ class Pusher:
 
     def _commit(self, apply: Callable[[state.State], bool]) -> None:
         self._set(state.change(self._state, self._writer, apply))
+
+    def now(self) -> state.State:
+        """Return the state that was read or written last."""
+        return self._state
+
+    def gone(self, shelf: str) -> set[int]:
+        """Return the entries whose snapshots have left the pool for the place."""
+        from .mend import gone
+
+        return {entry.number for entry in gone(self, shelf)}
 
     def _set(self, now: state.State) -> None:
         self._state = now
