@@ -307,9 +307,9 @@ class Puller:
     def _pull_shelf(self, shelf: state.Shelf, numbers: list[int]) -> None:
         wanted = set(numbers)
         extra: list[int] = []
-        tags = dict(self._tags(shelf.name))
+        tags, is_new = dict(self._tags(shelf.name)), shelf.name not in self._store
         self._restore_all(shelf, self._missing(shelf, numbers), wanted, extra)
-        self._settle(shelf, tags, wanted)
+        self._settle(shelf, tags, wanted, is_new)
         for number in reversed(extra):
             url = self._remote.get((shelf.name, number))
             if url is None:
@@ -450,8 +450,8 @@ class Puller:
     def _tags(self, shelf: str) -> dict[str, int]:
         return self._store[shelf].tags
 
-    def _settle(self, shelf: state.Shelf, before: dict[str, int], wanted: set[int]) -> None:
-        """Give the shelf in the pool the tags, metrics, notes and policy of the state."""
+    def _settle(self, shelf: state.Shelf, before: dict[str, int], wanted: set[int], is_new: bool) -> None:
+        """Give the shelf in the pool the tags, metrics and notes of the state; a new one the policy."""
         pool, name = self._store._pool, shelf.name
         try:
             info = pool.shelf_info(name)
@@ -467,7 +467,7 @@ class Puller:
             entry = shelf.entry(number)
             if entry is not None:
                 self._annotate(name, entry)
-        if self.snapshots and not before and info["policy"] != shelf.policy:
+        if self.snapshots and is_new and info["policy"] != shelf.policy:
             pool.set_policy(name, shelf.policy)
 
     def _annotate(self, name: str, entry: Entry) -> None:
