@@ -156,15 +156,25 @@ def _kill_at(count: int, owner: str, name: str, before: bool) -> None:
     setattr(kind, name, replaced)
 
 
-def resume_once(rank: int, world: int, folder: Path, seed: int, saves: bool = True) -> tuple[bytes, int, list[str]]:
+def resume_once(
+    rank: int,
+    world: int,
+    folder: Path,
+    seed: int,
+    saves: bool = True,
+    which: int | None = None,
+    kind: str = "",
+    urls: str = "",
+) -> tuple[bytes, int, list[str]]:
     """Resume with other generators, and save the same state again as the next step; return it and the warnings."""
+    os.environ["LMC_STORE_REMOTE"] = urls
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("lmcstore").addHandler(handler)
-    loop = Loop("", rank, world, seed)
+    loop = Loop(kind, rank, world, seed)
     with lmcstore.Run(folder, **loop.objects) as run:
-        first = run.resume()
+        first = run.resume(which)
         state = loop.state()
         if saves:
             run.save(first, wait=True)

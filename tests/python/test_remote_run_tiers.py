@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import pickle
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 import run_folder
 from lmcstore._remote import state, sweep
 from lmcstore._remote.place import Place
+from optional import torch
+from same import same
 from test_cli_remote import cli
 from test_remote_push import Died, Fate
 
@@ -24,19 +27,19 @@ RANKS = [f"rank-{rank:05d}.pool" for rank in range(2)]
 
 
 @pytest.fixture(autouse=True)
-def _no_files_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def _no_files_of_the_user(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
 
 
 @pytest.fixture(params=["file", "s3"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    found: str = f"file://{tmp_path}/bucket" if request.param == "file" else request.getfixturevalue("bucket")
+def url(request: pytest.FixtureRequest, place: Path) -> str:
+    found: str = f"file://{place}/bucket" if request.param == "file" else request.getfixturevalue("bucket")
     return found
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> str:
-    return f"file://{tmp_path}/bucket"
+def here(place: Path) -> str:
+    return f"file://{place}/bucket"
 
 
 def save(folder: Path, *steps: int, **options: Any) -> None:
@@ -46,12 +49,12 @@ def save(folder: Path, *steps: int, **options: Any) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(place: Path) -> Path:
     """A run of two ranks with the steps 1 to 6, of which the newest two stay."""
-    save(tmp_path / "run", 1, 2, 3, 4, 5, 6)
-    with lmcstore.open(tmp_path / "run", "r+") as store:
+    save(place / "run", 1, 2, 3, 4, 5, 6)
+    with lmcstore.open(place / "run", "r+") as store:
         store["run"].policy = LOCAL
-    return tmp_path / "run"
+    return place / "run"
 
 
 def node(run: Path, name: str, *ranks: int) -> Path:
@@ -133,14 +136,14 @@ def test_a_part_stays_if_another_is_gone_there(run: Path, here: str) -> None:
     with lmcstore.open(run, "r+") as store:
         store["run"].policy = "local=all"
     push(run, here)
-    with Place(f"{here}/rank-00001") as place:
-        sweep.remove(place, ["run@2"], dry_run=False)
+    with Place(f"{here}/rank-00001") as there:
+        sweep.remove(there, ["run@2"], dry_run=False)
     assert push(first, here)["confirmed"] == 3 and left(first) == [[1, 3, 4]]
 
 
-def test_a_push_of_one_pool_lets_no_part_go(run: Path, here: str, tmp_path: Path) -> None:
+def test_a_push_of_one_pool_lets_no_part_go(run: Path, here: str, place: Path) -> None:
     with lmcstore.open(run / RANKS[0], "r") as store:
-        assert store.push(f"file://{tmp_path}/alone")["confirmed"] == 0
+        assert store.push(f"file://{place}/alone")["confirmed"] == 0
     push(run, here, confirm="off")
     with lmcstore.open(run / RANKS[0], "r") as store:
         assert store.push(f"{here}/rank-00000")["confirmed"] == 0
@@ -148,12 +151,12 @@ def test_a_push_of_one_pool_lets_no_part_go(run: Path, here: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("below", ["", "rank-00000", "rank-00001"])
-def test_nothing_goes_without_a_sound_copy(below: str, run: Path, here: str, tmp_path: Path) -> None:
+def test_nothing_goes_without_a_sound_copy(below: str, run: Path, here: str, place: Path) -> None:
     push(run, here, confirm="off")
-    with Place(f"{here}/{below}".rstrip("/")) as place:
-        entry = state.read(place).shelf("run").entry(2)
+    with Place(f"{here}/{below}".rstrip("/")) as there:
+        entry = state.read(there).shelf("run").entry(2)
         assert entry is not None
-        path = tmp_path / "bucket" / below / min(entry.archive.objects())
+        path = place / "bucket" / below / min(entry.archive.objects())
     whole = path.read_bytes()
     path.unlink()
     with pytest.raises(lmcstore.NotFoundError):
@@ -168,29 +171,29 @@ def test_nothing_goes_without_a_sound_copy(below: str, run: Path, here: str, tmp
     check_all(run)
 
 
-def test_what_needs_them_here_is_refused(run: Path, here: str, tmp_path: Path) -> None:
+def test_what_needs_them_here_is_refused(run: Path, here: str, place: Path) -> None:
     push(run, here)
     remedy = f"run@1 has parts that are remote, at {here}/rank-00000: fetch it by lmc-store pull {here} {run}"
     with lmcstore.open(run, "r+") as store:
         with pytest.raises(lmcstore.RemoteError, match=remedy):
-            store.dump(tmp_path / "dumped")
-        assert not (tmp_path / "dumped").exists()
-        assert store.dump(tmp_path / "dumped", "run@5..")["snapshots"] == 2
+            store.dump(place / "dumped")
+        assert not (place / "dumped").exists()
+        assert store.dump(place / "dumped", "run@5..")["snapshots"] == 2
         with pytest.raises(lmcstore.RemoteError, match="parts that are remote"):
             store["run"][1].fork("tune")
         assert store.shelves() == ["run"]
         assert all("tune" not in lmcstore.open(run / name, "r") for name in RANKS)
     with pytest.raises(lmcstore.RemoteError, match="run@1 is remote"):
-        push(run, f"file://{tmp_path}/another")
+        push(run, f"file://{place}/another")
     check_all(run)
 
 
 def test_only_urls_that_the_user_has_named_are_contacted(
-    run: Path, here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, here: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(run, here)
     check_all(run)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(place / "another"))
 
     def read(is_allowed: bool, **options: Any) -> None:
         with monkeypatch.context() as patch, lmcstore.open(run, "r", **options) as store:
@@ -263,16 +266,16 @@ def test_a_push_that_dies(run: Path, here: str, monkeypatch: pytest.MonkeyPatch)
 def test_the_url_keeps_what_may_be_the_only_copy(run: Path, here: str) -> None:
     push(run, here)
     for url, what in ((here, "run@2"), (f"{here}/rank-00001", "run@2")):
-        with pytest.raises(lmcstore.RemoteError, match="only copy"), Place(url) as place:
-            sweep.remove(place, [what], dry_run=False)
+        with pytest.raises(lmcstore.RemoteError, match="only copy"), Place(url) as there:
+            sweep.remove(there, [what], dry_run=False)
 
     def rules(draft: state.State) -> bool:
         draft.shelf("run").policy = "keep=last:1"
         return True
 
-    with Place(here) as place:
-        state.change(state.read(place), "0" * 32, rules)
-        sweep.prune(place, (), lambda path: lmcstore.open(path, "x"), dry_run=False)
+    with Place(here) as there:
+        state.change(state.read(there), "0" * 32, rules)
+        sweep.prune(there, (), lambda path: lmcstore.open(path, "x"), dry_run=False)
     with lmcstore.open(here) as store:
         check(store, [1, 2, 3, 4, 6])
     with lmcstore.open(run, "r+") as store:
@@ -282,8 +285,8 @@ def test_the_url_keeps_what_may_be_the_only_copy(run: Path, here: str) -> None:
     push(run, here, mirror=True)
     with lmcstore.open(here) as store:
         check(store, [1, 3, 4, 6])
-    with Place(f"{here}/rank-00000") as place:
-        assert 2 not in [entry.number for entry in state.read(place).shelf("run").entries() if not entry.hidden]
+    with Place(f"{here}/rank-00000") as there:
+        assert 2 not in [entry.number for entry in state.read(there).shelf("run").entries() if not entry.hidden]
 
 
 def test_a_repair_marks_the_only_copies_again(run: Path, here: str) -> None:
@@ -295,21 +298,21 @@ def test_a_repair_marks_the_only_copies_again(run: Path, here: str) -> None:
         return True
 
     def marked(url: str) -> list[int]:
-        with Place(url) as place:
-            return [entry.number for entry in state.read(place).shelf("run").entries() if entry.sole]
+        with Place(url) as there:
+            return [entry.number for entry in state.read(there).shelf("run").entries() if entry.sole]
 
     urls = [here, f"{here}/rank-00000", f"{here}/rank-00001"]
     for url in urls:
         assert marked(url) == [1, 2, 3, 4]
-        with Place(url) as place:
-            state.change(state.read(place), "0" * 32, unmark)
+        with Place(url) as there:
+            state.change(state.read(there), "0" * 32, unmark)
         assert marked(url) == []
     assert push(run, here, repair=True, confirm="off")["left"] == []
     assert [marked(url) for url in urls] == [[1, 2, 3, 4]] * 3
-    with Place(urls[2]) as place:
-        entry = state.read(place).shelf("run").entry(1)
+    with Place(urls[2]) as there:
+        entry = state.read(there).shelf("run").entry(1)
         assert entry is not None
-        place.delete(entry.archive.objects())
+        there.delete(entry.archive.objects())
     found = push(run, here, repair=True)["left"]
     assert [(one["shelf"], one["number"]) for one in found if one["number"] == 1] == [("run", 1)]
     assert "rank 1" in found[0]["message"]
@@ -332,7 +335,7 @@ def test_a_removed_snapshot_does_not_come_back(run: Path, here: str) -> None:
 
 
 @pytest.mark.usefixtures("remote_on_path")
-def test_commands(run: Path, here: str, tmp_path: Path) -> None:
+def test_commands(run: Path, here: str, place: Path) -> None:
     with lmcstore.open(run, "r+") as store:
         store["run"].policy = "local=all"
     cli("policy", run, "run", LOCAL)
@@ -349,14 +352,77 @@ def test_commands(run: Path, here: str, tmp_path: Path) -> None:
     assert "; 4 remote" in cli("scrub", run).stdout
     remedy = f"run@1 has parts that are remote, at {here}/rank-00000: fetch it by lmc-store pull {here} {run}"
     for words in (
-        ("dump", run, "-o", tmp_path / "dumped"), ("diff", run, "run@1", "run@6"), ("fork", run, "run@1", "tune"),
-        ("export", run, "run@1", "-o", tmp_path / "one"),
+        ("dump", run, "-o", place / "dumped"), ("diff", run, "run@1", "run@6"), ("fork", run, "run@1", "tune"),
+        ("export", run, "run@1", "-o", place / "one"),
     ):  # fmt: skip
         assert remedy in cli(*words, code=1).stderr
-    assert not (tmp_path / "dumped").exists() and cli("ls", run).stdout.count("tune") == 0
-    cli("report", run, "-o", tmp_path / "report.html")
+    assert not (place / "dumped").exists() and cli("ls", run).stdout.count("tune") == 0
+    cli("report", run, "-o", place / "report.html")
     cli("pull", here, run, "run@1..3")
     assert cli("ls", run).stdout.count(" remote ") == 1
     assert "large" in cli("diff", run, "run@1", "run@6").stdout
     cli("rm", run, "run@4")
     check_all(run, [1, 2, 3, 5, 6])
+
+
+@pytest.mark.parametrize("kind", ["", "fsdp"])
+def test_a_remote_step_is_resumed_by_fewer_ranks(kind: str, place: Path, here: str) -> None:
+    torch.Tensor  # noqa: B018 (skips without torch)
+    import dcp_ranks
+    import run_ranks
+
+    options = {"policy": "keep_raw=1 local=last:1"}
+    four = [pickle.loads(one[1]) for one in dcp_ranks.run(4, run_ranks.train, place / "run", 3, kind, 0, options)]
+    dcp_ranks.run(4, run_ranks.train, place / "run", 5, kind, 0, options)
+    assert push(place / "run", here)["confirmed"] == 4 and left(place / "run") == [[1, 2, 3, 4]] * 4
+    found = dcp_ranks.run(3, run_ranks.resume_once, place / "run", 1, True, 3, kind, here)
+    for rank, (state_of_rank, first, _) in enumerate(found):
+        assert first == 3
+        same(pickle.loads(state_of_rank), four[rank] | ({} if kind else {"model": four[0]["model"]}))
+    with lmcstore.open(place / "run", "r") as store:
+        same(store["run"][3].state_dict()["optimizer"], four[0]["optimizer"])
+        assert store["run"][6].parent == 3 and store["run"].log(10) and store["run"][3].remote == here
+        assert str(store["run"].log(10)).count("\n") == 7
+
+
+def test_beside_the_ranks(place: Path, here: str) -> None:
+    torch.Tensor  # noqa: B018 (skips without torch)
+    import dcp_ranks
+    import run_ranks
+
+    run, steps, options = place / "run", 8, {"policy": "keep_raw=1 local=last:2"}
+    dcp_ranks.run(2, run_ranks.train, place / "whole", steps)
+    dcp_ranks.run(2, run_ranks.train, run, 3, "", 0, options)
+    stopped = threading.Event()
+
+    def follow() -> None:
+        while not stopped.is_set():
+            push(run, here)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        dcp_ranks.run(2, run_ranks.train, run, steps, "", 1, options)
+    finally:
+        stopped.set()
+        thread.join()
+    push(run, here)
+    assert left(run) == [list(range(1, steps - 1))] * 2
+    with lmcstore.open(run, "r") as store, lmcstore.open(place / "whole", "r") as whole:
+        for one, other in zip(store["run"], whole["run"], strict=True):
+            same(one.state_dict("model"), other.state_dict("model"))
+            same(one.state_dict("ranks"), other.state_dict("ranks"))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_dcp_loads_a_remote_step(run: Path, here: str) -> None:
+    torch.Tensor  # noqa: B018 (skips without torch)
+    import torch.distributed.checkpoint as dcp
+    from lmcstore.dcp import StoreReader
+
+    push(run, here)
+    wanted = {name: array for name, array in run_folder.arrays(2).items() if "." not in name}
+    state = {name: torch.zeros(array.shape, dtype=torch.from_numpy(array).dtype) for name, array in wanted.items()}
+    dcp.load(state, storage_reader=StoreReader(run, step=2))
+    for name, array in wanted.items():
+        assert state[name].numpy().tobytes() == array.tobytes(), name

@@ -71,8 +71,9 @@ class RunConfirmer:
         None: there are no such parts.
         """
         chosen: list[tuple[_PartConfirmer, int, dict[int, dict[str, Any]]]] = []
-        self._tagged = set(self.pusher._run[shelf].tags.values())
-        for pusher in self.pusher.letting_go(shelf):
+        letting_go = self.pusher.letting_go(shelf)
+        self._tagged = set(self.pusher._run[shelf].tags.values()) if letting_go else set()
+        for pusher in letting_go:
             if pusher.name not in self._parts:
                 self._parts[pusher.name] = _PartConfirmer(pusher, self, self._whole)
             one = self._parts[pusher.name]

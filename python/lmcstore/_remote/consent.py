@@ -59,5 +59,5 @@ def check(remote: Remote, url: str, pool: str, what: str) -> None:
         return
     raise RemoteError(
         f"{pool} says that {what} is at {url}. You have not named this URL, so it is not contacted: if you trust it, "
-        f"open the pool with remote={url!r}, or set LMC_STORE_REMOTE to it; or lmc-store pull it"
+        f"open the pool with remote={url!r} or a URL above, or set LMC_STORE_REMOTE to it; or lmc-store pull it"
     )

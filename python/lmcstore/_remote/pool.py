@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -266,6 +267,11 @@ class RemoteHandle:
 
     def read_range(self, kind: int, name: str, first_byte: int, count: int) -> bytearray:
         return self._read(kind, {name: (first_byte, count)})[name][1]
+
+    def read_to(self, kind: int, name: str, first_byte: int, count: int, address: int) -> None:
+        data = self.read_range(kind, name, first_byte, count)
+        if count:
+            ctypes.memmove(address, (ctypes.c_char * count).from_buffer(data), count)
 
     def digest(self) -> bytes:
         with self._pulled() as handle:
