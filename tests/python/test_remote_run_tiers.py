@@ -98,7 +98,9 @@ def test_parts_go_and_are_read(run: Path, url: str, how: str) -> None:
     with lmcstore.open(run, "r") as store:
         store["run"].tag(2, "best")
     assert push(run, url, confirm="off")["confirmed"] == 0 and left(run) == [[], []]
+    run.joinpath("rank-00007.pool").write_bytes(b"no pool")
     assert push(run, url, confirm=how)["confirmed"] == 3
+    run.joinpath("rank-00007.pool").unlink()
     assert left(run) == [[1, 3, 4], [1, 3, 4]]
     with lmcstore.open(run, "r") as store:
         check(store, [1, 2, 3, 4, 5, 6])
@@ -139,6 +141,22 @@ def test_a_part_stays_if_another_is_gone_there(run: Path, here: str) -> None:
     with Place(f"{here}/rank-00001") as there:
         sweep.remove(there, ["run@2"], dry_run=False)
     assert push(first, here)["confirmed"] == 3 and left(first) == [[1, 3, 4]]
+
+
+def test_a_part_stays_if_the_folder_has_no_record(place: Path, here: str) -> None:
+    """This copy of the records is older than the parts."""
+    run = place / "run"
+    save(run, 1, 2, 3)
+    old = node(run, "old")
+    save(run, 4, 5, 6)
+    with lmcstore.open(run, "r+") as store:
+        store["run"].policy = LOCAL
+    push(run, here, confirm="off")
+    first = node(run, "first", 0)
+    (old / "records.pool").rename(first / "records.pool")
+    assert push(first, here)["confirmed"] == 3 and left(first) == [[1, 2, 3]]
+    (run / "records.pool").rename(first / "records.pool")
+    assert push(first, here)["confirmed"] == 1 and left(first) == [[1, 2, 3, 4]]
 
 
 def test_a_push_of_one_pool_lets_no_part_go(run: Path, here: str, place: Path) -> None:

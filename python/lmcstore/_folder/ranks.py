@@ -117,9 +117,12 @@ class Ranks:
     def all(self) -> Iterator[tuple[str, _core.Pool]]:
         """Yield the names and the pools of all files."""
         for name in rank_files(self._folder):
-            with self._lock:
-                pool = self._opened(name)[1]
-            yield name, pool
+            yield name, self.open(name)
+
+    def open(self, name: str) -> _core.Pool:
+        """Open the pool of a file."""
+        with self._lock:
+            return self._opened(name)[1]
 
     def has(self, shelf: str, part: Part) -> bool:
         """Whether the pool of a rank's snapshot is there."""

@@ -22,10 +22,10 @@ from .._remote.push import Pusher, _Batch, _Wanted
 from .._remote.repair import repair as repair_pool
 from .._remote.sweep import drop_parts
 from .._text.similar import listed
-from ..errors import InUseError, NotFoundError
+from ..errors import Error, InUseError, NotFoundError
 from ..store import Store
 from .dumps import Wanted, commit_part
-from .ranks import RankNotFoundError
+from .ranks import RankNotFoundError, rank_files
 from .record import Part
 from .remote_confirm import RunConfirmer
 
@@ -373,14 +373,16 @@ class RunPusher(Pusher):
     def letting_go(self, shelf: str) -> list[_RankPusher]:
         """Return the pushers of the pools here that have more snapshots than their policies keep there."""
         found = []
-        for name, pool in self._run._ranks.all():
+        for name in rank_files(self._run.path):
             digits = name.removeprefix("rank-").removesuffix(".pool")
-            with contextlib.suppress(NotFoundError):  # another shelf
-                pusher = None
-                if digits.isdigit() and lets_go(pool.shelf_info(shelf)):
-                    pusher = self._pusher(int(digits), pool, shelf, begins=False)
-                if pusher is not None:
-                    found.append(pusher)
+            try:
+                pool = self._run._ranks.open(name)
+                may_go = digits.isdigit() and lets_go(pool.shelf_info(shelf))
+            except Error:  # another shelf, or the pool is damaged or being made
+                continue
+            pusher = self._pusher(int(digits), pool, shelf, begins=False) if may_go else None
+            if pusher is not None:
+                found.append(pusher)
         return found
 
     def _let_go(self, shelf: str, waits: bool) -> None:
