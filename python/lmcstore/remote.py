@@ -67,7 +67,6 @@ def pull(
         The server can't be reached, or refuses.
     """
     from ._remote.place import Pace  # needs modules that others do without
-    from ._remote.pull import pull_into
 
     most = None if rate is None else parse_size(rate)
     if most == 0:
@@ -80,10 +79,13 @@ def pull(
         if isinstance(pool, FolderStore):
             return _pull_new(url, pool, what, progress, allow_missing, pace)
         if isinstance(pool, Store):
+            from ._remote.pull import pull_into
+
             return pull_into(pool, url, what, progress, pace)
     path = os.path.expanduser(file_path(pool))
     if not os.path.exists(path) or os.path.isdir(path):
         return _pull_new(url, path, what, progress, allow_missing, pace)
+    from ._remote.pull import pull_into
     from .opening import open
 
     with open(path, "r+", background=False) as store:
@@ -99,11 +101,13 @@ def _pull_new(
     pace: Pace | None,
 ) -> dict[str, Any]:
     """Pull into a path that does not exist, or into a run's folder or its path."""
-    from ._remote import state
     from ._remote.place import Place
-    from ._remote.pull import Early, pull_into
 
     with Place(url, read_pace=pace) as place:
+        place.expect("head")
+        from ._remote import state  # while the answer is on its way
+        from ._remote.pull import Early, pull_into
+
         head = state.read_head(place)
         if head.ranks is not None:
             from ._folder.remote_pull import pull_run

@@ -12,16 +12,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._text.arguments import file_path, parse_size
 from .._text.text import lines, printable
 from ..errors import DamagedError, Error, InvalidError, NotFoundError
 from ..progress import ProgressBar
 from ..remote import mend, pull, verify
-from . import state
-from .codec import Entry
 from .place import Place, is_url
+
+if TYPE_CHECKING:
+    from . import state
+    from .codec import Entry
 
 _DONE, _FAILED, _WRONG_USE, _SIGNAL = 0, 1, 2, 128
 _LISTED = 32
@@ -86,6 +88,8 @@ def _pull(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ls(arguments: argparse.Namespace) -> dict[str, Any]:
+    from . import state
+
     with Place(arguments.url) as place:
         now = state.read(place)
         names = [arguments.shelf] if arguments.shelf else [shelf.name for shelf in now.shelves]
@@ -106,6 +110,8 @@ def _ls(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _log(arguments: argparse.Namespace) -> dict[str, Any]:
+    from . import state
+
     with Place(arguments.url) as place:
         now = state.read(place)
         names = [arguments.shelf] if arguments.shelf else [shelf.name for shelf in now.shelves]
@@ -121,6 +127,8 @@ def _log(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _info(arguments: argparse.Namespace) -> dict[str, Any]:
+    from . import state
+
     with Place(arguments.url) as place:
         now = state.read(place)
         shelves = []
@@ -145,6 +153,8 @@ def _info(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _rank(above: Place, name: str) -> dict[str, Any]:
     """Describe a rank's sub-run."""
+    from . import state
+
     with above.below(name) as place:
         try:
             return {"name": name, "stored": sum(shelf.shown for shelf in state.read(place).shelves), "error": None}

@@ -32,6 +32,7 @@ _ATTEMPTS = 6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _DEFAULT_TIMEOUT_S = 120.0
 _LONGEST_TRYING_S = 180.0
+_EXPECTED_BYTES = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _CLOUD = {"s3": "s3", "gs": "gs", "az": "az", "abfs": "az", "abfss": "az", "https": "http", "http": "http"}
 _ENDPOINTS = {
@@ -116,6 +117,7 @@ class Place:
     ) -> None:
         self.url, self._client = _client(url)
         self._parallel, self.pace, self.read_pace = parallel, pace, read_pace
+        self._expected: dict[str, Future[bytes]] = {}
         self.renew()
         forked.add(self)
 
@@ -150,6 +152,18 @@ class Place:
 
     def get(self, name: str, most: int = 1 << 30) -> bytes:
         """Read an object; NotFoundError: there is none. DamagedError: it has more than `most` bytes."""
+        expected = self._expected.pop(name, None)
+        if expected is not None:
+            data = expected.result()
+            if len(data) <= most:
+                return data
+        return self._get(name, most)
+
+    def expect(self, name: str) -> None:
+        """Begin to read a small object that the next `get` of its name returns."""
+        self._expected[name] = self.start(self._get, name, _EXPECTED_BYTES)
+
+    def _get(self, name: str, most: int) -> bytes:
         return self._try(name, "read", lambda: self._client.get(name, most))
 
     def get_range(self, name: str, offset: int, count: int) -> Part:
