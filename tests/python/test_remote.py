@@ -199,6 +199,20 @@ def memory() -> Iterator[Place]:
         yield place
 
 
+def test_an_expected_object(memory: Place) -> None:
+    memory.put("head", b"old")
+    memory.expect("head")
+    memory._expected["head"].result()
+    memory.put("head", b"new")
+    assert memory.get("head") == b"old" and memory.get("head") == b"new"
+    memory.expect("head")
+    with pytest.raises(lmcstore.DamagedError, match="more than 2"):
+        memory.get("head", 2)
+    memory.expect("none")
+    with pytest.raises(lmcstore.NotFoundError, match="none: there is no such object"):
+        memory.get("none")
+
+
 def test_no_run(place: Place) -> None:
     with pytest.raises(lmcstore.NotFoundError, match="there is no run of lmc-store"):
         state.read(place)
