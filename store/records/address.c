@@ -77,6 +77,8 @@ static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf
         return fail_empty(txn, shelf, which, error);
     if (*name == '{')
         snprintf(why, sizeof why, ": all its snapshots were taken later");
+    else if (strncmp(name, "step:", 5) == 0)
+        snprintf(why, sizeof why, ": none has that step");
     else if (all_digits(name))
         snprintf(why, sizeof why, "; the newest is %llu", (unsigned long long)shelf->df.latest);
     else if (lmcs_tags_each(txn, shelf, append_tag, &listed, NULL) == LMCS_OK && listed.count > 0)

@@ -132,6 +132,8 @@ def test_times(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shelf["{now}"].number == 2
     with pytest.raises(lmcstore.NotFoundError, match="taken later"):
         shelf.at(time=datetime.date(2001, 1, 1))
+    with pytest.raises(lmcstore.NotFoundError, match="run@step:9: none has that step"):
+        shelf["step:9"]
     with pytest.raises(lmcstore.InvalidError, match="hours ago"):
         shelf["{tomorrow}"]
     with pytest.raises(lmcstore.InvalidError):
