@@ -691,7 +691,7 @@ class Shelf:
         if isinstance(which, Snapshot):
             self._own(which)
             return which.number
-        if not isinstance(which, str):
+        if hasattr(which, "__index__") and not isinstance(which, bool):
             number = operator.index(which)
             if 0 < number < 2**63:
                 return number

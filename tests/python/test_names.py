@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from typing import Any
 
 import lmcstore
 import numpy
@@ -188,6 +189,17 @@ def test_rows(shelf: lmcstore.Shelf) -> None:
         snapshot.rows("model", 0, 1)
     with pytest.raises(lmcstore.NotFoundError):
         snapshot.rows("nothing", 0, 1)
+
+
+@pytest.mark.parametrize("which", [None, 1.5, True])
+def test_what_addresses_no_snapshot(shelf: lmcstore.Shelf, which: Any) -> None:
+    take(shelf, 1)
+    for call in (shelf.remove, lambda which: shelf.tag(which, "best")):
+        with pytest.raises(lmcstore.UnsupportedError, match="a snapshot is addressed by an int or a str"):
+            call(which)
+    with pytest.raises(lmcstore.UnsupportedError, match="a pattern of names must be a str"):
+        shelf[1].select(which)
+    assert len(shelf) == 1 and not shelf.tags
 
 
 def test_select_and_a_budget(shelf: lmcstore.Shelf) -> None:

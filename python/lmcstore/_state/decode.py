@@ -437,6 +437,8 @@ class Decoded:
         return _Builder(self._handle, self.is_flat, types).build(node, node is self.root, flags)
 
     def fitting(self, pattern: str) -> list[TensorRef]:
+        if not isinstance(pattern, str):
+            raise UnsupportedError(f"a pattern of names must be a str, not a {type(pattern).__qualname__}")
         refs = refs_of(self.root)
         by_name = {ref.name: ref for ref in refs}
         names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
