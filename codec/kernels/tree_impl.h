@@ -97,17 +97,18 @@ static inline void merge_lists_whole(const unsigned char *bits, size_t n, const 
                                      const unsigned char **ones, unsigned char *out)
 {
     const unsigned char *zero = *zeros, *one = *ones;
-    size_t set = 0;
-    for (size_t i = 0; i < n; i += 64) {
-        uint64_t some = lmci_load64(bits + i / 8);
-        if (n - i >= 128) {
-            merge_at(some, zero + (i - set), one + set, out + i);
-            set += (size_t)__builtin_popcountll(some);
-            i += 64;
-            some = lmci_load64(bits + i / 8);
-        }
-        merge_at(some, zero + (i - set), one + set, out + i);
-        set += (size_t)__builtin_popcountll(some);
+    size_t set = 0, i = 0;
+    for (; i + 128 <= n; i += 128) {
+        const uint64_t first = lmci_load64(bits + i / 8), second = lmci_load64(bits + i / 8 + 8);
+        const size_t then = set + (size_t)__builtin_popcountll(first);
+        merge_at(first, zero + (i - set), one + set, out + i);
+        merge_at(second, zero + (i + 64 - then), one + then, out + i + 64);
+        set = then + (size_t)__builtin_popcountll(second);
+    }
+    if (i < n) {
+        const uint64_t last = lmci_load64(bits + i / 8);
+        merge_at(last, zero + (i - set), one + set, out + i);
+        set += (size_t)__builtin_popcountll(last);
     }
     *zeros += n - set;
     *ones += set;
