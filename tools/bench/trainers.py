@@ -8,10 +8,12 @@ ranks and the folder is synced. Run by tools/bench.sh trainers.
 
 import importlib.util
 import os
+import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmcstore
 from tables import Run, Section, ms, progress, run_suite
 from trainers_loops import lightning, python_of, run_program, transformers
 from trainers_run import (
@@ -24,9 +26,11 @@ from trainers_run import (
     TORCH_CHECKPOINTING,
     WAYS,
     load,
+    load_coded,
     on_ranks,
     plan,
     save,
+    save_apart,
     save_async,
     save_once,
 )
@@ -134,6 +138,41 @@ def loads(setting: Setting) -> list[Section]:
     return sections
 
 
+def coded(setting: Setting) -> Section:
+    """Measure loads of a compacted snapshot, whose blocks several ranks need."""
+    section = Section(
+        f"Loads of a compacted snapshot of {setting.bytes // MIB} MiB that 2 ranks saved as rows, {setting.folder}",
+        [
+            "loaded as",
+            "ms, blocks shared (alone)",
+            "processor time of all ranks, ms",
+            "shared, of alone: time",
+            "of it",
+        ],
+    )
+    with tempfile.TemporaryDirectory(dir=setting.folder) as made:
+        folder = Path(made, "run")
+        on_ranks(2, save_apart, folder, setting.bytes, setting.of(10, 5, 1))
+        with lmcstore.open(folder, "r+") as run:
+            run["run"].policy = "keep_raw=1"
+            run.compact()
+        for target in ("replicated", "columns"):
+            for world in (2, 4):
+                found = on_ranks(world, load_coded, folder, target, setting.of(9, 5, 1))
+                middles = {key: statistics.median(values) for key, values in found.items()}
+                time_share, share = (middles[f"shared_{key}"] / middles[f"alone_{key}"] for key in ("s", "processor_s"))
+                cells = [
+                    f"{ms(middles[f'shared_{key}'])} ({ms(middles[f'alone_{key}'])})" for key in ("s", "processor_s")
+                ]
+                section.rows.append([f"{target}, {world} ranks", *cells, f"{time_share:.2f}", f"{share:.2f}"])
+                section.numbers[f"{target}, {world} ranks"] = found
+                progress(f"    {target}, {world} ranks")
+    section.notes.append(
+        "From the page cache, in turn in the same processes. The state is three saves older than the newest."
+    )
+    return section
+
+
 def asynchronous(setting: Setting) -> list[Section]:
     """Measure how long dcp.async_save holds training up."""
     sections = []
@@ -182,7 +221,7 @@ def planning(setting: Setting) -> Section:
     return section
 
 
-SECTIONS = (saves, loads, asynchronous, planning, lightning, transformers)
+SECTIONS = (saves, loads, coded, asynchronous, planning, lightning, transformers)
 
 
 def setting_of(run: Run) -> Setting:

@@ -20,7 +20,7 @@ import lmcstore
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from lmcstore._folder import writing
+from lmcstore._folder import once, writing
 from lmcstore._folder.record import Part
 from lmcstore.dcp import StoreReader, StoreWriter, _record, _Written
 from peers import fsync_all
@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 TENSORS = 64
 _ROWS = 64
@@ -159,6 +159,17 @@ class Training:
             parameter.grad = DTensor.from_local(gradient, self._mesh, [Shard(0)], run_check=False)
         self._optimizer.step()
 
+    def tensors(self) -> dict[str, Any]:
+        """Return the parameters and moments by names."""
+        moments = (self._optimizer.state[parameter] for parameter in self._model.parameters())
+        named = zip(self._model.named_parameters(), moments, strict=True)
+        return {
+            f"{name}.{key}": value
+            for (name, parameter), slots in named
+            for key, value in {"weight": parameter.detach(), **slots}.items()
+            if key != "step"
+        }
+
     def state(self) -> dict[str, Any]:
         """Return the state as DCP saves it."""
         model, optimizer = get_state_dict(self._model, self._optimizer)
@@ -253,6 +264,44 @@ def load(folder: Path, ways: tuple[str, ...], size_bytes: int, turns: int) -> di
             for name, tensor in state.items():
                 if not torch.equal(tensor.to_local(), expected[name].to_local()):
                     raise RuntimeError(f"{way}: {name} was not loaded as it was saved")
+    return found
+
+
+def save_apart(folder: Path, size_bytes: int, steps: int) -> dict[str, list[float]]:
+    """Save states that are some steps apart, four times."""
+    training = Training(size_bytes, torch.float32)
+    for number in range(4):
+        for _ in range(steps):
+            training.step()
+        dcp.save(training.tensors(), storage_writer=StoreWriter(folder, step=number))
+    writing.close(str(folder))
+    return {}
+
+
+def load_coded(folder: Path, target: str, turns: int) -> dict[str, list[float]]:
+    """Load the oldest state, in turn with and without shared blocks; seconds, and processor time of all ranks."""
+    found: dict[str, list[float]] = {
+        f"{way}_{unit}": [] for way in ("shared", "alone") for unit in ("s", "processor_s")
+    }
+    mesh, choose = init_device_mesh("cpu", (dist.get_world_size(),)), once.shares_of
+    with lmcstore.open(folder, "r") as run:
+        shapes = {name: tuple(run["run"].at(step=0)[name].shape) for name in run["run"].at(step=0).names()}
+    gc.disable()  # in some turns it takes longer than the load
+    for turn in range(2 * turns + 2):
+        way = ("shared", "alone")[turn % 2]
+        once.shares_of = choose if way == "shared" else lambda offers: [None] * len(offers)
+        place = Replicate() if target == "replicated" else Shard(1)
+        state = {name: distribute_tensor(torch.ones(shape), mesh, [place]) for name, shape in shapes.items()}
+        dist.barrier()
+        begin, used = time.perf_counter(), time.process_time()
+        dcp.load(state, storage_reader=StoreReader(folder, step=0))
+        processor = torch.tensor(time.process_time() - used)
+        dist.barrier()
+        seconds = time.perf_counter() - begin
+        dist.all_reduce(processor)
+        if turn > 1:
+            found[f"{way}_s"].append(seconds)
+            found[f"{way}_processor_s"].append(float(processor))
     return found
 
 
