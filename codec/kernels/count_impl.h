@@ -34,6 +34,70 @@ static inline void add_counts(uint16_t part[8][256], uint32_t counts[256])
 /* So many symbols overflow no 16-bit counter. */
 #define COUNT_MANY ((size_t)1 << 15)
 
+#if defined(__AVX512VBMI2__)
+
+#include "kernels/vbmi2_impl.h"
+
+/* Counts in tables once there are more than a few symbols. */
+struct counter {
+    size_t held; /* symbols in the tables; 0: these are not clear */
+    uint16_t part[8][256];
+};
+
+static void count_held(const unsigned char *symbols, size_t count, struct counter *counter, uint32_t counts[256])
+{
+    if (counter->held == 0 && count <= COUNT_FEW) {
+        for (size_t i = 0; i < count; i++)
+            counts[symbols[i]]++;
+        return;
+    }
+    if (counter->held == 0)
+        memset(counter->part, 0, sizeof counter->part);
+    count_some(symbols, count, counter->part);
+    counter->held += count;
+    if (counter->held >= COUNT_MANY) {
+        add_counts(counter->part, counts);
+        counter->held = 0;
+    }
+}
+
+#define COUNT_KEPT ((size_t)4096)
+
+/* Zeros are often most symbols: others are gathered first, and only these are counted one by one. */
+static void count_symbols(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256])
+{
+    unsigned char kept[COUNT_KEPT + COUNT_CHUNK];
+    struct counter counter;
+    every = count <= COUNT_FEW ? 1 : every;
+    counter.held = 0;
+    const size_t ahead = 8 * every * COUNT_CHUNK;
+    size_t zeros = 0, n = 0;
+    memset(counts, 0, 256 * sizeof *counts);
+    for (size_t i = 0; i < count; i += every * COUNT_CHUNK) {
+        const size_t some = count - i < COUNT_CHUNK ? count - i : COUNT_CHUNK;
+        if (every != 1 && some < COUNT_CHUNK)
+            break;
+        if (every != 1 && count - i > ahead)
+            __builtin_prefetch(symbols + i + ahead);
+        const __m512i x = _mm512_maskz_loadu_epi8(UINT64_MAX >> (COUNT_CHUNK - some), symbols + i);
+        const uint64_t others = _mm512_test_epi8_mask(x, x);
+        _mm512_storeu_si512(kept + n, compress_bytes(others, x));
+        n += (size_t)__builtin_popcountll(others);
+        zeros += some - (size_t)__builtin_popcountll(others);
+        if (n >= COUNT_KEPT) {
+            count_held(kept, COUNT_KEPT, &counter, counts);
+            n -= COUNT_KEPT;
+            memcpy(kept, kept + COUNT_KEPT, COUNT_CHUNK);
+        }
+    }
+    count_held(kept, n, &counter, counts);
+    if (counter.held != 0)
+        add_counts(counter.part, counts);
+    counts[0] += (uint32_t)zeros;
+}
+
+#else
+
 static void count_symbols(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256])
 {
     uint16_t part[8][256];
@@ -58,6 +122,8 @@ static void count_symbols(const unsigned char *symbols, size_t count, size_t eve
         add_counts(part, counts);
     }
 }
+
+#endif
 
 /* Returns log2(x) in 1/65536: the exponent of x as a float, and a parabola of its mantissa. x is not 0. */
 static inline uint32_t log2_of_count(uint32_t x)
