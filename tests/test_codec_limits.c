@@ -4,7 +4,12 @@
 #define _GNU_SOURCE
 #include "test_codec_modes_support.h"
 
+#include "kernels/kernels.h"
+
 #include <pthread.h>
+
+/* NULL if the library is shared. */
+const struct lmci_kernels *lmci_kernels(void) __attribute__((weak));
 
 /* For any data, wrong estimates lose at most one part in 20. */
 static void test_dense_is_hardly_ever_larger(void **unused)
@@ -314,9 +319,47 @@ static void test_streams(void **unused)
     free(base);
 }
 
+/* Counts of `n` symbols, or of whole chunks of 64, one in `every`. */
+static void count_plainly(const unsigned char *symbols, size_t n, size_t every, uint32_t counts[256])
+{
+    memset(counts, 0, 256 * sizeof *counts);
+    for (size_t i = 0; i < n; i++)
+        counts[symbols[i]] += every == 1 || (i / 64 % every == 0 && i / 64 < n / 64);
+}
+
+/* All kernels count the same, around the lengths where their ways of counting change. */
+static void test_counts(void **unused)
+{
+    (void)unused;
+    static const size_t lengths[] = {0, 1, 511, 512, 4095, 4096, 8192, 32768, 100000};
+    static const unsigned zeros_in[] = {1, 2, 100, 5000}; /* one byte in so many is not zero */
+    unsigned char *symbols = malloc(100200);
+    uint64_t state = 1;
+    for (size_t z = 0; z < sizeof zeros_in / sizeof *zeros_in && lmci_kernels_use != 0; z++) {
+        for (size_t i = 0; i < 100200; i++)
+            symbols[i] = next_random(&state) % zeros_in[z] == 0 ? (unsigned char)(next_random(&state) >> 56) : 0;
+        for (size_t t = 0; t < TABLES; t++) {
+            for (size_t k = 0; k < sizeof lengths / sizeof *lengths * 66 && use_kernels(tables[t]); k++) {
+                uint32_t counts[256], plain[256];
+                const size_t n = lengths[k / 66] + k % 66, every = n <= 600 ? 1 : 1 + k % 3;
+                unsigned char *exact = malloc(n + 1); /* for sanitizers */
+                memcpy(exact + 1, symbols, n);
+                lmci_kernels()->count(exact + 1, n, every, counts);
+                count_plainly(symbols, n, every, plain);
+                assert_memory_equal(counts, plain, sizeof counts);
+                free(exact);
+            }
+        }
+    }
+    if (lmci_kernels_use != 0)
+        lmci_kernels_use(NULL);
+    free(symbols);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts),
         cmocka_unit_test(test_dense_is_hardly_ever_larger),
         cmocka_unit_test(test_dense_is_not_larger),
         cmocka_unit_test(test_sizes_at_thresholds),
