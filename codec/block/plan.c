@@ -66,6 +66,17 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     return true;
 }
 
+/* Prefetches what gather() copies, all at once. */
+static void gather_ahead(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes)
+{
+    const size_t piece_bytes = sample->words / PIECES * sample->word;
+    if (raw_bytes <= sample->words * sample->word)
+        return;
+    const uint64_t stride_words = (raw_bytes - piece_bytes) / sample->word / (PIECES - 1);
+    for (uint64_t piece = 0; piece < PIECES; piece++)
+        __builtin_prefetch(from + piece * stride_words * sample->word);
+}
+
 /* Copies evenly spaced pieces, or all. Returns bytes. */
 static size_t gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
 {
@@ -74,9 +85,7 @@ static size_t gather(const struct sample *sample, const unsigned char *from, uin
         memcpy(to, from, (size_t)raw_bytes);
         return (size_t)raw_bytes;
     }
-    uint64_t stride_words = (raw_bytes - piece_bytes) / sample->word / (PIECES - 1);
-    for (uint64_t piece = 0; piece < PIECES; piece++) /* all at once, not one after another */
-        __builtin_prefetch(from + piece * stride_words * sample->word);
+    const uint64_t stride_words = (raw_bytes - piece_bytes) / sample->word / (PIECES - 1);
     for (uint64_t piece = 0; piece < PIECES; piece++)
         memcpy(to + piece * piece_bytes, from + piece * stride_words * sample->word, piece_bytes);
     return PIECES * piece_bytes;
@@ -443,7 +452,9 @@ static void choose_values(const struct sample *sample, bool possible, uint64_t a
 #define CLEARLY 3 /* bits a word by which a delta surely wins without rotation */
 #define SURELY  4 /* ... by which lengths suffice to show that */
 
-static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
+/* *bits: estimate of a delta by classes; otherwise unchanged. */
+static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme,
+                              uint64_t *bits)
 {
     enum lmc_status status = LMC_OK;
     const bool is_float = lmci_dtype_is_float(params->dtype);
@@ -458,6 +469,7 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     scheme->transform = LMCI_ROTATE;
     if (dealt && classes + CLEARLY * (uint64_t)sample->words < rotated) {
         scheme->method = LMCI_METHOD_CLASSES;
+        *bits = classes;
         return LMC_OK;
     }
     const uint64_t alone = choose_alone(sample, rotated, noise, scheme);
@@ -477,6 +489,10 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     scheme->noisy = sample->small && !sample->dense;
     return status;
 }
+
+/* Where words take fewer bits in the mean than one in so many, runs take about as many as the words that they
+ * replace. */
+#define FEW_BITS 4
 
 /* Whether lines seem to repeat. Overwrites the sample. */
 static bool lines_repeat(const struct sample *sample, const struct lmc_params *params, bool needs_base)
@@ -540,11 +556,15 @@ enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *s
         return LMC_OK;
     if (!sample_init(&sample, params))
         return LMC_NO_MEMORY;
+    gather_ahead(&sample, params->data, params->raw_bytes);
+    if (sample.base != NULL)
+        gather_ahead(&sample, params->base, params->raw_bytes);
     gather(&sample, params->data, params->raw_bytes, sample.data);
     if (sample.base != NULL)
         gather(&sample, params->base, params->raw_bytes, sample.base);
-    enum lmc_status status = choose(&sample, params, scheme);
-    scheme->copies = repeats(&sample, params, lmci_scheme_needs_base(scheme));
+    uint64_t bits = UINT64_MAX;
+    enum lmc_status status = choose(&sample, params, scheme, &bits);
+    scheme->copies = bits > sample.words / FEW_BITS && repeats(&sample, params, lmci_scheme_needs_base(scheme));
     lmci_release(sample.memory);
     return status;
 }
