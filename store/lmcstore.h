@@ -484,8 +484,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool,
 /*
  * Lets snapshots from `first` to `last` (which exists) leave the pool, as the policy's "local" allows: the caller has
  * verified that `url` has them whole, and keeps them; of a part of a group, the whole group. Those that were committed
- * after the commit `epoch` (lmcs_pool_info) stay, and so do tagged and prepared ones, those with more than 1200 bytes of
- * metadata, and contents that others need. A snapshot that left is *remote*: it is listed, its tags and metrics can
+ * after the commit `epoch` (lmcs_pool_info) stay, and so do tagged and prepared ones, those with more than 1200 bytes
+ * of metadata, and contents that others need. A snapshot that left is *remote*: it is listed, its tags and metrics can
  * change, and reading it is LMCS_REMOTE. A restore of an archive with it brings it back. A handle that is open for
  * reading leaves the request to the writer, which may lose it if it is killed: ask again for what is still in the pool.
  */

@@ -73,7 +73,7 @@ struct lmci_kernels {
     /* Deals words to `lists`, and hashes them into `state`, a hasher's, unless it is NULL. */
     void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
                        const struct lmci_classes *classes, void *state, struct lmci_class_lists *lists);
-    /* The inverse; hashes the data. For any lists and base, the symbol lists together advance by `count` and every other
+    /* The inverse; hashes the data. For any lists and base, the symbol lists together advance by `count`, every other
      * list by at most that. */
     void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
                        void *state, struct lmci_class_lists *lists, unsigned char *data);
