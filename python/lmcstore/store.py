@@ -16,7 +16,7 @@ from ._optimizer.relations import Finder
 from ._remote.consent import Remote
 from ._remote.left import PoolHandle
 from ._text import html
-from ._text.arguments import check_text, descriptor, file_path, parse_size
+from ._text.arguments import check_name, descriptor, file_path, parse_size
 from ._text.caution import other_shelves, similar_shelf, warn_of_creation
 from .copier import Job
 from .errors import (
@@ -131,7 +131,7 @@ class Store:
     def __getitem__(self, name: str) -> Shelf:
         if not isinstance(name, str):
             raise UnsupportedError(f"a shelf is named by a str, not by a {type(name).__qualname__}")
-        check_text(name, f"{name!r:.100}", "the name of a shelf")
+        check_name(name, "the name of a shelf")
         return Shelf(self, name)
 
     def shelf(self, name: str, *, create: bool | None = None) -> Shelf:

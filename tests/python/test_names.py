@@ -52,9 +52,9 @@ def test_forks_are_refused_where_they_must_be(pool_path: str, store: lmcstore.St
 
 @pytest.mark.parametrize("name", ["a\0b", "\udcff"])
 def test_names_without_utf8_are_refused(store: lmcstore.Store, name: str) -> None:
-    with pytest.raises(lmcstore.UnsupportedError, match="the name of a shelf"):
+    with pytest.raises(lmcstore.InvalidError, match="the name of a shelf"):
         store[name]
-    with pytest.raises(lmcstore.UnsupportedError, match="the name of a live variable"):
+    with pytest.raises(lmcstore.InvalidError, match="the name of a live variable"):
         store["run"].live[name] = 1
 
 

@@ -201,13 +201,13 @@ def _check_meta(value: Any, path: str, depth: int) -> None:
         for key, child in value.items():
             if type(key) is not str:
                 raise UnsupportedError(f"{path}: JSON has keys of str only, not {key!r}")
-            check_text(key, path, "meta")
+            _check_text(key, path)
             _check_meta(child, f"{path}.{key}", depth + 1)
     elif kind is list:
         for index, child in enumerate(value):
             _check_meta(child, f"{path}.{index}", depth + 1)
     elif kind is str:
-        check_text(value, path, "meta")
+        _check_text(value, path)
     elif kind is float:
         if not math.isfinite(value):
             raise UnsupportedError(f"{path}: JSON has no {value}; put it in metrics")
@@ -217,7 +217,16 @@ def _check_meta(value: Any, path: str, depth: int) -> None:
         raise UnsupportedError(f"{path}: JSON has no {kind.__qualname__}; meta holds dict, list, str, numbers and None")
 
 
-def check_text(value: str, path: str, holder: str) -> None:
-    """Refuse characters that texts of C or UTF-8 lack."""
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise UnsupportedError(f"{path}: {holder} can't hold NUL characters or lone surrogates")
+def check_name(name: str, holder: str) -> None:
+    """Refuse a name with characters that texts of C or UTF-8 lack."""
+    if _is_odd(name):
+        raise InvalidError(f"{name!r:.100}: {holder} can't hold NUL characters or lone surrogates")
+
+
+def _check_text(value: str, path: str) -> None:
+    if _is_odd(value):
+        raise UnsupportedError(f"{path}: meta can't hold NUL characters or lone surrogates")
+
+
+def _is_odd(text: str) -> bool:
+    return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)

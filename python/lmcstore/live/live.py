@@ -21,7 +21,7 @@ from .._arrays.packages import loaded
 from .._state.lazy import LazyTensor
 from .._state.live_table import PYTHON, TORCH
 from .._text import html
-from .._text.arguments import address, check_text, int64, meta_json, metric_lists, parse_size, tag_names
+from .._text.arguments import address, check_name, int64, meta_json, metric_lists, parse_size, tag_names
 from ..errors import DamagedError, ExistsError, InvalidError, NotFoundError, UnsupportedError
 from .kinds import MAX_BYTES, Kind, access_of, kind_of, note_bytes, numpy_kind, shape_of, torch_module, wait_ms
 from .tensor import LiveTensor
@@ -457,7 +457,7 @@ def _is_number_for(variable: LiveVariable, value: Any) -> bool:
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise UnsupportedError(f"a live variable is named by a str, not by a {type(name).__qualname__}")
-    check_text(name, f"{name!r:.100}", "the name of a live variable")
+    check_name(name, "the name of a live variable")
 
 
 def _ns(seconds: float | None) -> int:
