@@ -59,7 +59,7 @@ def wait_for(url: str, number: int, pusher: "subprocess.Popen[bytes]") -> None:
 
 
 def wait_for_key(url: str) -> None:
-    """Wait until the newest snapshot is one archive, as it is after a pause."""
+    """Wait until the newest snapshot is one archive without payloads of others, as it is after a pause."""
     from lmcstore._remote import state
     from lmcstore._remote.place import Place
 
@@ -68,7 +68,8 @@ def wait_for_key(url: str) -> None:
         while True:
             there = state.read(place).shelf(SHELF)
             assert there.latest is not None
-            if len(there.chain(there.latest.number)) == 1:
+            chain = there.chain(there.latest.number)
+            if len(chain) == 1 and chain[0][1].first == 0:
                 return
             if time.monotonic() - begin > KEY_LIMIT_S:
                 raise RuntimeError("the newest snapshot got no key")
