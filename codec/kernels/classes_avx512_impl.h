@@ -264,6 +264,15 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         what(16);                   \
     }
 
+/* The same for words of 2 bytes, of which few are not dealt by classes_short_impl.h. */
+#define FOR_CLASSES_OF_2(how_many, what) \
+    if ((how_many) <= 4)                 \
+        what(4);                         \
+    else if ((how_many) <= 8)            \
+        what(8);                         \
+    else                                 \
+        what(16)
+
 #include "kernels/classes_short_impl.h"
 
 static void deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
@@ -272,10 +281,11 @@ static void deal_whole(unsigned word, const unsigned char *data, const unsigned 
     struct lmci_class_lists own = *lists;
 #define DEAL_2(count) deal_vectors(2, count, data, base, n, v, &own)
 #define DEAL_4(count) deal_vectors(4, count, data, base, n, v, &own)
-    if (word == 2)
-        FOR_CLASSES(v->count, DEAL_2)
-    else
+    if (word == 2) {
+        FOR_CLASSES_OF_2(v->count, DEAL_2);
+    } else {
         FOR_CLASSES(v->count, DEAL_4)
+    }
     *lists = own;
 }
 

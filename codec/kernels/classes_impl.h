@@ -212,10 +212,11 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
     class_vectors(word, classes, &v);
 #define JOIN_2(count) join_vectors(2, count, base, n, &v, &own, data)
 #define JOIN_4(count) join_vectors(4, count, base, n, &v, &own, data)
-    if (word == 2)
-        FOR_CLASSES(classes->count, JOIN_2)
-    else
+    if (word == 2) {
+        FOR_CLASSES_OF_2(classes->count, JOIN_2);
+    } else {
         FOR_CLASSES(classes->count, JOIN_4)
+    }
     *lists = own;
 }
 

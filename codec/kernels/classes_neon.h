@@ -357,4 +357,5 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         what(8);                    \
     }
 
-#define FOR_CLASSES FOR_PAIRS
+#define FOR_CLASSES      FOR_PAIRS
+#define FOR_CLASSES_OF_2 FOR_PAIRS
