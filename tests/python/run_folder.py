@@ -98,3 +98,10 @@ def close(folder: Path) -> None:
     """Close the pools of a folder, as the end of the process does; prepared parts stay so."""
     writing._open.prepared.clear()
     writing.close(str(folder))
+
+
+def save_steps(folder: Path, world: int, *steps: int, **options: Any) -> None:
+    """Save steps of a run with metrics, and close its pools."""
+    for step in steps:
+        save(folder, step, world=world, metrics={"loss": 1 / step}, **options)
+    close(folder)

@@ -44,9 +44,7 @@ def url(place: Path) -> str:
 
 
 def save(folder: Path, *steps: int, **options: Any) -> None:
-    for step in steps:
-        run_folder.save(folder, step, world=4, metrics={"loss": 1 / step}, **options)
-    run_folder.close(folder)
+    run_folder.save_steps(folder, 4, *steps, **options)
 
 
 @pytest.fixture

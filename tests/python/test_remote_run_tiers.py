@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from optional import torch
 from same import same
 from test_cli_remote import cli
 from test_remote_push import Died, Fate
+from test_remote_ranks import node, push
 
 pytest.importorskip("obstore")
 pytestmark = pytest.mark.filterwarnings("ignore::lmcstore.CreationWarning")
@@ -43,9 +43,7 @@ def here(place: Path) -> str:
 
 
 def save(folder: Path, *steps: int, **options: Any) -> None:
-    for step in steps:
-        run_folder.save(folder, step, world=2, metrics={"loss": 1 / step}, **options)
-    run_folder.close(folder)
+    run_folder.save_steps(folder, 2, *steps, **options)
 
 
 @pytest.fixture
@@ -55,20 +53,6 @@ def run(place: Path) -> Path:
     with lmcstore.open(place / "run", "r+") as store:
         store["run"].policy = LOCAL
     return place / "run"
-
-
-def node(run: Path, name: str, *ranks: int) -> Path:
-    """Copy a part of the pools, and the records, as a machine of its own has them."""
-    folder = run.with_name(name)
-    folder.mkdir()
-    files = [run / "records.pool", *(run / RANKS[rank] for rank in ranks)]
-    subprocess.run(["cp", "--sparse=always", *files, folder], check=True)
-    return folder
-
-
-def push(folder: Path, url: str, what: Any = None, **options: Any) -> dict[str, Any]:
-    with lmcstore.open(folder, "r") as store:
-        return store.push(url, what, **options)
 
 
 def left(folder: Path) -> list[list[int]]:
@@ -124,7 +108,7 @@ def test_parts_go_and_are_read(run: Path, url: str, how: str) -> None:
 
 
 def test_a_part_stays_until_all_ranks_have_sent_theirs(run: Path, url: str) -> None:
-    first, second = node(run, "first", 0), node(run, "second", 1)
+    first, second = node(run, "first", (0,)), node(run, "second", (1,))
     done = push(first, url)
     assert (done["confirmed"], done["snapshots"]) == (0, 0) and left(first) == [[]]
     assert push(second, url)["confirmed"] == 4 and left(second) == [[1, 2, 3, 4]] and left(first) == [[]]
@@ -134,7 +118,7 @@ def test_a_part_stays_until_all_ranks_have_sent_theirs(run: Path, url: str) -> N
 
 
 def test_a_part_stays_if_another_is_gone_there(run: Path, here: str) -> None:
-    first = node(run, "first", 0)
+    first = node(run, "first", (0,))
     with lmcstore.open(run, "r+") as store:
         store["run"].policy = "local=all"
     push(run, here)
@@ -147,12 +131,12 @@ def test_a_part_stays_if_the_folder_has_no_record(place: Path, here: str) -> Non
     """This copy of the records is older than the parts."""
     run = place / "run"
     save(run, 1, 2, 3)
-    old = node(run, "old")
+    old = node(run, "old", ())
     save(run, 4, 5, 6)
     with lmcstore.open(run, "r+") as store:
         store["run"].policy = LOCAL
     push(run, here, confirm="off")
-    first = node(run, "first", 0)
+    first = node(run, "first", (0,))
     (old / "records.pool").rename(first / "records.pool")
     assert push(first, here)["confirmed"] == 3 and left(first) == [[1, 2, 3]]
     (run / "records.pool").rename(first / "records.pool")
@@ -338,10 +322,10 @@ def test_a_repair_marks_the_only_copies_again(run: Path, here: str) -> None:
 
 def test_a_removed_snapshot_does_not_come_back(run: Path, here: str) -> None:
     """The coordinator removes a snapshot, of which a machine has let its part go."""
-    first, second = node(run, "first", 0), node(run, "second", 1)
+    first, second = node(run, "first", (0,)), node(run, "second", (1,))
     push(first, here)
     push(second, here)
-    late = node(second, "late", 1)
+    late = node(second, "late", (1,))
     with lmcstore.open(run, "r+") as store:
         store["run"].remove(2)
     push(run, here, mirror=True)
