@@ -2,10 +2,10 @@
 """`Once`: coded blocks that several ranks of a machine load are decoded by one of them, and copied by the others.
 
 The coordinator finds these blocks in the `Offer` of each rank. They make *units*, which all ranks number alike. The
-ranks share a memory without a name, with a few slots. Unit u is for slot u modulo their number. A rank that locks the
-slot finds the unit in it, and copies it. Or all have taken the slot's earlier units, and it decodes the unit there. If
-neither is so, it tries other units first. The kernel drops the locks of a rank that ends, and the unit that it had
-begun is not in the slot yet. A rank that finds nothing to do for a while decodes for itself, so none waits for another
+ranks share a memory without a name, with a few slots. Unit u is for slot u modulo their number. A rank locks the slot.
+If the slot has the unit, the rank copies it. If all have taken the slot's earlier units, the rank decodes the unit
+there. Otherwise it tries other units first. The kernel drops the locks of a rank that ends, and the slot does not have
+the unit that it had begun. A rank that can do nothing for a while decodes for itself, so none waits for another
 (tests/models/once.pml).
 """
 
@@ -68,7 +68,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Offer:
-    """A rank's word before the load."""
+    """The blocks that a rank loads, and where others find its memory."""
 
     snapshot: tuple[int, float]
     place: Place | None = None
