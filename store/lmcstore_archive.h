@@ -63,6 +63,17 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, 
                                                         int fd, const struct lmcs_progress *progress,
                                                         struct lmcs_transfer_report *report, struct lmcs_error *error);
 
+/* Receives the next bytes of an archive, in the calling thread; they are valid until it returns. False: stop. */
+typedef bool (*lmcs_archive_write_fn)(void *context, const void *bytes, size_t count);
+/*
+ * The same to a function in place of a descriptor. LMCS_CANCELLED: it returned false. LMCS_INVALID: `resume`, which
+ * needs a file. The function must not call the pool.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump_to(struct lmcs_pool *pool, const struct lmcs_dump_options *options,
+                                                      lmcs_archive_write_fn write, void *context,
+                                                      const struct lmcs_progress *progress,
+                                                      struct lmcs_transfer_report *report, struct lmcs_error *error);
+
 struct lmcs_restore_options {
     const char *const *addresses; /* only these: "run", "run@7", "run@best", "run@5..9". None: everything */
     size_t address_count;
@@ -87,6 +98,16 @@ LMCS_API void lmcs_restore_options_init(struct lmcs_restore_options *options);
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
                                                            const struct lmcs_restore_options *options,
+                                                           const struct lmcs_progress *progress,
+                                                           struct lmcs_transfer_report *report,
+                                                           struct lmcs_error *error);
+
+/* Puts the next bytes of an archive, at most `most`, into `to`, in the calling thread. *got 0: its end. False: stop. */
+typedef bool (*lmcs_archive_read_fn)(void *context, void *to, size_t most, size_t *got);
+/* The same with one archive from a function, as from a pipe. LMCS_CANCELLED: it returned false. It must not call the
+ * pool. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore_from(struct lmcs_pool *pool, lmcs_archive_read_fn read,
+                                                           void *context, const struct lmcs_restore_options *options,
                                                            const struct lmcs_progress *progress,
                                                            struct lmcs_transfer_report *report,
                                                            struct lmcs_error *error);

@@ -208,11 +208,108 @@ static void test_prepared(void **state)
     close_pool(to);
 }
 
+/* Bytes that functions receive, or give `at_once` at most at a time. Both stop after `most`. */
+struct stream {
+    unsigned char *data;
+    size_t bytes, at, at_once, most;
+    size_t calls;
+};
+
+static bool take_bytes(void *context, const void *bytes, size_t count)
+{
+    struct stream *stream = context;
+    EXPECT(count > 0);
+    stream->calls++;
+    if (stream->bytes + count > stream->most)
+        return false;
+    stream->data = realloc(stream->data, stream->bytes + count);
+    EXPECT(stream->data != NULL);
+    memcpy(stream->data + stream->bytes, bytes, count);
+    stream->bytes += count;
+    return true;
+}
+
+static bool give_bytes(void *context, void *to, size_t most, size_t *got)
+{
+    struct stream *stream = context;
+    size_t left = stream->bytes - stream->at, count = left < most ? left : most;
+    EXPECT(most > 0);
+    stream->calls++;
+    count = count < stream->at_once ? count : stream->at_once;
+    if (stream->at + count > stream->most)
+        return false;
+    memcpy(to, stream->data + stream->at, count);
+    stream->at += count;
+    *got = count;
+    return true;
+}
+
+static bool give_too_many(void *context, void *to, size_t most, size_t *got)
+{
+    bool goes_on = give_bytes(context, to, most, got);
+    *got = most + 1;
+    return goes_on;
+}
+
+static void test_functions(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_transfer_report report, restored;
+    struct lmcs_dump_options options;
+    struct run run;
+    struct lmcs_pool *from = make_run(place, &run, 400000), *to = new_pool(place, "to.pool");
+    size_t bytes;
+    int fd = dump_file(place, from, NULL, "a.archive", &report);
+    unsigned char *data = file_content(fd, &bytes);
+    struct stream stream = {.most = SIZE_MAX};
+    OK(lmcs_dump_to(from, NULL, take_bytes, &stream, NULL, &restored, &err));
+    EXPECT(stream.bytes == bytes && memcmp(stream.data, data, bytes) == 0 && restored.bytes == bytes);
+
+    struct stream stopped = {.most = bytes - 1};
+    FAILS(LMCS_CANCELLED, lmcs_dump_to(from, NULL, take_bytes, &stopped, NULL, NULL, &err));
+    const size_t calls = stream.calls;
+    EXPECT(stopped.calls <= calls); /* it is not called again */
+    free(stopped.data);
+    lmcs_dump_options_init(&options);
+    options.resume = true;
+    FAILS(LMCS_INVALID, lmcs_dump_to(from, &options, take_bytes, &stopped, NULL, NULL, &err));
+
+    struct counters before = counters_of(to);
+    stream.at_once = 1000;
+    stream.most = bytes / 2;
+    FAILS(LMCS_CANCELLED, lmcs_restore_from(to, give_bytes, &stream, NULL, NULL, NULL, &err));
+    stream.at = 0;
+    FAILS(LMCS_CANCELLED, lmcs_restore_from(to, give_too_many, &stream, NULL, NULL, NULL, &err));
+    stream.at = 0;
+    stream.most = SIZE_MAX;
+    stream.bytes = bytes - 100;
+    FAILS(LMCS_DAMAGED, lmcs_restore_from(to, give_bytes, &stream, NULL, NULL, NULL, &err));
+    expect_unchanged(to, &before);
+    const char *const only[] = {"t0"};
+    struct lmcs_restore_options part;
+    lmcs_restore_options_init(&part);
+    part.only = only;
+    part.only_count = 1;
+    stream.bytes = bytes;
+    stream.at = 0;
+    FAILS(LMCS_INVALID, lmcs_restore_from(to, give_bytes, &stream, &part, NULL, NULL, &err));
+    OK(lmcs_restore_from(to, give_bytes, &stream, NULL, NULL, &restored, &err));
+    EXPECT(restored.snapshots == report.snapshots && restored.bytes == bytes);
+    expect_same_shelf(from, to, "run");
+    verify_pool(to);
+    free(stream.data);
+    free(data);
+    close(fd);
+    close_pool(from);
+    close_pool(to);
+    free_run(&run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(test_round_trip), IN_MEMORY(test_one_shelf), IN_MEMORY(test_pipe),
-        ON_BOTH(test_merge),      IN_MEMORY(test_conflict),  IN_MEMORY(test_prepared),
+        ON_BOTH(test_round_trip), IN_MEMORY(test_one_shelf), IN_MEMORY(test_pipe),      ON_BOTH(test_merge),
+        IN_MEMORY(test_conflict), IN_MEMORY(test_prepared),  IN_MEMORY(test_functions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

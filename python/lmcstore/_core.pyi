@@ -162,7 +162,7 @@ class Pool:
     ) -> dict[str, Any]: ...
     def dump(
         self,
-        fd: int,
+        to: int | Callable[[memoryview], object],
         addresses: tuple[str, ...],
         since: tuple[int, ...],
         canonical: bool,
@@ -175,7 +175,7 @@ class Pool:
     ) -> dict[str, Any]: ...
     def restore(
         self,
-        fds: tuple[int, ...],
+        source: tuple[int, ...] | Callable[[memoryview], int],
         addresses: tuple[str, ...],
         only: tuple[str, ...],
         name: str | None,

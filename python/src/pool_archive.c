@@ -42,16 +42,71 @@ static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
         PyUnicode_DecodeUTF8(report->warnings, (Py_ssize_t)strlen(report->warnings), "replace"));
 }
 
+/* Calls a function of Python with memory of the store, which it must not keep. False: it raised. */
+static PyObject *call_with_memory(struct core_progress *progress, PyObject *function, void *memory, size_t bytes,
+                                  int flags)
+{
+    PyObject *view = progress->raised ? NULL : PyMemoryView_FromMemory(memory, (Py_ssize_t)bytes, flags);
+    PyObject *answer = view == NULL ? NULL : PyObject_CallFunctionObjArgs(function, view, NULL);
+    PyObject *released = answer == NULL ? NULL : PyObject_CallMethod(view, "release", NULL);
+    if (released == NULL)
+        Py_CLEAR(answer);
+    Py_XDECREF(released);
+    Py_XDECREF(view);
+    progress->raised = answer == NULL;
+    return answer;
+}
+
+/* A dump to, or a restore from, a function of Python. */
+struct stream {
+    struct core_progress *progress;
+    PyObject *function;
+};
+
+static bool write_stream(void *context, const void *bytes, size_t count)
+{
+    const struct stream *stream = context;
+    core_visit_begin(stream->progress);
+    PyObject *answer =
+        call_with_memory(stream->progress, stream->function, (void *)(uintptr_t)bytes, count, PyBUF_READ);
+    Py_XDECREF(answer);
+    core_visit_end(stream->progress);
+    return answer != NULL;
+}
+
+static bool read_stream(void *context, void *to, size_t most, size_t *got)
+{
+    const struct stream *stream = context;
+    core_visit_begin(stream->progress);
+    PyObject *answer = call_with_memory(stream->progress, stream->function, to, most, PyBUF_WRITE);
+    *got = answer == NULL ? 0 : PyLong_AsSize_t(answer);
+    if (answer != NULL && PyErr_Occurred())
+        stream->progress->raised = true;
+    Py_XDECREF(answer);
+    core_visit_end(stream->progress);
+    return !stream->progress->raised;
+}
+
+/* Takes a descriptor, or a function. */
+static bool place_of(PyObject *place, int *fd, PyObject **function)
+{
+    *function = PyCallable_Check(place) ? place : NULL;
+    *fd = *function != NULL ? -1 : (int)PyLong_AsLong(place);
+    return *fd != -1 || !PyErr_Occurred();
+}
+
 PyObject *core_pool_dump(struct pool_object *self, PyObject *args)
 {
     int fd, canonical, resume, skip_lost, as_stored = 0, alone = 0;
-    PyObject *addresses, *since, *function, *result = NULL;
+    PyObject *place, *addresses, *since, *function, *result = NULL;
     struct core_progress progress;
+    struct stream stream = {&progress, NULL};
     struct lmcs_transfer_report report = {0};
     struct lmcs_error error = {0};
     struct lmcs_dump_options options;
-    if (!PyArg_ParseTuple(args, "iO!O!pppO|pp:dump", &fd, &PyTuple_Type, &addresses, &PyTuple_Type, &since, &canonical,
-                          &resume, &skip_lost, &function, &as_stored, &alone))
+    if (!PyArg_ParseTuple(args, "OO!O!pppO|pp:dump", &place, &PyTuple_Type, &addresses, &PyTuple_Type, &since,
+                          &canonical, &resume, &skip_lost, &function, &as_stored, &alone) ||
+        !place_of(place, &fd, &stream.function))
         return NULL;
     lmcs_dump_options_init(&options);
     const char **texts = core_texts_of(addresses, &options.address_count);
@@ -66,7 +121,10 @@ PyObject *core_pool_dump(struct pool_object *self, PyObject *args)
         options.alone = alone;
         core_progress_init(&progress, self, function);
         CORE_BEGIN_PROGRESS(&progress);
-        enum lmcs_status status = lmcs_dump_with(self->handle, &options, fd, &progress.progress, &report, &error);
+        enum lmcs_status status =
+            stream.function != NULL
+                ? lmcs_dump_to(self->handle, &options, write_stream, &stream, &progress.progress, &report, &error)
+                : lmcs_dump_with(self->handle, &options, fd, &progress.progress, &report, &error);
         CORE_END_PROGRESS(&progress);
         core_pool_leave(self);
         result = status != LMCS_OK || progress.raised ? core_fail(self, &error) : transfer_dict(&report);
@@ -82,14 +140,19 @@ PyObject *core_pool_restore(struct pool_object *self, PyObject *args)
     size_t count = 0;
     PyObject *files, *addresses, *only, *function, *result = NULL;
     struct core_progress progress;
+    struct stream stream = {&progress, NULL};
     struct lmcs_transfer_report report = {0};
     struct lmcs_error error = {0};
     struct lmcs_restore_options options;
     lmcs_restore_options_init(&options);
-    if (!PyArg_ParseTuple(args, "O!O!O!zppO:restore", &PyTuple_Type, &files, &PyTuple_Type, &addresses, &PyTuple_Type,
-                          &only, &options.as, &move_tags, &resume, &function))
+    if (!PyArg_ParseTuple(args, "OO!O!zppO:restore", &files, &PyTuple_Type, &addresses, &PyTuple_Type, &only,
+                          &options.as, &move_tags, &resume, &function))
         return NULL;
-    int *fds = descriptors_of(files, &count);
+    if (PyCallable_Check(files))
+        stream.function = files;
+    int *fds = stream.function != NULL ? calloc(1, sizeof *fds) : descriptors_of(files, &count);
+    if (fds == NULL && !PyErr_Occurred())
+        PyErr_NoMemory();
     const char **texts = fds == NULL ? NULL : core_texts_of(addresses, &options.address_count);
     const char **names = texts == NULL ? NULL : core_texts_of(only, &options.only_count);
     if (names != NULL && core_pool_enter(self)) {
@@ -100,7 +163,9 @@ PyObject *core_pool_restore(struct pool_object *self, PyObject *args)
         core_progress_init(&progress, self, function);
         CORE_BEGIN_PROGRESS(&progress);
         enum lmcs_status status =
-            lmcs_restore_with(self->handle, fds, count, &options, &progress.progress, &report, &error);
+            stream.function != NULL
+                ? lmcs_restore_from(self->handle, read_stream, &stream, &options, &progress.progress, &report, &error)
+                : lmcs_restore_with(self->handle, fds, count, &options, &progress.progress, &report, &error);
         CORE_END_PROGRESS(&progress);
         core_pool_leave(self);
         result = status != LMCS_OK || progress.raised ? core_fail(self, &error) : transfer_dict(&report);

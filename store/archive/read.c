@@ -706,14 +706,21 @@ enum lmcs_status lmcs_archive_reader_run(struct lmcs_archive_reader *reader, str
     return status;
 }
 
-enum lmcs_status lmcs_archive_reader_init(struct lmcs_archive_reader *reader, int fd, struct lmcs_error *error)
+enum lmcs_status lmcs_archive_reader_init_from(struct lmcs_archive_reader *reader,
+                                               const struct lmcs_archive_input *input, struct lmcs_error *error)
 {
     static const struct lmcs_archive_visitor none;
     memset(reader, 0, sizeof *reader);
     reader->visitor = &none;
     reader->doing = "reading";
     reader->names.seed = lmcs_now_ns() ^ (uintptr_t)reader; /* a hostile archive must not choose collisions */
-    return lmcs_archive_source_init(&reader->source, fd, error);
+    return lmcs_archive_source_init(&reader->source, input, error);
+}
+
+enum lmcs_status lmcs_archive_reader_init(struct lmcs_archive_reader *reader, int fd, struct lmcs_error *error)
+{
+    const struct lmcs_archive_input input = {.fd = fd};
+    return lmcs_archive_reader_init_from(reader, &input, error);
 }
 
 void lmcs_archive_reader_fini(struct lmcs_archive_reader *reader)

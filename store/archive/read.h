@@ -120,6 +120,8 @@ struct lmcs_archive_reader {
 
 /* Reads the head. After a failure there is nothing to end. */
 enum lmcs_status lmcs_archive_reader_init(struct lmcs_archive_reader *reader, int fd, struct lmcs_error *error);
+enum lmcs_status lmcs_archive_reader_init_from(struct lmcs_archive_reader *reader,
+                                               const struct lmcs_archive_input *input, struct lmcs_error *error);
 void lmcs_archive_reader_fini(struct lmcs_archive_reader *reader);
 enum lmcs_status lmcs_archive_reader_next(struct lmcs_archive_reader *reader, struct lmcs_error *error);
 enum lmcs_status lmcs_archive_reader_run(struct lmcs_archive_reader *reader, struct lmcs_error *error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/source.c - reads the records of an untrusted archive from a descriptor.
+ * archive/source.c - reads the records of an untrusted archive.
  *
  * A header is checked before its length is used, a payload before it is parsed. Listing a file reads 24 bytes of each
  * MiB.
@@ -33,8 +33,16 @@ enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enu
 }
 
 /* Reads at least one byte. *got 0: the end of the stream. */
-static enum lmcs_status read_some(int fd, void *to, size_t bytes, size_t *got, struct lmcs_error *error)
+static enum lmcs_status read_some(const struct lmcs_archive_input *input, void *to, size_t bytes, size_t *got,
+                                  struct lmcs_error *error)
 {
+    const int fd = input->fd;
+    if (input->read != NULL) {
+        const bool goes_on = input->read(input->context, to, bytes, got);
+        return goes_on && *got <= bytes
+                   ? LMCS_OK
+                   : lmcs_fail(error, LMCS_CANCELLED, 0, "the archive was not read to its end: its source has stopped");
+    }
     for (;;) {
         ssize_t n = read(fd, to, bytes);
         if (n >= 0) {
@@ -62,11 +70,11 @@ static enum lmcs_status take(struct lmcs_archive_source *source, void *to, size_
             memcpy(at + *got, source->buffer + source->buffer_at, n);
             source->buffer_at += n;
         } else if (left >= BUFFER_BYTES) {
-            enum lmcs_status status = read_some(source->fd, at + *got, left, &n, error);
+            enum lmcs_status status = read_some(&source->input, at + *got, left, &n, error);
             if (status != LMCS_OK)
                 return status;
         } else {
-            enum lmcs_status status = read_some(source->fd, source->buffer, BUFFER_BYTES, &n, error);
+            enum lmcs_status status = read_some(&source->input, source->buffer, BUFFER_BYTES, &n, error);
             if (status != LMCS_OK)
                 return status;
             source->buffer_at = 0;
@@ -112,13 +120,14 @@ static uint64_t file_bytes(int fd)
     return (uint64_t)(info.st_size - at);
 }
 
-enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, int fd, struct lmcs_error *error)
+enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, const struct lmcs_archive_input *input,
+                                          struct lmcs_error *error)
 {
     struct lmcs_archive_head_df head = {0};
     size_t got = 0;
     memset(source, 0, sizeof *source);
-    source->fd = fd;
-    source->total = file_bytes(fd);
+    source->input = *input;
+    source->total = file_bytes(input->fd);
     source->buffer = malloc(BUFFER_BYTES);
     source->payload = malloc(LMCS_ARCHIVE_PIECE_BYTES + 1);
     enum lmcs_status status = source->buffer == NULL || source->payload == NULL ? lmcs_fail_memory(error) : LMCS_OK;
@@ -148,7 +157,7 @@ static enum lmcs_status pass_over(struct lmcs_archive_source *source, size_t byt
     source->offset += bytes;
     if (source->offset > source->total)
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "the archive ends in it: it was cut short");
-    if (bytes > now && lseek(source->fd, (off_t)(bytes - now), SEEK_CUR) < 0)
+    if (bytes > now && lseek(source->input.fd, (off_t)(bytes - now), SEEK_CUR) < 0)
         return lmcs_fail_errno(error, errno, "the archive can't be read");
     return LMCS_OK;
 }

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* archive/source.h - reads the records of an untrusted archive from a descriptor. */
+/* archive/source.h - reads the records of an untrusted archive. */
 #ifndef LMCS_ARCHIVE_SOURCE_H
 #define LMCS_ARCHIVE_SOURCE_H
 
 #include "archive/format.h"
 #include "base/error.h"
+#include "lmcstore.h"
+
+/* Where an archive is read: `read`, or else the descriptor. */
+struct lmcs_archive_input {
+    int fd; /* -1 with `read` */
+    lmcs_archive_read_fn read;
+    void *context;
+};
 
 struct lmcs_archive_source {
-    int fd;
+    struct lmcs_archive_input input;
     bool passes_data; /* of a file: skip payloads, read only the headers of their pieces */
-    uint64_t total;   /* of the archive; 0: unknown, a pipe */
+    uint64_t total;   /* of the archive; 0: unknown, not a file */
     uint64_t offset;  /* read so far */
     uint64_t number;  /* of the next record */
     struct lmc_hasher headers;
@@ -24,7 +32,8 @@ struct lmcs_archive_source {
 };
 
 /* Reads and checks the head. After a failure there is nothing to end. */
-enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, int fd, struct lmcs_error *error);
+enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, const struct lmcs_archive_input *input,
+                                          struct lmcs_error *error);
 void lmcs_archive_source_fini(struct lmcs_archive_source *source);
 /* Reads the next record of a known type and its checksums. */
 enum lmcs_status lmcs_archive_source_next(struct lmcs_archive_source *source, struct lmcs_error *error);

@@ -250,9 +250,16 @@ static enum lmcs_status check_output(const struct lmcs_pool *pool, const struct 
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_options *options, int fd,
-                                const struct lmcs_progress *progress, struct lmcs_transfer_report *report,
-                                struct lmcs_error *error)
+/* Where an archive goes: `write`, or else the descriptor. */
+struct output {
+    int fd;
+    lmcs_archive_write_fn write;
+    void *context;
+};
+
+static enum lmcs_status dump_to(struct lmcs_pool *pool, const struct lmcs_dump_options *options,
+                                const struct output *output, const struct lmcs_progress *progress,
+                                struct lmcs_transfer_report *report, struct lmcs_error *error)
 {
     static const struct lmcs_dump_options defaults;
     enum lmcs_status status = lmcs_pool_check(pool, false, error);
@@ -261,7 +268,7 @@ enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_o
     if (options != NULL && options->canonical && (options->since_count > 0 || options->resume))
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "a canonical archive is complete: it can't be made since others, or be continued");
-    status = check_output(pool, options, fd, error);
+    status = check_output(pool, options, output->fd, error);
     if (status != LMCS_OK)
         return status;
     struct lmcs_dump *dump = lmcs_calloc_aligned(_Alignof(struct lmcs_dump), 1, sizeof *dump);
@@ -269,7 +276,9 @@ enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_o
         return lmcs_fail_memory(error);
     dump->pool = pool;
     dump->options = options != NULL ? options : &defaults;
-    dump->fd = fd;
+    dump->fd = output->fd;
+    dump->write = output->write;
+    dump->write_context = output->context;
     dump->progress = progress;
     status = begin_and_dump(dump, error);
     if (status == LMCS_OK && report != NULL) {
@@ -282,6 +291,24 @@ enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_o
     }
     free_dump(dump);
     return status;
+}
+
+enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_options *options, int fd,
+                                const struct lmcs_progress *progress, struct lmcs_transfer_report *report,
+                                struct lmcs_error *error)
+{
+    const struct output output = {.fd = fd};
+    return dump_to(pool, options, &output, progress, report, error);
+}
+
+enum lmcs_status lmcs_dump_to(struct lmcs_pool *pool, const struct lmcs_dump_options *options,
+                              lmcs_archive_write_fn write, void *context, const struct lmcs_progress *progress,
+                              struct lmcs_transfer_report *report, struct lmcs_error *error)
+{
+    const struct output output = {-1, write, context};
+    if (options != NULL && options->resume)
+        return lmcs_fail(error, LMCS_INVALID, 0, "only an archive in a file can be continued");
+    return dump_to(pool, options, &output, progress, report, error);
 }
 
 enum lmcs_status lmcs_dump(struct lmcs_pool *pool, const char *shelf, int fd, const struct lmcs_progress *progress,

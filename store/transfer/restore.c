@@ -37,6 +37,8 @@ struct restore {
     struct lmcs_parts parts;
     bool selects; /* only a part is wanted */
     bool shares;  /* do not write contents of the pool again */
+    const struct lmcs_archive_input *inputs;
+    size_t input_count;
     int fd;
     uint64_t start; /* of the archive */
     unsigned char *piece;
@@ -113,20 +115,20 @@ static enum lmcs_status find_parts(struct restore *restore, int fd, off_t start,
     return status;
 }
 
-static enum lmcs_status select_parts(struct restore *restore, const int *fds, size_t count, struct lmcs_error *error)
+static enum lmcs_status select_parts(struct restore *restore, struct lmcs_error *error)
 {
     struct stat info;
-    off_t start = count == 1 ? lseek(fds[0], 0, SEEK_CUR) : -1;
-    if (count != 1)
+    const int fd = restore->input_count == 1 ? restore->inputs[0].fd : -1;
+    off_t start = lseek(fd, 0, SEEK_CUR);
+    if (restore->input_count != 1)
         return lmcs_fail(error, LMCS_INVALID, 0, "a part can be restored from one archive at a time");
-    if (start < 0 || fstat(fds[0], &info) != 0 || !S_ISREG(info.st_mode))
+    if (start < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "to restore a part, the archive must be a file, because it is read more than once: write the "
                          "pipe to a file first");
     restore->piece = malloc(LMCS_ARCHIVE_PIECE_BYTES);
-    enum lmcs_status status =
-        restore->piece == NULL ? lmcs_fail_memory(error) : find_parts(restore, fds[0], start, error);
-    return status == LMCS_OK ? rewind_file(fds[0], start, error) : status;
+    enum lmcs_status status = restore->piece == NULL ? lmcs_fail_memory(error) : find_parts(restore, fd, start, error);
+    return status == LMCS_OK ? rewind_file(fd, start, error) : status;
 }
 
 /* ---- The visitor ---- */
@@ -493,15 +495,16 @@ static const struct lmcs_archive_visitor restore_visitor = {.since = take_since,
 
 /* ---- The whole ---- */
 
-static enum lmcs_status read_archive(struct restore *restore, int fd, struct lmcs_error *error)
+static enum lmcs_status read_archive(struct restore *restore, const struct lmcs_archive_input *input,
+                                     struct lmcs_error *error)
 {
     struct lmcs_archive_reader reader = {.shelf_count = 0};
-    off_t start = restore->selects ? lseek(fd, 0, SEEK_CUR) : 0;
-    enum lmcs_status status = lmcs_archive_reader_init(&reader, fd, error);
+    off_t start = restore->selects ? lseek(input->fd, 0, SEEK_CUR) : 0;
+    enum lmcs_status status = lmcs_archive_reader_init_from(&reader, input, error);
     if (status != LMCS_OK)
         return status;
     restore->reader = &reader;
-    restore->fd = fd;
+    restore->fd = input->fd;
     restore->start = (uint64_t)start;
     reader.source.passes_data = restore->selects;
     reader.visitor = &restore_visitor;
@@ -522,13 +525,13 @@ static enum lmcs_status read_archive(struct restore *restore, int fd, struct lmc
     return status;
 }
 
-static enum lmcs_status read_archives(struct restore *restore, const int *fds, size_t count, struct lmcs_error *error)
+static enum lmcs_status read_archives(struct restore *restore, struct lmcs_error *error)
 {
-    enum lmcs_status status = restore->selects ? select_parts(restore, fds, count, error) : LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+    enum lmcs_status status = restore->selects ? select_parts(restore, error) : LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < restore->input_count; i++) {
         restore->stage.archive = i;
-        restore->stage.is_last = i + 1 == count;
-        status = read_archive(restore, fds[i], error);
+        restore->stage.is_last = i + 1 == restore->input_count;
+        status = read_archive(restore, &restore->inputs[i], error);
     }
     return status == LMCS_OK ? lmcs_stage_show(&restore->stage, error) : status;
 }
@@ -563,8 +566,8 @@ void lmcs_restore_options_init(struct lmcs_restore_options *options)
     memset(options, 0, sizeof *options);
 }
 
-static enum lmcs_status restore_once(struct restore *restore, const int *fds, size_t count,
-                                     struct lmcs_transfer_report *report, struct lmcs_error *error)
+static enum lmcs_status restore_once(struct restore *restore, struct lmcs_transfer_report *report,
+                                     struct lmcs_error *error)
 {
     lmcs_stage_init(&restore->stage, restore->pool);
     restore->stage.keeps = restore->options->resume;
@@ -573,7 +576,7 @@ static enum lmcs_status restore_once(struct restore *restore, const int *fds, si
     restore->stage.report = &restore->report;
     enum lmcs_status status = restore->options->resume ? LMCS_OK : lmcs_staging_drop_kept(restore->pool, error);
     if (status == LMCS_OK)
-        status = read_archives(restore, fds, count, error);
+        status = read_archives(restore, error);
     restore->report.snapshots = restore->stage.shown;
     restore->report.snapshots_skipped = restore->stage.skipped;
     if (status == LMCS_OK && report != NULL)
@@ -583,11 +586,11 @@ static enum lmcs_status restore_once(struct restore *restore, const int *fds, si
 }
 
 /* Returns the offsets of the archives; NULL: one of them is not a file, so that it can be read only once. */
-static off_t *note_starts(const int *fds, size_t count)
+static off_t *note_starts(const struct lmcs_archive_input *inputs, size_t count)
 {
     off_t *starts = malloc((count + 1) * sizeof *starts);
     for (size_t i = 0; starts != NULL && i < count; i++) {
-        starts[i] = lseek(fds[i], 0, SEEK_CUR);
+        starts[i] = lseek(inputs[i].fd, 0, SEEK_CUR);
         if (starts[i] < 0) {
             free(starts);
             return NULL;
@@ -596,12 +599,12 @@ static off_t *note_starts(const int *fds, size_t count)
     return starts;
 }
 
-static bool rewind_all(const int *fds, const off_t *starts, size_t count)
+static bool rewind_all(const struct lmcs_archive_input *inputs, const off_t *starts, size_t count)
 {
     struct lmcs_error ignored;
     bool rewound = starts != NULL;
     for (size_t i = 0; rewound && i < count; i++)
-        rewound = rewind_file(fds[i], starts[i], &ignored) == LMCS_OK;
+        rewound = rewind_file(inputs[i].fd, starts[i], &ignored) == LMCS_OK;
     return rewound;
 }
 
@@ -614,9 +617,9 @@ static bool rewind_all(const int *fds, const off_t *starts, size_t count)
  */
 #define ATTEMPTS 4
 
-enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
-                                   const struct lmcs_restore_options *options, const struct lmcs_progress *progress,
-                                   struct lmcs_transfer_report *report, struct lmcs_error *error)
+static enum lmcs_status restore_from(struct lmcs_pool *pool, const struct lmcs_archive_input *inputs, size_t count,
+                                     const struct lmcs_restore_options *options, const struct lmcs_progress *progress,
+                                     struct lmcs_transfer_report *report, struct lmcs_error *error)
 {
     static const struct lmcs_restore_options defaults;
     if (options == NULL)
@@ -626,21 +629,46 @@ enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_
         status = check_options(options, error);
     if (status != LMCS_OK)
         return status;
-    off_t *starts = note_starts(fds, count);
+    off_t *starts = note_starts(inputs, count);
     bool again = true;
     for (unsigned attempt = 1; again; attempt++) {
         struct restore restore = {.pool = pool,
                                   .options = options,
                                   .progress = progress,
+                                  .inputs = inputs,
+                                  .input_count = count,
                                   .selects = options->address_count > 0 || options->only_count > 0,
                                   .shares = attempt < ATTEMPTS};
-        status = restore_once(&restore, fds, count, report, error);
-        again = status != LMCS_OK && restore.stage.is_overtaken && attempt < ATTEMPTS && rewind_all(fds, starts, count);
+        status = restore_once(&restore, report, error);
+        again =
+            status != LMCS_OK && restore.stage.is_overtaken && attempt < ATTEMPTS && rewind_all(inputs, starts, count);
     }
     free(starts);
     if (status == LMCS_FULL)
         lmcs_pool_explain_full(pool, NULL, error);
     return status;
+}
+
+enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
+                                   const struct lmcs_restore_options *options, const struct lmcs_progress *progress,
+                                   struct lmcs_transfer_report *report, struct lmcs_error *error)
+{
+    struct lmcs_archive_input *inputs = calloc(count + 1, sizeof *inputs);
+    if (inputs == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < count; i++)
+        inputs[i].fd = fds[i];
+    enum lmcs_status status = restore_from(pool, inputs, count, options, progress, report, error);
+    free(inputs);
+    return status;
+}
+
+enum lmcs_status lmcs_restore_from(struct lmcs_pool *pool, lmcs_archive_read_fn read, void *context,
+                                   const struct lmcs_restore_options *options, const struct lmcs_progress *progress,
+                                   struct lmcs_transfer_report *report, struct lmcs_error *error)
+{
+    const struct lmcs_archive_input input = {-1, read, context};
+    return restore_from(pool, &input, 1, options, progress, report, error);
 }
 
 enum lmcs_status lmcs_restore(struct lmcs_pool *pool, int fd, const struct lmcs_progress *progress,

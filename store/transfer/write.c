@@ -94,8 +94,17 @@ void lmcs_id_free(struct lmcs_id_map *map)
 
 /* ---- Writing records ---- */
 
-static enum lmcs_status write_all(int fd, const void *data, size_t bytes, struct lmcs_error *error)
+static enum lmcs_status fail_stopped(struct lmcs_error *error)
 {
+    return lmcs_fail(error, LMCS_CANCELLED, 0, "the dump was stopped: the archive is not complete");
+}
+
+static enum lmcs_status write_all(const struct lmcs_dump *dump, const void *data, size_t bytes,
+                                  struct lmcs_error *error)
+{
+    const int fd = dump->fd;
+    if (dump->write != NULL)
+        return bytes == 0 || dump->write(dump->write_context, data, bytes) ? LMCS_OK : fail_stopped(error);
     for (const char *at = data; bytes > 0;) {
         ssize_t n = write(fd, at, bytes);
         if (n > 0) {
@@ -115,7 +124,7 @@ enum lmcs_status lmcs_dump_flush(struct lmcs_dump *dump, struct lmcs_error *erro
 {
     size_t used = dump->used;
     dump->used = 0;
-    return write_all(dump->fd, dump->buffer, used, error);
+    return write_all(dump, dump->buffer, used, error);
 }
 
 static enum lmcs_status put_bytes(struct lmcs_dump *dump, const void *data, size_t bytes, struct lmcs_error *error)
@@ -126,7 +135,7 @@ static enum lmcs_status put_bytes(struct lmcs_dump *dump, const void *data, size
     if (direct || dump->used + bytes > LMCS_DUMP_BUFFER)
         status = lmcs_dump_flush(dump, error);
     if (status == LMCS_OK && direct)
-        return write_all(dump->fd, data, bytes, error);
+        return write_all(dump, data, bytes, error);
     if (status == LMCS_OK && bytes > 0) {
         memcpy(dump->buffer + dump->used, data, bytes);
         dump->used += bytes;
@@ -140,9 +149,7 @@ static enum lmcs_status report_progress(struct lmcs_dump *dump, struct lmcs_erro
         return LMCS_OK;
     dump->reported = dump->bytes;
     uint64_t done = dump->total != 0 && dump->bytes > dump->total ? dump->total : dump->bytes;
-    return dump->progress->call(dump->progress->context, "dumping", done, dump->total)
-               ? LMCS_OK
-               : lmcs_fail(error, LMCS_CANCELLED, 0, "the dump was stopped: the archive is not complete");
+    return dump->progress->call(dump->progress->context, "dumping", done, dump->total) ? LMCS_OK : fail_stopped(error);
 }
 
 enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const void *first, size_t first_bytes,

@@ -57,7 +57,9 @@ struct lmcs_dump {
     struct lmc_hasher headers;
     struct lmcs_pool *pool;
     const struct lmcs_dump_options *options;
-    int fd;
+    int fd; /* -1: `write` receives the bytes */
+    lmcs_archive_write_fn write;
+    void *write_context;
     bool is_part; /* bases may be outside */
     const struct lmcs_progress *progress;
     uint64_t total; /* estimate in bytes; 0: unknown */

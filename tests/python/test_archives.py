@@ -80,6 +80,36 @@ def test_parts(full: lmcstore.Store, tmp_path: Path) -> None:
             to.restore(file, name="x@y")
 
 
+def test_functions_in_place_of_descriptors(full: lmcstore.Store, tmp_path: Path) -> None:
+    pool, kept, views = full._pool, bytearray(), []
+
+    def take(data: memoryview) -> None:
+        kept.extend(data)
+        views.append(data)
+
+    report = pool.dump(take, ("run",), (), False, False, False, None)
+    assert report["bytes"] == len(kept)
+    for view in views:
+        with pytest.raises(ValueError, match="released"):
+            bytes(view)
+
+    def fail(data: memoryview) -> int:
+        raise KeyError("no room")
+
+    with pytest.raises(KeyError, match="no room"):
+        pool.dump(fail, ("run",), (), False, False, False, None)
+    with lmcstore.open(tmp_path / "to.pool", mode="x") as to:
+        source = io.BytesIO(kept)
+        with pytest.raises(KeyError, match="no room"):
+            to._pool.restore(fail, (), (), None, False, False, None)
+        for wrong in ((lambda to: "many"), (lambda to: -1), (lambda to: len(to) + 1)):
+            with pytest.raises((TypeError, OverflowError, lmcstore.Error)):
+                to._pool.restore(wrong, (), (), None, False, False, None)
+        assert to.shelves() == []
+        to._pool.restore(source.readinto, (), (), None, False, False, None)
+        expect(to, "run", list(range(1, 9)))
+
+
 def test_since_and_ls(full: lmcstore.Store, tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as file:
         full.dump(file)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,14 @@ def push_more(store: lmcstore.Store, url: str, addresses: tuple[str, ...], monke
     """Push run@2 with an archive that has more."""
 
     def dump(self: Pusher, _: str, older: object, sink: Any, *more: object, **options: object) -> outline.Outline:
-        reading, writing = os.pipe()
+        parsing = outline.Parsing()
 
-        def work() -> None:
-            store._pool.dump(writing, addresses, (), False, False, False, None)
-            os.close(writing)
+        def write(data: memoryview) -> None:
+            parsing.see(data)
+            sink(data)
 
-        thread = threading.Thread(target=work)
-        thread.start()
-        with open(reading, "rb") as pipe:
-            found = outline.parse(pipe.read, sink)
-        thread.join()
-        return found
+        store._pool.dump(write, addresses, (), False, False, False, None)
+        return parsing.end()
 
     with monkeypatch.context() as patch:
         patch.setattr(Pusher, "dump", dump)

@@ -22,7 +22,7 @@ from lmcstore._remote.verify import verify
 from optional import torch
 from same import same
 from test_links import Trainer
-from test_remote import an_entry
+from test_remote import an_entry, parsed_of
 
 WRITER = "0" * 31 + "1"
 
@@ -325,12 +325,12 @@ def test_the_next_archive_is_fetched_ahead(url: str, monkeypatch: pytest.MonkeyP
 
 
 def test_pieces_of_chunks_of_all_sizes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large chunks are sent without a copy, and small ones don't become many parts of a request."""
+    """The memory of chunks may change once they are written, and that of pieces once these are sent."""
     sent: dict[str, tuple[Any, ...]] = {}
     put = Place.put
 
     def count(self: Place, name: str, *parts: Any) -> None:
-        sent[name] = parts
+        sent[name] = tuple(map(bytes, parts))
         put(self, name, *parts)
 
     monkeypatch.setattr(Place, "put", count)
@@ -338,10 +338,31 @@ def test_pieces_of_chunks_of_all_sizes(url: str, monkeypatch: pytest.MonkeyPatch
     with Place(url) as place:
         written = upload.Upload(place, None, 1 << 20)
         for chunk in chunks:
-            written.write(chunk)
+            memory = bytearray(chunk)
+            written.write(memoryview(memory))
+            memory[:] = bytes(len(memory))
         written.finish()
         assert b"".join(place.get(name) for name in sorted(sent)) == b"".join(chunks)
-    assert [len(parts) for _, parts in sorted(sent.items())] == [7, 1, 2]
+    assert [len(parts) for _, parts in sorted(sent.items())] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("shared", "needs"), [(900, False), (1100, True)])
+def test_a_state_that_is_new_needs_no_other(
+    shared: int, needs: bool, store: lmcstore.Store, url: str, tmp_path: Path
+) -> None:
+    """If a step has changed all but one byte in 256, its archive has the rest again."""
+    generator = np.random.default_rng(1)
+    same = generator.bytes(shared)
+    for step in range(3):
+        parts = {"new": generator.bytes(256_000 - shared), "same": same}
+        store["run"].snapshot({name: np.frombuffer(part, np.uint8) for name, part in parts.items()}, step=step)
+    store.push(url)
+    with Place(url) as place:
+        entries = list(state.read(place).shelf("run").entries(1))
+    assert [entry.base != 0 for entry in entries] == [False, needs, needs]
+    with pulled(url, tmp_path) as copy:
+        assert [one.digest for one in copy["run"]] == [one.digest for one in store["run"]]
+        assert copy.verify()["damages"] == 0
 
 
 def test_the_first_archives_are_fetched_while_the_pool_is_made(
@@ -676,7 +697,7 @@ def test_sources_are_checked(store: lmcstore.Store, tmp_path: Path, change: Call
     with open(tmp_path / "archive", "w+b") as file:
         store.dump(file)
         file.seek(0)
-        found = outline.parse(file.read)
+        found = parsed_of(file.read())
     name = f"data/{1:020d}-{1:016x}"
     found.sources = [outline.Source(name, 1 << 20, 0, 0)] * len(list(found.gaps()))
     packed = found.packed()

@@ -35,6 +35,7 @@ from trainers_run import (
     save_once,
 )
 from trainers_setting import MIB, Found, Setting, in_turn, middle, ratio
+from usage import use_memory
 
 SHM = Path("/dev/shm")
 BASE = "FileSystemWriter"
@@ -43,14 +44,6 @@ BASE = "FileSystemWriter"
 def on_places(setting: Setting) -> Iterator[tuple[str, Path]]:
     """Yield the places with their names."""
     yield from setting.places.items()
-
-
-def use_memory(folder: Path, size: int) -> None:
-    """Write a file of `size` bytes and remove it: a virtual machine may get memory from its host at the first use."""
-    with (folder / "used").open("wb") as file:
-        for _ in range(0, size, MIB):
-            file.write(bytes(MIB))
-    (folder / "used").unlink()
 
 
 def saves(setting: Setting) -> list[Section]:

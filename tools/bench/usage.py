@@ -139,3 +139,11 @@ def in_new_process(preload: str, work: Callable[..., Any], *arguments: Any, limi
         if process.is_alive():
             process.kill()
             process.join()
+
+
+def use_memory(folder: Path, size: int) -> None:
+    """Write a file of `size` bytes and remove it: a virtual machine may get memory from its host at the first use."""
+    with (folder / "used").open("wb") as file:
+        for _ in range(0, size, 1 << 20):
+            file.write(bytes(1 << 20))
+    (folder / "used").unlink()

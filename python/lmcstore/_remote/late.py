@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import Error
 from . import state
 from .codec import Archive, Entry
+from .files import Part
 from .upload import Upload
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Late:
         self._tried[shelf] = _Tried(entry.archive.id, math.inf, 0.0)
         upload = Upload(self._pusher._place, self._pusher.sent)
 
-        def write(data: bytes) -> None:
+        def write(data: Part) -> None:
             self.quiet.wait()
             if self._stops:
                 raise _Stopped

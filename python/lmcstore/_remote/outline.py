@@ -14,9 +14,9 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import DamagedError, UnsupportedError
 from .codec import Archive, is_data
@@ -37,6 +37,7 @@ _NO_STEP = -(1 << 63)
 _MOST_DIMS = 32
 RAW, FRAME, LINK, LINKED = range(4)
 _ATTACHMENT = 1
+_T = TypeVar("_T")
 
 
 class Identity(NamedTuple):
@@ -223,18 +224,48 @@ class Outline:
         os.lseek(fd, 0, os.SEEK_SET)
 
 
-def parse(
-    read: Callable[[int], bytes],
-    sink: Callable[[bytes], object] | None = None,
-    begun: Callable[[Outline], object] | None = None,
-    part: Callable[[int, bytes], object] | None = None,
-) -> Outline:
-    """Read an archive to its end; `read` returns at most as many bytes, fewer only at the end of the stream.
+class Parsing:
+    """Reads an archive that comes in pieces. Memory: a record, if it is cut by them.
 
-    `sink` gets all bytes in order. `begun` is called before the first snapshot, when the properties of its shelf are
-    known, `part` for each part of a payload, with its offset. DamagedError: the archive is damaged or cut short.
+    `begun` is called before the first snapshot, when the properties of its shelf are known, `part` for each part of a
+    payload, with its offset. Both must not keep views. DamagedError: the archive is damaged.
     """
-    return _Parser(read, sink, has_data=True, begun=begun, part=part).run()
+
+    def __init__(
+        self,
+        begun: Callable[[Outline], object] | None = None,
+        part: Callable[[int, Part], object] | None = None,
+    ) -> None:
+        self._steps = _Parser(has_data=True, begun=begun, part=part).run()
+        self._wanted, self._kept = next(self._steps), bytearray()
+        self._found: Outline | None = None
+
+    def see(self, data: Part) -> None:
+        """Read the next bytes, which may be changed afterwards."""
+        at = 0
+        while at < len(data):
+            now = self._wanted - len(self._kept)
+            if self._kept or now > len(data) - at:
+                self._kept += data[at : at + now]
+                if len(self._kept) == self._wanted:
+                    whole, self._kept = self._kept, bytearray()
+                    self._step(memoryview(whole))
+            else:
+                self._step(memoryview(data)[at : at + now])
+            at += now
+
+    def end(self) -> Outline:
+        """Return the outline of the whole archive; DamagedError: it is cut short."""
+        if self._found is None:
+            self._step(self._kept)
+        assert self._found is not None  # less than what is wanted ends the steps
+        return self._found
+
+    def _step(self, data: Part | bytearray) -> None:
+        try:
+            self._wanted = self._steps.send(data)
+        except StopIteration as stop:
+            self._found = stop.value
 
 
 def unpack(data: bytes, where: str) -> Outline:
@@ -246,16 +277,15 @@ def unpack(data: bytes, where: str) -> Outline:
         raise DamagedError(f"{where} is damaged: it can't be decompressed") from None
     if not reader.eof or reader.unused_data:
         raise DamagedError(f"{where} is damaged: it is cut short, or too large")
-    place = 0
-
-    def read(count: int) -> bytes:
-        nonlocal place
-        data = text[place : place + count]
-        place += len(data)
-        return data
-
+    place, steps = 0, _Parser(has_data=False).run()
+    wanted = next(steps)
     try:
-        outline = _Parser(read, None, has_data=False).run()
+        while True:
+            data = text[place : place + wanted]
+            place += len(data)
+            wanted = steps.send(data)
+    except StopIteration as stop:
+        outline: Outline = stop.value
     except DamagedError as error:
         raise DamagedError(f"{where}: {error}") from None
     if place != len(text):
@@ -320,17 +350,19 @@ class Watch:
         self._kind, self._wanted = 0, _RECORD.size
 
 
+_Steps = Generator[int, "Part | bytearray", _T]
+"""Yields numbers of bytes, and receives these, or fewer at the end of the stream."""
+
+
 class _Parser:
     def __init__(
         self,
-        read: Callable[[int], bytes],
-        sink: Callable[[bytes], object] | None,
         *,
         has_data: bool,
         begun: Callable[[Outline], object] | None = None,
-        part: Callable[[int, bytes], object] | None = None,
+        part: Callable[[int, Part], object] | None = None,
     ) -> None:
-        self._read, self._sink, self._has_data, self._begun, self._part = read, sink, has_data, begun, part
+        self._has_data, self._begun, self._part = has_data, begun, part
         self._outline = Outline()
         self._at = 0
         self._number = 0
@@ -339,8 +371,8 @@ class _Parser:
         self._left = 0  # of the current content's payload
         self._inlined = 0
 
-    def run(self) -> Outline:
-        head = self._take(_HEAD.size)
+    def run(self) -> _Steps[Outline]:
+        head = yield from self._take(_HEAD.size)
         magic, version, _, features, _, _ = _HEAD.unpack(head)
         if magic != _MAGIC:
             raise DamagedError("this is no archive of lmc-store: its magic is missing")
@@ -348,21 +380,19 @@ class _Parser:
             raise UnsupportedError(f"the archive has version {version}: use a newer lmc-store")
         self._keep(head)
         self._at = len(head)
-        while self._record():
+        while (yield from self._record()):
             self._number += 1
-        if self._has_data and self._read(1):
+        if self._has_data and (yield 1):
             raise self._damaged("bytes follow its end")
         self._outline.runs.append((self._run_at, bytes(self._run)))
         self._outline.size = self._at
         return self._outline
 
-    def _take(self, count: int) -> bytes:
-        data = self._read(count) if count else b""
+    def _take(self, count: int) -> _Steps[bytes]:
+        data = (yield count) if count else b""
         if len(data) != count:
             raise self._damaged("it is cut short")
-        if self._sink is not None and data:
-            self._sink(data)
-        return data
+        return bytes(data)
 
     def _keep(self, data: bytes) -> None:
         self._run += data
@@ -370,17 +400,17 @@ class _Parser:
     def _damaged(self, what: str) -> DamagedError:
         return DamagedError(f"the archive is damaged: record {self._number} (at byte {self._at}): {what}")
 
-    def _record(self) -> bool:
-        header = self._take(_RECORD.size)
+    def _record(self) -> _Steps[bool]:
+        header = yield from self._take(_RECORD.size)
         kind, count, _, _ = _RECORD.unpack(header)
         if count > _MOST_PAYLOAD:
             raise self._damaged(f"it claims to have {count} bytes")
         self._keep(header)
         self._at += len(header)
         if kind == _DATA:
-            self._data(count)
+            yield from self._data(count)
             return True
-        payload = self._take(count)
+        payload = yield from self._take(count)
         self._keep(payload)
         self._at += count
         if self._left:
@@ -392,7 +422,7 @@ class _Parser:
         is_last: bool = kind == _END
         return not is_last
 
-    def _data(self, count: int) -> None:
+    def _data(self, count: int) -> _Steps[None]:
         if not 0 < count <= self._left:
             raise self._damaged("a payload is larger than its content")
         number = len(self._outline.contents)
@@ -400,7 +430,7 @@ class _Parser:
         start = content.offset or self._at
         self._outline.contents[-1] = content._replace(offset=start, span=self._at + count - start)
         if number in self._outline.inline:
-            payload = self._take(count)
+            payload = yield from self._take(count)
             self._outline.inline[number] += payload
             self._keep(payload)
             self._at += count
@@ -409,9 +439,11 @@ class _Parser:
         self._outline.runs.append((self._run_at, bytes(self._run)))
         self._run.clear()
         if self._has_data:
-            data = self._take(count)
+            data = yield count
+            if len(data) != count:
+                raise self._damaged("it is cut short")
             if self._part is not None:
-                self._part(self._at, data)
+                self._part(self._at, memoryview(data))
         self._at += count
         self._run_at = self._at
         self._left -= count

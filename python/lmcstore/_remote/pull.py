@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -86,67 +84,45 @@ class _Ahead:
             future.cancel()
 
 
-def pipe() -> tuple[int, int]:
-    """Make a pipe, of a size that wakes its ends rarely."""
-    reading, writing = os.pipe()
-    with contextlib.suppress(OSError):  # the user has many
-        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
-    return reading, writing
-
-
 def feed(
     place: Place,
     archive: Archive,
-    read: Callable[[int], Any],
+    restore: Callable[[Callable[[memoryview], int]], object],
     what: str,
     check: Callable[[Part], object] = lambda data: None,
     *,
     inspects: bool = False,
     ahead: _Ahead,
-) -> Any:
-    """Give the next archive of `ahead` to a function that reads it from a descriptor, a pipe.
+) -> None:
+    """Give the next archive of `ahead` to a function that reads it by a function.
 
     `check` gets all bytes before they are passed on. `inspects`: DamagedError if the outline at the place is another
     than the archive's.
     """
-    reading, writing = pipe()
-    failures: list[BaseException] = []
+    pieces, left = ahead.next(), memoryview(b"")
+    parsing = outline.Parsing() if inspects else None
 
-    def work() -> None:
-        try:
-            with open(writing, "wb", buffering=0) as out:
-                pieces = ahead.next()
+    def read(to: memoryview) -> int:
+        nonlocal left
+        while not left:
+            data = next(pieces, None)
+            if data is None:
+                return 0
+            check(data)
+            if parsing is not None:
+                parsing.see(data)
+            left = memoryview(data)
+        count = min(len(to), len(left))
+        to[:count] = left[:count]
+        left = left[count:]
+        return count
 
-                def write(data: Part) -> None:
-                    check(data)
-                    view = memoryview(data)
-                    while view:
-                        view = view[out.write(view) :]
-
-                if inspects:
-                    _inspect(place, archive, pieces, write)
-                else:
-                    for data in pieces:
-                        write(data)
-        except BrokenPipeError:  # the reader has failed
-            pass
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=work, name="lmcstore-pull", daemon=True)
-    thread.start()
     try:
-        with open(reading, "rb", buffering=0) as source:
-            result = read(source.fileno())
+        restore(read)
+        if parsing is not None:
+            _compare(place, archive, parsing.end())
     except Error as error:
-        thread.join()
-        if failures:  # the cause
-            raise _named(failures[0], what) from None
         raise _named(error, what) from None
-    thread.join()
-    if failures:
-        raise _named(failures[0], what) from None
-    return result
 
 
 def fetch_key(place: Place, archive: Archive, fd: int) -> outline.Outline:
@@ -196,18 +172,8 @@ def _cut(future: Future[Part], inside: list[tuple[int, int, int]]) -> Iterator[t
         yield offset, data[at : at + count]
 
 
-def _inspect(place: Place, archive: Archive, pieces: Iterable[Part], write: Callable[[bytes], None]) -> None:
-    """Pass an archive on, and compare it with its outline."""
-    kept, source = bytearray(), iter(pieces)
-
-    def read(count: int) -> bytes:
-        while len(kept) < count and (more := next(source, None)) is not None:
-            kept.extend(more)
-        data = bytes(kept[:count])
-        del kept[:count]
-        return data
-
-    found = outline.parse(read, write)
+def _compare(place: Place, archive: Archive, found: outline.Outline) -> None:
+    """Compare the outline of an archive with that at the place."""
     where = place.where(archive.object)
     stored = outline.unpack(b"".join(place.get_ranges(archive.outline_ranges())), f"the outline in {where}")
     if stored != found:
@@ -372,14 +338,14 @@ class Puller:
         return f"{shelf.name}@{entry.number} of {self._place.url}"
 
     def _restore(self, shelf: state.Shelf, group: _Group, ahead: _Ahead) -> None:
-        """Restore archives in one commit. Only one of a single archive comes through a pipe."""
+        """Restore archives in one commit. One alone is read from memory, several from files."""
         pool = self._store._pool
         entry, archive = group[-1]
         if _is_alone(group):
             feed(
                 self._place,
                 archive,
-                lambda fd: pool.restore((fd,), (), (), None, False, False, None),
+                lambda read: pool.restore(read, (), (), None, False, False, None),
                 self._what(shelf, entry),
                 outline.Watch(self._guard(shelf, *group[-1])).see,
                 inspects=self._inspects,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import secrets
 import tempfile
@@ -31,10 +30,10 @@ from ..errors import (
 from . import agree, note, outline, state
 from .codec import UNKNOWN, Archive, Entry, Origin
 from .confirm import Confirmer
+from .files import Part
 from .late import Late, Made
 from .place import Pace, Place
-from .pull import pipe
-from .upload import Upload, in_flight
+from .upload import Pieces, Upload
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -45,9 +44,9 @@ Progress = Callable[[str, int, int], object]
 _KEY_EVERY, _CHEAP_KEY_EVERY = 24, 8
 _U8 = 2
 _LEAST_PART_BYTES = 4096
-_READ_BYTES = 64 << 10
-"""Of a pipe at least; larger reads go past the buffer, without its copy."""
 _BATCH_BYTES = 16 << 20
+_NEW_SHARE = 256
+"""A snapshot of which an older archive has less than one byte in so many is sent whole."""
 _BATCH_ENTRIES = 32
 _LOOK_EVERY_S = 0.01
 _FIRST_WAIT_S = 0.2
@@ -133,7 +132,7 @@ class Pusher:
         self._confirm = None if confirm == "off" else Confirmer(store, place, whole=confirm == "all")
         self.snapshots = self.keys = self.bytes = self.confirmed = 0
         self._late = Late(self)
-        self.in_flight = in_flight()
+        self.pieces = Pieces()
 
     def close(self) -> None:
         self._late.stop()
@@ -272,49 +271,34 @@ class Pusher:
         self,
         address: str,
         older: outline.Outline | None,
-        sink: Callable[[bytes], None] | None,
-        begun: Callable[[outline.Outline], None] | None = None,
+        sink: Callable[[Part], None] | None,
+        begun: Callable[[outline.Outline], object] | None = None,
         pool: _core.Pool | None = None,
         *,
-        part: Callable[[int, bytes], None] | None = None,
+        part: Callable[[int, Part], object] | None = None,
         as_stored: bool = False,
         alone: bool = False,
     ) -> outline.Outline | None:
-        """Dump a snapshot of the store, or another pool, through a pipe; None: it was removed meanwhile."""
+        """Dump a snapshot of the store, or another pool; None: it was removed meanwhile. `sink` gets all bytes."""
         source = self._store._pool if pool is None else pool
+        parsing = outline.Parsing(begun, part)
+
+        def write(data: memoryview) -> None:
+            parsing.see(data)
+            if sink is not None:
+                sink(data)
+
         with contextlib.ExitStack() as stack:
             since: tuple[int, ...] = ()
             if older is not None:
                 sparse = stack.enter_context(tempfile.TemporaryFile(prefix="lmc-store-"))
                 older.write_sparse(sparse.fileno())
                 since = (sparse.fileno(),)
-            reading, writing = pipe()
-            failures: list[BaseException] = []
-
-            def work() -> None:
-                try:
-                    source.dump(writing, (address,), since, False, False, False, None, as_stored, alone)
-                except BaseException as error:
-                    failures.append(error)
-                finally:
-                    os.close(writing)
-
-            thread = threading.Thread(target=work, name="lmcstore-dump", daemon=True)
-            thread.start()
             try:
-                with open(reading, "rb", buffering=_READ_BYTES) as stream:
-                    found: outline.Outline | None = outline.parse(stream.read, sink, begun, part)
-            except BaseException:
-                thread.join()
-                if failures and not (isinstance(failures[0], OSError) and failures[0].errno == 32):
-                    if isinstance(failures[0], NotFoundError):
-                        return None
-                    raise failures[0] from None
-                raise
-            thread.join()
-            if failures:
-                raise failures[0]
-            return found
+                source.dump(write, (address,), since, False, False, False, None, as_stored, alone)
+            except NotFoundError:
+                return None
+        return parsing.end()
 
     def sent(self, count: int) -> None:
         """Count bytes that the server has confirmed."""
@@ -369,7 +353,7 @@ class Pusher:
         oldest = number - 3 * self._links(shelf)  # so that removed snapshots do not stay for ever
         sources: list[outline.Source] = []
 
-        def add(_: int, data: bytes) -> None:
+        def add(_: int, data: Part) -> None:
             digest = _digest(data)
             place = known.get(digest)
             if place is None or not oldest <= place.number <= number:
@@ -561,7 +545,7 @@ class _Batch:
             self._close()
 
     def _new_upload(self) -> Upload:
-        return Upload(self._pusher._place, self._pusher.sent, free=self._pusher.in_flight)
+        return Upload(self._pusher._place, self._pusher.sent, pieces=self._pusher.pieces)
 
     def _sent(self, number: int) -> Entry | None:
         pusher, last = self._pusher, self._last
@@ -574,9 +558,12 @@ class _Batch:
         older = None
         if last is not None and self._since_key < 2 * pusher.key_every(self._shelf):
             older = pusher.older(self._shelf, last)
+        is_large = last is not None and 2 * last.archive.bytes >= last.raw_bytes
+        if older is not None and is_large and _is_new(handle, older):
+            older = None
         start, upload = self._upload.bytes, self._upload
 
-        def add(offset: int, data: bytes) -> None:
+        def add(offset: int, data: Part) -> None:
             if len(data) >= _LEAST_PART_BYTES:
                 self._parts[_digest(data)] = _Part(upload.object, upload.piece_bytes, start + offset, number)
 
@@ -648,6 +635,17 @@ class _Batch:
             pusher.want_key(self._shelf, whole.entries[-1].number)
 
 
+def _is_new(handle: _core.Snapshot, older: outline.Outline) -> bool:
+    """Whether hardly any bytes of a snapshot are in an older archive: then it had better need none."""
+    held, known, whole = older.held(), 0, 0
+    for (*_, raw_bytes, _, stored_as, _, _), digest in zip(handle.entries(), handle.digests(), strict=True):
+        if stored_as not in (outline.RAW, outline.FRAME):
+            return False
+        whole += raw_bytes
+        known += raw_bytes if bytes.fromhex(digest[:32])[::-1] in held else 0
+    return known * _NEW_SHARE <= whole
+
+
 def _append(there: state.Shelf, entries: list[Entry], last: Entry | None) -> None:
     """Add entries to the state of a shelf, behind `last`; _Stale: another program has changed the entries below."""
     if entries[0].number < there.next:
@@ -659,7 +657,7 @@ def _append(there: state.Shelf, entries: list[Entry], last: Entry | None) -> Non
         there.append(entry)
 
 
-def _digest(data: bytes) -> bytes:
+def _digest(data: Part) -> bytes:
     return bytes.fromhex(_core.codec_digest(data, _U8, 1)) + len(data).to_bytes(4, "little")
 
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from .codec import PIECE_BYTES, Archive, piece_name
@@ -17,14 +16,35 @@ from .place import Place
 
 _MOST_IN_FLIGHT = 4
 _LEAST_PIECE_BYTES = 64 << 10
-_COPIED_BYTES = 64 << 10
 EXPIRES_S = 12 * 3600.0
 """A commit names no piece that is older: from a day on, `prune` may delete a piece that no commit names."""
 
 
-def in_flight() -> threading.Semaphore:
-    """Return a count of the pieces that may be under way, also of several uploads together."""
-    return threading.Semaphore(_MOST_IN_FLIGHT)
+class Pieces:
+    """Memory for pieces that are filled or under way, also of several uploads together.
+
+    It is used again: the kernel clears new memory page by page.
+    """
+
+    def __init__(self) -> None:
+        self._may_start = threading.Semaphore(_MOST_IN_FLIGHT)
+        self._free: list[bytearray] = []
+
+    def take(self) -> bytearray:
+        """Return memory for a piece, of any content."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return bytearray(PIECE_BYTES)
+
+    def start(self) -> None:
+        """Wait until a piece may be sent."""
+        self._may_start.acquire()
+
+    def end(self, memory: bytearray) -> None:
+        """Give the memory of a sent piece back."""
+        self._free.append(memory)
+        self._may_start.release()
 
 
 class Upload:
@@ -36,7 +56,7 @@ class Upload:
         sent: Callable[[int], None] | None = None,
         piece_bytes: int = PIECE_BYTES,
         *,
-        free: threading.Semaphore | None = None,
+        pieces: Pieces | None = None,
     ) -> None:
         if place.pace is not None:  # so that pieces spread over time
             piece_bytes = min(piece_bytes, max(_LEAST_PIECE_BYTES, place.pace.rate // 4))
@@ -44,22 +64,24 @@ class Upload:
         self.object = f"data/{time.time_ns():020d}-{secrets.token_hex(8)}"
         self.bytes = 0
         self._begun = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._chunks: list[memoryview] = []
-        self._left = piece_bytes
+        self._memory: bytearray | None = None
+        self._filled = 0
         self._count = 0
         self._futures: list[Future[None]] = []
-        self._free = in_flight() if free is None else free
+        self._pieces = Pieces() if pieces is None else pieces
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Part) -> None:
         """Add bytes; waits while four pieces are under way. Raises the failure of an earlier piece."""
-        view = memoryview(data)
-        while view:
-            part = view[: self._left]
-            self._chunks.append(part)
-            self._left -= len(part)
-            self.bytes += len(part)
-            view = view[len(part) :]
-            if self._left == 0:
+        at = 0
+        while at < len(data):
+            if self._memory is None:
+                self._memory = self._pieces.take()
+            now = min(self.piece_bytes - self._filled, len(data) - at)
+            self._memory[self._filled : self._filled + now] = data[at : at + now]
+            self._filled += now
+            self.bytes += now
+            at += now
+            if self._filled == self.piece_bytes:
                 self._send()
 
     def archive(self, offset: int, outline: Outline) -> Archive:
@@ -78,7 +100,7 @@ class Upload:
 
     def end(self) -> None:
         """Send the last bytes."""
-        if self._chunks:
+        if self._filled:
             self._send()
 
     def finish(self) -> None:
@@ -97,25 +119,17 @@ class Upload:
             if future.done():
                 future.result()
         self._futures = [future for future in self._futures if not future.done()]
-        self._free.acquire()
-        name, parts = piece_name(self.object, self._count), list(_merged(self._chunks))
+        assert self._memory is not None
+        self._pieces.start()
+        name, memory, count = piece_name(self.object, self._count), self._memory, self._filled
         self._count += 1
-        self._chunks, self._left = [], self.piece_bytes
-        self._futures.append(self._place.start(self._put, name, parts))
+        self._memory, self._filled = None, 0
+        self._futures.append(self._place.start(self._put, name, memory, count))
 
-    def _put(self, name: str, parts: list[Part]) -> None:
+    def _put(self, name: str, memory: bytearray, count: int) -> None:
         try:
-            self._place.put(name, *parts)
+            self._place.put(name, memoryview(memory)[:count])
         finally:
-            self._free.release()
+            self._pieces.end(memory)
         if self._sent is not None:
-            self._sent(sum(map(len, parts)))
-
-
-def _merged(chunks: Iterable[memoryview]) -> Iterator[Part]:
-    """Join small chunks that follow each other; large ones are sent without a copy."""
-    for is_small, run in itertools.groupby(chunks, lambda chunk: len(chunk) < _COPIED_BYTES):
-        if is_small:
-            yield b"".join(run)
-        else:
-            yield from run
+            self._sent(count)
