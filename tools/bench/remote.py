@@ -55,6 +55,11 @@ class Setting:
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
     @property
+    def rounds(self) -> int:
+        """How often restores and transfers are measured."""
+        return {"full": 5, "quick": 3, "smoke": 1}[self.size]
+
+    @property
     def peers(self) -> Path:
         """A folder with other packages."""
         return self.kept / "peers"
@@ -233,21 +238,24 @@ def lag(setting: Setting) -> list[Section]:
 def own_restores(setting: Setting, url: str, kind: str, section: Section, has_goal: bool) -> float:
     """Read the newest state in two ways; return the seconds of the faster one."""
 
-    def pull() -> None:
-        with tempfile.TemporaryDirectory(dir=setting.folder) as folder:
-            words = command("pull", url, Path(folder) / POOL, f"{SHELF}@latest")
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    def pull(folder: Path) -> None:
+        subprocess.run(command("pull", url, folder / POOL, f"{SHELF}@latest"), check=True, stdout=subprocess.DEVNULL)
 
-    def read() -> None:
+    def read(_: Path) -> None:
         with lmcstore.open(url) as store:
             store[SHELF]["latest"].state_dict(verify=True)
+
+    def once(work: Callable[[Path], None]) -> float:
+        with tempfile.TemporaryDirectory(dir=setting.folder) as folder:
+            begin = time.perf_counter()
+            work(Path(folder))
+            return time.perf_counter() - begin
 
     best = float("inf")
     for name, work in (("lmc-store pull, the whole process", pull), ("open(URL), state_dict()", read)):
         with setting.remote.counting() as counts:
-            begin = time.perf_counter()
-            work()
-            seconds = time.perf_counter() - begin
+            seconds = once(work)
+        seconds = middle([seconds, *(once(work) for _ in range(setting.rounds - 1))])
         add_restore(section, kind, name, seconds, counts)
         if has_goal:
             section.goal(f"{kind}, {name}: of the link's speed", counts["sent"] / seconds / RATE, ">=", 0.9)
@@ -280,14 +288,18 @@ def restore(setting: Setting) -> list[Section]:
             with setting.remote.bucket() as bucket:
                 case = replace(loop, way="none", steps=1)
                 in_new_process("remote_run", send, case, way, bucket, setting.peers)
-                with setting.remote.limited(), setting.remote.counting() as counts:
-                    seconds, _ = in_new_process("remote_run", receive, case, way, bucket, setting.peers)
+                times: list[float] = []
+                for _ in range(setting.rounds):
+                    with setting.remote.limited(), setting.remote.counting() as counts:
+                        times.append(in_new_process("remote_run", receive, case, way, bucket, setting.peers)[0])
+                seconds = middle(times)
             others.append(seconds)
             add_restore(section, kind, way, seconds, counts)
         if others:
             section.goal(f"{kind}: seconds, over the fastest other way", best / min(others), "<=", 1)
     section.notes.append(
-        f"After {steps + 2} steps with restore=1s; after a pause the newest state has a key. Others: their only state."
+        f"After {steps + 2} steps with restore=1s; after a pause the newest state has a key. Others: their only state. "
+        f"Medians of {setting.rounds}."
     )
     return [section]
 
@@ -431,7 +443,7 @@ def speed(setting: Setting) -> list[Section]:
     section = Section("Bytes a second, unlimited link", ["way", "sent, MB/s", "read, MB/s"])
     generator = np.random.default_rng(0)
     blocks = [generator.bytes(PIECE) for _ in range(setting.of(64, 32, 2))]
-    rounds = setting.of(5, 3, 1)
+    rounds = setting.rounds
     ways: dict[str, Callable[[], tuple[float, float]]] = {
         "obstore, memory": lambda: by_obstore(setting, blocks, files=False),
         "obstore, files": lambda: by_obstore(setting, blocks, files=True),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
 import logging
@@ -259,6 +258,8 @@ def _line(entry: Entry, tags: dict[int, list[str]]) -> str:
 
 def _time(time_ns: int) -> str:
     try:
+        import datetime
+
         return datetime.datetime.fromtimestamp(time_ns // 10**9, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (OverflowError, ValueError, OSError):
         return str(time_ns)
