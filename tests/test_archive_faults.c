@@ -3,6 +3,56 @@
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_support.h"
 
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+/* Large writes until one fails, and counted from then on; 0: none fails. */
+static atomic_uint fail_in;
+static atomic_uint large_writes;
+
+ssize_t pwrite(int fd, const void *bytes, size_t count, off_t offset)
+{
+    if (count >= (size_t)64 << 10) {
+        atomic_fetch_add(&large_writes, 1);
+        unsigned left = atomic_load(&fail_in);
+        if (left > 0 && atomic_fetch_sub(&fail_in, 1) == 1) {
+            errno = EIO;
+            return -1;
+        }
+    }
+    return syscall(SYS_pwrite64, fd, bytes, count, offset);
+}
+
+/* A failed write of a piece, also of the last, fails the restore and leaves the pool as it was. */
+static void test_failed_writes(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_transfer_report report;
+    struct run run;
+    struct lmcs_pool *from = make_run(place, &run, 700000), *to = new_pool(place, "to.pool");
+    int fd = dump_file(place, from, NULL, "a.archive", &report);
+    struct counters before = counters_of(to);
+    atomic_store(&large_writes, 0);
+    OK(restore_file(to, fd, &report));
+    unsigned writes = atomic_load(&large_writes);
+    EXPECT(writes > 10);
+    close_pool(to);
+    to = new_pool(place, "to.pool");
+    for (unsigned n = 1; n <= writes; n = n < 4 ? n + 1 : n < writes - 3 ? writes - 3 : n + 1) {
+        atomic_store(&fail_in, n);
+        FAILS(LMCS_IO, restore_file(to, fd, &report));
+        EXPECT(atomic_load(&fail_in) == 0 && strstr(err.message, "can't write") != NULL);
+        expect_unchanged(to, &before);
+    }
+    OK(restore_file(to, fd, &report));
+    expect_same_shelf(from, to, "run");
+    verify_pool(to);
+    close(fd);
+    close_pool(from);
+    close_pool(to);
+    free_run(&run);
+}
+
 static void test_full_pool(void **state)
 {
     const struct place *place = *state;
@@ -516,6 +566,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_DISK(test_full_pool),
+        ON_DISK(test_failed_writes),
         IN_MEMORY(test_cancel),
         IN_MEMORY(test_bad_descriptors),
         ON_BOTH(test_killed),

@@ -23,10 +23,9 @@
 #include "records/meta.h"
 #include "records/relations.h"
 #include "shelves/shelves.h"
+#include "transfer/arrive.h"
 #include "transfer/bases.h"
 #include "transfer/stage.h"
-
-#define WRITEBACK_BYTES ((size_t)64 << 10) /* of a record; smaller ones wait for the sync */
 
 struct restore {
     struct lmcs_pool *pool;
@@ -34,6 +33,7 @@ struct restore {
     const struct lmcs_progress *progress;
     struct lmcs_archive_reader *reader;
     struct lmcs_stage stage;
+    struct lmcs_arrivals *arrivals;
     struct lmcs_parts parts;
     bool selects; /* only a part is wanted */
     bool shares;  /* do not write contents of the pool again */
@@ -347,16 +347,17 @@ static enum lmcs_status fetch_content(struct restore *restore, uint64_t id, stru
 static enum lmcs_status take_data(void *context, const void *bytes, size_t count, struct lmcs_error *error)
 {
     struct restore *restore = context;
+    (void)bytes; /* the source's payload */
     if (restore->skips_data)
         return LMCS_OK;
-    const struct lmcs_content *content = &restore->stage.pending[restore->stage.pending_count - 1].content;
-    uint64_t at = restore->reader->data_at;
-    enum lmcs_status status = lmcs_payload_write(restore->pool->heap, content, at, bytes, count, error);
-    if (status != LMCS_OK)
-        return status;
-    if (count >= WRITEBACK_BYTES)
-        lmcs_payload_start_writeback(restore->pool->heap, content, at, count);
-    return at + count < content->df.stored_bytes ? LMCS_OK : lmcs_stage_arrived(&restore->stage, error);
+    const size_t pending = restore->stage.pending_count - 1;
+    struct lmcs_arrival arrival = {.pending = pending,
+                                   .content = restore->stage.pending[pending].content,
+                                   .at = restore->reader->data_at,
+                                   .bytes = count};
+    arrival.is_last =
+        arrival.at + count == arrival.content.df.stored_bytes && lmcs_stage_stands_alone(&restore->stage, pending);
+    return lmcs_arrivals_add(restore->arrivals, &restore->stage, &arrival, &restore->reader->source.payload, error);
 }
 
 /* ---- The lists of a part ---- */
@@ -467,7 +468,9 @@ static enum lmcs_status take_snapshot_end(void *context, struct lmcs_error *erro
     restore->has_list = restore->has_list && !restore->skips_snapshot;
     if (status != LMCS_OK || restore->skips_snapshot)
         return status;
-    status = list_entries(restore, error);
+    status = lmcs_arrivals_wait(restore->arrivals, &restore->stage, error);
+    if (status == LMCS_OK)
+        status = list_entries(restore, error);
     if (status != LMCS_OK)
         return status;
     count_entries(restore, &restore->stage.record.df);
@@ -513,11 +516,15 @@ static enum lmcs_status read_archive(struct restore *restore, const struct lmcs_
     reader.doing = "restoring";
     status = lmcs_stage_begin(&restore->stage, &reader, error);
     if (status == LMCS_OK)
+        status = lmcs_arrivals_new(restore->pool, &restore->arrivals, error);
+    if (status == LMCS_OK)
         status = lmcs_archive_reader_run(&reader, error);
     for (size_t i = 0; status == LMCS_OK && i < restore->stage.shelf_count; i++)
         status = lmcs_stage_place(&restore->stage, i, error);
     if (status == LMCS_OK)
         status = lmcs_stage_end(&restore->stage, error);
+    lmcs_arrivals_free(restore->arrivals);
+    restore->arrivals = NULL;
     restore->report.contents += reader.content_count;
     restore->report.bytes += reader.source.offset;
     restore->stage.reader = NULL;

@@ -322,36 +322,29 @@ static void forget_attempts(struct lmcs_stage *stage)
 
 /* ---- A snapshot: verification ---- */
 
-static const struct lmcs_tensor *tensor_of(const struct lmcs_stage *stage, const struct lmcs_stage_pending *pending)
+const struct lmcs_tensor *lmcs_stage_tensor(const struct lmcs_stage *stage, size_t pending)
 {
-    return &stage->reader->identities[stage->reader->contents[pending->index].identity]->tensor;
+    const struct lmcs_archive_content *content = &stage->reader->contents[stage->pending[pending].index];
+    return &stage->reader->identities[content->identity]->tensor;
 }
 
-/* Names the content of a failure. */
-static enum lmcs_status verified(struct lmcs_stage *stage, const struct lmcs_stage_pending *pending,
-                                 enum lmcs_status status, struct lmcs_error *error)
+bool lmcs_stage_stands_alone(const struct lmcs_stage *stage, size_t pending)
 {
+    const struct lmcs_archive_content *content = &stage->reader->contents[stage->pending[pending].index];
+    return content->base_count == 0 && content->payload <= LMCS_PAYLOAD_FRAME;
+}
+
+enum lmcs_status lmcs_stage_verified(struct lmcs_stage *stage, size_t pending, enum lmcs_status status,
+                                     struct lmcs_error *error)
+{
+    stage->pending[pending].is_verified = status == LMCS_OK;
     if (status != LMCS_DAMAGED && status != LMCS_UNSUPPORTED)
         return status;
     lmcs_error_prefix(error,
                       "the archive %s: content %llu: ", status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
-                      (unsigned long long)pending->index + 1);
+                      (unsigned long long)stage->pending[pending].index + 1);
     stage->keeps = false; /* a second attempt would fail again: keep nothing */
     return status;
-}
-
-enum lmcs_status lmcs_stage_arrived(struct lmcs_stage *stage, struct lmcs_error *error)
-{
-    struct lmcs_stage_pending *pending = &stage->pending[stage->pending_count - 1];
-    struct lmcs_chain chain = {.length = 1};
-    const struct lmcs_archive_content *content = &stage->reader->contents[pending->index];
-    if (content->base_count > 0 || content->payload > LMCS_PAYLOAD_FRAME)
-        return LMCS_OK;
-    chain.links[0] = pending->content;
-    lmcs_heap_drain(stage->pool->heap);
-    enum lmcs_status status = lmcs_chain_read(stage->pool, &chain, tensor_of(stage, pending), NULL, NULL, error);
-    pending->is_verified = status == LMCS_OK;
-    return verified(stage, pending, status, error);
 }
 
 /* Verifies the contents that arrived. A link is read with all its outputs, and before them. */
@@ -360,10 +353,10 @@ static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_er
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++) {
         const struct lmcs_stage_pending *pending = &stage->pending[i];
-        if (!pending->is_verified)
-            status = verified(stage, pending,
-                              lmcs_stage_read(stage, pending->content.id, tensor_of(stage, pending), true, NULL, error),
-                              error);
+        if (pending->is_verified)
+            continue;
+        status = lmcs_stage_read(stage, pending->content.id, lmcs_stage_tensor(stage, i), true, NULL, error);
+        status = lmcs_stage_verified(stage, i, status, error);
     }
     return status;
 }

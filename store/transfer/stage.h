@@ -153,8 +153,12 @@ enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, co
 enum lmcs_status lmcs_stage_identify(struct lmcs_stage *stage, const struct lmcs_archive_shelf_id_df *id,
                                      struct lmcs_error *error);
 enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const char *text, struct lmcs_error *error);
-/* Verifies the content that has arrived last, if it has no bases, while the next ones are on their way. */
-enum lmcs_status lmcs_stage_arrived(struct lmcs_stage *stage, struct lmcs_error *error);
+/* Whether a pending content, by index, is verified when it has arrived: it needs no other. */
+bool lmcs_stage_stands_alone(const struct lmcs_stage *stage, size_t pending);
+const struct lmcs_tensor *lmcs_stage_tensor(const struct lmcs_stage *stage, size_t pending);
+/* Records the result of its verification; names the content of a failure. */
+enum lmcs_status lmcs_stage_verified(struct lmcs_stage *stage, size_t pending, enum lmcs_status status,
+                                     struct lmcs_error *error);
 /* Commits the current snapshot, verifies every other content that arrived with it, and compares it with its number in
  * the existing shelf. */
 enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error);
