@@ -262,9 +262,10 @@ if __name__ == "__main__":
             total = 0.0
             for batch in DataLoader(Numbers(table), batch_size=8, num_workers=2, multiprocessing_context="fork"):
                 total += float(batch.sum())
-                shelf.snapshot({"total": torch.tensor(total)}, wait=False)
+                last = shelf.snapshot({"total": torch.tensor(total)}, wait=False)
             assert total == 64 * 63 / 2, total
-        assert len(shelf) >= 16
+        last.wait()
+        assert len(shelf) == 17
 """
     done = run_python(code, pool_path)
     assert done.returncode == 0, done.stderr
