@@ -222,22 +222,6 @@ static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_co
     return status;
 }
 
-/* Checks the payload before it is sent: damage in an archive would be noticed only when it is needed. */
-static enum lmcs_status check_payload(struct lmcs_dump *dump, const struct lmcs_content *content,
-                                      struct lmcs_error *error)
-{
-    struct lmcs_identity identity;
-    struct lmcs_chain chain = {.length = 1};
-    enum lmcs_status status = lmcs_identity_get(&dump->txn, content->df.identity, &identity, error);
-    if (status != LMCS_OK)
-        return status;
-    if (content->df.payload != LMCS_PAYLOAD_RAW)
-        return check_frame(dump, content, &identity, error);
-    chain.links[0] = *content;
-    const struct lmcs_tensor tensor = lmcs_identity_tensor(&identity);
-    return lmcs_chain_read(dump->pool, &chain, &tensor, NULL, NULL, error);
-}
-
 static enum lmcs_status send_data(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -250,6 +234,80 @@ static enum lmcs_status send_data(struct lmcs_dump *dump, const struct lmcs_cont
         at += n;
     }
     return status;
+}
+
+/* Gathers bytes into pieces and sends each full piece. */
+static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const void *bytes, size_t count,
+                                  struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (const unsigned char *from = bytes; status == LMCS_OK && count > 0;) {
+        size_t room = LMCS_ARCHIVE_PIECE_BYTES - *fill, n = count < room ? count : room;
+        memcpy(dump->piece + *fill, from, n);
+        *fill += n;
+        from += n;
+        count -= n;
+        if (*fill == LMCS_ARCHIVE_PIECE_BYTES) {
+            status = lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, *fill, NULL, 0, error);
+            *fill = 0;
+        }
+    }
+    return status;
+}
+
+static enum lmcs_status send_blocks(struct lmcs_dump *dump, struct lmcs_reader *reader, uint64_t raw_bytes,
+                                    unsigned char *block, struct lmc_hash *hashes, struct lmcs_error *error)
+{
+    static const unsigned char zeros[16];
+    uint64_t blocks = lmc_block_count(raw_bytes);
+    size_t fill = 0;
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t i = 0; status == LMCS_OK && i < blocks; i++) {
+        uint64_t left = raw_bytes - i * LMC_BLOCK_BYTES;
+        size_t n = left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
+        status = lmcs_reader_block(reader, i, block, error);
+        hashes[i] = lmc_hash128(block, n);
+        if (status == LMCS_OK)
+            status = add_bytes(dump, &fill, block, n, error);
+    }
+    if (status == LMCS_OK && blocks > 1)
+        status = add_bytes(dump, &fill, zeros, lmcs_raw_table_at(raw_bytes) - raw_bytes, error);
+    if (status == LMCS_OK && blocks > 1)
+        status = add_bytes(dump, &fill, hashes, blocks * sizeof *hashes, error);
+    return status == LMCS_OK && fill > 0 ? lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, fill, NULL, 0, error)
+                                         : status;
+}
+
+static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_chain *chain,
+                                     const struct lmcs_identity *identity, struct lmcs_error *error)
+{
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);
+    struct lmcs_reader *reader = NULL;
+    uint64_t raw_bytes = chain->links[0].df.raw_bytes;
+    unsigned char *block = aligned_alloc(64, LMC_BLOCK_BYTES);
+    struct lmc_hash *hashes = calloc(lmc_block_count(raw_bytes) + 1, sizeof *hashes);
+    enum lmcs_status status = block == NULL || hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    if (status == LMCS_OK)
+        status = lmcs_reader_open(dump->pool, chain, &tensor, &reader, error);
+    if (status == LMCS_OK && raw_bytes > 0)
+        status = send_blocks(dump, reader, raw_bytes, block, hashes, error);
+    lmcs_reader_close(reader);
+    free(hashes);
+    free(block);
+    return status;
+}
+
+/* Sends a raw payload, and checks each block on its way: damage in an archive would be noticed only when it is needed. */
+static enum lmcs_status send_raw(struct lmcs_dump *dump, const struct lmcs_content *content,
+                                 const struct lmcs_identity *identity, struct lmcs_error *error)
+{
+    struct lmcs_chain chain = {.length = 1};
+    chain.links[0] = *content;
+    enum lmcs_status status = send_decoded(dump, &chain, identity, error);
+    if (status != LMCS_DAMAGED)
+        return status;
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);
+    return lmcs_chain_read(dump->pool, &chain, &tensor, NULL, NULL, error); /* lists all that is damaged */
 }
 
 static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_content *content,
@@ -269,7 +327,11 @@ static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_c
         bases[i] = base >> LMCS_SENT_BITS;
         depth = below + 1 > depth ? below + 1 : depth;
     }
-    enum lmcs_status status = check_payload(dump, content, error);
+    struct lmcs_identity identity;
+    const bool is_raw = content->df.payload == LMCS_PAYLOAD_RAW;
+    enum lmcs_status status = lmcs_identity_get(&dump->txn, content->df.identity, &identity, error);
+    if (status == LMCS_OK && !is_raw)
+        status = check_frame(dump, content, &identity, error);
     if (status == LMCS_OK)
         status = lmcs_dump_identity(dump, content->df.identity, &df.identity, error);
     if (status == LMCS_OK)
@@ -277,7 +339,9 @@ static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_c
     if (status == LMCS_OK)
         status =
             lmcs_dump_record(dump, LMCS_ARCHIVE_CONTENT, &df, sizeof df, bases, df.base_count * sizeof *bases, error);
-    return status == LMCS_OK ? send_data(dump, content, error) : status;
+    if (status != LMCS_OK)
+        return status;
+    return is_raw ? send_raw(dump, content, &identity, error) : send_data(dump, content, error);
 }
 
 /* ---- Known contents, bases outside ---- */
@@ -357,67 +421,6 @@ static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content 
 }
 
 /* ---- Payloads made raw ---- */
-
-/* Gathers bytes into pieces and sends each full piece. */
-static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const void *bytes, size_t count,
-                                  struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    for (const unsigned char *from = bytes; status == LMCS_OK && count > 0;) {
-        size_t room = LMCS_ARCHIVE_PIECE_BYTES - *fill, n = count < room ? count : room;
-        memcpy(dump->piece + *fill, from, n);
-        *fill += n;
-        from += n;
-        count -= n;
-        if (*fill == LMCS_ARCHIVE_PIECE_BYTES) {
-            status = lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, *fill, NULL, 0, error);
-            *fill = 0;
-        }
-    }
-    return status;
-}
-
-static enum lmcs_status send_blocks(struct lmcs_dump *dump, struct lmcs_reader *reader, uint64_t raw_bytes,
-                                    unsigned char *block, struct lmc_hash *hashes, struct lmcs_error *error)
-{
-    static const unsigned char zeros[16];
-    uint64_t blocks = lmc_block_count(raw_bytes);
-    size_t fill = 0;
-    enum lmcs_status status = LMCS_OK;
-    for (uint64_t i = 0; status == LMCS_OK && i < blocks; i++) {
-        uint64_t left = raw_bytes - i * LMC_BLOCK_BYTES;
-        size_t n = left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
-        status = lmcs_reader_block(reader, i, block, error);
-        hashes[i] = lmc_hash128(block, n);
-        if (status == LMCS_OK)
-            status = add_bytes(dump, &fill, block, n, error);
-    }
-    if (status == LMCS_OK && blocks > 1)
-        status = add_bytes(dump, &fill, zeros, lmcs_raw_table_at(raw_bytes) - raw_bytes, error);
-    if (status == LMCS_OK && blocks > 1)
-        status = add_bytes(dump, &fill, hashes, blocks * sizeof *hashes, error);
-    return status == LMCS_OK && fill > 0 ? lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, fill, NULL, 0, error)
-                                         : status;
-}
-
-static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_chain *chain,
-                                     const struct lmcs_identity *identity, struct lmcs_error *error)
-{
-    const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);
-    struct lmcs_reader *reader = NULL;
-    uint64_t raw_bytes = chain->links[0].df.raw_bytes;
-    unsigned char *block = aligned_alloc(64, LMC_BLOCK_BYTES);
-    struct lmc_hash *hashes = calloc(lmc_block_count(raw_bytes) + 1, sizeof *hashes);
-    enum lmcs_status status = block == NULL || hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
-    if (status == LMCS_OK)
-        status = lmcs_reader_open(dump->pool, chain, &tensor, &reader, error);
-    if (status == LMCS_OK && raw_bytes > 0)
-        status = send_blocks(dump, reader, raw_bytes, block, hashes, error);
-    lmcs_reader_close(reader);
-    free(hashes);
-    free(block);
-    return status;
-}
 
 /* Sends the content of a chain decoded, block by block. */
 static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_chain *chain, struct lmcs_error *error)

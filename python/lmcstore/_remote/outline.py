@@ -228,13 +228,14 @@ class Parsing:
     """Reads an archive that comes in pieces. Memory: a record, if it is cut by them.
 
     `begun` is called before the first snapshot, when the properties of its shelf are known, `part` for each part of a
-    payload, with its offset. Both must not keep views. DamagedError: the archive is damaged.
+    payload, with its offset. Both must not keep views. The content's digest and the place in it name a part of a raw
+    payload; others get None. DamagedError: the archive is damaged.
     """
 
     def __init__(
         self,
         begun: Callable[[Outline], object] | None = None,
-        part: Callable[[int, Part], object] | None = None,
+        part: Callable[[int, Part, bytes | None], object] | None = None,
     ) -> None:
         self._steps = _Parser(has_data=True, begun=begun, part=part).run()
         self._wanted, self._kept = next(self._steps), bytearray()
@@ -360,7 +361,7 @@ class _Parser:
         *,
         has_data: bool,
         begun: Callable[[Outline], object] | None = None,
-        part: Callable[[int, Part], object] | None = None,
+        part: Callable[[int, Part, bytes | None], object] | None = None,
     ) -> None:
         self._has_data, self._begun, self._part = has_data, begun, part
         self._outline = Outline()
@@ -443,7 +444,9 @@ class _Parser:
             if len(data) != count:
                 raise self._damaged("it is cut short")
             if self._part is not None:
-                self._part(self._at, memoryview(data))
+                at = content.stored - self._left
+                raw = content.digest + at.to_bytes(8, "little") if content.payload == RAW else None
+                self._part(self._at, memoryview(data), raw)
         self._at += count
         self._run_at = self._at
         self._left -= count

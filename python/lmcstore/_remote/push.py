@@ -275,7 +275,7 @@ class Pusher:
         begun: Callable[[outline.Outline], object] | None = None,
         pool: _core.Pool | None = None,
         *,
-        part: Callable[[int, Part], object] | None = None,
+        part: Callable[[int, Part, bytes | None], object] | None = None,
         as_stored: bool = False,
         alone: bool = False,
     ) -> outline.Outline | None:
@@ -353,8 +353,8 @@ class Pusher:
         oldest = number - 3 * self._links(shelf)  # so that removed snapshots do not stay for ever
         sources: list[outline.Source] = []
 
-        def add(_: int, data: Part) -> None:
-            digest = _digest(data)
+        def add(_: int, data: Part, raw: bytes | None) -> None:
+            digest = _name(data, raw)
             place = known.get(digest)
             if place is None or not oldest <= place.number <= number:
                 place = used.get(digest)
@@ -563,9 +563,9 @@ class _Batch:
             older = None
         start, upload = self._upload.bytes, self._upload
 
-        def add(offset: int, data: Part) -> None:
+        def add(offset: int, data: Part, raw: bytes | None) -> None:
             if len(data) >= _LEAST_PART_BYTES:
-                self._parts[_digest(data)] = _Part(upload.object, upload.piece_bytes, start + offset, number)
+                self._parts[_name(data, raw)] = _Part(upload.object, upload.piece_bytes, start + offset, number)
 
         kept = pusher.dump(f"{self._shelf}@{number}", older, upload.write, self._check, part=add)
         if kept is None or not kept.snapshots:
@@ -657,7 +657,10 @@ def _append(there: state.Shelf, entries: list[Entry], last: Entry | None) -> Non
         there.append(entry)
 
 
-def _digest(data: Part) -> bytes:
+def _name(data: Part, raw: bytes | None) -> bytes:
+    """Name the bytes of a part by their digest, or without reading them."""
+    if raw is not None:
+        return raw + len(data).to_bytes(4, "little")
     return bytes.fromhex(_core.codec_digest(data, _U8, 1)) + len(data).to_bytes(4, "little")
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import secrets
 import threading
 import time
@@ -28,20 +30,22 @@ class Pieces:
 
     def __init__(self) -> None:
         self._may_start = threading.Semaphore(_MOST_IN_FLIGHT)
-        self._free: list[bytearray] = []
+        self._free: list[mmap.mmap] = []
 
-    def take(self) -> bytearray:
+    def take(self) -> mmap.mmap:
         """Return memory for a piece, of any content."""
-        try:
+        with contextlib.suppress(IndexError):
             return self._free.pop()
-        except IndexError:
-            return bytearray(PIECE_BYTES)
+        memory = mmap.mmap(-1, PIECE_BYTES)
+        with contextlib.suppress(AttributeError, OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return memory
 
     def start(self) -> None:
         """Wait until a piece may be sent."""
         self._may_start.acquire()
 
-    def end(self, memory: bytearray) -> None:
+    def end(self, memory: mmap.mmap) -> None:
         """Give the memory of a sent piece back."""
         self._free.append(memory)
         self._may_start.release()
@@ -64,7 +68,7 @@ class Upload:
         self.object = f"data/{time.time_ns():020d}-{secrets.token_hex(8)}"
         self.bytes = 0
         self._begun = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._memory: bytearray | None = None
+        self._memory: mmap.mmap | None = None
         self._filled = 0
         self._count = 0
         self._futures: list[Future[None]] = []
@@ -126,7 +130,7 @@ class Upload:
         self._memory, self._filled = None, 0
         self._futures.append(self._place.start(self._put, name, memory, count))
 
-    def _put(self, name: str, memory: bytearray, count: int) -> None:
+    def _put(self, name: str, memory: mmap.mmap, count: int) -> None:
         try:
             self._place.put(name, memoryview(memory)[:count])
         finally:
