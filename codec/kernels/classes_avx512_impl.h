@@ -79,11 +79,17 @@ static inline void class_put(uint64_t mask, __m512i bytes, unsigned char **list)
     *list += __builtin_popcountll(mask);
 }
 
-static inline __m512i class_take(uint64_t mask, unsigned char **list)
+/* Fills set bits with the list's next bytes. */
+static inline __m512i class_fill(__m512i bytes, uint64_t mask, unsigned char **list)
 {
-    __m512i bytes = expand_bytes(mask, _mm512_loadu_si512(*list));
+    bytes = _mm512_mask_expand_epi8(bytes, mask, _mm512_loadu_si512(*list));
     *list += __builtin_popcountll(mask);
     return bytes;
+}
+
+static inline __m512i class_take(uint64_t mask, unsigned char **list)
+{
+    return class_fill(fresh_zero(), mask, list);
 }
 
 static inline void class_put_outliers(unsigned word, uint64_t marked, const unsigned char *data,
@@ -104,10 +110,8 @@ static inline void class_take_outliers(unsigned word, uint64_t marked, __m512i *
     for (unsigned k = 0; k < word; k++) {
         const uint64_t some = word == 2 ? marked >> 32 * k & 0xffffffff : marked >> 16 * k & 0xffff;
         __m512i kept = _mm512_loadu_si512(lists->outliers);
-        x[k] = word == 2 ? _mm512_mask_mov_epi16(x[k], (__mmask32)some,
-                                                 _mm512_mask_expand_epi16(fresh_zero(), (__mmask32)some, kept))
-                         : _mm512_mask_mov_epi32(x[k], (__mmask16)some,
-                                                 _mm512_mask_expand_epi32(fresh_zero(), (__mmask16)some, kept));
+        x[k] = word == 2 ? _mm512_mask_expand_epi16(x[k], (__mmask32)some, kept)
+                         : _mm512_mask_expand_epi32(x[k], (__mmask16)some, kept);
         lists->outliers += word * (size_t)__builtin_popcountll(some);
     }
 }

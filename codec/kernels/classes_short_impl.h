@@ -177,7 +177,18 @@ static inline void short_weave(__m512i low, __m512i high, __m512i *v)
     v[1] = _mm512_unpackhi_epi8(low, high);
 }
 
-/* Callers pass constants for `count`, `low` and `nibbles`. */
+/* Takes the symbols of 64 elements. Fills of one vector wait for each other: there are two. */
+static inline __attribute__((always_inline)) __m512i short_take(unsigned count, __m512i own, const __m512i *entries,
+                                                                unsigned char **symbols)
+{
+    __m512i s[2] = {fresh_zero(), fresh_zero()};
+    for (unsigned c = 0; c < count; c++)
+        s[c % 2] = class_fill(s[c % 2], _mm512_cmpeq_epi8_mask(own, entries[c]), &symbols[c]);
+    return _mm512_or_si512(s[0], s[1]);
+}
+
+/* Callers pass constants for `count`, `low` and `nibbles`. Each turn computes the entries of the next: a turn's steps
+ * wait for each other, and processors look ahead by hardly two turns. */
 static inline __attribute__((always_inline)) void short_join(unsigned count, bool low, bool nibbles,
                                                              const unsigned char *base, size_t n,
                                                              const struct short_classes *v,
@@ -191,12 +202,14 @@ static inline __attribute__((always_inline)) void short_join(unsigned count, boo
         symbols[c] = lists->symbols[c];
         entries[c] = _mm512_set1_epi8((char)v->entries[c]);
     }
+    __m512i next = short_entries(_mm512_loadu_si512(base), _mm512_loadu_si512(base + 64), before, table);
     for (size_t at = 0; at < n; at += 64) {
-        const __m512i b0 = _mm512_loadu_si512(base + 2 * at), b1 = _mm512_loadu_si512(base + 2 * at + 64);
-        const __m512i own = short_entries(b0, b1, before, table);
-        __m512i s = class_take(_mm512_cmpeq_epi8_mask(own, entries[0]), &symbols[0]);
-        for (unsigned c = 1; c < count; c++)
-            s = _mm512_or_si512(s, class_take(_mm512_cmpeq_epi8_mask(own, entries[c]), &symbols[c]));
+        for (unsigned k = 0; k < 2; k++)
+            CLASS_AHEAD(base, 2, at, k);
+        const __m512i b0 = _mm512_loadu_si512(base + 2 * at), b1 = _mm512_loadu_si512(base + 2 * at + 64), own = next;
+        const unsigned char *ahead = base + 2 * (at + 64 < n ? at + 64 : at);
+        next = short_entries(_mm512_loadu_si512(ahead), _mm512_loadu_si512(ahead + 64), before, table);
+        const __m512i s = short_take(count, own, entries, symbols);
         const uint64_t marked = class_mask(s, LMCI_MARK);
         __m512i x[2], below = s, above = short_signs(s);
         if (nibbles) {
@@ -207,9 +220,8 @@ static inline __attribute__((always_inline)) void short_join(unsigned count, boo
         }
         if (low) {
             const uint64_t with = _kandn_mask64(marked, _mm512_movepi8_mask(own));
-            below = _mm512_mask_expand_epi8(below, with, _mm512_loadu_si512(lows));
+            below = class_fill(below, with, &lows);
             above = _mm512_mask_mov_epi8(above, with, s);
-            lows += __builtin_popcountll(with);
         }
         short_weave(below, above, x);
         x[0] = _mm512_add_epi16(b0, x[0]);
