@@ -148,6 +148,15 @@ struct lmc_encoder;
 /* Plans from a sample of data and base, which must outlive the plan. Allocates; lmc_encoder_free frees. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_encoder **encoder,
                                                       const char **message);
+/*
+ * For small tensors (16 to 64 KiB) of one kind, such as parameters of one step: takes over the plan of `like`, and its
+ * codes where they fit. `like`: an encoder that this function made for NULL, which plans for others, too, and so takes
+ * longer; it outlives the new one. A tensor of another dtype, level or size (by more than four times), or with a base
+ * where `like` has or needs none, is planned by itself. Every frame decodes alone.
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_encoder_new_like(const struct lmc_params *params,
+                                                           const struct lmc_encoder *like, struct lmc_encoder **encoder,
+                                                           const char **message);
 LMC_API void lmc_encoder_free(struct lmc_encoder *encoder);
 LMC_API uint64_t lmc_encoder_block_count(const struct lmc_encoder *encoder);
 /* Bases that the frame requires: 0 without a base, or if the tensor is smaller alone. */
@@ -180,6 +189,9 @@ LMC_API LMC_NODISCARD enum lmc_status lmc_encode_header(const struct lmc_encoder
 
 /* Encodes a whole frame in this thread. lmc_frame_bound(raw_bytes) bytes always suffice. */
 LMC_API uint64_t lmc_frame_bound(uint64_t raw_bytes);
+LMC_API LMC_NODISCARD enum lmc_status lmc_encode_frame(const struct lmc_encoder *encoder, void *dst, size_t dst_bytes,
+                                                       size_t *frame_bytes, const char **message);
+/* The same with a plan of its own. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t dst_bytes,
                                                    size_t *frame_bytes, const char **message);
 

@@ -224,7 +224,7 @@ static void prepare_encode(unsigned word)
     const struct lmc_params params = {
         .dtype = word == 2 ? LMC_BF16 : LMC_F32, .raw_bytes = ELEMENTS * word, .data = data, .base = base};
     take_step(word);
-    if (lmci_plan(&params, &scheme) != LMC_OK)
+    if (lmci_plan(&params, false, &scheme) != LMC_OK)
         abort();
 }
 

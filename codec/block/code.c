@@ -18,10 +18,23 @@ static size_t coded_bytes(const struct lmci_code *code, size_t bytes)
     return (size_t)(code->bits * bytes / code->counted / 8);
 }
 
-void lmci_code_plan(const uint32_t counts[256], size_t counted, unsigned rare_log2, bool seen, struct lmci_code *code)
+/* Rare bytes share the escape's code: fewer, larger nodes, and for a short plane a shorter table. The dense level
+ * escapes only bytes with too long codes. */
+#define RARE_LOG2   12
+#define RARE_LEAST  2u /* counted no more often, a byte has no code ... */
+#define RARE_ONE_IN 4  /* ... where one in so many was counted */
+
+static uint32_t most_of_rare(size_t counted, size_t bytes, bool dense)
+{
+    const uint32_t part = (uint32_t)(counted >> (dense ? LMCI_MAX_BITS + 1 : RARE_LOG2));
+    return dense || bytes / RARE_ONE_IN > counted || part > RARE_LEAST ? part : RARE_LEAST;
+}
+
+void lmci_code_plan(const uint32_t counts[256], size_t counted, size_t bytes, bool dense, bool seen,
+                    struct lmci_code *code)
 {
     uint32_t all[LMCI_SYMBOLS];
-    const uint32_t most = (uint32_t)(counted >> rare_log2); /* of a rare byte */
+    const uint32_t most = most_of_rare(counted, bytes, dense);
     uint32_t rare = 0, leaves = 0;
     for (unsigned s = 0; s < 256; s++) { /* without branches, for vectors */
         all[s] = counts[s] > most ? counts[s] : 0;

@@ -14,8 +14,9 @@ struct lmci_code {
     size_t counted;
 };
 
-/* `counts` sum to `counted`. Bytes rarer than one in 2^rare_log2 are escaped, and others unless all were `seen`. */
-void lmci_code_plan(const uint32_t counts[256], size_t counted, unsigned rare_log2, bool seen, struct lmci_code *code);
+/* `counts`, of `bytes` bytes, sum to `counted`. Rare bytes are escaped, and others unless all were `seen`. */
+void lmci_code_plan(const uint32_t counts[256], size_t counted, size_t bytes, bool dense, bool seen,
+                    struct lmci_code *code);
 
 /* Estimated bytes of a plane with its table. */
 size_t lmci_code_estimate(const struct lmci_code *code, size_t bytes);

@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* codes.c - makes the codes that the blocks of a delta share. */
+/* codes.c - makes codes that blocks share. */
 #include "block/codes.h"
 
 #include "base/dtype.h"
 #include "base/memory.h"
+#include "block/shape.h"
 #include "kernels/kernels.h"
 
 #define LEAST_BLOCKS  4
 #define SAMPLE_ONE_IN 16                 /* words */
 #define SAMPLE_MOST   ((size_t)64 << 10) /* words */
 #define PIECE         ((size_t)512)      /* words */
+/* A plane uses a shared code unless one of its own saves one part, or a bit of symbols, in so many. */
+#define PART         40
+#define ONE_IN       20
+#define PART_SMALL   12 /* of small tensors, which have more classes then: both together make them smaller */
+#define ONE_IN_SMALL 2
 
 struct lists {
     unsigned char *memory;
@@ -50,30 +56,33 @@ static bool lists_init(struct lists *lists, unsigned word, unsigned classes, siz
     return true;
 }
 
-enum lmc_status lmci_codes_make(const struct lmc_params *params, const struct lmci_scheme *scheme,
+enum lmc_status lmci_codes_make(const struct lmc_params *params, const struct lmci_scheme *scheme, bool model,
                                 struct lmci_codes **codes)
 {
     const struct lmci_classes *classes = &scheme->classes;
     const unsigned word = lmci_dtype_word(params->dtype);
     struct lists lists;
     *codes = NULL;
-    if (scheme->method != LMCI_METHOD_CLASSES || word != 2 || params->level != LMC_LEVEL_DEFAULT ||
-        params->raw_bytes < LEAST_BLOCKS * LMC_BLOCK_BYTES)
+    if (scheme->method != LMCI_METHOD_CLASSES || params->level != LMC_LEVEL_DEFAULT)
         return LMC_OK;
-    const uint64_t some = params->raw_bytes / word / SAMPLE_ONE_IN;
+    if (!model && (word != 2 || params->raw_bytes < LEAST_BLOCKS * LMC_BLOCK_BYTES))
+        return LMC_OK;
+    const uint64_t some = params->raw_bytes / word / (model ? 1 : SAMPLE_ONE_IN);
     const size_t most = some < SAMPLE_MOST ? (size_t)some / PIECE * PIECE : SAMPLE_MOST;
     struct lmci_codes *made = lmci_allocate(sizeof *made + classes->count * sizeof *made->shared);
     if (made == NULL || !lists_init(&lists, word, classes->count, most)) {
         lmci_release(made);
         return LMC_NO_MEMORY;
     }
+    const size_t block = lmci_block_bytes(params->raw_bytes, 0) / word;
     const size_t words = deal_sample(params, classes, most / PIECE, &lists);
     made->count = classes->count;
     memcpy(made->shift, classes->shift, sizeof made->shift);
     for (unsigned c = 0; c < classes->count; c++) {
         const size_t count = (size_t)(lists.end.symbols[c] - lists.begin.symbols[c]);
-        lmci_plane_share(lists.begin.symbols[c], count, count * (LMC_BLOCK_BYTES / word) / words, lists.scratch,
-                         &made->shared[c]);
+        lmci_plane_share(lists.begin.symbols[c], count, count * block / words, lists.scratch, &made->shared[c]);
+        made->shared[c].part = model ? PART_SMALL : PART;
+        made->shared[c].one_in = model ? ONE_IN_SMALL : ONE_IN;
     }
     lmci_release(lists.memory);
     *codes = made;

@@ -73,16 +73,20 @@ size_t lmci_copies_moved(size_t piece, size_t free)
 
 bool lmci_lines_likely(const unsigned char *data, const unsigned char *base, size_t bytes)
 {
-    uint32_t seen[2 * LOOKED_AT] = {0};
+    uint32_t seen[2 * LOOKED_AT];
     const size_t lines = bytes / LMCI_LINE;
     const size_t stride = lines > LOOKED_AT ? lines / LOOKED_AT : 1;
+    size_t slots = 2 * LOOKED_AT;
+    while (slots / 4 >= lines + 1)
+        slots /= 2;
+    memset(seen, 0, slots * sizeof *seen);
     unsigned looked = 0, like = 0;
     for (size_t i = 0; i < lines; i += stride) {
         const unsigned char *line = data + i * LMCI_LINE;
         const uint64_t first = lmci_load64(line), h = mix(first ^ mix(lmci_load64(line + LMCI_LINE - 8)));
         if (base != NULL && first == lmci_load64(base + i * LMCI_LINE))
             continue;
-        uint32_t *slot = &seen[(h >> 32) % (2 * LOOKED_AT)];
+        uint32_t *slot = &seen[(h >> 32) % slots];
         const uint32_t tag = (uint32_t)h | 1;
         like += *slot == tag;
         looked++;

@@ -38,21 +38,25 @@ struct sample {
     size_t plane_cost;
     size_t block_words; /* of a whole block, or of a smaller tensor */
     bool small;         /* the sample fits each block */
+    bool model;         /* of tensors that take over the plan, too */
     unsigned char *memory;
     unsigned char *data;
     unsigned char *base; /* or NULL */
     unsigned char *planes[LMCI_MAX_WORD];
 };
 
-static bool sample_init(struct sample *sample, const struct lmc_params *params)
+static bool sample_init(struct sample *sample, const struct lmc_params *params, bool model)
 {
     uint64_t all = params->raw_bytes / lmci_dtype_word(params->dtype);
     sample->word = lmci_dtype_word(params->dtype);
     sample->words = all / SAMPLE_ONE_IN < SAMPLE_MOST ? (size_t)all / SAMPLE_ONE_IN / PIECES * PIECES : SAMPLE_MOST;
     if (sample->words < SAMPLE_LEAST)
         sample->words = all < SAMPLE_LEAST ? (size_t)all : SAMPLE_LEAST;
+    if (model)
+        sample->words = all < SAMPLE_MOST ? (size_t)all : SAMPLE_MOST;
     sample->block_words = all < LMC_BLOCK_BYTES / sample->word ? (size_t)all : LMC_BLOCK_BYTES / sample->word;
     sample->small = params->raw_bytes <= SMALL_BYTES;
+    sample->model = model;
     sample->dense = params->level == LMC_LEVEL_DENSE;
     sample->plane_cost = sample->dense ? PLANE_COST_DENSE : PLANE_COST;
     size_t bytes = sample->words * sample->word;
@@ -146,6 +150,8 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 #define GROUP_LEAST     200u  /* a rarer key joins the keys below it */
 #define FEW_OUTLIERS    64u   /* one word in so many */
 #define CLASS_BITS      4000u /* a class must save this in a block */
+#define MODEL_BITS      1000u /* ... and so many for small tensors that share codes, up to so many classes */
+#define MODEL_CLASSES   3u
 
 struct group {
     unsigned first;
@@ -212,7 +218,7 @@ static void find_loss(struct group *groups, unsigned i)
 }
 
 /* Joins the neighbours that lose least, down to `most` groups that are each worth their cost. */
-static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most, uint64_t class_bits)
+static unsigned reduce_groups(const struct sample *sample, struct group groups[256], unsigned n, unsigned most)
 {
     for (unsigned i = 0; i < n; i++)
         groups[i].entropy = group_entropy(&groups[i]);
@@ -223,7 +229,8 @@ static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned mos
         for (unsigned i = 1; i + 1 < n; i++)
             if (groups[i].loss < groups[best].loss)
                 best = i;
-        if (n <= most && groups[best].loss > class_bits)
+        const uint64_t least = sample->model && n <= MODEL_CLASSES ? MODEL_BITS : CLASS_BITS;
+        if (n <= most && groups[best].loss > least * sample->words / sample->block_words)
             break;
         join_groups(&groups[best], &groups[best + 1]);
         groups[best].entropy = group_entropy(&groups[best]);
@@ -295,8 +302,7 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
 {
     struct group groups[256];
     uint64_t bits = 0;
-    uint64_t class_bits = CLASS_BITS * (uint64_t)sample->words / sample->block_words;
-    unsigned n = reduce_groups(groups, make_groups(sample, groups), most, class_bits);
+    unsigned n = reduce_groups(sample, groups, make_groups(sample, groups), most);
     classes->count = n;
     classes->fitted = sample->small && !sample->dense;
     groups[0].first = 0;
@@ -459,7 +465,7 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     enum lmc_status status = LMC_OK;
     const bool is_float = lmci_dtype_is_float(params->dtype);
     const unsigned usual = sample->word <= 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
-    const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
+    const unsigned most = sample->dense ? DENSE_CLASSES : usual;
     const bool dealt = sample->base != NULL && is_float && lmci_has_classes(sample->word);
     const uint64_t about = dealt ? plan_classes(sample, most, &scheme->classes) : UINT64_MAX;
     unsigned noise = 0;
@@ -548,13 +554,13 @@ static bool repeats(const struct sample *sample, const struct lmc_params *params
     return lines_repeat(sample, params, needs_base) || words_repeat(&in);
 }
 
-enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme)
+enum lmc_status lmci_plan(const struct lmc_params *params, bool model, struct lmci_scheme *scheme)
 {
     struct sample sample;
     *scheme = (struct lmci_scheme){.method = LMCI_METHOD_PLANES, .transform = LMCI_KEEP};
     if (params->raw_bytes == 0)
         return LMC_OK;
-    if (!sample_init(&sample, params))
+    if (!sample_init(&sample, params, model))
         return LMC_NO_MEMORY;
     gather_ahead(&sample, params->data, params->raw_bytes);
     if (sample.base != NULL)
@@ -567,4 +573,15 @@ enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *s
     scheme->copies = bits > sample.words / FEW_BITS && repeats(&sample, params, lmci_scheme_needs_base(scheme));
     lmci_release(sample.memory);
     return status;
+}
+
+bool lmci_plan_like(const struct lmc_params *params, const struct lmci_scheme *like, struct lmci_scheme *scheme)
+{
+    const enum lmci_method usual = params->base != NULL ? LMCI_METHOD_CLASSES : LMCI_METHOD_PLANES;
+    const bool fits_others = like->method != LMCI_METHOD_CLASSES || like->classes.count > 1;
+    if (like->method != usual || !fits_others || like->copies || !lmci_dtype_is_float(params->dtype))
+        return false;
+    *scheme = *like;
+    scheme->noisy = scheme->classes.fitted = false;
+    return true;
 }

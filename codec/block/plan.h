@@ -6,7 +6,10 @@
 #include "block/scheme.h"
 #include "lmc.h"
 
-/* Chooses no base if that is as good. Allocates. */
-enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme);
+/* Chooses no base if that is as good. `model`: for a small tensor and others like it, from more words. Allocates. */
+enum lmc_status lmci_plan(const struct lmc_params *params, bool model, struct lmci_scheme *scheme);
+
+/* Takes over the scheme of a tensor of the same dtype. False: the tensor needs a plan of its own. */
+bool lmci_plan_like(const struct lmc_params *params, const struct lmci_scheme *like, struct lmci_scheme *scheme);
 
 #endif

@@ -32,8 +32,10 @@ unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted)
         every &= counts[s] != 0 ? s : 255;
     }
     const unsigned bits = (unsigned)__builtin_popcount(any & ~every);
-    const uint64_t sampled = lmci_entropy_bits(counts, 256, counted) + (bits < 8 ? 1u << bits : 0);
-    return bits < 8 && 100 * sampled >= 99 * (uint64_t)bits * counted ? any & ~every : 0;
+    if (bits == 8)
+        return 0;
+    const uint64_t sampled = lmci_entropy_bits(counts, 256, counted) + (1u << bits);
+    return 100 * sampled >= 99 * (uint64_t)bits * counted ? any & ~every : 0;
 }
 
 static size_t put_raw(const unsigned char *plane, size_t bytes, unsigned char *dst, size_t room)
@@ -71,10 +73,6 @@ static size_t put_bits(const unsigned char *plane, size_t bytes, unsigned mask, 
 #define COUNTED_LEAST ((size_t)1 << 10) /* of a short plane: half, but at least so many */
 #define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to compare pieces */
 #define DENSE_ONE_IN  4                 /* at the dense level, if that is more */
-
-/* Rare bytes share the escape's code: fewer, larger nodes. The dense level escapes bytes with too long codes. */
-#define RARE_LOG2       12
-#define RARE_LOG2_DENSE (LMCI_MAX_BITS + 1)
 
 static size_t put_tree(const struct lmci_code *code, const unsigned char *plane, size_t bytes, unsigned char *scratch,
                        unsigned char *dst, size_t room)
@@ -167,12 +165,12 @@ static bool all_seen(const unsigned char *plane, size_t bytes, const uint32_t co
 {
     uint8_t unseen[256];
     unsigned char some[4096];
-    bool sharp = true;
-    for (unsigned s = 0; s < 256; s++) {
+    uint32_t few = 0;
+    for (unsigned s = 0; s < 256; s++) { /* without branches, for vectors */
         unseen[s] = counts[s] == 0;
-        sharp = sharp && (counts[s] == 0 || SHARP * (uint64_t)counts[s] > counted);
+        few |= counts[s] - 1 < (uint32_t)(counted / SHARP);
     }
-    bool seen = counted == bytes || sharp;
+    bool seen = counted == bytes || few == 0;
     for (size_t at = 0; counted < bytes && seen && at < bytes; at += sizeof some) {
         size_t n = bytes - at < sizeof some ? bytes - at : sizeof some;
         lmci_kernels()->rename(unseen, plane + at, n, some);
@@ -195,8 +193,7 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
         written = put_sparse(plane, bytes, depth, coder, NULL, dst, room);
     if (written != 0)
         return written;
-    lmci_code_plan(counts, counted, coder->dense ? RARE_LOG2_DENSE : RARE_LOG2, all_seen(plane, bytes, counts, counted),
-                   &code);
+    lmci_code_plan(counts, counted, bytes, coder->dense, all_seen(plane, bytes, counts, counted), &code);
     const size_t by_tree = lmci_code_estimate(&code, bytes), most = by_tree < 1 + bytes ? by_tree : 1 + bytes;
     if (sparse >= tree && sparse < most)
         written = put_sparse(plane, bytes, depth, coder, NULL, dst, room);
@@ -383,14 +380,6 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
 
 /* ---- Contexts -------------------------------------------------------------------------------------------------- */
 
-static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pieces, bool dense,
-                           struct lmci_context *context)
-{
-    uint32_t counts[256];
-    const size_t counted = count_about(plane, bytes, PIECE_COUNTED, counts);
-    return !is_noise(counts, counted) && lmci_context_choose(plane, bytes, counts, pieces, dense, context);
-}
-
 static size_t put_context(const unsigned char *plane, size_t bytes, const struct lmci_context *context,
                           const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
@@ -473,12 +462,13 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
                          unsigned char *dst, size_t room)
 {
     struct lmci_context context;
-    if (bytes >= LMCI_CONTEXT_LEAST && lmci_plane_is_noise(plane, bytes))
+    uint32_t counts[256];
+    if (bytes >= LMCI_CONTEXT_LEAST && is_noise(counts, count_about(plane, bytes, PIECE_COUNTED, counts)))
         return put_raw(plane, bytes, dst, room);
     struct pieces pieces;
     choose_pieces(plane, bytes, coder, &pieces);
     if (!coder->contexts || bytes < LMCI_CONTEXT_LEAST ||
-        !choose_context(plane, bytes, pieces.bits, coder->dense, &context))
+        !lmci_context_choose(plane, bytes, counts, pieces.bits, coder->dense, &context))
         return encode_pieces(plane, bytes, &pieces, coder, dst, room);
     size_t by_context = put_context(plane, bytes, &context, coder, dst, room);
     if (!is_uncertain(&pieces, bytes, coder))
@@ -489,33 +479,32 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 
 /* ---- Shared codes ----------------------------------------------------------------------------------------------- */
 
-#define SHARED_LEAST  ((size_t)4 << 10) /* bytes of a plane; of a shorter one a table is cheap */
-#define SAMPLED_LEAST ((size_t)2 << 10) /* bytes from which a code is made */
+#define SHARED_LEAST  ((size_t)1 << 10) /* bytes of a plane; of a shorter one a table is cheap */
+#define SAMPLED_LEAST ((size_t)1 << 10) /* bytes from which a code is made */
 #define FIT_COUNTED   ((size_t)1 << 10)
-#define FIT_LOSS      20 /* codes of a plane's own must save a bit in so many symbols, or ... */
-#define FIT_PART      40 /* ... one part in so many */
 
-static void share(const unsigned char *plane, size_t bytes, struct lmci_shared_code *shared)
+static void share(const unsigned char *plane, size_t bytes, size_t expected, struct lmci_shared_code *shared)
 {
     uint32_t counts[256];
     shared->code.counted = 0;
     lmci_kernels()->count(plane, bytes, 1, counts);
     if (bytes < SAMPLED_LEAST || is_noise(counts, bytes))
         return;
-    lmci_code_plan(counts, bytes, RARE_LOG2, false, &shared->code);
+    lmci_code_plan(counts, bytes, expected, false, false, &shared->code);
     lmci_tree_make(shared->code.lengths, true, &shared->tree);
 }
 
 /* Makes the codes of flags, unless these are sparse again, and of nonzero bytes. */
-static void share_sparse(const unsigned char *plane, size_t bytes, unsigned char *scratch, struct lmci_shared *shared)
+static void share_sparse(const unsigned char *plane, size_t bytes, size_t expected, unsigned char *scratch,
+                         struct lmci_shared *shared)
 {
     unsigned char *flags = scratch + bytes + LMCI_PLANE_PAD;
     const size_t kept = lmci_kernels()->tree_keep(plane, bytes, 1, true, flags, scratch);
     shared->kind = LMCI_PLANE_SPARSE;
-    share(flags, bytes / 8, &shared->first);
+    share(flags, bytes / 8, expected / 8, &shared->first);
     if (shared->first.code.counted != 0 && shared->first.code.lengths[0] == 1)
         shared->first.code.counted = 0;
-    share(scratch, kept, &shared->second);
+    share(scratch, kept, expected * kept / bytes, &shared->second);
 }
 
 void lmci_plane_share(const unsigned char *plane, size_t bytes, size_t expected, unsigned char *scratch,
@@ -534,18 +523,18 @@ void lmci_plane_share(const unsigned char *plane, size_t bytes, size_t expected,
     }
     if (sharp || is_noise(counts, bytes) || lmci_plane_bits(counts, bytes) != 0)
         return;
-    share(plane, bytes, &shared->first);
+    share(plane, bytes, expected, &shared->first);
     if (counts[0] > bytes / 2)
         sparse = sparse_estimate(counts, bytes, expected, &tree);
     const size_t by_tree = lmci_code_estimate(&shared->first.code, expected);
     if (sparse < by_tree) {
-        share_sparse(plane, bytes, scratch, shared);
+        share_sparse(plane, bytes, expected, scratch, shared);
     } else if (lmci_pairs_estimate(counts, bytes, expected) < by_tree - by_tree / PAIRS_SAVE) {
         unsigned char *escapes = scratch + bytes;
         if (lmci_pairs_pack(plane, bytes, scratch, escapes, bytes) == SIZE_MAX)
             return;
         shared->kind = LMCI_PLANE_PAIRS;
-        share(scratch, bytes / 2, &shared->first);
+        share(scratch, bytes / 2, expected / 2, &shared->first);
     } else if (by_tree < expected) {
         shared->kind = LMCI_PLANE_TREE;
     }
@@ -560,8 +549,8 @@ static bool fits(const unsigned char *plane, size_t bytes, const struct lmci_sha
     const uint64_t own = lmci_expected_bits(counts, counted);
     for (unsigned s = 0; s < 256; s++)
         cost += (uint64_t)counts[s] * shared->cost[s];
-    const uint64_t loss = own / FIT_PART < counted / FIT_LOSS ? own / FIT_PART : counted / FIT_LOSS;
-    return cost / LMCI_COST_BIT <= own + loss;
+    const uint64_t loss = own / shared->part, most = counted / shared->one_in;
+    return cost / LMCI_COST_BIT <= own + (loss < most ? loss : most);
 }
 
 size_t lmci_plane_encode_shared(const unsigned char *plane, size_t bytes, const struct lmci_shared *shared,

@@ -75,6 +75,8 @@ struct lmci_shared_code {
 
 struct lmci_shared {
     enum lmci_plane_kind kind;             /* TREE, SPARSE or PAIRS, or RAW for none */
+    unsigned part;                         /* codes of a plane's own must save one part in so many, ... */
+    unsigned one_in;                       /* ... or a bit in so many symbols */
     uint16_t cost[256];                    /* of each byte in the sample (lmci_cost) */
     struct lmci_shared_code first, second; /* of bytes; of flags and nonzero bytes; of pairs */
 };

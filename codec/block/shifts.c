@@ -48,8 +48,8 @@ static bool few_outliers(const struct lmci_bit_lengths *class, unsigned shift)
 }
 
 /* Words of a block's sample, in chunks of 64: a share of the block, within bounds. */
-#define BLOCK_ONE_IN 16
-#define BLOCK_LEAST  ((size_t)1024)
+#define BLOCK_ONE_IN 64
+#define BLOCK_LEAST  ((size_t)512)
 #define BLOCK_MOST   ((size_t)2048)
 
 static void count_block(unsigned word, const unsigned char *data, const unsigned char *base, size_t words,
@@ -67,17 +67,24 @@ static void count_block(unsigned word, const unsigned char *data, const unsigned
             __builtin_prefetch(base + at * word + i);
         }
     }
-    memset(lengths, 0, classes->count * sizeof *lengths);
+    uint32_t words_of[2][LMCI_MAX_CLASSES][LMCI_BIT_LENGTHS]; /* of even and odd words: neighbours have one length */
+    for (unsigned c = 0; c < classes->count; c++) {
+        memset(words_of[0][c], 0, sizeof words_of[0][c]);
+        memset(words_of[1][c], 0, sizeof words_of[1][c]);
+    }
     for (unsigned c = 1; c < classes->count; c++)
         memset(class_of + classes->first[c], (int)c, 256u - classes->first[c]);
     for (size_t at = 0; at < words; at += stride) {
         const size_t end = words - at < 64 ? words : at + 64;
         for (size_t i = at; i < end; i++) {
             const uint32_t b = lmci_word_at(word, base, i);
-            struct lmci_bit_lengths *class = &lengths[class_of[lmci_class_key(word, b)]];
-            class->words_of[lmci_bit_length(lmci_difference_at(word, data, i, b))]++;
-            class->words++;
+            words_of[i % 2][class_of[lmci_class_key(word, b)]][lmci_bit_length(lmci_difference_at(word, data, i, b))]++;
         }
+    }
+    for (unsigned c = 0; c < classes->count; c++) {
+        lengths[c].words = 0;
+        for (unsigned k = 0; k < LMCI_BIT_LENGTHS; k++)
+            lengths[c].words += lengths[c].words_of[k] = words_of[0][c][k] + words_of[1][c][k];
     }
 }
 

@@ -13,7 +13,9 @@
 struct lmc_encoder {
     struct lmc_params params;
     struct lmci_scheme scheme;
-    struct lmci_codes *codes; /* or NULL */
+    const struct lmci_codes *codes; /* or NULL */
+    struct lmci_codes *own_codes;   /* the same, unless they are those of a like tensor */
+    bool is_model;
     uint32_t base_count;
     uint64_t block_count;
     size_t header_bytes;
@@ -37,7 +39,37 @@ static enum lmc_status check_params(const struct lmc_params *params, const char 
     return LMC_OK;
 }
 
-enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_encoder **encoder, const char **message)
+#define LIKE_LEAST ((uint64_t)16 << 10) /* tables of codes take much of a smaller tensor: a plan of its own pays */
+#define LIKE_MOST  ((uint64_t)64 << 10) /* a larger tensor profits from more classes */
+#define LIKE_TIMES 4u                   /* sizes may differ by this factor */
+
+static bool is_small(const struct lmc_params *params)
+{
+    return params->level == LMC_LEVEL_DEFAULT && params->raw_bytes >= LIKE_LEAST && params->raw_bytes <= LIKE_MOST;
+}
+
+static bool takes_over(const struct lmc_params *params, const struct lmc_encoder *like, struct lmci_scheme *scheme)
+{
+    if (!is_small(params) || !like->is_model)
+        return false;
+    const struct lmc_params *other = &like->params;
+    return params->dtype == other->dtype && params->raw_bytes <= LIKE_TIMES * other->raw_bytes &&
+           other->raw_bytes <= LIKE_TIMES * params->raw_bytes && lmci_plan_like(params, &like->scheme, scheme);
+}
+
+/* Plans by itself. `model`: for others, too. */
+static enum lmc_status plan(struct lmc_encoder *encoder, bool model)
+{
+    encoder->is_model = model && is_small(&encoder->params);
+    enum lmc_status status = lmci_plan(&encoder->params, encoder->is_model, &encoder->scheme);
+    if (status == LMC_OK)
+        status = lmci_codes_make(&encoder->params, &encoder->scheme, encoder->is_model, &encoder->own_codes);
+    encoder->codes = encoder->own_codes;
+    return status;
+}
+
+static enum lmc_status make(const struct lmc_params *params, const struct lmc_encoder *like, bool model,
+                            struct lmc_encoder **encoder, const char **message)
 {
     const char *unused;
     message = message != NULL ? message : &unused;
@@ -46,28 +78,38 @@ enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_enco
     if (status != LMC_OK)
         return status;
     struct lmc_encoder *made = lmci_allocate(sizeof *made);
-    struct lmci_scheme scheme;
-    struct lmci_codes *codes = NULL;
-    status = made != NULL ? lmci_plan(params, &scheme) : LMC_NO_MEMORY;
-    if (status == LMC_OK)
-        status = lmci_codes_make(params, &scheme, &codes);
+    if (made != NULL)
+        *made = (struct lmc_encoder){.params = *params, .block_count = lmc_block_count(params->raw_bytes)};
+    if (made != NULL && like != NULL && takes_over(params, like, &made->scheme))
+        made->codes = like->codes;
+    else
+        status = made != NULL ? plan(made, model) : LMC_NO_MEMORY;
     if (status != LMC_OK) {
         *message = "no memory to plan a frame";
         lmci_release(made);
         return status;
     }
-    uint32_t base_count = lmci_scheme_needs_base(&scheme) ? 1 : 0;
-    uint64_t block_count = lmc_block_count(params->raw_bytes);
-    *made = (struct lmc_encoder){*params,    scheme,      codes,
-                                 base_count, block_count, (size_t)lmci_header_bytes(base_count, block_count)};
+    made->base_count = lmci_scheme_needs_base(&made->scheme) ? 1 : 0;
+    made->header_bytes = (size_t)lmci_header_bytes(made->base_count, made->block_count);
     *encoder = made;
     return LMC_OK;
+}
+
+enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_encoder **encoder, const char **message)
+{
+    return make(params, NULL, false, encoder, message);
+}
+
+enum lmc_status lmc_encoder_new_like(const struct lmc_params *params, const struct lmc_encoder *like,
+                                     struct lmc_encoder **encoder, const char **message)
+{
+    return make(params, like, like == NULL, encoder, message);
 }
 
 void lmc_encoder_free(struct lmc_encoder *encoder)
 {
     if (encoder != NULL)
-        lmci_release(encoder->codes);
+        lmci_release(encoder->own_codes);
     lmci_release(encoder);
 }
 
@@ -203,6 +245,15 @@ static enum lmc_status encode_header(const void *encoder, const void *entries, v
     return lmc_encode_header(encoder, entries, dst, dst_bytes);
 }
 
+enum lmc_status lmc_encode_frame(const struct lmc_encoder *encoder, void *dst, size_t dst_bytes, size_t *frame_bytes,
+                                 const char **message)
+{
+    const char *unused;
+    const struct lmci_frame_encoder frame = {
+        encoder, encoder->block_count, encoder->header_bytes, sizeof(struct lmc_block), encode_block, encode_header};
+    return lmci_compress(&frame, dst, dst_bytes, frame_bytes, message != NULL ? message : &unused);
+}
+
 enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t dst_bytes, size_t *frame_bytes,
                              const char **message)
 {
@@ -212,9 +263,7 @@ enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t 
     enum lmc_status status = lmc_encoder_new(params, &encoder, message);
     if (status != LMC_OK)
         return status;
-    const struct lmci_frame_encoder frame = {
-        encoder, encoder->block_count, encoder->header_bytes, sizeof(struct lmc_block), encode_block, encode_header};
-    status = lmci_compress(&frame, dst, dst_bytes, frame_bytes, message);
+    status = lmc_encode_frame(encoder, dst, dst_bytes, frame_bytes, message);
     lmc_encoder_free(encoder);
     return status;
 }

@@ -194,7 +194,7 @@ static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst
         struct lmci_scheme scheme;
         struct lmc_hash unused;
         size_t written = 0;
-        status = lmci_plan(&params, &scheme);
+        status = lmci_plan(&params, false, &scheme);
         if (status == LMC_OK)
             status = lmci_block_encode(&shape, &scheme, params.data, params.base, dst + at + 4, &written, &unused);
         lmci_store32(dst + at, (uint32_t)written);

@@ -392,7 +392,7 @@ static enum lmc_status encode_delta(const struct piece *piece, unsigned array, u
     const struct lmci_block_shape shape = {.word = 4, .bytes = 4 * piece->elements};
     struct lmci_scheme scheme;
     struct lmc_hash unused;
-    enum lmc_status status = lmci_plan(&params, &scheme);
+    enum lmc_status status = lmci_plan(&params, false, &scheme);
     return status == LMC_OK ? lmci_block_encode(&shape, &scheme, params.data, params.base, dst, bytes, &unused)
                             : status;
 }

@@ -215,20 +215,29 @@ static size_t piece_bytes(const struct input *input, const struct pieces *pieces
     return left < pieces->piece ? left : pieces->piece;
 }
 
+/* All are encoded like the first. */
 static double encode_pieces(const struct input *input, struct pieces *pieces)
 {
+    struct lmc_encoder *first = NULL;
     double begin = cpu_s();
     pieces->total = 0;
     for (size_t i = 0; i < pieces->count; ++i) {
         const char *message = "";
+        struct lmc_encoder *encoder = NULL;
         struct lmc_params params = params_of(input, piece_bytes(input, pieces, i), LMC_LEVEL_DEFAULT);
         params.data = input->data + i * pieces->piece;
         params.base = input->base == NULL ? NULL : input->base + i * pieces->piece;
-        if (lmc_compress(&params, input->frame + i * pieces->room, pieces->room, &pieces->frame_bytes[i], &message) !=
-            LMC_OK)
+        if (lmc_encoder_new_like(&params, first, &encoder, &message) != LMC_OK ||
+            lmc_encode_frame(encoder, input->frame + i * pieces->room, pieces->room, &pieces->frame_bytes[i],
+                             &message) != LMC_OK)
             die("encoding: %s", message);
         pieces->total += pieces->frame_bytes[i];
+        if (first == NULL)
+            first = encoder;
+        else
+            lmc_encoder_free(encoder);
     }
+    lmc_encoder_free(first);
     return cpu_s() - begin;
 }
 
