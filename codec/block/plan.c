@@ -151,7 +151,8 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 #define FEW_OUTLIERS    64u   /* one word in so many */
 #define CLASS_BITS      4000u /* a class must save this in a block */
 #define MODEL_BITS      1000u /* ... and so many for small tensors that share codes, up to so many classes */
-#define MODEL_CLASSES   3u
+#define MODEL_CLASSES_2 3u
+#define MODEL_CLASSES_4 2u
 
 struct group {
     unsigned first;
@@ -220,6 +221,7 @@ static void find_loss(struct group *groups, unsigned i)
 /* Joins the neighbours that lose least, down to `most` groups that are each worth their cost. */
 static unsigned reduce_groups(const struct sample *sample, struct group groups[256], unsigned n, unsigned most)
 {
+    const unsigned few = sample->word == 2 ? MODEL_CLASSES_2 : MODEL_CLASSES_4;
     for (unsigned i = 0; i < n; i++)
         groups[i].entropy = group_entropy(&groups[i]);
     for (unsigned i = 0; i + 1 < n; i++)
@@ -229,7 +231,7 @@ static unsigned reduce_groups(const struct sample *sample, struct group groups[2
         for (unsigned i = 1; i + 1 < n; i++)
             if (groups[i].loss < groups[best].loss)
                 best = i;
-        const uint64_t least = sample->model && n <= MODEL_CLASSES ? MODEL_BITS : CLASS_BITS;
+        const uint64_t least = sample->model && n <= few ? MODEL_BITS : CLASS_BITS;
         if (n <= most && groups[best].loss > least * sample->words / sample->block_words)
             break;
         join_groups(&groups[best], &groups[best + 1]);

@@ -479,8 +479,8 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 
 /* ---- Shared codes ----------------------------------------------------------------------------------------------- */
 
-#define SHARED_LEAST  ((size_t)1 << 10) /* bytes of a plane; of a shorter one a table is cheap */
-#define SAMPLED_LEAST ((size_t)1 << 10) /* bytes from which a code is made */
+#define SHARED_LEAST  ((size_t)2 << 10) /* bytes of a plane; of a shorter one a table is cheap */
+#define SAMPLED_LEAST ((size_t)2 << 10) /* bytes from which a code is made */
 #define FIT_COUNTED   ((size_t)1 << 10)
 
 static void share(const unsigned char *plane, size_t bytes, size_t expected, struct lmci_shared_code *shared)
