@@ -206,12 +206,15 @@ def threads(setting: Setting) -> list[Section]:
     return [section]
 
 
+SMALL_ROWS = ("bf16 weights alone", "bf16 weights, 1 step on", "fp32 weights alone", "fp32 weights, 1 step on")
+
+
 def small(setting: Setting) -> list[Section]:
     """Compare small tensors with a large one."""
     count = setting.of(1000, 1000, 20)
     section = Section(f"{count:,} tensors of 64 KiB beside one large one, default level; GB/s")
     section.head = ["row", "large: in", "out", "bits", "small: in", "out", "bits", "in, of large", "out, of large"]
-    for source in setting.some("bf16 weights alone", "bf16 weights, 1 step on", "fp32 weights alone"):
+    for source in setting.some(*SMALL_ROWS):
         with ours("small", source, count << 16) as program:
             t = several(setting, {"": program})[""]
             size = program.first["bytes"]
@@ -225,7 +228,7 @@ def small(setting: Setting) -> list[Section]:
             cells.append(f"{share:.2f}")
             section.goal(f"{source.name}: {way}, small over large", share, ">=", 0.7)
         section.rows.append([source.name, *cells])
-    section.notes.append("The same bytes, each tensor a frame of its own, planned and coded in one call.")
+    section.notes.append("The same bytes, each tensor a frame of its own, like the first.")
     return [section]
 
 
