@@ -590,6 +590,7 @@ struct lmcs_entry {
     uint64_t stored_bytes; /* of a link its share */
     enum lmcs_stored_as stored_as;
     uint32_t chain; /* deltas or links to undo */
+    uint64_t link;  /* equal numbers: arrays of one link, which are read at the cost of one; 0: of none */
 };
 
 /*
@@ -616,6 +617,19 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32_t kind,
                                                                   const char *name, uint64_t first_byte, void *buffer,
                                                                   uint64_t bytes, struct lmcs_error *error);
+
+struct lmcs_tensor_range {
+    const char *name;
+    uint64_t first_byte;
+    uint64_t bytes;
+    void *buffer;
+};
+
+/* The same for several ranges. The same bytes of arrays of one link are read at the cost of one, if the ranges follow
+ * each other. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read_ranges(struct lmcs_snapshot *snapshot, uint32_t kind,
+                                                                   const struct lmcs_tensor_range *ranges, size_t count,
+                                                                   struct lmcs_error *error);
 
 /* false: lmcs_snapshot_read and lmcs_snapshot_read_range return the bytes of raw payloads through this handle without
  * comparing them. Set it before other threads use the handle. Export always compares. */

@@ -65,6 +65,67 @@ static void views_of_steps(void **state)
     run_end(&run);
 }
 
+static uint64_t link_of(struct lmcs_snapshot *snapshot, const char *name)
+{
+    struct lmcs_view *view;
+    OK(lmcs_view_open(snapshot, &name, NULL, 1, 0, &view, &err));
+    uint64_t link = lmcs_view_entry(view, 0)->link;
+    lmcs_view_close(view);
+    return link;
+}
+
+/* Ranges of arrays of one link, in and out of order, beside others. */
+static void ranges_of_steps(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, large);
+    set_policy(pool, "run", "keep_raw=1");
+    run_on(&run, pool, "run", 5);
+    OK(lmcs_compact(pool, NULL, &err));
+    static const char *const wanted[] = {"p2.weight", "p2.exp_avg",    "noise",     "p2.exp_avg", "p2.exp_avg_sq",
+                                         "p2.weight", "p2.exp_avg_sq", "p2.weight", "p2.weight",  "p1.weight"};
+    enum { COUNT = sizeof wanted / sizeof wanted[0] };
+    const uint64_t block = LMC_BLOCK_BYTES, all = 4 * large[2];
+    const uint64_t edges[] = {0, 8, block - 4, block, block + 1000, all};
+    const struct held *held[COUNT];
+    struct lmcs_tensor_range ranges[COUNT];
+    struct lmcs_snapshot *snapshot;
+    OK(lmcs_snapshot_open(pool, "run@4", &snapshot, &err));
+    assert_true(link_of(snapshot, "p2.weight") != 0);
+    assert_int_equal(link_of(snapshot, "p2.weight"), link_of(snapshot, "p2.exp_avg_sq"));
+    assert_int_not_equal(link_of(snapshot, "p2.weight"), link_of(snapshot, "p1.weight"));
+    assert_int_equal(link_of(snapshot, "noise"), 0);
+    for (size_t k = 0; k < COUNT; k++)
+        for (held[k] = run.states[4]->tensors; strcmp(held[k]->name, wanted[k]) != 0;)
+            held[k]++;
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
+        for (size_t j = i; j < sizeof edges / sizeof *edges; j++) {
+            for (size_t k = 0; k < COUNT; k++) {
+                uint64_t first = edges[i] < held[k]->bytes ? edges[i] : held[k]->bytes;
+                uint64_t end = edges[j] < held[k]->bytes ? edges[j] : held[k]->bytes;
+                ranges[k] = (struct lmcs_tensor_range){wanted[k], first, end - first, malloc(end - first + 1)};
+                ((unsigned char *)ranges[k].buffer)[end - first] = 0x5a;
+            }
+            OK(lmcs_snapshot_read_ranges(snapshot, LMCS_TENSOR, ranges, COUNT, &err));
+            for (size_t k = 0; k < COUNT; k++) {
+                const unsigned char *got = ranges[k].buffer;
+                assert_memory_equal(got, held[k]->data + ranges[k].first_byte, ranges[k].bytes);
+                assert_int_equal(got[ranges[k].bytes], 0x5a);
+                free(ranges[k].buffer);
+            }
+        }
+    unsigned char byte;
+    const struct lmcs_tensor_range outside[] = {{"p2.weight", all, 1, &byte}, {"p2.exp_avg", all, 1, &byte}};
+    const struct lmcs_tensor_range missing[] = {{"p2.weight", 0, 1, &byte}, {"p2.none", 0, 1, &byte}};
+    FAILS(LMCS_INVALID, lmcs_snapshot_read_ranges(snapshot, LMCS_TENSOR, outside, 2, &err));
+    FAILS(LMCS_NOT_FOUND, lmcs_snapshot_read_ranges(snapshot, LMCS_TENSOR, missing, 2, &err));
+    lmcs_snapshot_close(snapshot);
+    close_pool(pool);
+    run_end(&run);
+}
+
 struct watching {
     struct lmcs_pool *pool;
     const struct state *first;
@@ -126,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_BOTH(slices_of_steps),
         ON_BOTH(views_of_steps),
+        ON_BOTH(ranges_of_steps),
         ON_BOTH(in_the_background),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

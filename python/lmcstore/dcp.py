@@ -18,6 +18,7 @@ import io
 import logging
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -51,11 +52,12 @@ from . import _core
 from ._arrays.torch import torch_of
 from ._folder import once, writing
 from ._folder.copies import copy_of, forget
-from ._folder.fills import Read, Stored, bytes_of, is_place
+from ._folder.fills import Load, Read, Stored, bytes_of, is_place
 from ._folder.joined import check_box, read_rows
 from ._folder.record import Box, Part, Record, Tensor
 from ._folder.staging import Staging
 from ._folder.store import FolderSnapshot, FolderStore, open_folder
+from ._remote.left import PoolHandle
 from ._remote.place import is_url
 from ._remote.pool import RemoteHandle
 from ._state.encode import Encoded
@@ -494,6 +496,7 @@ class StoreReader(StorageReader):
         self._found: FolderSnapshot | None = None
         self._boxes: _Boxes | None = None
         self._entries: dict[int, dict[str, tuple[Any, ...]]] = {}
+        self._remote: set[int] = set()
         self._owner: once.Owner | None = None
 
     @property
@@ -541,24 +544,25 @@ class StoreReader(StorageReader):
         """Do nothing: `read_metadata` has found the snapshot."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Add the snapshot that this rank has found, and the coded blocks that it needs."""
+        """Add the snapshot that this rank has found, and the coded blocks that it needs, or blocks at a URL."""
         offer = once.Offer((self.snapshot.number, self.snapshot.time))
-        if not is_url(self._path) and dist.is_initialized() and dist.get_world_size() > 1:
+        if dist.is_initialized() and dist.get_world_size() > 1:
             with contextlib.suppress(Error, OSError):
                 offer = self._offer(offer.snapshot, plan)
         return dataclasses.replace(plan, storage_data=offer)
 
     def _offer(self, snapshot: tuple[int, float], plan: LoadPlan) -> once.Offer:
-        place = once.place_of(writing.identity(self._path))
+        place = once.place_of(self._path if is_url(self._path) else writing.identity(self._path))
         needs: list[once.Need] = []
         for (rank, name), items in self._reads(plan).items():
-            entry = self._entry(items[0])
-            if entry is not None and entry[6] != 0:
-                needs += once.need_of(rank, name, entry[4], map(bytes_of, items))
+            entry, is_remote = self._entry(items[0]), rank in self._remote
+            if entry is not None and (is_remote or entry[6] != 0):
+                needs += once.need_of(rank, name, entry[4], map(bytes_of, items), entry[9], is_remote)
         if place is None or not needs:
             return once.Offer(snapshot)
         self._owner = once.Owner()
-        return once.Offer(snapshot, place, self._owner.memory, len(os.sched_getaffinity(0)), needs)
+        processors, is_remote = len(os.sched_getaffinity(0)), any(need.rank in self._remote for need in needs)
+        return once.Offer(snapshot, place, self._owner.memory, processors, needs, is_remote)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Check that all ranks have found the same snapshot. Choose which blocks ranks of one machine share."""
@@ -579,8 +583,7 @@ class StoreReader(StorageReader):
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, self._bytes(item.storage_index.fqn))
-        if isinstance(plan.storage_data, once.Share):
-            self._read_shared(plan.storage_data, reads, planner)
+        self._read_together(plan.storage_data, reads, planner)
         for items in reads.values():
             self._read_box(self._part(items[0]), items, planner)
         self._close()
@@ -606,6 +609,8 @@ class StoreReader(StorageReader):
         if box.rank not in self._entries:
             part = self.snapshot._decode().handle.part(box.rank, [item.storage_index.fqn])
             self._entries[box.rank] = {entry[0]: entry for entry in part.entries() if entry[1] == _core.TENSOR}
+            if isinstance(part, RemoteHandle) or (isinstance(part, PoolHandle) and part.is_fetched):
+                self._remote.add(box.rank)
         return self._entries[box.rank].get(box.name)
 
     def _part(self, read: Read) -> _core.Snapshot:
@@ -615,23 +620,30 @@ class StoreReader(StorageReader):
         check_box(name, tensor, box, ((0, ()) if entry is None else entry[2:4]) + (None,))
         return self.snapshot._decode().handle.part(box.rank, [name])
 
-    def _read_shared(self, share: once.Share, reads: dict[tuple[int, str], list[Read]], planner: LoadPlanner) -> None:
-        """Read the stored tensors that other ranks of this machine read too, and take them out of `reads`."""
-        units = once.units_of(share)
-        try:
-            slots = once.Slots(share, units, self._owner)
-        except (OSError, ValueError) as error:
-            log.debug("this rank reads alone: %s", error)
-            return
-        stored: dict[tuple[int, str], Stored] = {}
-        with contextlib.closing(slots):
-            for unit in units:
-                key = unit.rank, unit.name
-                if share.index in unit.readers and key in reads:
-                    stored[key] = Stored(self._part(reads[key][0]), reads.pop(key), planner)
-            slots.read(stored)
-        for one in stored.values():
-            one.end()
+    def _read_together(self, share: Any, reads: dict[tuple[int, str], list[Read]], planner: LoadPlanner) -> None:
+        """Read tensors that others of this machine read too, arrays of links, and what is at a URL; take them out."""
+        units = once.units_of(share) if isinstance(share, once.Share) else []
+        wanted = {(unit.rank, piece.name) for unit in units for piece in unit.pieces}
+        links = Counter((rank, self._link(items[0])) for (rank, _), items in reads.items())
+        load = Load()
+        for key in list(reads):
+            rank, items = key[0], reads[key]
+            link = self._link(items[0])
+            if key in wanted or rank in self._remote or (link and links[rank, link] > 1):
+                load.add(rank, Stored(self._part(items[0]), link, reads.pop(key), planner))
+        if units:
+            try:
+                slots = once.Slots(share, units, self._owner)
+            except (OSError, ValueError) as error:
+                log.debug("this rank reads alone: %s", error)
+            else:
+                with contextlib.closing(slots):
+                    slots.read(load)
+        load.end(bool(self._remote))
+
+    def _link(self, read: Read) -> int:
+        entry = self._entry(read)
+        return 0 if entry is None else int(entry[9])
 
     def _read_box(self, part: _core.Snapshot, items: list[Read], planner: LoadPlanner) -> None:
         """Read the rows of a stored tensor that some items need, and copy their boxes."""
@@ -684,6 +696,7 @@ class StoreReader(StorageReader):
             self._owner.close()
         self._store = self._found = self._boxes = self._owner = None
         self._entries = {}
+        self._remote = set()
 
 
 def _run_of(path: str | os.PathLike[str]) -> str:
@@ -711,10 +724,10 @@ def _opened(path: str) -> FolderStore:
 
 def _read_to_place(part: _core.Snapshot, read: Read, target: torch.Tensor) -> bool:
     """Read whole rows directly into the memory of their target. False: this can't be done, and nothing was read."""
-    if isinstance(part, RemoteHandle) or not is_place(read, target):
+    if not is_place(read, target):
         return False
     first, last = bytes_of(read)
-    part.read_to(_core.TENSOR, read.box.name, first, last - first, target.data_ptr())
+    part.read_to(_core.TENSOR, [(read.box.name, first, last - first, target.data_ptr())])
     return True
 
 

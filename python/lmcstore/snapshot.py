@@ -368,7 +368,7 @@ class Snapshot(Mapping[Any, Any]):
 
     def _described(self, entries: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
         made = []
-        for name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content in entries:
+        for name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content, _ in entries:
             known = _core.dtype_info(dtype)
             made.append(
                 {

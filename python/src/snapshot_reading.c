@@ -2,6 +2,7 @@
 /* snapshot_reading.c - methods of Snapshot that list its tensors, read ranges and compare snapshots. */
 #include "core.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Collecting ----------------------------------------------------------------------------------------------- */
@@ -23,10 +24,11 @@ static bool collect_entry(void *context, const struct lmcs_entry *entry)
     struct collecting *collecting = context;
     core_visit_begin(collecting->progress);
     append(collecting,
-           Py_BuildValue("(sIINKKIIK)", entry->tensor.name, (unsigned)entry->tensor.kind, (unsigned)entry->tensor.dtype,
-                         core_shape_tuple(entry->tensor.ndim, entry->tensor.shape),
+           Py_BuildValue("(sIINKKIIKK)", entry->tensor.name, (unsigned)entry->tensor.kind,
+                         (unsigned)entry->tensor.dtype, core_shape_tuple(entry->tensor.ndim, entry->tensor.shape),
                          (unsigned long long)entry->raw_bytes, (unsigned long long)entry->stored_bytes,
-                         (unsigned)entry->stored_as, (unsigned)entry->chain, (unsigned long long)entry->content));
+                         (unsigned)entry->stored_as, (unsigned)entry->chain, (unsigned long long)entry->content,
+                         (unsigned long long)entry->link));
     core_visit_end(collecting->progress);
     return !collecting->progress->raised;
 }
@@ -83,21 +85,52 @@ PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args)
     return result;
 }
 
+/* False: an exception is set. The names are of the tuples. */
+static bool take_ranges(PyObject *tuples, struct lmcs_tensor_range *ranges)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(tuples); i++) {
+        unsigned long long first_byte, bytes, address;
+        PyObject *tuple = PyTuple_GetItem(tuples, i);
+        if (!PyTuple_Check(tuple)) {
+            PyErr_SetString(PyExc_TypeError, "a range is a tuple");
+            return false;
+        }
+        if (!PyArg_ParseTuple(tuple, "sKKK:read_to", &ranges[i].name, &first_byte, &bytes, &address))
+            return false;
+        void *buffer = (void *)(uintptr_t)address; // NOLINT(performance-no-int-to-ptr): as Python knows it
+        ranges[i].first_byte = first_byte;
+        ranges[i].bytes = bytes;
+        ranges[i].buffer = buffer;
+    }
+    return true;
+}
+
 PyObject *core_snapshot_read_to(struct snapshot_object *self, PyObject *args)
 {
-    const char *name;
     unsigned int kind;
-    unsigned long long first_byte, bytes, address;
+    PyObject *several;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "IsKKK:read_to", &kind, &name, &first_byte, &bytes, &address) ||
-        !core_snapshot_enter(self))
+    if (!PyArg_ParseTuple(args, "IO:read_to", &kind, &several))
         return NULL;
+    PyObject *tuples = PySequence_Tuple(several);
+    if (tuples == NULL)
+        return NULL;
+    size_t count = (size_t)PyTuple_Size(tuples);
+    struct lmcs_tensor_range *ranges = calloc(count + 1, sizeof *ranges);
+    if (ranges == NULL)
+        PyErr_NoMemory();
+    if (ranges == NULL || !take_ranges(tuples, ranges) || !core_snapshot_enter(self)) {
+        free(ranges);
+        Py_DECREF(tuples);
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS
-    void *buffer = (void *)(uintptr_t)address; // NOLINT(performance-no-int-to-ptr): as Python knows it
-    status = lmcs_snapshot_read_range(self->handle, kind, name, first_byte, buffer, bytes, &error);
+    status = lmcs_snapshot_read_ranges(self->handle, kind, ranges, count, &error);
     Py_END_ALLOW_THREADS
     core_pool_leave(self->pool);
+    free(ranges);
+    Py_DECREF(tuples);
     if (status != LMCS_OK)
         return core_fail(self, &error);
     Py_RETURN_NONE;

@@ -315,9 +315,8 @@ static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct
     return run.result == LMC_OK && !way->failed ? LMCS_OK : LMCS_DAMAGED;
 }
 
-/* Undoes a line for one block into the arrays' buffers; without any, verifies. */
-static enum lmcs_status undo_line_block(struct lmcs_reading *r, uint64_t block, void *const *targets,
-                                        struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error)
+enum lmcs_status lmcs_reading_arrays(struct lmcs_reading *r, uint64_t block, void *const *targets,
+                                     struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error)
 {
     void *state[LMC_MAX_BASES] = {NULL};
     bool is_wanted = false;
@@ -451,7 +450,7 @@ enum lmcs_status lmcs_reading_block(struct lmcs_reading *r, uint64_t block, void
             targets[i] = r->buffers[i] != NULL ? r->buffers[i] + block * LMC_BLOCK_BYTES : NULL;
         if (target != NULL)
             targets[r->chain->links[0].df.output] = target;
-        return undo_line_block(r, block, targets, scratch, why, error);
+        return lmcs_reading_arrays(r, block, targets, scratch, why, error);
     }
     uint64_t left = r->raw_bytes - block * LMC_BLOCK_BYTES;
     struct undoing u = {.r = r,

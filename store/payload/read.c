@@ -161,8 +161,8 @@ struct lmcs_reader {
 };
 
 enum lmcs_status lmcs_reader_open(struct lmcs_pool *pool, const struct lmcs_chain *chain,
-                                  const struct lmcs_tensor *tensor, struct lmcs_reader **reader,
-                                  struct lmcs_error *error)
+                                  const struct lmcs_tensor *tensor, const struct lmcs_content *const *contents,
+                                  struct lmcs_reader **reader, struct lmcs_error *error)
 {
     struct lmcs_reader *made = calloc(1, sizeof *made);
     char *copy = strdup(tensor->name);
@@ -175,6 +175,8 @@ enum lmcs_status lmcs_reader_open(struct lmcs_pool *pool, const struct lmcs_chai
     made->r = (struct lmcs_reading){
         .pool = pool, .chain = chain, .raw_bytes = chain->links[0].df.raw_bytes, .tensor = *tensor};
     made->r.tensor.name = copy;
+    for (size_t i = 0; contents != NULL && i < LMC_MAX_BASES; i++)
+        made->r.contents[i] = contents[i];
     pthread_mutex_init(&made->r.lock, NULL);
     enum lmcs_status status = lmcs_reading_open(&made->r, error);
     if (status == LMCS_OK)
@@ -194,15 +196,10 @@ void lmcs_reader_close(struct lmcs_reader *reader)
     free(reader);
 }
 
-enum lmcs_status lmcs_reader_block(struct lmcs_reader *reader, uint64_t block, void *to, struct lmcs_error *error)
+/* Describes the failure of a block. */
+static enum lmcs_status end_block(const struct lmcs_reading *r, uint64_t block, enum lmcs_status status,
+                                  const char *why, struct lmcs_error *error)
 {
-    struct lmcs_reading *r = &reader->r;
-    const char *why = NULL;
-    struct lmcs_scratch *scratch = lmcs_scratch_get(r);
-    if (scratch == NULL)
-        return lmcs_fail_memory(error);
-    enum lmcs_status status = lmcs_reading_block(r, block, to, scratch, &why, error);
-    lmcs_scratch_put(r, scratch);
     if (status == LMCS_UNSUPPORTED && why != NULL)
         return lmcs_reading_fail_newer(r, why, error);
     if (status == LMCS_DAMAGED && why != NULL) {
@@ -213,4 +210,29 @@ enum lmcs_status lmcs_reader_block(struct lmcs_reader *reader, uint64_t block, v
                          text, why);
     }
     return status;
+}
+
+enum lmcs_status lmcs_reader_block(struct lmcs_reader *reader, uint64_t block, void *to, struct lmcs_error *error)
+{
+    struct lmcs_reading *r = &reader->r;
+    const char *why = NULL;
+    struct lmcs_scratch *scratch = lmcs_scratch_get(r);
+    if (scratch == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_reading_block(r, block, to, scratch, &why, error);
+    lmcs_scratch_put(r, scratch);
+    return end_block(r, block, status, why, error);
+}
+
+enum lmcs_status lmcs_reader_arrays(struct lmcs_reader *reader, uint64_t block, void *const *to,
+                                    struct lmcs_error *error)
+{
+    struct lmcs_reading *r = &reader->r;
+    const char *why = NULL;
+    struct lmcs_scratch *scratch = lmcs_scratch_get(r);
+    if (scratch == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_reading_arrays(r, block, to, scratch, &why, error);
+    lmcs_scratch_put(r, scratch);
+    return end_block(r, block, status, why, error);
 }

@@ -74,14 +74,17 @@ enum lmcs_status lmcs_link_check(struct lmcs_pool *pool, const struct lmcs_conte
 /* Computes the digest of a link's record: over the digests of all arrays after the step and before it. */
 bool lmcs_link_digest(const struct lmc_frame *frame, uint32_t ndim, const uint64_t *shape, struct lmc_hash *digest);
 
-/* Reads blocks (LMC_BLOCK_BYTES) independently, from any number of threads. Opening checks all headers. Chain and shape
- * must outlive the reader. The caller holds pins. */
+/* Reads blocks (LMC_BLOCK_BYTES) independently, from any number of threads. Opening checks all headers. Chain, shape
+ * and contents must outlive the reader. The caller holds pins. `contents` (may be NULL): as above. */
 struct lmcs_reader;
 enum lmcs_status lmcs_reader_open(struct lmcs_pool *pool, const struct lmcs_chain *chain,
-                                  const struct lmcs_tensor *tensor, struct lmcs_reader **reader,
-                                  struct lmcs_error *error);
+                                  const struct lmcs_tensor *tensor, const struct lmcs_content *const *contents,
+                                  struct lmcs_reader **reader, struct lmcs_error *error);
 void lmcs_reader_close(struct lmcs_reader *reader);
 /* Reads and checks a block into `to`: LMC_BLOCK_BYTES, or fewer at the end. */
 enum lmcs_status lmcs_reader_block(struct lmcs_reader *reader, uint64_t block, void *to, struct lmcs_error *error);
+/* The same for several arrays of a link. to[i]: of array i; NULL: not wanted. */
+enum lmcs_status lmcs_reader_arrays(struct lmcs_reader *reader, uint64_t block, void *const *to,
+                                    struct lmcs_error *error);
 
 #endif

@@ -68,5 +68,8 @@ enum lmcs_status lmcs_reading_open(struct lmcs_reading *r, struct lmcs_error *er
 /* `target` NULL: verifies the block and everything below. LMCS_DAMAGED: *why or the error has the reason. */
 enum lmcs_status lmcs_reading_block(struct lmcs_reading *r, uint64_t block, void *target, struct lmcs_scratch *scratch,
                                     const char **why, struct lmcs_error *error);
+/* The same for a block of several arrays of a line; without any, verifies. */
+enum lmcs_status lmcs_reading_arrays(struct lmcs_reading *r, uint64_t block, void *const *targets,
+                                     struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error);
 
 #endif

@@ -349,7 +349,7 @@ static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool
     struct lmcs_reader *reader = NULL;
     struct lmcs_error ignored;
     (void)error;
-    if (m->scan.header != NULL && lmcs_reader_open(m->pool, &m->chain, &tensor, &reader, &ignored) != LMCS_OK)
+    if (m->scan.header != NULL && lmcs_reader_open(m->pool, &m->chain, &tensor, NULL, &reader, &ignored) != LMCS_OK)
         reader = NULL;
     *whole = true;
     for (uint64_t i = 0; *whole && i < m->scan.blocks; i++) {

@@ -425,7 +425,7 @@ static bool read_copy(struct copy *copy, uint64_t block, const struct lmc_hash *
         memcpy(to, data, bytes);
     } else {
         if (copy->reader == NULL &&
-            lmcs_reader_open(copy->source->pool, &copy->chain, &tensor, &copy->reader, &ignored) != LMCS_OK) {
+            lmcs_reader_open(copy->source->pool, &copy->chain, &tensor, NULL, &copy->reader, &ignored) != LMCS_OK) {
             copy->reader = NULL;
             return false;
         }

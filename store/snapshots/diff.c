@@ -140,7 +140,7 @@ static enum lmcs_status load_side(struct diff *diff, int which, const struct ite
 static enum lmcs_status open_side(struct diff *diff, int which, struct lmcs_error *error)
 {
     struct side *side = &diff->sides[which];
-    return lmcs_reader_open(diff->pool, &side->chain, &side->tensor, &side->reader, error);
+    return lmcs_reader_open(diff->pool, &side->chain, &side->tensor, NULL, &side->reader, error);
 }
 
 static bool same_digest(const struct diff *diff)

@@ -111,6 +111,7 @@ void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_cha
                        : df->base_count > 0                 ? LMCS_STORED_DELTA
                                                             : LMCS_STORED_KEYFRAME;
     entry->chain = to_undo(chain);
+    entry->link = chain->links[0].link;
 }
 
 /* ---- Handles ---- */

@@ -104,7 +104,7 @@ static enum lmcs_status fill_copy(struct lmcs_stage *stage, uint64_t id, const s
     enum lmcs_status status = lmcs_chain_hold(stage->pool, id, &chain, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_reader_open(stage->pool, &chain, tensor, &reader, error);
+    status = lmcs_reader_open(stage->pool, &chain, tensor, NULL, &reader, error);
     if (status == LMCS_OK)
         status = write_blocks(stage, reader, copy, error);
     lmcs_reader_close(reader);

@@ -28,7 +28,7 @@ static enum lmcs_status check_head(struct lmcs_stage *stage, const struct lmcs_c
                                    const struct lmcs_tensor *tensor, struct lmcs_error *error)
 {
     struct lmcs_reader *reader = NULL;
-    enum lmcs_status status = lmcs_reader_open(stage->pool, chain, tensor, &reader, error);
+    enum lmcs_status status = lmcs_reader_open(stage->pool, chain, tensor, NULL, &reader, error);
     lmcs_reader_close(reader);
     return status;
 }

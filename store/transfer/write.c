@@ -288,7 +288,7 @@ static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_c
     struct lmc_hash *hashes = calloc(lmc_block_count(raw_bytes) + 1, sizeof *hashes);
     enum lmcs_status status = block == NULL || hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     if (status == LMCS_OK)
-        status = lmcs_reader_open(dump->pool, chain, &tensor, &reader, error);
+        status = lmcs_reader_open(dump->pool, chain, &tensor, NULL, &reader, error);
     if (status == LMCS_OK && raw_bytes > 0)
         status = send_blocks(dump, reader, raw_bytes, block, hashes, error);
     lmcs_reader_close(reader);

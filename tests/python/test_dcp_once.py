@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lmcstore
 import pytest
@@ -80,6 +80,8 @@ def coded() -> Iterator[Path]:
 class _Counted:
     """A rank's snapshot that notes the blocks that are read."""
 
+    calls: ClassVar[list[list[tuple[int, str, int, int]]]] = []
+
     def __init__(self, part: Any, rank: int, reads: list[tuple[int, str, int]], most: int) -> None:
         self._part, self._rank, self._reads, self._most = part, rank, reads, most
 
@@ -97,9 +99,11 @@ class _Counted:
             blocks = range(first // _BLOCK, -(-(first + count) // _BLOCK))
             self._reads.extend((self._rank, name, block) for block in blocks)
 
-    def read_to(self, kind: int, name: str, first: int, count: int, address: int) -> None:
-        self._note(name, first, count)
-        self._part.read_to(kind, name, first, count, address)
+    def read_to(self, kind: int, ranges: list[tuple[str, int, int, int]]) -> None:
+        for name, first, count, _ in ranges:
+            self._note(name, first, count)
+        self.calls.append([(self._rank, *one[:3]) for one in ranges])
+        self._part.read_to(kind, ranges)
 
     def read_range(self, kind: int, name: str, first: int, count: int) -> bytearray:
         self._note(name, first, count)
@@ -262,50 +266,46 @@ def _shares(memory: once.Memory, needs: list[list[once.Need]]) -> list[once.Shar
     return [share for share in found if share is not None]
 
 
-def _value(unit: once.Unit) -> int:
-    return 1 + (unit.first // _BLOCK * 7 + len(unit.name)) % 250
+def _value(unit: once.Unit, number: int) -> int:
+    name, first, _ = unit.pieces[number]
+    return 1 + (first // _BLOCK * 7 + len(name)) % 250
 
 
 class _Fake:
     """Takes the bytes of units, and does something to its process meanwhile."""
 
     def __init__(self, share: once.Share, units: list[once.Unit], when: str, signals: int) -> None:
-        self.units = {(unit.name, unit.first): unit for unit in units if share.index in unit.readers}
-        self.left = set(self.units)
+        self.left = {unit for unit in units if share.index in unit.readers}
         self.decoded = 0
         self._when, self._signals = when, signals
-        self._name = ""
-
-    def named(self, name: str) -> _Fake:
-        made = _Fake.__new__(_Fake)
-        made.__dict__ = self.__dict__ | {"_name": name, "all": self}
-        return made
 
     def _event(self, what: str) -> None:
-        if what == self._when and self.all.decoded >= 2:  # type: ignore[attr-defined]
+        if what == self._when and self.decoded >= 2:
+            if self._signals == 0:
+                raise lmcstore.DamagedError("a block")
             os.kill(os.getpid(), self._signals)
 
-    def needs(self, first: int, last: int) -> bool:
+    def needs(self, unit: once.Unit) -> bool:
         return True
 
-    def decode(self, first: int, last: int, data: torch.Tensor) -> None:
-        self.all.decoded += 1  # type: ignore[attr-defined]
-        data.fill_(255)
+    def decode(self, unit: once.Unit, data: list[torch.Tensor]) -> None:
+        self.decoded += 1
+        for one in data:
+            one.fill_(255)
         self._event("decode")
-        data.fill_(_value(self.units[self._name, first]))
+        for number, one in enumerate(data):
+            one.fill_(_value(unit, number))
 
-    def copy(self, first: int, last: int, data: torch.Tensor) -> None:
+    def copy(self, unit: once.Unit, data: list[torch.Tensor]) -> None:
         self._event("copy")
-        assert len(data) == last - first
-        assert bool((data == _value(self.units[self._name, first])).all()), (
-            self._name,
-            first,
-        )
-        self.left.remove((self._name, first))
+        for number, ((_, first, last), one) in enumerate(zip(unit.pieces, data, strict=True)):
+            assert len(one) == last - first
+            assert bool((one == _value(unit, number)).all()), unit
+        self.left.remove(unit)
 
-    def read(self, first: int, last: int) -> None:
-        self.all.decoded += 1  # type: ignore[attr-defined]
-        self.left.remove((self._name, first))
+    def read(self, unit: once.Unit) -> None:
+        self.decoded += 1
+        self.left.remove(unit)
 
 
 def _use(share: once.Share, patience: float, when: str, signals: int, sender: Any) -> None:
@@ -313,7 +313,7 @@ def _use(share: once.Share, patience: float, when: str, signals: int, sender: An
     units = once.units_of(share)
     fake = _Fake(share, units, when, signals)
     slots = once.Slots(share, units, None)
-    slots.read({(unit.rank, unit.name): fake.named(unit.name) for unit in units})
+    slots.read(fake)
     slots.close()
     sender.send((len(fake.left), fake.decoded))
 
@@ -322,8 +322,12 @@ def _run(
     shares: list[once.Share],
     patience: float = _LONG_S,
     victim: tuple[int, str, int] = (-1, "", 0),
+    failing: bool = False,
 ) -> list[Any]:
-    """Read by a process for each rank. Return the numbers of units left and decoded; None: of the victim."""
+    """Read by a process for each rank. Return the numbers of units left and decoded; None: of the victim.
+
+    `failing`: they can't decode, apart from a first unit.
+    """
     index, when, signals = victim
     context = ranks._context
     pipes = [context.Pipe(False) for _ in shares]
@@ -333,7 +337,7 @@ def _run(
             args=(
                 share,
                 patience,
-                when if share.index == index else "",
+                when if share.index == index else "decode" if failing else "",
                 signals,
                 sender,
             ),
@@ -356,13 +360,14 @@ def _run(
 
 
 def _needs(count: int) -> list[list[once.Need]]:
-    """All read one tensor, some read parts of others."""
+    """All read one tensor and arrays of a link, some read parts of others."""
     mib, made = 1 << 20, []
     for index in range(count):
         made.append(
             [
                 once.Need(0, "all", 25 * mib - 100, 0, 25),
                 once.Need(1, "part", 9 * mib, 2 * index, 2 * index + 4),
+                *(once.Need(0, f"array {k}", 3 * mib + 4, 0, 4, 5) for k in range(3)),
             ]
         )
         if index != 1:
@@ -378,6 +383,15 @@ def test_each_unit_is_decoded_once(count: int) -> None:
     owner.close()
     assert [left for left, _ in found] == [0] * count
     assert sum(decoded for _, decoded in found) == len(once.units_of(shares[0]))
+
+
+def test_what_no_rank_can_decode_each_reads_for_itself() -> None:
+    owner = once.Owner()
+    shares = _shares(owner.memory, _needs(3))
+    found = _run(shares, 0.2, failing=True)
+    owner.close()
+    assert [left for left, _ in found] == [0, 0, 0]
+    assert sum(decoded for _, decoded in found) > len(once.units_of(shares[0]))
 
 
 @pytest.mark.parametrize("when", ["decode", "copy"])
@@ -410,12 +424,12 @@ def test_wrong_states_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             _Fake,
             "copy",
-            lambda self, first, last, data: self.left.remove((self._name, first)),
+            lambda self, unit, data: self.left.remove(unit),
         )
         for share in shares:
             fake = _Fake(share, units, "", 0)
             slots = once.Slots(share, units, owner)
-            slots.read({(unit.rank, unit.name): fake.named(unit.name) for unit in units})
+            slots.read(fake)
             slots.close()
             assert not fake.left
         owner.close()
@@ -455,20 +469,57 @@ def test_ranks_share_what_several_of_one_machine_need() -> None:
         1,
         2,
     ) and first.spans == third.spans
-    shared = {(span.need.name, span.need.first, span.need.last): span.readers for span in first.spans}
+    shared = {(*span.names, span.first, span.last): span.readers for span in first.spans}
     assert shared == {
         ("all", 0, 25): (0, 1),
         ("others", 3, 30): (0, 1),
+        ("array 0", "array 1", "array 2", 0, 4): (0, 1),
     }  # of "part" they need other blocks
-    units = once.units_of(first)
-    assert [unit.last for unit in units if unit.name == "all"][-1] == (25 << 20) - 100
-    assert sum(unit.last - unit.first for unit in units) == (25 << 20) - 100 + (27 << 20)
+    pieces = [piece for unit in once.units_of(first) for piece in unit.pieces]
+    assert [piece.last for piece in pieces if piece.name == "all"][-1] == (25 << 20) - 100
+    assert sum(piece.last - piece.first for piece in pieces) == (25 << 20) - 100 + (27 << 20) + 3 * ((3 << 20) + 4)
 
 
 def test_units_are_larger_where_ranks_have_several_processors() -> None:
     (share, _) = once.shares_of(_offers(_needs(2), processors=8))
     assert share is not None and share.blocks == 4
-    assert [unit.last - unit.first for unit in once.units_of(share)][:3] == [4 << 20] * 3
+    assert [unit.pieces[0].last - unit.pieces[0].first for unit in once.units_of(share)][:3] == [4 << 20] * 3
+
+
+def test_arrays_of_a_link_are_one_unit() -> None:
+    """Also if the ranks need others of them."""
+    size = 10 << 20
+    both = [once.Need(0, name, size, 0, 10, 7) for name in ("m", "w")]
+    needs = [both, [once.Need(0, "v", size, 2, 10, 7)], [once.Need(0, "x", size, 0, 10, 8)], [both[1]]]
+    share, *_, last = once.shares_of(_offers(needs))
+    assert share is not None and last is not None and last.index == 3
+    assert [(span.names, span.first, span.last, span.readers) for span in share.spans] == [
+        (("m", "w"), 0, 2, (0, 3)),
+        (("m", "w", "v"), 2, 10, (0, 1, 3)),
+    ]
+    units = once.units_of(share)
+    assert [len(unit.pieces) for unit in units] == [2] * 2 + [3] * 8
+    assert units[3].pieces == tuple(once.Piece(name, 3 << 20, 4 << 20) for name in ("m", "w", "v"))
+
+
+def test_units_of_a_url_have_several_tensors() -> None:
+    sizes = [100, 1000, 30 << 20, 0, 5 << 20, 6 << 20, 7 << 20, 11 << 20, 1 << 20]
+    needs = [
+        need
+        for number, size in enumerate(sizes)
+        for need in once.need_of(int(number in (5, 6)), f"t{number}", size, [(0, size)], 0, True)
+    ]
+    share, _ = once.shares_of(_offers([needs] * 2, is_remote=True))
+    assert share is not None
+    mib = 1 << 20
+    assert [[(one.name, one.first, one.last) for one in unit.pieces] for unit in once.units_of(share)] == [
+        [("t0", 0, 100), ("t1", 0, 1000)],
+        [("t2", 0, 16 * mib)],
+        [("t2", 16 * mib, 30 * mib)],
+        [("t4", 0, 5 * mib), ("t7", 0, 11 * mib)],
+        [("t5", 0, 6 * mib), ("t6", 0, 7 * mib)],
+        [("t8", 0, 1 * mib)],
+    ]
 
 
 def test_needs_are_whole_blocks() -> None:
@@ -476,7 +527,7 @@ def test_needs_are_whole_blocks() -> None:
     assert list(once.need_of(0, "a", 1000, [(0, 1000)])) == []
     assert list(once.need_of(0, "a", size, [(5, 6), (5, 5)])) == [once.Need(0, "a", size, 0, 1)]
     ranges = [(7 * _BLOCK, size), (_BLOCK, 2 * _BLOCK), (3 * _BLOCK - 1, 4 * _BLOCK)]
-    assert [need[3:] for need in once.need_of(0, "a", size, ranges)] == [(1, 4), (7, 9)]
+    assert [need[3:5] for need in once.need_of(0, "a", size, ranges)] == [(1, 4), (7, 9)]
 
 
 def test_parts_fill_boxes() -> None:

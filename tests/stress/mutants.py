@@ -47,13 +47,13 @@ MUTANTS = [
         "read-pin",
         "a read does not pin the chain that it undoes",
         [
-            ("        status = lmcs_chain_pin(snapshot->pool, chain, error);\n", "        status = LMCS_OK;\n"),
+            ("        status = lmcs_chain_pin(snapshot->pool, &found->chain, error);\n", "        status = LMCS_OK;\n"),
             (
                 "    lmcs_txn_end(&txn);\n    return status;\n}\n\nvoid lmcs_snapshot_set_verify(",
                 "    lmcs_txn_end(&txn);\n" + LINGER + "    return status;\n}\n\nvoid lmcs_snapshot_set_verify(",
             ),
-            ("LMCS_ALL_BLOCKS);\n    lmcs_chain_unpin(snapshot->pool, &chain);\n", "LMCS_ALL_BLOCKS);\n"),
-            ("close(r.reader);\n    lmcs_chain_unpin(snapshot->pool, &chain);\n", "close(r.reader);\n"),
+            ("LMCS_ALL_BLOCKS);\n    lmcs_chain_unpin(snapshot->pool, chain);\n", "LMCS_ALL_BLOCKS);\n"),
+            ("close(r.reader);\n    lmcs_chain_unpin(snapshot->pool, &found.chain);\n", "close(r.reader);\n"),
         ],
     ),
     Mutant(

@@ -174,7 +174,7 @@ class Handle:
                 )
             )
             made.append(
-                (name, _core.TENSOR, tensor.number, tensor.shape, tensor.raw_bytes, size, stored_as, chain, content)
+                (name, _core.TENSOR, tensor.number, tensor.shape, tensor.raw_bytes, size, stored_as, chain, content, 0)
             )
         return made
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Once`: coded blocks that several ranks of a machine load are decoded by one of them, and copied by the others.
+"""`Once`: blocks that several ranks of a machine load are decoded or fetched by one of them, and copied by the others.
 
 The coordinator finds these blocks in the `Offer` of each rank. They make *units*, which all ranks number alike. The
 ranks share a memory without a name, with a few slots. Unit u is for slot u modulo their number. A rank locks the slot.
 If the slot has the unit, the rank copies it. If all have taken the slot's earlier units, the rank decodes the unit
 there. Otherwise it tries other units first. The kernel drops the locks of a rank that ends, and the slot does not have
-the unit that it had begun. A rank that can do nothing for a while decodes for itself, so none waits for another
-(tests/models/once.pml).
+the unit that it had begun. A rank that can't decode a unit leaves the slot, and reads its own part of it. So does a
+rank that can do nothing for a while: none waits for another (tests/models/once.pml).
+
+A unit of a local pool has some blocks of a tensor, or of all arrays of a link that are loaded, which are decoded
+together. A unit of a URL has blocks of many tensors, which are fetched by few requests.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ import secrets
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
 
+from ..errors import Error
 from .machines import boot
 
 BLOCK_BYTES = 1 << 20
@@ -33,10 +37,16 @@ _LEAST_BYTES = 256 << 10
 """A tensor with less is sooner decoded than shared."""
 _LEAST_IN_ALL = 4 * BLOCK_BYTES
 _MOST_BLOCKS = 8
+_MOST_PIECES = 4 * _MOST_BLOCKS
+"""Blocks of a unit of several tensors, which may be names of one."""
+_FETCHED_BLOCKS = 16
 _SLOTS_PER_RANK = 4
 _MEMORY_BYTES = 256 << 20
 PATIENCE_S = 0.5
+FETCH_PATIENCE_S = 20.0
 _POLL_S = 0.0002
+_FETCH_POLL_S = 0.002
+_ALIGN_BYTES = 64
 _LOCK = struct.Struct("hhqqi")
 _HOLDER = struct.Struct("<Q")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -64,6 +74,8 @@ class Need(NamedTuple):
     first: int
     last: int
     """One more than the last block."""
+    link: int = 0
+    """Tensors of a rank with the same one are decoded together; 0: none are."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +87,18 @@ class Offer:
     memory: Memory | None = None
     processors: int = 1
     needs: list[Need] = field(default_factory=list)
+    is_remote: bool = False
+    """Whether some of the blocks are at a URL."""
 
 
 class Span(NamedTuple):
-    """Blocks of a stored tensor that the same ranks load."""
+    """Blocks of stored tensors that are decoded together, which the same ranks load, all or some."""
 
-    need: Need
+    rank: int
+    names: tuple[str, ...]
+    size: int
+    first: int
+    last: int
     readers: tuple[int, ...]
 
 
@@ -92,47 +110,56 @@ class Share:
     index: int
     """Of this rank among those of the machine."""
     ranks: int
+    is_remote: bool
     blocks: int
-    """Of a unit, at most."""
+    """Of each tensor in a unit, at most; remote: of all together, if it has several."""
     spans: list[Span]
 
 
-class Unit(NamedTuple):
-    """Bytes of a stored tensor that are decoded at once."""
+class Piece(NamedTuple):
+    """Bytes of a stored tensor."""
 
-    rank: int
     name: str
     first: int
     last: int
+
+
+class Unit(NamedTuple):
+    """Pieces of a rank's stored tensors that are decoded at once."""
+
+    rank: int
+    pieces: tuple[Piece, ...]
     readers: tuple[int, ...]
 
 
 # Planning
 
 
-def place_of(folder: tuple[int, int]) -> Place | None:
-    """Return the place of this process; None: it is unknown. `folder`: its identity."""
+def place_of(folder: tuple[int, int] | str) -> Place | None:
+    """Return the place of this process; None: it is unknown. `folder`: its identity, or the URL."""
     with contextlib.suppress(OSError):
         return boot(), os.stat("/proc/self/ns/pid").st_ino, os.geteuid(), folder
     return None
 
 
-def need_of(rank: int, name: str, size: int, ranges: Iterable[tuple[int, int]]) -> Iterator[Need]:
+def need_of(
+    rank: int, name: str, size: int, ranges: Iterable[tuple[int, int]], link: int = 0, is_remote: bool = False
+) -> Iterator[Need]:
     """Yield which blocks have some ranges of bytes of a stored tensor."""
-    if size < _LEAST_BYTES:
+    if size < _LEAST_BYTES and not is_remote:
         return
     blocks = sorted((first // BLOCK_BYTES, -(-last // BLOCK_BYTES)) for first, last in ranges if first < last)
     start = stop = 0
     for first, last in blocks:
         if first > stop:
             if start < stop:
-                yield Need(rank, name, size, start, stop)
+                yield Need(rank, name, size, start, stop, link)
             start = first
         elif start == stop:
             start = first
         stop = max(stop, last)
     if start < stop:
-        yield Need(rank, name, size, start, stop)
+        yield Need(rank, name, size, start, stop, link)
 
 
 def shares_of(offers: list[Offer | None]) -> list[Share | None]:
@@ -144,47 +171,65 @@ def shares_of(offers: list[Offer | None]) -> list[Share | None]:
             machines.setdefault(offer.place, []).append((rank, offer))
     for several in machines.values():
         spans = _spans([offer.needs for _, offer in several])
-        if sum(_bytes(span.need) for span in spans) < _LEAST_IN_ALL:
+        is_remote = any(offer.is_remote for _, offer in several)
+        if sum(map(_bytes, spans)) < (1 if is_remote else _LEAST_IN_ALL):
             continue
         count = len(several)
         blocks = max(1, min(_MOST_BLOCKS, min(offer.processors for _, offer in several) // count))
+        if is_remote:
+            blocks = _FETCHED_BLOCKS
         memory = several[0][1].memory
         assert memory is not None
         for index, (rank, _) in enumerate(several):
-            made[rank] = Share(memory, index, count, blocks, spans)
+            made[rank] = Share(memory, index, count, is_remote, blocks, spans)
     return made
 
 
-def _bytes(need: Need) -> int:
-    return min(need.last * BLOCK_BYTES, need.size) - need.first * BLOCK_BYTES
+def _bytes(span: Span) -> int:
+    return len(span.names) * (min(span.last * BLOCK_BYTES, span.size) - span.first * BLOCK_BYTES)
 
 
 def _spans(needs: list[list[Need]]) -> list[Span]:
-    found: dict[tuple[int, str, int], list[tuple[int, int, int]]] = {}
+    found: dict[tuple[int, int | str, int], list[tuple[int, Need]]] = {}
     for index, several in enumerate(needs):
-        for rank, name, size, first, last in several:
-            found.setdefault((rank, name, size), []).append((first, last, index))
-    everyone = tuple(range(len(needs)))
+        for need in several:
+            found.setdefault((need.rank, need.link or need.name, need.size), []).append((index, need))
     spans = []
-    for stored, ranges in found.items():
-        if len(ranges) < 2:
+    for (rank, _, size), group in found.items():
+        if len({index for index, _ in group}) < 2:
             continue
-        cuts = sorted({cut for first, last, _ in ranges for cut in (first, last)})
+        cuts = sorted({cut for _, need in group for cut in (need.first, need.last)})
         for first, last in itertools.pairwise(cuts):
-            readers = tuple(index for start, stop, index in ranges if start <= first and last <= stop)
+            inside = [(index, need.name) for index, need in group if need.first <= first and last <= need.last]
+            readers = tuple(sorted({index for index, _ in inside}))
             if len(readers) > 1:
-                spans.append(Span(Need(*stored, first, last), everyone if readers == everyone else readers))
+                spans.append(Span(rank, tuple(dict.fromkeys(name for _, name in inside)), size, first, last, readers))
     return spans
 
 
 def units_of(share: Share) -> list[Unit]:
     """Return the units of a machine, in the order of their numbers."""
-    return [
-        Unit(need.rank, need.name, block * BLOCK_BYTES, min(stop * BLOCK_BYTES, need.size), readers)
-        for need, readers in share.spans
-        for block in range(need.first, need.last, share.blocks)
-        for stop in (min(need.last, block + share.blocks),)
-    ]
+    units: list[Unit] = []
+    room: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # the unit that gets more, and the bytes that it has
+    for rank, names, tensor, start, end, readers in share.spans:
+        step = max(1, min(share.blocks, (share.blocks if share.is_remote else _MOST_PIECES) // len(names)))
+        for block in range(start, end, step):
+            first, last = block * BLOCK_BYTES, min(min(end, block + step) * BLOCK_BYTES, tensor)
+            pieces = tuple(Piece(name, first, last) for name in names)
+            now = sum(map(_room, pieces))
+            number, size = room.get((rank, readers), (-1, share.blocks * BLOCK_BYTES))
+            if share.is_remote and size + now <= share.blocks * BLOCK_BYTES:
+                units[number] = units[number]._replace(pieces=units[number].pieces + pieces)
+            else:
+                number, size = len(units), 0
+                units.append(Unit(rank, pieces, readers))
+            room[rank, readers] = number, size + now
+    return units
+
+
+def _room(piece: Piece) -> int:
+    """Return the bytes of a slot that a piece takes."""
+    return piece.last - piece.first + (piece.first - piece.last) % _ALIGN_BYTES
 
 
 # Reading
@@ -208,19 +253,19 @@ class Owner:
 
 
 class Reader(Protocol):
-    """Reads ranges of a stored tensor for this rank, each once."""
+    """Reads this rank's part of units, each once. `data`: memory for the pieces of a unit."""
 
-    def needs(self, first: int, last: int) -> bool:
-        """Whether this rank needs something of a range."""
+    def needs(self, unit: Unit) -> bool:
+        """Whether this rank needs something of a unit."""
 
-    def decode(self, first: int, last: int, data: torch.Tensor) -> None:
-        """Read a range into memory."""
+    def decode(self, unit: Unit, data: list[torch.Tensor]) -> None:
+        """Read all of a unit into memory."""
 
-    def copy(self, first: int, last: int, data: torch.Tensor) -> None:
-        """Take this rank's part of a range in memory."""
+    def copy(self, unit: Unit, data: list[torch.Tensor]) -> None:
+        """Take this rank's part of a unit in memory."""
 
-    def read(self, first: int, last: int) -> None:
-        """Read this rank's part of a range."""
+    def read(self, unit: Unit) -> None:
+        """Read this rank's part of a unit."""
 
 
 class Slots:
@@ -232,7 +277,9 @@ class Slots:
     def __init__(self, share: Share, units: list[Unit], owner: Owner | None) -> None:
         """OSError: this rank can't use it."""
         self._index, self._ranks, self._units = share.index, share.ranks, units
-        self._bytes = max(unit.last - unit.first for unit in units)
+        self._patience = FETCH_PATIENCE_S if share.is_remote else PATIENCE_S
+        self._poll = _FETCH_POLL_S if share.is_remote else _POLL_S
+        self._bytes = max(sum(map(_room, unit.pieces)) for unit in units)
         self._bytes += -self._bytes % mmap.PAGESIZE
         self._slots = max(1, min(len(units), _SLOTS_PER_RANK * share.ranks, _MEMORY_BYTES // self._bytes))
         self._over = list(range(self._slots))  # of each slot the first unit that may be needed still
@@ -267,13 +314,14 @@ class Slots:
         finally:
             self._unlock(0)
 
-    def read(self, readers: Mapping[tuple[int, str], Reader]) -> None:
-        """Read this rank's part of the units, by the readers of the stored tensors."""
-        self._readers = readers
-        left = deque(number for number, unit in enumerate(self._units) if self._needs(unit))
+    def read(self, reader: Reader) -> None:
+        """Read this rank's part of the units."""
+        self._reader = reader
+        mine = (number for number, unit in enumerate(self._units) if self._index in unit.readers)
+        left = deque(number for number in mine if reader.needs(self._units[number]))
         window: list[int] = []
         size = max(self._ranks, self._slots // 2)
-        patience, until = PATIENCE_S, 0.0
+        patience, until = self._patience, 0.0
         while left or window:
             while left and len(window) < size:
                 window.append(left.popleft())
@@ -287,17 +335,12 @@ class Slots:
                 self._read_alone(min(window))
             else:
                 until = until or time.monotonic() + patience
-                time.sleep(_POLL_S)
+                time.sleep(self._poll)
             window = sorted(still)
-
-    def _needs(self, unit: Unit) -> bool:
-        reader = self._readers.get((unit.rank, unit.name))
-        return reader is not None and self._index in unit.readers and reader.needs(unit.first, unit.last)
 
     def _try(self, number: int) -> bool:
         """Take a unit, decoded if need be. False: its slot is in use."""
         unit, slot = self._units[number], number % self._slots
-        reader = self._readers[unit.rank, unit.name]
         if not self._lock(slot):
             return False
         try:
@@ -306,24 +349,31 @@ class Slots:
             is_there = holder == number + 1
             if not is_there and not self._is_free(number):
                 return False
-            data = self._data[slot * self._bytes :][: unit.last - unit.first]
+            data = self._pieces(number)
             if not is_there and self._waiting(number) - {self._index}:
-                reader.decode(unit.first, unit.last, data)
-                os.pwrite(self._descriptor, _HOLDER.pack(number + 1), place)
-                is_there = True
+                with contextlib.suppress(Error):
+                    self._reader.decode(unit, data)
+                    os.pwrite(self._descriptor, _HOLDER.pack(number + 1), place)
+                    is_there = True
         finally:
             self._unlock(slot)
         if is_there:
-            reader.copy(unit.first, unit.last, data)
+            self._reader.copy(unit, data)
             self._take(number)
         else:
             self._read_alone(number)
         return True
 
     def _read_alone(self, number: int) -> None:
-        unit = self._units[number]
-        self._readers[unit.rank, unit.name].read(unit.first, unit.last)
+        self._reader.read(self._units[number])
         self._take(number)
+
+    def _pieces(self, number: int) -> list[torch.Tensor]:
+        at, made = number % self._slots * self._bytes, []
+        for piece in self._units[number].pieces:
+            made.append(self._data[at : at + piece.last - piece.first])
+            at += _room(piece)
+        return made
 
     def _is_free(self, number: int) -> bool:
         """Whether all have taken the earlier units of a slot: so none is overwritten, and the earliest finds room."""

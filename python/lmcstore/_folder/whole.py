@@ -97,7 +97,7 @@ def _contents(handle: Handle) -> dict[tuple[int, str], tuple[bytes, bool, int]]:
         pool, part = handle.pool(rank), handle.part(rank, [])
         entries = part.entries()
         is_fetched = getattr(part, "is_fetched", True)
-        for name, kind, *_, content in entries:
+        for name, kind, *_, content, _ in entries:
             if kind == _core.TENSOR:
                 found[rank, name] = pool, is_fetched, content
     return found

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from .. import _core
 from ..errors import DamagedError, InvalidError, NotFoundError, OutOfMemoryError
@@ -55,11 +56,16 @@ class Cache:
         return self._outlines_of([archive])[0]
 
     def read(
-        self, shelf: state.Shelf, number: int, kind: int, wanted: Mapping[str, tuple[int, int] | None]
-    ) -> dict[str, tuple[Identity, bytearray]]:
+        self,
+        shelf: state.Shelf,
+        number: int,
+        kind: int,
+        wanted: Mapping[str, tuple[int, int] | None],
+        into: Mapping[str, memoryview] | None = None,
+    ) -> dict[str, tuple[Identity, Any]]:
         """Read tensors or attachments of a snapshot, or ranges of their bytes (offset, count), verified.
 
-        NotFoundError: it has no such one.
+        `into`: where to put them; else in a bytearray. NotFoundError: it has no such one.
         """
         what = f"{shelf.name}@{number} of {self.place.url}"
         chain = shelf.chain(number)
@@ -81,7 +87,8 @@ class Cache:
             offset, count = (0, raw_bytes) if part is None else part
             if raw_bytes != _raw_bytes(identity) or not 0 <= offset <= offset + count <= raw_bytes:
                 raise DamagedError(f"{what} is damaged: {name!r} has another size than its shape says")
-            found[name] = identity, _Buffer(count, f"{what}: there is no memory for {name!r}, {count} bytes")
+            failure = f"{what}: there is no memory for {name!r}, {count} bytes"
+            found[name] = identity, _Buffer(count, failure, None if into is None else into[name])
             if count:
                 targets[place].append((found[name][1], offset))
                 now = range(offset // BLOCK_BYTES, -(-(offset + count) // BLOCK_BYTES))
@@ -161,12 +168,12 @@ class Cache:
 class _Buffer:
     """Memory that is taken when its first block is there, since that takes time in which the link would be idle."""
 
-    def __init__(self, count: int, failure: str) -> None:
+    def __init__(self, count: int, failure: str, data: memoryview | None) -> None:
         self.count, self._failure = count, failure
         self._lock = threading.Lock()
-        self._data: bytearray | None = None
+        self._data: bytearray | memoryview | None = data
 
-    def data(self) -> bytearray:
+    def data(self) -> bytearray | memoryview:
         """Return the memory. OutOfMemoryError: there is none."""
         with self._lock:
             if self._data is None:

@@ -257,7 +257,8 @@ class RemoteHandle:
             as_what = _DELTA if content.payload == FRAME and content.bases else _STORED_AS.get(content.payload, 0)
             key = int.from_bytes(content.digest[:8], "little")
             form = identity.name, identity.kind, identity.dtype, identity.shape, content.raw_bytes
-            made.append((*form, content.span, as_what, len(content.bases), key))
+            link = content.bases[0] if content.payload == LINKED and content.bases else 0
+            made.append((*form, content.span, as_what, len(content.bases), key, link))
         return made
 
     def view(self, names: Sequence[str] | None, kind: int, flags: int) -> Any:
@@ -268,10 +269,16 @@ class RemoteHandle:
     def read_range(self, kind: int, name: str, first_byte: int, count: int) -> bytearray:
         return self._read(kind, {name: (first_byte, count)})[name][1]
 
-    def read_to(self, kind: int, name: str, first_byte: int, count: int, address: int) -> None:
-        data = self.read_range(kind, name, first_byte, count)
-        if count:
-            ctypes.memmove(address, (ctypes.c_char * count).from_buffer(data), count)
+    def read_to(self, kind: int, ranges: Sequence[tuple[str, int, int, int]]) -> None:
+        left = [one for one in ranges if one[2]]
+        while left:
+            now = {one[0]: one for one in reversed(left)}  # one range of each name at a time
+            into = {
+                name: memoryview((ctypes.c_char * one[2]).from_address(one[3])).cast("B") for name, one in now.items()
+            }
+            wanted = {name: (first_byte, count) for name, first_byte, count, _ in now.values()}
+            self._cache.read(self._shelf, self._entry.number, kind, wanted, into)
+            left = [one for one in left if now[one[0]] is not one]
 
     def digest(self) -> bytes:
         with self._pulled() as handle:
