@@ -3,13 +3,17 @@
  * Ranks of a machine that load the same units (python/lmcstore/_folder/once.py): four units, unit u for slot u % 2 of
  * the shared memory. Rank 0 reads the last two, the others all. At most DEATHS ranks end, at any step; the kernel drops
  * their locks. A rank loses patience at any step, but not without deaths: then it waits until it can do something.
- * A slot has the number of a unit, from 1, or RUBBISH. -DBREAK_... leaves out a rule.
+ * With FAILURES, that many decodings fail: the rank leaves the slot as it is, and reads the unit alone. A slot has the
+ * number of a unit, from 1, or RUBBISH. -DBREAK_... leaves out a rule.
  */
 #ifndef N
 #define N 3
 #endif
 #ifndef DEATHS
 #define DEATHS 0
+#endif
+#ifndef FAILURES
+#define FAILURES 0
 #endif
 #define UNITS   4
 #define SLOTS   2
@@ -21,7 +25,7 @@ byte bytes[SLOTS], holder[SLOTS]; /* holder: by the memory's head */
 byte locked[SLOTS] = NOBODY;
 byte taken[UNITS], gone; /* a bit for each rank */
 byte decoded[UNITS];
-byte deaths;
+byte deaths, failures;
 
 #define BIT(r)      (1 << (r))
 #define ALL         (BIT(N) - 1)
@@ -93,6 +97,19 @@ proctype node(byte rank)
 #endif
             bytes[SLOT(unit)] = RUBBISH;
             MAY_DIE;
+#if FAILURES > 0
+            if
+            :: failures < FAILURES ->
+                failures++;
+#ifdef BREAK_FAILURE
+                holder[SLOT(unit)] = unit + 1;
+#endif
+                UNLOCK;
+                TAKE;
+                goto next
+            :: true
+            fi;
+#endif
             bytes[SLOT(unit)] = unit + 1;
             decoded[unit]++;
             MAY_DIE;
@@ -129,8 +146,10 @@ init
     do
     :: k == UNITS -> break
     :: k < UNITS ->
-#if DEATHS == 0
+#if DEATHS == 0 && FAILURES == 0
         assert(decoded[k] == 1);
+#endif
+#if DEATHS == 0
         assert(taken[k] == READERS(k));
 #endif
         k++

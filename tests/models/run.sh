@@ -76,10 +76,13 @@ verify fails links delta-on-line '' -DBREAK_DELTA
 verify fails links cut-without-check '' -DBREAK_SWAP
 verify holds once all ''
 verify holds once deaths '' -DDEATHS=2
+verify holds once failures '' -DDEATHS=1 -DFAILURES=1
+verify holds once failures-alone '' -DFAILURES=2
 verify fails once no-turns '' -DBREAK_ORDER
 verify fails once overwritten '' -DBREAK_TAKEN
 verify fails once no-lock '' -DBREAK_LOCK
 verify fails once shown-before-decoded '' -DBREAK_EARLY -DDEATHS=1
+verify fails once shown-after-failure '' -DFAILURES=1 -DBREAK_FAILURE
 verify fails once taken-before-copied '' -DBREAK_COPY
 verify fails once endless-patience '' -DBREAK_PATIENCE -DDEATHS=1
 verify holds ranks all -E
