@@ -52,7 +52,7 @@ from . import _core
 from ._arrays.torch import torch_of
 from ._folder import once, writing
 from ._folder.copies import copy_of, forget
-from ._folder.fills import Load, Read, Stored, bytes_of, is_place
+from ._folder.fills import Load, Read, Stored, bytes_of, has_whole_rows, is_place
 from ._folder.joined import check_box, read_rows
 from ._folder.record import Box, Part, Record, Tensor
 from ._folder.staging import Staging
@@ -544,7 +544,10 @@ class StoreReader(StorageReader):
         """Do nothing: `read_metadata` has found the snapshot."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Add the snapshot that this rank has found, and the coded blocks that it needs, or blocks at a URL."""
+        """Add the snapshot that this rank has found, and the blocks that it may share with others.
+
+        Raw blocks in the folder, too, if it needs parts of rows: whole rows are read as quickly by each rank.
+        """
         offer = once.Offer((self.snapshot.number, self.snapshot.time))
         if dist.is_initialized() and dist.get_world_size() > 1:
             with contextlib.suppress(Error, OSError):
@@ -556,7 +559,8 @@ class StoreReader(StorageReader):
         needs: list[once.Need] = []
         for (rank, name), items in self._reads(plan).items():
             entry, is_remote = self._entry(items[0]), rank in self._remote
-            if entry is not None and (is_remote or entry[6] != 0):
+            is_raw = entry is not None and entry[6] == 0
+            if entry is not None and (is_remote or not is_raw or not all(map(has_whole_rows, items))):
                 needs += once.need_of(rank, name, entry[4], map(bytes_of, items), entry[9], is_remote)
         if place is None or not needs:
             return once.Offer(snapshot)

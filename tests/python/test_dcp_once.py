@@ -168,6 +168,13 @@ def test_blocks_of_deltas_are_decoded_once(coded: Path, world: int, axis: int | 
     assert set(times.values()) == {1}, times
 
 
+def test_raw_blocks_are_read_once_for_parts_of_rows(coded: Path) -> None:
+    times = _times(ranks.run(3, _load, coded, 3, 1))
+    assert {name: number for name, number in times.items() if name.startswith("rows")} == {
+        f"rows.{name}": 1 for name, shape in SHAPES.items() if len(shape) > 1
+    }
+
+
 def _load_alone(rank: int, world: int, folder: Path, step: int, place: Any) -> int:
     made: list[Any] = []
     once.Slots = lambda *arguments: made.append(arguments)  # type: ignore

@@ -7,7 +7,9 @@ ranks and the folder is synced. Run by tools/bench.sh trainers.
 """
 
 import importlib.util
+import itertools
 import os
+import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ from trainers_run import (
     TORCH_CHECKPOINTING,
     WAYS,
     load,
-    load_coded,
+    load_shared,
     on_ranks,
     plan,
     save,
@@ -133,37 +135,64 @@ def loads(setting: Setting) -> list[Section]:
 
 def coded(setting: Setting) -> Section:
     """Measure loads of a compacted snapshot, whose blocks several ranks need."""
+    return _shared(setting, setting.bytes, ("deltas",), (2, 4))
+
+
+def shared(setting: Setting) -> Section:
+    """Measure loads of other blocks that several ranks need."""
+    return _shared(setting, setting.bytes * 3 // 8, ("links", "raw", "at a URL"), (2,))
+
+
+def _shared(setting: Setting, size_bytes: int, forms: tuple[str, ...], worlds: tuple[int, ...]) -> Section:
     section = Section(
-        f"Loads of a compacted snapshot of {setting.bytes // MIB} MiB that 2 ranks saved as rows, {setting.folder}",
+        f"Loads of a snapshot of {size_bytes // MIB} MiB that 2 ranks saved as rows, {setting.folder}",
         [
-            "loaded as",
+            "stored as, loaded as",
             "ms, blocks shared (alone)",
             "processor time of all ranks, ms",
+            "MiB fetched",
             "shared, of alone: time",
             "of it",
         ],
     )
     with tempfile.TemporaryDirectory(dir=setting.folder) as made:
-        folder = Path(made, "run")
-        on_ranks(2, save_apart, folder, setting.bytes, setting.of(10, 5, 1))
-        with lmcstore.open(folder, "r+") as run:
-            run["run"].policy = "keep_raw=1"
-            run.compact()
-        for target in ("replicated", "columns"):
-            for world in (2, 4):
-                found = on_ranks(world, load_coded, folder, target, setting.of(9, 5, 1))
+        for form in forms:
+            folder = Path(made, form)
+            on_ranks(2, save_apart, folder, size_bytes, 1 if form == "links" else setting.of(10, 5, 1))
+            source, step = str(folder), 2 if form == "links" else 0
+            with lmcstore.open(folder, "r+") as run:
+                if form in ("deltas", "links"):
+                    run["run"].policy = "keep_raw=1"
+                    run.compact()
+                if form == "at a URL":
+                    source, step = f"file://{made}/bucket", 3
+                    run.push(source, "run@latest")
+            for target, world in itertools.product(("replicated", "columns"), worlds):
+                found = on_ranks(world, load_shared, source, step, target, setting.of(9, 5, 1), form == "raw")
                 middles = {key: statistics.median(values) for key, values in found.items()}
-                time_share, share = (middles[f"shared_{key}"] / middles[f"alone_{key}"] for key in ("s", "processor_s"))
-                cells = [
-                    f"{ms(middles[f'shared_{key}'])} ({ms(middles[f'alone_{key}'])})" for key in ("s", "processor_s")
-                ]
-                section.rows.append([f"{target}, {world} ranks", *cells, f"{time_share:.2f}", f"{share:.2f}"])
-                section.numbers[f"{target}, {world} ranks"] = found
-                progress(f"    {target}, {world} ranks")
+                row = f"{form}, {target}, {world} ranks"
+                section.rows.append([row, *_shares(middles)])
+                section.numbers[row] = found
+                progress(f"    {row}")
+            shutil.rmtree(folder)
     section.notes.append(
-        "From the page cache, in turn in the same processes. The state is three saves older than the newest."
+        "From the page cache, in turn in the same processes. The deltas are three saves older than the newest, the "
+        "links one. StoreReader shares raw blocks for columns only: the benchmark does for all. The URL is a folder."
     )
     return section
+
+
+def _shares(middles: dict[str, float]) -> list[str]:
+    """Return the cells of a row of `_shared`."""
+    pairs = {key: (middles[f"shared_{key}"], middles[f"alone_{key}"]) for key in ("s", "processor_s", "fetched")}
+    (time_s, time_alone_s), (used_s, used_alone_s), fetched = pairs.values()
+    return [
+        f"{ms(time_s)} ({ms(time_alone_s)})",
+        f"{ms(used_s)} ({ms(used_alone_s)})",
+        f"{fetched[0] / MIB:.0f} ({fetched[1] / MIB:.0f})",
+        f"{time_s / time_alone_s:.2f}",
+        f"{used_s / used_alone_s:.2f}",
+    ]
 
 
 def asynchronous(setting: Setting) -> list[Section]:
@@ -214,7 +243,7 @@ def planning(setting: Setting) -> Section:
     return section
 
 
-SECTIONS = (saves, loads, coded, asynchronous, planning, lightning, transformers)
+SECTIONS = (saves, loads, coded, shared, asynchronous, planning, lightning, transformers)
 
 
 def setting_of(run: Run) -> Setting:

@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from lmcstore._folder import once, writing
 from lmcstore._folder.record import Part
+from lmcstore._remote.blocks import Decoder
 from lmcstore.dcp import StoreReader, StoreWriter, _record, _Written
 from peers import fsync_all
 from torch.distributed.checkpoint import filesystem, metadata, planner
@@ -278,30 +279,50 @@ def save_apart(folder: Path, size_bytes: int, steps: int) -> dict[str, list[floa
     return {}
 
 
-def load_coded(folder: Path, target: str, turns: int) -> dict[str, list[float]]:
-    """Load the oldest state, in turn with and without shared blocks; seconds, and processor time of all ranks."""
+def load_shared(source: str, step: int, target: str, turns: int, raw: bool) -> dict[str, list[float]]:
+    """Load a state, in turn with and without shared blocks; seconds, processor time and fetched bytes of all ranks.
+
+    `raw`: share raw blocks, too.
+    """
     found: dict[str, list[float]] = {
-        f"{way}_{unit}": [] for way in ("shared", "alone") for unit in ("s", "processor_s")
+        f"{way}_{unit}": [] for way in ("shared", "alone") for unit in ("s", "processor_s", "fetched")
     }
     mesh, choose = init_device_mesh("cpu", (dist.get_world_size(),)), once.shares_of
-    with lmcstore.open(folder, "r") as run:
-        shapes = {name: tuple(run["run"].at(step=0)[name].shape) for name in run["run"].at(step=0).names()}
+    with lmcstore.open(source, "r") as run:
+        shapes = {name: tuple(run["run"].at(step=step)[name].shape) for name in run["run"].at(step=step).names()}
+    fetched: list[int] = []
+    decode, entry_of = Decoder.run, StoreReader._entry
+
+    def noting(self: Decoder, *arguments: Any) -> None:
+        decode(self, *arguments)
+        fetched.append(self.bytes)
+
+    Decoder.run = noting  # type: ignore[method-assign]
+    if raw:  # as if it were coded
+
+        def coded_entry(self: StoreReader, read: Any) -> Any:
+            entry = entry_of(self, read)
+            return None if entry is None else (*entry[:6], 1, *entry[7:])
+
+        StoreReader._entry = coded_entry  # type: ignore[method-assign]
     gc.disable()  # in some turns it takes longer than the load
     for turn in range(2 * turns + 2):
         way = ("shared", "alone")[turn % 2]
         once.shares_of = choose if way == "shared" else lambda offers: [None] * len(offers)
         place = Replicate() if target == "replicated" else Shard(1)
         state = {name: distribute_tensor(torch.ones(shape), mesh, [place]) for name, shape in shapes.items()}
+        fetched.clear()
         dist.barrier()
         begin, used = time.perf_counter(), time.process_time()
-        dcp.load(state, storage_reader=StoreReader(folder, step=0))
-        processor = torch.tensor(time.process_time() - used)
+        dcp.load(state, storage_reader=StoreReader(source, step=step))
+        sums = torch.tensor([time.process_time() - used, float(sum(fetched))], dtype=torch.float64)
         dist.barrier()
         seconds = time.perf_counter() - begin
-        dist.all_reduce(processor)
+        dist.all_reduce(sums)
         if turn > 1:
             found[f"{way}_s"].append(seconds)
-            found[f"{way}_processor_s"].append(float(processor))
+            found[f"{way}_processor_s"].append(float(sums[0]))
+            found[f"{way}_fetched"].append(float(sums[1]))
     return found
 
 

@@ -41,11 +41,16 @@ def bytes_of(read: Read) -> tuple[int, int]:
     return item.storage_offsets[0] * row, (item.storage_offsets[0] + item.lengths[0]) * row
 
 
+def has_whole_rows(read: Read) -> bool:
+    """Whether an item has whole rows of the stored tensor."""
+    return tuple(read.item.lengths[1:]) == read.box.sizes[1:]
+
+
 def is_place(read: Read, target: torch.Tensor) -> bool:
     """Whether the memory of a target is to have bytes as they are stored, of whole rows."""
     item, tensor, box = read
     offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
-    if not lengths or any(offsets[1:]) or lengths[1:] != box.sizes[1:] or offsets[0] + lengths[0] > box.sizes[0]:
+    if not lengths or any(offsets[1:]) or not has_whole_rows(read) or offsets[0] + lengths[0] > box.sizes[0]:
         return False
     is_memory = type(target) is torch.Tensor and target.device.type == "cpu" and target.is_contiguous()
     if not is_memory or target.is_conj() or target.is_neg() or target.size() != lengths:
