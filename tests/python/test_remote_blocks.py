@@ -108,7 +108,7 @@ def _stored_on_chain(store: lmcstore.Store, shape: tuple[int, ...]) -> int:
     """Sum the payloads of all tensors of a shape, links included, from the newest snapshot back to the key."""
     pool: Any = store._pool
     chain = pool._state.shelf("run").chain(STEPS)
-    found = [pool._cache.outline(archive) for _, archive in chain]
+    found = pool._cache.outlines("run", chain)
     assert len(found) == STEPS
     return sum(
         content.stored

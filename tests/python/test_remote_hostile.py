@@ -73,8 +73,10 @@ def test_a_run_of_the_same_identity_with_other_contents(is_new: bool, tmp_path: 
         digests = [one.digest for one in store["run"]]
     with lmcstore.open(other, "r+", background=False) as store:
         forged = {name: value + 1 for name, value in state_of(3).items()}
-        store["run"].snapshot(forged, step=3)
-        if is_new:
+        if not is_new:
+            store._pool.begin("run").commit(3, 0, time_ns, (), (), (), None, 0)
+        else:
+            store["run"].snapshot(forged, step=3)
             store["run"].snapshot(forged | {"step": state_of(4)["step"]}, step=4)
         store.push(url)
     with Place(url) as place:

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,8 @@ from .. import _core
 from ..errors import DamagedError, InvalidError, NotFoundError, OutOfMemoryError
 from . import outline, state
 from .blocks import BLOCK_BYTES, Decoder, Level
-from .codec import Archive
+from .codec import UNKNOWN, Archive, Entry
+from .files import ObjectNotFoundError
 from .kept import Kept
 from .outline import Identity, Outline
 from .place import Place, forked
@@ -51,9 +52,24 @@ class Cache:
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._kept.close()
 
-    def outline(self, archive: Archive) -> Outline:
-        """Return the outline of an archive."""
-        return self._outlines_of([archive])[0]
+    def outlines(self, shelf: str, chain: Sequence[tuple[Entry, Archive]]) -> list[Outline]:
+        """Return the outlines of archives of a snapshot, the last of `chain`."""
+        try:
+            found = self._outlines_of([archive for _, archive in chain])
+        except NotFoundError as error:
+            raise ObjectNotFoundError(f"{self._what(shelf, chain)}: {error}") from None
+        except DamagedError as error:
+            raise DamagedError(f"{self._what(shelf, chain)}: {error}") from None
+        for (entry, archive), one in zip(chain, found, strict=True):
+            last = one.snapshots[-1]
+            group = UNKNOWN if entry.of is None else entry.of.group
+            if (last.number, last.time_ns) != (entry.number, entry.time_ns) or group not in (UNKNOWN, last.group.hex()):
+                where = self.place.where(archive.object)
+                raise DamagedError(f"{self._what(shelf, chain)}: its archive, {where}, has another snapshot")
+        return found
+
+    def _what(self, shelf: str, chain: Sequence[tuple[Entry, Archive]]) -> str:
+        return f"{shelf}@{chain[-1][0].number} of {self.place.url}"
 
     def read(
         self,
@@ -67,9 +83,8 @@ class Cache:
 
         `into`: where to put them; else in a bytearray. NotFoundError: it has no such one.
         """
-        what = f"{shelf.name}@{number} of {self.place.url}"
         chain = shelf.chain(number)
-        outlines = self._outlines_of([archive for _, archive in chain])
+        what, outlines = self._what(shelf.name, chain), self.outlines(shelf.name, chain)
         levels = [Level(*one, found) for one, found in zip(chain, outlines, strict=True)]
         newest = outlines[-1]
         places = {}
@@ -104,7 +119,13 @@ class Cache:
 
         if blocks:
             decoder = Decoder(self.place, levels, self._kept, self._workers, what)
-            decoder.run(blocks, sink, self._counter(sum(buffer.count for _, buffer in found.values()), kind))
+            progress = self._counter(sum(buffer.count for _, buffer in found.values()), kind)
+            try:
+                decoder.run(blocks, sink, progress)
+            except NotFoundError as error:
+                raise ObjectNotFoundError(f"{what}: {error}") from None
+            except DamagedError as error:
+                raise error if str(error).startswith(what) else DamagedError(f"{what}: {error}") from None
             self.bytes += decoder.bytes
         return {name: (identity, buffer.data()) for name, (identity, buffer) in found.items()}
 

@@ -161,7 +161,7 @@ class Confirmer:
             return False
         chain = shelf.chain(number)
         what = f"{shelf.name}@{number} of {self._place.url}"
-        outline = self._cache.outline(chain[-1][1])
+        outline = self._cache.outlines(shelf.name, chain[-1:])[0]
         forms = [
             (outline.identities[identity - 1], outline.contents[content - 1].digest[::-1].hex())
             for identity, content in outline.entries
@@ -171,7 +171,8 @@ class Confirmer:
             raise DamagedError(f"{what} is not the snapshot of {self._store.path}, which keeps it")
         objects = {object for _, archive in chain for object in archive.objects()}
         if chain[0][1].first:
-            objects |= {place[1] for place in self._cache.outline(chain[0][1]).located(chain[0][1])}
+            key = self._cache.outlines(shelf.name, chain[:1])[0]
+            objects |= {place[1] for place in key.located(chain[0][1])}
         self._check_objects(objects)
         names = [identity.name for identity, _ in forms if identity.kind != _core.ATTACHMENT]
         values = [identity.name for identity, _ in forms if identity.kind == _core.ATTACHMENT]

@@ -11,9 +11,13 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from ..errors import DamagedError, InvalidError, UnsupportedError
+from ..errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 
 _TEMPORARY = ".new-"
+
+
+class ObjectNotFoundError(NotFoundError):
+    """A snapshot, or an object of it, is missing at its place. NotFoundError alone: a snapshot lacks a tensor."""
 
 
 Part = bytes | memoryview

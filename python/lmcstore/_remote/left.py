@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..errors import NotFoundError, RemoteError
 from . import consent
+from .files import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -78,7 +79,11 @@ class PoolHandle:
             old = self._store._remotes.pop(url, None)
             if old is not None:
                 old.close()
-            found = _find(self._store, url, info)
+            try:
+                found = _find(self._store, url, info)
+            except NotFoundError as error:
+                what = f"{info['shelf']}@{info['number']}, which {self._store.path} has let go"
+                raise ObjectNotFoundError(f"{url} has lost {what}: {error}") from None
         if found.info()["time_ns"] != info["time_ns"]:
             raise RemoteError(f"{url} has another {info['shelf']}@{info['number']} than {self._store.path}")
         return found

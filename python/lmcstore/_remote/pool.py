@@ -199,7 +199,8 @@ class RemoteHandle:
 
     def _outline(self) -> Outline:
         if self._found is None:
-            self._found = self._cache.outline(self._shelf.chain(self._entry.number)[-1][1])
+            newest = self._shelf.chain(self._entry.number)[-1:]
+            self._found = self._cache.outlines(self._shelf.name, newest)[0]
         return self._found
 
     def _read(self, kind: int, wanted: Mapping[str, tuple[int, int] | None]) -> dict[str, tuple[Identity, bytearray]]:

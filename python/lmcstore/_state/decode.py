@@ -26,7 +26,7 @@ from .._arrays.torch import Torch, torch_of
 from .._text.similar import hint, listed, shown, similar
 from ..errors import InvalidError, NotFoundError, UnsupportedError
 from .live_table import read_table, stored_value
-from .nodes import Branch, Leaf, Node, Place, TensorRef, damaged, refs_of
+from .nodes import Branch, Leaf, Node, Place, TensorRef, check_absent, damaged, refs_of
 from .plain import FACTORIES, MOST_FIELDS, NO_TYPES, VALUE_KINDS, Types, is_length, make_value, stand_in
 from .scalars import MAX_DEPTH, TOO_ALIKE, TOO_DEEP, Attached, Reader, Unpackable, are_too_alike
 from .sharing import MOST_BYTES, Memory, base_of, groups_of, stretch_of
@@ -216,7 +216,8 @@ def _root_without_leaves(text: bytes) -> Node | None:
 def _read_skeleton(handle: _core.Snapshot) -> bytes | None:
     try:
         return bytes(_attachments(handle, [SKELETON])[0])
-    except NotFoundError:
+    except NotFoundError as error:
+        check_absent(error)
         return None
 
 
@@ -261,6 +262,7 @@ def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
     try:
         buffers = _attachments(handle, [f"{VALUES}{number}" for number in range(chunks)])
     except NotFoundError as error:
+        check_absent(error)
         raise damaged(str(error)) from None
     for number, buffer in enumerate(buffers):
         reader = Reader(memoryview(buffer))
@@ -277,6 +279,7 @@ def leaf_value(handle: _core.Snapshot, value: Any) -> Any:
     try:
         buffers = _attachments(handle, [f"{VALUE}{value.number}"])
     except NotFoundError as error:
+        check_absent(error)
         raise damaged(str(error)) from None
     reader = Reader(memoryview(buffers[0]))
     value = reader.value()
@@ -538,13 +541,15 @@ def _flat_root(names: list[str]) -> Branch:
 def _live_root(handle: _core.Snapshot) -> Branch | None:
     try:
         table = bytes(_attachments(handle, [LIVE])[0])
-    except NotFoundError:
+    except NotFoundError as error:
+        check_absent(error)
         return None
     entries = read_table(table)
     values = [entry.name for entry in entries if not entry.is_tensor]
     try:
         data = dict(zip(values, _attachments(handle, values), strict=True)) if values else {}
     except NotFoundError as error:
+        check_absent(error)
         raise damaged(str(error)) from None
     branch = Branch("d", [])
     assert branch.keys is not None
@@ -658,8 +663,7 @@ class _Builder:
         try:
             view = self._handle.view(names, _core.TENSOR, flags)
         except NotFoundError as error:
-            if type(error) is not NotFoundError:  # a rank's pool is missing
-                raise
+            check_absent(error)
             self._handle.names()  # raises if the snapshot is gone
             raise damaged(str(error)) from None
         names, kinds, dtypes, shapes, buffers = view.unpack()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from ..errors import DamagedError
+from ..errors import DamagedError, NotFoundError
 from .skeleton import key_text
 
 
@@ -124,3 +124,9 @@ def holds_tensors(node: Node) -> bool:
 
 def damaged(what: str) -> DamagedError:
     return DamagedError(f"the snapshot's state is damaged ({what}); its tensors can still be exported")
+
+
+def check_absent(error: NotFoundError) -> None:
+    """Raise it again unless it only says that the snapshot lacks something: an object or a rank's pool may be away."""
+    if type(error) is not NotFoundError:
+        raise error from None
