@@ -312,10 +312,19 @@ def _sources(text: bytes, outline: Outline, where: str) -> list[Source]:
     return sources
 
 
-class Watch:
-    """Looks at an archive that passes in pieces: calls `found` with each shelf and number (0: the shelf alone)."""
+class Seen(NamedTuple):
+    """A shelf, its identity or one of its snapshots, in an archive."""
 
-    def __init__(self, found: Callable[[str, int], object]) -> None:
+    shelf: str
+    identity: str = ""
+    number: int = 0
+    time_ns: int = 0
+
+
+class Watch:
+    """Looks at an archive that passes in pieces: calls `found` with each shelf, identity and snapshot."""
+
+    def __init__(self, found: Callable[[Seen], object]) -> None:
         self._found, self._shelf = found, ""
         self._skipped, self._kind = _HEAD.size, 0  # 0: a header follows
         self._kept, self._wanted = bytearray(), _RECORD.size
@@ -338,16 +347,21 @@ class Watch:
         self._kept.clear()
         if self._kind == 0:
             kind, count, _, _ = _RECORD.unpack(kept)
-            if kind not in (_SHELF, _SNAPSHOT):
+            if kind not in (_SHELF, _SHELF_ID, _SNAPSHOT):
                 self._skipped = count
-            elif not 16 <= count <= _MOST_PAYLOAD:
+            elif not (56 if kind == _SNAPSHOT else 16) <= count <= _MOST_PAYLOAD:
                 raise DamagedError("the archive is damaged: a record has a wrong size")
             else:
                 self._kind, self._wanted = kind, count
             return
         if self._kind == _SHELF:
             self._shelf = kept[16:].decode(errors="replace")
-        self._found(self._shelf, int.from_bytes(kept[:8], "little") if self._kind == _SNAPSHOT else 0)
+            self._found(Seen(self._shelf))
+        elif self._kind == _SHELF_ID:
+            self._found(Seen(self._shelf, kept[:16].hex()))
+        else:
+            number, _, time_ns = struct.unpack_from("<QqQ", kept)
+            self._found(Seen(self._shelf, "", number, time_ns))
         self._kind, self._wanted = 0, _RECORD.size
 
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError, UnsupportedError
 from . import outline, state
-from .codec import Archive, Entry
+from .codec import UNKNOWN, Archive, Entry
 from .files import Part
 from .place import PARALLEL, Pace, Place
 from .which import numbers_of
@@ -25,11 +25,12 @@ Progress = Callable[[str, int, int], object]
 _GROUPS_AHEAD = 4
 _GAP_BYTES = 64 << 10
 _AT_ONCE_BYTES = 4 << 20
+_ADVICE = "lmc-store verify lists what can't be read there, and push --repair mends what a pool still has"
 _FIRST_EIGHTHS = 1, 2, 3, 4, 5, 6, 7, 4
 """Sizes of the first requests: those of one size, begun together, would also end together."""
 
 
-Found = Callable[[str, int], object]
+Found = Callable[[outline.Seen], object]
 _Group = list[tuple[Entry, Archive]]
 """Archives that are restored in one commit, oldest first; or the archives of a snapshot."""
 
@@ -39,10 +40,11 @@ class _Ahead:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._wanted: deque[tuple[str, int, int]] = deque()
-        self._waiting: deque[Future[Part]] = deque()
+        self._wanted: deque[Iterator[tuple[str, int, int]]] = deque()
+        self._waiting: deque[Future[Part] | None] = deque()  # None: the end of an archive
         self._begun: deque[Archive] = deque()
-        self._counts: deque[int] = deque()
+        self._count = 0
+        """Of requests that wait."""
         self._eighths = iter(_FIRST_EIGHTHS)
 
     def begin(self, archives: Iterable[Archive]) -> None:
@@ -60,27 +62,40 @@ class _Ahead:
 
     def next(self) -> Iterator[Part]:
         """Yield the bytes of the next archive."""
-        for _ in range(self._counts.popleft()):
+        while True:
             self._start()
-            yield self._waiting.popleft().result()
+            future = self._waiting.popleft()
+            if future is None:
+                return
+            self._count -= 1
+            yield future.result()
 
     def _want(self, archive: Archive) -> None:
-        before, at = len(self._wanted), 0
+        self._wanted.append(self._ranges(archive))
+
+    def _ranges(self, archive: Archive) -> Iterator[tuple[str, int, int]]:
+        """Yield the requests of an archive, which may claim any size."""
+        at = 0
         while at < archive.bytes:
             size = min(_AT_ONCE_BYTES * next(self._eighths, 8) // 8, archive.bytes - at)
-            self._wanted.extend(archive.ranges(at, size))
+            yield from archive.ranges(at, size)
             at += size
-        self._counts.append(len(self._wanted) - before)
 
     def _start(self) -> None:
-        while self._wanted and len(self._waiting) < PARALLEL:
-            self._waiting.append(self._place.start(self._place.get_range, *self._wanted.popleft()))
+        while self._wanted and self._count < PARALLEL:
+            one = next(self._wanted[0], None)
+            if one is None:
+                self._wanted.popleft()
+                self._waiting.append(None)
+            else:
+                self._waiting.append(self._place.start(self._place.get_range, *one))
+                self._count += 1
 
     def __enter__(self) -> _Ahead:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for future in self._waiting:
+        for future in filter(None, self._waiting):
             future.cancel()
 
 
@@ -122,7 +137,7 @@ def feed(
         if parsing is not None:
             _compare(place, archive, parsing.end())
     except Error as error:
-        raise _named(error, what) from None
+        raise _named(error, what, place.where(archive.object)) from None
 
 
 def fetch_key(place: Place, archive: Archive, fd: int) -> outline.Outline:
@@ -180,8 +195,10 @@ def _compare(place: Place, archive: Archive, found: outline.Outline) -> None:
         raise DamagedError(f"the outline in {where} is damaged: it is of another archive")
 
 
-def _named(error: BaseException, what: str) -> BaseException:
-    """Return an error that names the snapshot."""
+def _named(error: BaseException, what: str, where: str = "") -> BaseException:
+    """Return an error that names the snapshot, and of damage the object."""
+    if isinstance(error, DamagedError) and where not in str(error):
+        return DamagedError(f"{what}: {error} ({where})")
     if isinstance(error, DamagedError | NotFoundError | InputOutputError | ExistsError):
         return type(error)(f"{what}: {error}")
     return error
@@ -252,8 +269,11 @@ class Puller:
 
     def pull(self) -> None:
         """Restore all, shelf by shelf, oldest first."""
-        for shelf, numbers in self._wanted:
-            self._pull_shelf(shelf, numbers)
+        try:
+            for shelf, numbers in self._wanted:
+                self._pull_shelf(shelf, numbers)
+        except (DamagedError, NotFoundError) as error:
+            raise type(error)(f"{error}. {_ADVICE}") from None
 
     def _has(self, shelf: state.Shelf, entry: Entry) -> bool:
         """Whether the pool has a snapshot; one that it let go is not there."""
@@ -317,7 +337,13 @@ class Puller:
                 if not coming:
                     return
                 group = coming.popleft()
-                self._restore(shelf, group, ahead)
+                try:
+                    self._restore(shelf, group, ahead)
+                except ExistsError:
+                    raise ExistsError(
+                        f"{self._what(shelf, group[-1][0])} can't be added to {self._store.path}, whose shelf "
+                        f"{shelf.name!r}, or snapshot of this number, is another one: pull into another pool or folder"
+                    ) from None
                 self._count(shelf, group, wanted, extra)
 
     def _count(self, shelf: state.Shelf, group: _Group, wanted: set[int], extra: list[int]) -> None:
@@ -372,10 +398,10 @@ class Puller:
         """Write an archive to a file; of a key, which is the first of a group, return the outline."""
         if archive.first:
             key = fetch_key(self._place, archive, file.fileno())
-            for one in key.snapshots:
-                found(key.shelves[one.shelf].name, one.number)
             for shelf in key.shelves:
-                found(shelf.name, 0)
+                found(outline.Seen(shelf.name, shelf.identity))
+            for one in key.snapshots:
+                found(outline.Seen(key.shelves[one.shelf].name, "", one.number, one.time_ns))
             return key
         see = outline.Watch(found).see
         with _Ahead(self._place) as pieces:
@@ -389,14 +415,16 @@ class Puller:
         """Return a check that an archive has the snapshot of the entry alone, and is of no other shelf of the pool."""
         others = {one["name"] for one in self._store._pool.shelves()} - {shelf.name}
         what = f"its archive, {self._place.where(archive.object)}, has"
-        seen: set[str] = set()
+        names: set[str] = set()
 
-        def found(of: str, number: int) -> None:
-            if of in others or seen - {of}:
-                raise DamagedError(f"{what} another shelf, {of!r}")
-            seen.add(of)
-            if number not in (0, entry.number):
-                raise DamagedError(f"{what} another snapshot, {number}")
+        def found(seen: outline.Seen) -> None:
+            if seen.shelf in others or names - {seen.shelf}:
+                raise DamagedError(f"{what} another shelf, {seen.shelf!r}")
+            names.add(seen.shelf)
+            if UNKNOWN not in (shelf.identity, seen.identity or UNKNOWN) and shelf.identity != seen.identity:
+                raise DamagedError(f"{what} another shelf {seen.shelf!r}, which was begun in another pool")
+            if seen.number and (seen.number, seen.time_ns) != (entry.number, entry.time_ns):
+                raise DamagedError(f"{what} another snapshot, {seen.number}")
 
         return found
 
