@@ -50,14 +50,28 @@ def info_of(store: Store, shelf: str, number: int) -> dict[str, Any] | None:
 
 
 def check_same(store: Store, there: state.Shelf, url: str) -> None:
-    """Refuse a shelf whose newest snapshots are others than those of the same numbers in the state."""
+    """Refuse a shelf that has another snapshot than the state, of the newest of both."""
+    compared = set()
     for entry in there.newest[: -_COMPARED - 1 : -1] or itertools.islice(there.entries(backwards=True), _COMPARED):
-        info = info_of(store, there.name, entry.number)
-        if info is not None and (info["time_ns"], info["step"]) != (entry.time_ns, entry.step):
-            raise ExistsError(
-                f"{url} has another {there.name}@{entry.number} than {store.path}: the shelf went on in two pools. "
-                "Push this one to another URL, or rename the shelf"
-            )
+        compared.add(entry.number)
+        _check_entry(store, there, entry, url)
+    try:
+        numbers = store._pool.newest(there.name, 1 << 62, _COMPARED)
+    except NotFoundError:
+        return
+    for number in numbers:  # of a copy that was left behind and went on alone
+        found = there.entry(number) if number < there.next and number not in compared else None
+        if found is not None:
+            _check_entry(store, there, found, url)
+
+
+def _check_entry(store: Store, there: state.Shelf, entry: Entry, url: str) -> None:
+    info = info_of(store, there.name, entry.number)
+    if info is not None and (info["time_ns"], info["step"]) != (entry.time_ns, entry.step):
+        raise ExistsError(
+            f"{url} has another {there.name}@{entry.number} than {store.path}: the shelf went on in two pools. "
+            "Push this one to another URL, or rename the shelf"
+        )
 
 
 def rename(draft: state.State, identity: str, name: str) -> bool:
@@ -105,7 +119,7 @@ def _update_shelf(store: Store, there: state.Shelf, mirror: bool) -> bool:
     for entry in entries:
         now = info_of(store, there.name, entry.number)
         if now is None:
-            if mirror and not entry.hidden:
+            if mirror and not entry.hidden and entry.number < info["next_number"]:  # else another copy has added it
                 gone.add(entry.number)
             continue
         metrics, note = metrics_of(now), note_of(now)
