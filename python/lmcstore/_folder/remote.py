@@ -16,7 +16,7 @@ from .._remote.pull import Progress
 from .._remote.verify import verify
 from .._remote.which import numbers_of
 from .._text.similar import listed
-from ..errors import Error, InvalidError, ReadOnlyError
+from ..errors import DamagedError, InvalidError, NotFoundError, ReadOnlyError
 from .ranks import RankNotFoundError
 from .store import FolderStore
 
@@ -65,19 +65,22 @@ class RemoteRanks:
 
     def _found(self, rank: int, shelf: str, part: Part, wanted: list[str]) -> tuple[RemotePool, Entry]:
         names = [name for name in self._names if rank_of(name) == rank]
-        failure: Error | None = None
+        failures: list[str] = []
         for name in names:
             try:
                 pool = self._opened(name)
-            except Error as error:
-                failure = error
+                entry = pool._state.part(shelf, part.number, part.group)
+            except (DamagedError, NotFoundError) as error:
+                failures.append(str(error))
                 continue
-            entry = pool._state.part(shelf, part.number, part.group)
             if entry is not None:
                 return pool, entry
         what = f", with {listed(wanted)}" if wanted else ""
-        cause = f"it was removed meanwhile, or its objects are gone: open the run again ({failure or names})"
-        raise RankNotFoundError(f"{self._url} lacks the part of rank {rank}{what}: {cause}")
+        cause = f": {'; '.join(failures)}" if failures else ""
+        raise RankNotFoundError(
+            f"{self._url} lacks the part of rank {rank}{what}, in {listed(names)}{cause}. If it was "
+            "removed meanwhile, open the run again; if it is lost, push --repair sends again what the pools have"
+        )
 
     def snapshot(self, rank: int, part: Part, shelf: str, wanted: list[str]) -> RemoteHandle:
         pool, entry = self._found(rank, shelf, part, wanted)
@@ -134,26 +137,34 @@ def verify_run(
     damages: list[dict[str, Any]] = done["damages"]
     unreadable = {(damage["shelf"], damage["number"]) for damage in damages}
     parts: dict[str, dict[tuple[str, int], tuple[int, dict[str, Any]]]] = {}
+
+    def find(shelf: str, entry: Entry) -> None:
+        """Find the parts of a snapshot."""
+        named = {"shelf": shelf, "number": entry.number, "step": entry.step}
+        try:
+            ranks = store[shelf]._taken(entry.number)._record_alone().record.ranks
+        except (DamagedError, NotFoundError) as error:
+            damages.append({**named, "message": str(error)})
+            return
+        for rank, part in ranks.items():
+            try:
+                found, own = store._ranks._found(rank, shelf, part, [])  # type: ignore[attr-defined]
+            except RankNotFoundError as error:
+                damages.append({**named, "message": str(error)})
+            else:
+                parts.setdefault(found.url, {})[shelf, own.number] = rank, named
+
     with RemoteFolder(RemotePool(place.url, _CHECKED_BYTES, create), place.url, True) as store:
-        for shelf, numbers in numbers_of(state.read(place), what):
-            for number in numbers:
-                if (shelf.name, number) in unreadable:
-                    continue
-                snapshot = store[shelf.name]._taken(number)
-                named = {"shelf": shelf.name, "number": number, "step": snapshot.step}
-                for rank, part in snapshot._record_alone().record.ranks.items():
-                    try:
-                        found, entry = store._ranks._found(rank, shelf.name, part, [])  # type: ignore[attr-defined]
-                    except RankNotFoundError as error:
-                        damages.append({**named, "message": str(error)})
-                    else:
-                        parts.setdefault(found.url, {})[shelf.name, entry.number] = rank, named
-    for url, there in parts.items():
+        for there, numbers in numbers_of(state.read(place), what):
+            for entry in filter(None, map(there.entry, numbers)):
+                if (there.name, entry.number) not in unreadable:
+                    find(there.name, entry)
+    for url, wanted in parts.items():
         with Place(url) as below:
-            one = verify(below, [f"{shelf}@{number}..{number}" for shelf, number in there], create, progress)
+            one = verify(below, [f"{shelf}@{number}..{number}" for shelf, number in wanted], create, progress)
         done["bytes_read"] += one["bytes_read"]
         for damage in one["damages"]:
-            rank, named = there[damage["shelf"], damage["number"]]
+            rank, named = wanted[damage["shelf"], damage["number"]]
             damages.append({**named, "message": f"rank {rank}: {damage['message']}"})
     damages.sort(key=lambda damage: (damage["shelf"], damage["number"]))
     return done
