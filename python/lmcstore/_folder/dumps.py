@@ -266,6 +266,8 @@ class Restore:
     `records` its records.
     """
 
+    _remedy = "Copy what is missing there"
+
     def __init__(
         self,
         dumps: Sequence[str],
@@ -303,8 +305,8 @@ class Restore:
             made.close()
         if missing and not allow_missing:
             raise NotFoundError(
-                f"{listed_dumps(self._dumps)} lacks {len(missing)} parts of snapshots: {missing[0]}. Copy what is "
-                "missing there; allow_missing=True leaves it out"
+                f"{listed_dumps(self._dumps)} lacks {len(missing)} parts of snapshots: {missing[0]}. {self._remedy}; "
+                "allow_missing=True leaves it out"
             )
         if self._records is None:
             self._show()
@@ -393,9 +395,13 @@ class Restore:
                     try:
                         ranks.snapshot(rank, part, shelf, [])
                     except RankNotFoundError as error:
-                        yield f"{shelf}@{number}: {error}"
+                        yield f"{shelf}@{number}: {self._absent(rank, error)}"
         finally:
             ranks.close()
+
+    def _absent(self, rank: int, error: Error) -> str:
+        """Describe a part that is missing."""
+        return str(error)
 
     def _show(self) -> None:
         """Give the pool of records, which is closed, its name."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .._remote import state
@@ -12,7 +12,7 @@ from .._remote.place import Place
 from .._remote.pull import Progress, Puller
 from .._remote.which import numbers_of
 from .._text.arguments import absolute
-from ..errors import NotFoundError
+from ..errors import Error, NotFoundError
 from ..store import Store
 from .dumps import Restore, Wanted, ranges_of, records_of
 from .ranks import RECORDS
@@ -22,11 +22,14 @@ from .store import FolderStore, open_folder
 class _Pull(Restore):
     """The restore of a run from a place."""
 
+    _remedy = "lmc-store push --repair sends again what the pools still have"
+
     def __init__(self, place: Place, what: Iterable[str], folder: str, progress: Progress | None, **run: Any) -> None:
         super().__init__([place.url], folder, 0, progress, **run)
         self._place, self._what = place, what
         self._allows = False
         self._made: Store | None = None
+        self._ranges: list[str] = []
 
     def run(self, allow_missing: bool, move_tags: bool = False) -> dict[str, Any]:
         self._allows = allow_missing
@@ -41,7 +44,8 @@ class _Pull(Restore):
         if stem == "records":
             if self._made is None:
                 self._made = store
-            return self._pull(store, self._place, self._what)
+                return self._pull(store, self._place, self._what)
+            return self._pull(store, self._place, self._ranges)  # without later ones, whose parts were not pulled
         with self._place.below(stem) as place:
             return self._pull(store, place, self._wanted(stem, state.read(place)))
 
@@ -66,6 +70,22 @@ class _Pull(Restore):
                 if entry is not None:
                     found.add(Wanted(stem, shelf, entry.number))
         return list(ranges_of(sorted(found)))
+
+    def _missing(self, made: Store) -> Iterator[str]:
+        """Seek the parts of all records; those that were removed at the place meanwhile are not restored."""
+        if list(super()._missing(made)):
+            now = state.read(self._place)
+            for shelf, number, _ in list(records_of(made)):
+                there = now.find(shelf)
+                entry = there.entry(number) if there is not None else None
+                if entry is None or entry.hidden:
+                    made[shelf].remove(number)
+        found = sorted(Wanted("", shelf, number) for shelf, number, _ in records_of(made))
+        self._ranges = list(ranges_of(found))
+        return super()._missing(made)
+
+    def _absent(self, rank: int, error: Error) -> str:
+        return f"that of rank {rank}"
 
     def _pull(self, store: Store, place: Place, what: Iterable[str]) -> dict[str, Any]:
         puller = Puller(store, place, what, self._progress)
