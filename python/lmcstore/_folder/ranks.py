@@ -27,8 +27,9 @@ def rank_file(rank: int) -> str:
 
 
 def rank_files(folder: str) -> list[str]:
-    """List the files of the ranks' pools in a folder."""
-    return sorted(name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".pool"))
+    """List the files of the ranks' pools in a folder, those with usual names first: others may be copies of them."""
+    found = [name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".pool")]
+    return sorted(found, key=lambda name: (not name[5:-5].isdecimal(), name))
 
 
 def lacking(folder: str) -> NotFoundError:
