@@ -22,7 +22,7 @@ from .._remote.push import Pusher, _Batch, _Wanted
 from .._remote.repair import repair as repair_pool
 from .._remote.sweep import drop_parts
 from .._text.similar import listed
-from ..errors import Error, InUseError, NotFoundError
+from ..errors import DamagedError, Error, InUseError, NotFoundError
 from ..store import Store
 from .dumps import Wanted, commit_part
 from .ranks import RankNotFoundError, rank_files
@@ -62,6 +62,17 @@ class _RankPusher(Pusher):
     def sent(self, count: int) -> None:
         super().sent(count)
         self._above.sent(count)
+
+    def check_last(self, last: Entry) -> None:
+        """Accept parts, behind which this one follows."""
+
+    def leave_out_remote(self) -> None:
+        """Forget the parts that have left the pool, which it can't send."""
+        for shelf, parts in self.parts.items():
+            infos = {number: agree.info_of(self._store, shelf, number) for number in parts}
+            self.parts[shelf] = {
+                number: of for number, of in parts.items() if (info := infos[number]) and info["remote"] is None
+            }
 
     def described(self, shelf: str, entry: Entry) -> Entry:
         return entry._replace(of=self.parts.get(shelf, {}).get(entry.number))
@@ -107,6 +118,8 @@ class RunPusher(Pusher):
         self._pending: dict[str, dict[int, _Record]] = {}
         self._sent_parts: dict[str, int] = {}
         self._begun: set[str] = set()
+        self._compared: set[str] = set()
+        """Shelves whose newest record there has its parts, as far as their pools are here."""
         self._waits = False
         self._looked = 0.0
         self._tagged = 0
@@ -158,6 +171,7 @@ class RunPusher(Pusher):
             with self._place.below(name) as below:
                 mend.commit(below)
         for one in self.pushers():
+            one.leave_out_remote()
             before = one.snapshots
             one.push(waits=True)
             done += one.snapshots - before
@@ -173,12 +187,30 @@ class RunPusher(Pusher):
             one.parts = {shelf: {} for shelf in one.parts}
         self.list_ranks()
         found = repair_pool(self, create)
+        left += self._lacking()
+        self._compared.update(wanted.shelf for wanted in self._wanted())
         checked = {one.name for one in self._ranks.values()}
         return {
             "repaired": done + found["repaired"],
             "left": left + found["left"],
             "unchecked": [name for name in self._state.ranks or () if name not in checked],
         }
+
+    def _lacking(self) -> list[dict[str, Any]]:
+        """List the snapshots there without the parts that pools here should have sent."""
+        self._fresh.clear()
+        found = []
+        for shelf, number in self._there():
+            with contextlib.suppress(NotFoundError):  # removed here
+                for rank in self._absent(shelf, number):
+                    message = f"rank {rank}: {self._place.url} lacks its part, and this folder can't send it again"
+                    found.append({"shelf": shelf, "number": number, "message": message})
+        return found
+
+    def _absent(self, shelf: str, number: int) -> list[int]:
+        """Return the ranks whose pools are here, and whose parts of a snapshot are not there."""
+        one = self._read(shelf, number)
+        return [rank for rank in one.here if self._seek(shelf, rank, one.parts[rank]) is None]
 
     def push_news(self) -> bool:
         """Send parts and records; other machines may have sent parts that a record has waited for."""
@@ -210,6 +242,8 @@ class RunPusher(Pusher):
     def _choose(self, wanted: _Wanted, waits: bool) -> bool:
         """Give parts to the ranks' pushers; whether these are all of the shelf."""
         shelf, there = wanted.shelf, self._state.find(wanted.shelf)
+        if there is not None and shelf not in self._compared:
+            self._check_parts(there)
         first = max(wanted.first, there.next if there is not None else 1)
         numbers = super()._numbers(shelf, first, wanted.last)
         old = self._pending.get(shelf, {})
@@ -233,6 +267,21 @@ class RunPusher(Pusher):
                 self._sent_parts[shelf] = number
             count += 1
         return True
+
+    def _check_parts(self, there: state.Shelf) -> None:
+        """Refuse a run that has lost parts of its newest snapshot: once later ones are sent, they can't be."""
+        self._compared.add(there.name)
+        agree.check_same(self._store, there, self._place.url)
+        newest = next((entry.number for entry in there.entries(backwards=True) if not entry.hidden), 0)
+        absent = []
+        with contextlib.suppress(NotFoundError):  # there is none, or it was removed here
+            absent = self._absent(there.name, newest)
+        if absent:
+            self._compared.remove(there.name)
+            raise DamagedError(
+                f"{self._place.url} has {there.name}@{newest} without the parts of ranks {listed(absent)}: their "
+                "sub-runs are lost, or older copies. push --repair sends again what the pools here have"
+            )
 
     def pushers(self) -> list[_RankPusher]:
         """Return a pusher for each pool here that has parts of snapshots at the place, with these parts."""

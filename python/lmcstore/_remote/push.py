@@ -240,6 +240,14 @@ class Pusher:
                 return found
             first = numbers[-1] + 1
 
+    def check_last(self, last: Entry) -> None:
+        """Refuse to send a snapshot behind parts of a run, whose records would not find it."""
+        if last.of is not None:
+            raise ExistsError(
+                f"{self._place.url} has the parts of a rank: push the folder of the run to "
+                f"{self._place.url.rpartition('/')[0]}, or this pool to another URL"
+            )
+
     def described(self, shelf: str, entry: Entry) -> Entry:
         """Return an entry with the members of a run of many ranks."""
         return entry
@@ -551,6 +559,13 @@ class _Batch:
         pusher, last = self._pusher, self._last
         handle = pusher._store._pool.find(self._shelf, str(number), False)
         info = handle.info()
+        if last is not None:
+            pusher.check_last(last)
+        if info["remote"] == pusher._place.url:
+            raise RemoteError(
+                f"{info['remote']} has lost {self._shelf}@{number}, which {pusher._store.path} has let go: the run "
+                "there was deleted, or is an older copy. Bring it back, or remove the snapshot from the pool"
+            )
         if last is not None and self._since_key >= 2 * pusher.key_every(self._shelf):
             self.commit()
             pusher.finish_key(self._shelf, last.number)
