@@ -123,7 +123,9 @@ def test_a_part_stays_if_another_is_gone_there(run: Path, here: str) -> None:
         store["run"].policy = "local=all"
     push(run, here)
     with Place(f"{here}/rank-00001") as there:
-        sweep.remove(there, ["run@2"], dry_run=False)
+        with pytest.raises(lmcstore.InvalidError, match=f"run@2 is a part of .*: remove that at {here} "):
+            sweep.remove(there, ["run@2"], dry_run=False)
+        sweep.remove(there, ["run@2"], dry_run=False, sole="remove")
     assert push(first, here)["confirmed"] == 3 and left(first) == [[1, 3, 4]]
 
 

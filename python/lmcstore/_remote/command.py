@@ -32,6 +32,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = message.replace(", RANGE", "")  # which argparse takes for required beside others
         raise InvalidError(f"{self.prog.removeprefix('lmc-store ')}: {message} (try {self.prog} --help)")
 
 
@@ -70,6 +71,8 @@ def _push(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pull(arguments: argparse.Namespace) -> dict[str, Any]:
+    if is_url(arguments.pool):
+        raise InvalidError(f"pull: {arguments.pool!r} is a URL: pull into a pool or a folder, and push that")
     with _Bar(arguments) as bar:
         done = pull(
             arguments.url,
@@ -89,6 +92,10 @@ def _pull(arguments: argparse.Namespace) -> dict[str, Any]:
 def _ls(arguments: argparse.Namespace) -> dict[str, Any]:
     from . import state
 
+    if "@" in (arguments.shelf or ""):
+        raise InvalidError(
+            f"ls: of a URL, only shelves are listed, not {arguments.shelf!r}; lmcstore.open(URL) reads it"
+        )
     with Place(arguments.url) as place:
         now = state.read(place)
         names = [arguments.shelf] if arguments.shelf else [shelf.name for shelf in now.shelves]

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import RemoteError
+from ..errors import InvalidError, RemoteError
 from . import agree, codec, state
 from .codec import Node
 from .place import Place
@@ -29,7 +29,8 @@ def remove(
 ) -> tuple[int, int, int]:
     """Remove snapshots, and sweep; return how many snapshots, and how many objects and bytes were deleted.
 
-    `sole`: what becomes of those that a pool may have let go. RemoteError: there are such, which it refuses.
+    `sole`: what becomes of those that a pool may have let go, and of parts of a run. RemoteError, InvalidError: there
+    are such, which it refuses.
     """
     now = state.read(place)
     named = {shelf.name: set(numbers) for shelf, numbers in numbers_of(now, what)}
@@ -39,14 +40,20 @@ def remove(
             there = of.find(name) if numbers else None
             if there is None:
                 continue
-            entries = there.entries(min(numbers), max(numbers))
-            only = {entry.number for entry in entries if entry.sole and entry.number in numbers}
+            entries = [entry for entry in there.entries(min(numbers), max(numbers)) if entry.number in numbers]
+            only = {entry.number for entry in entries if entry.sole}
             if only and sole == "refuse":
                 raise RemoteError(
                     f"{place.url}: the pool may have let {name}@{min(only)} go, so this may be its only copy: "
                     "nothing was removed (push --mirror removes what the pool has removed; --force: all the same)"
                 )
-            yield there, numbers if sole == "remove" else numbers - only
+            parts = {entry.number for entry in entries if entry.of is not None}
+            if parts and sole == "refuse":
+                raise InvalidError(
+                    f"{place.url}: {name}@{min(parts)} is a part of a snapshot of a run of many ranks, which would be "
+                    f"lost as a whole: remove that at {place.url.rpartition('/')[0]} (--force: all the same)"
+                )
+            yield there, numbers if sole == "remove" else numbers - only - parts
 
     count = sum(len(numbers) for _, numbers in chosen(now))
     if dry_run:

@@ -119,6 +119,8 @@ def _write(path: str, data: bytes, pool: str) -> None:
 def main() -> int:
     """Write the report; return the exit code."""
     arguments = _arguments()
+    if "://" in arguments.pool:
+        raise lmcstore.InvalidError("report: it takes no URL; lmc-store pull makes a pool of it")
     if arguments.png:
         from . import png
 
