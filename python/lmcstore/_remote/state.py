@@ -11,6 +11,7 @@ import copy
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ..errors import DamagedError, ExistsError, InUseError, NotFoundError, UnsupportedError
@@ -298,11 +299,25 @@ class State:
 def begin(place: Place, *, ranks: bool = False) -> State:
     """Read the state of a run, and begin a run where there is none. `ranks`: of a run of many ranks."""
     place.check_writable()
+    later = place.start(place.get, MARK, codec.MOST_STORED)
     found = _begun(place, ranks)
+    _check_mark(found, later)
     if (found.ranks is not None) != ranks:
         kind, other = ("many ranks", "one pool") if found.ranks is not None else ("one pool", "many ranks")
         raise ExistsError(f"{place.url} has a run of {kind}, and this is one of {other}: push to another URL")
     return found
+
+
+def _check_mark(found: State, mark: Future[bytes]) -> None:
+    """Refuse a state of another run, which a head may be that was copied: a commit upon it would hide this one."""
+    try:
+        begun = codec.read_mark(mark.result(), found.place.where(MARK))
+    except (DamagedError, NotFoundError):  # it was begun now, or only this object is lost
+        return
+    if begun.run != found.run:
+        raise DamagedError(
+            f"{found.place.where(HEAD)} is of another run than {MARK} beside it: delete it, as it is only a copy"
+        )
 
 
 def _begun(place: Place, ranks: bool) -> State:
