@@ -63,7 +63,7 @@ class Operations:
                 missing = [part.file for rank, part in newest.ranks.items() if rank not in known]
                 raise NotFoundError(
                     f"{self._folder} lacks {listed(missing)} of the run, and can't be changed: copy all pools of the "
-                    "run into one folder, or open this one with mode 'r'"
+                    "run into one folder, or pull them into a new one, or open this one with mode 'r'"
                 )
         for store in self.stores():
             for shelf in {name for _, name, _ in store._pool.groups()}.intersection(self.records):

@@ -55,7 +55,10 @@ def open_folder(
         raise lacking(path)
     flags = _core.FORCE_NETWORK if force_network else 0
     mode = _core.OPEN_WRITE if writes else _core.OPEN_READ
-    pool = _core.open(records, mode, 0, wait_ms, threads, flags)
+    try:
+        pool = _core.open(records, mode, 0, wait_ms, threads, flags)
+    except InUseError as error:
+        raise InUseError(str(error).partition(". Each rank of a distributed run ")[0]) from None
     store = FolderStore(pool, path, force_network, verify, "r+" if writes else "r", remote=remote)
     store._threads = threads
     try:
