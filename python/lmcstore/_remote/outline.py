@@ -200,9 +200,7 @@ class Outline:
         return ""
 
     def packed(self) -> bytes:
-        """Return the bytes that `unpack` reads. UnsupportedError: they are too many."""
-        if sum(len(data) for _, data in self.runs) > MOST_BYTES:
-            raise UnsupportedError(f"a snapshot has {len(self.contents)} contents, too many for an object store")
+        """Return the bytes that `unpack` reads."""
         data = b"".join(data for _, data in self.runs)
         if self.sources:
             objects = sorted({source[:2] for source in self.sources})
@@ -229,7 +227,7 @@ class Parsing:
 
     `begun` is called before the first snapshot, when the properties of its shelf are known, `part` for each part of a
     payload, with its offset. Both must not keep views. The content's digest and the place in it name a part of a raw
-    payload; others get None. DamagedError: the archive is damaged.
+    payload; others get None. DamagedError: the archive is damaged. UnsupportedError: its outline is too large.
     """
 
     def __init__(
@@ -383,6 +381,7 @@ class _Parser:
         self._number = 0
         self._run = bytearray()
         self._run_at = 0
+        self._kept = 0
         self._left = 0  # of the current content's payload
         self._inlined = 0
 
@@ -410,6 +409,11 @@ class _Parser:
         return bytes(data)
 
     def _keep(self, data: bytes) -> None:
+        self._kept += len(data)
+        if self._kept > MOST_BYTES:
+            raise UnsupportedError(
+                f"a snapshot has {len(self._outline.contents)} contents, too many for an object store"
+            )
         self._run += data
 
     def _damaged(self, what: str) -> DamagedError:
