@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import struct
 import subprocess
+import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 import run_folder
 from command import NEEDS_BIN
 from lmcstore._folder import remote_pull
+from lmcstore._folder.store import open_folder
 from lmcstore._remote import late, outline, state, sweep
 from lmcstore._remote.command import main
 from lmcstore._remote.place import Place
@@ -141,6 +145,28 @@ def test_a_run_that_is_lost_with_only_copies(place: Path, url: str) -> None:
 
 
 # Damage
+
+
+@pytest.mark.parametrize("below", ["", "rank-00001"])
+def test_a_head_of_another_run_is_not_continued(below: str, place: Path, url: str) -> None:
+    """The other run has more commits, and other shelves, so nothing contradicts it."""
+    run = save(place / "run", 1, 2)
+    push(run, url)
+    with lmcstore.open(run, "r+") as store:
+        store["run"][1].fork("other")
+        store["run"].drop()
+    for tag in "abc":
+        with lmcstore.open(run, "r") as store:
+            store["other"].tag(1, tag)
+        push(run, f"{url}2")
+    save(run, 3)
+    folder = place / "bucket" / below
+    shutil.copy(place / "bucket2" / below / "head", folder / "head")
+    if below:  # a sub-run has fewer commits
+        for commit in sorted(folder.glob("log/*"))[1:]:
+            commit.unlink()
+    with pytest.raises(lmcstore.DamagedError, match=r"head is of another run than lmc-store.json beside it: delete it"):
+        push(run, url)
 
 
 def pieces(folder: Path) -> list[Path]:
@@ -321,10 +347,34 @@ def test_commands_with_wrong_words(
     assert message in capsys.readouterr().err
 
 
+def test_a_pull_into_a_folder_in_use_or_without_a_pool(place: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_folder, "__defaults__", (*(open_folder.__defaults__ or ())[:-2], 0, None))  # no wait
+    push(save(place / "run", 1), url)
+    code = "import lmcstore, sys; store = lmcstore.open(sys.argv[1], 'r+'); print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, place / "run/records.pool"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None and user.stdout.readline()
+        with pytest.raises(lmcstore.InUseError) as failure:
+            lmcstore.pull(url, place / "run")
+        assert f"in use by process {user.pid}" in str(failure.value) and "records.0.pool" not in str(failure.value)
+        user.communicate()
+    (place / "run/rank-00001.pool").unlink()
+    with pytest.raises(lmcstore.NotFoundError, match=r"lacks 'rank-00001.pool' .* or pull them into a new one"):
+        lmcstore.pull(url, place / "run")
+
+
 @NEEDS_BIN
 @pytest.mark.usefixtures("report_on_path")
 def test_a_report_takes_no_url(url: str) -> None:
     assert "it takes no URL" in cli("report", url, code=2).stderr
+
+
+def test_records_without_end_take_no_memory() -> None:
+    """A server sends an archive that has no payloads."""
+    record = struct.pack("<IIQQ", 0x80000002, 1 << 20, 0, 0) + bytes(1 << 20)
+    stream = io.BytesIO(struct.pack("<8sIIQQQ", b"LMCSARCH", 1, 0, 0, 0, 0) + 70 * record)
+    with pytest.raises(lmcstore.UnsupportedError, match="too many for an object store"):
+        outline.parse(stream.read)
 
 
 def test_a_size_that_a_state_claims_takes_no_memory(place: Path, url: str) -> None:

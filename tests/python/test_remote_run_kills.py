@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import lmcstore
@@ -111,7 +112,7 @@ def test_a_pusher_is_killed_beside_ranks_that_save(
     for dies_at in (_STEPS // 2, 0):
         trainer = started(_TRAINER, run, _STEPS, dies_at, here, _LOCAL)
         while not (run / "records.pool").exists() and trainer.poll() is None:
-            pass
+            time.sleep(0.01)
         for most in (10, 30, 60, 120):
             kills += not push(run, url, chance.randrange(1, most), chance.random() < 0.5, chance.choice((0, 0.5)))
         text = trainer.communicate(timeout=300)[1]
