@@ -71,3 +71,13 @@ def test_what_is_no_run_of_ranks_is_refused(place: Path) -> None:
         store.push(url)
     with pytest.raises(dcp.api.CheckpointException, match="the run of one pool"):
         dcp.load({"x": torch.zeros(1)}, storage_reader=StoreReader(url))
+
+
+def test_shards_of_four_ranks_are_loaded_by_three(place: Path) -> None:
+    import dcp_ranks
+    from test_dcp import _load_all, _save_steps
+
+    url = f"file://{place}/bucket"
+    dcp_ranks.run(4, _save_steps, place / "run", 1, 2)
+    assert push(place / "run", url)["snapshots"] == 2
+    dcp_ranks.run(3, _load_all, url, 1)

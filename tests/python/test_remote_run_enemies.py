@@ -361,6 +361,9 @@ def test_a_pull_into_a_folder_in_use_or_without_a_pool(place: Path, url: str, mo
     (place / "run/rank-00001.pool").unlink()
     with pytest.raises(lmcstore.NotFoundError, match=r"lacks 'rank-00001.pool' .* or pull them into a new one"):
         lmcstore.pull(url, place / "run")
+    (place / "run/records.pool").unlink()
+    with pytest.raises(lmcstore.NotFoundError, match=r"copy records.pool into it, from another machine .* pull makes"):
+        lmcstore.pull(url, place / "run")
 
 
 @NEEDS_BIN

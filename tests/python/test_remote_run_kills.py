@@ -117,7 +117,7 @@ def test_a_pusher_is_killed_beside_ranks_that_save(
             kills += not push(run, url, chance.randrange(1, most), chance.random() < 0.5, chance.choice((0, 0.5)))
         text = trainer.communicate(timeout=300)[1]
         assert trainer.returncode == (-signal.SIGKILL if dies_at else 0), text
-    assert kills > 3
+    assert kills
     assert push(run, url)
     check(run, _STEPS)
     with lmcstore.open(run, "r") as store:

@@ -40,7 +40,10 @@ def lacking(folder: str) -> NotFoundError:
         )
     if not rank_files(folder):
         return NotFoundError(f"there is no run in {folder}")
-    return NotFoundError(f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it")
+    return NotFoundError(
+        f"{folder} has pools of ranks, but lacks the records of the run: copy {RECORDS} into it, from another machine "
+        "of the run or from a new folder that lmc-store pull makes"
+    )
 
 
 def is_restoring(folder: str) -> bool:

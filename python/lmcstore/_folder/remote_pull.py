@@ -15,7 +15,7 @@ from .._text.arguments import absolute
 from ..errors import Error, NotFoundError
 from ..store import Store
 from .dumps import Restore, Wanted, ranges_of, records_of
-from .ranks import RECORDS
+from .ranks import RECORDS, is_restoring, lacking, rank_files
 from .store import FolderStore, open_folder
 
 
@@ -113,5 +113,7 @@ def pull_run(
         if os.path.lexists(os.path.join(path, RECORDS)):
             with open_folder(path, writes=True) as store:
                 return pull_run(store, place, addresses, progress, allow_missing)
+        if os.path.isdir(path) and rank_files(path) and not is_restoring(path):
+            raise lacking(path)
         done = _Pull(place, addresses, path, progress).run(allow_missing)
     return {name: done[name] for name in ("snapshots", "snapshots_skipped", "bytes", "missing")}
