@@ -144,6 +144,29 @@ def test_a_run_that_is_lost_with_only_copies(place: Path, url: str) -> None:
         push(run, url)
 
 
+def test_a_lost_sub_run_whose_newest_record_was_removed_here(place: Path, url: str) -> None:
+    push(save(place / "run", 1, 2, 3), url)
+    with lmcstore.open(place / "run", "r+") as store:
+        store["run"].remove(3)
+    shutil.rmtree(place / "bucket/rank-00001")
+    save(place / "run", 4)
+    with pytest.raises(lmcstore.DamagedError, match=r"has run@2 without the parts of ranks 1: "):
+        push(place / "run", url)
+
+
+def test_a_damaged_pool_is_reported_while_a_push_waits(place: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
+    save(place / "run", 1)
+    (place / "run/rank-00001.pool").write_bytes(b"no pool" * 1000)
+    assert push(place / "run", url, follow=True, timeout=0.1)["waiting"] == ["run@1 waits for 'rank-00001.pool'"]
+    lines = [line for line in caplog.messages if "the parts in rank-00001.pool are not sent: " in line]
+    assert len(lines) == 1 and str(place / "run/rank-00001.pool") in lines[0]
+    with (
+        lmcstore.open(place / "run", "r") as store,
+        pytest.raises(lmcstore.NotFoundError, match=r"rank-00001.pool, with 'large': it is there, but .*/rank-00001"),
+    ):
+        store["run"][1]["large"].numpy()
+
+
 # Damage
 
 

@@ -89,6 +89,8 @@ class Ranks:
         self._pid = os.getpid()
         self._pools: dict[bytes, tuple[str, _core.Pool]] = {}
         self._stores: dict[bytes, Store] = {}
+        self.failures: dict[str, DamagedError] = {}
+        """Of files that can't be read as pools."""
 
     def snapshot(self, rank: int, part: Part, shelf: str, wanted: list[str]) -> _core.Snapshot:
         """Open the snapshot of a rank, committed or still prepared. The errors name the tensors that are wanted."""
@@ -141,8 +143,10 @@ class Ranks:
         with self._lock:
             found = self._find(shelf, part)
         if found is None:
+            failure = self.failures.get(part.file)
+            remedy = "copy it into the folder" if failure is None else f"it is there, but {failure}"
             raise RankNotFoundError(
-                f"{self._folder} lacks the pool of rank {rank}, {part.file}{_with(wanted)}: copy it into the folder"
+                f"{self._folder} lacks the pool of rank {rank}, {part.file}{_with(wanted)}: {remedy}"
             )
         return found
 
@@ -156,12 +160,19 @@ class Ranks:
         for names, by_uuid, by_group in ((named, True, True), (others, True, False), (others, False, True)):
             for name in names:
                 with contextlib.suppress(DamagedError, NotFoundError):
-                    uuid, pool = self._opened(name)
+                    uuid, pool = self._readable(name)
                     if by_uuid and uuid == part.pool:
                         return pool
                     if by_group and pool.find_group(shelf, part.group, False) is not None:
                         return pool
         return None
+
+    def _readable(self, name: str) -> tuple[bytes, _core.Pool]:
+        try:
+            return self._opened(name)
+        except DamagedError as error:
+            self.failures[name] = error
+            raise
 
     def _opened(self, name: str) -> tuple[bytes, _core.Pool]:
         path = os.path.join(self._folder, name)

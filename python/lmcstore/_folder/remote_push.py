@@ -120,6 +120,8 @@ class RunPusher(Pusher):
         self._begun: set[str] = set()
         self._compared: set[str] = set()
         """Shelves whose newest record there has its parts, as far as their pools are here."""
+        self._damaged: set[str] = set()
+        """Files that were reported."""
         self._waits = False
         self._looked = 0.0
         self._tagged = 0
@@ -272,10 +274,12 @@ class RunPusher(Pusher):
         """Refuse a run that has lost parts of its newest snapshot: once later ones are sent, they can't be."""
         self._compared.add(there.name)
         agree.check_same(self._store, there, self._place.url)
-        newest = next((entry.number for entry in there.entries(backwards=True) if not entry.hidden), 0)
-        absent = []
-        with contextlib.suppress(NotFoundError):  # there is none, or it was removed here
-            absent = self._absent(there.name, newest)
+        entries = (entry.number for entry in there.entries(backwards=True) if not entry.hidden)
+        absent: list[int] = []
+        for newest in itertools.islice(entries, _AT_ONCE_RECORDS):
+            with contextlib.suppress(NotFoundError):  # it was removed here
+                absent = self._absent(there.name, newest)
+                break
         if absent:
             self._compared.remove(there.name)
             raise DamagedError(
@@ -323,6 +327,10 @@ class RunPusher(Pusher):
         for rank, part in parts.items():
             with contextlib.suppress(RankNotFoundError):
                 here[rank] = self._run._ranks.pool(rank, shelf, part)
+        for file, failure in self._run._ranks.failures.items():
+            if file not in self._damaged:
+                self._damaged.add(file)
+                log.error("the parts in %s are not sent: %s", file, failure)
         return _Record(parts, here)
 
     def _begin(self, shelf: str, number: int) -> None:
