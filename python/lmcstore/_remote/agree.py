@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ExistsError, NotFoundError
+from ..errors import DamagedError, ExistsError, NotFoundError
 from . import state
 from .codec import Entry
 
@@ -55,14 +56,11 @@ def check_same(store: Store, there: state.Shelf, url: str) -> None:
     for entry in there.newest[: -_COMPARED - 1 : -1] or itertools.islice(there.entries(backwards=True), _COMPARED):
         compared.add(entry.number)
         _check_entry(store, there, entry, url)
-    try:
-        numbers = store._pool.newest(there.name, 1 << 62, _COMPARED)
-    except NotFoundError:
-        return
-    for number in numbers:  # of a copy that was left behind and went on alone
-        found = there.entry(number) if number < there.next and number not in compared else None
-        if found is not None:
-            _check_entry(store, there, found, url)
+    with contextlib.suppress(DamagedError, NotFoundError):  # the shelf is not here, or a node there is lost
+        for number in store._pool.newest(there.name, 1 << 62, _COMPARED):  # a copy may have gone on alone
+            found = there.entry(number) if number < there.next and number not in compared else None
+            if found is not None:
+                _check_entry(store, there, found, url)
 
 
 def _check_entry(store: Store, there: state.Shelf, entry: Entry, url: str) -> None:
