@@ -653,7 +653,7 @@ class _Batch:
 def _is_new(handle: _core.Snapshot, older: outline.Outline) -> bool:
     """Whether hardly any bytes of a snapshot are in an older archive: then it had better need none."""
     held, known, whole = older.held(), 0, 0
-    for (*_, raw_bytes, _, stored_as, _, _), digest in zip(handle.entries(), handle.digests(), strict=True):
+    for (_, _, _, _, raw_bytes, _, stored_as, *_), digest in zip(handle.entries(), handle.digests(), strict=True):
         if stored_as not in (outline.RAW, outline.FRAME):
             return False
         whole += raw_bytes
