@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,9 +164,22 @@ def _load_killed(rank: int, world: int, url: str, killed: int, where: str) -> bo
         return done
 
     StoreReader.read_data = noting  # type: ignore[method-assign]
+    flag, read_to = Path(url.removeprefix("file://")).with_name(f"killed-{killed}"), RemoteHandle.read_to
+    if where == "reading" and rank != killed:
+
+        def read_later(*arguments: Any) -> Any:
+            """Read when the other rank has died: it may find nothing to read otherwise."""
+            for _ in range(200):
+                if flag.exists():
+                    break
+                time.sleep(0.05)
+            return read_to(*arguments)
+
+        RemoteHandle.read_to = read_later  # type: ignore[method-assign]
     if rank == killed:
 
         def kill(*_: Any) -> Any:
+            flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
         if where == "before":
