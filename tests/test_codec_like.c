@@ -294,6 +294,20 @@ static void test_short_tables(void **unused)
     assert_in_range(sum, 0, 20200);
 }
 
+/* Bytes that occur once or twice are all rare: the plane is raw. */
+static void test_only_rare_bytes(void **unused)
+{
+    (void)unused;
+    for (unsigned times = 1; times <= 3; times++)
+        for (size_t bytes = 1; bytes <= (size_t)256 * times; bytes++) {
+            struct tensor tensor = tensor_new(LMC_U8, bytes, false);
+            for (size_t i = 0; i < bytes; i++)
+                tensor.data[i] = (unsigned char)(37 * (i / times));
+            free(encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, tensor.data, NULL, bytes).frame);
+            tensor_free(&tensor);
+        }
+}
+
 static void test_wrong_arguments(void **unused)
 {
     (void)unused;
@@ -323,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_repeated_rows),
         cmocka_unit_test(test_any_contents),
         cmocka_unit_test(test_short_tables),
+        cmocka_unit_test(test_only_rare_bytes),
         cmocka_unit_test(test_wrong_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,6 +41,8 @@ void lmci_code_plan(const uint32_t counts[256], size_t counted, size_t bytes, bo
         rare += counts[s] - all[s];
         leaves += all[s] != 0;
     }
+    if (leaves == 0) /* all bytes are rare, and smaller raw, but a code has two symbols */
+        all[0] = leaves = 1;
     all[LMCI_ESCAPE] = rare + ((!seen && leaves < 256) || leaves < 2);
     code->leaves = leaves;
     code->bits = 8 * (uint64_t)rare + lmci_huffman_lengths(all, code->lengths);
