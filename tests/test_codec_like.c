@@ -308,6 +308,29 @@ static void test_only_rare_bytes(void **unused)
         }
 }
 
+/* A model of f64 that is a delta by planes cannot plan a tensor without a base. */
+static void test_model_that_needs_a_base(void **unused)
+{
+    (void)unused;
+    const size_t bytes = 32 * KIB;
+    struct tensor model = tensor_new(LMC_F64, bytes, true), alone = tensor_new(LMC_F64, bytes, false);
+    uint64_t state = 1;
+    fill(RANDOM, 1, model.base, bytes);
+    memcpy(model.data, model.base, bytes);
+    for (size_t i = 7; i < bytes; i += 8) /* only signs differ */
+        model.data[i] ^= (unsigned char)(next_random(&state) >> 63 << 7);
+    fill(FLOATS, 2, alone.data, bytes);
+    struct encoded made = encode_first(&model);
+    assert_int_equal(coded_block(&made, 0)[0], 1);
+    struct encoded like = encode_like(&model, &alone), own = encode_alone(&alone);
+    assert_true(are_equal(&like, &own));
+    free(made.frame);
+    free(like.frame);
+    free(own.frame);
+    tensor_free(&model);
+    tensor_free(&alone);
+}
+
 static void test_wrong_arguments(void **unused)
 {
     (void)unused;
@@ -338,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_any_contents),
         cmocka_unit_test(test_short_tables),
         cmocka_unit_test(test_only_rare_bytes),
+        cmocka_unit_test(test_model_that_needs_a_base),
         cmocka_unit_test(test_wrong_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

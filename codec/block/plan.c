@@ -581,7 +581,8 @@ bool lmci_plan_like(const struct lmc_params *params, const struct lmci_scheme *l
 {
     const enum lmci_method usual = params->base != NULL ? LMCI_METHOD_CLASSES : LMCI_METHOD_PLANES;
     const bool fits_others = like->method != LMCI_METHOD_CLASSES || like->classes.count > 1;
-    if (like->method != usual || !fits_others || like->copies || !lmci_dtype_is_float(params->dtype))
+    if (like->method != usual || lmci_scheme_needs_base(like) != (params->base != NULL) || !fits_others ||
+        like->copies || !lmci_dtype_is_float(params->dtype))
         return false;
     *scheme = *like;
     scheme->noisy = scheme->classes.fitted = false;
