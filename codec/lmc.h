@@ -151,8 +151,9 @@ LMC_API LMC_NODISCARD enum lmc_status lmc_encoder_new(const struct lmc_params *p
 /*
  * For small tensors (16 to 64 KiB) of one kind, such as parameters of one step: takes over the plan of `like`, and its
  * codes where they fit. `like`: an encoder that this function made for NULL, which plans for others, too, and so takes
- * longer; it outlives the new one. A tensor of another dtype, level or size (by more than four times), or with a base
- * where `like` has or needs none, is planned by itself. Every frame decodes alone.
+ * longer; it outlives the new one. A tensor of another dtype, level or size (by more than four times), with a base
+ * where `like` has or needs none, or without one where `like` needs it, is planned by itself. Every frame decodes
+ * alone.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_encoder_new_like(const struct lmc_params *params,
                                                            const struct lmc_encoder *like, struct lmc_encoder **encoder,
