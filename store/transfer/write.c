@@ -297,7 +297,7 @@ static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_c
     return status;
 }
 
-/* Sends a raw payload, and checks each block on its way: damage in an archive would be noticed only when it is needed. */
+/* Sends a raw payload, and checks each block on its way: damage in an archive is noticed only when it is needed. */
 static enum lmcs_status send_raw(struct lmcs_dump *dump, const struct lmcs_content *content,
                                  const struct lmcs_identity *identity, struct lmcs_error *error)
 {
