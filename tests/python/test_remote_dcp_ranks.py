@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,27 +163,20 @@ def _load_killed(rank: int, world: int, url: str, killed: int, where: str) -> bo
         return done
 
     StoreReader.read_data = noting  # type: ignore[method-assign]
-    flag, read_to = Path(url.removeprefix("file://")).with_name(f"killed-{killed}"), RemoteHandle.read_to
-    if where == "reading" and rank != killed:
-
-        def read_later(*arguments: Any) -> Any:
-            """Read when the other rank has died: it may find nothing to read otherwise."""
-            for _ in range(200):
-                if flag.exists():
-                    break
-                time.sleep(0.05)
-            return read_to(*arguments)
-
-        RemoteHandle.read_to = read_later  # type: ignore[method-assign]
     if rank == killed:
 
         def kill(*_: Any) -> Any:
-            flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
         if where == "before":
             once.Slots = kill  # type: ignore
         elif where == "reading":
+            lock = once.Slots._lock
+
+            def kill_with_lock(*arguments: Any) -> bool:
+                return lock(*arguments) and kill()
+
+            once.Slots._lock = kill_with_lock  # type: ignore[method-assign]
             RemoteHandle.read_to = kill  # type: ignore[method-assign]
         else:
             fills.Stored.copy = kill  # type: ignore[method-assign]
