@@ -42,7 +42,7 @@ static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
         PyUnicode_DecodeUTF8(report->warnings, (Py_ssize_t)strlen(report->warnings), "replace"));
 }
 
-/* Calls a function of Python with memory of the store, which it must not keep. False: it raised. */
+/* Calls a function of Python with memory of the store, which it must not keep. NULL: it raised. */
 static PyObject *call_with_memory(struct core_progress *progress, PyObject *function, void *memory, size_t bytes,
                                   int flags)
 {

@@ -18,6 +18,7 @@ from lmcstore._remote.confirm import Confirmer
 from lmcstore._remote.place import Place
 from lmcstore._remote.pool import RemoteHandle
 from lmcstore._remote.push import Pusher
+from lmcstore._remote.upload import Upload
 from test_remote_push import fill, state_of
 
 
@@ -217,3 +218,21 @@ def test_a_server_that_has_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Place, "exists", lambda *_: True)
     with Place(f"file://{tmp_path}/bucket") as place, pytest.raises(lmcstore.DamagedError, match="every object exists"):
         state.read(place)
+
+
+def test_a_failure_keeps_no_memory_of_the_store(
+    store: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Upload, data: memoryview) -> None:
+        raise KeyError(len(data))
+
+    fill(store, 1, 1)
+    monkeypatch.setattr(Upload, "write", fail)
+    with pytest.raises(KeyError) as failure:
+        store.push(f"file://{tmp_path}/bucket")
+    kept = [entry.frame.f_locals.get("data") for entry in failure.traceback]
+    views = [one for one in kept if isinstance(one, memoryview)]
+    assert views
+    for view in views:
+        with pytest.raises(ValueError, match="released"):
+            bytes(view)

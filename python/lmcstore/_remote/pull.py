@@ -128,7 +128,8 @@ def feed(
                 parsing.see(data)
             left = memoryview(data)
         count = min(len(to), len(left))
-        to[:count] = left[:count]
+        with to:
+            to[:count] = left[:count]
         left = left[count:]
         return count
 

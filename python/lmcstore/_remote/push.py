@@ -292,9 +292,10 @@ class Pusher:
         parsing = outline.Parsing(begun, part)
 
         def write(data: memoryview) -> None:
-            parsing.see(data)
-            if sink is not None:
-                sink(data)
+            with data:  # a failure's traceback must not keep it: the memory is the store's
+                parsing.see(data)
+                if sink is not None:
+                    sink(data)
 
         with contextlib.ExitStack() as stack:
             since: tuple[int, ...] = ()
