@@ -84,6 +84,7 @@ static void *serve(void *argument)
         if (a->state == GIVEN) {
             pthread_mutex_unlock(&a->lock);
             a->status = write_piece(a, &a->arrival, a->memory, a->tensor, &a->error);
+            lmcs_heap_drain(a->pool->heap); /* the caller may write the last piece, and can't drain this thread's */
             pthread_mutex_lock(&a->lock);
             a->state = DONE;
             pthread_cond_broadcast(&a->changed);

@@ -73,6 +73,13 @@ MUTANTS = [
         ["--medium", "dax", "--seed", "57"],
     ),
     Mutant(
+        "arrival-fence",
+        "the thread that writes what a restore reads does not drain, and another thread commits",
+        [("            lmcs_heap_drain(a->pool->heap); /*", "            /*")],
+        ["--medium", "dax", "--seed", "6"],
+        quick=True,
+    ),
+    Mutant(
         "file-sync",
         "fdatasync is not called",
         [("result = fdatasync(heap->fd);", "result = 0;")],
