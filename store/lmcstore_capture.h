@@ -19,15 +19,21 @@ struct lmcs_snapshot;
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf,
                                                             struct lmcs_capture **capture, struct lmcs_error *error);
 /*
- * Copies tensors with the pool's threads; afterwards all `data` may change. A tensor shares the newest snapshot's
- * content if that is raw under the same name, dtype and shape, with equal bytes (in a capture that writes links, also
- * a coded content of equal digest). data[i] points to the element with index (0, ..., 0); may be NULL for an empty
+ * Copies tensors with the pool's threads; afterwards all `data` may change, unless lent (lmcs_capture_lend). A tensor
+ * shares the newest snapshot's content if that is raw under the same name, dtype and shape, with equal bytes (in a
+ * capture that writes links, also a coded content of equal digest). data[i] points to the element with index (0, ..., 0); may be NULL for an empty
  * tensor. Data that changes during the copy gives a torn but valid tensor. LMCS_IO: the memory of the named tensor is
  * unreadable (a failed page, or a mapped file that was cut). After a failure the capture can only be aborted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture,
                                                           const struct lmcs_tensor *tensors, const void *const *data,
                                                           size_t count, struct lmcs_error *error);
+/*
+ * Lends the data of all puts from now on, or of none: they stay readable and unchanged until the commit has returned,
+ * or the capture is aborted. A capture that writes links encodes them without a copy, and keeps one copy of the state
+ * in memory instead of two. The commit fails with LMCS_IO as a put would. lmcs_capture_promise copies what was lent.
+ */
+LMCS_API void lmcs_capture_lend(struct lmcs_capture *capture, bool lends);
 /* Puts `tensor` as another name of a tensor of this capture with the same dtype and shape, sharing one content. The
  * caller records that the two share memory, if needed: a restore may also give equal tensors one content. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture,

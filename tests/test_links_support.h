@@ -125,6 +125,7 @@ static inline uint64_t run_snapshot(struct run *run, struct lmcs_pool *pool, con
     OK(lmcs_capture_begin(pool, shelf, &capture, &err));
     if (related)
         relate(capture, run, step);
+    lmcs_capture_lend(capture, run->count % 2 == 1);
     put_state(capture, now);
     OK(lmcs_capture_commit(capture, &options, &number, &err));
     assert_true(number <= MOST_STEPS);

@@ -181,8 +181,9 @@ static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst
     return status;
 }
 
-/* Encodes the arrays as deltas, which always fit the bound of a block. */
-static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst, size_t *used)
+/* Encodes the arrays as deltas, which always fit the bound of a block. A delta reads its data several times, so `copy`
+ * gets them: another thread may change the array. */
+static enum lmc_status encode_deltas(const struct work *work, unsigned char *copy, unsigned char *dst, size_t *used)
 {
     const struct lmci_block_shape shape = {.word = 4, .bytes = work->bytes};
     enum lmc_status status = LMC_OK;
@@ -190,10 +191,11 @@ static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst
     dst[0] = LMCI_LINK_DELTAS;
     for (unsigned k = 0; status == LMC_OK && k < work->encoder->arrays; k++) {
         const struct lmc_params params = {
-            .dtype = LMC_F32, .raw_bytes = work->bytes, .data = work->view.after[k], .base = work->view.before[k]};
+            .dtype = LMC_F32, .raw_bytes = work->bytes, .data = copy, .base = work->view.before[k]};
         struct lmci_scheme scheme;
         struct lmc_hash unused;
         size_t written = 0;
+        memcpy(copy, work->view.after[k], work->bytes);
         status = lmci_plan(&params, false, &scheme);
         if (status == LMC_OK)
             status = lmci_block_encode(&shape, &scheme, params.data, params.base, dst + at + 4, &written, &unused);
@@ -228,10 +230,10 @@ static enum lmc_status encode_smaller(const struct work *work, unsigned char *ds
                           (8 * *used > SAME_FROM_BITS * elements && is_unchanged(work));
     if (status != LMC_OK || !doubtful)
         return status;
-    unsigned char *other = lmci_allocate(lmc_link_block_bound(work->encoder->arrays, work->bytes));
+    unsigned char *other = lmci_allocate(lmc_link_block_bound(work->encoder->arrays, work->bytes) + work->bytes);
     if (other == NULL)
         return LMC_NO_MEMORY;
-    status = encode_deltas(work, other, &as_deltas);
+    status = encode_deltas(work, other + lmc_link_block_bound(work->encoder->arrays, work->bytes), other, &as_deltas);
     if (status == LMC_OK && (*used == 0 || as_deltas < *used)) {
         memcpy(dst, other, as_deltas);
         *used = as_deltas;

@@ -382,16 +382,17 @@ static void put_list(struct piece *piece, unsigned array)
     put(piece, more, count);
 }
 
-/* Encodes an array as a delta. *bytes is 0 without memory. */
-static enum lmc_status encode_delta(const struct piece *piece, unsigned array, unsigned char *dst, size_t *bytes)
+/* Encodes an array as a delta, from a copy of its bytes: another thread may change the array. *bytes is 0 without
+ * memory. */
+static enum lmc_status encode_delta(const struct piece *piece, unsigned array, unsigned char *copy, unsigned char *dst,
+                                    size_t *bytes)
 {
-    const struct lmc_params params = {.dtype = LMC_F32,
-                                      .raw_bytes = 4 * piece->elements,
-                                      .data = piece->view->after[array],
-                                      .base = piece->view->before[array]};
+    const struct lmc_params params = {
+        .dtype = LMC_F32, .raw_bytes = 4 * piece->elements, .data = copy, .base = piece->view->before[array]};
     const struct lmci_block_shape shape = {.word = 4, .bytes = 4 * piece->elements};
     struct lmci_scheme scheme;
     struct lmc_hash unused;
+    memcpy(copy, piece->view->after[array], 4 * piece->elements);
     enum lmc_status status = lmci_plan(&params, false, &scheme);
     return status == LMC_OK ? lmci_block_encode(&shape, &scheme, params.data, params.base, dst, bytes, &unused)
                             : status;
@@ -411,10 +412,10 @@ static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_r
     const size_t escapes = put_words(piece, array);
     if (escapes < piece->elements / ESCAPES_MOST && 2 * piece->missed[array] < piece->elements)
         return LMC_OK;
-    unsigned char *delta = lmci_allocate(lmc_block_bound(4 * piece->elements));
+    unsigned char *delta = lmci_allocate(lmc_block_bound(4 * piece->elements) + 4 * piece->elements);
     if (delta == NULL)
         return LMC_NO_MEMORY;
-    status = encode_delta(piece, array, delta, &bytes);
+    status = encode_delta(piece, array, delta + lmc_block_bound(4 * piece->elements), delta, &bytes);
     if (status == LMC_OK && bytes + 3 < (size_t)(piece->at - start)) {
         *kind = LMCI_REST_DELTA;
         piece->at = start;

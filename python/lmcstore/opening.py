@@ -106,9 +106,9 @@ def open(
         longer a step may wait for a lazy copy. None gets a higher priority than the thread that made it.
     memory
         The most memory for the newest states of shelves, in bytes or with a unit; from them snapshots write links
-        (`Shelf.policy`, ``write``). A shelf takes up to twice the size of its state; ``info()["memory_bytes"]`` has the
-        sum. Tensors that find no room are written raw. 0: none, so no links. Default: a quarter of the memory that this
-        process may use.
+        (`Shelf.policy`, ``write``). A shelf takes the size of its state, twice with lazy snapshots;
+        ``info()["memory_bytes"]`` has the sum. Tensors that find no room are written raw. 0: none, so no links.
+        Default: a quarter of the memory that this process may use.
     remote
         The URLs that may be contacted for snapshots that left the pool (`Snapshot.remote`): True for any, False for
         none, or a URL or several, also for those below. Default: those of a push by this user on this machine that let

@@ -300,7 +300,10 @@ class Shelf:
         mode = _SYNCHRONOUS if wait else _ASYNCHRONOUS if later is None else _PROMISE
         step, parent, tags, names, values, json_text = options
         try:
-            (encoded.put if later is None else encoded.put_now)(capture)
+            if later is None:
+                encoded.put(capture, lend=copied is None)
+            else:
+                encoded.put_now(capture)
             if copied is not None:
                 copied()
             self._relate(capture, encoded, scale)

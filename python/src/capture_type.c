@@ -304,6 +304,15 @@ out:
 }
 _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses travel as 64-bit numbers");
 
+static PyObject *capture_lend(struct capture_object *self, PyObject *lends)
+{
+    if (!begin_call(self))
+        return NULL;
+    lmcs_capture_lend(self->handle, lends == Py_True);
+    end_call(self);
+    Py_RETURN_NONE;
+}
+
 static PyObject *capture_put_same(struct capture_object *self, PyObject *args)
 {
     PyObject *names, *existing, *result = NULL;
@@ -661,6 +670,7 @@ static PyObject *capture_stats(struct capture_object *self, PyObject *unused)
 static PyMethodDef methods[] = {
     METHOD("put", capture_put, METH_VARARGS,
            "put(names, heads, shapes, strides, addresses): see the file's opening comment."),
+    METHOD("lend", capture_lend, METH_O, "lend(bool): whether later puts lend their data until commit() returns."),
     METHOD("put_same", capture_put_same, METH_VARARGS, "put_same(names, existing, heads, shapes)."),
     METHOD("put_attachment", capture_put_attachment, METH_VARARGS, "put_attachment(name, bytes)."),
     METHOD("put_live", capture_put_live, METH_NOARGS, "Puts all live variables of the shelf."),

@@ -320,6 +320,9 @@ enum lmcs_status lmcs_capture_promise(struct lmcs_capture *capture, const struct
                                       uint64_t *number, struct lmcs_error *error)
 {
     enum lmcs_status status = decide(capture, options, true, error);
+    capture->lends = false;
+    if (status == LMCS_OK) /* the commit comes after the call */
+        status = lmcs_capture_take_lent(capture, true, error);
     if (status != LMCS_OK) {
         capture->state = LMCS_CAPTURE_BROKEN;
         return status;

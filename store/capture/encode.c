@@ -47,6 +47,8 @@ static enum lmcs_status write_all(struct lmcs_capture *capture, struct lmcs_erro
     enum lmcs_status status = LMCS_OK;
     if (!capture->has_encoded && capture->links == NULL)
         status = lmcs_capture_write_links(capture, error);
+    if (status == LMCS_OK)
+        status = lmcs_capture_take_lent(capture, true, error);
     if (status == LMCS_OK && !capture->has_encoded)
         status = lmcs_capture_write_frames(capture, error);
     if (status == LMCS_OK)

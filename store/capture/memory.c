@@ -21,6 +21,8 @@ static uint64_t bound(const struct lmcs_pool *pool)
 
 static void free_buffer(struct lmcs_pool *pool, void *data, uint64_t bytes)
 {
+    if (data == NULL) /* stolen */
+        return;
     if (bytes >= MAPPED_BYTES)
         munmap(data, bytes);
     else
@@ -122,7 +124,7 @@ static int by_content(const void *a, const void *b)
     return LMCS_ORDER(x->content, y->content);
 }
 
-static const struct lmcs_memory_item *find(const struct lmcs_memory *memory, uint64_t content)
+static struct lmcs_memory_item *find(const struct lmcs_memory *memory, uint64_t content)
 {
     const struct lmcs_memory_item key = {.content = content};
     return memory == NULL || memory->count == 0 ? NULL
@@ -133,6 +135,14 @@ const void *lmcs_memory_find(const struct lmcs_busy_shelf *busy, uint64_t conten
 {
     const struct lmcs_memory_item *item = content != 0 ? find(busy->memory, content) : NULL;
     return item != NULL && item->bytes == bytes ? item->data : NULL;
+}
+
+void *lmcs_memory_steal(struct lmcs_busy_shelf *busy, uint64_t content)
+{
+    struct lmcs_memory_item *item = find(busy->memory, content);
+    void *data = item->data;
+    item->data = NULL;
+    return data;
 }
 
 void lmcs_memory_set(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, const struct lmcs_memory_item *items,

@@ -208,9 +208,12 @@ static enum lmcs_status settle(struct put *put, size_t first, size_t count, cons
     bool equal[COMPARE_BATCH];
     enum lmcs_status status = lmcs_compare_sources(put->capture->pool, put->capture->workers, &put->sources[first],
                                                    previous, count, equal, error);
-    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        struct lmcs_captured *entry = put->entries[first + i];
+        entry->differs = !equal[i];
         if (equal[i])
-            put->entries[first + i]->shared = put->entries[first + i]->previous;
+            entry->shared = entry->previous;
+    }
     return status;
 }
 
@@ -310,6 +313,22 @@ static void count_copied(struct lmcs_capture *capture, struct lmcs_captured *ent
     capture->new_bytes += entry->raw_bytes;
 }
 
+/* Keeps the caller's bytes, from which the commit may encode a link: those before the step are in memory. */
+static bool borrow(struct lmcs_capture *capture, struct lmcs_captured *entry, const struct lmcs_source *source)
+{
+    if (!capture->lends || !capture->makes_links || !entry->differs || !entry->may_share ||
+        entry->tensor.kind != LMCS_TENSOR || entry->tensor.dtype != LMC_F32 || source->strides != NULL ||
+        (uintptr_t)source->data % sizeof(float) != 0 || entry->raw_bytes < LMCS_DELTA_LEAST_BYTES ||
+        lmcs_memory_find(capture->busy, entry->previous, entry->raw_bytes) == NULL)
+        return false;
+    entry->lent = source->data;
+    entry->content.df.raw_bytes = entry->raw_bytes;
+    entry->content.df.payload = LMCS_PAYLOAD_RAW;
+    capture->memory_bytes += entry->raw_bytes;
+    capture->new_bytes += entry->raw_bytes;
+    return true;
+}
+
 static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = put->capture;
@@ -324,15 +343,68 @@ static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
             capture->shared_bytes += entry->raw_bytes;
             continue;
         }
+        if (borrow(capture, entry, &put->sources[i]))
+            continue;
         take_memory(capture, entry);
         copies[count++] = (struct lmcs_copy){&put->sources[i], &entry->content, entry->memory, &entry->hashes};
     }
     enum lmcs_status status = copy_all(capture, copies, count, error);
     free(copies);
     for (size_t i = 0; status == LMCS_OK && i < put->count; i++)
-        if (put->entries[i]->shared == 0)
+        if (put->entries[i]->shared == 0 && put->entries[i]->lent == NULL)
             count_copied(capture, put->entries[i]);
     capture->spent_ns += lmcs_steady_ns() - began;
+    return status;
+}
+
+void lmcs_capture_lend(struct lmcs_capture *capture, bool lends)
+{
+    capture->lends = lends;
+}
+
+static enum lmcs_status copy_lent(struct lmcs_capture *capture, struct lmcs_captured *const *entries,
+                                  struct lmcs_source *sources, struct lmcs_copy *copies, size_t count,
+                                  struct lmcs_error *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct lmcs_captured *entry = entries[i];
+        if (entry->memory == NULL) /* else taken before a copy that failed */
+            take_memory(capture, entry);
+        entry->content = (struct lmcs_content){.id = 0};
+        sources[i] = (struct lmcs_source){&entry->tensor, entry->lent, NULL, entry->raw_bytes};
+        copies[i] = (struct lmcs_copy){&sources[i], &entry->content, entry->memory, &entry->hashes};
+    }
+    enum lmcs_status status =
+        lmcs_copy_sources(capture->pool, capture->workers, &capture->region, copies, count, error);
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        struct lmcs_captured *entry = entries[i];
+        entry->lent = NULL;
+        if (entry->memory != NULL)
+            continue;
+        capture->memory_bytes -= entry->raw_bytes;
+        capture->written_bytes += entry->raw_bytes;
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_capture_take_lent(struct lmcs_capture *capture, bool all, struct lmcs_error *error)
+{
+    const size_t most = capture->entries.count;
+    struct lmcs_captured **entries = malloc((most + 1) * sizeof *entries);
+    struct lmcs_source *sources = malloc((most + 1) * sizeof *sources);
+    struct lmcs_copy *copies = malloc((most + 1) * sizeof *copies);
+    enum lmcs_status status = entries == NULL || sources == NULL || copies == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    size_t count = 0;
+    for (size_t i = 0; status == LMCS_OK && i < most; i++) {
+        struct lmcs_captured *entry = capture->entries.items[i];
+        if (entry->lent != NULL && (all || !entry->links_lent))
+            entries[count++] = entry;
+    }
+    if (status == LMCS_OK && count > 0)
+        status = copy_lent(capture, entries, sources, copies, count, error);
+    free(entries);
+    free(sources);
+    free(copies);
     return status;
 }
 

@@ -95,9 +95,12 @@ struct lmcs_captured {
     uint64_t shared;   /* content shared with the base snapshot; 0: none */
     size_t same_as;    /* entry whose content it takes, index + 1; 0: its own */
     bool may_share;    /* `previous` is sound: with an equal digest, its content is shared */
+    bool differs;      /* from `previous`: all bytes were compared */
     struct lmc_hash previous_digest;
     void *memory;            /* a copy of the tensor, from which the commit encodes; NULL: copied to the pool */
     struct lmc_hash *hashes; /* of the blocks in memory; NULL: not kept */
+    const void *lent;        /* the caller's bytes, row-major, neither copied nor hashed yet; NULL: none */
+    bool links_lent;         /* a link is encoded from them */
     enum lmcs_form form;
     bool is_keyframe; /* to be written as a keyframe, from which the next step's link leads */
     size_t link;      /* LMCS_FORM_LINKED: the capture's link */

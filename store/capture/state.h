@@ -36,9 +36,10 @@ struct lmcs_capture {
     /* link captures (step.c, turns.c, delta.c, encode.c) */
     bool searches;         /* without relations, searches the data for steps */
     bool makes_links;      /* copies tensors to memory, and writes links, keyframes and deltas */
+    bool lends;            /* data of puts stay unchanged until the commit returns */
     uint32_t line_bound;   /* most links in a line */
     double line_mean;      /* and on average over bytes */
-    uint64_t memory_bytes; /* copied to memory */
+    uint64_t memory_bytes; /* lent, or copied to memory */
     uint64_t new_bytes;    /* decoded size of tensors not shared */
     uint64_t spent_ns;     /* time to copy, encode, write and sync them */
     struct lmcs_made_link *links;
@@ -72,8 +73,11 @@ void lmcs_capture_explain_full(const struct lmcs_capture *capture, struct lmcs_e
 /* Whether the entry is in memory alone, and is to be written. */
 static inline bool lmcs_captured_waits(const struct lmcs_captured *entry)
 {
-    return entry->memory != NULL && entry->shared == 0 && entry->form == LMCS_FORM_NONE;
+    return (entry->memory != NULL || entry->lent != NULL) && entry->shared == 0 && entry->form == LMCS_FORM_NONE;
 }
+/* Copies tensors that are lent to memory, or without room there to the pool: all, or those that no link is encoded
+ * from. */
+enum lmcs_status lmcs_capture_take_lent(struct lmcs_capture *capture, bool all, struct lmcs_error *error);
 /* Whether the entry may be an array of a step: an f32 tensor in memory that has changed. */
 static inline bool lmcs_capture_may_step(const struct lmcs_captured *entry)
 {

@@ -28,6 +28,7 @@ struct job {
     struct lmcs_content before[LMC_MAX_BASES];
     uint32_t pinned;           /* of `before` */
     bool in_place;             /* no other job uses `before`, which is the memory state's */
+    bool is_lent;              /* `after` are the caller's bytes */
     struct lmc_link_rule rule; /* step.has_rule */
     bool serial;
     bool worthwhile;
@@ -99,6 +100,11 @@ static enum lmcs_status find_before(struct linking *l, struct job *job, bool *al
     return status;
 }
 
+static const void *bytes_of(const struct lmcs_captured *entry)
+{
+    return entry->lent != NULL ? entry->lent : entry->memory;
+}
+
 /* Adds a job, of which `after` and the step's arrays are set, unless they may not be linked. */
 static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job *job, struct lmcs_error *error)
 {
@@ -112,7 +118,7 @@ static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job 
     step->name = job->after[0]->tensor.name;
     for (uint32_t i = 0; i < step->arrays; i++) {
         before[i] = job->after[i]->previous;
-        step->after[i] = job->after[i]->memory;
+        step->after[i] = bytes_of(job->after[i]);
     }
     enum lmcs_status status = lmcs_capture_may_link(capture, txn, before, step->arrays, step->raw_bytes, job->before,
                                                     &end, &job->verdict, error);
@@ -246,6 +252,15 @@ static bool occurs_twice(const uint64_t *sorted, size_t count, uint64_t id)
     return (at > sorted && at[-1] == id) || (at + 1 < sorted + count && at[1] == id);
 }
 
+/* Whether the link is encoded from the caller's bytes: the verification makes their copy. */
+static bool stays_lent(const struct job *job)
+{
+    bool stays = job->in_place;
+    for (uint32_t k = 0; k < job->step.arrays; k++)
+        stays = stays && job->after[k]->lent != NULL;
+    return stays;
+}
+
 /* Lets the verification of links change the memory state to the new one, which saves copies. Tensors that had one
  * content in the base snapshot have their bytes there once, and a tensor that did not change still needs them. */
 static enum lmcs_status choose_places(struct linking *l, struct lmcs_error *error)
@@ -268,9 +283,22 @@ static enum lmcs_status choose_places(struct linking *l, struct lmcs_error *erro
         for (uint32_t k = 0; k < job->step.arrays; k++)
             job->in_place = job->in_place && !occurs_twice(ids, count, job->before[k].id);
         l->capture->has_changed_memory = l->capture->has_changed_memory || job->in_place;
+        job->is_lent = stays_lent(job);
+        for (uint32_t k = 0; k < job->step.arrays; k++)
+            job->after[k]->links_lent = job->is_lent;
     }
     free(ids);
     return LMCS_OK;
+}
+
+/* Copies what is lent, but for links that need no copy. */
+static enum lmcs_status take_others(struct linking *l, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_capture_take_lent(l->capture, false, error);
+    for (size_t i = 0; status == LMCS_OK && i < l->count; i++)
+        for (uint32_t k = 0; k < l->jobs[i].step.arrays; k++)
+            l->jobs[i].step.after[k] = bytes_of(l->jobs[i].after[k]);
+    return status;
 }
 
 static int by_group(const void *a, const void *b)
@@ -340,7 +368,9 @@ static enum lmcs_status collect(struct linking *l, struct lmcs_error *error)
         status = take_turns(l, error);
     if (l->count > 1)
         qsort(l->jobs, l->count, sizeof *l->jobs, by_group);
-    return status == LMCS_OK ? choose_places(l, error) : status;
+    if (status == LMCS_OK)
+        status = choose_places(l, error);
+    return status == LMCS_OK ? take_others(l, error) : status;
 }
 
 /* ---- Encoding ---- */
@@ -368,6 +398,7 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
                                      .raw_bytes = job->step.raw_bytes,
                                      .link = &params,
                                      .after_digests = after,
+                                     .finds_digests = job->is_lent,
                                      .in_place = job->in_place,
                                      .most_bytes = lmcs_step_most_bytes(&job->step)};
     encoding.made.df = (struct lmcs_content_df){.raw_bytes = job->step.raw_bytes,
@@ -383,6 +414,10 @@ static enum lmcs_status encode(void *context, const struct lmc_link_rule *rule, 
         encoding.made.bases[i] = job->before[i].id;
     }
     enum lmcs_status status = lmcs_encoding_run(&encoding, error);
+    for (uint32_t i = 0; status == LMCS_OK && job->is_lent && i < job->step.arrays; i++) {
+        job->after[i]->content.df.digest_low = after[i].low;
+        job->after[i]->content.df.digest_high = after[i].high;
+    }
     job->made = encoding.made;
     job->plan = encoding.link_plan;
     *worthwhile = encoding.worthwhile;
@@ -449,6 +484,10 @@ static enum lmcs_status take_results(struct linking *l, struct lmcs_error *error
             job->after[k]->form = LMCS_FORM_LINKED;
             job->after[k]->link = capture->link_count;
             job->after[k]->content.df.output = (uint8_t)k;
+            if (job->is_lent) { /* the verification has made the bytes before the step those after it */
+                job->after[k]->memory = lmcs_memory_steal(capture->busy, job->before[k].id);
+                job->after[k]->lent = NULL;
+            }
         }
         capture->written_bytes += job->made.df.stored_bytes;
         capture->note = LMCS_LINKS_MADE;
@@ -464,7 +503,9 @@ enum lmcs_status lmcs_capture_write_links(struct lmcs_capture *capture, struct l
     if ((capture->relations.count == 0 && !searches) || capture->line_bound == 0)
         return LMCS_OK;
     pthread_mutex_init(&l.region_lock, NULL);
-    enum lmcs_status status = collect(&l, error);
+    enum lmcs_status status = capture->relations.count == 0 ? lmcs_capture_take_lent(capture, true, error) : LMCS_OK;
+    if (status == LMCS_OK)
+        status = collect(&l, error);
     for (size_t i = 0, end; status == LMCS_OK && i < l.count; i = end) {
         for (end = i + 1; end < l.count && lmcs_relate_same(&l.jobs[end].group, &l.jobs[i].group);)
             end++;

@@ -15,13 +15,14 @@ struct lmcs_encoding {
     bool serial;                  /* in the caller's thread alone */
     struct lmcs_tensor tensor;
     uint64_t raw_bytes;
-    const void *data;                     /* raw_bytes of it, row-major */
-    const void *base;                     /* NULL: none */
-    const struct lmcs_chain *base_chain;  /* pinned */
-    const struct lmc_link_params *link;   /* makes a link (data and base are unused) ... */
-    const struct lmcs_content *before;    /* ... from these, raw and pinned, ... */
-    const struct lmcs_content *after;     /* ... to these. Both NULL: the link's arrays are in memory alone */
-    const struct lmc_hash *after_digests; /* then: of the arrays after the step */
+    const void *data;                    /* raw_bytes of it, row-major */
+    const void *base;                    /* NULL: none */
+    const struct lmcs_chain *base_chain; /* pinned */
+    const struct lmc_link_params *link;  /* makes a link (data and base are unused) ... */
+    const struct lmcs_content *before;   /* ... from these, raw and pinned, ... */
+    const struct lmcs_content *after;    /* ... to these. Both NULL: the link's arrays are in memory alone */
+    struct lmc_hash *after_digests;      /* then: of the arrays after the step, or room for them */
+    bool finds_digests;                  /* after_digests receive those that decoding confirmed */
     const struct lmc_hash *after_hashes[LMC_MAX_BASES]; /* of the blocks of each; NULL: unknown */
     bool in_place;       /* the verification may change link->before, which is in memory, to `after` */
     uint64_t most_bytes; /* largest payload worthwhile; 0: one that saves a 64th */

@@ -166,13 +166,14 @@ static void describe(const struct expected_tensor *tensor, struct lmcs_tensor *d
 
 /* ---- Captures ---- */
 
-/* By value, in place, or as a second name. */
+/* By value, lent or not, in place, or as a second name. */
 static enum lmcs_status put_tensors(struct driver *d, struct lmcs_capture *capture, struct expected_snapshot *snapshot)
 {
     struct lmcs_tensor tensors[MOST_TENSORS];
     const void *data[MOST_TENSORS];
     size_t put = 0, count = snapshot->count;
     enum lmcs_status status = LMCS_OK;
+    lmcs_capture_lend(capture, driver_chance(d, 50));
     for (size_t i = 0; i < count && status == LMCS_OK; i++) {
         struct lmcs_tensor tensor;
         void *room;

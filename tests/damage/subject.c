@@ -144,6 +144,7 @@ enum lmcs_status take_step(struct lmcs_pool *pool, const struct state *step, int
         status = lmcs_capture_promise(capture, &options, NULL, &err);
         promised = status == LMCS_OK;
     }
+    lmcs_capture_lend(capture, number % 4 == 1);
     for (size_t t = 0; status == LMCS_OK && t < ARRAYS; t++) {
         struct lmcs_tensor tensor;
         const void *data = step->tensors[t].data;

@@ -123,6 +123,7 @@ static enum lmcs_status put_all(struct work *work, struct taking *taking, const 
     enum lmcs_status status = LMCS_OK;
     void *room;
     EXPECT(state->count <= 16);
+    lmcs_capture_lend(taking->capture, rng_below(&work->rng, 2) == 0);
     for (size_t i = 0; i < state->count; i++) {
         held_tensor(&state->tensors[i], &tensors[i]);
         data[i] = state->tensors[i].data;

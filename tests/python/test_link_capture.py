@@ -395,6 +395,18 @@ def test_steps_are_found_without_names_that_tell(pool_path: str) -> None:
         assert links(run.shelf)[1:] == 4 * [run.linked]
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_memory_of_a_state(pool_path: str, lazy: bool) -> None:
+    """Only lazy snapshots are copied beside the state before them."""
+    with lmcstore.open(pool_path, background=False) as store:
+        run = Run(store["run"])
+        for snapshot in run.go(5, wait=False, lazy=lazy):
+            snapshot.wait()
+        assert links(run.shelf)[1:] == 4 * [run.linked]
+        assert (store.info()["memory_bytes"] > 1.1 * run.shelf[5].raw_bytes) is lazy
+        run.expect_all()
+
+
 def test_a_snapshot_before_the_first_step(pool_path: str) -> None:
     """It has no moments; the second begins the line."""
     with lmcstore.open(pool_path, background=False) as store:

@@ -113,6 +113,7 @@ struct making {
     unsigned shelf;
     uint64_t ticket;
     uint64_t begun_ns;
+    bool lends; /* the buffers, until the commit returns */
 };
 
 static bool is_full(const struct actor *actor, enum lmcs_status status)
@@ -123,7 +124,7 @@ static bool is_full(const struct actor *actor, enum lmcs_status status)
     return false;
 }
 
-/* By value: the buffers may be overwritten afterwards. */
+/* By value: buffers that are not lent may be overwritten afterwards. */
 static enum lmcs_status put(struct actor *actor, const struct making *making, unsigned entry)
 {
     uint64_t shape, bytes = content_bytes(actor->stage->content, entry);
@@ -131,7 +132,8 @@ static enum lmcs_status put(struct actor *actor, const struct making *making, un
     const void *data = actor->buffers[entry];
     content_fill(actor->stage->content, making->shelf, entry, making->ticket, actor->buffers[entry]);
     enum lmcs_status status = lmcs_capture_put(making->capture, &tensor, &data, 1, &err);
-    memset(actor->buffers[entry], 0x77, bytes);
+    if (!making->lends)
+        memset(actor->buffers[entry], 0x77, bytes);
     return status;
 }
 
@@ -211,12 +213,13 @@ static void commit(struct actor *actor, const struct making *making)
 
 static void capture(struct actor *actor, unsigned shelf)
 {
-    struct making making = {.shelf = shelf, .begun_ns = monotonic_ns()};
+    struct making making = {.shelf = shelf, .begun_ns = monotonic_ns(), .lends = act_chance(actor, 2)};
     if (is_full(actor, lmcs_capture_begin(actor->pool, content_shelf(shelf), &making.capture, &err)))
         return;
     const unsigned step = atomic_load(&next_step[shelf]) % STEPS;
     atomic_store(&next_step[shelf], step + 1); /* training goes on, also after a failed capture */
     making.ticket = content_ticket(actor->index, ++actor->tickets, step);
+    lmcs_capture_lend(making.capture, making.lends);
     enum lmcs_status status = put_all(actor, &making);
     if (is_full(actor, status) || act_chance(actor, 12)) {
         lmcs_capture_abort(making.capture);

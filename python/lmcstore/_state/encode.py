@@ -221,14 +221,16 @@ class Encoded:
         for name, _, dtype, shape in (*self._staged, *self._late_staged):
             yield name, dtype, tuple(shape)
 
-    def put(self, capture: _core.Capture) -> None:
-        """Write everything to a capture; afterwards the state may change."""
-        self.put_now(capture)
+    def put(self, capture: _core.Capture, lend: bool = False) -> None:
+        """Write everything to a capture; afterwards the state may change or, if lent, after the commit."""
+        self.put_now(capture, lend)
         self.put_later(capture)
 
-    def put_now(self, capture: _core.Capture) -> None:
+    def put_now(self, capture: _core.Capture, lend: bool = False) -> None:
         """Write all but the tensors that are copied later."""
+        capture.lend(lend)
         self._columns.put(capture)
+        capture.lend(False)
         self._put_staged(capture, self._staged)
         capture.put_attachment(SKELETON, self._skeleton)
         for prefix, parts in ((VALUES, self._chunks), (VALUE, self._large)):
