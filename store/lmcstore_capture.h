@@ -21,9 +21,10 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *po
 /*
  * Copies tensors with the pool's threads; afterwards all `data` may change, unless lent (lmcs_capture_lend). A tensor
  * shares the newest snapshot's content if that is raw under the same name, dtype and shape, with equal bytes (in a
- * capture that writes links, also a coded content of equal digest). data[i] points to the element with index (0, ..., 0); may be NULL for an empty
- * tensor. Data that changes during the copy gives a torn but valid tensor. LMCS_IO: the memory of the named tensor is
- * unreadable (a failed page, or a mapped file that was cut). After a failure the capture can only be aborted.
+ * capture that writes links, also a coded content of equal digest). data[i] points to the element with index (0, ...,
+ * 0); may be NULL for an empty tensor. Data that changes during the copy gives a torn but valid tensor. LMCS_IO: the
+ * memory of the named tensor is unreadable (a failed page, or a mapped file that was cut). After a failure the capture
+ * can only be aborted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture,
                                                           const struct lmcs_tensor *tensors, const void *const *data,
