@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from codec_data import TOP, Source, file_rows, pretrained, trained
+from codec_data import norms as small_tensors
 from codec_entropy import KINDS, least
 from codec_rows import Row, goals_table, own_table, peer_tables
 from codec_run import BENCH, TOOL, Peers, Program, ours
+from lmcstore import codec
 from tables import Section, gbs, processor, progress, run_sections
 
 MIB = 1 << 20
@@ -37,6 +39,7 @@ class Setting:
     sources: list[Source]
     notes: list[str] = field(default_factory=list)
     beside: Path | None = None
+    folder: Path = Path()
 
     def of(self, full: int, quick: int, smoke: int) -> int:
         """Choose by size."""
@@ -232,6 +235,35 @@ def small(setting: Setting) -> list[Section]:
     return [section]
 
 
+def norms(setting: Setting) -> list[Section]:
+    """Compare the sum of small tensors' frames with one array of them by each peer."""
+    sources, sizes = small_tensors(setting.folder, setting.size)
+    head = f"The {len(sizes)} tensors below 64 KiB (norms and biases, {sum(sizes):,} elements): bytes"
+    section = Section(head)
+    section.head = ["row", "a frame each", "of raw", "one frame", "smallest peer, one array", "frames over peer"]
+    for source in sources:
+        kind = KINDS[WIDTHS[source.dtype]]
+        arrays = [np.fromfile(path, kind) for path in (source.data, source.base) if path]
+        ends = np.cumsum(sizes)
+        parts = [np.split(array, ends[:-1]) for array in arrays]
+        each = sum(len(codec.compress(*part, dtype=source.dtype)) for part in zip(*parts, strict=True))
+        one = len(codec.compress(*arrays, dtype=source.dtype))
+        found = smallest_peer(setting.peers, source) if setting.peers else None
+        cells = [f"{found[1]:,} ({found[0]})", f"{each / found[1]:.2f}"] if found else ["", ""]
+        section.numbers[source.name] = {"each": each, "one": one, "peer": found}
+        section.rows.append([source.name, f"{each:,}", f"{each / arrays[0].nbytes:.2f}", f"{one:,}", *cells])
+        if found:
+            section.goal(f"{source.name}: frames over the smallest peer", each / found[1], "<=", 1.0)
+    return [section]
+
+
+def smallest_peer(peers: Peers, source: Source) -> tuple[str, int] | None:
+    """Return the name and size of the peer that is smallest on one array."""
+    names = [name for name in peers.load(source, 1).first if name in (*FAST, *SLOW)]
+    found = [(int(peers.size(name, source)["bytes"]), name) for name in names]
+    return min(found)[::-1] if found else None
+
+
 def command(setting: Setting) -> list[Section]:
     """Measure lmc-store compress --base and decompress, one thread, on the bytes of a row."""
     section = Section("lmc-store compress --base beside the codec alone, default level, one thread; GB/s")
@@ -345,7 +377,16 @@ def beside(setting: Setting) -> list[Section]:
     return [section]
 
 
-SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (rows, threads, small, command, kernels, pages, beside)
+SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (
+    rows,
+    threads,
+    small,
+    norms,
+    command,
+    kernels,
+    pages,
+    beside,
+)
 
 # ---- Running --------------------------------------------------------------------------------------------------------
 
@@ -400,13 +441,13 @@ def make_setting(options: argparse.Namespace, folder: Path, scratch: Path) -> Se
     if options.row:
         sources = [source for source in sources if any(text in source.name for text in options.row)]
     peers = None
-    if not (options.no_peers or options.smoke) and "rows" in (options.only or ["rows"]):
+    if not (options.no_peers or options.smoke) and {"rows", "norms"} & set(options.only or ["rows"]):
         peers = Peers(options.dir.resolve() / "codec-venv", install=size == "full")
         notes += peers.skipped
         if not peers.here:
             notes.append("peers: none are installed (a full run does)")
             peers = None
-    return Setting(size, peers, sources, notes, options.beside)
+    return Setting(size, peers, sources, notes, options.beside, folder)
 
 
 def measure(options: argparse.Namespace, setting: Setting) -> list[str]:

