@@ -29,14 +29,21 @@ static uint64_t linked_bytes(const struct run *run)
 }
 
 /* Begins a capture of `now`, which it lends. */
-static struct lmcs_capture *lend(const struct run *run, struct lmcs_pool *pool, const struct state *now)
+static struct lmcs_capture *lend_as(const struct run *run, struct lmcs_pool *pool, const struct state *now,
+                                    bool related)
 {
     struct lmcs_capture *capture;
     OK(lmcs_capture_begin(pool, "run", &capture, &err));
-    relate(capture, run, 0);
+    if (related)
+        relate(capture, run, 0);
     lmcs_capture_lend(capture, true);
     put_state(capture, now);
     return capture;
+}
+
+static struct lmcs_capture *lend(const struct run *run, struct lmcs_pool *pool, const struct state *now)
+{
+    return lend_as(run, pool, now, true);
 }
 
 static size_t lent_entries(const struct lmcs_capture *capture)
@@ -55,13 +62,18 @@ static uint64_t add(struct run *run, struct state *now, uint64_t number)
     return number;
 }
 
-static uint64_t snapshot_lent(struct run *run, struct lmcs_pool *pool)
+static uint64_t snapshot_as(struct run *run, struct lmcs_pool *pool, bool related)
 {
     struct state *now = state_of_run(run);
     uint64_t number;
-    struct lmcs_capture *capture = lend(run, pool, now);
+    struct lmcs_capture *capture = lend_as(run, pool, now, related);
     OK(lmcs_capture_commit(capture, NULL, &number, &err));
     return add(run, now, number);
+}
+
+static uint64_t snapshot_lent(struct run *run, struct lmcs_pool *pool)
+{
+    return snapshot_as(run, pool, true);
 }
 
 static struct lmcs_pool *begin_run(const struct place *place, struct run *run, const size_t *sizes, const char *policy)
@@ -81,14 +93,14 @@ static void end_run(struct run *run, struct lmcs_pool *pool)
     run_end(run);
 }
 
-/* Memory holds the state once. */
+/* Memory holds the state once, also where steps are found in the data. */
 static void links_need_no_copy(void **state)
 {
     struct run run;
     struct lmcs_pool *pool = begin_run(*state, &run, large, "write=link restore=none");
     for (uint64_t n = 1; n <= 8; n++) {
         run_step(&run);
-        snapshot_lent(&run, pool);
+        snapshot_as(&run, pool, n <= 4);
         assert_int_equal(storage_of(pool, "run", n).link_contents, n == 1 ? 0 : 3 * PARAMETERS);
         assert_in_range(lmcs_memory_bytes(pool), linked_bytes(&run), linked_bytes(&run) + 12000);
     }
@@ -259,9 +271,8 @@ static void a_refused_link_is_written_raw(void **state)
 }
 
 /* A lent file was cut: the commit names the tensor, and the shelf goes on. */
-static void unreadable_bytes(void **state)
+static void lend_unreadable(struct place *place, bool related)
 {
-    struct place *place = *state;
     struct run run;
     struct lmcs_pool *pool = begin_run(place, &run, large, "write=link restore=none");
     char path[PATH_MAX];
@@ -279,7 +290,7 @@ static void unreadable_bytes(void **state)
     void *map = mmap(NULL, held->bytes, PROT_READ, MAP_SHARED, fd, 0), *own = held->data;
     assert_ptr_not_equal(map, MAP_FAILED);
     held->data = map;
-    struct lmcs_capture *capture = lend(&run, pool, now);
+    struct lmcs_capture *capture = lend_as(&run, pool, now, related);
     assert_int_equal(ftruncate(fd, 4096), 0);
     FAILS(LMCS_IO, lmcs_capture_commit(capture, NULL, NULL, &err));
     assert_non_null(strstr(err.message, "p2.weight"));
@@ -292,6 +303,16 @@ static void unreadable_bytes(void **state)
     run_on(&run, pool, "run", 2);
     assert_int_equal(storage_of(pool, "run", run.count).link_contents, 3 * PARAMETERS);
     end_run(&run, pool);
+}
+
+static void unreadable_bytes(void **state)
+{
+    lend_unreadable(*state, true);
+}
+
+static void unreadable_bytes_without_relations(void **state)
+{
+    lend_unreadable(*state, false);
 }
 
 struct scribbling {
@@ -347,6 +368,7 @@ int main(void)
         IN_MEMORY(an_abort_ends_the_loan),
         IN_MEMORY(a_refused_link_is_written_raw),
         IN_MEMORY(unreadable_bytes),
+        IN_MEMORY(unreadable_bytes_without_relations),
         IN_MEMORY(a_broken_promise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

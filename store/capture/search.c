@@ -39,7 +39,7 @@ static enum lmcs_status consider(struct search *s, struct lmcs_txn *txn, size_t 
     enum lmcs_status status = lmcs_content_find(txn, entry->previous, &item.before, &found, error);
     if (status == LMCS_OK && found && item.before.df.raw_bytes == entry->raw_bytes)
         status = lmcs_capture_before(s->capture, &item.before, &item.array.before, &item.pinned, error);
-    item.array.after = entry->memory;
+    item.array.after = lmcs_captured_bytes(entry);
     item.array.elements = entry->raw_bytes / sizeof(float);
     if (status == LMCS_OK && item.array.before != NULL)
         s->items[s->count++] = item;
@@ -54,15 +54,16 @@ static void find(void *context)
 
 static enum lmcs_status find_matches(struct search *s, struct lmcs_error *error)
 {
-    struct lmcs_guarded *ranges = calloc(s->count, sizeof *ranges);
+    struct lmcs_guarded *ranges = calloc(2 * s->count, sizeof *ranges);
     s->arrays = calloc(s->count, sizeof *s->arrays);
     enum lmcs_status status = ranges == NULL || s->arrays == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < s->count; i++) {
         s->arrays[i] = s->items[i].array;
-        ranges[i] = (struct lmcs_guarded){s->arrays[i].before, s->items[i].before.df.raw_bytes};
+        ranges[2 * i] = (struct lmcs_guarded){s->arrays[i].before, s->items[i].before.df.raw_bytes};
+        ranges[2 * i + 1] = (struct lmcs_guarded){s->arrays[i].after, s->items[i].before.df.raw_bytes};
     }
-    if (status == LMCS_OK && !lmcs_guard(ranges, s->count, find, s)) {
-        s->found = 0; /* the medium does not deliver raw bytes of the base snapshot */
+    if (status == LMCS_OK && !lmcs_guard(ranges, 2 * s->count, find, s)) {
+        s->found = 0; /* the medium does not deliver raw bytes of the base snapshot, or what is lent is unreadable */
     } else if (status == LMCS_OK && s->status != LMCS_OK) {
         *error = s->error;
         status = s->status;

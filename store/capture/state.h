@@ -75,6 +75,11 @@ static inline bool lmcs_captured_waits(const struct lmcs_captured *entry)
 {
     return (entry->memory != NULL || entry->lent != NULL) && entry->shared == 0 && entry->form == LMCS_FORM_NONE;
 }
+/* The bytes of an entry that waits. */
+static inline const void *lmcs_captured_bytes(const struct lmcs_captured *entry)
+{
+    return entry->lent != NULL ? entry->lent : entry->memory;
+}
 /* Copies tensors that are lent to memory, or without room there to the pool: all, or those that no link is encoded
  * from. */
 enum lmcs_status lmcs_capture_take_lent(struct lmcs_capture *capture, bool all, struct lmcs_error *error);

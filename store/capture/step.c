@@ -100,11 +100,6 @@ static enum lmcs_status find_before(struct linking *l, struct job *job, bool *al
     return status;
 }
 
-static const void *bytes_of(const struct lmcs_captured *entry)
-{
-    return entry->lent != NULL ? entry->lent : entry->memory;
-}
-
 /* Adds a job, of which `after` and the step's arrays are set, unless they may not be linked. */
 static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job *job, struct lmcs_error *error)
 {
@@ -118,7 +113,7 @@ static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job 
     step->name = job->after[0]->tensor.name;
     for (uint32_t i = 0; i < step->arrays; i++) {
         before[i] = job->after[i]->previous;
-        step->after[i] = bytes_of(job->after[i]);
+        step->after[i] = lmcs_captured_bytes(job->after[i]);
     }
     enum lmcs_status status = lmcs_capture_may_link(capture, txn, before, step->arrays, step->raw_bytes, job->before,
                                                     &end, &job->verdict, error);
@@ -297,7 +292,7 @@ static enum lmcs_status take_others(struct linking *l, struct lmcs_error *error)
     enum lmcs_status status = lmcs_capture_take_lent(l->capture, false, error);
     for (size_t i = 0; status == LMCS_OK && i < l->count; i++)
         for (uint32_t k = 0; k < l->jobs[i].step.arrays; k++)
-            l->jobs[i].step.after[k] = bytes_of(l->jobs[i].after[k]);
+            l->jobs[i].step.after[k] = lmcs_captured_bytes(l->jobs[i].after[k]);
     return status;
 }
 
@@ -503,9 +498,7 @@ enum lmcs_status lmcs_capture_write_links(struct lmcs_capture *capture, struct l
     if ((capture->relations.count == 0 && !searches) || capture->line_bound == 0)
         return LMCS_OK;
     pthread_mutex_init(&l.region_lock, NULL);
-    enum lmcs_status status = capture->relations.count == 0 ? lmcs_capture_take_lent(capture, true, error) : LMCS_OK;
-    if (status == LMCS_OK)
-        status = collect(&l, error);
+    enum lmcs_status status = collect(&l, error);
     for (size_t i = 0, end; status == LMCS_OK && i < l.count; i = end) {
         for (end = i + 1; end < l.count && lmcs_relate_same(&l.jobs[end].group, &l.jobs[i].group);)
             end++;

@@ -194,10 +194,12 @@ static enum lmcs_status capture(struct work *work, struct record *record, bool p
         return status;
     struct state *state = state_of(work->shelf, record->number);
     status = put_all(work, &taking, state);
-    state_free(state);
     if (status != LMCS_OK || rng_below(&work->rng, 20) == 0)
-        return give_up(&taking, status != LMCS_OK ? status : LMCS_FULL);
-    return commit(&taking, &options, record->number);
+        status = give_up(&taking, status != LMCS_OK ? status : LMCS_FULL);
+    else
+        status = commit(&taking, &options, record->number);
+    state_free(state); /* it may be lent */
+    return status;
 }
 
 static void take(struct work *work, bool prepare)
