@@ -226,7 +226,7 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         """Store this rank's part durably; raises if that fails."""
         staging, self._staging = self._staging, None
         try:
-            return self._written(plan, planner, (lambda: None) if staging is None else staging.copied)
+            return self._written(plan, planner, None if staging is None else staging.copied)
         finally:
             if staging is not None:
                 staging.end()
@@ -235,7 +235,9 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
         ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         return writing.RankWriter(self._path, self._rank, writing.opener_of(ranks, self._pool_options, open))
 
-    def _written(self, plan: SavePlan, planner: SavePlanner, copied: Callable[[], None]) -> Future[list[WriteResult]]:
+    def _written(
+        self, plan: SavePlan, planner: SavePlanner, copied: Callable[[], None] | None
+    ) -> Future[list[WriteResult]]:
         rank = self._writer()
         rank.settle(self._shelf)
         rank.collect(self._shelf)
@@ -246,7 +248,8 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
             part, names = rank.prepare(self._shelf, state, self._step, copied)
         else:
             part, names = None, []
-            copied()
+            if copied is not None:
+                copied()
         stored = dict(zip(state, names, strict=True))
         results = []
         for item, key in zip(plan.items, places, strict=True):

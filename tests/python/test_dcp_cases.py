@@ -367,6 +367,24 @@ def test_options_of_the_pool_bound_the_memory_of_saves(folder: Path, memory: int
     assert used >= 200_000 if memory is None else used <= parse_size(memory)
 
 
+def test_links_of_saves_need_no_copy(folder: Path) -> None:
+    """Memory holds the state once: a save ends before the state changes."""
+    model = torch.nn.Linear(200, 200)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(4):
+        model(torch.randn(4, 200)).square().mean().backward()
+        optimizer.step()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        dcp.save(state, storage_writer=StoreWriter(folder))
+        if step == 0:
+            writing.close(str(folder))
+            with lmcstore.open(folder, mode="r+") as run:
+                run["run"].policy = "write=link"
+    store = writing.RankWriter(str(folder), 0).store
+    assert store["run"][4].storage()["link_contents"] > 0
+    assert store.info()["memory_bytes"] < 1.1 * store["run"][4].raw_bytes
+
+
 def test_saves_are_raw_unless_they_are_lazy_or_have_another_policy(folder: Path) -> None:
     def policy(shelf: str) -> str:
         return writing.RankWriter(str(folder), 0).store[shelf].policy
