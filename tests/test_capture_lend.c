@@ -169,6 +169,84 @@ static void bytes_are_read_by_the_commit(void **state)
     end_run(&run, pool);
 }
 
+/* A promise copies later puts, too. */
+static void a_promise_ends_the_loan(void **state)
+{
+    struct run run;
+    struct lmcs_pool *pool = begin_run(*state, &run, large, "write=link restore=none");
+    run_on(&run, pool, "run", 2);
+    run_step(&run);
+    struct state *now = state_of_run(&run), *lent = state_copy(now);
+    struct lmcs_capture *capture;
+    uint64_t number;
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    relate(capture, &run, 0);
+    OK(lmcs_capture_promise(capture, NULL, &number, &err));
+    lmcs_capture_lend(capture, true);
+    put_state(capture, lent);
+    assert_int_equal(lent_entries(capture), 0);
+    state_free(lent);
+    OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+    OK(lmcs_capture_wait(capture, &err));
+    add(&run, now, number);
+    end_run(&run, pool);
+}
+
+/* Tensors that find no room in memory are written raw: the copy of `twin` had the bytes before the step. */
+static void copies_without_room(void **state)
+{
+    enum { COUNT = 20000 };
+    struct place *place = *state;
+    struct lmcs_open_options options;
+    struct lmcs_pool *pool;
+    const uint64_t shape = COUNT;
+    static float before[COUNT], got[COUNT];
+    struct lmc_link_hints hints = sgd_hints();
+    struct trained_state trained_now = trained(&hints, COUNT, BF16, 2);
+    const void *data[] = {trained_now.array[0], trained_now.array[1], before};
+    const struct lmcs_relation relation = {.names = {"momentum_buffer", "weight"},
+                                           .name_count = 2,
+                                           .optimizer = hints.optimizer,
+                                           .lr = hints.lr,
+                                           .weight_decay = hints.weight_decay,
+                                           .momentum = hints.momentum,
+                                           .dampening = hints.dampening};
+    struct lmcs_tensor tensors[3];
+    const char *const names[] = {"momentum_buffer", "weight", "twin"};
+    lmcs_open_options_init(&options);
+    options.flags = LMCS_NO_BACKGROUND;
+    options.memory_bytes = 2 * sizeof before;
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_CREATE, &options, &pool, &err));
+    set_policy(pool, "run", "write=link restore=none");
+    for (size_t k = 0; k < 3; k++)
+        tensors[k] = (struct lmcs_tensor){.name = names[k], .dtype = LMC_F32, .ndim = 1, .shape = &shape};
+    for (int i = 0; i < 4; i++) {
+        struct lmcs_capture *capture;
+        memcpy(before, data[1], sizeof before);
+        if (i % 2 == 1)
+            optimizer_step(&trained_now, &hints, BF16, 0.3f, (uint64_t)i);
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        OK(lmcs_capture_relate(capture, &relation, 1, &err));
+        lmcs_capture_lend(capture, true);
+        OK(lmcs_capture_put(capture, tensors, data, i % 2 == 1 ? 3 : 2, &err));
+        if (i % 2 == 0)
+            OK(lmcs_capture_put_same(capture, &tensors[2], "weight", &err));
+        OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+        for (size_t k = 0; k < 3; k++) {
+            struct lmcs_snapshot *snapshot;
+            OK(lmcs_snapshot_find(pool, "run", NULL, &snapshot, &err));
+            OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, names[k], got, sizeof got, &err));
+            assert_memory_equal(got, i % 2 == 0 && k == 2 ? data[1] : data[k], sizeof got);
+            lmcs_snapshot_close(snapshot);
+        }
+        assert_true(lmcs_memory_bytes(pool) <= options.memory_bytes);
+    }
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+    trained_free(&trained_now);
+}
+
 /* Two tensors had one content, or a tensor has two names. */
 static void shared_contents(void **state)
 {
@@ -364,6 +442,8 @@ int main(void)
         IN_MEMORY(keyframes_are_copied),
         ON_BOTH(bytes_may_change_after_the_call),
         IN_MEMORY(bytes_are_read_by_the_commit),
+        IN_MEMORY(a_promise_ends_the_loan),
+        IN_MEMORY(copies_without_room),
         IN_MEMORY(shared_contents),
         IN_MEMORY(an_abort_ends_the_loan),
         IN_MEMORY(a_refused_link_is_written_raw),

@@ -62,6 +62,29 @@ static void back_and_forth(void **state)
     close_pool(pool);
 }
 
+/* They may change as soon as they are put. */
+static void live_variables_are_not_lent(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 30000);
+    OK(lmcs_shelf_set_policy(pool, "run", "write=link", &err));
+    for (int i = 0; i < 3; i++) {
+        struct lmcs_capture *capture;
+        fill(w, (float)i);
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        lmcs_capture_lend(capture, true);
+        OK(lmcs_capture_put_live(capture, &err));
+        fill(w, 77);
+        OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+        OK(lmcs_live_checkout(pool, "run", NULL, &err));
+        expect_filled(w, (float)i);
+    }
+    lmcs_live_close(w);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 static void compacted_ones_come_back(void **state)
 {
     struct place *place = *state;
@@ -453,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(back_and_forth),
+        IN_MEMORY(live_variables_are_not_lent),
         ON_BOTH(compacted_ones_come_back),
         ON_BOTH(what_is_held_is_not_taken_away),
         ON_BOTH(full_pools_stay_as_they_are),

@@ -25,6 +25,9 @@
 /* Fails unless tensors can be put into the capture. */
 enum lmcs_status lmcs_capture_place(struct lmcs_capture *capture, struct lmcs_pool **pool, const char **shelf,
                                     struct lmcs_error *error);
+/* lmcs_capture_put of data that end with the call: they are never lent. */
+enum lmcs_status lmcs_capture_put_copies(struct lmcs_capture *capture, const struct lmcs_tensor *tensors,
+                                         const void *const *data, size_t count, struct lmcs_error *error);
 /* Marks a capture that may wait for a transaction of live variables: the thread of that transaction cannot acquire the
  * shelf. */
 void lmcs_capture_waits(struct lmcs_capture *capture, bool waits);

@@ -323,6 +323,10 @@ enum lmcs_status lmcs_capture_promise(struct lmcs_capture *capture, const struct
     capture->lends = false;
     if (status == LMCS_OK) /* the commit comes after the call */
         status = lmcs_capture_take_lent(capture, true, error);
+    if (status == LMCS_FULL && lmcs_capture_make_room(capture))
+        status = lmcs_capture_take_lent(capture, true, error);
+    if (status == LMCS_FULL)
+        lmcs_capture_explain_full(capture, error);
     if (status != LMCS_OK) {
         capture->state = LMCS_CAPTURE_BROKEN;
         return status;

@@ -313,6 +313,11 @@ static void count_copied(struct lmcs_capture *capture, struct lmcs_captured *ent
     capture->new_bytes += entry->raw_bytes;
 }
 
+static struct lmcs_content content_of_lent(const struct lmcs_captured *entry)
+{
+    return (struct lmcs_content){.df = {.raw_bytes = entry->raw_bytes, .payload = LMCS_PAYLOAD_RAW}};
+}
+
 /* Keeps the caller's bytes, from which the commit may encode a link: those before the step are in memory. */
 static bool borrow(struct lmcs_capture *capture, struct lmcs_captured *entry, const struct lmcs_source *source)
 {
@@ -322,8 +327,7 @@ static bool borrow(struct lmcs_capture *capture, struct lmcs_captured *entry, co
         lmcs_memory_find(capture->busy, entry->previous, entry->raw_bytes) == NULL)
         return false;
     entry->lent = source->data;
-    entry->content.df.raw_bytes = entry->raw_bytes;
-    entry->content.df.payload = LMCS_PAYLOAD_RAW;
+    entry->content = content_of_lent(entry);
     capture->memory_bytes += entry->raw_bytes;
     capture->new_bytes += entry->raw_bytes;
     return true;
@@ -359,7 +363,17 @@ static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
 
 void lmcs_capture_lend(struct lmcs_capture *capture, bool lends)
 {
+    capture->lends = lends && !capture->promised; /* the commit comes after a promise's call */
+}
+
+enum lmcs_status lmcs_capture_put_copies(struct lmcs_capture *capture, const struct lmcs_tensor *tensors,
+                                         const void *const *data, size_t count, struct lmcs_error *error)
+{
+    const bool lends = capture->lends;
+    capture->lends = false;
+    enum lmcs_status status = lmcs_capture_put(capture, tensors, data, count, error);
     capture->lends = lends;
+    return status;
 }
 
 static enum lmcs_status copy_lent(struct lmcs_capture *capture, struct lmcs_captured *const *entries,
@@ -376,8 +390,12 @@ static enum lmcs_status copy_lent(struct lmcs_capture *capture, struct lmcs_capt
     }
     enum lmcs_status status =
         lmcs_copy_sources(capture->pool, capture->workers, &capture->region, copies, count, error);
-    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         struct lmcs_captured *entry = entries[i];
+        if (status != LMCS_OK) {
+            entry->content = content_of_lent(entry);
+            continue;
+        }
         entry->lent = NULL;
         if (entry->memory != NULL)
             continue;

@@ -252,7 +252,7 @@ static bool stays_lent(const struct job *job)
 {
     bool stays = job->in_place;
     for (uint32_t k = 0; k < job->step.arrays; k++)
-        stays = stays && job->after[k]->lent != NULL;
+        stays = stays && job->after[k]->lent != NULL && job->after[k]->memory == NULL;
     return stays;
 }
 
@@ -286,13 +286,26 @@ static enum lmcs_status choose_places(struct linking *l, struct lmcs_error *erro
     return LMCS_OK;
 }
 
-/* Copies what is lent, but for links that need no copy. */
+/* Copies what is lent, but for links that need no copy. Gives up jobs whose arrays find no room in memory: they are raw
+ * in the pool now. */
 static enum lmcs_status take_others(struct linking *l, struct lmcs_error *error)
 {
+    size_t kept = 0;
     enum lmcs_status status = lmcs_capture_take_lent(l->capture, false, error);
-    for (size_t i = 0; status == LMCS_OK && i < l->count; i++)
-        for (uint32_t k = 0; k < l->jobs[i].step.arrays; k++)
-            l->jobs[i].step.after[k] = lmcs_captured_bytes(l->jobs[i].after[k]);
+    for (size_t i = 0; status == LMCS_OK && i < l->count; i++) {
+        struct job *job = &l->jobs[i];
+        bool all = true;
+        for (uint32_t k = 0; k < job->step.arrays; k++) {
+            job->step.after[k] = lmcs_captured_bytes(job->after[k]);
+            all = all && job->step.after[k] != NULL;
+        }
+        if (all)
+            l->jobs[kept++] = *job;
+        else
+            put_down(l, job);
+    }
+    if (status == LMCS_OK)
+        l->count = kept;
     return status;
 }
 

@@ -169,7 +169,7 @@ enum lmcs_status lmcs_capture_put_live_within(struct lmcs_capture *capture, uint
     if (!held)
         return status;
     if (status == LMCS_OK)
-        status = lmcs_capture_put(capture, putting.tensors, putting.data, putting.list.count + 1, error);
+        status = lmcs_capture_put_copies(capture, putting.tensors, putting.data, putting.list.count + 1, error);
     pthread_mutex_lock(&live->lock);
     finish(&putting);
     if (shelf != NULL) {
