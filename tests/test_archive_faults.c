@@ -23,6 +23,42 @@ ssize_t pwrite(int fd, const void *bytes, size_t count, off_t offset)
     return syscall(SYS_pwrite64, fd, bytes, count, offset);
 }
 
+/* One of the large reads fails once; 0: none. */
+static atomic_uint fail_read_in;
+
+ssize_t pread(int fd, void *bytes, size_t count, off_t offset)
+{
+    if (count >= (size_t)64 << 10 && atomic_load(&fail_read_in) > 0 && atomic_fetch_sub(&fail_read_in, 1) == 1) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, fd, bytes, count, offset);
+}
+
+/* A block that can't be read once fails the dump: its record has begun. */
+static void test_a_failed_read(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_transfer_report report;
+    struct run run;
+    char path[512];
+    struct lmcs_pool *from = make_run(place, &run, 700000);
+    unsigned n = 1;
+    place_path(place, "failed.archive", path);
+    for (enum lmcs_status status = LMCS_DAMAGED; status != LMCS_OK; n++) {
+        const int fd = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+        EXPECT(fd >= 0);
+        atomic_store(&fail_read_in, n);
+        status = lmcs_dump(from, NULL, fd, NULL, &report, &err);
+        EXPECT((status == LMCS_OK) == (atomic_exchange(&fail_read_in, 0) > 0));
+        EXPECT(status == LMCS_OK || status == LMCS_DAMAGED);
+        close(fd);
+    }
+    EXPECT(n > 4);
+    close_pool(from);
+    free_run(&run);
+}
+
 /* A failed write of a piece, also of the last, fails the restore and leaves the pool as it was. */
 static void test_failed_writes(void **state)
 {
@@ -566,6 +602,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_DISK(test_full_pool),
+        ON_DISK(test_a_failed_read),
         ON_DISK(test_failed_writes),
         IN_MEMORY(test_cancel),
         IN_MEMORY(test_bad_descriptors),

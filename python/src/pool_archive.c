@@ -48,8 +48,12 @@ static PyObject *call_with_memory(struct core_progress *progress, PyObject *func
 {
     PyObject *view = progress->raised ? NULL : PyMemoryView_FromMemory(memory, (Py_ssize_t)bytes, flags);
     PyObject *answer = view == NULL ? NULL : PyObject_CallFunctionObjArgs(function, view, NULL);
-    PyObject *released = answer == NULL ? NULL : PyObject_CallMethod(view, "release", NULL);
-    if (released == NULL)
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace); /* also after an exception, whose traceback may keep the view */
+    PyObject *released = view == NULL ? NULL : PyObject_CallMethod(view, "release", NULL);
+    if (type != NULL)
+        PyErr_Restore(type, value, trace);
+    else if (released == NULL && view != NULL)
         Py_CLEAR(answer);
     Py_XDECREF(released);
     Py_XDECREF(view);

@@ -268,6 +268,8 @@ static enum lmcs_status dump_to(struct lmcs_pool *pool, const struct lmcs_dump_o
     if (options != NULL && options->canonical && (options->since_count > 0 || options->resume))
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "a canonical archive is complete: it can't be made since others, or be continued");
+    if (options != NULL && options->canonical && options->alone)
+        return lmcs_fail(error, LMCS_INVALID, 0, "a canonical archive has raw tensors: they can't be coded alone");
     status = check_output(pool, options, output->fd, error);
     if (status != LMCS_OK)
         return status;

@@ -523,6 +523,13 @@ static enum lmcs_status read_archive(struct restore *restore, const struct lmcs_
         status = lmcs_stage_place(&restore->stage, i, error);
     if (status == LMCS_OK)
         status = lmcs_stage_end(&restore->stage, error);
+    if (status != LMCS_OK && restore->arrivals != NULL) { /* damage that is found only now matters more */
+        struct lmcs_error later;
+        const enum lmcs_status found = lmcs_arrivals_wait(restore->arrivals, &restore->stage, &later);
+        if (found != LMCS_OK && error != NULL)
+            *error = later;
+        status = found != LMCS_OK ? found : status;
+    }
     lmcs_arrivals_free(restore->arrivals);
     restore->arrivals = NULL;
     restore->report.contents += reader.content_count;

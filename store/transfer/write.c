@@ -307,7 +307,11 @@ static enum lmcs_status send_raw(struct lmcs_dump *dump, const struct lmcs_conte
     if (status != LMCS_DAMAGED)
         return status;
     const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);
-    return lmcs_chain_read(dump->pool, &chain, &tensor, NULL, NULL, error); /* lists all that is damaged */
+    status = lmcs_chain_read(dump->pool, &chain, &tensor, NULL, NULL, error); /* lists all that is damaged */
+    return status != LMCS_OK ? status                                         /* a part of the record is written */
+                             : lmcs_fail(error, LMCS_DAMAGED, 0,
+                                         "%s: tensor \"%s\": a block could be read only at the second try: dump again",
+                                         dump->pool->path, tensor.name);
 }
 
 static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_content *content,
