@@ -561,6 +561,7 @@ class StoreReader(StorageReader):
         place = once.place_of(self._path if is_url(self._path) else writing.identity(self._path))
         needs: list[once.Need] = []
         for (rank, name), items in self._reads(plan).items():
+            self._check(items)
             entry, is_remote = self._entry(items[0]), rank in self._remote
             is_raw = entry is not None and entry[6] == 0
             if entry is not None and (is_remote or not is_raw or not all(map(has_whole_rows, items))):
@@ -586,14 +587,16 @@ class StoreReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read the boxes and objects of a plan, each stored tensor once."""
-        reads = self._reads(plan)
-        for item in plan.items:
-            if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._bytes(item.storage_index.fqn))
-        self._read_together(plan.storage_data, reads, planner)
-        for items in reads.values():
-            self._read_box(self._part(items[0]), items, planner)
-        self._close()
+        try:
+            reads = self._reads(plan)
+            for item in plan.items:
+                if item.type == LoadItemType.BYTE_IO:
+                    planner.load_bytes(item, self._bytes(item.storage_index.fqn))
+            self._read_together(plan.storage_data, reads, planner)
+            for items in reads.values():
+                self._read_box(self._part(items), items, planner)
+        finally:
+            self._close()
         future: Future[None] = Future()
         future.set_result(None)
         return future
@@ -620,12 +623,16 @@ class StoreReader(StorageReader):
                 self._remote.add(box.rank)
         return self._entries[box.rank].get(box.name)
 
-    def _part(self, read: Read) -> _core.Snapshot:
-        """Open the snapshot of a rank, of which a box is read."""
-        item, tensor, box = read
-        name, entry = item.storage_index.fqn, self._entry(read)
-        check_box(name, tensor, box, ((0, ()) if entry is None else entry[2:4]) + (None,))
-        return self.snapshot._decode().handle.part(box.rank, [name])
+    def _check(self, reads: list[Read]) -> None:
+        entry = self._entry(reads[0])
+        for item, tensor, box in reads:
+            check_box(item.storage_index.fqn, tensor, box, ((0, ()) if entry is None else entry[2:4]) + (None,))
+
+    def _part(self, reads: list[Read]) -> _core.Snapshot:
+        """Open the snapshot of a rank, of which boxes of one stored tensor are read."""
+        self._check(reads)
+        item, _, box = reads[0]
+        return self.snapshot._decode().handle.part(box.rank, [item.storage_index.fqn])
 
     def _read_together(self, share: Any, reads: dict[tuple[int, str], list[Read]], planner: LoadPlanner) -> None:
         """Read tensors that others of this machine read too, arrays of links, and what is at a URL; take them out."""
@@ -637,7 +644,7 @@ class StoreReader(StorageReader):
             rank, items = key[0], reads[key]
             link = self._link(items[0])
             if key in wanted or rank in self._remote or (link and links[rank, link] > 1):
-                load.add(rank, Stored(self._part(items[0]), link, reads.pop(key), planner))
+                load.add(rank, Stored(self._part(items), link, reads.pop(key), planner))
         if units:
             try:
                 slots = once.Slots(share, units, self._owner)

@@ -21,6 +21,7 @@ import logging
 import os
 import re
 import shutil
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -532,11 +533,18 @@ class _Reader(io.BufferedReader):
         self.size = len(data)
 
 
+def _file_in_memory() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("lmcstore")
+    with tempfile.TemporaryFile() as file:  # this Python was built for an old C library
+        return os.dup(file.fileno())
+
+
 class _Writer(io.BufferedRandom):
     """A file in memory that `close` stores. Its descriptor's fsync stores nothing."""
 
     def __init__(self, fs: StoreFileSystem, path: str, mode: str, autocommit: bool, exists: bool) -> None:
-        self._file = os.memfd_create("lmcstore")
+        self._file = _file_in_memory()
         super().__init__(io.FileIO(self._file, "r+"), _BUFFER_BYTES)
         self._fs = fs
         self.path = path

@@ -10,8 +10,10 @@ import random
 import shutil
 import subprocess
 import threading
+import types
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,11 @@ from same import same
 pytest.importorskip("obstore")
 from lmcstore import _core, codec
 from lmcstore._remote import blocks, kept, late, outline
+from lmcstore._remote.blocks import Decoder
 from lmcstore._remote.cache import Cache
 from lmcstore._remote.files import FolderClient
 from lmcstore._remote.place import Place
+from lmcstore.errors import DamagedError
 
 STEPS = 7
 SIDE = 1024
@@ -468,3 +472,24 @@ def test_blocks_that_do_not_fit(arguments: tuple[Any, ...]) -> None:
     places = _core.frame_table(frames["frame"], 2, (3000,))[3]
     with pytest.raises(lmcstore.DamagedError):
         _core.decode_block(frame, index, frame[places[0] :] if coded == "block" else coded, bases)
+
+
+def test_no_thread_decodes_after_a_failure() -> None:
+    """The caller may free the memory that its blocks go to."""
+    started, ended = threading.Event(), []
+
+    def decode(unit: Any, index: int, data: Any) -> None:
+        if index == 0:
+            started.wait()
+            raise DamagedError("a block")
+        started.set()
+        threading.Event().wait(0.1)
+        ended.append(index)
+
+    with ThreadPoolExecutor(2) as workers:
+        decoder = types.SimpleNamespace(_workers=workers, _decode=decode)
+        with pytest.raises(DamagedError):
+            Decoder._decode_all(decoder, [(None, 0), (None, 1), (None, 2), (None, 3)], {})  # type: ignore[arg-type]
+        assert 1 in ended
+        before = list(ended)
+    assert ended == before

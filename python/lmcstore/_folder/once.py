@@ -49,7 +49,10 @@ _FETCH_POLL_S = 0.002
 _ALIGN_BYTES = 64
 _LOCK = struct.Struct("hhqqi")
 _HOLDER = struct.Struct("<Q")
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+# A Python that was built for an old C library has no names for these.
+_SEALS = getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(fcntl, "F_SEAL_GROW", 4)
+_GET_SEALS, _ADD_SEALS = getattr(fcntl, "F_GET_SEALS", 1034), getattr(fcntl, "F_ADD_SEALS", 1033)
+_SET_LOCK = getattr(fcntl, "F_OFD_SETLK", 37)
 
 Place = tuple[object, ...]
 """Ranks with the same one can open each other's memory, and load from the same folder."""
@@ -239,6 +242,10 @@ class Owner:
     """A memory of this process, empty at first, that others may open."""
 
     def __init__(self) -> None:
+        """OSError: this system has none, or this Python, which was built for an old C library."""
+        self.descriptor = -1
+        if not hasattr(os, "memfd_create"):
+            raise OSError("this Python can't make memory for other processes")
         name = f"lmcstore-{secrets.token_hex(16)}"
         self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.memory = Memory(os.getpid(), self.descriptor, name)
@@ -300,19 +307,19 @@ class Slots:
     def _size(self, size: int) -> None:
         """Give the memory its size, on the first rank that gets here."""
         until = time.monotonic() + PATIENCE_S
-        while not self._lock(0):
+        while not self._lock(self._slots):  # none of a slot: that is held while a unit is read
             if time.monotonic() > until:
                 raise TimeoutError("another rank makes the memory, and does not end")
             time.sleep(_POLL_S)
         try:
-            if fcntl.fcntl(self._descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            if fcntl.fcntl(self._descriptor, _GET_SEALS) & _SEALS != _SEALS:
                 os.ftruncate(self._descriptor, size)
                 os.posix_fallocate(self._descriptor, 0, size)  # an error now rather than a signal later
-                fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
+                fcntl.fcntl(self._descriptor, _ADD_SEALS, _SEALS)
             if os.fstat(self._descriptor).st_size != size:
                 raise OSError("the ranks have planned different loads")
         finally:
-            self._unlock(0)
+            self._unlock(self._slots)
 
     def read(self, reader: Reader) -> None:
         """Read this rank's part of the units."""
@@ -401,13 +408,13 @@ class Slots:
 
     def _lock(self, slot: int) -> bool:
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0))
+            fcntl.fcntl(self._descriptor, _SET_LOCK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0))
         except OSError:
             return False
         return True
 
     def _unlock(self, slot: int) -> None:
-        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, slot, 1, 0))
+        fcntl.fcntl(self._descriptor, _SET_LOCK, _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, slot, 1, 0))
 
 
 def _opened(memory: Memory) -> int:

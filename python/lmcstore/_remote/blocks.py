@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -290,11 +290,21 @@ class Decoder:
             if len(tasks) == 1:
                 self._decode(*tasks[0], data)
             else:
-                for future in [self._workers.submit(self._decode, *task, data) for task in tasks]:
-                    future.result()
+                self._decode_all(tasks, data)
         finally:
             job.cancel()
         return sum(unit.raw_bytes for unit in job.units)
+
+    def _decode_all(self, tasks: list[tuple[_Unit, int]], data: dict[Key, tuple[int, bytes]]) -> None:
+        futures: list[Future[None]] = []
+        try:
+            futures += (self._workers.submit(self._decode, *task, data) for task in tasks)
+            for future in futures:
+                future.result()
+        finally:  # the others write to the caller's memory, too
+            for future in futures:
+                future.cancel()
+            wait(futures)
 
     def _decode(self, unit: _Unit, index: int, data: dict[Key, tuple[int, bytes]]) -> None:
         values: dict[Key, Any] = {key: blocks[index - unit.blocks.start] for key, blocks in unit.given.items()}
