@@ -606,6 +606,34 @@ static void a_refused_link_is_written_raw(void **state)
     run_end(&run);
 }
 
+/* The arrays have one link. */
+static void relations_are_given_twice(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "write=link restore=none");
+    for (uint64_t n = 1; n <= 3; n++) {
+        struct lmcs_capture *capture;
+        run_step(&run);
+        run.states[n] = state_of_run(&run);
+        run.there[n] = true;
+        run.count = n;
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        relate(capture, &run, 0);
+        relate(capture, &run, 0);
+        put_state(capture, run.states[n]);
+        OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+        assert_int_equal(storage_of(pool, "run", n).link_contents, n == 1 ? 0 : 3 * PARAMETERS);
+        check_pool(pool);
+    }
+    expect_run(&run, pool, "run");
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
 /* A failed capture has changed the memory state. */
 static void an_aborted_capture_leaves_no_state(void **state)
 {
@@ -703,6 +731,7 @@ int main(void)
         IN_MEMORY(a_full_pool_and_no_error_asked_for),
         IN_MEMORY(a_stranger_has_locked_the_file),
         IN_MEMORY(an_aborted_capture_leaves_no_state),
+        IN_MEMORY(relations_are_given_twice),
         IN_MEMORY(a_refused_link_is_written_raw),
         IN_MEMORY(a_refused_delta_is_written_raw),
         IN_MEMORY(what_is_lost_is_not_shared),

@@ -38,7 +38,7 @@ class Job:
         self._store._jobs.add(self)
         try:
             threading.Thread(target=self._run, args=(self._store._copy_nice,), name="lmcstore copies").start()
-        except RuntimeError:  # also while the interpreter ends
+        except (RuntimeError, MemoryError):  # also while the interpreter ends
             self._run()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -93,9 +93,11 @@ class _Hook:
         self._jobs = [other for other in self._jobs if not other.wait(0)] + [job]
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        for job in self._jobs:
-            job.wait()
-        self._jobs = []
+        while self._jobs:  # another thread may add one meanwhile
+            jobs = self._jobs
+            for job in jobs:
+                job.wait()
+            self._jobs = [job for job in self._jobs if job not in jobs]
 
 
 _hooks: weakref.WeakKeyDictionary[Any, _Hook] = weakref.WeakKeyDictionary()

@@ -595,10 +595,11 @@ static PyObject *capture_fail(struct capture_object *self, PyObject *exception)
     struct lmcs_error reason = {.status = core_status_of(self, exception)};
     PyObject *text = PyObject_Str(exception);
     const char *message = text != NULL ? core_text_of(text) : NULL;
-    if (message != NULL)
-        strncpy(reason.message, message, sizeof reason.message - 1);
+    if (message == NULL) /* the promise ends all the same */
+        PyErr_Clear();
+    strncpy(reason.message, message != NULL ? message : "the tensors can't be copied", sizeof reason.message - 1);
     Py_XDECREF(text);
-    if (message == NULL || !begin_commit(self, CAPTURE_PROMISED))
+    if (!begin_commit(self, CAPTURE_PROMISED))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     lmcs_capture_fail(self->handle, &reason);

@@ -166,7 +166,8 @@ void lmcs_memory_set(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, const
         const struct lmcs_memory_item *last = now.count > 0 ? &now.items[now.count - 1] : NULL;
         if (last == NULL || last->content != now.items[i].content)
             now.items[now.count++] = now.items[i];
-        else if (last->data != now.items[i].data)
+        else if (last->data != now.items[i].data && /* not that of the old state, which is given below */
+                 lmcs_memory_find(busy, last->content, last->bytes) != now.items[i].data)
             lmcs_memory_give(pool, busy, now.items[i].data, now.items[i].bytes);
     }
     struct lmcs_memory old = *memory;

@@ -93,8 +93,11 @@ enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf, s
     status = lmcs_shelf_take_for(pool, shelf, &c->ticket, &c->busy, error);
     if (status == LMCS_OK) {
         status = find_base_snapshot(c, shelf, error);
-        if (status == LMCS_OK && c->makes_links && lmcs_ticket_wait(pool, c->busy, &c->ticket))
-            status = find_base_snapshot(c, shelf, error); /* links lead from the newest snapshot */
+        if (status == LMCS_OK && c->makes_links) { /* links lead from the newest snapshot */
+            const bool waited = lmcs_ticket_wait(pool, c->busy, &c->ticket);
+            if (waited || c->began_behind)
+                status = find_base_snapshot(c, shelf, error);
+        }
         if (status != LMCS_OK)
             give(c);
     }

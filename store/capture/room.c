@@ -38,6 +38,8 @@ bool lmcs_capture_make_room(struct lmcs_capture *capture)
         pthread_mutex_lock(&capture->pool->captures);
         capture->ticket.base = 0; /* the turn finds all names again */
         pthread_mutex_unlock(&capture->pool->captures);
+        for (size_t i = 0; i < capture->entries.count; i++)
+            capture->entries.items[i]->identity = capture->entries.items[i]->previous = 0;
     }
     return lmcs_pool_make_room(capture->pool, capture->busy->name) || others;
 }

@@ -101,6 +101,7 @@ struct lmcs_captured {
     struct lmc_hash *hashes; /* of the blocks in memory; NULL: not kept */
     const void *lent;        /* the caller's bytes, row-major, neither copied nor hashed yet; NULL: none */
     bool links_lent;         /* a link is encoded from them */
+    bool is_array;           /* of a step that may become a link */
     enum lmcs_form form;
     bool is_keyframe; /* to be written as a keyframe, from which the next step's link leads */
     size_t link;      /* LMCS_FORM_LINKED: the capture's link */

@@ -139,6 +139,8 @@ static enum lmcs_status add(struct linking *l, struct lmcs_txn *txn, struct job 
         return lmcs_fail_memory(error);
     }
     l->jobs[l->count++] = *job;
+    for (uint32_t i = 0; i < step->arrays; i++)
+        job->after[i]->is_array = true;
     return LMCS_OK;
 }
 
@@ -168,7 +170,7 @@ static enum lmcs_status add_related(struct linking *l, struct lmcs_txn *txn, con
 {
     struct lmcs_capture *capture = l->capture;
     struct job job = {.group = {item->group, lmcs_relate_older(&l->older, item, at)}};
-    bool may = true, is_new = false, has_changed = false;
+    bool may = true, is_new = false, has_changed = false, is_taken = false;
     job.step.arrays = item->name_count;
     for (uint32_t i = 0; i < item->name_count; i++) {
         const size_t found = lmcs_entries_find(&capture->entries, LMCS_TENSOR, item->names[i]);
@@ -180,12 +182,13 @@ static enum lmcs_status add_related(struct linking *l, struct lmcs_txn *txn, con
         may &= lmcs_capture_may_step(job.after[i]); /* not so if small, unchanged, or without room in memory */
         is_new |= job.after[i]->previous == 0;
         has_changed |= job.after[i]->shared == 0;
+        is_taken |= job.after[i]->is_array;
     }
     if (is_new)
         begin_line(&job);
     if (!may)
         return has_changed ? LMCS_OK : add_unchanged(l, txn, &job, error);
-    if (!are_alike(&job)) {
+    if (is_taken || !are_alike(&job)) { /* an array has one link */
         capture->note = LMCS_LINKS_UNFIT;
         return LMCS_OK;
     }
@@ -356,6 +359,8 @@ static enum lmcs_status collect(struct linking *l, struct lmcs_error *error)
     struct lmcs_capture *capture = l->capture;
     struct lmcs_txn txn;
     size_t at = 0;
+    for (size_t i = 0; i < capture->entries.count; i++) /* of a try before */
+        capture->entries.items[i]->is_array = false;
     enum lmcs_status status = lmcs_txn_read(capture->pool, &txn, error);
     if (status != LMCS_OK)
         return status;

@@ -371,6 +371,42 @@ def test_a_failed_copy(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -
     training.lazily(shelf).wait()
 
 
+def test_a_copy_that_fails_without_words(shelf: lmcstore.Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error whose text can't be encoded ends the promise, too."""
+    training = Training()
+    put_later = Encoded.put_later
+
+    def fail(self: Encoded, capture: Any) -> None:
+        raise RuntimeError("\ud800")
+
+    monkeypatch.setattr(Encoded, "put_later", fail)
+    failed = shelf.snapshot(training.state(), wait=False, lazy=training.optimizer)
+    with pytest.raises(lmcstore.Error, match="can't be copied"):
+        failed.wait()
+    monkeypatch.setattr(Encoded, "put_later", put_later)
+    taken = shelf.snapshot(training.state(), wait=False, lazy=training.optimizer)
+    taken.wait()
+    same(taken.state_dict(), training.state())
+
+
+def test_a_wrapper_of_an_optimizer(shelf: lmcstore.Shelf, gate: Gate) -> None:
+    """As in Accelerate: it has the methods for hooks, but not what they need."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+
+    training = Training()
+    taken = shelf.snapshot(training.state(), wait=False, lazy=Wrapper(training.optimizer))
+    stepping = threading.Thread(target=training.optimizer.step)
+    before = copy.deepcopy(training.state())
+    stepping.start()
+    gate.open()
+    stepping.join()
+    taken.wait()
+    same(taken.state_dict(), before)
+
+
 def test_a_child_waits_for_nothing(shelf: lmcstore.Shelf, gate: Gate) -> None:
     training = Training()
     copied = training.lazily(shelf.store["copied"])

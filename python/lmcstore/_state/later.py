@@ -133,9 +133,9 @@ def optimizers_of(lazy: Any) -> list[Any] | None:
 
 def _optimizer_in(value: Any) -> Any:
     inner = value
-    while inner is not None and not hasattr(inner, "register_step_pre_hook"):
-        inner = getattr(inner, "optimizer", None)  # as in Accelerate
-    if inner is None:
+    while getattr(inner, "optimizer", None) is not None:  # Accelerate's is an optimizer, too, without hooks of its own
+        inner = inner.optimizer
+    if not hasattr(inner, "register_step_pre_hook"):
         raise UnsupportedError(
             f"lazy= takes True, or optimizers of torch (one or a list), whose step tells that tensors change, not a "
             f"{type(value).__qualname__}"
