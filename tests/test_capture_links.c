@@ -606,6 +606,29 @@ static void a_refused_link_is_written_raw(void **state)
     run_end(&run);
 }
 
+/* A process that has no copy reads the state before the step from the pool. */
+static void no_link_leads_from_damaged_bytes(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "write=raw keep_raw=4 parity=none");
+    run_on(&run, pool, "run", 1);
+    set_policy(pool, "run", "write=link restore=none");
+    const struct lmcs_content before = record_of(pool, "run", 1, "p2.weight");
+    assert_int_equal(before.df.payload, LMCS_PAYLOAD_RAW);
+    close_pool(pool);
+    damage_content(place->pool, &before, 1000, 1);
+    pool = open_quiet(place->pool);
+    run_on(&run, pool, "run", 1);
+    assert_int_equal(storage_of(pool, "run", 2).link_contents, 3 * (PARAMETERS - 1));
+    expect_snapshot(pool, "run", 2, run.states[2]);
+    check_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
 /* The arrays have one link. */
 static void relations_are_given_twice(void **state)
 {
@@ -732,6 +755,7 @@ int main(void)
         IN_MEMORY(a_stranger_has_locked_the_file),
         IN_MEMORY(an_aborted_capture_leaves_no_state),
         IN_MEMORY(relations_are_given_twice),
+        ON_BOTH(no_link_leads_from_damaged_bytes),
         IN_MEMORY(a_refused_link_is_written_raw),
         IN_MEMORY(a_refused_delta_is_written_raw),
         IN_MEMORY(what_is_lost_is_not_shared),

@@ -11,6 +11,7 @@
 #include "base/order.h"
 #include "capture/state.h"
 #include "payload/layout.h"
+#include "payload/read.h"
 
 #define MAPPED_BYTES ((uint64_t)128 << 10) /* a buffer from this size on is a mapping of its own */
 
@@ -208,8 +209,18 @@ uint64_t lmcs_memory_bytes(struct lmcs_pool *pool)
 
 /* ---- Of a capture ---- */
 
-enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_content *content,
-                                     const void **data, bool *pinned, struct lmcs_error *error)
+/* A link from damaged bytes would lead nowhere once these are repaired. */
+static enum lmcs_status check_raw(struct lmcs_pool *pool, const struct lmcs_content *content,
+                                  const struct lmcs_tensor *tensor, struct lmcs_error *error)
+{
+    struct lmcs_chain chain = {.length = 1};
+    chain.links[0] = *content;
+    return lmcs_chain_read(pool, &chain, tensor, NULL, NULL, error);
+}
+
+enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_tensor *tensor,
+                                     const struct lmcs_content *content, const void **data, bool *pinned,
+                                     struct lmcs_error *error)
 {
     const uint64_t raw_bytes = content->df.raw_bytes;
     *pinned = false;
@@ -220,8 +231,13 @@ enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct 
     if (*data == NULL)
         return LMCS_OK;
     enum lmcs_status status = lmcs_payload_pin(capture->pool->lease, content, error);
-    *pinned = status == LMCS_OK;
-    if (status == LMCS_IN_USE) { /* another program holds a lock */
+    if (status == LMCS_OK) {
+        status = check_raw(capture->pool, content, tensor, error);
+        *pinned = status == LMCS_OK;
+        if (!*pinned)
+            lmcs_payload_unpin(capture->pool->lease, content);
+    }
+    if (status == LMCS_IN_USE || lmcs_is_unusable(status)) { /* another program holds a lock; scrub reports damage */
         *data = NULL;
         return LMCS_OK;
     }

@@ -38,7 +38,7 @@ static enum lmcs_status consider(struct search *s, struct lmcs_txn *txn, size_t 
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_content_find(txn, entry->previous, &item.before, &found, error);
     if (status == LMCS_OK && found && item.before.df.raw_bytes == entry->raw_bytes)
-        status = lmcs_capture_before(s->capture, &item.before, &item.array.before, &item.pinned, error);
+        status = lmcs_capture_before(s->capture, &entry->tensor, &item.before, &item.array.before, &item.pinned, error);
     item.array.after = lmcs_captured_bytes(entry);
     item.array.elements = entry->raw_bytes / sizeof(float);
     if (status == LMCS_OK && item.array.before != NULL)

@@ -114,10 +114,11 @@ void lmcs_pace_measured(struct lmcs_pace *pace, bool linked, uint64_t bytes, uin
 /* Records how long the capture took until durable. The caller holds pool->captures. */
 void lmcs_capture_measured(struct lmcs_capture *capture);
 
-/* Finds the bytes of a content of the base snapshot, in the memory state, or raw in the pool and then pinned. *data
- * NULL: neither has them in one part. */
-enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_content *content,
-                                     const void **data, bool *pinned, struct lmcs_error *error);
+/* Finds the bytes of a tensor's content in the base snapshot: in the memory state, or raw in the pool, then pinned and
+ * verified. *data NULL: neither has them in one part. */
+enum lmcs_status lmcs_capture_before(struct lmcs_capture *capture, const struct lmcs_tensor *tensor,
+                                     const struct lmcs_content *content, const void **data, bool *pinned,
+                                     struct lmcs_error *error);
 /* search.c: finds steps whose arrays are entries, by index. The caller frees *matches. */
 enum lmcs_status lmcs_capture_search(struct lmcs_capture *capture, struct lmcs_search_match **matches, size_t *found,
                                      struct lmcs_error *error);

@@ -91,7 +91,8 @@ static enum lmcs_status find_before(struct linking *l, struct job *job, bool *al
     *all = true;
     for (uint32_t i = 0; status == LMCS_OK && *all && i < job->step.arrays; i++) {
         bool pinned;
-        status = lmcs_capture_before(l->capture, &job->before[i], &job->step.before[i], &pinned, error);
+        status = lmcs_capture_before(l->capture, &job->after[i]->tensor, &job->before[i], &job->step.before[i], &pinned,
+                                     error);
         job->pinned |= pinned ? 1u << i : 0;
         *all = job->step.before[i] != NULL;
     }
