@@ -313,9 +313,9 @@ class Shelf:
             raise
         job = None if later is None else Job(self._store, capture, encoded, later)
         if job is not None:
+            job.start()
             for hook in hooks:
                 hook.add(job)
-            job.start()
         logger.debug("%s@%d %s", self._name, number, _DONE[mode])
         return Snapshot(self, number, None if wait else capture, step, job=job)
 

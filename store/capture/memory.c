@@ -209,7 +209,7 @@ uint64_t lmcs_memory_bytes(struct lmcs_pool *pool)
 
 /* ---- Of a capture ---- */
 
-/* A link from damaged bytes would lead nowhere once these are repaired. */
+/* A link from damaged bytes no longer fits them once they are repaired. */
 static enum lmcs_status check_raw(struct lmcs_pool *pool, const struct lmcs_content *content,
                                   const struct lmcs_tensor *tensor, struct lmcs_error *error)
 {

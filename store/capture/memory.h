@@ -30,7 +30,7 @@ void *lmcs_memory_take(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, uin
 void lmcs_memory_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, void *data, uint64_t bytes);
 /* The bytes of a content in the shelf's memory state; NULL: not there. */
 const void *lmcs_memory_find(const struct lmcs_busy_shelf *busy, uint64_t content, uint64_t bytes);
-/* Takes the buffer of a content out of the memory state, which is in it. Threads may take different ones. */
+/* Takes the buffer of a content, which must be there, out of the memory state. Threads may take different ones. */
 void *lmcs_memory_steal(struct lmcs_busy_shelf *busy, uint64_t content);
 /* Replaces the shelf's memory state by `items`, whose buffers it owns then; buffers of the old state that are not among
  * them become spare. Several items may have one content. Without memory for the list, all are freed. */
