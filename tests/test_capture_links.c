@@ -629,6 +629,29 @@ static void no_link_leads_from_damaged_bytes(void **state)
     run_end(&run);
 }
 
+static void no_delta_leads_from_damaged_bytes(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {1};
+    struct state *now = state_weights(&rng, 2, 60000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    set_policy(pool, "run", "write=link parity=none");
+    take_snapshot(pool, "run", now, 1);
+    const struct lmcs_content base = record_of(pool, "run", 1, now->tensors[0].name);
+    assert_int_equal(base.df.payload, LMCS_PAYLOAD_RAW);
+    close_pool(pool);
+    damage_content(place->pool, &base, 1000, 1);
+    pool = open_quiet(place->pool);
+    state_step(now, &rng, 0, 2);
+    take_snapshot(pool, "run", now, 2);
+    assert_int_equal(record_of(pool, "run", 2, now->tensors[0].name).df.payload, LMCS_PAYLOAD_RAW);
+    assert_int_equal(record_of(pool, "run", 2, now->tensors[1].name).df.payload, LMCS_PAYLOAD_FRAME);
+    expect_snapshot(pool, "run", 2, now);
+    check_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
 /* The arrays have one link. */
 static void relations_are_given_twice(void **state)
 {
@@ -756,6 +779,7 @@ int main(void)
         IN_MEMORY(an_aborted_capture_leaves_no_state),
         IN_MEMORY(relations_are_given_twice),
         ON_BOTH(no_link_leads_from_damaged_bytes),
+        ON_BOTH(no_delta_leads_from_damaged_bytes),
         IN_MEMORY(a_refused_link_is_written_raw),
         IN_MEMORY(a_refused_delta_is_written_raw),
         IN_MEMORY(what_is_lost_is_not_shared),
