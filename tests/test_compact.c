@@ -335,6 +335,50 @@ static void cancelled(void **state)
     free_history(states, SNAPSHOTS);
 }
 
+struct nested {
+    struct lmcs_pool *pool;
+    struct state *state;
+    enum lmcs_status compacted, captured;
+};
+
+static bool call_again(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct nested *nested = context;
+    uint64_t number;
+    (void)what;
+    (void)done;
+    (void)total;
+    if (nested->compacted == LMCS_OK) { /* the first call comes from inside a round */
+        struct lmcs_error error;
+        nested->compacted = lmcs_compact(nested->pool, NULL, &error);
+        for (struct rng rng = {14}; nested->captured == LMCS_OK; state_step(nested->state, &rng, 0, 3))
+            nested->captured = try_snapshot(nested->pool, "filler", nested->state, 0, &number, &error);
+    }
+    return true;
+}
+
+/* A signal handler takes a snapshot that finds the pool full, say. */
+static void a_call_from_inside_a_compaction(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {13};
+    struct state *states[SNAPSHOTS];
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_pool_set_limit(pool, (uint64_t)32 << 20, &err));
+    make_history(pool, "run", &rng, states, SNAPSHOTS, 3, 40000);
+    struct nested nested = {.pool = pool, .state = state_copy(states[0])};
+    struct lmcs_progress progress = {call_again, &nested};
+    OK(lmcs_compact(pool, &progress, &err));
+    assert_int_equal(nested.compacted, LMCS_IN_USE);
+    assert_int_equal(nested.captured, LMCS_FULL);
+    state_free(nested.state);
+    OK(lmcs_compact(pool, NULL, &err));
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+    free_history(states, SNAPSHOTS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +393,7 @@ int main(void)
         ON_DISK(request_works_while_paused),
         ON_DISK(many_tensors_take_few_commits),
         ON_DISK(cancelled),
+        ON_DISK(a_call_from_inside_a_compaction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,6 +46,35 @@ static void steps_come_back(void **state)
     run_end(&run);
 }
 
+static bool stop_at_second(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what;
+    (void)done;
+    (void)total;
+    return ++*(int *)context < 2;
+}
+
+/* Compaction stops between the parameters of a step. */
+static void finished_links_stay(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    int calls = 0;
+    struct lmcs_progress progress = {stop_at_second, &calls};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, large);
+    set_policy(pool, "run", "keep_raw=1");
+    run_on(&run, pool, "run", 3);
+    FAILS(LMCS_CANCELLED, lmcs_compact(pool, &progress, &err));
+    assert_true(record_of(pool, "run", 2, "p2.weight").link != 0);
+    assert_true(record_of(pool, "run", 2, "p1.weight").link == 0);
+    OK(lmcs_compact(pool, NULL, &err));
+    expect_run(&run, pool, "run");
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
 static void all_optimizers(void **state)
 {
     struct place *place = *state;
@@ -554,6 +583,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(steps_come_back),
+        ON_DISK(finished_links_stay),
         ON_BOTH(all_optimizers),
         ON_BOTH(schedulers_change_constants),
         ON_BOTH(lines_have_a_bound),

@@ -3,6 +3,8 @@
 /* ctest: timeout=600 */
 #include "test_repair_support.h"
 
+#include <sys/syscall.h>
+
 enum { COUNT = 7 };
 
 static void expect_all(struct lmcs_pool *pool, struct state **states, int count)
@@ -284,6 +286,19 @@ static void hashes_from_elsewhere(void **state)
     free_rows(states, 2);
 }
 
+/* Writes of this size and larger ones arrive with a wrong byte. */
+static size_t wrong_from = SIZE_MAX;
+
+ssize_t pwrite(int fd, const void *bytes, size_t count, off_t offset)
+{
+    ssize_t written = syscall(SYS_pwrite64, fd, bytes, count, offset);
+    if (count >= wrong_from && written > 1000) {
+        const unsigned char wrong = ((const unsigned char *)bytes)[1000] ^ 1;
+        syscall(SYS_pwrite64, fd, &wrong, 1, offset + 1000);
+    }
+    return written;
+}
+
 /* A delta can't be restored without its base; a keyframe of noise is stored raw, which takes more room. */
 static void stored_raw_without_its_base(void **state)
 {
@@ -307,6 +322,11 @@ static void stored_raw_without_its_base(void **state)
     damage_content(place->pool, &base, 0, 1 << 20);
     damage_content(place->pool, &delta, delta.df.stored_bytes / 2, 100);
     struct telling telling;
+    /* What arrives wrong replaces nothing. */
+    wrong_from = 1 << 20;
+    EXPECT(repair_from(pool, archive, &telling) != LMCS_OK && telling.report.repaired == 0);
+    wrong_from = SIZE_MAX;
+    EXPECT(record_of(pool, "run", 1, "noise").df.payload == LMCS_PAYLOAD_FRAME);
     FAILS(LMCS_DAMAGED, repair_from(pool, archive, &telling));
     EXPECT(telling.report.lost == 1 && telling.report.repaired == 1);
     delta = record_of(pool, "run", 1, "noise");
@@ -523,7 +543,7 @@ int main(void)
         IN_MEMORY(past_a_bad_source),
         IN_MEMORY(from_another_pool),
         IN_MEMORY(hashes_from_elsewhere),
-        IN_MEMORY(stored_raw_without_its_base),
+        ON_DISK(stored_raw_without_its_base),
         ON_BOTH(what_parity_repairs),
         IN_MEMORY(parity_follows_the_contents),
         IN_MEMORY(parity_of_all_sizes),

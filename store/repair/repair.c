@@ -301,13 +301,16 @@ static enum lmcs_status write_bytes(struct repairing *m, struct lmcs_region *reg
     return status == LMCS_OK ? lmcs_heap_sync(m->pool->heap, error) : status;
 }
 
-/* Scans the written payload, which must be as good as the image. */
-static enum lmcs_status look_again(struct repairing *m, const struct lmcs_content *made, struct lmcs_error *error)
+/* Scans the written payload, which must be as good as the scanned image (NULL: whole). */
+static enum lmcs_status look_again(struct repairing *m, const struct lmcs_content *made, const struct lmcs_scan *image,
+                                   struct lmcs_error *error)
 {
+    uint64_t most_bad = image == NULL ? 0 : image->bad_count;
+    bool head_may_be_bad = image != NULL && image->head_is_bad;
     struct lmcs_scan scan = {.blocks = 0};
     struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, made);
     enum lmcs_status status = lmcs_scan(&bytes, made, &m->identity, m->pool->workers, &scan, error);
-    if (status == LMCS_OK && (scan.bad_count > m->scan.bad_count || (scan.head_is_bad && !m->scan.head_is_bad)))
+    if (status == LMCS_OK && (scan.bad_count > most_bad || (scan.head_is_bad && !head_may_be_bad)))
         status = lmcs_fail(error, LMCS_IO, 0, "%s: the repaired bytes of tensor \"%s\" cannot be read back",
                            m->pool->path, m->identity.name);
     lmcs_scan_free(&scan);
@@ -330,7 +333,7 @@ static enum lmcs_status keep_image(struct repairing *m, bool *done, struct lmcs_
     lmcs_region_init(&region, m->pool, 1);
     enum lmcs_status status = write_bytes(m, &region, m->image, m->image_bytes, &made, error);
     if (status == LMCS_OK)
-        status = look_again(m, &made, error);
+        status = look_again(m, &made, &m->scan, error);
     if (status == LMCS_OK && m->is_another)
         status = decode_link(m, &made, error);
     if (status == LMCS_OK)
@@ -409,7 +412,7 @@ static enum lmcs_status store_raw(struct repairing *m, struct lmcs_region *regio
     made->df.base_count = 0;
     enum lmcs_status status = write_bytes(m, region, bytes, count, made, error);
     munmap(bytes, count + 1);
-    return status;
+    return status == LMCS_OK ? look_again(m, made, NULL, error) : status;
 }
 
 static enum lmcs_status code_again(struct repairing *m, unsigned char *decoded, struct lmcs_region *region,
