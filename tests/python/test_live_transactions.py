@@ -58,6 +58,39 @@ def test_system_calls_write_into_a_transaction(shelf: lmcstore.Shelf, tmp_path: 
     assert w[-1] == 0
 
 
+def test_live_variables_are_a_mapping_that_changes(shelf: lmcstore.Shelf) -> None:
+    live = shelf.live
+    given = np.zeros(2)
+    live.setdefault("w", given)[0] = 5
+    assert live["w"].tolist() == live.setdefault("w", given).tolist() == [5, 0] and given[0] == 0
+    assert live.setdefault("n") is None and live.setdefault("n", 3) is None
+    live["t"] = torch.arange(3)
+    assert live.pop("w").tolist() == [5, 0] and live.pop("t").tolist() == [0, 1, 2]
+    assert live.pop("w", None) is None and live.pop("w", default=7) == 7 and list(live) == ["n"]
+    live["a"] = np.ones(2)
+    name, value = live.popitem()
+    assert name == "a" and value.tolist() == [1, 1] and live.popitem() == ("n", None)
+    for nothing in (lambda: live.pop("w"), live.popitem):
+        with pytest.raises(lmcstore.NotFoundError):
+            nothing()
+    live.clear()
+    live["a"], live["b"], live["w"] = 1, np.ones(2), np.zeros(2)
+    held = live["w"]
+    for refused in (live.clear, lambda: live.pop("w")):
+        with pytest.raises(lmcstore.InUseError, match='"w"'):
+            refused()
+        assert list(live) == ["a", "b", "w"] and live["b"].tolist() == [1, 1]
+    del held
+    gc.collect()
+    with pytest.raises(ZeroDivisionError), shelf.transaction():
+        live.clear()
+        assert len(live) == 0
+        raise ZeroDivisionError
+    assert live["w"].tolist() == [0, 0]
+    live.clear()
+    assert list(live) == []
+
+
 def test_some_variables_only(shelf: lmcstore.Shelf) -> None:
     live = shelf.live
     live["a"], live["b"] = np.zeros(3), np.zeros(3)

@@ -8,6 +8,7 @@ atomic, and durable when they return.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 import time
@@ -32,6 +33,9 @@ from .variable import LiveInfo, LiveVariable, info_of
 if TYPE_CHECKING:
     from ..shelf import Shelf
     from ..snapshot import Snapshot
+
+
+_NONE_GIVEN: Any = object()
 
 
 class Live(MutableMapping[str, Any]):
@@ -299,6 +303,54 @@ class Live(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         self.erase(name)
+
+    def pop(self, name: str, default: Any = _NONE_GIVEN) -> Any:
+        """Remove a variable and return its value: arrays and tensors are copies.
+
+        NotFoundError: there is none, and no default was given. InUseError: as `erase`.
+        """
+        try:
+            found = self[name]
+        except NotFoundError:
+            if default is _NONE_GIVEN:
+                raise
+            return default
+        torch, numpy = loaded("torch"), loaded("numpy")
+        if torch is not None and isinstance(found, torch.Tensor):
+            found = found.clone()
+        elif numpy is not None and isinstance(found, numpy.ndarray):
+            found = found.copy()
+        self.erase(name)
+        return found
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the first variable by name, and return its name and value: as `pop`."""
+        name = next(iter(self), None)
+        if name is None:
+            raise NotFoundError(f"shelf {self._shelf.name!r} has no live variables")
+        return name, self.pop(name)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return a variable as ``live[name]`` does; if there is none, make it of the default first."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def clear(self) -> None:
+        """Remove all variables, all or nothing; InUseError: as `erase`.
+
+        In a transaction of this thread it is a part of that, which should be aborted after a failure.
+        """
+        names = self.names()
+        if not names:
+            return
+        try:
+            transaction: Any = self.transaction()
+        except InvalidError:  # this thread has begun one
+            transaction = contextlib.nullcontext()
+        with transaction:
+            for name in names:
+                self.erase(name)
 
     def rename(self, name: str, to: str) -> None:
         """Rename a variable; ExistsError: the new name is taken."""
