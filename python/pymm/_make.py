@@ -81,8 +81,8 @@ def _shadow_of_scalar(value: Any) -> Shadow:
 
 
 def _is_the_same(current: Any, value: Any) -> bool:
-    """Whether a value is the variable itself, through another object."""
-    if not (isinstance(current, shelved_ndarray) and isinstance(value, np.ndarray)):
+    """Whether a value is the variable itself, through another object. A masked array has a mask, too."""
+    if not (isinstance(current, shelved_ndarray) and isinstance(value, np.ndarray)) or hasattr(value, "mask"):
         return False
     return (
         current.dtype == value.dtype

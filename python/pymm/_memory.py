@@ -271,6 +271,9 @@ class MemoryReference:
             with shelf_errors():
                 self.core.persist(0, self.nbytes)
 
+    def has(self, address: int) -> bool:
+        return self.address <= address < self.address + max(self.nbytes, 1)
+
     def persist_between(self, low: int, high: int) -> None:
         low, high = max(low - self.address, 0), min(high - self.address, self.nbytes)
         if low < high:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import lmcstore
+import numpy as np
 from lmcstore import _core
 
 from ._memory import (
@@ -33,6 +34,7 @@ from ._memory import (
     read_note,
 )
 from ._small import Small
+from .ndarray import shelved_ndarray
 
 _ENTRY = struct.Struct("<Qq")
 _FLOAT = struct.Struct("<Qd")
@@ -183,7 +185,10 @@ class shelved_linked_list(ShelvedCommon):
     def _is_the_part(self, entry: bytes, value: Any) -> bool:
         kind, number = _ENTRY.unpack(entry)
         memory = getattr(value, "_value_named_memory", None)
-        return kind == _PART and memory is not None and memory.name == self._part_name(number)
+        if kind != _PART or memory is None or memory.name != self._part_name(number):
+            return False
+        # A view, or a masked array over it, is another value.
+        return not isinstance(value, np.ndarray) or (isinstance(value, shelved_ndarray) and value._is_variable)
 
     def _drop(self, entry: bytes) -> None:
         kind, number = _ENTRY.unpack(entry)

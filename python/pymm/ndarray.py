@@ -51,9 +51,14 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
         return self.view(np.ndarray)
 
     def __array_finalize__(self, source: Any) -> None:
-        if source is not None:
-            self._value_named_memory = getattr(source, "_value_named_memory", None)  # type: ignore[assignment]
-            self.name = getattr(source, "name", None)
+        if source is None:
+            return
+        memory = getattr(source, "_value_named_memory", None)
+        if memory is not None and type(self.base) is not shelved_ndarray:  # the base of most views
+            at = self.__array_interface__["data"][0]
+            memory = memory if memory.has(at) else None  # a copy, such as x[[0, 2]], must not hold the variable
+        self._value_named_memory = memory  # type: ignore[assignment]
+        self.name = getattr(source, "name", None) if memory is not None else None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("shape", "dtype", "strides") and self._is_variable:

@@ -97,6 +97,34 @@ def test_assigning_one_variable_to_another_copies(s: pymm.shelf) -> None:
     assert s.n.shape == (1, 3)
 
 
+def test_what_is_assigned_to_an_element_is_stored(folder: str) -> None:
+    s = new(folder)
+    s.l = [np.arange(6.0), np.arange(6.0), np.arange(6.0), np.arange(6.0), np.arange(6.0)]
+    large = s.l[3]
+    s.l[0] = np.zeros_like(s.l[0])
+    s.l[1] = s.l[1][::-1]
+    s.l[2] = s.l[2].reshape(2, 3)
+    s.l[3] = large[large > 2]
+    s.l[4] += 1
+    s.l[4] = s.l[4]
+    parts = s.l.part_names()
+    s.l[4] *= 2
+    assert s.l.part_names() == parts
+    del large, s
+    s = again(folder)
+    expected = [[0] * 6, [5, 4, 3, 2, 1, 0], [[0, 1, 2], [3, 4, 5]], [3, 4, 5], [2, 4, 6, 8, 10, 12]]
+    assert [element.tolist() for element in s.l] == expected
+
+
+def test_a_mask_over_a_variable_is_not_lost(s: pymm.shelf) -> None:
+    s.x, s.l = np.arange(3.0), [np.arange(3.0)]
+    masks = np.ma.masked_array(s.x, [1, 0, 0]), np.ma.masked_array(s.l[0], [1, 0, 0])
+    with pytest.raises(RuntimeError, match="masked"):
+        s.x = masks[0]
+    with pytest.raises(RuntimeError, match="masked"):
+        s.l[0] = masks[1]
+
+
 def test_ways_to_write_into_arrays(s: pymm.shelf, tmp_path: Path) -> None:
     s.x = np.zeros(6)
     np.add(np.ones(6), 1, out=s.x)
