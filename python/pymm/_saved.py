@@ -205,9 +205,16 @@ def load(names: Names, name: str) -> Any:
 
 
 def sweep(pool: Pool) -> None:
-    """Remove remains of a crash: unreferenced parts of lists, and arrays."""
+    """Remove remains of a crash: unreferenced parts of lists, and arrays.
+
+    What is damaged or in use stays: the shelf's other variables are usable, and the next open tries again.
+    """
     keys, lists = set(), []
-    for info in pool.live.infos():
+    try:
+        infos = pool.live.infos()
+    except lmcstore.DamagedError:
+        return  # without all keys, parts that are referenced would go
+    for info in infos:
         extra = read_note(info.note)[1]
         if isinstance(extra.get("key"), str):
             keys.add(extra["key"])
@@ -216,8 +223,10 @@ def sweep(pool: Pool) -> None:
     for name in pool.names(HIDDEN):
         key, separator, number = name[1:].replace("-", ":").partition(":")
         if separator and number.isdigit() and key not in keys and not is_saved(name):
-            pool.erase(name)
+            with contextlib.suppress(lmcstore.DamagedError, lmcstore.InUseError):
+                pool.erase(name)
     for name in lists:
-        core = pool.open(name)
-        if core is not None:
-            shelved_linked_list(Names(pool), name, core).sweep()
+        with contextlib.suppress(lmcstore.DamagedError, lmcstore.InUseError, ShelfError):
+            core = pool.open(name)
+            if core is not None:
+                shelved_linked_list(Names(pool), name, core).sweep()

@@ -68,6 +68,7 @@ class shelved_linked_list(ShelvedCommon):
         self._name = name
         self._key = str(_key_of(core))
         self._lock = names.lock
+        self.prefix = f"{HIDDEN}{self._key}-"
 
     # Entries
 
@@ -78,11 +79,11 @@ class shelved_linked_list(ShelvedCommon):
         return count, number
 
     def _part_name(self, number: int) -> str:
-        return f"{HIDDEN}{self._key}-{number}"
+        return f"{self.prefix}{number}"
 
     def part_names(self) -> list[str]:
         """Return the names of its variables."""
-        return self._pool.names(f"{HIDDEN}{self._key}-")
+        return self._pool.names(self.prefix)
 
     def erase_parts(self) -> None:
         """Remove its variables; those in use stay until the next open of the shelf."""

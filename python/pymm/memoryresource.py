@@ -20,6 +20,7 @@ from ._memory import MAX_SMALL, Lock, MemoryReference, Names, Pool, ShelfError, 
 
 _BACKENDS = (None, "hstore-cc", "hstore", "hstore-mm", "mapstore")
 _LEAST_BYTES = 16 << 20
+_SIGNATURE = b"PMEMOBJ"  # the first bytes of a pool
 _known: weakref.WeakValueDictionary[tuple[Any, ...], Names] = weakref.WeakValueDictionary()
 opening = Lock()
 """Held while a shelf is looked up and opened."""
@@ -218,9 +219,10 @@ def _delete(path: str, name: str) -> None:
         # Other processes that have it open keep it; a file that is no pool is not deleted.
         try:
             lmcstore.open(path, "r+", wait=2.0, background=False).close()
-        except lmcstore.DamagedError:
-            with contextlib.suppress(lmcstore.Error):
-                lmcstore.open(path, "r").close()
+        except lmcstore.DamagedError as error:
+            with open(path, "rb") as file:
+                if file.read(len(_SIGNATURE)) != _SIGNATURE:
+                    raise ShelfError(f"{error}; force_new deletes pools only: remove the file yourself") from None
     os.unlink(path)
 
 

@@ -176,7 +176,7 @@ class shelf:
     def erase(self, name: str | ShelvedCommon) -> None:
         """Remove a variable or a saved structure, and free its space.
 
-        RuntimeError: there is none; or it, or a view of it, is referenced. Nothing changes.
+        RuntimeError: there is none; or it, a view of it, or an element of it is referenced. Nothing changes.
         """
         if not isinstance(name, str):  # no reference of this function remains
             name = _name_of(name)
@@ -190,19 +190,23 @@ class shelf:
     def _erase_variable(self, name: str) -> bool:
         if name not in self._names and self._pool.open(name) is None:
             return False
-        parts = self._parts_of(name)
-        if not self._erase_unheld(name):
+        prefix = self._prefix_of_parts(name)
+        if not self._erase_unheld(name, prefix):
             gc.collect()  # garbage, such as the frames of an exception, may refer to it
-            if not self._erase_unheld(name):
+            if not self._erase_unheld(name, prefix):
                 raise ShelfError(
-                    f"{name!r} can't be erased: something else refers to it, or to a view of it; drop that first"
+                    f"{name!r} can't be erased: something else refers to it, or to a view or an element of it; drop "
+                    "that first"
                 )
-        for part in parts:
-            self._pool.erase(part)
+        if prefix is not None:
+            for part in self._pool.names(prefix):
+                self._pool.erase(part)
         return True
 
-    def _erase_unheld(self, name: str) -> bool:
+    def _erase_unheld(self, name: str, prefix: str | None) -> bool:
         names = self._names
+        if prefix is not None and any(part.handles for part in self._pool.live.infos(prefix)):
+            return False
         held = names.pop(name, None)
         if held is not None and sys.getrefcount(held) > 2:  # ours, and the argument's
             names[name] = held
@@ -228,11 +232,11 @@ class shelf:
         if core is not None:
             MemoryReference(core, name, self._names).persist()
 
-    def _parts_of(self, name: str) -> list[str]:
+    def _prefix_of_parts(self, name: str) -> str | None:
         core = self._pool.open(name)
         if core is None or read_note(core.info()["note"])[1].get("type") != "linked_list":
-            return []
-        return shelved_linked_list(self._names, name, core).part_names()
+            return None
+        return shelved_linked_list(self._names, name, core).prefix
 
     @raises_shelf_errors
     def persist(self) -> None:

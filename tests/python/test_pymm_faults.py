@@ -349,6 +349,30 @@ def test_7_erasing_frees_space(s: pymm.shelf) -> None:
     assert s.mr._pool.store.info()["limit_bytes"] <= 32 << 20
 
 
+def test_7_a_failed_erase_of_a_list_leaves_its_elements(s: pymm.shelf) -> None:
+    s.l = ["a", np.arange(3)]
+    held = s.l[1]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="an element"):
+            s.erase("l")
+    assert "l" in s and s.l[0] == "a" and s.l[1].tolist() == held.tolist() == [0, 1, 2]
+    del held
+    s.erase("l")
+    assert s.get_item_names(all=True) == []
+
+
+def test_7_a_copy_does_not_keep_a_variable(s: pymm.shelf) -> None:
+    s.x = np.arange(6.0)
+    copies = [s.x[[0, 2]], s.x[s.x > 2], np.zeros_like(s.x), np.array(s.x, subok=True)]
+    views = [s.x[1:], np.lib.stride_tricks.as_strided(s.x[2:], (2,), (8,), subok=True), s.x.reshape(2, 3)[1].T]
+    assert all(view.namedmemory is s.x.namedmemory for view in views)
+    with pytest.raises(RuntimeError, match="can't be erased"):
+        s.erase("x")
+    del views
+    s.erase("x")
+    assert copies[0].tolist() == [0, 2]
+
+
 # ---- 8: scalars without the garbage collector -----------------------------------------------------------------------
 
 

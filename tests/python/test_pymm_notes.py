@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import lmcstore
+import numpy as np
 import pymm
 import pytest
 from lmcstore import _core
 from lmcstore._state.scalars import pack
 from pymm_support import again, folder, new
+from test_lazy import damage_all
 
 __all__ = ["folder"]
 
@@ -89,9 +91,40 @@ def test_a_value_of_another_type(folder: str) -> None:
 
 def test_a_list_longer_than_its_room(folder: str) -> None:
     entries = struct.pack("<QQ", 2**60, 0) + struct.pack("<Qq", 1, 7) * 3
+    shelf = shelf_with(folder, 'numpy\n{"type":"linked_list","key":"k"}', entries)
     with pytest.raises(RuntimeError, match="no room for"):
-        shelf = shelf_with(folder, 'numpy\n{"type":"linked_list","key":"k"}', entries)
         len(shelf.v)
+    assert shelf.x == 1
+
+
+def test_damaged_elements_keep_no_shelf_from_opening(folder: str) -> None:
+    shelf = new(folder)
+    shelf.x, shelf.l = 1, ["a needle in a haystack"]
+    unused = shelf.l.prefix + "7"
+    shelf.mr._pool.live[unused] = "another needle in a haystack"
+    del shelf
+    for needle in (b"a needle in", b"another needle in"):
+        damage_all(str(next(Path(folder).glob("*.pool"))), needle)
+    shelf = again(folder)
+    assert shelf.x == 1 and len(shelf.l) == 1
+    with pytest.raises(RuntimeError, match="damaged"):
+        _ = shelf.l[0]
+    shelf.l = ["another"]
+    assert list(shelf.l) == ["another"]
+
+
+def test_parts_in_use_keep_no_shelf_from_opening(folder: str) -> None:
+    shelf = new(folder)
+    shelf.l = [np.zeros(3)]
+    with lmcstore.open(f"{folder}/test.pool", background=False) as store:
+        held = store["test"].live[shelf.l.prefix + "0"]
+        remains = store["test"].live.tensor("-0-0", 3)
+        shelf.l[0] = 5
+        del shelf
+        shelf = again(folder)
+        assert shelf.l[0] == 5 and held.tolist() == [0, 0, 0] and remains.shape == (3,)
+        del shelf, held, remains
+    assert len(again(folder).get_item_names(all=True)) == 1
 
 
 def saved(node: bytes) -> tuple[str, bytes]:

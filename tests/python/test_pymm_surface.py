@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import lmcstore
@@ -74,6 +75,16 @@ def test_force_new_begins_anew(folder: str) -> None:
     new.y = 2
     del s, held, new
     assert again(folder).items == ["y"]
+
+
+def test_force_new_deletes_pools_only(folder: str) -> None:
+    path = Path(folder) / "notes.pool"
+    path.write_text("a text\n" * 3000)
+    with pytest.raises(RuntimeError, match="deletes pools only"):
+        pymm.shelf("notes", pmem_path=folder, force_new=True)
+    assert path.read_text() == "a text\n" * 3000
+    path.write_bytes(b"PMEMOBJ\0" + bytes(20_000))  # the remains of a pool
+    assert pymm.shelf("notes", size_mb=8, pmem_path=folder, force_new=True).items == []
 
 
 def test_another_process_that_has_it_keeps_it(folder: str) -> None:
