@@ -113,6 +113,16 @@ def assigned(names: Names, name: str, value: Any) -> Any:
         return current
     _check_own_view(current, value)
     shadow = shadow_of(value, name)
+    try:
+        return _stored(names, name, shadow)
+    except lmcstore.FullError:
+        raise  # nothing has changed
+    except BaseException:
+        names.pop(name, None)  # an interrupt may arrive after the change: the next use opens what the pool has
+        raise
+
+
+def _stored(names: Names, name: str, shadow: Shadow) -> Any:
     with names.lock:
         made = _changed_in_place(names, names.get(name), shadow)
         if made is not None:
@@ -122,10 +132,11 @@ def assigned(names: Names, name: str, value: Any) -> Any:
     with names.lock:
         current = names.get(name)
         old = current if isinstance(current, shelved_linked_list) else _unopened_list(names, name, current)
+        names.joins(name)
         names.pool.growing(made._value_named_memory.core.replace, name)
+        names[name] = made
         if old is not None:
             old.erase_parts()
-        names[name] = made
     return made
 
 

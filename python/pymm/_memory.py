@@ -135,7 +135,8 @@ class Names(dict[str, Any]):
         super().__init__()
         self.pool = pool
         self.lock = Lock()
-        self.transaction: _core.Transaction | None = None
+        self.begun: _core.Transaction | None = None
+        self.members: set[str] | None = None  # of the transaction begun last; None: all variables
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
@@ -146,11 +147,28 @@ class Names(dict[str, Any]):
     def variables(self) -> dict[str, Any]:
         return {name: value for name, value in list(self.items()) if isinstance(value, ShelvedCommon)}
 
-    def end(self, transaction: _core.Transaction) -> None:
-        """Forget an ended transaction, but not one that another thread has begun since."""
-        with self.lock:
-            if self.transaction is transaction:
-                self.transaction = None
+    @property
+    def transaction(self) -> _core.Transaction | None:
+        """The transaction under way: an interrupt may arrive after the end of one, before that is noted here."""
+        begun = self.begun
+        return None if begun is None or begun.ended else begun
+
+    def joins(self, name: str) -> bool:
+        """Whether changes of a name are in the transaction, if one is under way; a new name joins it."""
+        if self.transaction is None or self.members is None or name in self.members:
+            return True
+        if self.pool.open(name) is not None:
+            return False
+        self.members.add(name)
+        return True
+
+    def check_joins(self, name: str, shown: str) -> None:
+        """Refuse new parts for a variable outside of the transaction: an abort would undo the parts only."""
+        if not self.joins(name):
+            raise ShelfError(
+                f"{shown!r} can't be changed in a transaction of other variables: name it in tx_begin(), or begin one "
+                "of all with tx_begin_all()"
+            )
 
     def forget(self) -> None:
         for name in self.variables():
@@ -240,8 +258,8 @@ class MemoryReference:
         self.extra = extra if extra is not None else {}
         self.name = name
         self.owner = weakref.ref(owner) if owner is not None else None
+        self.nbytes: int = core.info()["bytes"] if core.address else 0
         self.address = core.address
-        self.nbytes: int = core.info()["bytes"] if self.address else 0
 
     def __del__(self) -> None:
         if getattr(self, "address", 0) and self.nbytes:

@@ -98,6 +98,8 @@ def save(names: Names, data: Any, name: str) -> None:
         raise ShelfError("a saved structure needs a name, which is a text")
     packer = _Packer()
     packed = packer.node(data, name, 0)
+    with names.lock:
+        names.check_joins(_PREFIX + name, name)  # before anything is written
     shadows = [shadow_of(array, name) for array in packer.arrays]
     pool, key = names.pool, os.urandom(8).hex()
     with _erased_on_failure(pool, key):
@@ -109,18 +111,23 @@ def save(names: Names, data: Any, name: str) -> None:
         memoryview(core.buffer())[:] = packed
     with names.lock:  # no thread loads the earlier structure meanwhile
         before = pool.open(_PREFIX + name)
-        with _erased_on_failure(pool, key):
+        with _erased_on_failure(pool, key, name):
+            names.check_joins(_PREFIX + name, name)
             pool.growing(core.replace, _PREFIX + name)
         if before is not None:
             _erase_arrays(pool, _key(before))
 
 
 @contextlib.contextmanager
-def _erased_on_failure(pool: Pool, key: str) -> Iterator[None]:
+def _erased_on_failure(pool: Pool, key: str, name: str | None = None) -> Iterator[None]:
+    """Erase the arrays of a failed save, unless an error or an interrupt came after the structure got its `name`."""
     try:
         yield
     except BaseException:
-        _erase_arrays(pool, key)
+        with contextlib.suppress(lmcstore.Error):  # the next open removes what stays
+            core = pool.open(_PREFIX + name) if name is not None else None
+            if core is None or _key(core) != key:
+                _erase_arrays(pool, key)
         raise
 
 
@@ -131,6 +138,12 @@ def _key(core: _core.Live) -> str:
 def _erase_arrays(pool: Pool, key: str) -> None:
     for array in pool.names(f"{HIDDEN}{key}:"):
         pool.erase(array)
+
+
+def variables(names: Names, name: str) -> list[str]:
+    """Return the names of the variables of a saved structure; none: there is no such structure."""
+    core = names.pool.open(_PREFIX + name) if name else None
+    return [] if core is None else [_PREFIX + name, *names.pool.names(f"{HIDDEN}{_key(core)}:")]
 
 
 def erase(names: Names, name: str) -> bool:

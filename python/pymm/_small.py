@@ -110,10 +110,14 @@ def in_place(operation: Callable[[Any, Any], Any], plain: Any) -> Callable[[Smal
         with names.lock:
             if names.get(memory.name) is not self:
                 return result
-            changed = self._stored(result)
-            if changed is not None:
-                names[memory.name] = changed
-                return changed
+            try:
+                changed = self._stored(result)
+                if changed is not None:
+                    names[memory.name] = changed
+                    return changed
+            except BaseException:
+                names.pop(memory.name, None)  # an interrupt may arrive after the change
+                raise
         return Makers.assigned(names, memory.name, result)
 
     return method

@@ -119,6 +119,7 @@ class shelved_linked_list(ShelvedCommon):
 
     def _put_part(self, shadow: Any, number: int) -> bytes:
         """Make a part, replacing one that a crash has left."""
+        self._check_joins()
         made = shadow.build(_part_names(self._pool), self._part_name(number))
         self._pool.growing(made._value_named_memory.core.replace, self._part_name(number))
         return _ENTRY.pack(_PART, number)
@@ -209,10 +210,19 @@ class shelved_linked_list(ShelvedCommon):
             entries[:16] = _HEADER.pack(count - 1, number)
         self._drop(before)
 
-    def _transaction(self) -> Any:
+    def _names(self) -> Names | None:
         owner = self._value_named_memory.owner
-        names = owner() if owner is not None else None
+        return owner() if owner is not None else None
+
+    def _check_joins(self) -> None:
+        names = self._names()
+        if names is not None:
+            names.check_joins(self._name, self._name)
+
+    def _transaction(self) -> Any:
+        names = self._names()
         if names is not None and names.transaction is not None:
+            self._check_joins()
             return contextlib.nullcontext()
         core = self._pool.core.transaction(self._pool.shelf, (self._core,), 0, 10_000, 1 << 40)
         return lmcstore.Transaction(core)

@@ -233,7 +233,6 @@ def _close_all() -> None:
             continue
         if names.transaction is not None:
             names.transaction.abort()
-            names.transaction = None
         for value in names.variables().values():
             with contextlib.suppress(RuntimeError):
                 value._value_named_memory.persist()

@@ -268,28 +268,51 @@ class shelf:
 
     @raises_shelf_errors
     def tx_begin(self, variables: Iterable[str | ShelvedCommon] | str | ShelvedCommon | None = None) -> None:
-        """Begin a transaction of some variables, given by names or as objects. Default: all.
+        """Begin a transaction of some variables or saved structures, given by names or as objects. Default: all.
 
         It covers every store: items, slices, in-place operators, ``out=``, ``sort``, ``copy_``, files read into them. A
         crash before `tx_end` undoes it. RuntimeError: there is no such variable, or a transaction is under way.
+
+        Elements of a list, and variables made until `tx_end`, belong to it. All others are durable as usual, and no
+        abort undoes them. Only lists and saved structures that it lacks refuse changes of several variables (`save`,
+        ``del``, a list assigned to the name, texts, bytes, arrays, tensors and integers above 64 bits as elements).
+
+        Begin and end map the pages of its variables anew, which can take a second for each GiB in use: leave out large
+        ones that don't change. Lists of thousands of texts or arrays are faster in a transaction of all.
         """
         if variables is None:
             self._begin(None)
             return
         single = isinstance(variables, str | ShelvedCommon)
         chosen = [variables] if single else list(variables)  # type: ignore[arg-type]
-        cores = []
-        for one in chosen:
-            value = getattr(self, one) if isinstance(one, str) else one
-            if not isinstance(value, ShelvedCommon) or getattr(value, "_value_named_memory", None) is None:
-                raise ShelfError(f"a transaction is of variables of the shelf: {one!r} is none")
-            cores.append(value._value_named_memory.core)
-        self._begin(tuple(cores))
+        with self._names.lock:  # no list gets an element meanwhile
+            members: dict[str, Any] = {}
+            for one in chosen:
+                members |= self._members_of(one)
+            self._begin(members)
 
-    def _begin(self, cores: tuple[Any, ...] | None) -> None:
-        if self._names.transaction is not None:
-            raise ShelfError("a transaction has been begun already: end it with tx_end()")
-        self._names.transaction = self._pool.core.transaction(self._pool.shelf, cores, 0, 10_000, 1 << 40)
+    def _members_of(self, one: Any) -> dict[str, Any]:
+        value, parts = one, []
+        if isinstance(one, str):
+            value, parts = getattr(self, one), _saved.variables(self._names, one)
+        memory = getattr(value, "_value_named_memory", None) if isinstance(value, ShelvedCommon) else None
+        if memory is None and not parts:
+            raise ShelfError(f"a transaction is of variables of the shelf: {one!r} is none")
+        if isinstance(value, shelved_linked_list):
+            parts += value.part_names()
+        members = {name: self._pool.open(name) for name in parts}
+        if memory is not None:
+            members[memory.name] = memory.core
+        return members
+
+    def _begin(self, members: dict[str, Any] | None) -> None:
+        names = self._names
+        with names.lock:
+            if names.transaction is not None:
+                raise ShelfError("a transaction has been begun already: end it with tx_end()")
+            cores = None if members is None else tuple(members.values())
+            names.members = None if members is None else set(members)
+            names.begun = self._pool.core.transaction(self._pool.shelf, cores, 0, 10_000, 1 << 40)
 
     @raises_shelf_errors
     def tx_end(self) -> None:
@@ -298,15 +321,16 @@ class shelf:
         if transaction is None:
             raise ShelfError("there is no transaction to end: begin one with tx_begin()")
         self._pool.growing(transaction.commit)
-        self._names.end(transaction)
 
     def tx_abort(self) -> None:
         """End the transaction and undo it."""
-        transaction, self._names.transaction = self._names.transaction, None
+        transaction = self._names.transaction
         if transaction is None:
             raise ShelfError("there is no transaction to undo: begin one with tx_begin()")
-        transaction.abort()
-        self._names.forget()
+        try:
+            transaction.abort()
+        finally:
+            self._names.forget()
 
     # Saving structures
 

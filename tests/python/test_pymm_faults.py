@@ -13,6 +13,7 @@ import numpy as np
 import pymm
 import pytest
 from optional import torch
+from pymm._memory import Pool
 from pymm_support import again, folder, new, run, s
 
 __all__ = ["folder", "s"]
@@ -116,6 +117,119 @@ def test_1_a_shelf_that_goes_inside_one_undoes_it(folder: str) -> None:
     assert again(folder).x.sum() == 0
 
 
+APART = [
+    ("x", "s.save({'w': np.zeros(3)}, 'st')"),
+    ("x", "s.l = ['b', 'c']"),
+    ("x", "s.n = ['b', 'c']"),
+    ("x", "s.l.append('text')"),
+    ("x", "s.l[0] = 'text'"),
+    ("x", "s.l[1] = 'text'"),
+    ("x", "del s.l[1]"),
+    ("x", "s.x[0] = 9; s.fresh = ['b', 'c']; s.fresh.append('d'); s.save([np.ones(9)], 'fresh')"),
+    ("x", "s.x[0] = 9; s.fresh = [1]; s.fresh[0] = 'd'; s.save([1], 'fresh'); s.save([np.ones(2)], 'fresh')"),
+    ("l", "s.l[0] = np.ones(4)"),
+    ("l", "s.l[2] += 1"),
+    ("l", "s.l.append('text'); del s.l[0]; s.l[-1] = 5"),
+    ("l", "s.l = ['b', 'c']"),
+    ("l", "s.erase('l')"),
+    ("st", "s.save({'w': np.zeros(3)}, 'st')"),
+    ("st", "s.save(5, 'st')"),
+    ("st", "s.erase('st')"),
+]
+
+
+def whole(s: pymm.shelf) -> None:
+    assert list(s.l)[:2] == ["a", 1] and s.l[2].tolist() == [0, 0] and len(s.l) == 3, list(s.l)
+    assert s.load("st")["w"].tolist() == [1, 1, 1] and s.n == 5 and s.x.tolist() == [0, 0, 0]
+    assert s.items == ["l", "n", "st", "x"] and len(s.get_item_names(all=True)) == 8
+
+
+def test_1_lists_and_saved_structures_beside_a_transaction_stay_whole(folder: str) -> None:
+    code = f"""
+for number, (member, action) in enumerate({APART!r}):
+    for ends in (0, 1):
+        child = os.fork()
+        if child == 0:
+            s = pymm.shelf(f"s{{number}}{{ends}}", size_mb=8, pmem_path=folder)
+            s.x, s.n, s.l = np.zeros(3), 5, ["a", 1, np.zeros(2)]
+            s.save({{"w": np.ones(3)}}, "st")
+            s.tx_begin([member])
+            try:
+                exec(action)
+            except pymm.ShelfError as error:
+                assert "in a transaction of other variables" in str(error) and member == "x", error
+            if ends:
+                s.tx_abort()
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL, action
+"""
+    run(folder, code)
+    for number, (_, action) in enumerate(APART):
+        for ends in (0, 1):
+            s = again(folder, f"s{number}{ends}")
+            try:
+                whole(s)
+            except Exception as error:
+                raise AssertionError(action) from error
+            del s
+
+
+def test_1_lists_and_saved_structures_within_a_transaction_of_some(s: pymm.shelf) -> None:
+    s.x, s.l = np.zeros(3), ["a", np.zeros(2)]
+    s.save([np.zeros(2)], "st")
+    s.tx_begin(["l", "st"])
+    s.l[0], s.x[0] = "b", 7
+    s.l[1] += 1
+    s.l.append(2**70)
+    s.save([np.ones(3)], "st")
+    s.n = [1]
+    s.n.append("newer")
+    s.tx_end()
+    assert s.l[0] == "b" and s.l[1].tolist() == [1, 1] and s.l[2] == 2**70 and list(s.n) == [1, "newer"]
+    assert s.load("st")[0].tolist() == [1, 1, 1]
+    s.tx_begin(["x"])
+    s.x[0] = 8
+    s.l.append(5)  # one step, which needs no part
+    s.tx_abort()
+    assert s.x[0] == 7 and s.l[3] == 5 and len(s.l) == 4
+    s.l.append("text")
+    s.tx_begin(s.l[1])
+    s.l[1] += 1
+    s.tx_abort()
+    assert s.l[1].tolist() == [1, 1] and len(s.get_item_names(all=True)) == 11
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, method: str, call: int = 1) -> None:
+    """Let Ctrl-C arrive when a function of the C module has returned."""
+    growing, calls = Pool.growing, []
+
+    def changed(self: Pool, function: Any, *args: Any) -> Any:
+        result = growing(self, function, *args)
+        calls.extend([1] * (function.__name__ == method))
+        if function.__name__ == method and len(calls) == call:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(Pool, "growing", changed)
+
+
+def test_1_an_interrupt_after_the_end_of_a_transaction(s: pymm.shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    s.n = 1
+    for begin_next in (s.tx_begin_all, lambda: s.tx_begin("n")):
+        s.tx_begin_all()
+        s.n += 1
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            interrupted(patch, "commit")
+            s.tx_end()
+        for ended in (s.tx_end, s.tx_abort):
+            with pytest.raises(RuntimeError, match="there is no transaction"):
+                ended()
+        begin_next()
+        s.n += 1
+        s.tx_abort()
+    assert s.n == 3
+
+
 # ---- 2: reassignment is one step ------------------------------------------------------------------------------------
 
 
@@ -151,6 +265,28 @@ def test_2_a_failed_assignment_changes_nothing(s: pymm.shelf) -> None:
             with pytest.raises(RuntimeError):
                 setattr(s, name, bad)
     assert s.x.tolist() == [0, 1, 2] and list(s.l) == ["a"] and len(s.get_item_names(all=True)) == 3
+
+
+def test_2_an_interrupt_after_a_change_leaves_no_earlier_variable(
+    s: pymm.shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s.x, s.l, s.n = np.zeros(3), ["a"], 1
+    held = s.x
+    for name, value in (("x", np.ones(4)), ("l", ["b"])):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            interrupted(patch, "replace", 2 if name == "l" else 1)  # after that of the element
+            setattr(s, name, value)
+    s.x[0] = 5
+    s.l.append(2)
+    assert held.tolist() == [0, 0, 0] and s.x.tolist() == [5, 1, 1, 1] and list(s.l) == ["b", 2]
+    for change in (lambda: setattr(s, "n", s.n + 1), lambda: s.n.__iadd__(1)):
+        memory = s.n.namedmemory
+        memory.set = lambda data, core=memory.core: (core.set(data), 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            change()
+        memory.set = memory.core.set
+        assert s.n == s.mr._pool.live["n"]
+    assert s.n == 3
 
 
 # ---- 4: durable on an ordinary file system --------------------------------------------------------------------------
@@ -224,6 +360,20 @@ while True:
     s = again(folder)
     loaded = s.load("c")
     assert loaded["x"].sum() == 1000 * loaded["step"] and len(s.get_item_names(all=True)) == 3
+
+
+def test_5_an_interrupt_after_a_save_keeps_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = new(folder)
+    s.save({"w": np.zeros(3), "v": np.zeros(3)}, "st")
+    for last, expected in ((3, 1.0), (2, 1.0)):  # replaced: two arrays, then the structure
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            interrupted(patch, "replace", last)
+            s.save({"w": np.full(3, float(last) / 3), "v": np.full(3, float(last) / 3)}, "st")
+        assert s.load("st")["w"].tolist() == s.load("st")["v"].tolist() == [expected] * 3
+    del s
+    gc.collect()
+    s = again(folder)
+    assert s.load("st")["w"].sum() == 3 and len(s.get_item_names(all=True)) == 4
 
 
 def test_5_lists_keep_their_elements_after_a_reopen(folder: str) -> None:

@@ -190,8 +190,7 @@ def test_a_transaction_that_follows_another_is_not_forgotten(s: pymm.shelf, monk
 
     def committed(function: Callable[..., Any], *args: Any) -> Any:
         result = usual(function, *args)
-        s._names.transaction = None  # as another thread sees it, which has waited
-        s.tx_begin_all()
+        s.tx_begin_all()  # as another thread does that has waited
         return result
 
     with monkeypatch.context() as meanwhile:
