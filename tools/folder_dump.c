@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * folder_dump.c - the dump of a run: a folder with an archive of the records, and one for each rank's pool that has
- * parts of them. The records' archive is named last, so a dump that was cut short lacks it.
+ * parts of them. The records' archive is named last, so a dump that was cut short lacks it. Until then its folder looks
+ * empty, so it is locked.
  */
 #include "folder.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,6 +46,7 @@ struct dump {
     uint64_t missing_parts;
     struct lmcs_transfer_report report; /* of the records, with the bytes and contents of all */
     struct lmcs_outfile output;         /* of the records */
+    int folder;                         /* locked; -1: none */
 };
 
 static void add(struct dump *dump, struct wanted_list *list, struct wanted wanted)
@@ -314,16 +318,43 @@ static bool is_empty_folder(const char *path)
     return is_empty;
 }
 
-static enum lmcs_status make_folder(struct cli *cli, const char *path)
+/* Locks the folder against another dump. A file system without such locks is no error. */
+static enum lmcs_status lock_folder(struct dump *dump, const char *path)
 {
-    if (mkdir(path, 0777) == 0)
-        return cli_sync_parent(cli, path);
-    if (errno != EEXIST)
-        return cli_fail(cli, LMCS_IO, errno, "%s can't be created", path);
-    if (!is_empty_folder(path))
-        return cli_fail(cli, LMCS_EXISTS, 0,
-                        "%s exists: dump into a new folder. If a dump that was cut short left it, remove it", path);
+    struct stat locked, there;
+    dump->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dump->folder < 0)
+        return errno == ENOTDIR ? LMCS_OK : cli_fail(dump->cli, LMCS_IO, errno, "%s can't be opened", path);
+    bool is_busy = flock(dump->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!is_busy && fstat(dump->folder, &locked) == 0) /* one that failed may have removed it before the lock */
+        is_busy = stat(path, &there) != 0 || locked.st_dev != there.st_dev || locked.st_ino != there.st_ino;
+    if (is_busy)
+        return cli_fail(dump->cli, LMCS_IN_USE, 0, "another dump writes %s: dump into another folder", path);
     return LMCS_OK;
+}
+
+static void close_folder(struct dump *dump)
+{
+    if (dump->folder >= 0)
+        close(dump->folder);
+    dump->folder = -1;
+}
+
+static enum lmcs_status make_folder(struct dump *dump, const char *path)
+{
+    struct cli *cli = dump->cli;
+    bool is_new = mkdir(path, 0777) == 0;
+    if (!is_new && errno != EEXIST)
+        return cli_fail(cli, LMCS_IO, errno, "%s can't be created", path);
+    enum lmcs_status status = lock_folder(dump, path);
+    if (status == LMCS_OK && is_new)
+        status = cli_sync_parent(cli, path);
+    if (status == LMCS_OK && !is_empty_folder(path))
+        status = cli_fail(cli, LMCS_EXISTS, 0,
+                          "%s exists: dump into a new folder. If a dump that was cut short left it, remove it", path);
+    if (status != LMCS_OK)
+        close_folder(dump);
+    return status;
 }
 
 static void report_done(struct dump *dump)
@@ -349,8 +380,8 @@ static void report_done(struct dump *dump)
            cli_bytes(dump->report.bytes).text);
 }
 
-/* Frees the lists; after a failure also removes the files of the dump. */
-static void finish(struct dump *dump, bool is_done)
+/* Frees the lists and unlocks the folder; after a failure also removes what the dump made. */
+static void finish(struct dump *dump, const char *folder, bool is_done)
 {
     while (dump->made_count > 0) {
         char *path = dump->made[--dump->made_count];
@@ -358,24 +389,27 @@ static void finish(struct dump *dump, bool is_done)
             unlink(path);
         free(path);
     }
+    if (!is_done)
+        (void)rmdir(folder);
     while (dump->shelf_count > 0)
         free(dump->shelves[--dump->shelf_count]);
     free(dump->made);
     free(dump->shelves);
     free(dump->records.items);
     free(dump->parts.items);
+    close_folder(dump);
 }
 
 enum lmcs_status cli_folder_dump(struct cli *cli)
 {
-    struct dump dump = {.cli = cli, .output.fd = -1};
+    struct dump dump = {.cli = cli, .output.fd = -1, .folder = -1};
     const char *folder = cli->options.output;
     char *path = NULL;
     enum lmcs_status status = check_options(cli);
     if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)
-        status = make_folder(cli, folder);
+        status = make_folder(&dump, folder);
     if (status != LMCS_OK)
         return status;
     dump.progress = cli_progress_start(cli);
@@ -397,9 +431,7 @@ enum lmcs_status cli_folder_dump(struct cli *cli)
     lmcs_outfile_close(&dump.output);
     if (status == LMCS_OK)
         report_done(&dump);
-    finish(&dump, status == LMCS_OK);
-    if (status != LMCS_OK)
-        (void)rmdir(folder);
+    finish(&dump, folder, status == LMCS_OK);
     free(path);
     return status;
 }

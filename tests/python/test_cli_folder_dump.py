@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import shutil
@@ -182,6 +183,32 @@ def test_parts_that_are_prepared_are_committed(run: Path, place: Path) -> None:
         assert RANKS[1] in error("dump", run, "-o", place / "dumped", status="in use")
     assert not (place / "dumped").exists()
     states_are_right(restored(run), [10, 20, 30, 40, 50])
+
+
+def test_one_dump_writes_a_folder(run: Path, place: Path) -> None:
+    """The folder of a dump looks empty while that waits for a rank's pool."""
+    dumped = place / "dumped"
+    run_folder.save(run, 50, commits=False)
+    run_folder.close(run)
+    with lmcstore.open(run / RANKS[0], mode="r+"):
+        first = subprocess.Popen([BIN, "dump", str(run), "-o", str(dumped)], stdout=subprocess.DEVNULL)
+        is_locked = False
+        while not is_locked and first.poll() is None:
+            is_locked = dumped.exists() and f":{dumped.stat().st_ino} " in Path("/proc/locks").read_text()
+    assert is_locked and first.wait() == 0
+    cli("restore", dumped, place / "new")
+    states_are_right(place / "new", [10, 20, 30, 40, 50])
+    other = place / "other"
+    other.mkdir()
+    held = os.open(other, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "another dump writes" in error("dump", run, "-o", other, status="in use")
+        assert other.exists()
+        fcntl.flock(held, fcntl.LOCK_UN)
+        cli("dump", run, "-o", other)
+    finally:
+        os.close(held)
 
 
 def test_ranks_may_have_their_pools_open(run: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -261,6 +262,41 @@ def test_parts_that_are_prepared_are_committed(run: Path, place: Path) -> None:
         store.dump(place / "dumped")
     archive.restore_run(place / "dumped", place / "new")
     check(place / "new", [10, 20, 30, 40])
+
+
+@NEEDS_BIN
+def test_one_dump_writes_a_folder(place: Path) -> None:
+    """The folder of another dump looks empty while that writes its first archive."""
+    from test_cli import error
+
+    run, dumped = place / "run", place / "dumped"
+    run_folder.save(run, 1, {"a": np.random.default_rng(1).standard_normal((3, 1_000_000))})
+    run_folder.close(run)
+    refused = []
+    store = lmcstore.open(run, mode="r")
+
+    def during(*_: object) -> None:
+        if not refused:
+            refused.append(error("dump", run, "-o", dumped, status="in use"))
+
+    with store:
+        store.dump(dumped, progress=during)
+    assert "another dump writes" in refused[0]
+    assert len(os.listdir(dumped)) == 4
+    other = place / "other"
+    other.mkdir()
+    held = os.open(other, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with lmcstore.open(run, mode="r") as store, pytest.raises(lmcstore.InUseError, match="another dump writes"):
+            store.dump(other)
+        assert other.exists()
+        fcntl.flock(held, fcntl.LOCK_UN)
+        with lmcstore.open(run, mode="r") as store:
+            store.dump(other)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(held)
 
 
 def test_wrong_uses_of_dumps(run: Path, place: Path) -> None:

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Dumps of runs: a folder with an archive of the records, and one for each rank's pool (store/RUNS.md, "Dumps").
 
-The records' archive is named last. A restore into a new folder gives the records their name last, too.
+The records' archive is named last. Until then the folder of a dump by the command looks empty, so dumps lock their
+folders. A restore into a new folder gives the records their name last, too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _core
 from .._text.arguments import absolute, file_path
@@ -65,6 +67,28 @@ def _sync_folder(path: str) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Lock a folder against another dump, as the command does. A file system without such locks is no error."""
+    with _io(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = os.path.samestat(os.fstat(descriptor), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):  # another dump has it, or has just removed it
+            is_free = False
+        except OSError:
+            is_free = True
+        if not is_free:
+            raise InUseError(f"another dump writes {path}: dump into another folder")
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # forked children may have the descriptor
+        os.close(descriptor)
 
 
 class _NewFile:
@@ -138,14 +162,16 @@ class Dump:
     def run(self, what: tuple[str, ...], allow_missing: bool) -> dict[str, Any]:
         """Write the dump. A failure leaves nothing."""
         self._make_folder()
-        try:
-            self._write(what, allow_missing)
-        except BaseException:
-            for path in self._made:
-                os.unlink(path)
-            with contextlib.suppress(OSError):
-                os.rmdir(self._folder)
-            raise
+        with _locked(self._folder):
+            self._check_empty()
+            try:
+                self._write(what, allow_missing)
+            except BaseException:
+                for path in self._made:
+                    os.unlink(path)
+                with contextlib.suppress(OSError):
+                    os.rmdir(self._folder)
+                raise
         return self._report | {"archives": len(self._made) + 1, "missing": self._missing}
 
     def _make_folder(self) -> None:
@@ -153,12 +179,19 @@ class Dump:
             try:
                 os.mkdir(self._folder)
             except FileExistsError:
-                if not os.path.isdir(self._folder) or os.listdir(self._folder):
-                    raise ExistsError(
-                        f"{self._folder} exists: dump into a new folder. If a dump that was cut short left it, "
-                        "remove it"
-                    ) from None
+                if not os.path.isdir(self._folder):
+                    self._exists()
         _sync_folder(os.path.dirname(self._folder))
+
+    def _check_empty(self) -> None:
+        with _io(self._folder):
+            if os.listdir(self._folder):
+                self._exists()
+
+    def _exists(self) -> NoReturn:
+        raise ExistsError(
+            f"{self._folder} exists: dump into a new folder. If a dump that was cut short left it, remove it"
+        ) from None
 
     def _write(self, what: tuple[str, ...], allow_missing: bool) -> None:
         file = _NewFile(os.path.join(self._folder, _RECORDS_ARCHIVE))

@@ -323,7 +323,7 @@ class FolderStore(Store):
         ExistsError
             The folder exists, and is not empty.
         InUseError
-            A part is still prepared, and its pool is in use.
+            A part is still prepared, and its pool is in use; or another dump writes the folder.
         """
         names = () if what is None else (what,) if isinstance(what, str) else tuple(what)
         return Dump(self, paths_of(folder)[0], paths_of(since), progress).run(names, allow_missing)
