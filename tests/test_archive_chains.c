@@ -561,14 +561,99 @@ static void completing_fails(void **state)
     close_pool(from);
 }
 
+static void take_steps(struct lmcs_pool *pool, struct run *run, int count)
+{
+    for (int i = 0; i < count; i++) {
+        state_step(run->state, &run->rng, 0, 2);
+        uint64_t number = take_snapshot(pool, "run", run->state, i);
+        if (run->kept[number] == NULL) /* of the first pool */
+            run->kept[number] = state_copy(run->state);
+    }
+}
+
+struct piping {
+    int fd;
+    const unsigned char *data;
+    size_t bytes;
+};
+
+static void *pipe_thread(void *argument)
+{
+    const struct piping *piping = argument;
+    ssize_t written = 1;
+    for (size_t at = 0; at < piping->bytes && written > 0; at += (size_t)written)
+        written = write(piping->fd, piping->data + at, piping->bytes - at);
+    close(piping->fd);
+    return NULL;
+}
+
+/* The pool stores the base of the archive's deltas as a delta, so that the chain would become too long. */
+static void known_bases_below_deltas(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_transfer_report report;
+    struct run run = {.rng = {9}};
+    int ends[2];
+    pthread_t thread;
+    struct lmcs_pool *from = new_pool(place, "from.pool"), *to = new_pool(place, "to.pool");
+    run.state = state_weights(&run.rng, 2, 30000);
+    OK(lmcs_shelf_set_policy(from, "run", "keep_raw=1 chain=7 write=raw", &err));
+    take_steps(from, &run, 8);
+    const char *addresses[] = {"run@8", "run@1..7"};
+    struct lmcs_dump_options options = {.addresses = &addresses[0], .address_count = 1};
+    int older = new_file(place, "a.archive"), newer = new_file(place, "b.archive");
+    OK(lmcs_dump_with(from, &options, older, NULL, NULL, &err));
+    take_steps(from, &run, 1);
+    OK(lmcs_compact(from, NULL, &err));
+    options =
+        (struct lmcs_dump_options){.addresses = &addresses[1], .address_count = 1, .since = &older, .since_count = 1};
+    rewind_to_start(older);
+    OK(lmcs_dump_with(from, &options, newer, NULL, NULL, &err));
+    OK(restore_file(to, older, &report));
+    OK(lmcs_shelf_set_policy(to, "run", "keep_raw=1 chain=7 write=raw", &err));
+    take_steps(to, &run, 4);
+    OK(lmcs_compact(to, NULL, &err));
+    EXPECT(storage_of(from, "run", 1).longest_chain == 7 && storage_of(to, "run", 8).longest_chain == 4);
+    EXPECT(pipe(ends) == 0);
+    size_t bytes;
+    unsigned char *data = bytes_of(newer, &bytes);
+    struct piping piping = {ends[1], data, bytes};
+    EXPECT(pthread_create(&thread, NULL, pipe_thread, &piping) == 0);
+    FAILS(LMCS_NOT_FOUND, lmcs_restore(to, ends[0], NULL, NULL, &err)); /* can't be read again */
+    EXPECT(strstr(err.message, "from a file") != NULL);
+    close(ends[0]);
+    EXPECT(pthread_join(thread, NULL) == 0);
+    OK(restore_file(to, newer, &report));
+    EXPECT(report.snapshots == 7);
+    for (uint64_t n = 1; n <= 8; n++)
+        expect_snapshot(to, "run", n, run.kept[n]);
+    verify_pool(to);
+    OK(lmcs_shelf_drop(to, "run", false, NULL, &err));
+    OK(lmcs_compact(to, NULL, &err));
+    EXPECT(pool_info(to).content_count == 0);
+    verify_pool(to);
+    free(data);
+    close(older);
+    close(newer);
+    close_pool(to);
+    close_pool(from);
+    free_run(&run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_MEMORY(dropped_and_begun_again), IN_MEMORY(renamed_and_begun_again),
-        IN_MEMORY(without_identities),      IN_MEMORY(identities),
-        IN_MEMORY(into_a_policy),           IN_MEMORY(origins),
-        IN_MEMORY(forged_identities),       IN_MEMORY(tags_of_the_last),
-        IN_MEMORY(completing_changes),      ON_BOTH(completing_fails),
+        IN_MEMORY(dropped_and_begun_again),
+        IN_MEMORY(renamed_and_begun_again),
+        IN_MEMORY(without_identities),
+        IN_MEMORY(identities),
+        IN_MEMORY(into_a_policy),
+        IN_MEMORY(origins),
+        IN_MEMORY(forged_identities),
+        IN_MEMORY(tags_of_the_last),
+        IN_MEMORY(completing_changes),
+        ON_BOTH(completing_fails),
+        IN_MEMORY(known_bases_below_deltas),
     };
     return cmocka_run_group_tests_name("chains of archives", tests, NULL, NULL);
 }

@@ -431,6 +431,45 @@ static void since_what_bears_no_link(void **state)
     run_end(&run);
 }
 
+/* The pool has the base of a line late in another line, which can't go on for as long as the archive's. */
+static void since_the_end_of_a_line(void **state)
+{
+    enum { EARLY = 34 };
+    const struct place *place = *state;
+    struct run run;
+    struct lmcs_restore_options how;
+    struct lmcs_pool *pool = make_run(place, &run, small, "keep_raw=1 links=64", EARLY), *other = new_pool(place, "b");
+    int early = dump_part(place, pool, "run@34", -1, "early", NULL);
+    restore(other, early);
+    set_policy(other, "run", "keep_raw=1 links=64");
+    run_on(&run, other, "run", MOST_STEPS - EARLY);
+    OK(lmcs_compact(other, NULL, &err));
+    rewind_to_start(early);
+    int late = dump_part(place, other, "run", early, "late", NULL);
+    take_snapshot(pool, "run", run.states[1], 1);
+    OK(lmcs_compact(pool, NULL, &err));
+    EXPECT(storage_of(pool, "run", EARLY).longest_line == EARLY - 1);
+    EXPECT(storage_of(other, "run", MOST_STEPS - 1).longest_line + EARLY - 1 > LMCS_LINK_BOUND);
+    lmcs_restore_options_init(&how);
+    how.as = "copy";
+    rewind_to_start(late);
+    OK(lmcs_restore_with(pool, &late, 1, &how, NULL, NULL, &err));
+    check_pool(pool);
+    for (uint64_t n = EARLY + 1; n <= MOST_STEPS; n++)
+        expect_snapshot(pool, "copy", n, run.states[n]);
+    verify_pool(pool);
+    OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
+    OK(lmcs_shelf_drop(pool, "copy", false, NULL, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    check_pool(pool);
+    EXPECT(pool_info(pool).content_count == 0);
+    close(early);
+    close(late);
+    close_pool(other);
+    close_pool(pool);
+    run_end(&run);
+}
+
 /* Captures write deltas against raw contents. When a link replaces the base on restore, no delta may rest on it. */
 static void deltas_onto_links(void **state)
 {
@@ -526,6 +565,7 @@ int main(void)
         IN_MEMORY(one_tensor),
         IN_MEMORY(since_another),
         IN_MEMORY(since_what_bears_no_link),
+        IN_MEMORY(since_the_end_of_a_line),
         IN_MEMORY(deltas_onto_links),
         IN_MEMORY(equal_arrays),
         IN_MEMORY(alone),

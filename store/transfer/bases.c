@@ -4,7 +4,8 @@
  *
  * A delta can't rest on a linked content or on a chain of full length; a link needs all outputs of another link, in
  * order, or arrays that rest on nothing. An unsuitable base gets a raw copy, on which anything can rest. No snapshot
- * contains the copy, so the compactor removes it later.
+ * contains the copy, so the compactor removes it later. A known content, whose form the archive does not have, may be
+ * suitable for the first delta or link on it, but not for all that follow: then the next attempt copies it.
  */
 #include "transfer/bases.h"
 
@@ -172,10 +173,12 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
     const struct lmcs_archive_content *content = &stage->reader->contents[index];
     struct ground ground = {.count = 0};
     struct lmcs_txn txn;
-    bool there = true, found = false;
+    bool there = true, found = false, copies = false;
     memset(instead, 0, LMC_MAX_BASES * sizeof *instead);
-    for (size_t i = 0; i < content->base_count; i++)
+    for (size_t i = 0; i < content->base_count; i++) {
         found = found || stage->reader->contents[content->bases[i] - 1].is_found;
+        copies = copies || (stage->copies_known && stage->reader->contents[content->bases[i] - 1].is_known);
+    }
     /* bases that this restore wrote are suitable */
     if (!found || content->payload == LMCS_PAYLOAD_LINKED)
         return LMCS_OK;
@@ -186,10 +189,10 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
         status = look_at(stage, &txn, content->bases[i], &ground, &there, error);
     lmcs_txn_end(&txn);
     bool is_link = content->payload == LMCS_PAYLOAD_LINK;
-    if (status != LMCS_OK || !there || (is_link && goes_on(&ground))) /* missing bases are reported later */
+    if (status != LMCS_OK || !there || (is_link && !copies && goes_on(&ground))) /* missing bases are reported later */
         return status;
     for (size_t i = 0; status == LMCS_OK && i < ground.count; i++) {
-        if (ground.bases[i].id == 0 || (is_link ? may_begin(&ground, i) : may_bear_delta(&ground)))
+        if (ground.bases[i].id == 0 || may_begin(&ground, i) || (!is_link && !copies && may_bear_delta(&ground)))
             continue;
         status = add_copy(stage, content->bases[i] - 1, error);
         instead[i] = stage->pending_count;
@@ -204,6 +207,17 @@ enum lmcs_status lmcs_stage_fail_overtaken(struct lmcs_stage *stage, const struc
     return lmcs_fail(error, LMCS_NOT_FOUND, 0,
                      "%s: a content of tensor \"%.64s\" that the archive needs was removed from the pool or replaced "
                      "while the archive was read: restore again",
+                     stage->pool->path, stage->reader->identities[content->identity]->tensor.name);
+}
+
+/* A base that this restore wrote bears no more. */
+static enum lmcs_status fail_too_long(struct lmcs_stage *stage, const struct lmcs_archive_content *content,
+                                      struct lmcs_error *error)
+{
+    stage->is_too_long = true;
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0,
+                     "%s: contents of tensor \"%.64s\" would rest on too many others, since those of an older archive "
+                     "have become deltas or links in the pool: restore the archive from a file, not from a pipe",
                      stage->pool->path, stage->reader->identities[content->identity]->tensor.name);
 }
 
@@ -258,5 +272,8 @@ enum lmcs_status lmcs_stage_tie(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     } else {
         fits = found && may_bear_delta(&ground);
     }
-    return found && fits ? LMCS_OK : lmcs_stage_fail_overtaken(stage, from, error);
+    if (found && fits)
+        return LMCS_OK;
+    bool is_own = found && pending->instead[0] == 0 && !stage->reader->contents[from->bases[0] - 1].is_found;
+    return is_own ? fail_too_long(stage, from, error) : lmcs_stage_fail_overtaken(stage, from, error);
 }

@@ -37,6 +37,7 @@ struct restore {
     struct lmcs_parts parts;
     bool selects; /* only a part is wanted */
     bool shares;  /* do not write contents of the pool again */
+    bool copies_known;
     const struct lmcs_archive_input *inputs;
     size_t input_count;
     int fd;
@@ -587,6 +588,7 @@ static enum lmcs_status restore_once(struct restore *restore, struct lmcs_transf
     restore->stage.keeps = restore->options->resume;
     restore->stage.moves_tags = restore->options->move_tags;
     restore->stage.is_named = restore->options->as != NULL;
+    restore->stage.copies_known = restore->copies_known;
     restore->stage.report = &restore->report;
     enum lmcs_status status = restore->options->resume ? LMCS_OK : lmcs_staging_drop_kept(restore->pool, error);
     if (status == LMCS_OK)
@@ -644,7 +646,7 @@ static enum lmcs_status restore_from(struct lmcs_pool *pool, const struct lmcs_a
     if (status != LMCS_OK)
         return status;
     off_t *starts = note_starts(inputs, count);
-    bool again = true;
+    bool again = true, copies_known = false;
     for (unsigned attempt = 1; again; attempt++) {
         struct restore restore = {.pool = pool,
                                   .options = options,
@@ -652,10 +654,12 @@ static enum lmcs_status restore_from(struct lmcs_pool *pool, const struct lmcs_a
                                   .inputs = inputs,
                                   .input_count = count,
                                   .selects = options->address_count > 0 || options->only_count > 0,
-                                  .shares = attempt < ATTEMPTS};
+                                  .shares = attempt < ATTEMPTS,
+                                  .copies_known = copies_known || attempt == ATTEMPTS};
         status = restore_once(&restore, report, error);
-        again =
-            status != LMCS_OK && restore.stage.is_overtaken && attempt < ATTEMPTS && rewind_all(inputs, starts, count);
+        copies_known = copies_known || restore.stage.is_too_long;
+        again = status != LMCS_OK && (restore.stage.is_overtaken || restore.stage.is_too_long) && attempt < ATTEMPTS &&
+                rewind_all(inputs, starts, count);
     }
     free(starts);
     if (status == LMCS_FULL)

@@ -101,6 +101,8 @@ struct lmcs_stage {
     bool keeps;                          /* a failure leaves staged snapshots */
     bool moves_tags;
     bool is_overtaken;              /* a found content has changed */
+    bool copies_known;              /* known bases that rest on others get raw copies */
+    bool is_too_long;               /* a chain or line on a known content is */
     struct lmcs_stage_found *found; /* by digest */
     size_t found_count;
     size_t found_capacity;
