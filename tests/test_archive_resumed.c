@@ -1,7 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_archive_resumed.c - resumed dumps and restores, and changing names. */
 /* ctest: timeout=600 labels=slow,no-tsan */
+#include <errno.h>
+#include <sys/file.h>
+
 #include "test_archive_parts_support.h"
+
+static void flip(int fd, size_t at)
+{
+    unsigned char byte;
+    EXPECT(pread(fd, &byte, 1, (off_t)at) == 1);
+    byte ^= 1;
+    EXPECT(pwrite(fd, &byte, 1, (off_t)at) == 1);
+}
 
 /* A dump of a part can't become more: records are ordered. */
 static void resume_of_another_part(const struct place *place, struct lmcs_pool *from, int cut)
@@ -25,7 +36,7 @@ static void resume_of_another_part(const struct place *place, struct lmcs_pool *
                 FAILS(LMCS_INVALID, lmcs_dump_with(from, &more, whole ? fd : cut, NULL, NULL, &err));
                 EXPECT(strstr(err.message, cases[i].lacks) != NULL);
             }
-            EXPECT(lseek(fd, 0, SEEK_END) == (off_t)bytes);
+            EXPECT(lseek(fd, 0, SEEK_END) == (off_t)bytes && lseek(cut, 0, SEEK_END) == (off_t)(bytes * 2 / 3));
         }
         free(data);
         close(fd);
@@ -39,10 +50,8 @@ static void resume_at(const struct place *place, struct lmcs_pool *from, struct 
     const struct lmcs_dump_options options = {.resume = true};
     struct lmcs_transfer_report restored;
     set_bytes(cut, data, n);
-    if (n > 100 && n % 2 == 0) {
-        unsigned char wrong = data[n - 1] ^ 1;
-        EXPECT(pwrite(cut, &wrong, 1, (off_t)n - 1) == 1);
-    }
+    if (n > 100 && n % 2 == 0)
+        flip(cut, n - 1);
     if (n == 0)
         set_bytes(cut, data, 0);
     OK(lmcs_dump_with(from, &options, cut, NULL, &restored, &err));
@@ -220,12 +229,109 @@ static void test_names_that_come_and_go(void **state)
     close_pool(from);
 }
 
+/* Damage before the end is no end: nothing is cut off a complete archive, and not silently off another. */
+static void test_resume_over_damage(void **state)
+{
+    const struct place *place = *state;
+    const struct lmcs_dump_options options = {.resume = true};
+    const size_t last = sizeof(struct lmcs_archive_record_df) + sizeof(struct lmcs_archive_end_df);
+    struct lmcs_transfer_report report;
+    struct run run;
+    size_t bytes, others;
+    struct lmcs_pool *from = make_run(place, &run, 3000);
+    int fd = new_file(place, "a.archive");
+    OK(lmcs_dump_with(from, &options, fd, NULL, NULL, &err));
+    unsigned char *data = bytes_of(fd, &bytes);
+    for (uint64_t n = 4; n <= 8; n++)
+        OK(lmcs_snapshot_remove(from, "run", n, n == 4, NULL, &err));
+    for (size_t at = 0; at < bytes - last; at += 1 + bytes / 97) {
+        set_bytes(fd, data, bytes);
+        flip(fd, at);
+        FAILS(LMCS_DAMAGED, lmcs_dump_with(from, &options, fd, NULL, NULL, &err));
+        EXPECT(at < sizeof(struct lmcs_archive_head_df) || strstr(err.message, "beside it") != NULL);
+        unsigned char *left = bytes_of(fd, &others);
+        EXPECT(others == bytes && (left[at] ^ 1) == data[at]);
+        left[at] = data[at];
+        EXPECT(memcmp(left, data, bytes) == 0);
+        free(left);
+    }
+    for (size_t end = bytes - last; end < bytes; end += last - 1) { /* a torn end */
+        set_bytes(fd, data, bytes);
+        flip(fd, end);
+        OK(lmcs_dump_with(from, &options, fd, NULL, &report, &err));
+        EXPECT(report.snapshots == 11);
+    }
+    for (int damaged = 0; damaged < 2; damaged++) {
+        set_bytes(fd, data, bytes / 2);
+        if (damaged)
+            flip(fd, bytes / 4);
+        OK(lmcs_dump_with(from, &options, fd, NULL, &report, &err));
+        EXPECT((strstr(report.warnings, "were cut off") != NULL) == damaged);
+        rewind_to_start(fd);
+        OK(lmcs_archive_verify(fd, NULL, NULL, &err));
+    }
+    free(data);
+    close(fd);
+    close_pool(from);
+    free_run(&run);
+}
+
+struct watching {
+    int other; /* the same file, opened again */
+    bool stops;
+    size_t calls;
+};
+
+static bool watch(void *context, const char *doing, uint64_t done, uint64_t total)
+{
+    struct watching *watching = context;
+    (void)done;
+    (void)total;
+    watching->calls++;
+    EXPECT(flock(watching->other, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
+    return !watching->stops || strcmp(doing, "dumping") != 0;
+}
+
+static void test_one_dump_at_a_time(void **state)
+{
+    const struct place *place = *state;
+    const struct lmcs_dump_options options = {.resume = true};
+    char path[512];
+    struct run run;
+    size_t bytes;
+    struct lmcs_pool *from = make_run(place, &run, 500000);
+    int fd = new_file(place, "a.archive");
+    place_path(place, "a.archive", path);
+    struct watching watching = {.other = open(path, O_RDWR | O_CLOEXEC)};
+    const struct lmcs_progress progress = {watch, &watching};
+    OK(lmcs_dump_with(from, &options, fd, &progress, NULL, &err));
+    EXPECT(watching.calls > 1);
+    unsigned char *data = bytes_of(fd, &bytes);
+    set_bytes(fd, data, bytes / 2);
+    EXPECT(flock(watching.other, LOCK_EX | LOCK_NB) == 0); /* the dump has ended */
+    FAILS(LMCS_IN_USE, lmcs_dump_with(from, &options, fd, NULL, NULL, &err));
+    EXPECT(lseek(fd, 0, SEEK_END) == (off_t)(bytes / 2));
+    EXPECT(flock(watching.other, LOCK_UN) == 0);
+    flip(fd, bytes / 4);
+    watching.stops = true;
+    FAILS(LMCS_CANCELLED, lmcs_dump_with(from, &options, fd, &progress, NULL, &err));
+    EXPECT(strstr(err.message, "were cut off") != NULL);
+    watching.stops = false;
+    OK(lmcs_dump_with(from, &options, fd, &progress, NULL, &err));
+    rewind_to_start(fd);
+    OK(lmcs_archive_verify(fd, NULL, NULL, &err));
+    free(data);
+    close(watching.other);
+    close(fd);
+    close_pool(from);
+    free_run(&run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_MEMORY(test_resume_dump),
-        ON_BOTH(test_resume_restore),
-        IN_MEMORY(test_names_that_come_and_go),
+        IN_MEMORY(test_resume_dump),        ON_BOTH(test_resume_restore),       IN_MEMORY(test_names_that_come_and_go),
+        IN_MEMORY(test_resume_over_damage), IN_MEMORY(test_one_dump_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,8 +109,8 @@ const struct cli_command cmd_dump = {
         "ADDRESS is a shelf (run), a snapshot (run@7, run@best), or a range (run@5..9, run@best..); default: all.\n"
         "--since leaves out the contents of older archives, which a restore then needs, too; it warns if one has\n"
         "another shelf of the name. --resume writes FILE in place and keeps it if the dump is cut short; the same\n"
-        "command checks it and continues. --skip-lost leaves out snapshots with contents that a scrub found lost;\n"
-        "otherwise they fail the dump.\n"
+        "command checks it and continues, but leaves a complete FILE that is damaged as it is. --skip-lost leaves out\n"
+        "snapshots with contents that a scrub found lost; otherwise they fail the dump.\n"
         "Of the folder of a run, FILE becomes a folder with an archive for each pool, and --since takes such folders.\n"
         "Ranks may save meanwhile. It has no records.archive if the dump was cut short.",
     .options = "output force-network json since canonical resume skip-lost allow-missing",

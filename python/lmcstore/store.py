@@ -359,7 +359,8 @@ class Store:
         canonical
             Write the same bytes for the same content, however it is stored: entries by name, payloads raw.
         resume
-            Check the beginning of the archive in `file`, open for reading and writing, and continue it.
+            Check the beginning of the archive in `file`, open for reading and writing, and continue it. Warns if it was
+            damaged before its end, so that the rest was cut off.
         skip_lost
             Omit snapshots with lost data instead of failing.
 
@@ -375,7 +376,10 @@ class Store:
         NotFoundError
             There is no such shelf or snapshot.
         DamagedError
-            A tensor can't be read; or, with `resume`, the file holds something else.
+            A tensor can't be read; or, with `resume`, the file holds something else, or a complete archive that is
+            damaged.
+        InUseError
+            With `resume`: another dump continues the file.
         UnsupportedError
             The file is of another kind.
         """

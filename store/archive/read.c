@@ -253,7 +253,7 @@ static bool size_is_possible(const struct lmcs_archive_content_df *df)
 static enum lmcs_status check_stored(struct lmcs_archive_reader *reader, const struct lmcs_archive_content_df *df,
                                      struct lmcs_error *error)
 {
-    const struct lmcs_archive_source *source = &reader->source;
+    struct lmcs_archive_source *source = &reader->source;
     static const uint8_t none[sizeof df->reserved];
     if (df->payload > LMCS_PAYLOAD_LINKED || df->base_count > LMC_MAX_BASES ||
         memcmp(df->reserved, none, sizeof none) != 0 || (df->flags & ~LMCS_CONTENT_SETTLED) != 0 ||
@@ -264,7 +264,9 @@ static enum lmcs_status check_stored(struct lmcs_archive_reader *reader, const s
     if (df->base_count > 1 && df->payload != LMCS_PAYLOAD_LINK)
         return UNSUPPORTED(reader, error, "a content rests on several bases");
     /* allocate no more than can still arrive */
-    if (source->total != 0 && df->stored_bytes > (source->total > source->offset ? source->total - source->offset : 0))
+    source->is_short =
+        source->total != 0 && df->stored_bytes > (source->total > source->offset ? source->total - source->offset : 0);
+    if (source->is_short)
         return FAIL(reader, error, "a content claims %llu bytes, more than the archive has",
                     (unsigned long long)df->stored_bytes);
     return LMCS_OK;

@@ -155,7 +155,8 @@ static enum lmcs_status pass_over(struct lmcs_archive_source *source, size_t byt
     size_t ready = source->buffer_end - source->buffer_at, now = bytes < ready ? bytes : ready;
     source->buffer_at += now;
     source->offset += bytes;
-    if (source->offset > source->total)
+    source->is_short = source->offset > source->total;
+    if (source->is_short)
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "the archive ends in it: it was cut short");
     if (bytes > now && lseek(source->input.fd, (off_t)(bytes - now), SEEK_CUR) < 0)
         return lmcs_fail_errno(error, errno, "the archive can't be read");
@@ -170,7 +171,8 @@ static enum lmcs_status read_record(struct lmcs_archive_source *source, struct l
     enum lmcs_status status = take(source, &header, sizeof header, &got, error);
     if (status != LMCS_OK)
         return status;
-    if (got < sizeof header)
+    source->is_short = got < sizeof header;
+    if (source->is_short)
         return lmcs_archive_fail(source, LMCS_DAMAGED, error,
                                  "the archive ends here, before its end record: it was "
                                  "cut short");
@@ -187,7 +189,8 @@ static enum lmcs_status read_record(struct lmcs_archive_source *source, struct l
     status = take(source, source->payload, header.bytes, &got, error);
     if (status != LMCS_OK)
         return status;
-    if (got < header.bytes)
+    source->is_short = got < header.bytes;
+    if (source->is_short)
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "the archive ends in it: it was cut short");
     if (header.payload_check != lmc_hash64(source->payload, header.bytes, number))
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "its checksum is wrong");

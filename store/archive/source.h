@@ -19,6 +19,7 @@ struct lmcs_archive_source {
     bool passes_data; /* of a file: skip payloads, read only the headers of their pieces */
     uint64_t total;   /* of the archive; 0: unknown, not a file */
     uint64_t offset;  /* read so far */
+    bool is_short;    /* it ends before what the last record read announces */
     uint64_t number;  /* of the next record */
     struct lmc_hasher headers;
     struct lmc_hash hash;  /* of the headers before the current record's */

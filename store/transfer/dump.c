@@ -156,8 +156,6 @@ static enum lmcs_status plan_all(struct lmcs_dump *dump, struct lmcs_dump_plans 
         status = lmcs_dump_continue(dump, plans, is_done, error);
     if (status == LMCS_OK) /* a complete archive may be of another part */
         status = lmcs_dump_plans_make(dump, plans, error);
-    if (status == LMCS_OK && *is_done)
-        status = lmcs_dump_cut_rest(dump, error);
     if (dump->options->address_count == 0 && dump->options->since_count == 0 && !dump->options->canonical)
         dump->total = dump->txn.root.live_bytes;
     lmcs_txn_end(&dump->txn);
@@ -169,6 +167,8 @@ static enum lmcs_status plan_all(struct lmcs_dump *dump, struct lmcs_dump_plans 
     if (status == LMCS_OK && !*is_done && (dump->is_part || dump->options->canonical))
         status = lmcs_dump_find_outside(dump, plans, error);
     lmcs_dump_sort_known(dump);
+    if (status == LMCS_OK && dump->options->resume)
+        status = lmcs_dump_cut_rest(dump, error);
     return status;
 }
 
@@ -192,7 +192,12 @@ static enum lmcs_status dump_all(struct lmcs_dump *dump, struct lmcs_dump_plans 
             status = dump_shelf(dump, &plans->items[i], &order, error);
     }
     lmcs_dump_order_end(&order);
-    return status == LMCS_OK ? put_end(dump, error) : status;
+    if (status == LMCS_OK)
+        status = put_end(dump, error);
+    if (status != LMCS_OK && dump->damaged_bytes > 0)
+        lmcs_error_prefix(error, "%llu bytes of the incomplete archive were cut off, because damage was before them. ",
+                          (unsigned long long)dump->damaged_bytes);
+    return status;
 }
 
 static enum lmcs_status begin_and_dump(struct lmcs_dump *dump, struct lmcs_error *error)
@@ -283,6 +288,7 @@ static enum lmcs_status dump_to(struct lmcs_pool *pool, const struct lmcs_dump_o
     dump->write_context = output->context;
     dump->progress = progress;
     status = begin_and_dump(dump, error);
+    lmcs_dump_unlock(dump);
     if (status == LMCS_OK && report != NULL) {
         *report = dump->warned;
         report->snapshots = dump->end.snapshots;

@@ -96,10 +96,11 @@ enum lmcs_status lmcs_dump_find_outside(struct lmcs_dump *dump, struct lmcs_dump
 
 enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmcs_index *index,
                                       struct lmcs_archive_since_df *since, struct lmcs_error *error);
-/* *is_done: the archive is complete. */
+/* Locks the file, and reads what it has. *is_done: the archive is complete. LMCS_IN_USE: another dump writes it. */
 enum lmcs_status lmcs_dump_continue(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, bool *is_done,
                                     struct lmcs_error *error);
-/* Cuts off bytes after the end of a complete archive. */
+void lmcs_dump_unlock(struct lmcs_dump *dump);
+/* Cuts off the bytes that do not stay. */
 enum lmcs_status lmcs_dump_cut_rest(const struct lmcs_dump *dump, struct lmcs_error *error);
 
 #endif

@@ -2,10 +2,12 @@
 /* transfer/dump_continue.c - reads older archives and the begun one. */
 #include <errno.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "transfer/dump.h"
+#include "transfer/warn.h"
 
 /* Records how the archive stores content `index`: known by its digest, or by a link. */
 static enum lmcs_status note_form(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t index,
@@ -78,17 +80,61 @@ static void note_checkpoint(const struct lmcs_archive_reader *reader, struct che
                             reader->snapshot_count, reader->identity_count, reader->content_count, reader->tag_count};
 }
 
-static enum lmcs_status read_begun(struct lmcs_archive_reader *reader, struct checkpoint *point,
-                                   struct lmcs_error *error)
+/* Whether the file ends with a sound end record: the archive was complete once. */
+static bool has_end(int fd, off_t bytes)
 {
+    struct {
+        struct lmcs_archive_record_df header;
+        struct lmcs_archive_end_df end;
+    } last;
+    const off_t at = bytes - (off_t)sizeof last;
+    if (at < 0 || pread(fd, &last, sizeof last, at) != (ssize_t)sizeof last)
+        return false;
+    const size_t checked = offsetof(struct lmcs_archive_record_df, check);
+    return last.header.type == LMCS_ARCHIVE_END && last.header.bytes == sizeof last.end &&
+           last.header.check == lmc_hash64(&last.header, checked, last.end.records) &&
+           last.header.payload_check == lmc_hash64(&last.end, sizeof last.end, last.end.records);
+}
+
+/*
+ * A record that the end of the file cuts short is no damage, and unsynced bytes may be lost before a crash, so the dump
+ * goes on before them. A complete archive that is damaged may have snapshots that the pool no longer has: it stays.
+ */
+static enum lmcs_status go_on_before(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader,
+                                     const struct checkpoint *point, off_t bytes, const struct lmcs_error *why,
+                                     struct lmcs_error *error)
+{
+    if (has_end(dump->fd, bytes))
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         "%.400s. The archive is complete, and what follows the damage would be lost: it is not "
+                         "continued; write a new one beside it",
+                         why->message);
+    if (!reader->source.is_short && (uint64_t)bytes > reader->source.offset) {
+        dump->damaged_bytes = (uint64_t)bytes - point->offset;
+        lmcs_transfer_warn(&dump->warned,
+                           "%.400s. The %llu bytes from byte %llu on were cut off: snapshots there that the pool no "
+                           "longer has are gone",
+                           why->message, (unsigned long long)dump->damaged_bytes, (unsigned long long)point->offset);
+    }
+    return LMCS_OK;
+}
+
+static enum lmcs_status read_begun(struct lmcs_dump *dump, struct lmcs_archive_reader *reader, off_t bytes,
+                                   struct checkpoint *point, struct lmcs_error *error)
+{
+    struct lmcs_error why;
     enum lmcs_status status = LMCS_OK;
     note_checkpoint(reader, point);
     while (status == LMCS_OK && reader->place != LMCS_ARCHIVE_AT_END) {
-        status = lmcs_archive_reader_next(reader, error);
+        status = lmcs_archive_reader_next(reader, &why);
         if (status == LMCS_OK && (reader->place == LMCS_ARCHIVE_IN_SHELF || reader->place == LMCS_ARCHIVE_AT_START))
             note_checkpoint(reader, point);
     }
-    return status == LMCS_DAMAGED ? LMCS_OK : status;
+    if (status == LMCS_DAMAGED)
+        return reader->place == LMCS_ARCHIVE_AT_END ? LMCS_OK : go_on_before(dump, reader, point, bytes, &why, error);
+    if (status != LMCS_OK && error != NULL)
+        *error = why;
+    return status;
 }
 
 /* Maps identities of the pool to those that the archive contains. */
@@ -105,7 +151,7 @@ static enum lmcs_status map_identities(struct lmcs_dump *dump, const struct lmcs
     return status;
 }
 
-/* Restores the state of the dump at the checkpoint and cuts off the bytes after it. */
+/* Restores the state of the dump at the checkpoint. */
 static enum lmcs_status go_on_at(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader,
                                  const struct checkpoint *point, struct lmcs_error *error)
 {
@@ -120,9 +166,6 @@ static enum lmcs_status go_on_at(struct lmcs_dump *dump, const struct lmcs_archi
     enum lmcs_status status = note_digests(dump, reader, point->contents, true, error);
     if (status == LMCS_OK)
         status = map_identities(dump, reader, point->identities, error);
-    if (status == LMCS_OK &&
-        (ftruncate(dump->fd, (off_t)point->offset) != 0 || lseek(dump->fd, 0, SEEK_END) != (off_t)point->offset))
-        status = lmcs_fail_errno(error, errno, "the incomplete archive can't be continued");
     return status;
 }
 
@@ -143,9 +186,28 @@ enum lmcs_status lmcs_dump_cut_rest(const struct lmcs_dump *dump, struct lmcs_er
 {
     struct stat info;
     if (fstat(dump->fd, &info) != 0 ||
-        (info.st_size > (off_t)dump->bytes && ftruncate(dump->fd, (off_t)dump->bytes) != 0))
-        return lmcs_fail_errno(error, errno, "the bytes after the end of the archive can't be cut off");
+        (info.st_size > (off_t)dump->bytes && ftruncate(dump->fd, (off_t)dump->bytes) != 0) ||
+        lseek(dump->fd, 0, SEEK_END) != (off_t)dump->bytes)
+        return lmcs_fail_errno(error, errno, "the bytes after byte %llu of the archive can't be cut off",
+                               (unsigned long long)dump->bytes);
     return LMCS_OK;
+}
+
+/* Locks the file against another dump. A file system without such locks is no error. */
+static enum lmcs_status lock(struct lmcs_dump *dump, struct lmcs_error *error)
+{
+    dump->is_locked = flock(dump->fd, LOCK_EX | LOCK_NB) == 0;
+    if (!dump->is_locked && errno == EWOULDBLOCK)
+        return lmcs_fail(error, LMCS_IN_USE, 0,
+                         "another dump writes this archive: wait until it has ended, or write another one");
+    return LMCS_OK;
+}
+
+void lmcs_dump_unlock(struct lmcs_dump *dump)
+{
+    if (dump->is_locked) /* the caller's descriptor stays open, also in children */
+        (void)flock(dump->fd, LOCK_UN);
+    dump->is_locked = false;
 }
 
 enum lmcs_status lmcs_dump_continue(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, bool *is_done,
@@ -155,13 +217,16 @@ enum lmcs_status lmcs_dump_continue(struct lmcs_dump *dump, struct lmcs_dump_pla
     struct checkpoint point;
     struct stat info;
     *is_done = false;
+    enum lmcs_status status = lock(dump, error);
+    if (status != LMCS_OK)
+        return status;
     if (fstat(dump->fd, &info) != 0 || !S_ISREG(info.st_mode) || lseek(dump->fd, 0, SEEK_SET) != 0)
         return fail_other("it is not a file", error);
     if (info.st_size < (off_t)sizeof(struct lmcs_archive_head_df) && !begins_as_archive(dump->fd, info.st_size))
         return fail_other("it is no archive", error);
     if (info.st_size < (off_t)sizeof(struct lmcs_archive_head_df))
-        return ftruncate(dump->fd, 0) == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "the archive can't be written");
-    enum lmcs_status status = lmcs_archive_reader_init(&reader, dump->fd, error);
+        return LMCS_OK;
+    status = lmcs_archive_reader_init(&reader, dump->fd, error);
     if (status != LMCS_OK)
         return status;
     reader.visitor = &lmcs_index_visitor;
@@ -169,7 +234,7 @@ enum lmcs_status lmcs_dump_continue(struct lmcs_dump *dump, struct lmcs_dump_pla
     reader.progress = dump->progress;
     reader.doing = "checking";
     plans->begun.reader = &reader;
-    status = read_begun(&reader, &point, error);
+    status = read_begun(dump, &reader, info.st_size, &point, error);
     bool same = plans->begun.since_count == dump->options->since_count &&
                 (plans->begun.since_count == 0 ||
                  memcmp(plans->begun.since, plans->since, plans->begun.since_count * sizeof *plans->since) == 0);

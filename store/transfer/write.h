@@ -80,6 +80,8 @@ struct lmcs_dump {
     struct lmcs_holders lost; /* skip_lost: left-out snapshots */
     uint64_t lost_snapshots;
     struct lmcs_transfer_report warned; /* its warnings */
+    bool is_locked;                     /* continued: the file */
+    uint64_t damaged_bytes;             /* continued: cut off because of damage before them */
     struct lmcs_id_map inside;
     struct lmcs_id_map outside; /* by base: index + 1 */
     struct lmcs_outside *costs;

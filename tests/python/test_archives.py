@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import itertools
 import json
@@ -180,6 +181,26 @@ def test_resume(full: lmcstore.Store, tmp_path: Path) -> None:
         with (tmp_path / "a").open("rb") as file:
             assert to.restore(file, resume=True)["contents_found"] > 0
         expect(to, "run", list(range(1, 9)))
+
+
+def test_resume_over_another_dump_and_over_damage(full: lmcstore.Store, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with path.open("x+b") as file:
+        full.dump(file)
+        whole = path.read_bytes()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with path.open("r+b") as other, pytest.raises(lmcstore.InUseError, match="another dump writes"):
+            full.dump(other, resume=True)
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    path.write_bytes(damaged)
+    with path.open("r+b") as file, pytest.raises(lmcstore.DamagedError, match="a new one beside it"):
+        full.dump(file, resume=True)
+    assert path.read_bytes() == damaged
+    path.write_bytes(damaged[:-1])
+    with path.open("r+b") as file, pytest.warns(UserWarning, match="were cut off"):
+        full.dump(file, resume=True)
+    archive.verify(path)
 
 
 def run(*words: str | Path, data: bytes | None = None, code: int = 0) -> str:
