@@ -59,10 +59,12 @@ def mutated(mutant: Mutant) -> dict[Path, str]:
     return texts
 
 
-def try_edits(mutants: list[Mutant]) -> None:
-    """Check that the fragments of all mutants are present, also of those that this run omits."""
+def try_edits(mutants: list[Mutant], build: Path) -> None:
+    """Check that all mutants can be made, also those that this run omits."""
     for mutant in mutants:
-        mutated(mutant)
+        for path, text in mutated(mutant).items():
+            command = [*compile_command(build, path), "-w", "-fsyntax-only", "-x", "c", "-"]
+            subprocess.run(command, input=text, text=True, check=True, cwd=build)
 
 
 def compile_command(build: Path, source: Path) -> list[str]:

@@ -574,7 +574,7 @@ def main() -> int:
     ]
     folder = arguments.build.resolve() / "mutants"
     folder.mkdir(parents=True, exist_ok=True)
-    try_edits(MUTANTS)
+    try_edits(MUTANTS, arguments.build.resolve())
     missed = []
     for mutant in chosen:
         if arguments.list:

@@ -118,7 +118,7 @@ MUTANTS = [
         [
             (
                 "    while (status == LMCS_OK && busy->busy) {",
-                "    while (status == LMCS_OK && busy->busy && busy->untold) {",
+                "    while (status == LMCS_OK && busy->busy && busy->failures != NULL) {",
             )
         ],
     ),
@@ -288,7 +288,7 @@ def main() -> int:
     ]
     folder = arguments.build.resolve() / "mutants"
     folder.mkdir(parents=True, exist_ok=True)
-    try_edits(MUTANTS)
+    try_edits(MUTANTS, arguments.build.resolve())
     missed = []
     for mutant in chosen:
         if arguments.list:
