@@ -31,7 +31,8 @@ def pull(
     """Restore snapshots of a run in an object store into a pool, which is created if it is missing.
 
     Snapshots that the pool has are left out, so a pull that was interrupted is repeated. Each snapshot is complete or
-    absent. Tags of the run move to its snapshots; other tags of the pool stay.
+    absent. Tags of the run move to its snapshots; other tags of the pool stay, and so do notes and metrics of the
+    snapshots that it has.
 
     Parameters
     ----------

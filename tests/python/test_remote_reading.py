@@ -134,6 +134,27 @@ def test_a_state_is_loaded_into_a_model(pushed: tuple[str, dict[int, Any]]) -> N
     same(states[STEPS]["model"], model.state_dict())
 
 
+def test_notes_of_any_text(tmp_path: Path) -> None:
+    """Notes that are too long for the state are in the archive."""
+    url = f"file://{tmp_path}/run"
+    notes = ["lower rate\nsecond line", "lr\u00a0=\u00a01e-4", "x" * 20_000, "\U0001f469\u200d\U0001f680", "\x1b[31m"]
+    with lmcstore.open(tmp_path / "run.pool", "x", background=False) as store:
+        for step, note in enumerate(notes):
+            store["run"].snapshot({"step": step}, step=step, metrics={"loss": step}, meta={"message": note})
+        store.push(url)
+        for changed in (False, True):
+            if changed:
+                notes[0], notes[3] = "one\ntwo\n", ""
+                for number in (1, 4):
+                    store["run"][number].note = notes[number - 1] or None
+                store.push(url)
+            lmcstore.pull(url, tmp_path / f"{changed}.pool")
+            for path in (url, tmp_path / f"{changed}.pool"):
+                with lmcstore.open(path) as there:
+                    assert [snapshot.note or "" for snapshot in there["run"]] == notes
+                    assert [snapshot.metrics["loss"] for snapshot in there["run"]] == [0, 1, 2, 3, 4]
+
+
 def test_it_is_read_only(pushed: tuple[str, dict[int, Any]], tmp_path: Path) -> None:
     url, _ = pushed
     with lmcstore.open(url) as store:

@@ -25,6 +25,7 @@ from test_remote_push import Died, Fate, expect, fill, pulled, state_of
 pytest.importorskip("obstore")
 from lmcstore._remote import confirm, state, sweep
 from lmcstore._remote.place import Place
+from lmcstore._remote.pull import Puller
 
 pytestmark = pytest.mark.usefixtures("remote_on_path")
 LOCAL = "keep_raw=1 local=last:3 links=3"
@@ -212,6 +213,53 @@ def test_pull_brings_them_back(quiet: lmcstore.Store, url: str) -> None:
     assert lmcstore.pull(url, quiet)["snapshots"] == 4 and remote(quiet) == []
     expect(quiet, list(range(1, 9)))
     assert settle(quiet, url)["confirmed"] == 0
+
+
+def test_a_pull_leaves_notes_of_the_pool(quiet: lmcstore.Store, url: str, tmp_path: Path) -> None:
+    """Notes and metrics of the run are those of snapshots that the pool did not have."""
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    settle(quiet, url)
+    for number in (2, 7):
+        quiet["run"][number].note = f"mine of {number}"
+        quiet["run"][number].metrics["loss"] = 0.125
+    assert lmcstore.pull(url, quiet) == {"snapshots": 5, "snapshots_skipped": 3} | {
+        "bytes": sum(entry.archive.bytes for entry in state.read(Place(url)).shelf("run").entries(1, 5))
+    }
+    assert remote(quiet) == []
+    assert {one.number: one.note for one in quiet["run"] if one.note} == {2: "mine of 2", 7: "mine of 7"}
+    assert [one.number for one in quiet["run"] if one.metrics == {"loss": 0.125}] == [2, 7, 8]
+    quiet.push(url)
+    with pulled(url, tmp_path, "run@1..3") as copy:
+        assert [one.note for one in copy["run"]] == [None, "mine of 2", None]
+        copy["run"][1].note = "of the copy"
+        lmcstore.pull(url, copy)
+        assert [one.note for one in copy["run"]][:3] == ["of the copy", "mine of 2", None]
+        assert copy["run"][7].note == "mine of 7" and copy["run"][7].metrics == {"loss": 0.125}
+
+
+def test_notes_of_a_pull_that_dies(quiet: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has restored has the notes of the run, though the next pull leaves it out."""
+    url = f"file://{tmp_path}/bucket"
+    fill(quiet, 1, 4)
+    quiet.push(url)
+    for snapshot in quiet["run"]:
+        snapshot.note = f"mine of {snapshot.number}"
+    quiet.push(url)
+    restored = Puller._restore
+
+    def restore(puller: Puller, shelf: state.Shelf, group: Any, ahead: Any) -> None:
+        if group[-1][0].number == 3:
+            raise Died
+        restored(puller, shelf, group, ahead)
+
+    with lmcstore.open(tmp_path / "copy.pool", "x") as copy:
+        with monkeypatch.context() as patch:
+            patch.setattr(Puller, "_restore", restore)
+            with pytest.raises(Died):
+                lmcstore.pull(url, copy)
+        assert lmcstore.pull(url, copy)["snapshots_skipped"] == 2
+        assert [one.note for one in copy["run"]] == [f"mine of {number}" for number in (1, 2, 3, 4)]
 
 
 def test_a_pull_that_dies(quiet: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedError, ExistsError, NotFoundError
 from . import state
-from .codec import Entry
+from .codec import Entry, is_note
 
 if TYPE_CHECKING:
     from ..store import Store
 
-_MOST_METRICS = 16 << 10
+_MOST_METRICS = _MOST_NOTE = 16 << 10
 _COMPARED = 8
 
 
 def metrics_of(info: dict[str, Any]) -> dict[str, float | str] | None:
-    """Return metrics as a state has them; None: they are too large for it."""
+    """Return metrics as a state has them; None: they or the note are too large for it, and the archive has both."""
+    if len(_note(info)) > _MOST_NOTE:
+        return None
     found: dict[str, float | str] = {}
     for name, value in info["metrics"].items():
         is_plain = math.isfinite(value)
@@ -33,13 +35,18 @@ def metrics_of(info: dict[str, Any]) -> dict[str, float | str] | None:
 
 
 def note_of(info: dict[str, Any]) -> str:
-    """Return the note; "": none."""
+    """Return the note as a state has it; "": none, or only the archive can have it."""
+    note = _note(info)
+    return note if len(note) <= _MOST_NOTE and is_note(note) else ""
+
+
+def _note(info: dict[str, Any]) -> str:
     try:
         meta = json.loads(info["meta_json"]) if info["meta_json"] else {}
     except (ValueError, RecursionError):
         return ""
     note = meta.get("message") if isinstance(meta, dict) else None
-    return note if isinstance(note, str) and len(note) <= _MOST_METRICS and note.isprintable() else ""
+    return note if isinstance(note, str) else ""
 
 
 def info_of(store: Store, shelf: str, number: int) -> dict[str, Any] | None:

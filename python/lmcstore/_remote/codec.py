@@ -111,7 +111,7 @@ class Entry(NamedTuple):
     raw_bytes: int
     tensors: int
     metrics: dict[str, float | str] | None
-    """None: they are too many for the state, and are in the archive."""
+    """None: they are too many for the state, or the note is too long, and the archive has both."""
     note: str
     hidden: bool
     """It was removed, but a later one needs it."""
@@ -452,7 +452,8 @@ def _is_policy(text: str) -> bool:
     return len(text) <= _MOST_POLICY and _CONTROL.search(text) is None
 
 
-def _is_note(text: str) -> bool:
+def is_note(text: str) -> bool:
+    """Whether a state can have a note."""
     return re.search("[\0\ud800-\udfff]", text) is None
 
 
@@ -509,7 +510,7 @@ def _read_entry(check: _Check, found: dict[str, Any]) -> Entry:
         check.count(found, "raw_bytes", 0, _MOST_RAW),
         check.count(found, "tensors", 0, 1 << 32),
         _read_metrics(check, found.get("metrics")),
-        check.text(found, "note", _is_note) if "note" in found else "",
+        check.text(found, "note", is_note) if "note" in found else "",
         found.get("hidden") is True,
         check.count(found, "base", 0, number - 1),
         found.get("deep") is True,

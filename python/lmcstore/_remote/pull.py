@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import DamagedError, Error, ExistsError, InputOutputError, NotFoundError, UnsupportedError
-from . import outline, state
+from . import agree, outline, state
 from .codec import UNKNOWN, Archive, Entry
 from .files import Part
 from .place import PARALLEL, Pace, Place
@@ -356,6 +356,8 @@ class Puller:
             self.bytes += archive.bytes
             if entry.number in wanted:
                 self.snapshots += 1
+                if (shelf.name, entry.number) not in self._remote:  # the record of one that was let go has its own
+                    self._annotate(shelf.name, entry)
             elif entry.number not in extra:
                 extra.append(entry.number)
         if self._progress is not None:
@@ -446,7 +448,7 @@ class Puller:
         return self._store[shelf].tags
 
     def _settle(self, shelf: state.Shelf, before: dict[str, int], wanted: set[int], is_new: bool) -> None:
-        """Give the shelf in the pool the tags, metrics and notes of the state; a new one the policy."""
+        """Give the shelf in the pool the tags of the state; a new one the policy."""
         pool, name = self._store._pool, shelf.name
         try:
             info = pool.shelf_info(name)
@@ -458,16 +460,13 @@ class Puller:
         for tag, number in shelf.tags.items():
             if number in wanted:
                 pool.change_tags(name, [(tag, number, (1 << 64) - 1)])
-        for number in wanted:
-            entry = shelf.entry(number)
-            if entry is not None:
-                self._annotate(name, entry)
         if self.snapshots and is_new and info["policy"] != shelf.policy:
             pool.set_policy(name, shelf.policy)
 
     def _annotate(self, name: str, entry: Entry) -> None:
+        """Give a restored snapshot the metrics and the note of the state, which may be newer than its archive."""
         snapshot = self._store[name][entry.number]
-        if (snapshot.note or "") != entry.note:
+        if agree.note_of(snapshot._info) != entry.note:
             snapshot.note = entry.note or None
         metrics = snapshot.metrics
         for metric, value in (entry.metrics or {}).items():
