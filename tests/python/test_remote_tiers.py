@@ -180,6 +180,44 @@ def test_a_run_that_is_gone(quiet: lmcstore.Store, tmp_path: Path) -> None:
     expect(quiet, list(range(1, 9)))
 
 
+def test_handles_stay_when_later_ones_have_left(quiet: lmcstore.Store, url: str) -> None:
+    """The state of the run is read anew, for a snapshot that it lacks, or an object that is gone."""
+    fill(quiet, 1, 8)
+    quiet["run"].policy = LOCAL
+    settle(quiet, url)
+    first, third = quiet["run"][1], quiet["run"][3]
+    assert np.array_equal(first["w"], state_of(1)["w"]) and np.array_equal(third["same"], state_of(3)["same"])
+    fill(quiet, 9, 12)
+    settle(quiet, url)
+    assert np.array_equal(quiet["run"][9]["w"], state_of(9)["w"])
+    assert np.array_equal(first["same"], state_of(1)["same"])
+    fill(quiet, 13, 16)
+    settle(quiet, url)
+    assert {one.name for one in quiet["run"][2].diff(quiet["run"][13])} == {"w", "step"}
+    with Place(url) as place:
+        entry = state.read(place).shelf("run").entry(3)
+        assert entry is not None
+        moved = entry.archive._replace(object=entry.archive.object[:-4] + "0000")
+        for old, new in zip(sorted(entry.archive.objects()), sorted(moved.objects()), strict=True):
+            place.put(new, place.get(old))
+
+        def move(draft: state.State) -> bool:
+            shelf = draft.shelf("run")
+            shelf.update(
+                {
+                    one.number: one._replace(archive=one.archive._replace(object=moved.object))
+                    for one in shelf.entries()
+                    if one.archive.object == entry.archive.object
+                }
+            )
+            return True
+
+        state.change(state.read(place), "0" * 31 + "1", move)
+        place.delete(entry.archive.objects())
+    quiet._remotes[url.rstrip("/")]._cache._outlines.clear()
+    assert np.array_equal(third["w"], state_of(3)["w"])
+
+
 def test_a_damaged_only_copy_is_named_by_a_repair(quiet: lmcstore.Store, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket"
     for number in (1, 2, 3, 4, 5):

@@ -39,6 +39,13 @@ class PoolHandle:
                     return method(*arguments)
                 except RemoteError:
                     self._fetched = self._there(self._url(), self._local.info())
+            try:
+                return getattr(self._fetched, name)(*arguments)
+            except ObjectNotFoundError:  # perhaps the run was opened long ago, and repaired or swept since
+                url = self._url()
+                if not url:
+                    raise
+                self._fetched = self._there(url, self._local.info(), again=True)
             return getattr(self._fetched, name)(*arguments)
 
         return call
@@ -72,18 +79,18 @@ class PoolHandle:
         info = self._local.info()
         return self._store._pool.find(info["shelf"], str(info["number"]), False).info()["remote"] or ""
 
-    def _there(self, url: str, info: dict[str, Any]) -> Any:
-        try:
-            found = _find(self._store, url, info)
-        except NotFoundError:  # perhaps it came after the run was opened
-            old = self._store._remotes.pop(url, None)
-            if old is not None:
-                old.close()
+    def _there(self, url: str, info: dict[str, Any], *, again: bool = False) -> Any:
+        """Find it in the state of the run that was read last, then in the newest one; `again`: in that at once."""
+        for is_newest in (again, True):
             try:
+                if is_newest and url in self._store._remotes:
+                    self._store._remotes[url].refresh()
                 found = _find(self._store, url, info)
+                break
             except NotFoundError as error:
-                what = f"{info['shelf']}@{info['number']}, which {self._store.path} has let go"
-                raise ObjectNotFoundError(f"{url} has lost {what}: {error}") from None
+                if is_newest:
+                    what = f"{info['shelf']}@{info['number']}, which {self._store.path} has let go"
+                    raise ObjectNotFoundError(f"{url} has lost {what}: {error}") from None
         if found.info()["time_ns"] != info["time_ns"]:
             raise RemoteError(f"{url} has another {info['shelf']}@{info['number']} than {self._store.path}")
         return found
@@ -96,6 +103,9 @@ def _find(store: Store, url: str, info: dict[str, Any]) -> Any:
         raise RemoteError(f"{store.path} says that {info['shelf']}@{info['number']} is at {url}: no push goes there")
     consent.check(store._remote, url, store.path, f"{info['shelf']}@{info['number']}")
     if url not in store._remotes:
-        store._remotes[url] = RemotePool(url, _CACHE_BYTES // store._remote_share, type(store)._create)
-        weakref.finalize(store, store._remotes[url].close)
+        made = RemotePool(url, _CACHE_BYTES // store._remote_share, type(store)._create)
+        if store._remotes.setdefault(url, made) is made:
+            weakref.finalize(store, made.close)
+        else:  # another thread was faster
+            made.close()
     return store._remotes[url].find(info["shelf"], str(info["number"]), store._verifies)

@@ -76,6 +76,10 @@ class RemotePool:
             self._newest = later.result() if later is not None else state.refreshed(self._early)
         return self._newest
 
+    def refresh(self) -> None:
+        """Read the newest state. Handles that were found before go on with theirs."""
+        self._newest = state.read(self._place)
+
     @property
     def has_ranks(self) -> bool:
         """Whether it has the records of many ranks."""
