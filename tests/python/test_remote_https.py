@@ -155,6 +155,17 @@ def test_redirects_that_are_refused(way: str, url: str, server: Server, bucket_f
         assert other.requests == []
 
 
+def test_a_server_that_sends_more(url: str, server: Server) -> None:
+    """Its answer is not kept in memory."""
+    with Place(url) as place:
+        entry = state.read(place).shelf("run").latest
+        assert entry is not None
+        server.surplus = 256
+        with pytest.raises(lmcstore.DamagedError, match="sends more than the 100 bytes from 5 on"):
+            place.get_range(f"{entry.archive.object}/000000", 5, 100)
+    assert server.surplus > 128
+
+
 def test_a_server_without_tls(bucket_folder: Path) -> None:
     with Server(bucket_folder / "bucket", None) as server:
         with pytest.raises(lmcstore.InputOutputError, match="does not speak https on this port"):

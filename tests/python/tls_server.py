@@ -58,6 +58,8 @@ class Server(LocalServer):
         """A URL to which all requests are redirected, with their path."""
         self.missing = 404
         """The status for a missing file."""
+        self.surplus = 0
+        """How many MiB are sent behind a range; counts down."""
         self.requests: list[str] = []
         """Method, path and range of each."""
         if certificate is not None:
@@ -104,12 +106,16 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def _reply(self, status: int, data: bytes, headers: dict[str, str], has_body: bool) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+        surplus = self.server.surplus if status == 206 else 0
+        for name, value in {"Content-Length": str(len(data) + (surplus << 20)), **headers}.items():
             self.send_header(name, value)
         self.send_header("Last-Modified", self.date_time_string())
         self.end_headers()
         if has_body:
             self.wfile.write(data)
+            for _ in range(surplus):
+                self.wfile.write(bytes(1 << 20))
+                self.server.surplus -= 1
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Write nothing."""
