@@ -163,6 +163,31 @@ def test_a_snapshot_goes_first(store: lmcstore.Store, url: str) -> None:
         assert key.result(60) is None
 
 
+def test_an_ordinary_key_is_given_up(store: lmcstore.Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the push ends, for any reason, the rest of a key is not sent."""
+    fill(store, 1, 2)
+    with Place(url) as place:
+        pusher = push.Pusher(store, place, (), False, follows=True)
+        pusher.push(waits=True)
+        may_go, begun = threading.Event(), threading.Event()
+        name = push._name
+
+        def slow(data: Any, raw: Any) -> bytes:
+            begun.set()
+            assert may_go.wait(60)
+            return name(data, raw)
+
+        monkeypatch.setattr(push, "_name", slow)
+        before = pusher.bytes
+        pusher.want_key("run", 2)
+        assert pusher._key is not None and begun.wait(60)
+        key = pusher._key[2]
+        pusher._late.stop()
+        may_go.set()
+        pusher.close()
+        assert key.result(60) is None and pusher.bytes == before
+
+
 def test_in_place_of_a_key(store: lmcstore.Store, url: str, tmp_path: Path) -> None:
     """A key that is long itself is replaced, and no later key has its payloads."""
     store["run"].policy = "links=2"

@@ -69,6 +69,11 @@ class Late:
         self._stops = True
         self.quiet.set()
 
+    def check(self) -> None:
+        """Raise `Stopped` if the key that is being made was given up."""
+        if self._stops:
+            raise Stopped
+
     def is_due(self) -> bool:
         """Whether it is a pause, once a second: none has come for 10 s, and four times the last distance of two."""
         now = time.monotonic()
@@ -112,8 +117,7 @@ class Late:
 
         def write(data: Part) -> None:
             self.quiet.wait()
-            if self._stops:
-                raise _Stopped
+            self.check()
             upload.write(data)
 
         try:
@@ -122,7 +126,7 @@ class Late:
                 return None
             archive = upload.archive(0, kept)
             upload.finish()
-        except _Stopped:
+        except Stopped:
             return None
         except OSError as error:  # a request, or a file of this machine
             wait = before.wait * 2 if before is not None and before.archive == entry.archive.id else 0.0
@@ -149,5 +153,5 @@ class Late:
         return True
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """The push ends."""

@@ -31,7 +31,7 @@ from . import agree, note, outline, state
 from .codec import UNKNOWN, Archive, Entry, Origin
 from .confirm import Confirmer
 from .files import Part
-from .late import Late, Made
+from .late import Late, Made, Stopped
 from .place import Pace, Place
 from .upload import Pieces, Upload
 
@@ -363,6 +363,7 @@ class Pusher:
         sources: list[outline.Source] = []
 
         def add(_: int, data: Part, raw: bytes | None) -> None:
+            self._late.check()
             digest = _name(data, raw)
             place = known.get(digest)
             if place is None or not oldest <= place.number <= number:
@@ -376,7 +377,7 @@ class Pusher:
 
         try:
             kept = self.dump(f"{shelf}@{number}", None, None, part=add, as_stored=True)
-        except RemoteError:  # it left the pool meanwhile
+        except (RemoteError, Stopped):  # it left the pool meanwhile; the push ends
             return None
         if kept is None or not kept.snapshots or kept.needs_base:
             return None
