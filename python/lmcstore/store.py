@@ -462,7 +462,8 @@ class Store:
         """Send the snapshots that a run in an object store lacks, and its tags; `lmcstore.pull` restores them.
 
         A snapshot is there, complete, or absent. It is sent as what is new since the one before, and from time to time
-        whole. Snapshots older than the newest one there are not sent. Several programs may push to one URL.
+        whole. Snapshots older than the newest one there are not sent; of one that `what` names a warning is logged.
+        Several programs may push to one URL.
 
         Parameters
         ----------

@@ -38,6 +38,64 @@ def count(proxy: Proxy, work: Any) -> int:
     return len(proxy.requests) - before
 
 
+@pytest.mark.parametrize("follows", [False, True])
+def test_snapshots_that_leave_the_pool_during_a_push(
+    store: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    """Of a removed snapshot or shelf nothing is sent, and the push goes on."""
+    url = f"file://{tmp_path}/bucket"
+    for shelf in ("a", "run", "y", "z"):
+        fill(store, 1, 4, shelf)
+    sent = push._Batch._sent
+
+    def send(batch: push._Batch, number: int) -> Any:
+        if (batch._shelf, number) == ("run", 2):
+            store["run"].remove(3)
+            store["a"].drop()
+            store["y"].drop()
+        if (batch._shelf, number) == ("a", 3):
+            store["a"].remove(4)
+        return sent(batch, number)
+
+    monkeypatch.setattr(push._Batch, "_sent", send)
+    done = store.push(url, follow=True, timeout=0.5) if follows else store.push(url)
+    assert done["snapshots"] == 10
+    with lmcstore.open(url) as there:
+        found = {shelf: [snapshot.number for snapshot in there[shelf]] for shelf in there}
+    assert found == {"a": [1, 2, 3], "run": [1, 2, 4], "z": [1, 2, 3, 4]}
+
+
+def test_a_shelf_that_is_renamed_during_a_push(
+    store: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/bucket"
+    fill(store, 1, 4)
+    sent = push._Batch._sent
+
+    def send(batch: push._Batch, number: int) -> Any:
+        if number == 3 and "run" in store:
+            store["run"].rename("tuned")
+        return sent(batch, number)
+
+    monkeypatch.setattr(push._Batch, "_sent", send)
+    store.push(url)
+    store.push(url)
+    with lmcstore.open(url) as there:
+        assert [(shelf, len(there[shelf])) for shelf in there] == [("tuned", 4)]
+
+
+def test_snapshots_that_are_named(store: lmcstore.Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are sent oldest first; one below those that are there is named in a warning, once."""
+    url = f"file://{tmp_path}/bucket"
+    fill(store, 1, 6)
+    assert store.push(url, ["run@5", "run@2", "run@3..4"])["snapshots"] == 4
+    assert not caplog.records
+    assert store.push(url, ["run@2", "run@1", "run@..6"], follow=True, timeout=0.1)["snapshots"] == 1
+    assert [one.getMessage().split(":")[0] for one in caplog.records] == ["run@1 is not sent"]
+    with pulled(url, tmp_path) as copy:
+        expect(copy, [2, 3, 4, 5, 6])
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_each_request(
     store: lmcstore.Store, bucket: str, proxy: Proxy, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -129,6 +129,7 @@ class Pusher:
         self._agreed = -_AGREE_EVERY_S
         self._seen: list[dict[str, Any]] | None = None
         self._left_out: set[tuple[str, int]] = set()
+        """Snapshots that were named, and reported as below the newest one there."""
         self._confirm = None if confirm == "off" else Confirmer(store, place, whole=confirm == "all")
         self.snapshots = self.keys = self.bytes = self.confirmed = 0
         self._late = Late(self)
@@ -194,7 +195,11 @@ class Pusher:
         """Confirm what the pool may let go: all, or with `waits` false some."""
         if self._confirm is None:
             return
-        for _ in range(len(self._store[shelf]) if waits else 1):
+        rounds = 1
+        if waits:
+            with contextlib.suppress(NotFoundError):  # the shelf was removed or renamed meanwhile
+                rounds = len(self._store[shelf])
+        for _ in range(rounds):
             count = self._confirm.confirm(shelf, self._commit, self.now, waits=waits)
             self.confirmed += count
             if count == 0:
@@ -204,11 +209,17 @@ class Pusher:
         if not self._what:
             for shelf in self._store._pool.shelves():
                 yield _Wanted(shelf["name"], 1, 1 << 62)
+        yield from sorted(self._named(), key=lambda wanted: (wanted.shelf, wanted.first))
+
+    def _named(self) -> Iterator[_Wanted]:
         for address in self._what:
             name, has_range, which = address.partition("@")
-            if self._follows and name not in self._store.shelves():  # not yet
-                continue
-            self._store._pool.shelf_info(name)
+            try:
+                self._store._pool.shelf_info(name)
+            except NotFoundError:
+                if not self._follows:
+                    raise
+                continue  # not yet
             if not has_range:
                 yield _Wanted(name, 1, 1 << 62)
             elif ".." in which:
@@ -221,6 +232,7 @@ class Pusher:
         there = self._state.find(wanted.shelf)
         if there is not None:
             agree.check_same(self._store, there, self._place.url)
+            self._warn_below(wanted, there)
         batch = _Batch(self, wanted.shelf)
         first = max(wanted.first, there.next if there is not None else 1)
         try:
@@ -228,8 +240,27 @@ class Pusher:
                 self._late.quiet.clear()
                 batch.add(number)
             batch.commit()
+        except NotFoundError:
+            if wanted.shelf in self._store.shelves():
+                raise
+            log.info("%s: shelf %r was removed or renamed during the push", self._store.path, wanted.shelf)
         finally:
             self._late.quiet.set()
+
+    def _warn_below(self, wanted: _Wanted, there: state.Shelf) -> None:
+        """Warn of a snapshot that was named, is not there, and can't be sent behind newer ones."""
+        one = wanted.shelf, wanted.first
+        if wanted.first != wanted.last or wanted.first >= there.next or one in self._left_out:
+            return
+        entry = there.entry(wanted.first)
+        if entry is None or entry.hidden:
+            self._left_out.add(one)
+            log.warning(
+                "%s@%d is not sent: %s has a newer snapshot of the shelf, and only those above it are sent. "
+                "Push it to another URL",
+                *one,
+                self._place.url,
+            )
 
     def _numbers(self, shelf: str, first: int, last: int) -> list[int]:
         found: list[int] = []
@@ -472,7 +503,11 @@ class Pusher:
         return min(most, _CHEAP_KEY_EVERY) if shelf in self._cheap else most
 
     def _links(self, shelf: str) -> int:
-        found = re.search(r"\blinks=([0-9]+)\b", self._store._pool.shelf_info(shelf)["policy"])
+        try:
+            policy = self._store._pool.shelf_info(shelf)["policy"]
+        except NotFoundError:  # removed or renamed meanwhile
+            policy = ""
+        found = re.search(r"\blinks=([0-9]+)\b", policy)
         return max(1, int(found.group(1))) if found is not None else _KEY_EVERY
 
     # The state
@@ -559,7 +594,10 @@ class _Batch:
 
     def _sent(self, number: int) -> Entry | None:
         pusher, last = self._pusher, self._last
-        handle = pusher._store._pool.find(self._shelf, str(number), False)
+        try:
+            handle = pusher._store._pool.find(self._shelf, str(number), False)
+        except NotFoundError:  # removed since it was listed
+            return None
         info = handle.info()
         if last is not None:
             pusher.check_last(last)
