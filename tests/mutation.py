@@ -34,15 +34,6 @@ WRONG_LINK = [
     ),
     ("        return verify_in_memory(encoding, error);\n", "        return LMCS_OK;\n"),
 ]
-OTHER_STATE = [
-    (
-        "    *data = lmcs_memory_find(capture->busy, content->id, raw_bytes);\n",
-        "    const struct lmcs_memory *memory = capture->busy->memory;\n    *data = NULL;\n"
-        "    for (size_t k = 0; memory != NULL && k < memory->count && *data == NULL; k++)\n"
-        "        if (memory->items[k].bytes == raw_bytes)\n"
-        "            *data = memory->items[k].data;\n",
-    )
-]
 
 
 def mutated(mutant: Mutant) -> dict[Path, str]:

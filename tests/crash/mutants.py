@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from mutation import OTHER_STATE, TOP, WRONG_LINK, Mutant, make, try_edits
+from mutation import TOP, WRONG_LINK, Mutant, make, try_edits
 
 BUDGET = ["--until-finding", "--images", "20000", "--of-a-seed", "400"]
 
@@ -271,7 +271,6 @@ MUTANTS = [
         ["--medium", "dax"],
     ),
     Mutant("link-wrong-byte", "a link has a wrong byte, and is not verified", WRONG_LINK, quick=True),
-    Mutant("link-memory", "a link leads from the memory state, although the base is another snapshot", OTHER_STATE),
     Mutant(
         "tag-split",
         "a tag is moved by two transactions",

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from mutation import OTHER_STATE, TOP, WRONG_LINK, Mutant, make, try_edits
+from mutation import TOP, WRONG_LINK, Mutant, make, try_edits
 
 HANG_SECONDS = 240  # allowed delay
 SECONDS_OF_A_POOL = 6
@@ -221,7 +221,6 @@ MUTANTS = [
         ],
     ),
     Mutant("link-wrong-byte", "a link has a wrong byte, and is not verified", WRONG_LINK, quick=True),
-    Mutant("link-memory", "a link leads from the memory state, although the base is another snapshot", OTHER_STATE),
     Mutant(
         "memory-of-failed",
         "the copy of a capture that fails becomes the memory state of the snapshot before it",
