@@ -29,6 +29,8 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from fsspec.compression import compr
+from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
@@ -65,8 +67,9 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """Files and directories in pools. Any number of processes may read and write; writers take turns.
 
     A written file is in memory until it is closed. ``close`` stores it durably and completely, or not at all and raises
-    an error. An exception in a ``with`` block discards it. ``rm`` and ``mv`` are durable when they return, also those
-    of whole directories; a reader sees all of it, or nothing.
+    an error. An exception in a ``with`` block discards it, if `open` of the file system has opened it: `fsspec.open`
+    calls ``close`` then, which stores what was written. ``rm`` and ``mv`` are durable when they return, also those of
+    whole directories; a reader sees all of it, or nothing.
 
     The first file or directory creates the pool, with a `CreationWarning`.
 
@@ -118,6 +121,29 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return self.info(path).get("created")
 
     modified = created
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Any = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Open a file, as `AbstractFileSystem.open` does: as text, or compressed, if these are asked for."""
+        if "r" in mode and ("+" not in mode or compression is not None):
+            return super().open(path, mode, block_size, cache_options, compression, **options)
+        name = get_compression(self._strip_protocol(path), compression)
+        text = {one: options.pop(one) for one in ("encoding", "errors", "newline") if one in options}
+        binary = mode if "b" in mode else mode.replace("t", "") + "b"
+        writer: _Writer = super().open(path, binary, block_size, cache_options, **options)
+        try:
+            file = writer if name is None else _Compressed(compr[name](writer, mode=mode[0]), writer)
+            return file if "b" in mode else _Text(file, writer, **text)
+        except BaseException:
+            writer.discard()
+            raise
 
     def _open(
         self,
@@ -561,6 +587,10 @@ class _Writer(io.BufferedRandom):
         """Store the file, of a transaction that ends."""
         if self._discarded:
             return
+        if self._waits and not self.closed:
+            self._drop()
+            self.close()
+            return
         try:
             with self._fs._writing(self.path, True) as (files, inner):
                 kind = files.kind(inner)
@@ -603,7 +633,67 @@ class _Writer(io.BufferedRandom):
             self.discard()
         self.close()
 
+    def _drop(self) -> None:
+        log.warning("%s was not closed, so it is not stored", self.path)
+        self._discarded = True
+
     def __del__(self) -> None:
         if not self.closed and not self._discarded:
-            log.warning("%s was not closed, so it is not stored", self.path)
-            self.discard()
+            self._drop()
+            self.close()
+
+
+class _Layer:
+    """What a program writes to instead of a `_Writer`. The file is discarded when that would be."""
+
+    closed: bool
+    close: Callable[[], None]
+    _writer: _Writer
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        if kind is not None:
+            self._writer._discarded = True
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._writer._discarded and not self.closed:
+            self._writer._drop()
+            self.close()
+
+
+class _Text(_Layer, io.TextIOWrapper):
+    def __init__(self, file: Any, writer: _Writer, **options: Any) -> None:
+        self._writer = writer
+        super().__init__(file, **options)
+
+
+class _Compressed(_Layer, io.BufferedIOBase):
+    """Closes the file, which the codecs of fsspec do not."""
+
+    def __init__(self, codec: Any, writer: _Writer) -> None:
+        self._codec = codec
+        self._writer = writer
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return int(self._codec.write(data))
+
+    def tell(self) -> int:
+        return int(self._codec.tell())
+
+    def flush(self) -> None:
+        if not self._writer.closed:
+            self._codec.flush()
+
+    def close(self) -> None:
+        try:
+            if not self.closed:
+                self._codec.close()
+        except BaseException:
+            self._writer._discarded = True
+            raise
+        finally:
+            self._writer.close()
+            super().close()

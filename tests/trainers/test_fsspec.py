@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import doctest
 import errno
+import gzip
 import io
 import multiprocessing
 import os
@@ -140,6 +141,57 @@ def test_a_file_is_stored_whole_or_not_at_all(fs: StoreFileSystem, pool: str, mo
         file.close()
     monkeypatch.undo()
     assert file.closed and fs.cat_file(path) == b"old"
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "bz2", "xz", "zip"])
+@pytest.mark.parametrize("mode", ["wb", "w"])
+def test_text_and_compressed_files(
+    fs: StoreFileSystem, pool: str, mode: str, compression: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, content = f"{pool}/a", b"old" if mode == "wb" else "old"
+    with fs.open(path, mode, compression=compression) as file:
+        file.write(content)
+    with fs.open(path, mode.replace("w", "r"), compression=compression) as file:
+        assert file.read() == content
+    stored = fs.cat_file(path)
+    with pytest.raises(ZeroDivisionError), fs.open(path, mode, compression=compression) as file:
+        file.write(content * 2)
+        raise ZeroDivisionError
+    with fs.transaction:
+        kept = fs.open(path, mode, compression=compression)
+        kept.write(content * 2)
+    assert caplog.text.count("was not closed") == 1
+    caplog.clear()
+    dropped = fs.open(path, mode, compression=compression)
+    dropped.write(content * 2)
+    del dropped
+    assert caplog.text.count("was not closed") == 1
+    assert fs.cat_file(path) == stored
+    with fs.open(f"{path}.gz", mode, compression="infer") as file:
+        file.write(content)
+    assert gzip.decompress(fs.cat_file(f"{path}.gz")) == b"old"
+
+
+def test_files_that_cannot_be_opened(fs: StoreFileSystem, pool: str, caplog: pytest.LogCaptureFixture) -> None:
+    fs.pipe_file(f"{pool}/a", b"old")
+    for wrong in ({"mode": "w", "encoding": "none"}, {"mode": "wb", "compression": "none"}):
+        with pytest.raises((LookupError, ValueError)), fs.transaction:
+            fs.open(f"{pool}/a", **wrong)
+    assert fs.cat_file(f"{pool}/a") == b"old" and not caplog.text
+
+
+def test_a_codec_that_fails_stores_nothing(fs: StoreFileSystem, pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs.pipe_file(f"{pool}/a", b"old")
+    file = fs.open(f"{pool}/a", "wb", compression="gzip")
+    file.write(b"new")
+
+    def fail() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(file._codec, "close", fail)
+    with pytest.raises(MemoryError):
+        file.close()
+    assert file.closed and fs.cat_file(f"{pool}/a") == b"old"
 
 
 def test_readers_keep_what_they_have_opened(fs: StoreFileSystem, pool: str) -> None:
