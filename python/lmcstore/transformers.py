@@ -21,7 +21,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -118,6 +118,7 @@ class StoreTrainer(_Trainer):
         self._lazy = lazy
         self._number: int | None = None  # of the snapshot that training continues from
         self._best: int | None = None
+        self._taken: tuple[int, int] | None = None  # the last snapshot's step and number
         self._limit: int | None = None
         super().__init__(*args, **kwargs)
 
@@ -146,7 +147,7 @@ class StoreTrainer(_Trainer):
         """
         self._check(trial)
         limit = self.args.save_total_limit
-        self._number = self._best = None
+        self._number = self._best = self._taken = None
         self._limit = limit if limit is not None and limit > 0 else None
         if limit == 1:  # else Trainer removes folders from output_dir at the end
             self.args.save_total_limit = None
@@ -201,8 +202,12 @@ class StoreTrainer(_Trainer):
 
     def _write_state(self, found: Snapshot, folder: str) -> None:
         state = trainer_state(found)
-        best = found.meta.get("best")
-        self._best = best if best is not None else found.number if _is_best(state) else None
+        if "best" in found.tags and not _is_best(state):  # the evaluation came after the save
+            name = str(self.args.metric_for_best_model)
+            value = found.metrics.get(name if name.startswith("eval_") else f"eval_{name}")
+            if value is not None:
+                state.best_metric, state.best_global_step = value, state.global_step
+        self._best = found.number if _is_best(state) else found.meta.get("best")
         state.best_model_checkpoint = None  # else Trainer looks for that folder
         state.save_to_json(os.path.join(folder, _STATE_FILE))
         logger.info("resuming at step %d from %s in %s", state.global_step + 1, found._address, self._kept.place)
@@ -213,6 +218,12 @@ class StoreTrainer(_Trainer):
         is_best: bool = super()._determine_best_metric(metrics, trial)
         if is_best:
             self.state.best_global_step = self.state.global_step  # transformers 4 leaves save_strategy="best" out
+        if self._taken is not None and self._taken[0] == self.state.global_step:  # it was saved before
+            number = self._taken[1]
+            values = _metrics(self.state, self.state.global_step) | _metrics_of(metrics)
+            if _annotate(self._kept, number, values, ("best",) if is_best else ()) and is_best:
+                self._best = number
+                self.state.best_model_checkpoint = self._address(number)
         return is_best
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -232,6 +243,7 @@ class StoreTrainer(_Trainer):
             optimizers=States().optimizers(optimizer),
             lazy=self._lazy,
         )
+        self._taken = step, number
         if is_best:
             self._best = number
         if self._best is not None:
@@ -382,20 +394,27 @@ class SnapshotCallback(TrainerCallback):
 
     def _annotate(self) -> None:
         metrics, self._metrics = self._metrics, {}
-        if self._taken is None:
-            return
-        _, number = self._taken
+        if self._taken is not None:
+            _annotate(self._kept, self._taken[1], metrics)
 
-        def annotate() -> None:
-            self._kept.wait()
-            try:
-                stored = self._kept.shelf[number].metrics
-                for name, value in metrics.items():
-                    stored[name] = value
-            except Error as failure:  # too many of them; or a policy has removed the snapshot
-                logger.warning("metrics are not added to snapshot %d: %s", number, failure)
 
-        self._kept.together(annotate)
+def _annotate(kept: Replicated, number: int, metrics: Mapping[str, float], tags: Iterable[str] = ()) -> bool:
+    """Wait for the last snapshot, and add to it; return whether it has the tags now. Collective."""
+
+    def annotate() -> bool:
+        kept.wait()
+        is_tagged = False
+        try:
+            kept.shelf.tag(number, *tags)
+            is_tagged = True
+            stored = kept.shelf[number].metrics
+            for name, value in metrics.items():
+                stored[name] = value
+        except Error as failure:  # too many of them; or a policy has removed the snapshot
+            logger.warning("an evaluation is not added to snapshot %d, or only in part: %s", number, failure)
+        return is_tagged
+
+    return kept.together(annotate)
 
 
 def trainer_state(snapshot: Snapshot) -> TrainerState:

@@ -118,6 +118,35 @@ def test_the_best_model(tmp_path: Path, strategy: str, limit: int) -> None:
         same(best.state_dict("model"), trainer.model.state_dict())
 
 
+def test_a_step_is_saved_before_its_evaluation(tmp_path: Path) -> None:
+    class Judged(StoredTrainer):
+        """Evaluates at the end of an epoch, whose last step is saved then."""
+
+        def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+            metrics = {"eval_loss": {5: 3.0, 10: 1.0, 15: 2.0}[self.state.global_step], "eval_runtime": 1.0}
+            self.log(metrics)
+            return metrics
+
+    pool = tmp_path / "a.pool"
+    options = {
+        "max_steps": 15, "eval_strategy": "epoch", "metric_for_best_model": "loss", "save_total_limit": 2,
+    }  # fmt: skip
+    stopped = _trainer(tmp_path / "o", pool, Stop(13, KeyboardInterrupt), kind=Judged, **options)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train()
+    for which in ("latest", "best"):  # without the evaluation in its state, and with it
+        trainer = _trainer(tmp_path / "o", pool, kind=Judged, **options)
+        trainer.train(resume_from_checkpoint=which)
+        with lmcstore.open(pool, "r") as store:
+            best = store["run"]["best"]
+            assert best.step == 10
+            assert best.metrics["eval_loss"] == 1.0 and "eval_runtime" not in best.metrics
+            assert store["run"][-1].metrics["eval_loss"] == 2.0
+        assert (stopped if which == "latest" else trainer).state.best_model_checkpoint == f"run@{best.number}"
+        assert (trainer.state.best_metric, trainer.state.best_global_step) == (1.0, 10)
+        assert _steps(pool) == [10, 15]
+
+
 def test_the_model_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _trainer(tmp_path / "o", tmp_path / "a.pool", save_only_model=True, max_steps=4).train()
     with lmcstore.open(tmp_path / "a.pool", "r") as store:
