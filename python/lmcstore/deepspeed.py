@@ -87,8 +87,8 @@ class StoreCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             meta = {"tag": self._info.tag, "file": name, "folder": os.path.realpath(self._info.save_dir)}
             step = self._engine.global_steps
             self._taken[name] = shelf.snapshot(_parts(state_dict), step=step, meta=meta, wait=False)
-        except (Error, OSError) as error:
-            self._error = error
+        except Exception as error:  # the other ranks wait for this one in `commit`
+            self._fail(error, path)
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """Read the state of a file, compared with its checksums, onto the CPU; also a file of `torch.save`.
@@ -113,8 +113,8 @@ class StoreCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         try:
             for snapshot in self._taken.values():
                 snapshot.wait()
-        except Error as error:
-            self._error = self._error or error
+        except Exception as error:
+            self._fail(error, info.tag)
         directory = _directory(info.save_dir, info.tag)
         place = os.path.join(os.path.relpath(self._place, directory), _pool_name()) if self._taken else ""
         files = {name: (place, one.shelf.name, one.number) for name, one in self._taken.items()}
@@ -122,8 +122,8 @@ class StoreCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         if dist.get_rank() == 0 and all_files:
             try:
                 _publish(directory, info.tag, self._engine.global_steps, all_files)
-            except OSError as error:
-                self._error = error
+            except Exception as error:
+                self._fail(error, directory)
         self._taken = {}  # the record may refer to them, also if its fsync has failed
         self._agree({})
         return True
@@ -167,6 +167,13 @@ class StoreCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             os.makedirs(place, exist_ok=True)
             self._store, self._place = open_pool(os.path.join(place, _pool_name())), place
         return self._store
+
+    def _fail(self, error: Exception, place: str) -> None:
+        """Keep the first error for `_agree`."""
+        if not isinstance(error, Error | OSError):
+            text = f"{place}: it was not saved: {type(error).__qualname__}: {error}"
+            error, error.__cause__ = UnsupportedError(text), error
+        self._error = self._error or error
 
     def _drop(self) -> None:
         taken, self._taken, self._error = self._taken, {}, None

@@ -187,6 +187,15 @@ def test_a_failure_of_save_is_raised_by_the_commit(tmp_path: Path) -> None:
     assert latest(tmp_path) == "global_step0"
 
 
+def test_an_object_that_cannot_be_pickled(tmp_path: Path) -> None:
+    engine = an_engine(0)
+    with pytest.raises(lmcstore.UnsupportedError, match=r"mp_rank_00_model_states\.pt: it was not saved: .*pickle"):
+        engine.save_checkpoint(str(tmp_path), client_state={"object": lambda: 0})
+    assert latest(tmp_path) is None
+    engine.save_checkpoint(str(tmp_path))
+    assert latest(tmp_path) == "global_step0"
+
+
 def test_files_of_torch(tmp_path: Path) -> None:
     engine = an_engine(2)
     train(engine, 1)
@@ -295,6 +304,10 @@ os.makedirs(sys.argv[1], exist_ok=True)
 if rank == 1:
     os.mkdir(sys.argv[1] + "/rank-00001.pool")
 engine.checkpoint_engine = StoreCheckpointEngine(engine)
+try:
+    engine.save_checkpoint(sys.argv[1], client_state={{"object": lambda: 0}})  # which rank 0 saves
+except lmcstore.Error as error:
+    print("step", "failed", type(error).__name__, flush=True)
 for attempt in range(2):
     try:
         engine.save_checkpoint(sys.argv[1])
@@ -313,4 +326,6 @@ torch.distributed.destroy_process_group()
 @pytest.mark.deep
 def test_a_failure_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     lines = output(start(FAILING, tmp_path / "run"))
-    assert lines == ["step failed True", "step None", "step saved", "step global_step0"]
+    assert lines == [
+        "step failed UnsupportedError", "step failed True", "step None", "step saved", "step global_step0"
+    ]  # fmt: skip
