@@ -151,7 +151,7 @@ class Registered:
             self._warned = True
         states = States()
         loaders = self._kept.gathered(
-            {
+            lambda: {
                 "states": [loader.state_dict() for loader in self._stateful()],
                 "loader": next((n for n, loader in enumerate(self._stateful()) if loader is self._loader), None),
                 "generators": [generator.get_state() for generator in _generators_of(self._loader)],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from types import TracebackType
@@ -141,38 +142,19 @@ class Replicated:
         self._dist.broadcast_object_list(box, src=0)
         if failure is not None:
             raise failure
-        self._raise({0: box[1]})
+        _raise([box[1]])
         value: T = box[0]
         return value
 
     def each(self, work: Callable[[], T]) -> T:
         """Call `work` on each rank, and return what it returns there. Collective."""
-        if not self._has_others:
-            return work()
-        result, failure = None, None
-        try:
-            result = work()
-        except Exception as error:
-            failure = error
-        told = self.gathered(_told(failure))
-        if failure is not None:
-            raise failure
-        self._raise(dict(enumerate(told)))
-        return result  # type: ignore[return-value]
+        results: list[T] = []
+        self.gathered(lambda: results.append(work()))
+        return results[0]
 
-    def gathered(self, value: T) -> list[T]:
-        """Return the values of all ranks. Collective."""
-        if not self._has_others:
-            return [value]
-        values: list[Any] = [None] * self.ranks
-        self._dist.all_gather_object(values, value)
-        return values
-
-    def _raise(self, failures: Mapping[int, tuple[str, str] | None]) -> None:
-        for rank, failure in failures.items():
-            if failure is not None:
-                kind, text = failure
-                raise getattr(errors, kind, Error)(f"rank {rank}: {text}")
+    def gathered(self, work: Callable[[], T]) -> list[T]:
+        """Call `work` on each rank; return the results, which can be pickled, of all ranks. Collective."""
+        return of_all(self._dist, work) if self._has_others else [work()]
 
     # Snapshots
 
@@ -198,7 +180,7 @@ class Replicated:
             same for optimizers with parameters on devices. False: return when the snapshot is durable.
         """
         later = [one for one in optimizers if lazy or (lazy is None and _is_on_device(one))]
-        drawn = self.gathered(States().of(generators()))
+        drawn = self.gathered(lambda: States().of(generators()))
 
         def take() -> int:
             self._last = self.shelf.snapshot(
@@ -272,6 +254,29 @@ def _told(failure: Exception | None) -> tuple[str, str] | None:
     if isinstance(failure, Error):
         return type(failure).__name__, str(failure)
     return "Error", f"{type(failure).__qualname__}: {failure}"
+
+
+def _raise(told: Iterable[tuple[str, str] | None]) -> None:
+    """Raise what the first rank that has failed tells."""
+    for rank, failure in enumerate(told):
+        if failure is not None:
+            kind, text = failure
+            raise getattr(errors, kind, Error)(f"rank {rank}: {text}")
+
+
+def of_all(dist: Any, work: Callable[[], T]) -> list[T]:
+    """Call `work` on each rank of torch.distributed; return the results of all, or raise on all if one raises."""
+    data, failure = b"", None
+    try:
+        data = pickle.dumps(work())
+    except Exception as error:
+        failure = error
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, (data, _told(failure)))
+    if failure is not None:
+        raise failure
+    _raise(told for _, told in found)
+    return [pickle.loads(one) for one, _ in found]
 
 
 def check_whole(model: Any) -> None:

@@ -134,6 +134,39 @@ def test_an_object_that_cannot_be_stored(tmp_path: Path) -> None:
         saved.save(1)
 
 
+RANK_FAILS = """
+import os, sys
+import lmcstore, torch
+from accelerate_loop import Loop
+from lmcstore.accelerate import register
+
+loop = Loop("stateful")
+rank = loop.accelerator.process_index
+with register(loop.accelerator, sys.argv[1]) as saved:
+    own = type(loop.loader).state_dict
+    for position in (lambda self: {"position": lambda: 0}, lambda self: {}["position"]):
+        type(loop.loader).state_dict = position if rank == 1 else own
+        try:
+            saved.save(1)
+        except Exception as error:
+            print(f"{rank}: {type(error).__name__}", flush=True)
+    type(loop.loader).state_dict = own
+    saved.save(2)
+print(f"{rank}: saved", flush=True)
+loop.accelerator.end_training()
+os._exit(0)
+"""
+
+
+def test_a_failure_of_one_rank(tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(RANK_FAILS)
+    lines = launched(script, tmp_path / "a.pool").splitlines()
+    assert [line for line in lines if line.startswith("0: ")] == ["0: Error", "0: Error", "0: saved"]
+    second = [line for line in lines if line.startswith("1: ")]
+    assert len(second) == 3 and second[1:] == ["1: KeyError", "1: saved"], second
+
+
 def test_an_accelerate_without_an_attribute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator = accelerate.Accelerator(cpu=True)
     monkeypatch.delattr(accelerator, "_custom_objects")

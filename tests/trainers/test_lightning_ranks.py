@@ -109,6 +109,8 @@ if fabric.global_rank == 0:
     StoreCheckpointIO("other.pool").save_checkpoint({"step": 4}, "other.ckpt")
 fabric.barrier()
 raises(lmcstore.InvalidError, "is a folder", lambda: fabric.save("folder.ckpt", state))  # on all ranks
+own = {"object": lambda: 0} if fabric.global_rank == 1 else {}
+raises(Exception, "pickle", lambda: fabric.save("a.ckpt", {**state, **own}))
 raises(lmcstore.InvalidError, "has not saved", lambda: fabric.load("other.ckpt", state))
 raises(FileNotFoundError, "none.ckpt", lambda: fabric.load("none.ckpt", state))
 fabric.save("a.ckpt", state)

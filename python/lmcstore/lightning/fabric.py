@@ -44,10 +44,14 @@ class _FabricToRun(ToRun):
             elif isinstance(value, torch.optim.Optimizer):
                 parts[name] = get_optimizer_state_dict(model, value)
             else:
-                rest[name] = value.state_dict() if _has_state(value) else value
+                rest[name] = value
         if FABRIC_REST in parts:
             raise InvalidError(f"a model or an optimizer can't be named {FABRIC_REST!r}")
-        self._save(parts, rest, FABRIC_REST, path, storage_options)
+
+        def others() -> dict[str, Any]:
+            return {name: value.state_dict() if _has_state(value) else value for name, value in rest.items()}
+
+        self._save(parts, others, FABRIC_REST, path, storage_options)
 
     def load_checkpoint(
         self, path: Any, state: Any = None, strict: bool = True, weights_only: bool | None = None

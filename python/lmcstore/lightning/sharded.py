@@ -21,11 +21,10 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from .. import errors
 from ..dcp import StoreReader, StoreWriter
-from ..errors import Error, InvalidError, NotFoundError, UnsupportedError
+from ..errors import InvalidError, NotFoundError, UnsupportedError
 from ..opening import open as open_store
-from ..replicated import _told
+from ..replicated import _raise, _told, of_all
 from . import stub as stubs
 from .pickled import Pickled, unpickled
 from .plugin import _local, _metrics_of, _options, _read, _step_of, free_tag, open_of, release
@@ -66,32 +65,33 @@ class ToRun:
         result, told = self.broadcast((result, _told(failure)))
         if failure is not None:
             raise failure
-        if told is not None:
-            kind, text = told
-            raise getattr(errors, kind, Error)(f"rank 0: {text}")
+        _raise([told])
         made: T = result
         return made
 
     # Saving
 
     def _save(
-        self, parts: dict[str, Any], rest: Mapping[str, Any], name: str, filepath: Any, storage_options: Any
+        self, parts: dict[str, Any], rest: Callable[[], Mapping[str, Any]], name: str, filepath: Any, given: Any
     ) -> None:
         """Save a snapshot, with the rest as a pickle of this name, and write its stub; both are durable afterwards."""
-        path, options = _local(self.broadcast(filepath)), _options(storage_options)
-        if options.get("meta") is not None:
-            raise UnsupportedError("snapshots of a run of many ranks have no meta")
-        stream = io.BytesIO()
-        torch.save({**rest}, stream)
+        path = _local(self.broadcast(filepath))
         tag = self._together(lambda: self._free_tag(path))
-        writer = StoreWriter(
-            self._run,
-            self._shelf,
-            options.get("step", _step_of(rest)),
-            (tag, *options.get("tags", ())),
-            {**_metrics_of(rest, filepath), **options.get("metrics", {})},
-        )
-        dcp_save({**parts, name: stream.getvalue()}, storage_writer=writer)
+        state, writers = {**parts}, []
+
+        def prepare() -> None:
+            options, others = _options(given), {**rest()}
+            if options.get("meta") is not None:
+                raise UnsupportedError("snapshots of a run of many ranks have no meta")
+            stream = io.BytesIO()
+            torch.save(others, stream)
+            state[name] = stream.getvalue()
+            step, tags = options.get("step", _step_of(others)), (tag, *options.get("tags", ()))
+            metrics = {**_metrics_of(others, filepath), **options.get("metrics", {})}
+            writers.append(StoreWriter(self._run, self._shelf, step, tags, metrics))
+
+        of_all(torch.distributed, prepare)
+        dcp_save(state, storage_writer=writers[0])
         self._together(lambda: self._write_stub(path, tag))
 
     def _write_stub(self, path: str, tag: str) -> None:

@@ -37,7 +37,7 @@ class _TrainerToRun(ToRun):
         rest = dict(checkpoint)
         parts: dict[str, Any] = {"state_dict": rest.pop("state_dict")}
         parts |= {f"optimizer_{index}": one for index, one in enumerate(rest.pop("optimizer_states", []))}
-        self._save(parts, rest, REST, filepath, storage_options)
+        self._save(parts, lambda: rest, REST, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Load the checkpoint of a stub, or of Lightning's own sharded checkpoints.
