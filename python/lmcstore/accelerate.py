@@ -155,6 +155,7 @@ class Registered:
                 "states": [loader.state_dict() for loader in self._stateful()],
                 "loader": next((n for n, loader in enumerate(self._stateful()) if loader is self._loader), None),
                 "generators": [generator.get_state() for generator in _generators_of(self._loader)],
+                "workers": _has_workers(self._loader),
                 "began": self._began,
             }
         )
@@ -225,18 +226,25 @@ class Registered:
         amid = loaded if skip > 0 else None
         if amid is not None and is_stateful and amid["loader"] is None:
             raise InvalidError("the snapshot lacks the position of the loader: it was not saved amid batches()")
+        began = amid and amid["began"]
         if loaded is not None:
-            began = amid and amid["began"]
+            if loaded.get("workers") and not is_stateful:
+                _begin_workers(loader)
             _restore(loader, loaded["generators"] if began is None else began["loader"])
             if began is not None:
                 _set_generators(began["rng"])
         self._loader = loader
+        had_workers = _has_workers(loader) if began is None else began.get("workers", False)
         self._began = {
             "rng": States().of(generators()),
             "loader": [generator.get_state() for generator in _generators_of(loader)],
+            "workers": had_workers,
         }
         if not is_stateful:
-            loader = accelerate.skip_first_batches(loader, skip) if skip > 0 else loader
+            if skip > 0:
+                loader = accelerate.skip_first_batches(loader, skip)
+                if had_workers:
+                    _begin_workers(loader)
         else:  # {}: a new iterator, as `prepare` has made one already, which has drawn its seed
             loader.load_state_dict({} if amid is None else amid["states"][amid["loader"]])
         iterator = iter(loader)
@@ -381,6 +389,29 @@ def _restore(loader: Any, states: list[torch.Tensor]) -> None:
     if len(there) == len(states):
         for generator, state in zip(there, states, strict=True):
             generator.set_state(state)
+
+
+def _base(loader: Any) -> Any:
+    """Return the loader of torch in one of Accelerate."""
+    return getattr(loader, "base_dataloader", loader)
+
+
+def _has_workers(loader: Any) -> bool:
+    """Whether a loader keeps workers from an earlier iteration: then the next one draws no seed for them."""
+    return getattr(_base(loader), "_iterator", None) is not None
+
+
+def _begin_workers(loader: Any) -> None:
+    """Start the workers that a loader keeps (``persistent_workers``). No generator is changed."""
+    base = _base(loader)
+    if not getattr(base, "persistent_workers", False) or _has_workers(loader):
+        return
+    states = States().of(generators())
+    own = [(generator, generator.get_state()) for generator in _generators_of(loader)]
+    iter(base)
+    _set_generators(states)
+    for generator, state in own:
+        generator.set_state(state)
 
 
 def _set_generators(states: dict[str, Any]) -> None:

@@ -53,7 +53,11 @@ class Loop:
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
         rows = torch.randn(28 * ranks, 8)
         loader = torch.utils.data.DataLoader(
-            torch.utils.data.TensorDataset(rows, rows.sum(1, keepdim=True)), batch_size=4, shuffle=True
+            torch.utils.data.TensorDataset(rows, rows.sum(1, keepdim=True)),
+            batch_size=4,
+            shuffle=True,
+            num_workers=2 if "workers" in self.kinds else 0,
+            persistent_workers="workers" in self.kinds,
         )
         if "scaler" in self.kinds:
             self.accelerator.scaler = torch.amp.GradScaler("cpu", growth_interval=3)

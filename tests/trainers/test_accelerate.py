@@ -54,6 +54,16 @@ def test_a_loop_goes_on(tmp_path: Path, kinds: str) -> None:
         assert (before + after, other) == (whole, digest), steps
 
 
+@pytest.mark.parametrize("kinds", ["workers", "workers seedable"])
+def test_workers_that_stay(tmp_path: Path, kinds: str) -> None:
+    whole, digest = _trained(tmp_path / "whole.pool", 17, kinds)
+    parts: list[float] = []
+    for steps in (2, 3, 7, 9, 11, 17):  # amid an epoch twice, and at its end
+        log, other = _trained(tmp_path / "parts.pool", steps, kinds)
+        parts += log
+    assert (parts, other) == (whole, digest)
+
+
 def test_what_is_saved(tmp_path: Path) -> None:
     _trained(tmp_path / "a.pool", 5, "scaler")
     with lmcstore.open(tmp_path / "a.pool", "r") as store:
