@@ -226,7 +226,7 @@ crash_run() {
 }
 
 crash() { crash_run 5000 45; }
-crash_long() { crash_run 300000 86400 --of-a-seed 2000; }
+crash_long() { crash_run 300000 86400 --of-a-seed 600; }
 
 # find_bugs [OPTION]: crash and stress must find all mutants.
 find_bugs() {

@@ -18,7 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mutation import TOP, WRONG_LINK, Mutant, make, try_edits
 
-BUDGET = ["--until-finding", "--images", "20000", "--of-a-seed", "400"]
+# Many short histories find more than few long ones.
+BUDGET = ["--until-finding", "--images", "30000", "--of-a-seed", "150"]
 
 
 PUBLISH = """    pmemobj_set_value(heap->pool, &all[count], lmcs_heap_at(heap, word_offset), word);
