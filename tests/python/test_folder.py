@@ -448,6 +448,85 @@ def test_scrub_reads_and_repairs_parts(run: Path, place: Path) -> None:
         check(run, [10, 20, 30])
 
 
+def _damage_record(folder: Path, number: int) -> None:
+    """Damage the record of a snapshot, by the group of its parts that it names."""
+    with lmcstore.open(folder / RANKS[0], mode="r") as store:
+        _damage_group(folder, store["run"][number]._info["group"])
+
+
+def _damage_group(folder: Path, group: bytes) -> None:
+    from test_cli import find, flip_bit
+
+    flip_bit(folder / POOLS[-1], find(folder / POOLS[-1], group))
+
+
+def test_a_damaged_newest_record_can_be_removed(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _damage_record(run, 3)
+    with lmcstore.open(run, mode="r+") as store:
+        assert "run@3 is passed over" in caplog.text
+        assert store.scrub()["damages"] == 1
+        assert len(store["run"].prune("keep=last:2").numbers) == 1
+        assert store["run"].remove(-1).freed_bytes > 0
+        assert "the parts of run@3 go when" in caplog.text
+    assert list(numbers(run).values()) == [*[[2, 3]] * 3, [2]]
+    run_folder.save_steps(run, 3, 40)
+    with lmcstore.open(run, mode="r+"):
+        pass
+    assert list(numbers(run).values()) == [*[[2, 4]] * 3, [2, 4]]
+
+
+def test_a_damaged_record_keeps_its_parts_and_no_others(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run_folder.save_steps(run, 3, 40, 50)
+    _damage_record(run, 2)
+    with lmcstore.open(run / "records.pool", mode="r+") as records:
+        records["run"].remove(4)
+    with lmcstore.open(run, mode="r+"):
+        assert caplog.text.count("parts stay that run@2 may name") == 3  # each pool
+    assert list(numbers(run).values()) == [*[[1, 2, 3, 5]] * 3, [1, 2, 3, 5]]
+    with lmcstore.open(run / "records.pool", mode="r+") as records:
+        records["run"].remove(1)  # a neighbour
+    run_folder.save_steps(run, 3, 60)
+    assert list(numbers(run).values()) == [*[[1, 2, 3, 5, 6]] * 3, [2, 3, 5, 6]]
+    with lmcstore.open(run, mode="r+") as store:
+        store["run"].prune("keep=last:3")
+    with lmcstore.open(run, mode="r+"):
+        pass
+    assert list(numbers(run).values()) == [[3, 5, 6]] * 4
+
+
+def test_a_prepared_part_that_a_damaged_record_may_name_stays(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = place / "run"
+    run_folder.save_steps(folder, 3, 10, 20)
+    run_folder.save(folder, 30, commits=False)
+    run_folder.close(folder)
+    with lmcstore.open(folder / RANKS[0], "r+") as store:
+        ((group, _, _),) = store._pool.groups()
+    _damage_group(folder, group)
+    for _ in range(2):
+        with lmcstore.open(folder, mode="r+"):
+            assert "run@3 stays undecided" in caplog.text
+    run_folder.save_steps(folder, 3, 40)
+    with lmcstore.open(folder / RANKS[0], "r+") as store:
+        assert [number for _, _, number in store._pool.groups()] == [3]
+    with lmcstore.open(folder, mode="r+") as store:
+        store["run"].remove(3)
+    with lmcstore.open(folder, mode="r+"):
+        pass
+    assert list(numbers(folder).values()) == [[1, 2, 4]] * 4
+    with lmcstore.open(folder / RANKS[0], "r+") as store:
+        assert not store._pool.groups()
+
+
+def test_verify_names_the_parts_of_a_run_that_has_lost_all(run: Path) -> None:
+    with lmcstore.open(run / "records.pool", mode="r+") as records:
+        state = records["run"][3].state_dict()
+        records["run"].snapshot(state | {"objects": []}, step=40)  # as Run saves it
+    for name in RANKS:
+        (run / name).unlink()
+    with lmcstore.open(run, mode="r") as store:
+        assert len(store.verify("run@3")["missing"]) == len(store.verify("run@4")["missing"]) == 3
+
+
 def test_options_of_open(run: Path) -> None:
     for mode in ("r", "r+"):
         with pytest.raises(lmcstore.UnsupportedError, match="limit of its own"):

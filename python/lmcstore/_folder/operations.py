@@ -71,11 +71,14 @@ class Operations:
         self.collect()
 
     def collect(self) -> None:
-        """Remove parts whose records were removed."""
+        """Remove parts whose records were removed. Those of a pool in which that fails are left."""
         for store in self.stores():
-            for shelf in store.shelves():
-                if shelf in self.records:
-                    Removed(lambda: self.records, store, shelf).collect()
+            try:
+                for shelf in store.shelves():
+                    if shelf in self.records:
+                        Removed(lambda: self.records, store, shelf).collect()
+            except Error as error:
+                log.warning("%s: parts of removed snapshots are left: %s", store.path, error)
 
     def compact(self, progress: Progress | None, finished: bool, only: str | None) -> None:
         """Compact the ranks' pools after the records, of which some may be gone; then keep the budget of the run."""

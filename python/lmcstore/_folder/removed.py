@@ -3,7 +3,8 @@
 
 Records are removed first, by the policy or by a user, and leave gaps in the numbers. A part without a record is
 removed, too, if this machine's records have one of a later part (a copy that lags lacks the newest records only), and
-as many gaps as there are such parts (records of another run have none of them).
+as many gaps as there are such parts (records of another run have none of them). A record that can't be read may name
+any part between those of its neighbours, so these stay.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ..errors import DamagedError, Error, NotFoundError
+from ..errors import DamagedError, Error, NotFoundError, UnsupportedError
 from ..shelf import Shelf
 from ..store import Store
 from .record import read_head
@@ -29,6 +30,7 @@ class Removed:
         self.own = own
         self._shelf = shelf
         self._recorded: dict[int, bytes | None] = {}
+        self._unreadable: set[int] = set()
         self._parts: dict[int, bytes] = {}
         self._usual: int | None = 0
         """How many more records than parts there are, if each part has a record. None: some have none."""
@@ -41,9 +43,15 @@ class Removed:
         parts = self._own_parts(own)  # before the records: a part is committed after its record
         kept = self._kept(records, set(parts.values()))
         newest = max((number for number, group in parts.items() if group in kept), default=0)
-        orphans = [number for number, group in parts.items() if group != _NO_GROUP and group not in kept]
+        doubtful = self._doubtful(parts)
+        orphans = [
+            number
+            for number, group in parts.items()
+            if group != _NO_GROUP and group not in kept and number not in doubtful
+        ]
         removed = [number for number in orphans if number < newest]
-        if len(removed) > max(self._recorded, default=0) - len(self._recorded):
+        known = self._recorded.keys() | self._unreadable
+        if len(removed) > max(known, default=0) - len(known):
             log.warning("%s: %d snapshots of %r have no record; they are left", own.store.path, len(removed), own.name)
             orphans = removed = []
         for number in removed:
@@ -59,16 +67,35 @@ class Removed:
         """Return the groups of this pool that have a record. Those of a restored pool were saved by another uuid."""
         pool = self.own._uuid
         numbers = {snapshot.number for snapshot in records}
+        known, self._unreadable = self._unreadable, set()
         for number in numbers - self._recorded.keys():
             try:
                 parts = read_head(records[number]._decode()).ranks.values()
             except NotFoundError:
+                continue
+            except (DamagedError, UnsupportedError) as error:
+                self._unreadable.add(number)
+                if number not in known:
+                    log.warning("%s: parts stay that %s@%d may name: %s", self.own.path, self._shelf, number, error)
                 continue
             self._recorded[number] = next(
                 (part.group for part in parts if part.pool == pool or part.group in own), None
             )
         self._recorded = {number: self._recorded[number] for number in numbers if number in self._recorded}
         return {group for group in self._recorded.values() if group is not None}
+
+    def _doubtful(self, parts: dict[int, bytes]) -> set[int]:
+        """Return the parts that unreadable records may name. Numbers of records and of parts ascend together."""
+        if not self._unreadable:
+            return set()
+        numbers = {group: number for number, group in parts.items()}
+        places = [(record, numbers[group]) for record, group in self._recorded.items() if group in numbers]
+        found: set[int] = set()
+        for one in self._unreadable:
+            first = max((number for record, number in places if record < one), default=0)
+            last = min((number for record, number in places if record > one), default=max(parts, default=0) + 1)
+            found.update(number for number in parts if first < number < last)
+        return found
 
     def _own_parts(self, own: Shelf) -> dict[int, bytes]:
         """Return the groups of this rank's snapshots."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ from .ranks import RECORDS, Ranks, is_restoring, lacking, rank_files, run_url
 from .record import Record, read, read_head
 from .structure import Structure
 from .whole import Comparison, export
+
+log = logging.getLogger("lmcstore")
 
 _WAIT_MS = 10_000
 
@@ -165,13 +168,14 @@ class FolderStore(Store):
             for name, pool in self._ranks.all():
                 _add(report, name, pool.verify(None, progress))
         for snapshot in self._addressed(address):
-            record, urls = snapshot._record_alone().record, set()
+            record, urls, found = snapshot._record_alone().record, set(), 0
             for rank, part in record.ranks.items():
                 try:
                     info = self._ranks.snapshot(rank, part, snapshot.shelf.name, []).info()
                 except NotFoundError as error:
                     report["missing"].append(f"{snapshot._address}: {error}")
                     continue
+                found += 1
                 number = info["number"]
                 urls.add(info["remote"])
                 if address is not None:
@@ -179,7 +183,8 @@ class FolderStore(Store):
                     _add(report, part.file, pool.verify(f"{snapshot.shelf.name}@{number}", progress))
             is_away = bool(urls - {None})
             away += is_away
-            snapshot._handle_of_ranks() if is_away else snapshot._record()  # DamagedError: it contradicts itself
+            is_there = found > 0 and not is_away
+            snapshot._record() if is_there else snapshot._handle_of_ranks()  # DamagedError: it contradicts itself
         report["snapshots"], report["remote"] = report["snapshots"] - away, away
         return report
 
@@ -449,18 +454,39 @@ class FolderShelf(Shelf):
         raise UnsupportedError(f"{self._name}: {what} is of a shelf of a pool, not of a run of many ranks")
 
     def remove(self, which: int | str | Snapshot, *, dry_run: bool = False) -> Removal:
-        """Remove a snapshot permanently: its record, then the parts of the ranks. `Shelf.remove` has more."""
+        """Remove a snapshot permanently: its record, then the parts of the ranks. `Shelf.remove` has more.
+
+        Of a damaged record only itself, with a warning: its parts go later.
+        """
         self._store._check_writable()
-        record = self._taken(self._number(which))._record_alone()
-        removal = super().remove(record.number, dry_run=dry_run)
-        return _sum(removal, self._store._remove_parts(self._name, [record.record], dry_run))
+        number = self._number(which)
+        records = self._readable([number])
+        removal = super().remove(number, dry_run=dry_run)
+        return _sum(removal, self._store._remove_parts(self._name, records, dry_run))
+
+    def _readable(self, numbers: Iterable[int]) -> list[Record]:
+        """Read some records that are removed; of damaged ones, the parts go later."""
+        records = []
+        for number in numbers:
+            try:
+                records.append(self._taken(number)._record_alone().record)
+            except DamagedError as error:
+                log.warning(
+                    "%s: the parts of %s@%d go when the folder is opened for changes, or by a rank, once a later "
+                    "snapshot has parts there: %s",
+                    self._store.path,
+                    self._name,
+                    number,
+                    error,
+                )
+        return records
 
     def prune(self, words: str | None = None, *, dry_run: bool = False) -> Pruned:
         """Remove the snapshots that the policy does not keep: `Shelf.prune`."""
         if words is not None and isinstance(words, str):
             words = policy_words(words)[0]
         due = super().prune(words, dry_run=True).numbers
-        records = [self._taken(number)._record_alone().record for number in due] if not dry_run else []
+        records = self._readable(due) if not dry_run else []
         pruned = super().prune(words, dry_run=dry_run)
         if dry_run:
             return pruned

@@ -25,7 +25,7 @@ from .. import _core
 from .._state.encode import Encoded
 from .._text.arguments import absolute, file_path
 from .._text.caution import warn_of_creation
-from ..errors import Error, InputOutputError, InUseError, InvalidError, UnsupportedError
+from ..errors import DamagedError, Error, InputOutputError, InUseError, InvalidError, UnsupportedError
 from ..shelf import Shelf
 from ..snapshot import Snapshot
 from ..store import Store
@@ -376,11 +376,20 @@ class RankWriter:
 
 
 def settle(pool: _core.Pool, shelf: str, records: Store, drops: bool = True) -> None:
-    """Commit the prepared snapshots of a shelf that have a record, and drop the others."""
+    """Commit the prepared snapshots of a shelf that have a record, and drop the others, unless a damaged one may."""
     for group, name, number in pool.groups():
         if name != shelf:
             continue
         commit = _has_record(records[shelf], pool.info()["uuid"], number, group)
+        if commit is None:
+            log.warning(
+                "%s: %s@%d stays undecided, since a damaged record may name it: mend or remove that record, which "
+                "lmc-store verify names",
+                pool.info()["path"],
+                shelf,
+                number,
+            )
+            continue
         if commit or drops:
             pool.resolve(group, commit)
             log.info("%s@%d of a save that %s", shelf, number, "was committed" if commit else "did not end: dropped")
@@ -398,18 +407,29 @@ def budget_bytes(pools: Iterable[_core.Pool]) -> int:
 
 
 def newest_record(records: Shelf) -> Record | None:
-    """Read the newest record of a shelf, without its tensors; None: there is none."""
+    """Read the newest record of a shelf that is not damaged, without its tensors; None: there is none."""
     for snapshot in reversed(records):
-        return read_head(snapshot._decode())
+        try:
+            return read_head(snapshot._decode())
+        except DamagedError as error:
+            log.warning("%s: %s is passed over: %s", records.store.path, snapshot._address, error)
     return None
 
 
-def _has_record(records: Shelf, pool: bytes, number: int, group: bytes) -> bool:
-    """Whether a record has the snapshot of a group. Numbers ascend in a pool, so records before a lower one lack it."""
+def _has_record(records: Shelf, pool: bytes, number: int, group: bytes) -> bool | None:
+    """Whether a record has the snapshot of a group; None: a damaged one may have it.
+
+    Numbers ascend in a pool, so records before a lower one lack it.
+    """
+    without: bool | None = False
     for snapshot in reversed(records):
-        parts = read_head(snapshot._decode()).ranks.values()
+        try:
+            parts = read_head(snapshot._decode()).ranks.values()
+        except DamagedError:
+            without = None
+            continue
         if any(part.group == group for part in parts):
             return True
         if any(part.pool == pool and part.number < number for part in parts):
-            return False
-    return False
+            break
+    return without
