@@ -150,12 +150,11 @@ class StoreWriter(StorageWriter, BlockingAsyncStager):
             self._lazy = lazy
         if not isinstance(shelf, str):
             raise UnsupportedError(f"a shelf is named by a str, not by a {type(shelf).__qualname__}")
-        metric_lists(metrics)
         self._path = writing.folder_of(path)
         self._shelf = shelf
         self._step = None if step is None else int64(step, "step")
         self._tags = tag_names(tags)
-        self._metrics = None if metrics is None else dict(metrics)
+        self._metrics = dict(zip(*metric_lists(metrics), strict=True))
         self._pool_options = pool_options_of(pool_options)
         self._overwrite = overwrite
         self.save_id = str(uuid.uuid4())

@@ -43,6 +43,9 @@ class Snapshot(Mapping[Any, Any]):
     indexes of a list, ``len(snap)`` counts them, and ``path in snap`` accepts the paths of ``snap[path]``.
     """
 
+    _instead: Mapping[int, Any] = {}
+    """What `load_into` loads into in place of some targets, by their ids."""
+
     def __init__(
         self,
         shelf: Shelf,
@@ -488,7 +491,7 @@ class Snapshot(Mapping[Any, Any]):
         decoded = self._decode()
         flags = flags_of(True)
         classes = Types(types, decoded.root, keeps_names=True)
-        plan = Plan(cast, strict)
+        plan = Plan(cast, strict, self._instead)
         if target is not None:
             root, children = decoded.root, decoded.children()
             plan.add_root(

@@ -430,13 +430,10 @@ def test_values_and_other_objects(folder: Path) -> None:
         "items": [{"a": 1, "t": torch.ones(2)}, torch.zeros(1)],
         "tensors": (torch.ones(1),),
     }
-    _save(
-        folder,
-        {**state, "slice": slice(1, 2)},
-        step=1,
-        tags=["best"],
-        metrics={"loss": 0.5},
-    )
+    loss = torch.tensor(0.5)
+    writer = StoreWriter(folder, step=1, tags=["best"], metrics={"loss": loss})
+    loss.zero_()
+    dcp.save({**state, "slice": slice(1, 2)}, storage_writer=writer)
     into = {**copy.deepcopy(state), "slice": None}
     into["values"] = dict.fromkeys(values)
     dcp.load(into, storage_reader=StoreReader(folder, address="best"))

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import json
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -16,12 +17,12 @@ from ..errors import Error, InputOutputError, InvalidError, NotFoundError
 from ..snapshot import Snapshot
 from . import writing
 from .channel import Channel
-from .joined import Joined, Piece
+from .joined import Joined
 from .machines import Machine, together
 from .operations import policy_words
 from .parts import RANKS, Division, common_objects, is_of_torch
 from .saves import Saves, Saving
-from .sharded import Sharded, sharded
+from .sharded import Boxes
 from .store import FolderShelf, FolderSnapshot, FolderStore, open_folder
 from .structure import Structure
 
@@ -87,9 +88,16 @@ class RankSnapshot(FolderSnapshot):
         self.elsewhere: Sequence[str] = ()
         """Objects that only other ranks have; known once it was read."""
 
-    def read_pieces(self, pieces: dict[str, Piece]) -> None:
-        """Read boxes of some tensors instead of the whole ones."""
-        self._decode().handle.pieces = pieces
+    def load_boxes(self, targets: dict[str, Any]) -> None:
+        """Load it into targets, of which DTensors get their boxes only."""
+        boxes = Boxes(self._record())
+        boxes.add(targets)
+        self._decode().handle.pieces = boxes.pieces
+        self._instead = boxes.instead
+        try:
+            self.load_into(**targets)
+        finally:
+            self._instead = {}
 
     def new_to_rank(self, names: list[str], objects: dict[str, Any]) -> list[str]:
         """Return the objects of a rank that only other ranks have, with a warning.
@@ -154,7 +162,7 @@ class RunOfRanks:
         self.shelf = self.store[shelf]
         self._parent: int | None = None
         self._pid = os.getpid()
-        self._begun: deque[Saving] = deque()
+        self._begun: list[Saving] = []
         self._world_size = channel.world_size
         self._saves = Saves(channel, self._machine, shelf)
         atexit.register(self._close_at_exit)
@@ -194,25 +202,9 @@ class RunOfRanks:
         found = self.together(number)[0]
         return None if found is None else RankSnapshot(self.shelf, found, self.rank)
 
-    def sharded(self, found: RankSnapshot, targets: dict[str, Any]) -> dict[str, Any]:
-        """Return the targets, of which those with DTensors load their boxes only."""
-        pieces: dict[str, Piece] = {}
-        record = found._record()
-
-        def wrapped(target: Any, path: str) -> Any:
-            made: Sharded | None = sharded(target, path)
-            if made is None:
-                return target
-            pieces.update(made.pieces(record))
-            return made
-
-        made = {name: wrapped(target, name) for name, target in targets.items()}
-        found.read_pieces(pieces)
-        return made
-
     def load(self, found: RankSnapshot, targets: Callable[[], dict[str, Any]]) -> None:
         """Load a snapshot on all ranks, or raise on all."""
-        self.together(lambda: found.load_into(**self.sharded(found, targets())) and None)
+        self.together(lambda: found.load_boxes(targets()))
         lost = [rank for rank in found._record().ranks if rank >= self._world_size]
         if lost and self.rank == 0:
             ranks = f"rank {lost[0]}" if len(lost) == 1 else f"ranks {lost[0]} to {lost[-1]}"
@@ -237,14 +229,14 @@ class RunOfRanks:
         try:
             saving.step = int64(step, "step")
             tag_list = tag_names(described["tags"])
-            metric_lists(described["metrics"])
-            meta_json(described["meta"])
+            metrics = dict(zip(*metric_lists(described["metrics"]), strict=True))
+            meta = json.loads(meta_json(described["meta"]) or "null")  # copies: the caller may change its own
             made, scale = state()
             saving.objects = common_objects(objects, made, self._replicated, self._world_size)
             part = self._division.part(made, saving.objects, objects)
             saving.part, encoded, saving.taken = self._machine.writer.begin(self.shelf.name, part, step, lazy, scale)
             saving.stored = self._division.stored(encoded, saving.objects)
-            saving.described = described | {"tags": tag_list, "parent": self._parent}
+            saving.described = {"tags": tag_list, "metrics": metrics, "meta": meta, "parent": self._parent}
         except BaseException as error:
             saving.failure, saving.taken, saving.is_reported = str(error) or repr(error), None, True
             raise
@@ -257,14 +249,17 @@ class RunOfRanks:
 
     def raise_earlier(self) -> None:
         """Raise the first failure of an earlier save that was not raised yet."""
-        while self._begun and self._begun[0].ended.is_set():
-            saving = self._begun.popleft()
+        for saving in list(self._begun):  # SIGTERM's handler may come here, too, at any time
+            if not saving.ended.is_set():
+                return
+            with contextlib.suppress(ValueError):
+                self._begun.remove(saving)
             if saving.failure is not None and not saving.is_reported:
                 saving.wait(self._folder)
 
     def wait(self) -> None:
         """Wait for all saves; raises the first failure that was not raised yet."""
-        for saving in self._begun:
+        for saving in list(self._begun):
             saving.ended.wait()
         self.raise_earlier()
 

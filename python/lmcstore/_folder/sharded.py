@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .._arrays.packages import loaded
 from .._state.keys import uncompiled
+from .._state.scalars import MAX_DEPTH
 from .._state.skeleton import join, natural_name
+from .._state.targets import States
 from ..errors import InvalidError
 from .joined import Piece
 from .parts import box_of, is_sharded
@@ -88,19 +90,96 @@ class ShardedOptimizer:
         return (one for group in self._optimizer.param_groups for one in group["params"])
 
 
-Sharded = ShardedModule | ShardedOptimizer
+class ShardedObject:
+    """Loads boxes into another object whose state has DTensors."""
+
+    def __init__(self, target: Any, path: str) -> None:
+        self._target = target
+        self._path = path
+
+    def pieces(self, record: Record) -> Iterator[tuple[str, Piece]]:
+        """Yield the names of the tensors of which boxes are read."""
+        for path, value in _leaves(self._target.state_dict(), self._path):
+            if is_sharded(value):
+                name = natural_name(path)
+                _check(record, name, value)
+                yield name, _piece_of(value)
+
+    def state_dict(self) -> Any:
+        """Return the object's state."""
+        return self._target.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Load a state with boxes in place of DTensors."""
+        self._target.load_state_dict(_with_boxes(state, self._target.state_dict()))
 
 
-def sharded(target: Any, path: str) -> Sharded | None:
-    """Return what loads boxes into a target; None: it has no DTensors."""
-    torch: Any = loaded("torch")
-    if isinstance(target, torch.nn.Module):
-        is_one = any(map(is_sharded, (*target.parameters(), *target.buffers())))
-        return ShardedModule(target, path) if is_one else None
-    if isinstance(target, torch.optim.Optimizer):
-        is_one = any(is_sharded(one) for group in target.param_groups for one in group["params"])
-        return ShardedOptimizer(target, path) if is_one else None
-    return None
+class Boxes:
+    """Finds DTensors among targets, also inside dicts, lists and tuples."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._torch: Any = loaded("torch")
+        self.pieces: dict[str, Piece] = {}
+        """The boxes that are read, by the names of their tensors."""
+        self.instead: dict[int, Any] = {}
+        """What the boxes are loaded into in place of a target, by its id."""
+
+    def add(self, target: Any, path: str = "", depth: int = 0) -> None:
+        """Add a target, and those inside it."""
+        if self._torch is None or depth > MAX_DEPTH:
+            return
+        if isinstance(target, self._torch.nn.Module):
+            if any(map(is_sharded, (*target.parameters(), *target.buffers()))):
+                self._add_object(target, ShardedModule(States().inside(target), path))
+        elif isinstance(target, self._torch.optim.Optimizer):
+            if any(is_sharded(one) for group in target.param_groups for one in group["params"]):
+                self._add_object(target, ShardedOptimizer(target, path))
+        elif is_sharded(target):
+            name = natural_name(path)
+            _check(self._record, name, target)
+            self.pieces[name] = _piece_of(target)
+            self.instead[id(target)] = target._local_tensor
+        elif hasattr(target, "state_dict"):
+            if any(is_sharded(value) for _, value in _leaves(target.state_dict(), path)):
+                self._add_object(target, ShardedObject(target, path))
+        else:
+            for key, child in _children(target):
+                self.add(child, join(path, key), depth + 1)
+
+    def _add_object(self, target: Any, made: ShardedModule | ShardedOptimizer | ShardedObject) -> None:
+        self.pieces.update(made.pieces(self._record))
+        self.instead[id(target)] = made
+
+
+def _children(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the keys and values of a dict, list or tuple; of others none."""
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list | tuple):
+        return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
+    return ()
+
+
+def _leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the paths and values in a state that are no dict, list or tuple."""
+    if depth > MAX_DEPTH or not isinstance(value, dict | list | tuple):
+        yield path, value
+        return
+    for key, child in _children(value):
+        yield from _leaves(child, join(path, key), depth + 1)
+
+
+def _with_boxes(state: Any, own: Any) -> Any:
+    """Return a state with DTensors in place of boxes where an object's own state has them."""
+    if is_sharded(own):
+        return state if is_sharded(state) else _sharded(state, own)
+    if isinstance(state, dict) and isinstance(own, dict):
+        for key, value in state.items():
+            state[key] = _with_boxes(value, own.get(key))
+    elif type(state) in (list, tuple) and isinstance(own, list | tuple) and len(state) == len(own):
+        return type(state)(map(_with_boxes, state, own))
+    return state
 
 
 def _piece_of(tensor: Any) -> Piece:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from .._arrays import numpy as _numpy
@@ -127,10 +127,14 @@ class Copier:
 
 
 class Plan(Kinds):
-    """The actions of `load_into`. Planning raises; running is not expected to."""
+    """The actions of `load_into`. Planning raises; running is not expected to.
 
-    def __init__(self, cast: bool = False, strict: bool = True) -> None:
+    `instead`: what a state is loaded into in place of some targets, by their ids.
+    """
+
+    def __init__(self, cast: bool = False, strict: bool = True, instead: Mapping[int, Any] | None = None) -> None:
         super().__init__()
+        self._instead = instead or {}
         self.report = Report()
         self._cast = cast
         self._strict = strict
@@ -217,6 +221,7 @@ class Plan(Kinds):
         InvalidError: shapes, dtypes, keys or groups don't fit. NotFoundError: the snapshot lacks a part.
         UnsupportedError: the target can't be loaded into.
         """
+        target = self._instead.get(id(target), target)
         if self._is_tensor(target):
             self._add_tensor(target, source, path)
         elif self._is_array(target):
