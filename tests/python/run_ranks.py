@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import importlib
 import itertools
 import logging
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import lmcstore
+import lmcstore._folder.machines as machines
 import lmcstore._folder.saves as saves
+import lmcstore._folder.writing as writing
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -389,3 +392,129 @@ def fail_to_load(rank: int, world: int, folder: Path) -> str:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
     return ""
+
+
+def save_by_reference(rank: int, world: int, folder: Path) -> None:
+    """Save with the same dicts, which change while the saves are under way."""
+    decide = saves.Saves._decided
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.2)
+        return decide(*arguments)
+
+    saves.Saves._decided = slowly  # type: ignore[method-assign]
+    metrics: dict[str, Any] = {"loss": torch.zeros(())}
+    meta: dict[str, Any] = {"seen": []}
+    with lmcstore.Run(folder, **Loop("", rank, world).objects) as run:
+        for step in range(3):
+            metrics["loss"] += 1
+            metrics["step"] = step
+            meta["seen"].append(step)
+            run.save(step, metrics=metrics, meta=meta)
+
+
+def fail_after_the_record(rank: int, world: int, folders: list[Path], broken: str) -> list[str]:
+    """Train on two machines, of which one fails once the second record is durable; return the failures of saves."""
+    machine = machines.Machine
+    if broken == "news" and rank == 0:
+        _raise_once(machines, "_dumped", before=True)
+    elif broken == "numbers" and rank == 0:
+        _raise_once(machine, "_record_numbers", before=True, calls=4)
+    elif broken == "copy" and rank == 1:
+        _raise_once(machines, "_restore", before=True)
+    elif broken == "commit" and rank == 0:
+        _raise_once(writing.Records, "commit", before=False)
+    failures = []
+    with lmcstore.Run(folders[rank], **Loop("", rank, world).objects) as run:
+        for step in range(3):
+            try:
+                run.save(step, wait=True)
+            except lmcstore.Error as error:
+                failures.append(str(error))
+    return failures
+
+
+def _raise_once(owner: Any, name: str, before: bool, calls: int = 2) -> None:
+    """Let one call of a function raise what no class of lmcstore is."""
+    function = getattr(owner, name)
+    counted = itertools.count(1)
+
+    def replaced(*arguments: Any, **options: Any) -> Any:
+        fails = next(counted) == calls
+        if fails and before:
+            raise OSError(errno.EMFILE, "too many open files")
+        result = function(*arguments, **options)
+        if fails:
+            raise MemoryError
+        return result
+
+    setattr(owner, name, replaced)
+
+
+def remove_newest(rank: int, world: int, folders: list[Path], steps: int, count: int) -> tuple[int, list[int]]:
+    """Save on two machines, and remove the newest snapshots; return the first step, and the records' numbers."""
+    with lmcstore.Run(folders[rank], **Loop("", rank, world).objects) as run:
+        first = run.resume()
+        for step in range(first, first + steps):
+            run.save(step, wait=True)
+        if rank == 0:
+            for _ in range(count):
+                run.shelf.remove(-1)
+        dist.barrier()
+        records = run._ranks._machine.records
+        return first, [snapshot.number for snapshot in records.store["run"]]
+
+
+class _Average:
+    """An object whose state has DTensors."""
+
+    def __init__(self, model: Any) -> None:
+        self.values = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": [self.values], "count": 3}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["count"] == 3
+        for name, value in state["values"][0].items():
+            self.values[name].copy_(value)
+
+
+def nest(rank: int, world: int, folder: Path, saves_it: bool) -> bytes:
+    """Save, or resume, DTensors inside containers and objects; return the whole state."""
+    mesh = init_device_mesh("cpu", (world,))
+    made = _sharded(mesh, lambda name: [Shard(0 if saves_it else 1)])
+    model, optimizer = made["model"], made["optimizer"]
+    alone = model.rows.detach().clone()
+    objects = {
+        "models": {"a": model, "plain": {"rate": 0.5 if saves_it else 0.0}},
+        "optimizers": [optimizer],
+        "average": _Average(model),
+        "copies": {"pair": (model.square.detach().clone(), {"more": model.rows.detach().clone()})},
+        "alone": alone,
+    }
+    for value in model.parameters():
+        value.grad = value.detach()
+    if saves_it:
+        optimizer.step()
+    else:
+        for value in (alone, *objects["average"].values.values()):
+            value.zero_()
+    with lmcstore.Run(folder, **objects) as run:
+        if saves_it:
+            run.save(0)
+        else:
+            assert run.resume() == 1 and objects["models"]["plain"] == {"rate": 0.5}
+    copies = objects["copies"]["pair"]
+    found = [model.state_dict(), optimizer.state_dict(), objects["average"].values, *copies, alone]
+    return pickle.dumps([copy.deepcopy(_whole(one)) for one in found])
+
+
+def resume_damaged(rank: int, world: int, folder: Path) -> tuple[str, int]:
+    """Resume beside a damaged newest record; return the error of the newest, and the step after an older one."""
+    with lmcstore.Run(folder, **Loop("", rank, world).objects) as run:
+        try:
+            run.resume()
+        except lmcstore.Error as error:
+            return type(error).__name__, run.resume(2)
+    return "", 0

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,10 @@ from typing import Any
 import lmcstore
 import pytest
 from lmcstore import _core
+from lmcstore._folder.machines import together
+from lmcstore._folder.ranked import RunOfRanks
+from lmcstore._folder.ranks import RankNotFoundError
+from lmcstore._folder.saves import Ended, Saving
 from lmcstore._folder.writing import opener_of
 from optional import torch
 from same import same
@@ -312,3 +319,112 @@ def test_a_load_that_fails_on_a_rank_fails_on_all(folder: Path) -> None:
     first, second = ranks.run(2, run_ranks.fail_to_load, folder)
     assert first == "InputOutputError: rank 1: RuntimeError: refused"
     assert second == "RuntimeError: refused"
+
+
+def test_metrics_and_metadata_are_those_of_the_call(folder: Path) -> None:
+    ranks.run(2, run_ranks.save_by_reference, folder)
+    with lmcstore.open(folder) as run:
+        assert [dict(snapshot.metrics) for snapshot in run["run"]] == [
+            {"loss": step + 1.0, "step": float(step)} for step in range(3)
+        ]
+        assert [snapshot.meta for snapshot in run["run"]] == [{"seen": list(range(step + 1))} for step in range(3)]
+
+
+@pytest.mark.parametrize("broken", ["news", "numbers", "copy", "commit"])
+def test_a_failure_after_the_record_loses_no_part(folder: Path, broken: str) -> None:
+    homes = [folder.with_name("one"), folder.with_name("two")]
+    failures = ranks.run(2, run_ranks.fail_after_the_record, homes, broken)
+    assert [len(one) for one in failures] == [int(broken == "commit")] * 2
+    assert ranks.run(2, run_ranks.train_apart, homes, 4)[1][2] == 3
+    for home in homes:
+        assert list(ranks.numbers_of(home).values()) == [[1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_removed_newest_snapshots_stay_removed_on_all_machines(folder: Path, count: int) -> None:
+    homes = [folder.with_name("one"), folder.with_name("two")]
+    assert ranks.run(2, run_ranks.remove_newest, homes, 3, 0) == [(0, [1, 2, 3])] * 2
+    left = [1, 2, 3, 4, 5, 6][: 6 - count]
+    assert ranks.run(2, run_ranks.remove_newest, homes, 3, count)[0] == (3, left)
+    with lmcstore.open(homes[0] / "records.pool", mode="r+") as records:  # a number that the copy does not know
+        records["run"].snapshot({})
+        records["run"].remove(-1)
+    assert ranks.run(2, run_ranks.remove_newest, homes, 0, 0) == [(len(left), left)] * 2
+    for home in homes:
+        with lmcstore.open(home / "records.pool", mode="r") as records:
+            assert records._pool.shelf_info("run")["next_number"] == 8
+    assert ranks.run(2, run_ranks.remove_newest, homes, 1, 0) == [(len(left), [*left, 8])] * 2
+
+
+def test_boxes_inside_containers_and_objects(folder: Path) -> None:
+    kept = ranks.run(2, run_ranks.nest, folder, True)
+    for world in (2, 3):
+        for one in ranks.run(world, run_ranks.nest, folder, False):
+            same(pickle.loads(one), pickle.loads(kept[0]))
+
+
+def test_an_older_snapshot_resumes_beside_a_damaged_record(folder: Path) -> None:
+    from test_cli import find, flip_bit
+
+    ranks.run(2, run_ranks.train, folder, 3)
+    with lmcstore.open(folder / "rank-00000.pool", mode="r") as pool:
+        group = pool["run"][3]._info["group"]
+    flip_bit(folder / "records.pool", find(folder / "records.pool", group))
+    assert ranks.run(2, run_ranks.resume_damaged, folder) == [("DamagedError", 2)] * 2
+
+
+def test_a_wait_may_interrupt_another_one() -> None:
+    """As SIGTERM's handler does, before any line."""
+    codes = {RunOfRanks.wait.__code__, RunOfRanks.raise_earlier.__code__, Ended.wait.__code__}
+    lines = interrupted = 0
+    while interrupted == lines:  # the last time, there are fewer lines
+        run = RunOfRanks.__new__(RunOfRanks)
+        run._folder = "run"
+        begun = run._begun = [Saving(step) for step in range(3)]
+        begun[1].failure = "a reason"
+        errors: list[str] = []
+        interrupted += 1
+        lines = 0
+
+        def wait(run: RunOfRanks = run, errors: list[str] = errors) -> None:
+            try:
+                run.wait()
+            except Exception as error:
+                errors.append(f"{type(error).__name__}: {error}")
+
+        def trace(frame: Any, event: str, _: Any, wait: Any = wait, last: int = interrupted) -> Any:
+            nonlocal lines
+            if frame.f_code in codes and event == "line":
+                lines += 1
+                if lines == last:
+                    sys.settrace(None)
+                    wait()
+            return trace if lines < last else None
+
+        def main(wait: Any = wait, trace: Any = trace) -> None:
+            sys.settrace(trace)
+            wait()
+            sys.settrace(None)
+
+        thread = threading.Thread(target=main, daemon=True)
+        thread.start()
+        time.sleep(0.01)
+        for saving in reversed(begun):
+            saving.ended.set()
+        thread.join(10)
+        assert not thread.is_alive(), interrupted
+        run.raise_earlier()
+        assert errors == ["InputOutputError: run: step 1 was not saved: a reason"] and not run._begun
+    assert lines > 15
+
+
+def test_all_ranks_raise_a_failure_by_its_public_class() -> None:
+    sent: list[Any] = []
+
+    def fail() -> None:
+        raise RankNotFoundError("rank 1's part is gone")
+
+    with pytest.raises(RankNotFoundError):
+        together(lambda value: [*sent, sent.append(value)], fail)
+    with pytest.raises(lmcstore.NotFoundError, match="rank 0: rank 1's part is gone"):
+        together(lambda value: [*sent, value], lambda: None)

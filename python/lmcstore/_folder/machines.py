@@ -2,8 +2,8 @@
 """`Machine`: the ranks that see the same folder, and their pools in it.
 
 Each machine has the records: the coordinator's are first, and the lowest rank of another machine keeps a copy. A copy
-gets each record with the decision on its save. When a run starts, all copies become like the one that has the newest
-record: a copy may lack the last ones, but has no others.
+gets each record with the decision on its save. When a run starts, all copies become like the one that has used the
+highest number: a copy may lack the last records and removals, but has no others.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 from .. import errors
 from .._text.caution import warn_of_creation
 from .._text.similar import listed
-from ..errors import Error, InputOutputError, InvalidError, NotFoundError
+from ..errors import InputOutputError, InvalidError, NotFoundError
 from ..snapshot import Snapshot
 from ..store import Store
 from .channel import Channel
 from .ranks import RECORDS, there
+from .record import Record
 from .writing import Opener, RankWriter, Records, identity
 
 log = logging.getLogger("lmcstore")
@@ -37,7 +38,7 @@ def together(exchange: Callable[[Any], list[Any]], function: Callable[[], Any]) 
         result = function()
     except Exception as error:
         failure = error
-    kind, text = ("", "") if failure is None else (type(failure).__name__, str(failure))
+    kind, text = ("", "") if failure is None else (_kind_of(failure), str(failure))
     results = exchange((kind, text, result))
     if failure is not None:
         raise failure
@@ -46,6 +47,12 @@ def together(exchange: Callable[[Any], list[Any]], function: Callable[[], Any]) 
             made = getattr(errors, kind, None)
             raise (made or InputOutputError)(f"rank {rank}: {text if made else f'{kind}: {text}'}")
     return [result for _, _, result in results]
+
+
+def _kind_of(failure: Exception) -> str:
+    """Name the class of a failure by which all ranks raise it: of those in `errors`, if it is one of them."""
+    kind = type(failure)
+    return next((one.__name__ for one in kind.__mro__ if getattr(errors, one.__name__, None) is one), kind.__name__)
 
 
 class Machine:
@@ -76,11 +83,19 @@ class Machine:
 
     def _check_whole(self, channel: Channel) -> None:
         """Refuse a job whose machines lack a pool of the newest record: another machine may have newer records."""
-        newest = self.records.newest() if self.records is not None else None
-        found = together(channel.exchange, lambda: None if newest is None else there(self.folder, self._shelf, newest))
+        newest: list[Record] = []
+
+        def find() -> list[int] | None:
+            record = self.records.newest() if self.records is not None else None
+            if record is None:
+                return None
+            newest.append(record)
+            return there(self.folder, self._shelf, record)
+
+        found = together(channel.exchange, find)
 
         def check() -> None:
-            ranks = {} if newest is None else newest.ranks
+            ranks = newest[0].ranks if newest else {}
             missing = [part.file for rank, part in ranks.items() if not any(one and rank in one for one in found)]
             if missing:
                 raise NotFoundError(
@@ -108,6 +123,13 @@ class Machine:
         """Whether this rank keeps a copy of the records."""
         return self.records is not None and self.rank > 0
 
+    def _used(self) -> int:
+        """Return the highest number that a record has or had; 0: none."""
+        if self.records is None or self._shelf not in self.records.store:
+            return 0
+        next_number: int = self.records.store._pool.shelf_info(self._shelf)["next_number"]
+        return next_number - 1
+
     def _record_numbers(self) -> list[int]:
         if self.records is None:
             return []
@@ -116,18 +138,22 @@ class Machine:
     # Copies
 
     def news(self, committed: Snapshot) -> dict[str, Any]:
-        """Return the changes of the records' copies after a commit: the record, and the numbers of removed ones."""
+        """Return the changes of the records' copies after a commit: new records, and the numbers of removed ones.
+
+        An earlier record is among them if its commit had failed, and yet made it durable.
+        """
         if len(self.machines) == 1:
             return {"archive": None, "removed": []}
-        numbers = set(self._record_numbers())
-        removed, self._numbers = self._numbers - numbers, numbers
         try:
             assert self.records is not None
-            archive = _dumped(self.records.store, [committed._address])
-        except Error as error:
+            numbers = set(self._record_numbers())
+            added = sorted(numbers - self._numbers)
+            archive = _dumped(self.records.store, [f"{self._shelf}@{number}" for number in added] or [self._shelf])
+            removed, self._numbers = sorted(self._numbers - numbers), numbers
+        except Exception as error:  # the snapshot exists all the same
             log.error("%s: the copies of the records lack %s: %s", self.folder, committed._address, error)
-            archive = None
-        return {"archive": archive, "removed": sorted(removed)}
+            return {"archive": None, "removed": []}
+        return {"archive": archive, "removed": removed}
 
     def copy(self, answer: dict[str, Any]) -> None:
         """Add a record to a copy; one that fails stays behind until the run starts again."""
@@ -139,31 +165,38 @@ class Machine:
                 raise InvalidError("the coordinator could not send it")
             _restore(self.records.store, answer["archive"])
             self._remove(answer["removed"])
-        except Error as error:
+        except Exception as error:
             self._lags = True
             log.error("%s: the copy of the records stays behind from now on: %s", self.folder, error)
 
     def _level(self, channel: Channel) -> None:
-        """Make all copies like the one with the newest record."""
+        """Make all copies like the home of the log: the one that has used the highest number.
+
+        Of equal ones it is the one with the most removals. All have used the same numbers then, so that they stay equal
+        or behind the home.
+        """
         numbers = self._record_numbers()
-        everything = channel.exchange(numbers if self.records is not None else None)
-        keepers = [rank for rank, one in enumerate(everything) if one is not None]
-        source = min(keepers, key=lambda rank: (-max(everything[rank], default=0), len(everything[rank]), rank))
-        wanted = set(everything[source])
-        lacking = sorted(wanted - set.intersection(*(set(everything[rank]) for rank in keepers)))
+        used = self._used()
+        everything = channel.exchange((used, numbers) if self.records is not None else None)
+        known = {rank: one for rank, one in enumerate(everything) if one is not None}
+        source = min(known, key=lambda rank: (-known[rank][0], len(known[rank][1]), rank))
+        most, wanted = known[source][0], set(known[source][1])
+        lacking = sorted(wanted - set.intersection(*(set(found) for _, found in known.values())))
+        is_behind = any(one != most for one, _ in known.values())
 
         def dump() -> bytes | None:
-            if self.rank != source or not lacking:
+            if self.rank != source or not (lacking or is_behind):
                 return None
             assert self.records is not None
-            return _dumped(self.records.store, [f"{self._shelf}@{number}" for number in lacking])
+            some = lacking or sorted(wanted)[-1:]  # any archive has the number, also of no snapshot
+            return _dumped(self.records.store, [f"{self._shelf}@{number}" for number in some] or [self._shelf])
 
         archive = together(channel.exchange, dump)[source]
 
         def restore() -> None:
             if self.records is not None and self.rank != source:
                 self._remove(set(numbers) - wanted)
-                if archive is not None and not wanted.issubset(numbers):
+                if archive is not None and (used < most or not wanted.issubset(numbers)):
                     _restore(self.records.store, archive)
                     log.info("%s: the copy of the records is complete again", self.folder)
 

@@ -30,7 +30,33 @@ from .removed import Removed
 log = logging.getLogger("lmcstore")
 
 
-@dataclass
+class Ended:
+    """An event that a signal's handler may wait for while it interrupts another wait for it.
+
+    `threading.Event` holds a lock meanwhile, for which the handler would wait forever.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """Let all waits return."""
+        self._is_set = True
+        self._queue.put(None)
+
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return self._is_set
+
+    def wait(self) -> None:
+        """Wait for `set`."""
+        if not self._is_set:
+            self._queue.get()
+            self._queue.put(None)
+
+
+@dataclass(eq=False)
 class Saving:
     """A save of this rank."""
 
@@ -45,7 +71,7 @@ class Saving:
     failure: str | None = None
     number: int = 0
     """Of the run's snapshot."""
-    ended: threading.Event = field(default_factory=threading.Event)
+    ended: Ended = field(default_factory=Ended)
     is_reported: bool = False
     """Whether its failure was raised."""
 
@@ -140,9 +166,12 @@ class Saves:
             else:
                 saving.failure = str(error)
         except Exception as error:
-            saving.failure = repr(error)
             self._channel.failure = f"a save has failed: {error!r}"
-            log.exception("%s: step %d was not saved", self._machine.folder, saving.step)
+            if saving.number:
+                log.exception("%s: step %d is the last that is saved", self._machine.folder, saving.step)
+            else:
+                saving.failure = f"{error!r}. The next start of the run decides on it; no rank saves any more"
+                log.exception("%s: step %d was not saved", self._machine.folder, saving.step)
         finally:
             saving.taken = None
             saving.ended.set()
@@ -167,7 +196,8 @@ class Saves:
         try:
             decision = self._decide(gathered, saving)
         except Exception as error:  # a rank waits for the answer
-            decision = _failed(str(error), isinstance(error, InputOutputError))
+            in_doubt = isinstance(error, InputOutputError) or not isinstance(error, Error)
+            decision = _failed(str(error) or repr(error), in_doubt)
         saving.number = decision["number"]
         self._channel.answer(decision)
         return decision
