@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import lmcstore
 import numpy as np
 import pytest
 from command import NEEDS_BIN
-from lmcstore._remote import state, sweep
+from lmcstore._remote import codec, outline, state, sweep
 from lmcstore._remote.place import Place
+from lmcstore._remote.push import Pusher
+from lmcstore._remote.verify import verify
 from test_cli_remote import cli
 from test_remote_push import expect, fill, pulled
+from test_remote_sweep import pass_hours
 from test_scrub import damage
 
 
@@ -131,3 +137,207 @@ def test_a_rate_is_kept(store: lmcstore.Store, memory: str, tmp_path: Path, monk
     assert 15 < max(slept) < 17
     with pytest.raises(lmcstore.InvalidError):
         lmcstore.pull(memory, tmp_path / "copy.pool", rate=0)
+
+
+# Keys with payloads of older archives
+
+
+def tensors(step: int) -> dict[str, np.ndarray]:
+    """Return a state of which each step changes one tensor of ten; the newest one is there twice."""
+    seeds = {f"t{index}": index for index in range(10)} | {f"t{s % 10}": 1000 + s for s in range(1, step + 1)}
+    found = {name: np.random.default_rng(seed).normal(size=3_000).astype(np.float32) for name, seed in seeds.items()}
+    return found | {"w": found[f"t{step % 10}"]}
+
+
+def shared(step: int) -> dict[str, np.ndarray]:
+    """Return a state whose tensors change at different steps."""
+    seeds = {"a": 1 + (step >= 3), "b": 8 * (step >= 8) + 12 * (step >= 12), "c": 100 + step}
+    return {name: np.random.default_rng(seed).normal(size=3_000).astype(np.float32) for name, seed in seeds.items()}
+
+
+State = Callable[[int], dict[str, np.ndarray]]
+
+
+def push_all(store: lmcstore.Store, url: str, first: int, last: int, state_of: State = tensors) -> None:
+    for step in range(first, last + 1):
+        store["run"].snapshot(state_of(step), step=step)
+    store["run"].policy = "links=3"
+    store.push(url)
+
+
+def entry_of(url: str, number: int) -> codec.Entry:
+    with Place(url) as place:
+        found = state.read(place).shelf("run").entry(number)
+        assert found is not None
+        return found
+
+
+def users(url: str, number: int) -> dict[int, codec.Archive]:
+    """Return the keys that have payloads of an entry's archive, by the numbers of their entries."""
+    old, found = entry_of(url, number).archive, {}
+    with Place(url) as place:
+        for one in state.read(place).shelf("run").entries(number):
+            if one.key is not None:
+                sources = outline.unpack(b"".join(place.get_ranges(one.key.outline_ranges())), "").sources
+                offsets = [source.offset for source in sources if source.object == old.object]
+                if any(old.offset <= offset < old.outline_offset for offset in offsets):
+                    found[one.number] = one.key
+    return found
+
+
+def flip(url: str, archive: codec.Archive, *, is_end: bool = False) -> None:
+    """Damage the middle of an archive, or its end, where no payloads are."""
+    middle = (archive.offset + archive.outline_offset) // 2
+    ((name, at, _),) = archive.pieces(archive.outline_offset - 1 if is_end else middle, 1)
+    with Place(url) as place:
+        data = bytearray(place.get(name))
+        data[at] ^= 255
+        place.put(name, bytes(data))
+
+
+def unreadable(url: str) -> list[int]:
+    with Place(url) as place:
+        return [one["number"] for one in verify(place, (), lmcstore.Store._create)["damages"]]
+
+
+def sweep_later(url: str) -> None:
+    """Sweep as if three days had passed."""
+    with Place(url) as place:
+        pass_hours(place, 72)
+        sweep.sweep(state.read(place))
+
+
+def check(url: str, number: int, state_of: State = tensors) -> None:
+    with lmcstore.open(url) as there:
+        for name, value in state_of(number).items():
+            assert np.array_equal(there["run"][number][name], value), (number, name)
+
+
+def remove_there(url: str, what: str) -> None:
+    with Place(url) as place:
+        sweep.remove(place, [what], dry_run=False)
+
+
+def test_a_repair_leaves_no_other_snapshot_unreadable(store: lmcstore.Store, memory: str) -> None:
+    """The only way to read 12 is its key, which has payloads of 8. Once the pool has it, 8 is repaired, too."""
+    push_all(store, memory, 1, 12)
+    remove_there(memory, "run@9..11")
+    key = users(memory, 8)[12]
+    lmcstore.pull(memory, store.path + ".copy", "run@12")
+    store["run"].remove(12)
+    flip(memory, entry_of(memory, 8).archive)
+    assert unreadable(memory) == [8]
+    done = store.push(memory, repair=True)
+    assert [one["number"] for one in done["left"]] == [8] and done["repaired"] == 0
+    message = done["left"][0]["message"]
+    assert "run@12 can't be read without bytes of it" in message and "run@11, which it is stored upon" in message
+    assert unreadable(memory) == [8] and entry_of(memory, 12).key == key
+    lmcstore.pull(memory, store, "run@12")
+    assert store.push(memory, repair=True)["left"] == []
+    sweep_later(memory)
+    assert unreadable(memory) == [] and entry_of(memory, 12).key not in (None, key)
+    check(memory, 12)
+
+
+def test_a_key_goes_if_the_archives_have_its_snapshot(store: lmcstore.Store, memory: str) -> None:
+    push_all(store, memory, 1, 12)
+    assert 12 in users(memory, 8)
+    store["run"].remove(12)
+    flip(memory, entry_of(memory, 8).archive)
+    done = store.push(memory, repair=True)
+    assert (done["repaired"], done["left"]) == (1, []) and entry_of(memory, 12).key is None
+    sweep_later(memory)
+    assert unreadable(memory) == []
+    check(memory, 12)
+
+
+def test_archives_that_a_key_would_be_replaced_by_are_read(store: lmcstore.Store, memory: str) -> None:
+    """They are all there, but one is damaged, too."""
+    push_all(store, memory, 1, 12)
+    assert 12 in users(memory, 8) and 12 not in users(memory, 2)
+    store["run"].remove(11)
+    store["run"].remove(12)
+    for number in (8, 11):
+        flip(memory, entry_of(memory, number).archive, is_end=True)
+    key = entry_of(memory, 12).key
+    assert 12 in [one["number"] for one in store.push(memory, repair=True)["left"]]
+    assert entry_of(memory, 12).key == key
+    check(memory, 12)
+
+
+def test_a_key_without_bytes_of_a_repaired_archive_stays(store: lmcstore.Store, memory: str) -> None:
+    push_all(store, memory, 1, 12, shared)
+    remove_there(memory, "run@9..11")
+    key = entry_of(memory, 12).key
+    assert key is not None and 0 < key.first < 7 and 12 not in users(memory, 7)
+    store["run"].remove(12)
+    flip(memory, entry_of(memory, 7).archive)
+    assert store.push(memory, repair=True)["left"] == [] and entry_of(memory, 12).key == key
+    sweep_later(memory)
+    assert unreadable(memory) == []
+    check(memory, 12, shared)
+
+
+def test_a_key_with_payloads_of_another_key_is_made_anew(store: lmcstore.Store, memory: str) -> None:
+    """It has none of the damaged archive, which that other key has."""
+    push_all(store, memory, 1, 4, shared)
+    push_all(store, memory, 5, 17, shared)
+    ((number, key),) = users(memory, 8).items()
+    later = [one.key.first for one in map(partial(entry_of, memory), range(number + 1, 18)) if one.key is not None]
+    assert key.first == 8 and later == [number]
+    flip(memory, entry_of(memory, 8).archive)
+    assert store.push(memory, repair=True)["left"] == []
+    sweep_later(memory)
+    assert unreadable(memory) == []
+
+
+def test_an_archive_takes_the_key_of_its_own_snapshot_with_it(store: lmcstore.Store, memory: str) -> None:
+    """Else a sweep deletes bytes that the key needs."""
+    store.shelf("run", create=True).policy = "links=3"
+    with Place(memory) as place, contextlib.closing(Pusher(store, place, (), False)) as pusher:
+        for step in range(1, 8):  # each in an object of its own
+            store["run"].snapshot(tensors(step), step=step)
+            pusher.push(waits=True)
+    assert 7 in users(memory, 7)
+    flip(memory, entry_of(memory, 7).archive, is_end=True)
+    assert store.push(memory, repair=True)["left"] == []
+    assert entry_of(memory, 7).key is not None
+    sweep_later(memory)
+    assert unreadable(memory) == []
+    check(memory, 7)
+
+
+def test_a_damaged_key_that_nothing_replaces_stays(store: lmcstore.Store, memory: str) -> None:
+    """Its undamaged tensors can be read, and later pushes go on."""
+    for step in range(1, 13):
+        push_all(store, memory, step, step)
+    number = max(one for one in range(1, 11) if entry_of(memory, one).key is not None)
+    key = entry_of(memory, number).key
+    assert key is not None
+    remove_there(memory, f"run@1..{number - 1}")
+    for one in range(number, 13):
+        store["run"].remove(one)
+    flip(memory, key)
+    done = store.push(memory, repair=True)
+    assert (done["repaired"], [one["number"] for one in done["left"]]) == (0, list(range(number, 13)))
+    assert entry_of(memory, number).key == key
+    with lmcstore.open(memory) as there:
+        assert np.array_equal(there["run"][number]["t0"], tensors(number)["t0"])
+    push_all(store, memory, 13, 14)
+    check(memory, 14)
+
+
+@pytest.mark.parametrize("is_here", [False, True])
+def test_a_push_goes_on_behind_a_snapshot_without_its_base(store: lmcstore.Store, memory: str, is_here: bool) -> None:
+    push_all(store, memory, 1, 3)
+    with Place(memory) as place:
+        state.change(state.read(place), "0" * 32, lambda draft: draft.shelf("run").update({2: None}) or True)
+    assert unreadable(memory) == [3]
+    if is_here:  # it gets a key
+        store.push(memory)
+        assert unreadable(memory) == []
+    else:
+        store["run"].remove(3)
+    push_all(store, memory, 4, 5)
+    check(memory, 5)
+    assert unreadable(memory) == ([] if is_here else [3])

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import Error
+from ..errors import DamagedError, Error
 from . import state
 from .codec import Archive, Entry
 from .files import Part
@@ -94,7 +94,10 @@ class Late:
         tried = self._tried.get(shelf)
         if tried is not None and tried.archive == latest.archive.id and time.monotonic() < tried.again:
             return None
-        chain = sum(archive.bytes for _, archive in there.chain(latest.number))
+        try:
+            chain: float = sum(archive.bytes for _, archive in there.chain(latest.number))
+        except DamagedError:  # only a key makes it readable
+            chain = math.inf
         key = latest.raw_bytes * self._ratios.get(shelf, _RATIO)
         if pusher._follows:
             worth, is_allowed = _WORTH, self.bytes * _SHARE <= pusher.bytes
@@ -147,9 +150,10 @@ class Late:
         now = there.entry(entry.number) if there is not None else None
         if there is None or now is None or (now.archive, now.key) != (entry.archive, entry.key):
             return False
-        if made.upload.is_expired or (entry.key is not None and self._pusher._using(there, entry)):
+        new = now._replace(key=made.archive)
+        if made.upload.is_expired or there.using(entry, new):
             return False
-        there.update({entry.number: now._replace(key=made.archive)})
+        there.update({entry.number: new})
         return True
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _core
 from .._text.arguments import parse_size
 from ..errors import (
+    DamagedError,
     Error,
     ExistsError,
     InputOutputError,
@@ -358,24 +359,30 @@ class Pusher:
         batch._upload.finish()
         return entry
 
-    def replace(self, shelf: str, old: Entry, new: Entry) -> None:
-        """Commit an entry in place of another, unless that has changed."""
+    def replace(
+        self, shelf: str, old: Entry, new: Entry, renewed: Callable[[state.Shelf, Entry], Archive | None]
+    ) -> None:
+        """Commit an entry in place of another, unless that has changed.
+
+        Keys that have payloads of what goes are left out. For each of these `renewed` gets the shelf without them, and
+        the entry. It returns another key or None, or refuses the whole change by an exception.
+        """
 
         def apply(draft: state.State) -> bool:
             there = draft.find(shelf)
             entry = there.entry(old.number) if there is not None else None
             if there is None or entry is None or (entry.archive, entry.key) != (old.archive, old.key):
                 return False
-            there.update({old.number: new} | {one.number: one._replace(key=None) for one in self._using(there, old)})
+            using = there.using(old, new)
+            there.update({old.number: new} | {one.number: one for one in using})
+            for one in using:
+                key = renewed(there, one)
+                if key is not None:
+                    there.update({one.number: one._replace(key=key)})
             return True
 
         self._commit(apply)
         self._parts.pop(shelf, None)
-
-    def _using(self, there: state.Shelf, old: Entry) -> list[Entry]:
-        """Return the entries whose keys may have payloads of an entry before them."""
-        later = there.entries(old.number + 1)
-        return [one for one in later if one.key is not None and 0 < one.key.first <= old.number]
 
     # Keys
 
@@ -447,7 +454,10 @@ class Pusher:
         """Return how many archives follow the newest key or whole archive."""
         there = self._state.find(shelf)
         latest = there.latest if there is not None else None
-        return len(there.chain(latest.number)) - 1 if there is not None and latest is not None else 0
+        try:
+            return len(there.chain(latest.number)) - 1 if there is not None and latest is not None else 0
+        except DamagedError:  # so the latest gets a key, or the next one is sent whole
+            return 1 << 62
 
     def _take_key(self) -> None:
         assert self._key is not None

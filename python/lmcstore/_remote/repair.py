@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -61,8 +62,6 @@ def repair(pusher: Pusher, create: Callable[[str], Store]) -> dict[str, Any]:
                     continue
                 try:
                     repaired += _checked(pusher, verifier, wanted.shelf, entry)
-                    if old.key is not None and entry.key is None:  # it had payloads of a repaired archive
-                        pusher.replace(wanted.shelf, entry, entry._replace(key=_key(pusher, wanted.shelf, old.number)))
                 except _DAMAGE as error:
                     if not entry.hidden:
                         left.append({"shelf": wanted.shelf, "number": entry.number, "message": str(error)})
@@ -73,15 +72,19 @@ def _checked(pusher: Pusher, verifier: Verifier, shelf: str, entry: Entry) -> in
     """Check an archive and its key, and send them anew if they are damaged; return how many were."""
     repaired = 0
     try:
-        verifier.check_archive(pusher._state.shelf(shelf), entry)
+        is_readable = verifier.check_archive(pusher._state.shelf(shelf), entry)
     except _DAMAGE as error:
         entry = _replaced(pusher, verifier, shelf, entry, error)
+        is_readable = True
         repaired += 1
     if entry.key is not None:
         try:
             verifier.check_key(pusher._state.shelf(shelf), entry)
         except _DAMAGE:
-            pusher.replace(shelf, entry, entry._replace(key=_key(pusher, shelf, entry.number)))
+            key = _key(pusher, shelf, entry)
+            if key is None and not is_readable:  # undamaged tensors can be read by the key
+                raise
+            _replace(pusher, verifier, shelf, entry, entry._replace(key=key))
             repaired += 1
     return repaired
 
@@ -94,19 +97,51 @@ def _replaced(pusher: Pusher, verifier: Verifier, shelf: str, entry: Entry, erro
     if found is None or (found.time_ns, found.step) != (entry.time_ns, entry.step):
         raise type(error)(f"{error}. The pool does not have this snapshot")
     new = entry._replace(archive=found.archive, base=found.base, deep=found.deep)
-    pusher.replace(shelf, entry, new)
-    verifier.check_archive(pusher._state.shelf(shelf), new)
+    _replace(pusher, verifier, shelf, entry, new)
+    there = pusher._state.shelf(shelf)
+    new = there.entry(entry.number) or new
+    verifier.check_archive(there, new)
     return new
+
+
+def _replace(pusher: Pusher, verifier: Verifier, shelf: str, old: Entry, new: Entry) -> None:
+    """Commit an entry in place of another. DamagedError: another snapshot could no longer be read."""
+    made: dict[int, Archive | None] = {}  # a lost commit begins again
+
+    def renewed(there: state.Shelf, entry: Entry) -> Archive | None:
+        if entry.number not in made:
+            made[entry.number] = _key(pusher, shelf, entry)
+        if made[entry.number] is None and not entry.spare:
+            _check_without_key(verifier.keys, there, entry, old.number, pusher._store.path)
+        return made[entry.number]
+
+    pusher.replace(shelf, old, new, renewed)
+
+
+def _check_without_key(verifier: Verifier, there: state.Shelf, entry: Entry, number: int, path: str) -> None:
+    """Restore a snapshot whose key had payloads of another one, by its archives."""
+    try:
+        try:
+            verifier.check_archive(there, entry)
+        finally:
+            with contextlib.suppress(NotFoundError):  # nothing was restored
+                verifier._forget(there.name, entry.number + 1)
+    except _DAMAGE as error:
+        name = f"{there.name}@{entry.number}"
+        raise DamagedError(
+            f"{there.name}@{number} is damaged, and was not sent anew: {name} can't be read without bytes of it, and "
+            f"{path} lacks {name} ({error}). Pull {name} into the pool, and repeat push --repair"
+        ) from None
 
 
 def _is_checked(verifier: Verifier, shelf: str, number: int) -> bool:
     return shelf in verifier._store and number in verifier._store[shelf]
 
 
-def _key(pusher: Pusher, shelf: str, number: int) -> Archive | None:
-    """Make a key anew; None: the pool lacks the snapshot, which its archive has."""
+def _key(pusher: Pusher, shelf: str, entry: Entry) -> Archive | None:
+    """Make a key anew; None: the pool lacks the snapshot."""
     try:
-        made = pusher._make_key(shelf, number)
+        made = pusher._make_key(shelf, entry.number) if _is_of(pusher._store, shelf, entry) else None
     except NotFoundError:
         return None
     return None if made is None else made.archive
@@ -140,7 +175,8 @@ def _fetch(store: Store, copies: Store, place: Place, damages: list[dict[str, An
     for holder in (holder for one in damages if one["state"] == "lost" for holder in one["holders"][:1]):
         there = now.find(holder["shelf"])
         entries = () if there is None else there.entries(holder["first"], holder["last"])
-        wanted |= {f"{holder['shelf']}@{entry.number}" for entry in entries if _is_of(store, holder["shelf"], entry)}
+        shown = (entry for entry in entries if not entry.hidden)
+        wanted |= {f"{holder['shelf']}@{entry.number}" for entry in shown if _is_of(store, holder["shelf"], entry)}
     for address in sorted(wanted):
         try:
             Puller(copies, place, [address]).pull()
@@ -151,5 +187,5 @@ def _fetch(store: Store, copies: Store, place: Place, damages: list[dict[str, An
 
 def _is_of(store: Store, shelf: str, entry: Entry) -> bool:
     """Whether an entry is a snapshot of the pool."""
-    found = None if entry.hidden else agree.info_of(store, shelf, entry.number)
+    found = agree.info_of(store, shelf, entry.number)
     return found is not None and (found["time_ns"], found["step"]) == (entry.time_ns, entry.step)

@@ -8,6 +8,7 @@ needed. All that is read is checked (`codec`).
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ..errors import DamagedError, ExistsError, InUseError, NotFoundError, UnsupportedError
-from . import codec
+from . import codec, outline
 from .codec import Archive, Entry, Node, Origin, Parts
 from .place import Place
 
@@ -163,6 +164,17 @@ class Shelf(codec.ShelfParts):
             "stored upon, is missing"
         )
 
+    def using(self, old: Entry, new: Entry) -> list[Entry]:
+        """Return the entries whose keys have payloads of what `new` lacks of `old`, or of such a key; without it."""
+        gone = [one for one in (old.archive, old.key) if one is not None and one not in (new.archive, new.key)]
+        found, last = [], old.number
+        for one in itertools.chain([new], self.entries(old.number + 1)) if gone else ():
+            if one.key is not None and 0 < one.key.first <= last and _has_payloads(self._nodes.place, one.key, gone):
+                found.append(one._replace(key=None))
+                gone.append(one.key)
+                last = one.number
+        return found
+
     def append(self, entry: Entry) -> None:
         """Add a snapshot above all others. May write nodes."""
         assert entry.number >= self.next or self.stored == 0 or entry.number > self._last()
@@ -233,6 +245,19 @@ def _chain(entries: Iterable[Entry], number: int, by_key: bool = True) -> tuple[
         if needed == 0:
             break
     return found, needed
+
+
+def _has_payloads(place: Place, key: Archive, of: list[Archive]) -> bool:
+    """Whether a key has payloads of archives, or may have: its outline can't be read."""
+    try:
+        found = outline.unpack(b"".join(place.get_ranges(key.outline_ranges())), place.where(key.object))
+    except (DamagedError, NotFoundError, UnsupportedError):
+        return True
+    return found.id != key.id or any(
+        source.object == one.object and one.offset <= source.offset < one.outline_offset
+        for source in found.sources
+        for one in of
+    )
 
 
 def _has_step(node: Node, step: int | None) -> bool:

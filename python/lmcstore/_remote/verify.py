@@ -63,16 +63,17 @@ class Verifier(Puller):
         if entry.key is not None:
             self.check_key(shelf, entry)
 
-    def check_archive(self, shelf: state.Shelf, entry: Entry) -> None:
-        """Restore an entry's archive, after those that it needs and the pool lacks. If these were removed: nothing."""
+    def check_archive(self, shelf: state.Shelf, entry: Entry) -> bool:
+        """Restore an entry's archive, after those that it needs and the pool lacks. False: these were removed."""
         try:
             chain = shelf.chain(entry.number, by_key=False)
         except DamagedError:
             if entry.key is None:
                 raise
-            return
+            return False
         self._pull_chain(shelf, chain, set(), [])
         self._forget(shelf.name, entry.number)
+        return True
 
     def check_key(self, shelf: state.Shelf, entry: Entry) -> None:
         """Restore an entry's key."""
