@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import lmcstore
+import numpy as np
 import pytest
 from lmcstore._remote import codec, state, sweep
 from lmcstore._remote.place import Place
@@ -110,3 +115,49 @@ def test_old_commits_are_emptied(place: Place, monkeypatch: pytest.MonkeyPatch) 
     assert emptied == [1, 2, 3, 4]
     assert state.read(place).shelf("run").stored == 2
     assert not place.create(state.log_name(2), b"")
+
+
+def test_files_of_killed_pushes_are_deleted_in_a_folder(tmp_path: Path) -> None:
+    """Others, and those that may still be written, stay."""
+    data = archive(9).object
+    old = [f"{folder}/.new-{'a' * 16}" for folder in (data, "index", "log")]
+    kept = [f"{data}/.new-a", f"index/{'a' * 16}", "log/.newest", f".new-{'a' * 16}", f"{data}/.new-{'b' * 16}"]
+    with Place(f"file://{tmp_path}") as place:
+        now = begun(place, 1)
+        for name in old + kept:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes(b"x" * 100)
+        for path in tmp_path.rglob("*"):
+            os.utime(path, (time.time() - 37 * HOUR,) * 2)
+        os.utime(tmp_path / kept[-1], (time.time() - 35 * HOUR,) * 2)
+        assert sweep.sweep(now) == (3, 300)
+        assert not any((tmp_path / name).exists() for name in old) and all((tmp_path / name).exists() for name in kept)
+
+
+@pytest.fixture
+def many_metrics(store: lmcstore.Store, place: Place) -> Place:
+    """Push snapshots of which the second is the best, and has more metrics than a state has."""
+    for step in range(1, 5):
+        many = {f"gradient/layer{index}.weight": 0.1234567890123 for index in range(600)} if step == 2 else {}
+        metrics = many | {"loss": 0.5 if step == 2 else float(step)}
+        store["run"].snapshot({"x": np.full(3, step)}, step=step, metrics=metrics)
+    store["run"].policy = "keep=last:1,best:loss:1"
+    store.push(place.url)
+    entry = state.read(place).shelf("run").entry(2)
+    assert entry is not None and entry.metrics is None
+    return place
+
+
+def test_the_best_snapshot_may_have_many_metrics(store: lmcstore.Store, many_metrics: Place) -> None:
+    assert store["run"].prune(dry_run=True).numbers == [1, 3]
+    sweep.prune(many_metrics, (), lmcstore.Store._create, dry_run=False)
+    assert [one.number for one in state.read(many_metrics).shelf("run").entries() if not one.hidden] == [2, 4]
+
+
+def test_nothing_is_pruned_if_metrics_cannot_be_read(many_metrics: Place) -> None:
+    entry = state.read(many_metrics).shelf("run").entry(2)
+    assert entry is not None
+    many_metrics.delete(entry.archive.objects())
+    with pytest.raises(lmcstore.NotFoundError, match="run@2"):
+        sweep.prune(many_metrics, (), lmcstore.Store._create, dry_run=False)
+    assert state.read(many_metrics).shelf("run").shown == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 from ..errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 
 _TEMPORARY = ".new-"
+_UNFINISHED = re.compile(r"(data/[^/]+|index|log)/\.new-[0-9a-f]{16}")
 
 
 class ObjectNotFoundError(NotFoundError):
@@ -31,6 +33,11 @@ class Info(NamedTuple):
     bytes: int
     time: float
     """When it was written, in seconds since 1970, by the server's clock."""
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether it is a file of a folder that a killed process, or one that still runs, has not written to its end."""
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 class FolderClient:

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import InvalidError, RemoteError
-from . import agree, codec, state
+from . import agree, codec, files, state
+from .cache import Cache
 from .codec import Node
 from .place import Place
+from .pool import RemoteHandle
 from .upload import EXPIRES_S
 from .which import numbers_of
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 GRACE_S = 24 * 3600.0
 """For so long a reader may use the objects of snapshots that were removed."""
 _LOGS_KEPT = 1000
+_CACHE_BYTES = 64 << 20
 _CLOCK = "clock"
 
 
@@ -71,29 +75,36 @@ def prune(
 ) -> tuple[int, int, int]:
     """Remove the snapshots that the policies of shelves do not keep, and sweep; the same result as `remove`.
 
-    The rules are those of a pool: one is made of the entries' properties alone. Snapshots that a pool may have let go
-    stay, unless `force` is given.
+    The rules are those of a pool: one is made of the entries' properties alone. Metrics that are too many for the state
+    are read from the archives. Snapshots that a pool may have let go stay, unless `force` is given.
     """
     now = state.read(place)
     what = []
-    with tempfile.TemporaryDirectory(prefix="lmc-store-") as folder, create(f"{folder}/rules.pool") as store:
+    with (
+        tempfile.TemporaryDirectory(prefix="lmc-store-") as folder,
+        create(f"{folder}/rules.pool") as store,
+        contextlib.closing(Cache(place, None, _CACHE_BYTES)) as cache,
+    ):
         for shelf in [now.shelf(name) for name in names] or now.shelves:
-            what += [f"{shelf.name}@{number}" for number in _due(store, shelf)]
+            what += [f"{shelf.name}@{number}" for number in _due(store, shelf, cache)]
     if not what:
         return 0, *((0, 0) if dry_run else sweep_all(now))
     return remove(place, what, dry_run=dry_run, sole="remove" if force else "skip")
 
 
-def _due(store: Store, shelf: state.Shelf) -> list[int]:
+def _due(store: Store, shelf: state.Shelf, cache: Cache) -> list[int]:
     if "keep=" not in shelf.policy or "keep=all" in shelf.policy:
         return []
     tags, numbers = shelf.tag_numbers(), {}
+    has_best = "best:" in shelf.policy
     for entry in shelf.entries():
         if entry.hidden:
             continue
         capture = store._pool.begin(shelf.name)
-        metrics = entry.metrics or {}
-        values = tuple(map(float, metrics.values()))
+        metrics: dict[str, float] = {}
+        if has_best:
+            metrics = RemoteHandle(cache, shelf, entry, type(store)._create).info()["metrics"]
+        values = tuple(metrics.values())
         named = tuple(tags.get(entry.number, ()))
         numbers[capture.commit(entry.step, 0, entry.time_ns, named, tuple(metrics), values, None, 0)] = entry.number
     if not numbers:
@@ -167,8 +178,8 @@ def sweep(now: state.State) -> tuple[int, int]:
     place = now.place
     place.put(_CLOCK, b"")
     clock = place.head(_CLOCK).time
-    listed = [info for folder in ("data", "index") for info in place.list(folder)]
-    logs = [(number, info) for info in place.list("log") if (number := _number(info.name)) is not None]
+    listed = [info for folder in ("data", "index", "log") for info in place.list(folder)]
+    logs = [(number, info) for info in listed if (number := _number(info.name)) is not None]
     old = max((number for number, info in logs if info.time < clock - GRACE_S), default=None)
     fence = state.change(now, secrets.token_hex(16), lambda draft: True)
     if old is None:
@@ -176,7 +187,11 @@ def sweep(now: state.State) -> tuple[int, int]:
     kept = needed(fence) | needed(state.at(fence, old))
     oldest = clock - GRACE_S - EXPIRES_S
     gone = [
-        info for info in listed if info.time < oldest and info.name not in kept and codec.is_piece_or_node(info.name)
+        info
+        for info in listed
+        if info.time < oldest
+        and info.name not in kept
+        and (codec.is_piece_or_node(info.name) or files.is_unfinished(info.name))
     ]
     place.delete(info.name for info in gone)
     emptied = 0
@@ -188,5 +203,5 @@ def sweep(now: state.State) -> tuple[int, int]:
 
 
 def _number(name: str) -> int | None:
-    digits = name.rpartition("/")[2]
-    return int(digits) if digits.isdecimal() else None
+    folder, _, digits = name.rpartition("/")
+    return int(digits) if folder == "log" and digits.isdecimal() else None
