@@ -83,6 +83,20 @@ static int inner_guard_gives_way_to_the_outer_here(void *argument)
 }
 IN_CHILD(inner_guard_gives_way_to_the_outer)
 
+/* A fault has no effect on the caller's arithmetic: signals begin with the default one. */
+static int arithmetic_stays_here(void *argument)
+{
+    char *pages = two_pages(), byte;
+    (void)argument;
+    break_page(pages);
+    fesetround(FE_UPWARD);
+    EXPECT(!lmcs_guard_copy(&byte, pages, 1));
+    EXPECT(fegetround() == FE_UPWARD);
+    munmap(pages, 2 * LMCS_PAGE_BYTES);
+    return 0;
+}
+IN_CHILD(arithmetic_stays)
+
 static void *copy_broken(void *pages)
 {
     char byte;
@@ -548,6 +562,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(handler_that_forwards, set_up_on_disk, tear_down),
         cmocka_unit_test_setup_teardown(whole_bytes_are_copied_and_broken_ones_are_told, set_up_on_disk, tear_down),
         cmocka_unit_test_setup_teardown(inner_guard_gives_way_to_the_outer, set_up_on_disk, tear_down),
+        cmocka_unit_test_setup_teardown(arithmetic_stays, set_up_on_disk, tear_down),
         cmocka_unit_test_setup_teardown(threads_of_the_store_are_guarded_too, set_up_on_disk, tear_down),
         cmocka_unit_test_setup_teardown(others_keep_their_signal, set_up_on_disk, tear_down),
         ON_BOTH(snapshot_writes_anew_what_cannot_be_compared),

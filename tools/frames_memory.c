@@ -260,7 +260,9 @@ enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progr
         if (!progress->call(progress->context, "writing", done, bytes))
             return interrupted(cli);
         ssize_t n = write(output->fd, data + done, bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES);
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && errno == EAGAIN)
+            poll(&(struct pollfd){.fd = output->fd, .events = POLLOUT}, 1, WAIT_MS);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n < 0)
             return cli_fail(cli, errno == ENOSPC ? LMCS_FULL : LMCS_IO, errno, "%s can't be written",

@@ -70,11 +70,16 @@ static void sgd_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *r
     rule->rate = (float)-hints->lr;
 }
 
+/* Compilers may move arithmetic across a change of its environment, but not reads and writes of memory across this. */
+#define STAY_BETWEEN() __asm__ volatile("" : : : "memory")
+
 enum lmc_status lmc_link_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *rule)
 {
     memset(rule, 0, sizeof *rule);
     if (!are_valid(hints))
         return LMC_INVALID;
+    const struct lmci_float_environment saved = lmci_float_enter();
+    STAY_BETWEEN();
     rule->optimizer = hints->optimizer;
     rule->flags = hints->flags;
     rule->scale = hints->scale > 0 ? (float)hints->scale : 1;
@@ -82,6 +87,8 @@ enum lmc_status lmc_link_rule(const struct lmc_link_hints *hints, struct lmc_lin
         adam_rule(hints, rule);
     else
         sgd_rule(hints, rule);
+    STAY_BETWEEN();
+    lmci_float_leave(&saved);
     if (lmci_rule_is_valid(rule))
         return LMC_OK;
     memset(rule, 0, sizeof *rule);

@@ -9,6 +9,7 @@
  */
 #include "base/guard.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -110,11 +111,15 @@ bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(vo
     struct guard guard = {.ranges = ranges, .count = count};
     struct guard *volatile outer = innermost;
     volatile bool done = false;
+    fenv_t arithmetic; /* a signal's handler has the default one, and keeps it when it jumps */
     pthread_once(&installed, lmcs_guard_install);
+    fegetenv(&arithmetic);
     if (sigsetjmp(guard.back, 0) == 0) {
         innermost = &guard;
         work(context);
         done = true;
+    } else {
+        fesetenv(&arithmetic);
     }
     innermost = outer;
     return done;

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +176,9 @@ enum lmcs_status lmcs_outfile_write(struct lmcs_outfile *file, const void *data,
     const char *at = data;
     while (data_bytes > 0) {
         ssize_t n = write(file->fd, at, data_bytes);
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && errno == EAGAIN) /* a pipe whose reader is slower */
+            poll(&(struct pollfd){.fd = file->fd, .events = POLLOUT}, 1, 1000);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n < 0)
             return lmcs_fail_errno(error, errno, "%s can't be written", file->shown);

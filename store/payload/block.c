@@ -12,7 +12,6 @@
  */
 #include "payload/reading.h"
 
-#include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -300,13 +299,9 @@ static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct
                            .state = state,
                            .timed_for = r->chain->is_timed ? r->pool : NULL,
                            .arrays = r->arrays};
-    fenv_t arithmetic; /* the codec sets its own, and can't restore the caller's when a fault ends it */
     for (size_t i = 0; i < run.count; i++)
         mapped[i] = (struct lmcs_guarded){steps[i].coded, steps[i].coded_bytes};
-    fegetenv(&arithmetic);
     way->failed = !lmcs_guard(mapped, way->in_place ? run.count : 0, run_line, &run);
-    if (way->failed)
-        fesetenv(&arithmetic);
     *why = run.why;
     if (run.result == LMC_NO_MEMORY)
         return lmcs_fail_memory(error);

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import random
@@ -10,6 +12,8 @@ import resource
 import struct
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +344,34 @@ def test_pipes(tmp_path: Path) -> None:
         cli("compress", path, "--base", fifo, "-o", out)
     with path.open("rb") as base:
         assert cli("decompress", out, "--base", "-", "-o", "-", stdin=base).stdout == path.read_bytes()
+
+
+def in_pipe(read: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(read, termios.FIONREAD, count)
+    return count[0]
+
+
+def test_a_pipe_that_does_not_wait(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", model())
+    out, pool = tmp_path / "a.lmc", tmp_path / "a.pool"
+    cli("compress", path, "-o", out)
+    cli("create", pool)
+    cli("import", pool, "a", path)
+    exported = cli("export", pool, "a@1", "-o", "-").stdout
+    for arguments, expected in (
+        (["decompress", out, "-o", "-"], path.read_bytes()),
+        (["export", pool, "a@1", "-o", "-"], exported),
+    ):
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        with subprocess.Popen([BIN, *arguments], stdout=write) as writer, open(read, "rb") as source:
+            os.close(write)
+            before = -1
+            while before != (before := in_pipe(read)) or (before == 0 and writer.poll() is None):
+                time.sleep(0.1)  # until it is full
+            assert source.read() == expected
+        assert writer.returncode == 0
 
 
 def test_a_long_pipe(tmp_path: Path) -> None:
