@@ -57,9 +57,9 @@ LMCS_API void lmcs_dump_options_init(struct lmcs_dump_options *options);
  * rest on them whole takes less. `resume` keeps the file up to its last complete snapshot and sends the rest as the
  * pool is now; snapshots taken since then on a shelf that the file has begun are left for another archive. A complete
  * archive of the same part stays; bytes after its end are cut off. LMCS_INVALID: it is an archive of another part, or
- * lacks something that would precede its last record. LMCS_DAMAGED: it is complete and damaged, and stays as it is. What
- * damage takes from an incomplete one is in the report's warnings. LMCS_IN_USE: another dump continues the file, which
- * is locked (flock) until this returns. `options` NULL: everything.
+ * lacks something that would precede its last record. LMCS_DAMAGED: it is complete and damaged, and stays as it is.
+ * What damage takes from an incomplete one is in the report's warnings. LMCS_IN_USE: another dump continues the file,
+ * which is locked (flock) until this returns. `options` NULL: everything.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_options *options,
                                                         int fd, const struct lmcs_progress *progress,

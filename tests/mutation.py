@@ -51,9 +51,12 @@ def mutated(mutant: Mutant) -> dict[Path, str]:
 
 
 def try_edits(mutants: list[Mutant], build: Path) -> None:
-    """Check that all mutants can be made, also those that this run omits."""
+    """Check that all mutants fit, also those that this run omits; after a build, that they compile."""
+    is_built = (build / "compile_commands.json").exists()
     for mutant in mutants:
         for path, text in mutated(mutant).items():
+            if not is_built:
+                continue
             command = [*compile_command(build, path), "-w", "-fsyntax-only", "-x", "c", "-"]
             subprocess.run(command, input=text, text=True, check=True, cwd=build)
 

@@ -191,7 +191,7 @@ format() {
 fit_mutants() {
     local place
     for place in crash stress; do
-        python3 "tests/$place/mutants.py" --list >/dev/null
+        python3 "tests/$place/mutants.py" --list >/dev/null || return 1
     done
 }
 
