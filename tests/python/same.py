@@ -55,7 +55,7 @@ def _same_dicts(left: dict[Any, Any], right: dict[Any, Any], path: str) -> None:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     if dense.numel() == 0:
         return b""
     return dense.reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,7 @@ def _torch_states() -> dict[str, Callable[[], dict[str, Any]]]:
         "scalar": lambda: (lambda t: {"t": t, "s": t[1, 1]})(base()),
         "expanded": lambda: (lambda t: {"e": t[:, :1].expand(6, 5), "t": t})(base()),
         "only expanded": lambda: (lambda t: {"e": t[:1].expand(5, 4), "f": t[0:1, 1:]})(base()),
+        "expanded with a gap": lambda: (lambda t: {"e": t[:4:3, None].expand(2, 2), "t": t[:4]})(torch.arange(24.0)),
         "windows": lambda: (lambda t: {"u": t.view(-1).unfold(0, 5, 2), "r": t[1]})(base()),
         "steps": lambda: (lambda t: {"a": t[::2, ::3], "b": t[:, 1:]})(base()),
         "dimension of one": lambda: (lambda t: {"a": t.as_strided((1, 4), (1 << 40, 1)), "b": t[0, 1:]})(base()),
@@ -104,6 +106,8 @@ def _numpy_states() -> dict[str, Callable[[], dict[str, Any]]]:
         "same": lambda: (lambda a: {"a": a, "b": a})(base()),
         "reversed": lambda: (lambda a: {"a": a[::-1, ::-1], "b": a[1]})(base()),
         "only reversed": lambda: (lambda a: {"a": a[::-1], "b": a[3::-2, 1:]})(base()),
+        "reversed with a part": lambda: (lambda a: {"a": a[::-1], "b": a[1:3]})(np.arange(6)),
+        "reversed and transposed": lambda: (lambda a: {"a": a.T[::-1, ::-1], "b": a[2]})(base()),
         "dtypes": lambda: (lambda a: {"a": a, "i": a.view(np.int32)[1], "u": a.view(np.uint8)[:, 5:]})(base()),
         "swapped": lambda: (lambda a: {"a": a, "s": a.view(a.dtype.newbyteorder())[1:]})(base()),
         "fields": lambda: {"r": record, "a": record["a"], "b": record["b"]},
@@ -142,6 +146,76 @@ def test_sharing(shelf: lmcstore.Shelf, package: str, name: str) -> None:
     again = shelf.snapshot(loaded)
     assert skeleton(again) == skeleton(snapshot)
     same_sharing(state, again.state_dict())
+
+
+Layout = tuple[str, tuple[int, ...], tuple[int, ...], int]
+"""A dtype, a shape, strides and an offset, in bytes."""
+
+
+def random_layout(generator: np.random.Generator, size: int, package: str) -> Layout:
+    """A view of `size` bytes: dense axes in any order, some reversed (NumPy's only), repeated or with gaps."""
+    while True:
+        dtype = str(generator.choice(["uint8", "int16", "float32", "int64"]))
+        item = np.dtype(dtype).itemsize
+        shape = tuple(map(int, generator.integers(0 if generator.random() < 0.1 else 1, 5, generator.integers(0, 4))))
+        strides, by = [0] * len(shape), item
+        for axis in generator.permutation(len(shape)):
+            strides[axis] = by * int(generator.choice([1, 1, 1, 1, 0, 2] + [-1] * 3 * (package == "numpy")))
+            by *= max(1, shape[axis] * int(generator.choice([1, 1, 1, 2])))
+        if generator.random() < 0.2:
+            low = -3 if package == "numpy" else 0
+            strides = [int(steps) * item for steps in generator.integers(low, 4, len(shape))]
+        reaches = [(count - 1) * by for count, by in zip(shape, strides, strict=True) if 0 not in shape]
+        start, end = sum(min(0, reach) for reach in reaches), sum(max(0, reach) for reach in reaches) + item
+        if end - start <= size:
+            before = int(generator.integers(0, (size - end + start) // item + 1)) * item
+            return dtype, shape, tuple(strides), before - start
+
+
+def laid_out(memory: Any, layout: Layout, package: str) -> Any:
+    dtype, shape, strides, offset = layout
+    if package == "numpy":
+        return np.ndarray(shape, dtype, memory, offset, strides)
+    flat = torch.from_numpy(memory).view(getattr(torch, dtype))
+    return flat.as_strided(shape, [by // flat.itemsize for by in strides], offset // flat.itemsize)
+
+
+def distances(one: Any, other: Any) -> Any:
+    """The distance between each two elements that share bytes; 99: none."""
+    places = []
+    for value in (one, other):
+        item, is_array = value.itemsize, isinstance(value, np.ndarray)
+        start = value.__array_interface__["data"][0] if is_array else value.data_ptr()
+        strides = value.strides if is_array else [by * item for by in value.stride()]
+        places.append(start + np.tensordot(np.array(strides, int), np.indices(value.shape), 1).ravel())
+    found = places[1][:, None] - places[0][None, :]
+    return np.where((found < one.itemsize) & (found > -other.itemsize), found, 99)
+
+
+@pytest.mark.parametrize("packages", ["numpy", "torch", "both"])
+def test_random_views_are_read_as_they_were(shelf: lmcstore.Shelf, packages: str) -> None:
+    if packages != "numpy" and not HAS_TORCH:
+        pytest.skip("needs torch")
+    for seed in range(100):
+        generator = np.random.default_rng([seed, len(packages)])
+        memory = generator.integers(0, 256, int(generator.choice([16, 48])), np.uint8)
+        layouts = {}
+        for number in range(int(generator.integers(2, 6))):
+            package = str(generator.choice(["numpy", "torch"])) if packages == "both" else packages
+            layouts[random_layout(generator, memory.size, package)] = f"{package} {number}"
+        state = {name: laid_out(memory, layout, name.split()[0]) for layout, name in layouts.items()}
+        snapshot = shelf.snapshot(state)
+        loaded: dict[str, Any] = dict.fromkeys(state)
+        snapshot.load_into(loaded)
+        for back in (snapshot.state_dict(), loaded):
+            for one, other in itertools.permutations(state, 2):
+                same(state[one], back[one], f"{seed}: {layouts}: {one}")
+                before, after = (distances(of[one], of[other]) for of in (state, back))
+                assert np.array_equal(before, after), f"{seed}: {layouts}: {one}, {other}"
+        zeros = {"numpy": np.zeros, "torch": torch.zeros}
+        apart = {name: zeros[name.split()[0]](value.shape, dtype=value.dtype) for name, value in state.items()}
+        snapshot.load_into(apart)
+        same(state, apart, f"{seed}: {layouts}")
 
 
 def test_writes_are_seen_in_the_others(shelf: lmcstore.Shelf) -> None:

@@ -43,5 +43,10 @@ class Stretch:
 
     def is_row_major(self, size: int) -> bool:
         """Whether the tensor is `size` bytes in the usual order, without a gap."""
-        steps = [by for count, by in zip(self.shape, self.strides, strict=True) if count > 1]
-        return self.end - self.start == size == self.raw_bytes and steps == sorted(steps, reverse=True)
+        expected = self.item
+        for count, by in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if count > 1:
+                if by != expected:
+                    return False
+                expected *= count
+        return expected == size
