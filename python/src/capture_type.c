@@ -6,6 +6,9 @@
  * MiB; signals are checked between them.
  *
  * wait() raises the failure of an asynchronous commit every time, the pool's close raises it once.
+ *
+ * A thread fills the Buffer of reserve() outside of any call. Its room would go to other snapshots with the capture's
+ * end, so none ends before its Buffers: a close waits for them, a commit and an abort are refused.
  */
 #include "core.h"
 
@@ -112,7 +115,7 @@ static bool end_child(struct core_child *child, struct lmcs_error *error)
 static bool end_idle_child(struct core_child *child)
 {
     struct capture_object *self = capture_of(child);
-    if (self->phase != CAPTURE_OPEN || self->busy)
+    if (self->phase != CAPTURE_OPEN || self->busy || self->rooms > 0)
         return false;
     Py_INCREF((PyObject *)self);
     end_now(self);
@@ -162,6 +165,38 @@ static void end_call(struct capture_object *self)
 {
     self->busy = false;
     core_pool_leave(self->pool);
+}
+
+/* False with an exception. */
+static bool has_no_buffer(struct capture_object *self)
+{
+    bool has_none = self->rooms == 0;
+    if (!has_none)
+        core_fail_with(self, LMCS_INVALID, "a Buffer of the capture is still in use: drop it first");
+    return has_none;
+}
+
+static void room_dropped(PyObject *owner)
+{
+    struct capture_object *self = (struct capture_object *)owner;
+    if (--self->rooms == 0) {
+        core_callback_end(self->pool, &self->filling);
+        core_pool_leave(self->pool);
+    }
+}
+
+/* Inside a call: a close can't come between. */
+static PyObject *room_of(struct capture_object *self, void *data, uint64_t bytes)
+{
+    PyObject *buffer = core_buffer_new(core_state_of((PyObject *)self), (PyObject *)self, data, bytes, false);
+    if (buffer == NULL)
+        return NULL;
+    if (self->rooms++ == 0) {
+        self->pool->users++;
+        core_callback_begin(self->pool, &self->filling);
+    }
+    core_buffer_on_drop(buffer, room_dropped);
+    return buffer;
 }
 
 /* ---- Batches -------------------------------------------------------------------------------------------------- */
@@ -433,11 +468,10 @@ static PyObject *capture_reserve(struct capture_object *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     status = lmcs_capture_reserve(self->handle, &tensor, &data, &error);
     Py_END_ALLOW_THREADS
+    PyObject *buffer = status == LMCS_OK ? room_of(self, data, bytes) : NULL;
     end_call(self);
     PyBuffer_Release(&shape);
-    if (status != LMCS_OK)
-        return core_fail(self, &error);
-    return core_buffer_new(core_state_of((PyObject *)self), (PyObject *)self, data, bytes, false);
+    return status == LMCS_OK ? buffer : core_fail(self, &error);
 }
 
 static PyObject *capture_put_live(struct capture_object *self, PyObject *unused)
@@ -486,10 +520,11 @@ static bool begin_commit(struct capture_object *self, enum capture_phase phase)
 {
     if (!begin_call(self))
         return false;
-    if (self->phase == phase)
+    if (self->phase == phase && self->rooms == 0)
         return true;
     end_call(self);
-    core_fail_with(self, LMCS_INVALID, phase == CAPTURE_OPEN ? "the capture is promised" : "it is not promised");
+    if (has_no_buffer(self))
+        core_fail_with(self, LMCS_INVALID, phase == CAPTURE_OPEN ? "the capture is promised" : "it is not promised");
     return false;
 }
 
@@ -640,6 +675,8 @@ static PyObject *capture_abort(struct capture_object *self, PyObject *unused)
         Py_RETURN_NONE;
     if (self->busy)
         return core_fail_with(self, LMCS_INVALID, "another thread is using the capture");
+    if (!has_no_buffer(self))
+        return NULL;
     self->pool->users++; /* also while closing: the closing thread may wait for one that waits for the shelf */
     self->busy = true;
     abort_open(self);

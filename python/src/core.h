@@ -85,9 +85,11 @@ struct capture_object {
     PyObject_HEAD struct pool_object *pool;
     struct lmcs_capture *handle; /* NULL: ended */
     enum capture_phase phase;
-    bool busy;               /* a thread is in a call */
-    bool reported;           /* `error` was raised */
-    struct lmcs_error error; /* of the asynchronous commit; LMCS_OK: none */
+    bool busy;                    /* a thread is in a call */
+    bool reported;                /* `error` was raised */
+    unsigned rooms;               /* Buffers of reserve; while there are any, they count as one call under way */
+    struct core_callback filling; /* by the thread that reserved the first */
+    struct lmcs_error error;      /* of the asynchronous commit; LMCS_OK: none */
     struct core_child child;
 };
 
@@ -107,7 +109,7 @@ struct buffer_object {
     void *data;
     Py_ssize_t size_bytes;
     bool read_only;
-    unsigned *counter; /* of the owner's Buffers; or NULL */
+    void (*dropped)(PyObject *owner); /* called when the Buffer goes; or NULL */
 };
 
 struct live_object {
@@ -262,7 +264,7 @@ PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, s
 PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, struct lmcs_snapshot *handle);
 PyObject *core_view_new(struct core_state *state, struct lmcs_view *handle, bool is_private);
 PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data, uint64_t size_bytes, bool read_only);
-void core_buffer_count(PyObject *buffer, unsigned *counter);
+void core_buffer_on_drop(PyObject *buffer, void (*dropped)(PyObject *owner));
 PyObject *core_live_new(struct core_state *state, struct lmcs_live *handle, bool read_only);
 PyObject *core_live_info_dict(const struct lmcs_live_info *info);
 

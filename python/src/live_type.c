@@ -88,6 +88,11 @@ static enum lmcs_status info_between_sizes(struct live_object *self, bool claim,
     return status;
 }
 
+static void buffer_dropped(PyObject *owner)
+{
+    ((struct live_object *)owner)->exports--;
+}
+
 static PyObject *buffer_of(struct live_object *self)
 {
     struct core_state *state = core_state_of((PyObject *)self);
@@ -100,8 +105,10 @@ static PyObject *buffer_of(struct live_object *self)
     if (data == NULL)
         return core_raise_status(state, LMCS_INVALID, "a live value has no address: read it with get()");
     PyObject *buffer = core_buffer_new(state, (PyObject *)self, data, info.bytes, self->read_only);
-    if (buffer != NULL)
-        core_buffer_count(buffer, &self->exports);
+    if (buffer != NULL) {
+        self->exports++;
+        core_buffer_on_drop(buffer, buffer_dropped);
+    }
     return buffer;
 }
 

@@ -109,16 +109,15 @@ PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data,
     return (PyObject *)self;
 }
 
-void core_buffer_count(PyObject *buffer, unsigned *counter)
+void core_buffer_on_drop(PyObject *buffer, void (*dropped)(PyObject *owner))
 {
-    ((struct buffer_object *)buffer)->counter = counter;
-    ++*counter;
+    ((struct buffer_object *)buffer)->dropped = dropped;
 }
 
 static void buffer_dealloc(struct buffer_object *self)
 {
-    if (self->counter != NULL)
-        --*self->counter;
+    if (self->dropped != NULL)
+        self->dropped(self->owner);
     Py_CLEAR(self->owner);
     core_object_free((PyObject *)self);
 }

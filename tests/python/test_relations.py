@@ -38,8 +38,8 @@ def test_steps_are_linked(pool_path: str) -> None:
             capture = store._pool.begin("run")
             capture.relate(("buffer", "weight"), SGD, 0, (0.0, 0.05, 0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0))
             for name, array in (("buffer", buffer), ("weight", weight)):
-                room = memoryview(capture.reserve(name, 12, struct.pack("=Q", array.size)))
-                room.cast("B")[:] = array.tobytes()
+                with memoryview(capture.reserve(name, 12, struct.pack("=Q", array.size))) as room:
+                    room.cast("B")[:] = array.tobytes()
             capture.commit(step, 0, 0, (), (), (), None, False)
         store.compact()
         storage = shelf[4].storage()

@@ -9,6 +9,8 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lmcstore
@@ -16,8 +18,9 @@ import numpy as np
 import pymm
 import pytest
 from lmcstore import _core
+from lmcstore._arrays.torch import torch_of
 from lmcstore._state import decode, nodes
-from optional import HAS_TORCH
+from optional import HAS_TORCH, torch
 from pymm.memoryresource import opening
 from pymm_support import folder, s
 
@@ -54,6 +57,66 @@ def together(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
         thread.join()
     assert errors == []
     return results
+
+
+# Writing
+
+
+def begun_buffer(store: lmcstore.Store) -> tuple[Any, Any]:
+    capture = store._pool.begin("run")
+    return capture, capture.reserve("a", _core.DTYPES["u8"], array("Q", [1 << 20]))
+
+
+def test_close_waits_for_a_thread_that_fills_a_buffer(store: lmcstore.Store) -> None:
+    """Elsewhere its room would be another snapshot's, or unmapped."""
+    capture, buffer = begun_buffer(store)
+    with pytest.raises(lmcstore.InvalidError, match="from inside"):
+        store.close()  # as a signal's handler in this thread may do
+    closer = threading.Thread(target=store.close)
+    closer.start()
+    closer.join(0.2)
+    assert closer.is_alive()
+    memoryview(buffer)[:] = bytes(1 << 20)
+    del buffer
+    closer.join()
+    assert store.closed and capture.done
+
+
+def test_a_capture_does_not_end_before_its_buffer(store: lmcstore.Store) -> None:
+    capture, buffer = begun_buffer(store)
+    other = capture.reserve("b", _core.DTYPES["u8"], array("Q", [4]))
+    for end in (capture.abort, lambda: capture.commit(None, 0, 0, (), (), (), None, 0)):
+        with pytest.raises(lmcstore.InvalidError, match="Buffer"):
+            end()
+    memoryview(buffer)[:] = bytes(range(256)) * (1 << 12)
+    del buffer
+    with pytest.raises(lmcstore.InvalidError, match="Buffer"):
+        capture.abort()
+    memoryview(other)[:] = b"1234"
+    del other
+    number = capture.commit(None, 0, 0, (), (), (), None, 0)
+    found = dict(store["run"][number].tensors())
+    contents = [np.asarray(found[name]).tobytes() for name in "ab"]
+    assert contents == [bytes(range(256)) * (1 << 12), b"1234"]
+
+
+def test_a_failed_copy_holds_no_buffer(store: lmcstore.Store) -> None:
+    capture = store._pool.begin("run")
+    room = partial(capture.reserve, "a", _core.DTYPES["f32"], array("Q", [3]))
+    with pytest.raises(lmcstore.UnsupportedError) as caught:
+        torch_of(torch).copy_into(torch.zeros(4), room, "a")
+    assert caught.value.__context__ is not None  # with its traceback
+    capture.abort()
+
+
+def test_a_file_that_cannot_be_read_holds_no_buffer(store: lmcstore.Store, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    from lmcstore.fsspec import _Files
+
+    (tmp_path / "x").write_bytes(b"data")
+    with (tmp_path / "x").open("ab") as unreadable, pytest.raises(OSError, match="Bad file"):
+        _Files(store._pool).put("/x", unreadable.fileno())
+    store.close()
 
 
 # Reading

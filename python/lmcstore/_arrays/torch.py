@@ -9,7 +9,7 @@ memory (`_arrays.device`). A tensor is read as a writable one over a private map
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _core
@@ -178,10 +178,10 @@ class Torch:
         except RuntimeError as error:
             raise UnsupportedError(f"{path}: the tensor can't be copied to the CPU: {error}") from None
 
-    def copy_into(self, tensor: Any, buffer: _core.Buffer, path: str) -> None:
+    def copy_into(self, tensor: Any, room: Callable[[], _core.Buffer], path: str) -> None:
+        """Copy a tensor into a Buffer. No variable holds that: a traceback would keep it, and so the capture."""
         try:
-            target = self.torch.frombuffer(buffer, dtype=tensor.dtype).view(tensor.shape)
-            target.copy_(tensor.detach())
+            self.torch.frombuffer(room(), dtype=tensor.dtype).view(tensor.shape).copy_(tensor.detach())
         except RuntimeError as error:
             raise UnsupportedError(f"{path}: the tensor can't be copied to the CPU: {error}") from None
 

@@ -13,6 +13,7 @@ import json
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from .. import _core
@@ -274,8 +275,7 @@ class Encoded:
                 continue
             size = tensor.numel() * tensor.element_size()
             if size > _STAGE_BYTES:
-                buffer = capture.reserve(name, dtype, array("Q", shape))
-                self._torch.copy_into(tensor, buffer, name)
+                self._torch.copy_into(tensor, partial(capture.reserve, name, dtype, array("Q", shape)), name)
                 continue
             copy = self._torch.dense_copy(tensor, name)
             copies.append(copy)
