@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """One snapshot's copy. `start` begins it; `capture` is promised."""
+    """One snapshot's copy. `start` begins it; if that raises, `cancel` follows. `capture` is promised."""
 
     def __init__(self, store: Store, capture: _core.Capture, encoded: Encoded, later: Later) -> None:
         self._store: Store | None = store
         self._work: tuple[_core.Capture, Encoded, Later] | None = (capture, encoded, later)
+        self._turn = threading.Lock()  # taken once, by the thread that copies or by `cancel`
         self._ended = threading.Event()
         self.failed = False
         self._pid = os.getpid()
@@ -37,9 +38,16 @@ class Job:
         assert self._store is not None
         self._store._jobs.add(self)
         try:
-            threading.Thread(target=self._run, args=(self._store._copy_nice,), name="lmcstore copies").start()
+            threading.Thread(target=self._run_beside, args=(self._store._copy_nice,), name="lmcstore copies").start()
         except (RuntimeError, MemoryError):  # also while the interpreter ends
             self._run()
+
+    def cancel(self) -> bool:
+        """After an exception, a signal's perhaps: whether no thread copies, nor will; the caller ends the capture."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        self._end()
+        return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the copy has ended, well or not. False: not yet. A forked child never waits."""
@@ -50,18 +58,26 @@ class Job:
         """Whether the copy has ended; in a forked child, whether it had before the fork."""
         return self._ended.is_set()
 
-    def _run(self, nice: int = 0) -> None:
+    def _run_beside(self, nice: int) -> None:
+        if not self._turn.acquire(blocking=False):
+            return
         if nice > 0:
             with contextlib.suppress(OSError):  # on Linux, this thread's alone
                 os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
-        store, work = self._store, self._work
-        assert store is not None and work is not None
+        self._run()
+
+    def _run(self) -> None:
+        assert self._work is not None
         try:
-            self.failed = not _copy(*work)
+            self.failed = not _copy(*self._work)
         finally:
-            self._store = self._work = None
+            self._end()
+
+    def _end(self) -> None:
+        store, self._store, self._work = self._store, None, None
+        if store is not None:
             store._jobs.discard(self)
-            self._ended.set()
+        self._ended.set()
 
 
 def _copy(capture: _core.Capture, encoded: Encoded, later: Later) -> bool:

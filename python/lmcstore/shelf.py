@@ -299,6 +299,7 @@ class Shelf:
         capture = self._store._pool.begin(self._name)
         mode = _SYNCHRONOUS if wait else _ASYNCHRONOUS if later is None else _PROMISE
         step, parent, tags, names, values, json_text = options
+        job: Job | None = None
         try:
             if later is None:
                 encoded.put(capture, lend=copied is None)
@@ -308,14 +309,15 @@ class Shelf:
                 copied()
             self._relate(capture, encoded, scale)
             number = capture.commit(step, parent, time.time_ns(), tags, names, values, json_text, mode, group)
+            if later is not None:
+                job = Job(self._store, capture, encoded, later)
+                for hook in hooks:  # before it starts: after a signal's exception it may copy all the same
+                    hook.add(job)
+                job.start()
         except BaseException:
-            capture.abort()
+            if job is None or job.cancel():
+                capture.abort()
             raise
-        job = None if later is None else Job(self._store, capture, encoded, later)
-        if job is not None:
-            job.start()
-            for hook in hooks:
-                hook.add(job)
         logger.debug("%s@%d %s", self._name, number, _DONE[mode])
         return Snapshot(self, number, None if wait else capture, step, job=job)
 

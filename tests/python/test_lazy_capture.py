@@ -19,6 +19,7 @@ import lmcstore
 import numpy as np
 import pytest
 from lmcstore._state.encode import Encoded
+from lmcstore.copier import Job
 from optional import skip_without_torch, torch
 from same import same
 
@@ -387,6 +388,57 @@ def test_a_copy_that_fails_without_words(shelf: lmcstore.Shelf, monkeypatch: pyt
     taken = shelf.snapshot(training.state(), wait=False, lazy=training.optimizer)
     taken.wait()
     same(taken.state_dict(), training.state())
+
+
+@pytest.mark.parametrize("when", ["made", "before", "listed", "thread made", "thread started", "no thread left"])
+def test_an_interrupt_at_the_start_of_the_copy(
+    shelf: lmcstore.Shelf, gate: Gate, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It leaves no snapshot that others wait for; one whose thread has started is taken all the same."""
+    training = Training()
+    state = copy.deepcopy(training.state())
+    jobs: list[Job] = []
+
+    def interrupt(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    class Jobs(set[Job]):
+        def add(self, job: Job) -> None:
+            super().add(job)
+            jobs.append(job)
+            if when == "listed":
+                interrupt()
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            if when == "no thread left":
+                raise RuntimeError("can't start new thread")
+            super().start()
+            interrupt()
+
+    shelf.store._jobs = Jobs()
+    with monkeypatch.context() as patched:
+        places = {"made": (Job, "__init__"), "before": (Job, "start"), "no thread left": (Encoded, "put_later")}
+        if when in places:
+            patched.setattr(*places[when], interrupt)
+        patched.setattr(threading, "Thread", interrupt if when == "thread made" else Thread)
+        with pytest.raises(KeyboardInterrupt):
+            training.lazily(shelf)
+    try:
+        assert len(shelf.store._jobs) == (when == "thread started")
+    finally:
+        gate.open()
+        for job in jobs:
+            taken = job.wait(10)
+            job._ended.set()  # a failure of this test ends here
+    assert all(job.ended and taken for job in jobs)
+    shelf.store._jobs = set()
+    assert not shelf.store._pool.would_wait("run")
+    training.optimizer.step()
+    training.lazily(shelf).wait()
+    assert len(shelf) == 1 + (when == "thread started")
+    if when == "thread started":
+        same(state, shelf[1].state_dict())
 
 
 def test_a_wrapper_of_an_optimizer(shelf: lmcstore.Shelf, gate: Gate) -> None:
