@@ -156,7 +156,7 @@ class Pool:
         sample_bytes: int,
         rate_bytes: int,
         repair: bool,
-        paths: tuple[str, ...],
+        paths: tuple[bytes, ...],
         progress: _Progress,
         /,
     ) -> dict[str, Any]: ...

@@ -322,13 +322,14 @@ class Store:
         share, size = _sample(sample)
         if repair:
             self._check_writable()
+        paths = (sources,) if isinstance(sources, str | os.PathLike) else sources
         return self._pool.scrub(
             _texts(what),
             share,
             size,
             0 if rate is None else parse_size(rate),
             bool(repair),
-            tuple(file_path(path) for path in ((sources,) if isinstance(sources, str | os.PathLike) else sources)),
+            tuple(os.fsencode(file_path(path)) for path in paths),
             progress,
         )
 

@@ -177,6 +177,8 @@ PyObject *core_none(void *self, enum lmcs_status status, const struct lmcs_error
 
 /* ---- results.c ---- */
 
+/* A message of the store, with U+FFFD for what is no UTF-8: bytes of a path, or half a character at its end. */
+PyObject *core_message(const char *text);
 PyObject *core_shape_tuple(uint32_t ndim, const uint64_t *shape);
 PyObject *core_number_list(const uint64_t *numbers, size_t count);
 PyObject *core_shelf_dict(const struct lmcs_shelf_info *info);

@@ -24,7 +24,7 @@ PyObject *core_pool_policy_warning(struct pool_object *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "s:policy_warning", &shelf) || !core_pool_enter(self))
         return NULL;
     POOL_CALL(self, status, lmcs_policy_warning(self->handle, shelf, warning, &error));
-    return status == LMCS_OK ? PyUnicode_FromString(warning) : core_fail(self, &error);
+    return status == LMCS_OK ? core_message(warning) : core_fail(self, &error);
 }
 
 struct candidate {
@@ -109,7 +109,7 @@ PyObject *core_pool_prune(struct pool_object *self, PyObject *args)
     }
     list = list_removed(&removed);
     if (list != NULL) {
-        result = Py_BuildValue("(KNsKKK)", (unsigned long long)report.kept, list, report.warning,
+        result = Py_BuildValue("(KNNKKK)", (unsigned long long)report.kept, list, core_message(report.warning),
                                (unsigned long long)report.removal.freed_bytes,
                                (unsigned long long)report.removal.later_bytes,
                                (unsigned long long)report.removal.removed_tags);

@@ -29,16 +29,16 @@ static PyObject *damage_dict(const struct lmcs_scrub_damage *damage)
 {
     static const char *const states[] = {"found", "repaired", "lost", "unsupported"};
     PyObject *holders = holders_of(damage);
-    return holders == NULL ? NULL
-                           : Py_BuildValue("{s:s,s:s,s:s,s:z,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "state",
-                                           states[damage->state], "what", damage->what, "source", damage->source,
-                                           "tensor", damage->tensor != NULL ? damage->tensor->name : NULL, "first_byte",
-                                           (unsigned long long)damage->first_byte, "byte_count",
-                                           (unsigned long long)damage->byte_count, "first_element",
-                                           (unsigned long long)damage->first_element, "element_count",
-                                           (unsigned long long)damage->element_count, "first_row",
-                                           (unsigned long long)damage->first_row, "row_count",
-                                           (unsigned long long)damage->row_count, "holders", holders);
+    return holders == NULL
+               ? NULL
+               : Py_BuildValue(
+                     "{s:s,s:N,s:N,s:z,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "state", states[damage->state], "what",
+                     core_message(damage->what), "source", PyUnicode_DecodeFSDefault(damage->source), "tensor",
+                     damage->tensor != NULL ? damage->tensor->name : NULL, "first_byte",
+                     (unsigned long long)damage->first_byte, "byte_count", (unsigned long long)damage->byte_count,
+                     "first_element", (unsigned long long)damage->first_element, "element_count",
+                     (unsigned long long)damage->element_count, "first_row", (unsigned long long)damage->first_row,
+                     "row_count", (unsigned long long)damage->row_count, "holders", holders);
 }
 
 static void collect_damage(void *context, const struct lmcs_scrub_damage *damage)
@@ -53,6 +53,25 @@ static void collect_damage(void *context, const struct lmcs_scrub_damage *damage
             damages->progress->raised = true;
     }
     core_visit_end(damages->progress);
+}
+
+/* Borrowed from a tuple of bytes objects; the caller frees the array. NULL with an exception. */
+static const char **paths_of(PyObject *tuple, size_t *count)
+{
+    Py_ssize_t size = PyTuple_Size(tuple);
+    const char **paths = calloc((size_t)size + 1, sizeof *paths);
+    if (paths == NULL)
+        return (const char **)PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < size; i++) {
+        char *path;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(tuple, i), &path, NULL) != 0) {
+            free(paths);
+            return NULL;
+        }
+        paths[i] = path;
+    }
+    *count = (size_t)size;
+    return paths;
 }
 
 static PyObject *report_dict(const struct lmcs_scrub_report *report, PyObject *list)
@@ -81,7 +100,7 @@ PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)
         return NULL;
     struct damage_list damages = {.progress = &progress, .list = PyList_New(0)};
     const char **texts = damages.list == NULL ? NULL : core_texts_of(addresses, &options.address_count);
-    const char **paths = texts == NULL ? NULL : core_texts_of(from, &options.from_count);
+    const char **paths = texts == NULL ? NULL : paths_of(from, &options.from_count);
     if (paths != NULL && core_pool_enter(self)) {
         options.addresses = texts;
         options.from = paths;

@@ -136,7 +136,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
 #define U64(field) #field, (unsigned long long)info.field
     return Py_BuildValue(
         "{s:N,s:y#,s:N,s:s,s:N,s:N,s:s,s:s,s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,"
-        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:K,s:N}",
+        "s:K,s:K,s:N,s:N,s:N,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:K,s:N}",
         "path", PyUnicode_DecodeFSDefault(info.path), "uuid", info.uuid, (Py_ssize_t)sizeof info.uuid, "writable",
         PyBool_FromLong(info.writable), "medium", (unsigned)info.medium < 4 ? media[info.medium] : "unknown",
         "is_persistent_memory", PyBool_FromLong(info.is_persistent_memory), "forced", PyBool_FromLong(info.forced),
@@ -147,10 +147,10 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
         U64(snapshot_count), U64(content_count), U64(last_snapshot_bytes), U64(snapshots_that_fit),
         U64(compaction_backlog), U64(compacted_contents), "compaction_running",
         PyBool_FromLong(info.compaction_running), "compaction_paused", PyBool_FromLong(info.compaction_paused),
-        "compaction_error", info.compaction_error, U64(scrubbed_ns), "scrub_share", info.scrub_share, U64(scrub_found),
-        U64(scrub_repaired), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version,
-        U64(damaged_shelves), U64(unsupported_shelves), U64(memory_bytes), U64(remote_count), "damage",
-        PyUnicode_DecodeFSDefault(info.damage));
+        "compaction_error", core_message(info.compaction_error), U64(scrubbed_ns), "scrub_share", info.scrub_share,
+        U64(scrub_found), U64(scrub_repaired), U64(lost_contents), U64(parity_bytes), "format_version",
+        (unsigned)info.format_version, U64(damaged_shelves), U64(unsupported_shelves), U64(memory_bytes),
+        U64(remote_count), "damage", core_message(info.damage));
 #undef U64
 }
 
@@ -529,8 +529,8 @@ static void collect_damage(void *context, const struct lmcs_damage *damage)
     core_visit_begin(damages->progress);
     if (PyList_Size(damages->list) < MAX_DAMAGES) {
         PyObject *item =
-            Py_BuildValue("{s:s,s:s,s:K,s:s,s:K,s:K,s:N}", "what", damage->what, "shelf", damage->shelf, "number",
-                          (unsigned long long)damage->number, "tensor", damage->tensor, "first_byte",
+            Py_BuildValue("{s:N,s:s,s:K,s:s,s:K,s:K,s:N}", "what", core_message(damage->what), "shelf", damage->shelf,
+                          "number", (unsigned long long)damage->number, "tensor", damage->tensor, "first_byte",
                           (unsigned long long)damage->first_byte, "byte_count", (unsigned long long)damage->byte_count,
                           "is_unsupported", PyBool_FromLong(damage->is_unsupported));
         if (!core_append(damages->list, item))

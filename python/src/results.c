@@ -2,6 +2,13 @@
 /* results.c - structs and arrays of the store as Python objects; NULL with an exception. */
 #include "core.h"
 
+#include <string.h>
+
+PyObject *core_message(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
 PyObject *core_shape_tuple(uint32_t ndim, const uint64_t *shape)
 {
     PyObject *tuple = PyTuple_New((Py_ssize_t)ndim);

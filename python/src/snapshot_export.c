@@ -15,9 +15,9 @@
 
 static PyObject *report_dict(const struct lmcs_transfer_report *report)
 {
-    return Py_BuildValue("{s:K,s:K,s:K,s:s}", "contents", (unsigned long long)report->contents, "bytes",
+    return Py_BuildValue("{s:K,s:K,s:K,s:N}", "contents", (unsigned long long)report->contents, "bytes",
                          (unsigned long long)report->bytes, "left_out", (unsigned long long)report->left_out,
-                         "left_out_names", report->left_out_names);
+                         "left_out_names", core_message(report->left_out_names));
 }
 
 PyObject *core_snapshot_export(struct snapshot_object *self, PyObject *args)

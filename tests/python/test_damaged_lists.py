@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 import warnings
 
 import lmcstore
@@ -101,6 +102,27 @@ def test_shelves_beside_a_damaged_page(shelves_pool: str) -> None:
         assert all(len(store[name]) == 1 for name in names)
         with pytest.raises(lmcstore.DamagedError):
             len(store["s029"])
+
+
+def test_messages_with_a_path_that_is_not_utf8(pool_path: str) -> None:
+    """Its bytes are replaced in messages; as a path they stay."""
+    os.mkdir(os.path.join(os.path.dirname(pool_path), "\udcff"))
+    path = os.path.join(os.path.dirname(pool_path), "\udcff", "test.pool")
+    with lmcstore.open(path, size="64MiB", background=False) as store:
+        for step in range(HISTORY):
+            store["run"].snapshot({"w": np.full(3, step)}, step=step)
+    damage_leaves(path, NUMBERS, 30)
+    with lmcstore.open(path, "r+") as store:
+        until = time.monotonic() + 60
+        while store.info()["compaction_error"] == "" and time.monotonic() < until:
+            time.sleep(0.01)
+        found = [store.info()["compaction_error"]]
+        for report in (store.verify(), store.scrub()):
+            found += [one["what"] for one in report["list"]]
+        assert len(found) > 2 and all("is damaged" in text for text in found), found
+        assert "/\ufffd/test.pool: " in found[0] and "/\ufffd/test.pool: " in "".join(found[1:])
+        with lmcstore.open(path, background=False) as other:
+            assert other.path == path and other.info()["path"] == path
 
 
 @NEEDS_BIN

@@ -118,6 +118,15 @@ def test_samples_and_arguments(pool):
             store.scrub(repair=True, sources=["/nowhere/at all"])
 
 
+def test_a_source_whose_path_is_not_utf8(pool):
+    os.rename(pool + ".archive", pool + ".\udcff")
+    with lmcstore.open(pool, "r+", background=False) as store:
+        (found,) = store.scrub(repair=True, sources=[pool + ".\udcff"])["list"]
+        assert found["state"] == "repaired" and found["source"] == pool + ".\udcff"
+        with pytest.raises(lmcstore.NotFoundError, match="\ufffd"):
+            store.scrub(repair=True, sources=[pool + ".\udcfe"])
+
+
 def test_past_a_bad_source(pool, weights):
     with open(pool + ".archive", "rb") as whole, open(pool + ".cut", "wb") as cut:
         cut.write(whole.read(100000))
