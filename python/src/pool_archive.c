@@ -34,12 +34,12 @@ static int *descriptors_of(PyObject *tuple, size_t *count)
 
 static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
 {
-    return Py_BuildValue(
-        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report->snapshots, "snapshots_skipped",
-        (unsigned long long)report->snapshots_skipped, "snapshots_lost", (unsigned long long)report->snapshots_lost,
-        "contents", (unsigned long long)report->contents, "contents_found", (unsigned long long)report->contents_found,
-        "bytes", (unsigned long long)report->bytes, "left_out", (unsigned long long)report->left_out, "warnings",
-        PyUnicode_DecodeUTF8(report->warnings, (Py_ssize_t)strlen(report->warnings), "replace"));
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report->snapshots,
+                         "snapshots_skipped", (unsigned long long)report->snapshots_skipped, "snapshots_lost",
+                         (unsigned long long)report->snapshots_lost, "contents", (unsigned long long)report->contents,
+                         "contents_found", (unsigned long long)report->contents_found, "bytes",
+                         (unsigned long long)report->bytes, "left_out", (unsigned long long)report->left_out,
+                         "warnings", core_message(report->warnings));
 }
 
 /* Calls a function of Python with memory of the store, which it must not keep. NULL: it raised. */
@@ -184,8 +184,7 @@ PyObject *core_pool_restore(struct pool_object *self, PyObject *args)
 
 struct listing {
     PyObject *rows;
-    PyThreadState *thread;
-    bool raised;
+    struct core_progress progress;
 };
 
 static PyObject *row_of(const struct lmcs_archived *snapshot)
@@ -219,11 +218,11 @@ static PyObject *row_of(const struct lmcs_archived *snapshot)
 static bool add_row(void *context, const struct lmcs_archived *snapshot)
 {
     struct listing *listing = context;
-    PyEval_RestoreThread(listing->thread);
+    core_visit_begin(&listing->progress);
     PyObject *row = row_of(snapshot);
-    listing->raised = !core_append(listing->rows, row) || PyErr_CheckSignals() != 0;
-    listing->thread = PyEval_SaveThread();
-    return !listing->raised;
+    listing->progress.raised = !core_append(listing->rows, row);
+    core_visit_end(&listing->progress);
+    return !listing->progress.raised;
 }
 
 static PyObject *info_dict(const struct lmcs_archive_info *info, PyObject *rows)
@@ -255,12 +254,13 @@ PyObject *core_archive_ls(PyObject *module, PyObject *args)
     struct listing listing = {0};
     if (!PyArg_ParseTuple(args, "i:archive_ls", &fd) || (listing.rows = PyList_New(0)) == NULL)
         return NULL;
-    listing.thread = PyEval_SaveThread();
-    enum lmcs_status status = lmcs_archive_list(fd, add_row, &listing, NULL, &info, &error);
-    PyEval_RestoreThread(listing.thread);
-    if (status != LMCS_OK || listing.raised) {
+    core_progress_init(&listing.progress, NULL, Py_None);
+    CORE_BEGIN_PROGRESS(&listing.progress);
+    enum lmcs_status status = lmcs_archive_list(fd, add_row, &listing, &listing.progress.progress, &info, &error);
+    CORE_END_PROGRESS(&listing.progress);
+    if (status != LMCS_OK || listing.progress.raised) {
         Py_DECREF(listing.rows);
-        return listing.raised ? NULL : core_raise(PyModule_GetState(module), &error);
+        return core_raise(PyModule_GetState(module), &error);
     }
     return info_dict(&info, listing.rows);
 }
@@ -270,13 +270,14 @@ PyObject *core_archive_verify(PyObject *module, PyObject *args)
     int fd;
     struct lmcs_archive_info info;
     struct lmcs_error error = {0};
-    enum lmcs_status status;
+    struct core_progress progress;
     if (!PyArg_ParseTuple(args, "i:archive_verify", &fd))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    status = lmcs_archive_verify(fd, NULL, &info, &error);
-    Py_END_ALLOW_THREADS
-    if (status != LMCS_OK)
+    core_progress_init(&progress, NULL, Py_None);
+    CORE_BEGIN_PROGRESS(&progress);
+    enum lmcs_status status = lmcs_archive_verify(fd, &progress.progress, &info, &error);
+    CORE_END_PROGRESS(&progress);
+    if (status != LMCS_OK || progress.raised)
         return core_raise(PyModule_GetState(module), &error);
     return info_dict(&info, PyLong_FromUnsignedLongLong(info.snapshots));
 }

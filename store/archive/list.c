@@ -134,13 +134,13 @@ enum lmcs_status lmcs_archive_list(int fd, bool (*visit)(void *context, const st
 {
     struct lmcs_archive_reader reader;
     struct lmcs_index index = {.reader = &reader, .with_meta = true};
-    enum lmcs_status status = lmcs_archive_reader_init(&reader, fd, error);
+    const struct lmcs_archive_input input = {.fd = fd, .progress = progress};
+    enum lmcs_status status = lmcs_archive_reader_init_from(&reader, &input, error);
     if (status != LMCS_OK)
         return status;
     reader.source.passes_data = is_file(fd);
     reader.visitor = &lmcs_index_visitor;
     reader.context = &index;
-    reader.progress = progress;
     status = lmcs_archive_reader_run(&reader, error);
     if (status == LMCS_OK && info != NULL)
         fill_info(&reader, &index, info);
@@ -192,13 +192,12 @@ enum lmcs_status lmcs_archive_verify(int fd, const struct lmcs_progress *progres
     struct lmcs_index index = {.reader = &reader};
     bool decodes = is_file(fd);
     off_t start = decodes ? lseek(fd, 0, SEEK_CUR) : 0;
-    enum lmcs_status status = lmcs_archive_reader_init(&reader, fd, error);
+    const struct lmcs_archive_input input = {.fd = fd, .progress = progress, .doing = "verifying"};
+    enum lmcs_status status = lmcs_archive_reader_init_from(&reader, &input, error);
     if (status != LMCS_OK)
         return status;
     reader.visitor = &lmcs_index_visitor;
     reader.context = &index;
-    reader.progress = progress;
-    reader.doing = "verifying";
     struct lmcs_decoding decoding = {.length = 0};
     uint64_t decoded = 0;
     status = lmcs_archive_reader_run(&reader, error);

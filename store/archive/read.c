@@ -682,14 +682,10 @@ static enum lmcs_status read_record(struct lmcs_archive_reader *reader, struct l
 
 static enum lmcs_status report_progress(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
-    const struct lmcs_progress *progress = reader->progress;
-    uint64_t done = reader->source.offset;
-    if (progress == NULL || progress->call == NULL || done - reader->reported < PROGRESS_BYTES)
+    if (reader->source.offset - reader->reported < PROGRESS_BYTES)
         return LMCS_OK;
-    reader->reported = done;
-    return progress->call(progress->context, reader->doing, done, reader->source.total)
-               ? LMCS_OK
-               : lmcs_fail(error, LMCS_CANCELLED, 0, "%s was stopped", reader->doing);
+    reader->reported = reader->source.offset;
+    return lmcs_archive_source_progress(&reader->source, error);
 }
 
 enum lmcs_status lmcs_archive_reader_next(struct lmcs_archive_reader *reader, struct lmcs_error *error)
@@ -714,7 +710,6 @@ enum lmcs_status lmcs_archive_reader_init_from(struct lmcs_archive_reader *reade
     static const struct lmcs_archive_visitor none;
     memset(reader, 0, sizeof *reader);
     reader->visitor = &none;
-    reader->doing = "reading";
     reader->names.seed = lmcs_now_ns() ^ (uintptr_t)reader; /* a hostile archive must not choose collisions */
     return lmcs_archive_source_init(&reader->source, input, error);
 }

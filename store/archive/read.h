@@ -78,9 +78,7 @@ struct lmcs_archive_reader {
     struct lmcs_archive_source source;
     const struct lmcs_archive_visitor *visitor;
     void *context;
-    const struct lmcs_progress *progress;
-    const char *doing; /* for progress: "restoring" */
-    uint64_t reported;
+    uint64_t reported; /* to the input's progress */
     enum lmcs_archive_place place;
     struct lmc_hash hash; /* of the whole archive, after its end */
     uint64_t shelf_count;

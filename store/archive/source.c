@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES ((size_t)256 << 10)
+#define WAIT_MS      200
 
 enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enum lmcs_status status,
                                    struct lmcs_error *error, const char *format, ...)
@@ -32,10 +33,21 @@ enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enu
                      (unsigned long long)source->offset, what);
 }
 
+enum lmcs_status lmcs_archive_source_progress(const struct lmcs_archive_source *source, struct lmcs_error *error)
+{
+    const struct lmcs_progress *progress = source->input.progress;
+    const char *doing = source->input.doing != NULL ? source->input.doing : "reading";
+    if (progress == NULL || progress->call == NULL ||
+        progress->call(progress->context, doing, source->offset, source->total))
+        return LMCS_OK;
+    return lmcs_fail(error, LMCS_CANCELLED, 0, "%s was stopped", doing);
+}
+
 /* Reads at least one byte. *got 0: the end of the stream. */
-static enum lmcs_status read_some(const struct lmcs_archive_input *input, void *to, size_t bytes, size_t *got,
+static enum lmcs_status read_some(const struct lmcs_archive_source *source, void *to, size_t bytes, size_t *got,
                                   struct lmcs_error *error)
 {
+    const struct lmcs_archive_input *input = &source->input;
     const int fd = input->fd;
     if (input->read != NULL) {
         const bool goes_on = input->read(input->context, to, bytes, got);
@@ -44,17 +56,19 @@ static enum lmcs_status read_some(const struct lmcs_archive_input *input, void *
                    : lmcs_fail(error, LMCS_CANCELLED, 0, "the archive was not read to its end: its source has stopped");
     }
     for (;;) {
-        ssize_t n = read(fd, to, bytes);
-        if (n >= 0) {
-            *got = (size_t)n;
-            return LMCS_OK;
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        if (poll(&wait, 1, WAIT_MS) > 0) {
+            ssize_t n = read(fd, to, bytes);
+            if (n >= 0) {
+                *got = (size_t)n;
+                return LMCS_OK;
+            }
+            if (errno != EAGAIN && errno != EINTR)
+                return lmcs_fail_errno(error, errno, "the archive can't be read");
         }
-        if (errno == EAGAIN) {
-            struct pollfd wait = {.fd = fd, .events = POLLIN};
-            poll(&wait, 1, 1000);
-        } else if (errno != EINTR) {
-            return lmcs_fail_errno(error, errno, "the archive can't be read");
-        }
+        enum lmcs_status status = lmcs_archive_source_progress(source, error);
+        if (status != LMCS_OK)
+            return status;
     }
 }
 
@@ -70,11 +84,11 @@ static enum lmcs_status take(struct lmcs_archive_source *source, void *to, size_
             memcpy(at + *got, source->buffer + source->buffer_at, n);
             source->buffer_at += n;
         } else if (left >= BUFFER_BYTES) {
-            enum lmcs_status status = read_some(&source->input, at + *got, left, &n, error);
+            enum lmcs_status status = read_some(source, at + *got, left, &n, error);
             if (status != LMCS_OK)
                 return status;
         } else {
-            enum lmcs_status status = read_some(&source->input, source->buffer, BUFFER_BYTES, &n, error);
+            enum lmcs_status status = read_some(source, source->buffer, BUFFER_BYTES, &n, error);
             if (status != LMCS_OK)
                 return status;
             source->buffer_at = 0;

@@ -12,6 +12,8 @@ struct lmcs_archive_input {
     int fd; /* -1 with `read` */
     lmcs_archive_read_fn read;
     void *context;
+    const struct lmcs_progress *progress; /* also called while a pipe has no bytes; or NULL */
+    const char *doing;                    /* for progress: "restoring"; or NULL */
 };
 
 struct lmcs_archive_source {
@@ -32,6 +34,8 @@ struct lmcs_archive_source {
     unsigned char *payload; /* LMCS_ARCHIVE_PIECE_BYTES, and a NUL after `bytes` */
 };
 
+/* Calls the input's progress; LMCS_CANCELLED: it stops the read. */
+enum lmcs_status lmcs_archive_source_progress(const struct lmcs_archive_source *source, struct lmcs_error *error);
 /* Reads and checks the head. After a failure there is nothing to end. */
 enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, const struct lmcs_archive_input *input,
                                           struct lmcs_error *error);

@@ -226,13 +226,12 @@ enum lmcs_status lmcs_dump_continue(struct lmcs_dump *dump, struct lmcs_dump_pla
         return fail_other("it is no archive", error);
     if (info.st_size < (off_t)sizeof(struct lmcs_archive_head_df))
         return LMCS_OK;
-    status = lmcs_archive_reader_init(&reader, dump->fd, error);
+    const struct lmcs_archive_input input = {.fd = dump->fd, .progress = dump->progress, .doing = "checking"};
+    status = lmcs_archive_reader_init_from(&reader, &input, error);
     if (status != LMCS_OK)
         return status;
     reader.visitor = &lmcs_index_visitor;
     reader.context = &plans->begun;
-    reader.progress = dump->progress;
-    reader.doing = "checking";
     plans->begun.reader = &reader;
     status = read_begun(dump, &reader, info.st_size, &point, error);
     bool same = plans->begun.since_count == dump->options->since_count &&

@@ -504,7 +504,10 @@ static enum lmcs_status read_archive(struct restore *restore, const struct lmcs_
 {
     struct lmcs_archive_reader reader = {.shelf_count = 0};
     off_t start = restore->selects ? lseek(input->fd, 0, SEEK_CUR) : 0;
-    enum lmcs_status status = lmcs_archive_reader_init_from(&reader, input, error);
+    struct lmcs_archive_input reported = *input;
+    reported.progress = restore->progress;
+    reported.doing = "restoring";
+    enum lmcs_status status = lmcs_archive_reader_init_from(&reader, &reported, error);
     if (status != LMCS_OK)
         return status;
     restore->reader = &reader;
@@ -513,8 +516,6 @@ static enum lmcs_status read_archive(struct restore *restore, const struct lmcs_
     reader.source.passes_data = restore->selects;
     reader.visitor = &restore_visitor;
     reader.context = restore;
-    reader.progress = restore->progress;
-    reader.doing = "restoring";
     status = lmcs_stage_begin(&restore->stage, &reader, error);
     if (status == LMCS_OK)
         status = lmcs_arrivals_new(restore->pool, &restore->arrivals, error);
@@ -685,7 +686,7 @@ enum lmcs_status lmcs_restore_from(struct lmcs_pool *pool, lmcs_archive_read_fn 
                                    const struct lmcs_restore_options *options, const struct lmcs_progress *progress,
                                    struct lmcs_transfer_report *report, struct lmcs_error *error)
 {
-    const struct lmcs_archive_input input = {-1, read, context};
+    const struct lmcs_archive_input input = {.fd = -1, .read = read, .context = context};
     return restore_from(pool, &input, 1, options, progress, report, error);
 }
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,6 +210,34 @@ def run(*words: str | Path, data: bytes | None = None, code: int = 0) -> str:
     done = subprocess.run([BIN, *map(str, words)], input=data, capture_output=True, timeout=600, check=False)
     assert done.returncode == code, done.stderr.decode()
     return done.stdout.decode() + done.stderr.decode()
+
+
+@pytest.mark.parametrize("way", ["ls", "verify", "restore"])
+def test_a_signal_ends_the_wait_for_a_pipe(to: lmcstore.Store, way: str) -> None:
+    read = {"ls": archive.ls, "verify": archive.verify, "restore": to.restore}[way]
+
+    class Alarm(Exception):
+        pass
+
+    def handler(number: int, frame: object) -> None:
+        raise Alarm
+
+    reading, writing = os.pipe()
+    late = threading.Timer(10, os.close, [writing])  # else a failure would be a hang
+    before = signal.signal(signal.SIGALRM, handler)
+    late.start()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Alarm):
+            read(reading)
+        assert not late.finished.is_set()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        late.cancel()
+        late.join()
+        os.close(reading)
+        with contextlib.suppress(OSError):
+            os.close(writing)
 
 
 @NEEDS_BIN
