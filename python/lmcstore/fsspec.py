@@ -495,7 +495,9 @@ class _Files:
             with memoryview(capture.reserve(_DATA, _U8, array("Q", [size]))) as data:
                 at = 0
                 while at < size:
-                    at += os.preadv(file, [data[at : at + _COPY_BYTES]], at)
+                    if (got := os.preadv(file, [data[at : at + _COPY_BYTES]], at)) == 0:
+                        raise OSError(errno.EIO, "the file became shorter while it was stored")
+                    at += got
 
         self._put(_shelf(inner), None, fill)
 

@@ -22,6 +22,7 @@
 #include "transfer/alone.h"
 
 #define PROGRESS_BYTES ((uint64_t)4 << 20)
+#define WAIT_MS        200 /* between calls of progress while a pipe is full */
 
 /* ---- Numbers by ids ---- */
 
@@ -99,25 +100,35 @@ static enum lmcs_status fail_stopped(struct lmcs_error *error)
     return lmcs_fail(error, LMCS_CANCELLED, 0, "the dump was stopped: the archive is not complete");
 }
 
+static enum lmcs_status call_progress(const struct lmcs_dump *dump, struct lmcs_error *error)
+{
+    const struct lmcs_progress *progress = dump->progress;
+    uint64_t done = dump->total != 0 && dump->bytes > dump->total ? dump->total : dump->bytes;
+    return progress == NULL || progress->call == NULL || progress->call(progress->context, "dumping", done, dump->total)
+               ? LMCS_OK
+               : fail_stopped(error);
+}
+
+/* Calls progress after each write that was incomplete: a pipe was full, or a signal came. */
 static enum lmcs_status write_all(const struct lmcs_dump *dump, const void *data, size_t bytes,
                                   struct lmcs_error *error)
 {
     const int fd = dump->fd;
     if (dump->write != NULL)
         return bytes == 0 || dump->write(dump->write_context, data, bytes) ? LMCS_OK : fail_stopped(error);
-    for (const char *at = data; bytes > 0;) {
+    enum lmcs_status status = LMCS_OK;
+    for (const char *at = data; status == LMCS_OK && bytes > 0;) {
         ssize_t n = write(fd, at, bytes);
-        if (n > 0) {
-            at += n;
-            bytes -= (size_t)n;
-        } else if (n < 0 && errno == EAGAIN) {
-            struct pollfd wait = {.fd = fd, .events = POLLOUT};
-            poll(&wait, 1, 1000);
-        } else if (n == 0 || errno != EINTR) {
+        if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
             return lmcs_fail_errno(error, n == 0 ? EIO : errno, "the archive can't be written");
-        }
+        if (n < 0 && errno == EAGAIN)
+            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, WAIT_MS);
+        at += n > 0 ? n : 0;
+        bytes -= n > 0 ? (size_t)n : 0;
+        if (bytes > 0)
+            status = call_progress(dump, error);
     }
-    return LMCS_OK;
+    return status;
 }
 
 enum lmcs_status lmcs_dump_flush(struct lmcs_dump *dump, struct lmcs_error *error)
@@ -145,11 +156,10 @@ static enum lmcs_status put_bytes(struct lmcs_dump *dump, const void *data, size
 
 static enum lmcs_status report_progress(struct lmcs_dump *dump, struct lmcs_error *error)
 {
-    if (dump->progress == NULL || dump->progress->call == NULL || dump->bytes - dump->reported < PROGRESS_BYTES)
+    if (dump->bytes - dump->reported < PROGRESS_BYTES)
         return LMCS_OK;
     dump->reported = dump->bytes;
-    uint64_t done = dump->total != 0 && dump->bytes > dump->total ? dump->total : dump->bytes;
-    return dump->progress->call(dump->progress->context, "dumping", done, dump->total) ? LMCS_OK : fail_stopped(error);
+    return call_progress(dump, error);
 }
 
 enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const void *first, size_t first_bytes,

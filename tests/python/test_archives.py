@@ -212,9 +212,9 @@ def run(*words: str | Path, data: bytes | None = None, code: int = 0) -> str:
     return done.stdout.decode() + done.stderr.decode()
 
 
-@pytest.mark.parametrize("way", ["ls", "verify", "restore"])
-def test_a_signal_ends_the_wait_for_a_pipe(to: lmcstore.Store, way: str) -> None:
-    read = {"ls": archive.ls, "verify": archive.verify, "restore": to.restore}[way]
+@pytest.mark.parametrize("way", ["ls", "verify", "restore", "dump"])
+def test_a_signal_ends_the_wait_for_a_pipe(full: lmcstore.Store, to: lmcstore.Store, way: str) -> None:
+    use = {"ls": archive.ls, "verify": archive.verify, "restore": to.restore, "dump": full.dump}[way]
 
     class Alarm(Exception):
         pass
@@ -222,22 +222,25 @@ def test_a_signal_ends_the_wait_for_a_pipe(to: lmcstore.Store, way: str) -> None
     def handler(number: int, frame: object) -> None:
         raise Alarm
 
-    reading, writing = os.pipe()
-    late = threading.Timer(10, os.close, [writing])  # else a failure would be a hang
+    used, other = os.pipe()
+    if way == "dump":
+        full["a"].snapshot({"x": np.random.default_rng(1).bytes(1 << 20)})
+        used, other = other, used
+    late = threading.Timer(10, os.close, [other])  # else a failure would be a hang
     before = signal.signal(signal.SIGALRM, handler)
     late.start()
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(Alarm):
-            read(reading)
+            use(used)
         assert not late.finished.is_set()
     finally:
         signal.signal(signal.SIGALRM, before)
         late.cancel()
         late.join()
-        os.close(reading)
+        os.close(used)
         with contextlib.suppress(OSError):
-            os.close(writing)
+            os.close(other)
 
 
 @NEEDS_BIN

@@ -119,6 +119,16 @@ def test_a_file_that_cannot_be_read_holds_no_buffer(store: lmcstore.Store, tmp_p
     store.close()
 
 
+def test_a_file_that_becomes_shorter(store: lmcstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
+    from lmcstore.fsspec import _Files
+
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    (tmp_path / "x").write_bytes(b"data")
+    with (tmp_path / "x").open("rb") as file, pytest.raises(OSError, match="became shorter"):
+        _Files(store._pool).put("/x", file.fileno())
+
+
 # Reading
 
 
